@@ -1,0 +1,1 @@
+"""The services of Flannelette, and what they share (`core`, `runtime`)."""

@@ -1,0 +1,61 @@
+"""The error tree, named for what the caller should do.
+
+    FlanneletteError
+    ├── InvalidInput       correct the request or the setting; repeating it is useless
+    │   └── Misconfigured  the process cannot start like this: exit 1
+    ├── NotFound           it is not there (any more)
+    ├── AlreadyExists      it is there already
+    ├── NotYet             wait, or make the condition true that the message names
+    ├── Exhausted          nothing is left to give
+    ├── LostRace           somebody else was faster: try again
+    ├── Forbidden          this is another node's business
+    ├── NotImplementedYet  this version or this store does not do that
+    └── Unavailable        something we need is away: retry with back-off
+
+Every message is one sentence or two: what is wrong, and what to do about it. `services.runtime.interceptor`
+alone knows which gRPC status each one is.
+"""
+
+
+class FlanneletteError(Exception):
+    """The base: whatever we raise on purpose."""
+
+
+class InvalidInput(FlanneletteError):
+    """The request or the setting is wrong; the message says what it should be."""
+
+
+class Misconfigured(InvalidInput):
+    """The process cannot start like this; the message says which setting and what to do."""
+
+
+class NotFound(FlanneletteError):
+    """It is not there, or not there any more."""
+
+
+class AlreadyExists(FlanneletteError):
+    """It is there already."""
+
+
+class NotYet(FlanneletteError):
+    """A condition does not hold yet; the message names it. Waiting, or an operator, can help."""
+
+
+class Exhausted(FlanneletteError):
+    """Nothing is left to give; the message has the numbers."""
+
+
+class LostRace(FlanneletteError):
+    """Somebody else changed the same thing first. Nothing was done; try again."""
+
+
+class Forbidden(FlanneletteError):
+    """Another node's business."""
+
+
+class NotImplementedYet(FlanneletteError):
+    """Known, but not offered by this version or this store."""
+
+
+class Unavailable(FlanneletteError):
+    """The store, the firewall or another service is away. Retry with back-off."""

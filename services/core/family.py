@@ -1,0 +1,45 @@
+"""The two address families, as rows of one table."""
+
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
+from typing import Final, TypeAlias
+
+Address: TypeAlias = IPv4Address | IPv6Address
+Network: TypeAlias = IPv4Network | IPv6Network
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """What differs between IPv4 and IPv6; everything else is one code path."""
+
+    version: int
+    """4 or 6, as `ipaddress` says it."""
+    name: str
+    """`IPv4` or `IPv6`."""
+    bits: int
+    """Length of an address."""
+    af: int
+    """AF_INET or AF_INET6 of Linux (bits/socket.h)."""
+    key_prefix: str
+    """What flannel puts before `Network`, `SubnetLen`, ... in its configuration."""
+    multicast: Network
+    """Never masqueraded."""
+    default_subnet_length: int
+    """Subnets of this length, where the network has room for four of them."""
+    vxlan_overhead: int
+    """Bytes that VXLAN adds over an underlay of this family: outer IP, UDP, VXLAN, inner Ethernet (RFC 7348)."""
+
+    def __str__(self) -> str:
+        return self.name
+
+
+IPV4: Final = Family(4, "IPv4", 32, 2, "", ip_network("224.0.0.0/4"), 24, 50)
+IPV6: Final = Family(6, "IPv6", 128, 10, "IPv6", ip_network("ff00::/8"), 64, 70)
+
+FAMILIES: Final = (IPV4, IPV6)
+"""In the order in which everything lists them."""
+
+
+def family_of(value: Address | Network) -> Family:
+    """The row of an address or a network."""
+    return IPV4 if value.version == 4 else IPV6

@@ -1,0 +1,126 @@
+"""flannel's lease keys and values, byte for byte (Go's encoding/json of its LeaseAttrs)."""
+
+import json
+import re
+from ipaddress import ip_address
+from typing import Final
+
+from services.core.errors import InvalidInput
+from services.core.family import FAMILIES, IPV4, IPV6, Address, Family, Network
+from services.core.gojson import GoObject
+from services.core.lease import BackendData, Lease, OpaqueData, Subnet, VxlanData, WireguardData, lease_key
+from services.core.network import parse_cidr
+
+_KEY: Final = re.compile(r"([0-9.]+)-([0-9]{1,2})(?:&([0-9a-f:.]+)-([0-9]{1,3}))?", re.ASCII)
+_KEY_V6_ONLY: Final = re.compile(r"([0-9a-f:.]+)-([0-9]{1,3})", re.ASCII)
+_MAC: Final = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}", re.ASCII)
+_ADDRESS_KEYS: Final = {4: "PublicIP", 6: "PublicIPv6"}
+_DATA_KEYS: Final = {4: "BackendData", 6: "BackendV6Data"}
+
+
+def parse_key(key: str) -> tuple[Network, ...]:
+    """The subnets of `10.5.52.0-24` or `10.5.52.0-24&fd00:10:5:34::-64`, IPv4 first.
+
+    Ours also: IPv6 alone, `fd00:10:5:34::-64`, which flanneld takes for foreign. Raises InvalidInput for
+    everything else, also for host bits, other spellings of the same subnet, and /32 or /128.
+    """
+    match = _KEY.fullmatch(key) or _KEY_V6_ONLY.fullmatch(key)
+    if match is None:
+        raise InvalidInput(f"key {key!r} is not a lease: expected something like 10.5.52.0-24")
+    parts = [part for part in match.groups() if part is not None]
+    texts = [f"{address}/{length}" for address, length in zip(parts[::2], parts[1::2], strict=True)]
+    cidrs = tuple(cidr for cidr in map(parse_cidr, texts) if cidr is not None)
+    if [str(cidr) for cidr in cidrs] != texts or any(c.prefixlen == c.max_prefixlen for c in cidrs):
+        raise InvalidInput(f"key {key!r} is not a lease: it has no subnet in its usual notation")
+    if lease_key(cidrs) != key:
+        raise InvalidInput(f"key {key!r} is not a lease: it must be an IPv4 subnet, & and an IPv6 subnet")
+    return cidrs
+
+
+def parse_lease(key: str, value: str | bytes, *, node: str = "", reserved: bool = False) -> Lease:
+    """The lease in a key (without its prefix) and value. Raises InvalidInput, naming the key."""
+    cidrs = parse_key(key)
+    document = GoObject.parse(value, f"the value of {key}")
+    backend_type = document.text("BackendType")
+    subnets = tuple(
+        Subnet(cidr, _address(document, family, key), _data(document, backend_type, family, key))
+        for family, cidr in _with_family(cidrs)
+    )
+    if subnets[0].cidr.version == 4 and subnets[0].public_address is None:
+        raise InvalidInput(f"the value of {key} has no PublicIP")
+    return Lease(key, node, subnets, backend_type, reserved=reserved)
+
+
+def format_value(lease: Lease) -> str:
+    """The value of a lease: compact JSON, in flannel's order of fields."""
+    fields: list[tuple[str, object]] = []
+    for family in FAMILIES:
+        subnet = lease.subnet(family)
+        address = subnet.public_address if subnet else None
+        fields.append((_ADDRESS_KEYS[family.version], str(address) if address else _ABSENT[family.version]))
+    if lease.backend_type:
+        fields.append(("BackendType", lease.backend_type))
+    parts = [f'"{key}":{_dump(value)}' for key, value in fields]
+    parts += [
+        f'"{_DATA_KEYS[subnet.cidr.version]}":{format_data(subnet.data)}'
+        for subnet in lease.subnets
+        if subnet.data is not None
+    ]
+    return "{" + ",".join(parts) + "}"
+
+
+def format_data(data: BackendData) -> str:
+    """Backend data as flannel writes it; the form matters, flanneld compares text (COMPATIBILITY: MAC)."""
+    match data:
+        case VxlanData(vni, mac):
+            return f'{{"VNI":{vni},"VtepMAC":{_dump(mac)}}}'
+        case WireguardData(public_key, port):
+            return f'{{"PublicKey":{_dump(public_key)},"Port":{port}}}'
+        case OpaqueData(text):
+            return text
+
+
+def parse_data(text: str, backend_type: str, where: str) -> BackendData | None:
+    """Backend data of a backend type; `null` is none. Raises InvalidInput."""
+    if text.strip() == "null":
+        return None
+    if backend_type == "vxlan":
+        document = GoObject.parse(text, where)
+        mac = document.text("VtepMAC").lower()
+        if not _MAC.fullmatch(mac):
+            raise InvalidInput(f"VtepMAC {mac!r} in {where} is no MAC address")
+        return VxlanData(document.number("VNI", least=0, most=2**24 - 1), mac)
+    if backend_type == "wireguard":
+        document = GoObject.parse(text, where)
+        return WireguardData(document.text("PublicKey"), document.number("Port", most=65535))
+    return OpaqueData(text)
+
+
+_ABSENT: Final = {4: "0.0.0.0", 6: None}  # noqa: S104 - how Go prints an IPv4 address that is not set
+
+
+def _with_family(cidrs: tuple[Network, ...]) -> list[tuple[Family, Network]]:
+    return [(IPV4 if cidr.version == 4 else IPV6, cidr) for cidr in cidrs]
+
+
+def _address(document: GoObject, family: Family, key: str) -> Address | None:
+    text = document.text(_ADDRESS_KEYS[family.version])
+    if not text:
+        return None
+    try:
+        address = ip_address(text)
+    except ValueError:
+        address = None
+    if address is None or address.version != family.version:
+        raise InvalidInput(f"{_ADDRESS_KEYS[family.version]} {text!r} of {key} is no {family} address")
+    return None if address.is_unspecified else address
+
+
+def _data(document: GoObject, backend_type: str, family: Family, key: str) -> BackendData | None:
+    name = _DATA_KEYS[family.version]
+    text = document.compact(name)
+    return None if text is None else parse_data(text, backend_type, f"{name} of {key}")
+
+
+def _dump(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)

@@ -1,0 +1,102 @@
+"""Leases: which node holds which subnets."""
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeAlias
+
+from services.core.family import FAMILIES, Address, Family, Network, family_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+@dataclass(frozen=True, slots=True)
+class VxlanData:
+    """A VXLAN tunnel end point: flannel's `{"VNI":1,"VtepMAC":"c6:d2:32:6f:8f:44"}`."""
+
+    vni: int
+    mac: str
+    """Lower case, colons."""
+
+
+@dataclass(frozen=True, slots=True)
+class WireguardData:
+    """A WireGuard peer: flannel's `{"PublicKey":"...","Port":51820}`; port 0 means not told."""
+
+    public_key: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class OpaqueData:
+    """Backend data of a kind we do not know, as compact JSON text."""
+
+    json: str
+
+
+BackendData: TypeAlias = VxlanData | WireguardData | OpaqueData
+
+
+@dataclass(frozen=True, slots=True)
+class Subnet:
+    """What a lease holds in one address family."""
+
+    cidr: Network
+    public_address: Address | None = None
+    """Where peers send to; of the same family. None: not told, so no peer reaches it."""
+    data: BackendData | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A node holds these subnets. Equal by value; the name is the identity while it lives."""
+
+    name: str
+    node: str
+    """Empty: not known (a flanneld's), or a reservation that nobody holds."""
+    subnets: tuple[Subnet, ...]
+    """At most one a family, IPv4 first."""
+    backend_type: str = ""
+    expires_at: float | None = None
+    """Unix seconds; None: never, or only the store knows."""
+    reserved: bool = False
+
+    def subnet(self, family: Family) -> Subnet | None:
+        """Its part in one family, if any."""
+        return next((s for s in self.subnets if s.cidr.version == family.version), None)
+
+    def with_time(self, expires_at: float | None) -> "Lease":
+        """The same lease, until then."""
+        return replace(self, expires_at=expires_at)
+
+
+def lease_key(cidrs: "Iterable[Network]") -> str:
+    """flannel's key of these subnets: `10.5.52.0-24`, dual stack `10.5.52.0-24&fd00:10:5:34::-64`."""
+    by_version = {c.version: c for c in cidrs}
+    return "&".join(
+        f"{by_version[f.version].network_address}-{by_version[f.version].prefixlen}"
+        for f in FAMILIES
+        if f.version in by_version
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRequest:
+    """What a node asks for: one wish per enabled family."""
+
+    node: str
+    backend_type: str
+    wishes: tuple["Wish", ...]
+
+    def wish(self, family: Family) -> "Wish | None":
+        """The wish in one family, if any."""
+        return next((w for w in self.wishes if family_of(w.public_address) is family), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a node wants to publish in one family."""
+
+    public_address: Address
+    data: BackendData | None = None
+    previous: Network | None = None
+    """The subnet it had, as `subnet.env` says; taken again if it is free and fits."""

@@ -1,0 +1,170 @@
+"""flannel's network configuration: what it may say, what it means, and what we would rather see changed."""
+
+import re
+from dataclasses import dataclass, field
+from ipaddress import ip_address, ip_network
+from typing import Final
+
+from services.core.errors import InvalidInput
+from services.core.family import FAMILIES, IPV4, Address, Family, Network
+from services.core.gojson import GoObject
+
+KNOWN_BACKENDS: Final = frozenset(
+    "vxlan host-gw udp ipip wireguard ipsec alloc extension aws-vpc gce ali-vpc tencent-vpc".split()
+)
+"""Every backend type that some flannel has had. Which of them are built is the dataplane's business."""
+
+_WHERE: Final = "the network configuration"
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyNetwork:
+    """The overlay in one address family, and the subnets that may be leased from it."""
+
+    family: Family
+    cidr: Network
+    subnet_length: int = 0
+    """Prefix length of a node's subnet; 0 where the store hands subnets out (Kubernetes)."""
+    subnet_min: Address | None = None
+    """First subnet that may be leased; None with `subnet_length` 0."""
+    subnet_max: Address | None = None
+    """Last one, inclusive."""
+
+    def fits(self, cidr: Network) -> bool:
+        """Whether a lease of this subnet agrees with the configuration."""
+        if self.subnet_min is None or self.subnet_max is None:
+            return cidr.version == self.family.version and contains(self.cidr, cidr)
+        return (
+            cidr.version == self.family.version
+            and cidr.prefixlen == self.subnet_length
+            and int(self.subnet_min) <= int(cidr.network_address) <= int(self.subnet_max)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkConfig:
+    """The configuration of a whole network, checked. Equal if its source and its meaning are."""
+
+    families: tuple[FamilyNetwork, ...]
+    """One per enabled family, IPv4 first; never empty."""
+    backend_type: str
+    """Lower case, one of KNOWN_BACKENDS."""
+    backend_options: GoObject = field(compare=False, repr=False)
+    """The backend's own options, unchecked."""
+    enable_nftables: bool
+    source: str
+    """The original JSON text."""
+    warnings: tuple[str, ...] = ()
+
+    def family(self, family: Family) -> FamilyNetwork | None:
+        """The overlay in one family, if that is enabled."""
+        return next((n for n in self.families if n.family is family), None)
+
+
+def contains(outer: Network, inner: Network) -> bool:
+    """Whether `inner` lies in `outer`; networks of different families never do."""
+    return (
+        outer.version == inner.version
+        and outer.prefixlen <= inner.prefixlen
+        and int(outer.network_address) == int(inner.network_address) & int(outer.netmask)
+    )
+
+
+def parse_network(source: str, *, leases_subnets: bool = True) -> NetworkConfig:
+    """Reads flannel's JSON. Raises InvalidInput, with what to write instead.
+
+    With `leases_subnets` false (Kubernetes hands out the subnets) SubnetLen, SubnetMin and SubnetMax are not
+    looked at, as in flannel. Follows flannel's code where its documentation differs: `Backend` missing is udp.
+    """
+    document = GoObject.parse(source, _WHERE)
+    enabled = {4: document.flag("EnableIPv4", True), 6: document.flag("EnableIPv6", False)}
+    families = tuple(
+        _family_network(family, document, leases_subnets) for family in FAMILIES if enabled[family.version]
+    )
+    if not families:
+        raise InvalidInput(f"{_WHERE} enables neither IPv4 nor IPv6: set EnableIPv4 or EnableIPv6 to true")
+    backend_type, options, warnings = _backend(document)
+    return NetworkConfig(families, backend_type, options, document.flag("EnableNFTables"), source, tuple(warnings))
+
+
+def _backend(document: GoObject) -> tuple[str, GoObject, list[str]]:
+    options = document.object("Backend")
+    if options is None:
+        warning = (
+            'Backend is missing, which means {"Type":"udp"} (flannel\'s code; its documentation says vxlan): '
+            "write the type you want"
+        )
+        return "udp", GoObject({}, f"Backend in {_WHERE}"), [warning]
+    name = options.text("Type").lower()
+    if not name:
+        raise InvalidInput(f'Backend in {_WHERE} has no Type: write for instance {{"Type":"vxlan"}}')
+    if name not in KNOWN_BACKENDS:
+        raise InvalidInput(f"backend type {name!r} does not exist; there are {', '.join(sorted(KNOWN_BACKENDS))}")
+    return name, options, []
+
+
+def _family_network(family: Family, document: GoObject, leases_subnets: bool) -> FamilyNetwork:
+    key = f"{family.key_prefix}Network"
+    cidr = _parse_cidr(family, key, document.text(key))
+    if not leases_subnets:
+        return FamilyNetwork(family, cidr)
+    if cidr.prefixlen > family.bits - 4:
+        raise InvalidInput(f"{key} {cidr} is too small: /{family.bits - 4} is the smallest that holds four subnets")
+    length = _subnet_length(family, cidr, document)
+    size = 1 << (family.bits - length)
+    first, last = int(cidr.network_address), int(cidr.broadcast_address)
+    subnet_min = _boundary(family, "SubnetMin", document, first + size, cidr, size)
+    subnet_max = _boundary(family, "SubnetMax", document, last + 1 - size, cidr, size)
+    if int(subnet_min) > int(subnet_max):
+        raise InvalidInput(
+            f"{family.key_prefix}SubnetMin {subnet_min} lies behind SubnetMax {subnet_max}: no subnet could be leased"
+        )
+    return FamilyNetwork(family, cidr, length, subnet_min, subnet_max)
+
+
+def _subnet_length(family: Family, cidr: Network, document: GoObject) -> int:
+    key = f"{family.key_prefix}SubnetLen"
+    longest, shortest = family.bits - 2, cidr.prefixlen + 2
+    default = max(family.default_subnet_length, shortest)
+    # Go leaves 0 in an absent number, so flannel takes a written 0 for absent too.
+    length = document.number(key, most=2**32 - 1) or default
+    if not shortest <= length <= longest:
+        raise InvalidInput(f"{key} {length} does not suit the network {cidr}: use {shortest} to {longest}")
+    return length
+
+
+def _boundary(family: Family, name: str, document: GoObject, default: int, cidr: Network, size: int) -> Address:
+    key = family.key_prefix + name
+    text = document.text(key)
+    try:
+        address = type(cidr.network_address)(text or default)
+    except ValueError:
+        raise InvalidInput(f"{key} {text!r} is no {family} address") from None
+    if address not in cidr:
+        raise InvalidInput(f"{key} {address} lies outside the network {cidr}")
+    if int(address) % size:
+        start = type(cidr.network_address)(int(address) - int(address) % size)
+        raise InvalidInput(f"{key} {address} is not the start of a subnet: write {start}")
+    return address
+
+
+def _parse_cidr(family: Family, key: str, text: str) -> Network:
+    example = "10.5.0.0/16" if family is IPV4 else "fd00:10:5::/48"
+    if not text:
+        raise InvalidInput(f'{_WHERE} has no {key}: write for instance "{key}": "{example}"')
+    network = parse_cidr(text)
+    if network is None or network.version != family.version:
+        raise InvalidInput(f"{key} {text!r} is no {family} network: write for instance {example}")
+    return network
+
+
+def parse_cidr(text: str) -> Network | None:
+    """The network in `address/length`, host bits masked off, as Go's ParseCIDR; None if it is none."""
+    address, _, length = text.partition("/")
+    if not re.fullmatch(r"[0-9]{1,3}", length, re.ASCII):
+        return None
+    try:
+        ip_address(address)
+        return ip_network(text, strict=False)
+    except ValueError:
+        return None

@@ -1,0 +1,105 @@
+"""The lease table as a stream of steps, and the fold that rebuilds it. Protocol without IO."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from services.core.lease import Lease
+from services.core.network import NetworkConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Upserted:
+    """The lease is new or has changed; it replaces the one of the same name."""
+
+    lease: Lease
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """The lease of this name is gone."""
+
+    name: str
+
+
+Change: TypeAlias = Upserted | Removed
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStatus:
+    """Whether the store behind a lease service answers."""
+
+    kind: str
+    connected: bool
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of the stream, applied in the order of its fields (WatchLeasesResponse says the guarantees)."""
+
+    reset: bool = False
+    changes: tuple[Change, ...] = ()
+    network: NetworkConfig | None = None
+    network_error: str = ""
+    store: StoreStatus | None = None
+    synced: bool = False
+    cursor: str = ""
+
+
+@dataclass(slots=True)
+class Table:
+    """The table as far as it is known; `fold` takes it one step further.
+
+    * Between `reset` and `synced` old leases stay, new ones are there already: nothing is removed early.
+    * A removal, once synced, is final only until the next upsert: the order of changes is kept.
+    """
+
+    leases: dict[str, Lease] = field(default_factory=dict)
+    network: NetworkConfig | None = None
+    network_error: str = ""
+    store: StoreStatus | None = None
+    synced: bool = False
+    """The table is complete up to `cursor`. Stays true through a later reset: the old table is in force."""
+    cursor: str = ""
+    _unconfirmed: set[str] | None = None
+    """While a reset is staged: the names that it has not brought yet."""
+
+    def fold(self, step: Step) -> frozenset[str]:
+        """Takes the step; returns the names of the leases that it added, changed or removed."""
+        before = self.leases
+        touched: set[str] = set()
+        if step.reset:
+            self._unconfirmed = set(before)
+        for change in step.changes:
+            if isinstance(change, Upserted):
+                name = change.lease.name
+                if before.get(name) != change.lease:
+                    before[name] = change.lease
+                    touched.add(name)
+                if self._unconfirmed is not None:
+                    self._unconfirmed.discard(name)
+            elif before.pop(change.name, None) is not None:
+                touched.add(change.name)
+        if step.network is not None:
+            self.network, self.network_error = step.network, ""
+        if step.network_error:
+            self.network_error = step.network_error
+        if step.store is not None:
+            self.store = step.store
+        if step.synced:
+            for name in self._unconfirmed or ():
+                if before.pop(name, None) is not None:
+                    touched.add(name)
+            self._unconfirmed = None
+            self.synced = True
+        if step.cursor:
+            self.cursor = step.cursor
+        return frozenset(touched)
+
+
+def changes_between(old: Mapping[str, Lease], new: Mapping[str, Lease]) -> tuple[Change, ...]:
+    """What turns one table into the other, by value: removals first, so that a subnet can change its name."""
+    removed: Iterable[Change] = (Removed(name) for name in old if name not in new)
+    upserted: Iterable[Change] = (Upserted(lease) for name, lease in new.items() if old.get(name) != lease)
+    return (*removed, *upserted)
