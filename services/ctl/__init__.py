@@ -1,0 +1,1 @@
+"""The flannelette command line."""

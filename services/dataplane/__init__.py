@@ -1,0 +1,1 @@
+"""The dataplane service: the overlay in the kernel of one node."""

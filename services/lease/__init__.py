@@ -1,0 +1,1 @@
+"""The lease service: one store watched, its leases streamed to many."""

@@ -1,0 +1,72 @@
+"""What a store is: five calls and a stream of what happens in it."""
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
+
+from services.core.lease import Lease, LeaseRequest
+from services.core.network import NetworkConfig
+from services.core.table import Change, StoreStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Everything that the store holds, complete. The broker finds out by value what that changes."""
+
+    leases: Mapping[str, Lease]
+    network: NetworkConfig | None
+    network_error: str = ""
+    """Why the stored configuration is not in force; then `network` is None, and the last good one stays."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Keys that are no lease, with the reason. They change nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """What happened since the last event, in order."""
+
+    changes: tuple[Change, ...] = ()
+    network: NetworkConfig | None = None
+    """The new configuration; None: as before."""
+    network_error: str = ""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Newly refused keys; the lease that such a key held before stays as it was."""
+
+
+StoreEvent: TypeAlias = Snapshot | Changed | StoreStatus
+
+
+class Store(Protocol):
+    """Where leases are kept. Every call raises services.core.errors; a lost connection is Unavailable."""
+
+    @property
+    def kind(self) -> str:
+        """`embedded`, `etcd`, ..."""
+        ...
+
+    def watch(self) -> AsyncIterator[StoreEvent]:
+        """First a Snapshot, then what happens, for as long as it is iterated; one iteration at a time.
+
+        Survives every fault of the store: says so with a StoreStatus that is not connected, reconnects with
+        back-off, says so with one that is, and goes on without a gap (with a Snapshot where it cannot).
+        """
+        ...
+
+    async def acquire(self, request: LeaseRequest) -> Lease:
+        """The lease of the node, made or updated; see AcquireLease in lease.proto for the order of choice.
+
+        Raises NotYet, Exhausted, LostRace, Unavailable.
+        """
+        ...
+
+    async def renew(self, node: str, name: str) -> Lease:
+        """The lease with its full time again. Raises NotFound, Unavailable."""
+        ...
+
+    async def release(self, node: str, name: str) -> None:
+        """Gives it back; nothing happens if the node does not hold it. Raises Unavailable."""
+        ...
+
+    async def close(self) -> None:
+        """Frees what the store holds on to. Leases stay."""
+        ...

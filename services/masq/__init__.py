@@ -1,0 +1,1 @@
+"""The masq service: masquerade and forward rules of one node."""

@@ -1,0 +1,1 @@
+"""Process plumbing that every service shares; it knows no service."""
