@@ -1,0 +1,61 @@
+"""Runs pytest in private namespaces, and gives tests network namespaces of their own.
+
+The whole run starts again under `unshare`, as root or as an ordinary user, so
+tests can do to the kernel's network what they like. Where that is forbidden the
+unit and contract tests still run, and those that need it are skipped.
+"""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lab import private
+from tests.namespaces import NamespaceMaker, NetworkNamespace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_NEED_NAMESPACES = tuple(Path(__file__).parent / directory for directory in ("kernel", "e2e"))
+_forbidden = pytest.StashKey[str]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if private.is_private():
+        private.find_system_tools()
+        return
+    capture = config.pluginmanager.getplugin("capturemanager")
+    if capture is not None:
+        capture.suspend_global_capture(in_=True)  # else the new program writes into pytest's capture files
+    try:
+        private.restart([sys.executable, *sys.orig_argv[1:]])
+    except private.NamespacesForbidden as error:
+        config.stash[_forbidden] = str(error)
+        if capture is not None:
+            capture.resume_global_capture()
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"namespaces: {config.stash.get(_forbidden, 'private')}"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    reason = config.stash.get(_forbidden, "")
+    for item in items if reason else ():
+        if any(item.path.is_relative_to(directory) for directory in _NEED_NAMESPACES):
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture
+def make_netns() -> "Iterator[NamespaceMaker]":
+    """Makes fresh network namespaces: `host = make_netns()`; see NamespaceMaker."""
+    maker = NamespaceMaker()
+    yield maker
+    maker.close()
+
+
+@pytest.fixture
+def netns(make_netns: NamespaceMaker) -> NetworkNamespace:
+    """A fresh network namespace, loopback up."""
+    return make_netns()
