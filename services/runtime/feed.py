@@ -1,0 +1,137 @@
+"""The lease table as a client sees it: follows a lease service for ever, across its restarts and outages."""
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Final
+
+import grpc.aio
+import structlog
+from flannelette.lease.v1 import lease_pb2 as pb
+from flannelette.lease.v1 import lease_pb2_grpc
+
+from services.core.errors import InvalidInput
+from services.core.lease import Lease, LeaseRequest
+from services.core.table import Step, Table
+from services.runtime.interceptor import error_of
+from services.runtime.wire import lease_from_proto, request_to_proto, step_from_proto
+
+log = structlog.get_logger()
+
+_CHANNEL_OPTIONS: Final = (
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.http2.ping_timeout_ms", 4_000),  # keepalive_timeout_ms has no effect in this core
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 1_000),  # also the time a connection may take
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.max_receive_message_length", 64 << 20),
+)
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
+_CALL_SECONDS: Final = 15.0
+
+Notice = Callable[[frozenset[str]], None]
+"""Called after every step with the names of the leases that it touched; must not block."""
+
+
+class LeaseConnection:
+    """The one connection of a node's service to its lease service: the feed, and the calls of the holder."""
+
+    def __init__(self, address: str, node: str) -> None:
+        self.address = address
+        self.node = node
+        self._channel = grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
+        self.stub = lease_pb2_grpc.LeaseServiceStub(self._channel)
+
+    async def acquire(self, request: LeaseRequest) -> Lease:
+        """See AcquireLease in lease.proto. Raises the errors that it names."""
+        try:
+            response = await self.stub.AcquireLease(request_to_proto(request), timeout=_CALL_SECONDS)
+        except grpc.aio.AioRpcError as error:
+            raise error_of(error) from None
+        return lease_from_proto(response.lease)
+
+    async def renew(self, name: str) -> Lease:
+        """See RenewLease in lease.proto. Raises the errors that it names."""
+        try:
+            response = await self.stub.RenewLease(
+                pb.RenewLeaseRequest(node=self.node, name=name), timeout=_CALL_SECONDS
+            )
+        except grpc.aio.AioRpcError as error:
+            raise error_of(error) from None
+        return lease_from_proto(response.lease)
+
+    async def close(self) -> None:
+        """Ends open calls."""
+        await self._channel.close()
+
+
+class Feed:
+    """Keeps `table` equal to the lease service's table.
+
+    Guarantees: the last table stays in force while the service is away; after a reconnect the cursor resumes it,
+    or a staged reset replaces it; a lease that cannot be read is left out and logged, the others are not affected.
+    """
+
+    def __init__(self, connection: LeaseConnection, view: "pb.View.ValueType", notice: Notice) -> None:
+        self.table = Table()
+        self.connected = False
+        self.error = f"not connected to {connection.address} yet"
+        """Why not connected; empty while connected."""
+        self._connection = connection
+        self._view = view
+        self._notice = notice
+
+    async def run(self) -> None:
+        """Follows for ever. Reconnects with full jitter, from 50 ms to 2 s apart."""
+        pause = _SHORTEST_PAUSE
+        while True:
+            try:
+                await self._follow()
+                self._away("the lease service ended the stream")
+            except grpc.aio.AioRpcError as error:
+                pause = _SHORTEST_PAUSE if self.connected else min(2 * pause, _LONGEST_PAUSE)
+                self._away(f"{self._connection.address}: {error.details() or error.code().name}")
+            await asyncio.sleep(random.uniform(pause / 2, pause))  # noqa: S311 - jitter
+
+    async def _follow(self) -> None:
+        request = pb.WatchLeasesRequest(
+            node=self._connection.node, view=self._view, cursor=self.table.cursor if self.table.synced else ""
+        )
+        async for message in self._connection.stub.WatchLeases(request):
+            if not self.connected:
+                self.connected, self.error = True, ""
+                log.info("connected to the lease service", address=self._connection.address)
+            self._notice(self.table.fold(_readable(message)))
+
+    def _away(self, reason: str) -> None:
+        if self.connected:
+            log.warning("the lease service is away; the last leases stay in force", reason=reason)
+        self.connected, self.error = False, reason
+        self._notice(frozenset())
+
+
+def _readable(message: pb.WatchLeasesResponse) -> Step:
+    """The step; what a newer or broken server sends that we cannot read is taken out, loudly."""
+    try:
+        return step_from_proto(message)
+    except InvalidInput:
+        kept = [change for change in message.changes if _is_readable(change)]
+        del message.changes[:]
+        message.changes.extend(kept)
+        try:
+            return step_from_proto(message)
+        except InvalidInput as error:
+            message.ClearField("network")
+            message.network_error = f"the lease service sent a configuration that cannot be read: {error}"
+            return step_from_proto(message)
+
+
+def _is_readable(change: pb.Change) -> bool:
+    try:
+        if change.WhichOneof("change") == "upserted":
+            lease_from_proto(change.upserted)
+    except InvalidInput as error:
+        log.error("a lease cannot be read and is left out", lease=change.upserted.name, reason=str(error))
+        return False
+    return True

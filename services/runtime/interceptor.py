@@ -1,0 +1,95 @@
+"""Our errors as gRPC statuses, both ways. The only place that knows both."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+import structlog
+
+from services.core import errors
+
+log = structlog.get_logger()
+
+CODES: Final[dict[type[errors.FlanneletteError], grpc.StatusCode]] = {
+    errors.InvalidInput: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.NotFound: grpc.StatusCode.NOT_FOUND,
+    errors.AlreadyExists: grpc.StatusCode.ALREADY_EXISTS,
+    errors.NotYet: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.Exhausted: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.LostRace: grpc.StatusCode.ABORTED,
+    errors.Forbidden: grpc.StatusCode.PERMISSION_DENIED,
+    errors.NotImplementedYet: grpc.StatusCode.UNIMPLEMENTED,
+    errors.Unavailable: grpc.StatusCode.UNAVAILABLE,
+}
+_ERRORS: Final = {code: kind for kind, code in CODES.items()}
+
+
+def code_of(error: errors.FlanneletteError) -> grpc.StatusCode:
+    """The status of an error: that of its nearest ancestor in the table."""
+    return next((CODES[kind] for kind in type(error).__mro__ if kind in CODES), grpc.StatusCode.UNKNOWN)
+
+
+def error_of(error: grpc.aio.AioRpcError) -> errors.FlanneletteError:
+    """The error that a server meant; what has no place in the tree (deadline, cancellation) is Unavailable."""
+    kind = _ERRORS.get(error.code(), errors.Unavailable)
+    return kind(error.details() or error.code().name)
+
+
+class ErrorInterceptor(grpc.aio.ServerInterceptor):
+    """Turns a FlanneletteError into its status and its message; anything else into INTERNAL, logged."""
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        """Wraps unary-unary and unary-stream handlers, which are all that we have."""
+        handler = await continuation(handler_call_details)
+        method = handler_call_details.method
+        if handler is None or handler.request_streaming or not method.startswith("/flannelette."):
+            return handler
+        wrap = _wrap_stream if handler.response_streaming else _wrap_unary
+        make = (
+            grpc.unary_stream_rpc_method_handler
+            if handler.response_streaming
+            else grpc.unary_unary_rpc_method_handler
+        )
+        inner = handler.unary_stream if handler.response_streaming else handler.unary_unary
+        return make(
+            wrap(inner, method),
+            request_deserializer=handler.request_deserializer,
+            response_serializer=handler.response_serializer,
+        )
+
+
+def _wrap_unary(inner: Any, method: str) -> Any:
+    async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+        try:
+            return await inner(request, context)
+        except Exception as error:
+            await _abort(error, method, context)
+
+    return call
+
+
+def _wrap_stream(inner: Any, method: str) -> Any:
+    async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+        try:
+            async for response in inner(request, context):
+                yield response
+        except Exception as error:
+            await _abort(error, method, context)
+
+    return call
+
+
+async def _abort(error: Exception, method: str, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+    if isinstance(error, errors.FlanneletteError):
+        await context.abort(code_of(error), str(error))
+    if isinstance(error, grpc.aio.AbortError):
+        raise error
+    log.error("a call failed in a way nobody expected", method=method, exc_info=error)
+    await context.abort(
+        grpc.StatusCode.INTERNAL, f"internal error ({type(error).__name__}); the service's log has more"
+    )

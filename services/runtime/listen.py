@@ -1,0 +1,91 @@
+"""Addresses to serve on: a locked unix socket, or TCP on loopback."""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Final
+
+import grpc.aio
+
+from services.core.errors import Misconfigured
+
+_LONGEST_PATH: Final = 107
+"""sun_path of unix(7) is 108 bytes with its closing zero."""
+
+
+@contextmanager
+def bound(server: grpc.aio.Server, address: str) -> Iterator[None]:
+    """Binds the server and holds the address for it.
+
+    A unix socket has mode 0660; its directory is made with mode 0770 if it is missing. grpc would silently take
+    over the socket of a running server, so PATH.lock is locked first (flock, freed with the process).
+    Raises Misconfigured: taken, too long, no permission, or not on loopback.
+    """
+    if address.startswith("unix:"):
+        with _bound_path(server, Path(address.removeprefix("unix:"))):
+            yield
+    else:
+        _require_loopback(address)
+        _bind(server, address)
+        yield
+
+
+@contextmanager
+def _bound_path(server: grpc.aio.Server, path: Path) -> Iterator[None]:
+    path = path.absolute()
+    if len(os.fsencode(path)) > _LONGEST_PATH:
+        raise Misconfigured(
+            f"the socket path {path} is longer than {_LONGEST_PATH} bytes: use a shorter --socket-dir"
+        )
+    lock = Path(f"{path}.lock")
+    try:
+        if not path.parent.is_dir():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.chmod(0o770)
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o660)
+    except OSError as error:
+        raise Misconfigured(
+            f"cannot make {lock}: {error.strerror}; give the service the right to, or use another --socket-dir"
+        ) from None
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise Misconfigured(
+                f"the socket {path} is taken by a running service: stop it, or use another --socket-dir"
+            ) from None
+        before = os.umask(0o117)
+        try:
+            _bind(server, f"unix:{path}")
+        finally:
+            os.umask(before)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _require_loopback(address: str) -> None:
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdecimal():
+        raise Misconfigured(f"--listen {address!r}: use unix:PATH or HOST:PORT")
+    bare = host.strip("[]")
+    try:
+        on_loopback = bare == "localhost" or ip_address(bare).is_loopback
+    except ValueError:
+        on_loopback = False
+    if not on_loopback:
+        raise Misconfigured(
+            f"--listen {address!r} is not on loopback, and there is no TLS yet: use unix:PATH or 127.0.0.1:PORT"
+        )
+
+
+def _bind(server: grpc.aio.Server, address: str) -> None:
+    try:
+        bound_port = server.add_insecure_port(address)
+    except RuntimeError as error:
+        raise Misconfigured(f"cannot listen on {address}: is it in use? ({error})") from None
+    if not bound_port:
+        raise Misconfigured(f"cannot listen on {address}: is it in use?")

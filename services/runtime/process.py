@@ -1,0 +1,139 @@
+"""One process: settings in, one TaskGroup that owns every task, an exit code out."""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import AbstractAsyncContextManager, ExitStack, suppress
+from typing import Any, TypeVar
+
+import structlog
+from prometheus_client import Gauge
+
+from services.core.errors import FlanneletteError, Misconfigured
+from services.runtime.health import Health
+from services.runtime.http import http_server
+from services.runtime.listen import bound
+from services.runtime.logs import configure_logs
+from services.runtime.options import ProcessSettings, socket_address
+from services.runtime.server import AddToServer, Server
+from services.runtime.settings import HelpRequested, parse_settings
+from services.runtime.version import version
+
+log = structlog.get_logger()
+
+S = TypeVar("S", bound=ProcessSettings)
+Job = Callable[[], Coroutine[Any, Any, None]]
+
+_READY = Gauge("flannelette_ready", "1 when the service is ready, as gRPC health and /readyz say")
+_GRACE_SECONDS = 0.5
+
+
+class Process:
+    """What a service is made of: its `build` fills it, `run` carries it out."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.health = Health()
+        self.stopping = asyncio.Event()
+        """Set on SIGTERM and SIGINT: streams end; the jobs are cancelled soon after."""
+        self.jobs: dict[str, Job] = {}
+        """They run for the life of the process. An exception in one takes the process down."""
+        self.servicers: dict[str, AddToServer] = {}
+        """By full name, `flannelette.lease.v1.LeaseService`."""
+
+    async def run(self, settings: ProcessSettings) -> None:
+        """Serves until `stopping`. Raises what a job raised, in an ExceptionGroup."""
+        server = Server(self.servicers)
+        with ExitStack() as held:
+            held.enter_context(http_server(settings.healthz_ip, settings.healthz_port, self.health))
+            held.enter_context(bound(server.grpc, settings.listen or socket_address(settings.socket_dir, self.name)))
+            await server.start()
+            try:
+                async with asyncio.TaskGroup() as group:
+                    tasks = [group.create_task(job(), name=name) for name, job in self.jobs.items()]
+                    tasks.append(group.create_task(self._publish_health(server), name="health"))
+                    await self.stopping.wait()
+                    log.info("stopping; the kernel stays as it is" if self.name != "lease" else "stopping")
+                    self.health.stop()
+                    await server.stop(_GRACE_SECONDS)
+                    for task in tasks:
+                        task.cancel()
+            finally:
+                await server.stop()
+
+    async def _publish_health(self, server: Server) -> None:
+        was_ready: bool | None = None
+        while True:
+            ready = self.health.ready
+            if ready != was_ready:
+                await server.publish(ready=ready)
+                _READY.set(ready)
+            if ready and not was_ready:
+                log.info("ready")
+                _notify_systemd("READY=1")
+            elif was_ready and not ready:
+                log.warning("not ready any more", reasons=self.health.reasons)
+            was_ready = ready
+            await self.health.changed()
+
+
+Build = Callable[[S, Process], AbstractAsyncContextManager[None]]
+
+
+def run(name: str, kind: type[S], build: Build[S], arguments: list[str] | None = None) -> int:
+    """The whole life of a service; returns the exit code.
+
+    `build` gets the settings, fills the Process, and frees what it made when its block ends.
+    0: stopped by SIGTERM or SIGINT (or --help, --version). 1: could not start, or a job crashed. 2: wrong flags.
+    """
+    program = f"flannelette-{name}"
+    try:
+        settings = parse_settings(kind, program, sys.argv[1:] if arguments is None else arguments, os.environ)
+    except HelpRequested as help_text:
+        print(help_text)
+        return 0
+    except Misconfigured as error:
+        print(f"{program}: {error}", file=sys.stderr)
+        return 2
+    if settings.version:
+        print(f"{program} {version()}")
+        return 0
+    configure_logs(name, settings.log_format, settings.v)
+    try:
+        asyncio.run(_serve(name, settings, build))
+    except Exception as error:  # the last resort: it is said, in one line if it is ours, and the process ends
+        for leaf in _leaves(error):
+            if isinstance(leaf, FlanneletteError):
+                print(f"{program}: {leaf}", file=sys.stderr)
+            else:
+                log.critical("a job crashed; the service ends", exc_info=leaf)
+        return 1
+    return 0
+
+
+async def _serve(name: str, settings: S, build: Build[S]) -> None:
+    process = Process(name)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, process.stopping.set)
+    async with build(settings, process):
+        await process.run(settings)
+
+
+def _notify_systemd(state: str) -> None:
+    """sd_notify(3); nothing when not started by systemd."""
+    address = os.environ.get("NOTIFY_SOCKET")
+    if address:
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
+            notify.sendto(state.encode(), "\0" + address[1:] if address.startswith("@") else address)
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error

@@ -1,0 +1,123 @@
+"""Settings: Go's flag syntax and flannel's environment variables, parsed once into a frozen dataclass.
+
+A settings class is a frozen dataclass whose fields are made by `flag`. The command line wins over the
+environment (`FLANNELD_` + upper case, `-` to `_`; empty means unset), which wins over the default.
+"""
+
+import dataclasses
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
+
+from services.core.errors import Misconfigured
+
+S = TypeVar("S")
+
+_TRUE: Final = frozenset("1 t T TRUE true True".split())
+_FALSE: Final = frozenset("0 f F FALSE false False".split())
+
+
+class HelpRequested(Exception):
+    """`-h` or `--help` was given; the text is what to print."""
+
+
+def flag(default: Any, meaning: str, *, name: str = "", choices: Sequence[str] = ()) -> Any:
+    """A field of a settings class. `meaning` is its help text; `name` is the flag if not the field's own name."""
+    return dataclasses.field(default=default, metadata={"meaning": meaning, "flag": name, "choices": tuple(choices)})
+
+
+def parse_settings(kind: type[S], program: str, arguments: Sequence[str], environment: Mapping[str, str]) -> S:
+    """The settings. Raises Misconfigured, naming the flag or the variable, or HelpRequested."""
+    fields = {_flag_name(f): f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]  # a dataclass by contract
+    hints = get_type_hints(kind)
+    given: dict[str, list[str]] = {}
+    for name, text in _tokens(arguments, fields, hints):
+        if name in ("h", "help"):
+            raise HelpRequested(usage(kind, program))
+        given.setdefault(name, []).append(text)
+    values: dict[str, Any] = {}
+    for name, field in fields.items():
+        variable = variable_of(name)
+        if name in given:
+            values[field.name] = _convert(f"--{name}", field, hints[field.name], given[name])
+        elif environment.get(variable):
+            values[field.name] = _convert(variable, field, hints[field.name], [environment[variable]])
+    return kind(**values)
+
+
+def variable_of(flag_name: str) -> str:
+    """The environment variable of a flag, as flannel names it."""
+    return "FLANNELD_" + flag_name.upper().replace("-", "_")
+
+
+def usage(kind: type[Any], program: str) -> str:
+    """The help text, at most 80 columns wide."""
+    lines = [f"Usage: {program} [flags]", ""]
+    for field in dataclasses.fields(kind):
+        name = _flag_name(field)
+        default = field.default
+        shown = (
+            "" if default in ("", (), False) else f" (default {str(default).lower() if default is True else default})"
+        )
+        choices = f" One of {', '.join(field.metadata['choices'])}." if field.metadata["choices"] else ""
+        lines.append(f"  --{name}")
+        lines += textwrap.wrap(
+            field.metadata["meaning"] + choices + shown, 80, initial_indent=" " * 6, subsequent_indent=" " * 6
+        )
+    lines += ["", "Each flag may also be set as FLANNELD_NAME, for instance", f"{variable_of('healthz-port')}=8471."]
+    return "\n".join(lines)
+
+
+def _flag_name(field: "dataclasses.Field[Any]") -> str:
+    return field.metadata["flag"] or field.name.replace("_", "-")
+
+
+def _tokens(
+    arguments: Sequence[str], fields: Mapping[str, "dataclasses.Field[Any]"], hints: Mapping[str, Any]
+) -> Iterator[tuple[str, str]]:
+    """(flag, text) pairs, by the rules of Go's package flag: a boolean never takes the next word."""
+    rest = iter(arguments)
+    for word in rest:
+        name, equals, text = word.lstrip("-").partition("=") if word.startswith("-") else ("", "", "")
+        if not name or word.startswith("---"):
+            raise Misconfigured(f"{word!r} is no flag: write --name=value (--help lists them)")
+        if name in ("h", "help") and name not in fields:
+            yield name, ""
+            continue
+        if name not in fields:
+            raise Misconfigured(f"there is no flag --{name} (--help lists them)")
+        if equals:
+            yield name, text
+        elif hints[fields[name].name] is bool:
+            yield name, "true"
+        else:
+            following = next(rest, None)
+            if following is None:
+                raise Misconfigured(f"--{name} needs a value")
+            yield name, following
+
+
+def _convert(source: str, field: "dataclasses.Field[Any]", hint: Any, texts: Sequence[str]) -> Any:
+    if get_origin(hint) is tuple:
+        inner = get_args(hint)[0]
+        return tuple(_convert_one(source, field, inner, text) for text in texts)
+    return _convert_one(source, field, hint, texts[-1])
+
+
+def _convert_one(source: str, field: "dataclasses.Field[Any]", hint: Any, text: str) -> Any:
+    choices = field.metadata["choices"]
+    if choices and text not in choices:
+        raise Misconfigured(f"{source} is {text!r}: use one of {', '.join(choices)}")
+    if hint is bool:
+        if text in _TRUE or text in _FALSE:
+            return text in _TRUE
+        raise Misconfigured(f"{source} is {text!r}: use true or false")
+    if hint is Path:
+        return Path(text)
+    if hint is str:
+        return text
+    try:
+        return hint(text)
+    except ValueError:
+        raise Misconfigured(f"{source} is {text!r}: use a {'whole ' if hint is int else ''}number") from None

@@ -1,0 +1,171 @@
+"""Domain types to protobuf and back. Behind this module, nobody sees a protobuf message of a lease."""
+
+from ipaddress import ip_address, ip_network
+
+from flannelette.lease.v1 import lease_pb2 as pb
+
+from services.core.errors import InvalidInput
+from services.core.family import Address, Network
+from services.core.lease import BackendData, Lease, LeaseRequest, OpaqueData, Subnet, VxlanData, WireguardData, Wish
+from services.core.network import NetworkConfig, parse_cidr, parse_network
+from services.core.table import Change, Removed, Step, StoreStatus, Upserted
+
+
+def lease_to_proto(lease: Lease) -> pb.Lease:
+    """The lease as a message."""
+    message = pb.Lease(
+        name=lease.name,
+        node=lease.node,
+        backend_type=lease.backend_type,
+        reserved=lease.reserved,
+        subnets=[_subnet_to_proto(str(s.cidr), s.public_address, s.data) for s in lease.subnets],
+    )
+    if lease.expires_at is not None:
+        message.expire_time.FromNanoseconds(int(lease.expires_at * 1000) * 1_000_000)
+    return message
+
+
+def lease_from_proto(message: pb.Lease) -> Lease:
+    """The lease in a message. Raises InvalidInput."""
+    return Lease(
+        name=message.name,
+        node=message.node,
+        subnets=tuple(
+            Subnet(_network(s.cidr), _address(s.public_address), _data_from_proto(s)) for s in message.subnets
+        ),
+        backend_type=message.backend_type,
+        expires_at=message.expire_time.ToNanoseconds() / 1e9 if message.HasField("expire_time") else None,
+        reserved=message.reserved,
+    )
+
+
+def request_to_proto(request: LeaseRequest) -> pb.AcquireLeaseRequest:
+    """What a node asks for, as a message."""
+    return pb.AcquireLeaseRequest(
+        node=request.node,
+        backend_type=request.backend_type,
+        subnets=[
+            _subnet_to_proto(str(wish.previous or ""), wish.public_address, wish.data) for wish in request.wishes
+        ],
+    )
+
+
+def request_from_proto(message: pb.AcquireLeaseRequest) -> LeaseRequest:
+    """What a node asks for. Raises InvalidInput, naming the field."""
+    wishes = []
+    for subnet in message.subnets:
+        address = _address(subnet.public_address)
+        if address is None:
+            raise InvalidInput("subnets.public_address is empty: give the address that peers send to")
+        previous = parse_cidr(subnet.cidr) if subnet.cidr else None
+        wishes.append(Wish(address, _data_from_proto(subnet), previous))
+    wishes.sort(key=lambda wish: wish.public_address.version)
+    if not wishes or len({wish.public_address.version for wish in wishes}) != len(wishes):
+        raise InvalidInput("subnets must have one entry for each enabled address family")
+    return LeaseRequest(message.node, message.backend_type, tuple(wishes))
+
+
+def network_to_proto(network: NetworkConfig) -> pb.Network:
+    """The network configuration as a message."""
+    return pb.Network(
+        families=[
+            pb.NetworkFamily(
+                cidr=str(n.cidr),
+                subnet_length=n.subnet_length,
+                subnet_min=str(n.subnet_min or ""),
+                subnet_max=str(n.subnet_max or ""),
+            )
+            for n in network.families
+        ],
+        backend_type=network.backend_type,
+        enable_nftables=network.enable_nftables,
+        json=network.source,
+        warnings=network.warnings,
+    )
+
+
+def network_from_proto(message: pb.Network) -> NetworkConfig:
+    """The network configuration in a message, parsed again from its JSON. Raises InvalidInput."""
+    return parse_network(message.json, leases_subnets=all(n.subnet_length for n in message.families))
+
+
+def status_to_proto(status: StoreStatus) -> pb.StoreStatus:
+    """The store's status as a message."""
+    return pb.StoreStatus(kind=status.kind, connected=status.connected, error=status.error)
+
+
+def step_to_proto(step: Step) -> pb.WatchLeasesResponse:
+    """One step of the table as a message."""
+    return pb.WatchLeasesResponse(
+        reset=step.reset,
+        changes=[_change_to_proto(change) for change in step.changes],
+        network=network_to_proto(step.network) if step.network else None,
+        network_error=step.network_error,
+        store=status_to_proto(step.store) if step.store else None,
+        synced=step.synced,
+        cursor=step.cursor,
+    )
+
+
+def step_from_proto(message: pb.WatchLeasesResponse) -> Step:
+    """The step in a message. Raises InvalidInput."""
+    return Step(
+        reset=message.reset,
+        changes=tuple(map(_change_from_proto, message.changes)),
+        network=network_from_proto(message.network) if message.HasField("network") else None,
+        network_error=message.network_error,
+        store=StoreStatus(message.store.kind, message.store.connected, message.store.error)
+        if message.HasField("store")
+        else None,
+        synced=message.synced,
+        cursor=message.cursor,
+    )
+
+
+def _change_to_proto(change: Change) -> pb.Change:
+    if isinstance(change, Upserted):
+        return pb.Change(upserted=lease_to_proto(change.lease))
+    return pb.Change(removed=change.name)
+
+
+def _change_from_proto(message: pb.Change) -> Change:
+    if message.WhichOneof("change") == "upserted":
+        return Upserted(lease_from_proto(message.upserted))
+    return Removed(message.removed)
+
+
+def _subnet_to_proto(cidr: str, address: Address | None, data: BackendData | None) -> pb.Subnet:
+    message = pb.Subnet(cidr=cidr, public_address=str(address or ""))
+    match data:
+        case VxlanData(vni, mac):
+            message.vxlan.vni, message.vxlan.mac = vni, mac
+        case WireguardData(public_key, port):
+            message.wireguard.public_key, message.wireguard.port = public_key, port
+        case OpaqueData(text):
+            message.opaque_json = text
+    return message
+
+
+def _data_from_proto(message: pb.Subnet) -> BackendData | None:
+    match message.WhichOneof("backend_data"):
+        case "vxlan":
+            return VxlanData(message.vxlan.vni, message.vxlan.mac)
+        case "wireguard":
+            return WireguardData(message.wireguard.public_key, message.wireguard.port)
+        case "opaque_json":
+            return OpaqueData(message.opaque_json)
+    return None
+
+
+def _network(text: str) -> Network:
+    try:
+        return ip_network(text)
+    except ValueError:
+        raise InvalidInput(f"{text!r} is no subnet: write it like 10.5.1.0/24") from None
+
+
+def _address(text: str) -> Address | None:
+    try:
+        return ip_address(text) if text else None
+    except ValueError:
+        raise InvalidInput(f"{text!r} is no IP address") from None
