@@ -1,0 +1,19 @@
+# One line per target. Settings go behind: make lab NODES=5 BACKEND=host-gw STORE=etcd ONCE=1 JSON=lab.json
+export PYTHON NODES BACKEND STORE ONCE JSON
+CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/flannelette
+export PATH := $(PATH):$(CACHE)/bin
+BIN := .venv/bin
+.DEFAULT_GOAL := help
+.PHONY: help venv lab test soak lint types proto check-generated bench clean
+
+help: ; @awk -F'  ## ' '/^[a-z-]+:/ {split($$1, target, ":"); printf "%-16s %s\n", target[1], $$NF}' Makefile  ## this list
+venv: ; @sh lab/prepare.sh  ## .venv and the system packages it needs; PYTHON= chooses the Python
+lab: venv ; @$(BIN)/python -m lab  ## a cluster in network namespaces until Ctrl-C; ONCE=1 tries everything and leaves
+test: venv ; @sh lab/tools.sh grpcurl $(CACHE) && $(BIN)/pytest $(ARGS)  ## every test, small counts; ARGS='-k vxlan'
+soak: venv ; @sh lab/tools.sh grpcurl $(CACHE) && FLANNELETTE_SOAK=1 $(BIN)/pytest $(ARGS)  ## every test, full counts
+lint: venv ; @$(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/lint-imports && sh lab/tools.sh buf $(CACHE) && if command -v buf >/dev/null; then buf lint proto; fi  ## style, layers, protocols
+types: venv ; @$(BIN)/mypy  ## mypy, strict
+proto: venv ; @sh proto/generate.sh  ## the generated code beside the .proto files
+check-generated: venv ; @sh proto/generate.sh --check  ## that it is what the .proto files give
+bench: venv ; @$(BIN)/python -m bench  ## every benchmark
+clean: ; rm -rf .venv .build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache  ## leaves what git knows
