@@ -1,0 +1,162 @@
+"""Kernel objects as a network engineer reads them: what `ip` and `bridge` print, and the command to type."""
+
+import socket
+import struct
+from collections.abc import Mapping
+from errno import errorcode
+from os import strerror
+from typing import Final
+
+from services.dataplane.netlink import uapi
+from services.dataplane.netlink.attributes import attributes
+from services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour, Route, Verb
+
+_PROTOCOLS: Final = {1: "redirect", 2: "kernel", 3: "boot", 4: "static", 9: "ra", 16: "dhcp", 186: "bgp", 188: "ospf"}
+_SCOPES: Final = {0: "global", 200: "site", 253: "link", 254: "host", 255: "nowhere"}
+_TYPES: Final = dict(
+    enumerate("none unicast local broadcast anycast multicast blackhole unreachable prohibit throw nat".split())
+)
+_TABLES: Final = {253: "default", 254: "main", 255: "local"}
+_METRICS: Final = {2: "mtu", 3: "window", 8: "advmss", 10: "hoplimit", 11: "initcwnd", 14: "initrwnd"}
+
+DeviceNames = Mapping[int, str]
+"""Interface index to name; `if7` is shown for one that is not there."""
+
+
+def text(item: KernelObject, device_names: DeviceNames) -> str:
+    """As `ip route show`, `ip neigh show` or `bridge fdb show` prints it, without `pref medium` of IPv6 routes."""
+    match item:
+        case Route():
+            return _join(
+                "" if item.route_type == uapi.RTN_UNICAST else _named(_TYPES, item.route_type),
+                _destination(item),
+                _where(item, device_names),
+                "" if item.protocol == uapi.RTPROT_BOOT else f"proto {_named(_PROTOCOLS, item.protocol)}",
+                f"scope {_named(_SCOPES, item.scope)}" if item.scope else "",
+                f"metric {item.metric}" if item.metric else "",
+                "onlink" if item.onlink else "",
+                _rest(item, device_names),
+            )
+        case Neighbour():
+            return f"{address(item.dst)} dev {_device(item.ifindex, device_names)} lladdr {mac(item.mac)} PERMANENT"
+        case FdbEntry():
+            return f"{_fdb(item, device_names)} self permanent"
+
+
+def command(verb: Verb, item: KernelObject, device_names: DeviceNames) -> str:
+    """The `ip` or `bridge` command that does what we do with it.
+
+    Attributes of a foreign route that have no field (`Route.rest`) are not in it; none of ours has any.
+    """
+    match item:
+        case Route():
+            return _join(
+                "ip" if item.family == uapi.AF_INET else "ip -6",
+                f"route {verb}",
+                "" if item.route_type == uapi.RTN_UNICAST else _named(_TYPES, item.route_type),
+                _destination(item),
+                _where(item, device_names),
+                f"proto {_named(_PROTOCOLS, item.protocol)}",
+                _command_scope(item),
+                f"metric {item.metric}" if item.metric else "",
+                "onlink" if item.onlink else "",
+            )
+        case Neighbour():
+            device = _device(item.ifindex, device_names)
+            if verb == "del":
+                return f"ip neigh del {address(item.dst)} dev {device}"
+            return f"ip neigh {verb} {address(item.dst)} lladdr {mac(item.mac)} dev {device} nud permanent"
+        case FdbEntry():
+            return f"bridge fdb {verb} {_fdb(item, device_names)} self" + (" permanent" if verb == "replace" else "")
+
+
+def address(packed: bytes) -> str:
+    """`10.5.2.0` or `fd00:10:5:2::`."""
+    return socket.inet_ntop(socket.AF_INET if len(packed) == 4 else socket.AF_INET6, packed)
+
+
+def mac(packed: bytes) -> str:
+    """`c6:d2:32:6f:8f:44`."""
+    return packed.hex(":")
+
+
+def refusal(error: int, detail: str) -> str:
+    """Why the kernel refused: its own words if it has some, then the errno."""
+    reason = f"{strerror(error)} ({errorcode.get(error, error)})"
+    return f"{detail.rstrip('.')}: {reason}" if detail else reason
+
+
+def _join(*words: str) -> str:
+    return " ".join(word for word in words if word)
+
+
+def _named(names: Mapping[int, str], number: int) -> str:
+    return names.get(number, str(number))
+
+
+def _device(ifindex: int, device_names: DeviceNames) -> str:
+    return device_names.get(ifindex, f"if{ifindex}")
+
+
+def _destination(route: Route) -> str:
+    if route.length == 0:
+        return "default"
+    whole = route.length == 8 * len(route.dst)
+    return address(route.dst) if whole else f"{address(route.dst)}/{route.length}"
+
+
+def _where(route: Route, device_names: DeviceNames) -> str:
+    return _join(
+        f"tos {route.tos:#04x}" if route.tos else "",
+        f"via {address(route.gateway)}" if route.gateway else "",
+        f"dev {_device(route.ifindex, device_names)}" if route.ifindex else "",
+        "" if route.table == uapi.RT_TABLE_MAIN else f"table {_named(_TABLES, route.table)}",
+    )
+
+
+def _command_scope(route: Route) -> str:
+    # `ip` guesses `link` for an IPv4 route without a gateway and `global` for one with; IPv6 has no scopes.
+    usual = uapi.RT_SCOPE_UNIVERSE if route.gateway or route.family == uapi.AF_INET6 else None
+    return "" if route.scope == usual else f"scope {_named(_SCOPES, route.scope)}"
+
+
+def _fdb(entry: FdbEntry, device_names: DeviceNames) -> str:
+    return _join(
+        mac(entry.mac),
+        f"dev {_device(entry.ifindex, device_names)}",
+        f"dst {address(entry.dst)}" if entry.dst else "",
+        f"port {entry.port}" if entry.port else "",
+        f"vni {entry.vni}" if entry.vni else "",
+        f"via {_device(entry.via, device_names)}" if entry.via else "",
+    )
+
+
+def _rest(route: Route, device_names: DeviceNames) -> str:
+    words = []
+    for kind, value in attributes(route.rest):
+        if kind == uapi.RTA_PREFSRC:
+            words.append(f"src {address(value)}")
+        elif kind == uapi.RTA_NH_ID:
+            words.append(f"nhid {struct.unpack('=I', value)[0]}")
+        elif kind == uapi.RTA_METRICS:
+            words += [f"{_named(_METRICS, name)} {struct.unpack_from('=I', v)[0]}" for name, v in attributes(value)]
+        elif kind == uapi.RTA_MULTIPATH:
+            words += _next_hops(value, device_names)
+        else:
+            words.append(f"attribute-{kind} {value.hex()}")
+    return " ".join(words)
+
+
+def _next_hops(value: bytes, device_names: DeviceNames) -> list[str]:
+    """Of struct rtnexthop (linux/rtnetlink.h): length, flags, weight minus one, device; then its attributes."""
+    hops, offset = [], 0
+    while offset + 8 <= len(value):
+        length, _, weight, ifindex = struct.unpack_from("=HBBi", value, offset)
+        if length < 8:
+            break
+        inner = dict(attributes(value[offset + 8 : offset + length]))
+        gateway = inner.get(uapi.RTA_GATEWAY)
+        via = f"via {address(gateway)}" if gateway else ""
+        hops.append(_join("nexthop", via, f"dev {_device(ifindex, device_names)}", f"weight {weight + 1}"))
+        offset += (length + 3) & ~3
+    return hops

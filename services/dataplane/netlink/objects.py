@@ -1,0 +1,159 @@
+"""What the kernel holds and we program, as values: routes, neighbours, forwarding (FDB) entries.
+
+Tuples of int and bytes, because a node with 10,000 peers has 30,000 of them and compares all in a resync.
+Addresses are packed (4 or 16 bytes), MACs 6 bytes; `ipaddress` ends before this module. Both address families
+are the same types. The first field tells the kinds apart: values of different kinds are never equal, and in
+order of kind (`steps`) nothing is made before what it leans on.
+"""
+
+from collections.abc import Hashable
+from operator import itemgetter
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+from services.core.plan import Plan
+from services.dataplane.netlink.uapi import RT_SCOPE_UNIVERSE, RT_TABLE_MAIN, RTN_UNICAST
+
+NEIGHBOUR: Final = 1
+FDB_ENTRY: Final = 2
+ROUTE: Final = 3
+
+
+class _RouteFields(NamedTuple):
+    kind: int
+    dst: bytes
+    gateway: bytes
+    metric: int
+    family: int
+    length: int
+    ifindex: int
+    protocol: int
+    scope: int
+    route_type: int
+    onlink: bool
+    table: int
+    tos: int
+    rest: bytes
+
+
+class Route(_RouteFields):
+    """A route.
+
+    * `dst` is always a whole address, also of a default route (length 0); `gateway` is `b""` when there is none.
+    * `metric` 0 in IPv4 is a value, but a delete that names it matches every metric (the kernel cannot say it
+      otherwise); in IPv6 the kernel turns 0 into 1024, so write 1024.
+    * `ifindex` 0: none (blackhole, multipath, nexthop object).
+    * `rest` is every attribute that has no field here, as the kernel wrote it: prefsrc, metrics (mtu ...),
+      multipath, nexthop object, encapsulation. Empty on all of ours, so whatever has some is not ours by value.
+    * Left out, because they are the state of the device and not of the route: dead, linkdown, offload.
+    """
+
+    __slots__ = ()
+
+    def __new__(
+        cls,
+        dst: bytes,
+        gateway: bytes,
+        metric: int,
+        family: int,
+        length: int,
+        ifindex: int,
+        protocol: int,
+        scope: int = RT_SCOPE_UNIVERSE,
+        route_type: int = RTN_UNICAST,
+        onlink: bool = False,
+        table: int = RT_TABLE_MAIN,
+        tos: int = 0,
+        rest: bytes = b"",
+    ) -> "Route":
+        """The fields in their order, without the kind."""
+        how = (family, length, ifindex, protocol, scope, route_type, onlink, table, tos, rest)
+        return tuple.__new__(cls, (ROUTE, dst, gateway, metric, *how))
+
+    def __getnewargs__(self) -> tuple[object, ...]:  # for copies and pickles: the kind is no argument
+        return self[1:]
+
+    @property
+    def slot(self) -> Hashable:
+        """Family, table, destination, TOS and metric: a REPLACE of the same replaces this one."""
+        return (ROUTE, self.family, self.table, self.dst, self.length, self.tos, self.metric)
+
+    @property
+    def destination(self) -> Hashable:
+        """Where packets match it: the slot without what chooses among routes."""
+        return (self.family, self.table, self.dst, self.length)
+
+
+class _NeighbourFields(NamedTuple):
+    kind: int
+    dst: bytes
+    mac: bytes
+    family: int
+    ifindex: int
+
+
+class Neighbour(_NeighbourFields):
+    """A permanent neighbour (ARP or NDP) entry: on this device `dst` has this MAC."""
+
+    __slots__ = ()
+
+    def __new__(cls, dst: bytes, mac: bytes, family: int, ifindex: int) -> "Neighbour":
+        """The fields in their order, without the kind."""
+        return tuple.__new__(cls, (NEIGHBOUR, dst, mac, family, ifindex))
+
+    def __getnewargs__(self) -> tuple[object, ...]:  # for copies and pickles: the kind is no argument
+        return self[1:]
+
+    @property
+    def slot(self) -> Hashable:
+        """Device and address."""
+        return (NEIGHBOUR, self.ifindex, self.dst)
+
+
+class _FdbFields(NamedTuple):
+    kind: int
+    mac: bytes
+    dst: bytes
+    ifindex: int
+    port: int
+    vni: int
+    via: int
+
+
+class FdbEntry(_FdbFields):
+    """A permanent entry in the forwarding database of a VXLAN device: frames to this MAC go to `dst`.
+
+    `dst` is of the underlay's family (its length says which). `port`, `vni` and `via` (a device) are 0 where
+    they are the device's own, as on all of ours.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, mac: bytes, dst: bytes, ifindex: int, port: int = 0, vni: int = 0, via: int = 0) -> "FdbEntry":
+        """The fields in their order, without the kind."""
+        return tuple.__new__(cls, (FDB_ENTRY, mac, dst, ifindex, port, vni, via))
+
+    def __getnewargs__(self) -> tuple[object, ...]:  # for copies and pickles: the kind is no argument
+        return self[1:]
+
+    @property
+    def slot(self) -> Hashable:
+        """Device and MAC."""
+        return (FDB_ENTRY, self.ifindex, self.mac)
+
+
+KernelObject: TypeAlias = Route | Neighbour | FdbEntry
+Verb: TypeAlias = Literal["replace", "del"]
+
+_BY_KIND: Final = itemgetter(0)
+
+
+def steps(plan: Plan[KernelObject]) -> list[tuple[Verb, list[KernelObject]]]:
+    """A plan in the order in which it is carried out.
+
+    Puts before deletes; neighbours and forwarding entries before the routes that lead to them, and on delete
+    after them, so that at no moment a route leads nowhere.
+    """
+    return [
+        ("replace", sorted(plan.put, key=_BY_KIND)),
+        ("del", sorted(plan.delete, key=_BY_KIND, reverse=True)),
+    ]
