@@ -1,42 +1,56 @@
 """JSON objects as Go's encoding/json reads them into a struct, which is how flannel reads all of its own."""
 
 import json
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Any
+import re
+from collections.abc import Iterator
+from typing import Any, Final
 
 from services.core.errors import InvalidInput
 
+_STRING: Final = r'"[^"\\]*(?:\\.[^"\\]*)*"'
+_MEMBER: Final = re.compile(rf"[{{, \t\n\r]*({_STRING})[ \t\n\r]*:[ \t\n\r]*")
+_BLANK: Final = re.compile(rf"({_STRING})|[ \t\n\r]+")
+_WHOLE: Final = re.compile(r"-?[0-9]{1,20}", re.ASCII)
+_LONE_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+
 
 class GoObject:
-    """A JSON object whose keys match without regard to case; the last of several wins, null is absent.
+    """A JSON object whose keys match without regard to case; the last of several wins.
 
-    Each getter raises InvalidInput, naming the key, when the value has another type than asked for.
+    Null is absent, and an earlier value of the same key stays (Go leaves the field alone); only `object` and
+    `compact` see it, as Go's RawMessage does. Every answer and every message can be encoded as UTF-8. Each
+    getter raises InvalidInput, naming the key, when the value has another type than asked for.
     """
 
-    __slots__ = ("_values", "_where")
+    __slots__ = ("_raw", "_values", "_where")
 
-    def __init__(self, values: Mapping[str, Any], where: str) -> None:
-        self._values = values
+    def __init__(self, members: Iterator[tuple[str, Any, str]], where: str) -> None:
         self._where = where
+        self._values: dict[str, tuple[Any, str]] = {}
+        self._raw: dict[str, str] = {}
+        for key, value, raw in members:
+            self._raw[key] = raw
+            if value is not None:
+                self._values[key] = value, raw
 
     @classmethod
     def parse(cls, text: str | bytes, where: str) -> "GoObject":
         """The object in `text`. Raises InvalidInput, naming `where`, if it is none."""
+        if isinstance(text, bytes):
+            text = text.decode(errors="replace")  # as Go does
         try:
-            value = json.loads(text, object_pairs_hook=_fold)
+            if not isinstance(_decoder.decode(text), dict):
+                raise InvalidInput(f"{where} must be a JSON object, not {_shown(text)}")
+            return cls(_members(text), where)
         except ValueError as error:
             raise InvalidInput(f"{where} is not valid JSON: {error}") from None
         except RecursionError:
             raise InvalidInput(f"{where} is nested too deeply") from None
-        if not isinstance(value, _Folded):
-            raise InvalidInput(f"{where} must be a JSON object, not {_shown(value)}")
-        return cls(value.folded, where)
 
     def text(self, key: str, default: str = "") -> str:
-        """A string."""
+        """A string; half a surrogate pair in it is U+FFFD, as in Go."""
         value: str = self._get(key, str, "a string", default)
-        return value
+        return _LONE_SURROGATE.sub("\ufffd", value)
 
     def flag(self, key: str, default: bool = False) -> bool:
         """A boolean."""
@@ -44,62 +58,58 @@ class GoObject:
         return value
 
     def number(self, key: str, default: int = 0, *, least: int = 0, most: int = 2**64 - 1) -> int:
-        """A whole number from `least` to `most`."""
-        value = self._values.get(key.lower())
-        if value is None:
+        """A whole number from `least` to `most`, written without point and exponent."""
+        _, raw = self._values.get(key.casefold(), (None, None))
+        if raw is None:
             return default
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        if not _WHOLE.fullmatch(raw) or not least <= int(raw) <= most:
             raise InvalidInput(
-                f"{key} in {self._where} must be a whole number from {least} to {most}, not {_shown(value)}"
+                f"{key} in {self._where} must be a whole number from {least} to {most}, not {_shown(raw)}"
             )
-        return value
+        return int(raw)
 
     def object(self, key: str) -> "GoObject | None":
-        """An object, None when absent."""
-        value = self._get(key, _Folded, "an object", None)
-        return None if value is None else GoObject(value.folded, f"{key} in {self._where}")
+        """An object, None when absent; null is an empty one."""
+        raw = self._raw.get(key.casefold())
+        return None if raw is None else GoObject.parse("{}" if raw == "null" else raw, f"{key} in {self._where}")
 
     def compact(self, key: str) -> str | None:
-        """Any value, as compact JSON text in its original spelling; None when absent."""
-        value = self._values.get(key.lower())
-        return None if value is None else json.dumps(_unfold(value), separators=(",", ":"), ensure_ascii=False)
+        """Any value, also `null`, as JSON text in its original spelling without blanks; None when absent."""
+        raw = self._raw.get(key.casefold())
+        return None if raw is None else _without_blanks(raw)
 
     def has(self, key: str) -> bool:
         """Whether the key is there and not null."""
-        return self._values.get(key.lower()) is not None
+        return key.casefold() in self._values
 
     def _get(self, key: str, kind: type, what: str, default: Any) -> Any:
-        value = self._values.get(key.lower())
-        if value is None:
-            return default
+        value, raw = self._values.get(key.casefold(), (default, ""))
         if not isinstance(value, kind):
-            raise InvalidInput(f"{key} in {self._where} must be {what}, not {_shown(value)}")
+            raise InvalidInput(f"{key} in {self._where} must be {what}, not {_shown(raw)}")
         return value
 
 
-class _Folded:
-    """An object, with its pairs as written and by lower-case key."""
-
-    __slots__ = ("folded", "pairs")
-
-    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
-        self.pairs = pairs
-        # Go leaves a field alone when it meets null, so an earlier value of the same key stays.
-        self.folded = MappingProxyType({key.lower(): value for key, value in pairs if value is not None})
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is no JSON value")
 
 
-def _fold(pairs: list[tuple[str, Any]]) -> _Folded:
-    return _Folded(pairs)
+# `number` reads the text itself: Python's int refuses more than 4,300 digits, and Go ignores what nobody asks for.
+_decoder: Final = json.JSONDecoder(parse_int=float, parse_constant=_refuse)
 
 
-def _unfold(value: Any) -> Any:
-    if isinstance(value, _Folded):
-        return {key: _unfold(inner) for key, inner in value.pairs}
-    if isinstance(value, list):
-        return [_unfold(inner) for inner in value]
-    return value
+def _members(text: str) -> Iterator[tuple[str, Any, str]]:
+    """Folded key, value, and text of the value of each member of an object that is known to be valid."""
+    position = 0
+    while member := _MEMBER.match(text, position):
+        value, position = _decoder.raw_decode(text, member.end())
+        key = member[1][1:-1] if "\\" not in member[1] else _decoder.decode(member[1])
+        yield key.casefold(), value, text[member.end() : position]
 
 
-def _shown(value: Any) -> str:
-    text = json.dumps(_unfold(value), ensure_ascii=False)
+def _without_blanks(raw: str) -> str:
+    return _BLANK.sub(lambda found: found[1] or "", raw)
+
+
+def _shown(raw: str) -> str:
+    text = _without_blanks(raw)
     return text if len(text) <= 60 else f"{text[:57]}..."

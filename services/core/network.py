@@ -94,7 +94,7 @@ def _backend(document: GoObject) -> tuple[str, GoObject, list[str]]:
             'Backend is missing, which means {"Type":"udp"} (flannel\'s code; its documentation says vxlan): '
             "write the type you want"
         )
-        return "udp", GoObject({}, f"Backend in {_WHERE}"), [warning]
+        return "udp", GoObject.parse("{}", f"Backend in {_WHERE}"), [warning]
     name = options.text("Type").lower()
     if not name:
         raise InvalidInput(f'Backend in {_WHERE} has no Type: write for instance {{"Type":"vxlan"}}')

@@ -1,0 +1,12 @@
+"""How many examples property tests try: few by default, many with FLANNELETTE_SOAK=1 (`make soak`)."""
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+# A loaded machine is no failure: no deadline, and slow generation is not an error.
+settings.register_profile(
+    "default", max_examples=60, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("soak", settings.get_profile("default"), max_examples=3000, print_blob=True)
+settings.load_profile("soak" if os.environ.get("FLANNELETTE_SOAK") == "1" else "default")
