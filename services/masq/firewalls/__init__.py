@@ -1,0 +1,1 @@
+"""Where the rules are kept."""

@@ -1,0 +1,79 @@
+"""What a firewall is: the one call that compares it with the rules, and a wait for somebody else's change."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from services.masq.rules import Chain
+
+
+@dataclass(frozen=True, slots=True)
+class RuleState:
+    """One rule as the firewall has it."""
+
+    text: str
+    """In the notation of the firewall's own tool."""
+    present: bool
+    """It is there, at its place."""
+    packets: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ChainState:
+    """One chain as the firewall has it, after the repair if there was one."""
+
+    chain: Chain
+    """As this firewall can keep it: without `fully_random` where that is not supported."""
+    jump: RuleState
+    rules: tuple[RuleState, ...]
+    """One for each rule of the chain."""
+    causes: tuple[str, ...] = ()
+    """What was found wrong, in a few words each (`jump not first`)."""
+    commands: tuple[str, ...] = ()
+    """What was done about it, or would be: one line each, in the notation of the firewall's own tool."""
+
+    as_wanted: bool = True
+    """Now nothing is missing, wrong, too much or in the wrong place."""
+
+    @property
+    def all_rules(self) -> tuple[RuleState, ...]:
+        """The jump and the rules that shall be there; none of a chain that shall not."""
+        return (self.jump, *self.rules) if self.chain.rules else ()
+
+
+class Firewall(Protocol):
+    """Keeps chains. Never touches a rule or a chain that is not ours.
+
+    Every call raises services.core.errors.Unavailable, with the cause and its cure.
+    """
+
+    @property
+    def name(self) -> str:
+        """`iptables` or `nftables`."""
+        ...
+
+    @property
+    def reason(self) -> str:
+        """Why this one, and what it cannot do here, in words."""
+        ...
+
+    async def open(self) -> None:
+        """Finds out whether it can work here at all. Raises Misconfigured."""
+        ...
+
+    async def check(self, chains: Sequence[Chain], *, repair: bool) -> tuple[ChainState, ...]:
+        """Compares whole chains: content, order, duplicates, extras, and that the jump comes first.
+
+        With `repair` everything that differs is put right, a table at a time, atomically: no packet ever meets
+        a half of the rules. Without it nothing is changed, not even made by being looked at.
+        """
+        ...
+
+    async def changed(self) -> None:
+        """Returns as soon as something may differ from what the last `check` left. May be cancelled."""
+        ...
+
+    async def close(self) -> None:
+        """Frees what it holds on to. The rules stay."""
+        ...

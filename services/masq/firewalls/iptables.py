@@ -1,0 +1,120 @@
+"""Rules in the legacy iptables tables, through python-iptables in one worker process per family."""
+
+import asyncio
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from services.core.errors import Misconfigured, Unavailable
+from services.core.family import FAMILIES, IPV4, Family
+from services.masq.firewalls.firewall import ChainState, RuleState
+from services.masq.firewalls.lock import DEFAULT_PATH, PATH_VARIABLE
+from services.masq.firewalls.messages import ChainForm, ChainReport, CheckRequest, Found, RuleForm
+from services.masq.firewalls.notation import chain_form
+from services.masq.firewalls.process import WorkerProcess
+from services.masq.firewalls.tables import Fingerprint, Fingerprints
+from services.masq.rules import Chain
+
+_POLL_SECONDS: Final = 1.0
+_TABLES: Final = frozenset(("nat", "filter"))
+
+
+def lock_path() -> Path:
+    """The lock file that iptables in this environment uses."""
+    return Path(os.environ.get(PATH_VARIABLE) or DEFAULT_PATH)
+
+
+class IptablesFirewall:
+    """A Firewall on the legacy tables.
+
+    A family's worker is started when there is first something of that family to put or to remove, and stays. In
+    between a look at the tables each second costs microseconds, wakes no worker and starts no process.
+    """
+
+    name = "iptables"
+
+    def __init__(self, lock: Path, poll_seconds: float = _POLL_SECONDS) -> None:
+        self._workers = {family: WorkerProcess(family, lock) for family in FAMILIES}
+        self._fingerprints = {family: Fingerprints(family) for family in FAMILIES}
+        self._poll_seconds = poll_seconds
+        self._seen: dict[Family, Fingerprint] = {}
+        """As the last check left it; nothing of a family that was not as wanted then."""
+
+    @property
+    def reason(self) -> str:
+        """Why this one, and what it cannot do."""
+        plain = [str(f) for f, worker in self._workers.items() if worker.hello and not worker.hello.fully_random]
+        missing = f"; --random-fully is left out for {' and '.join(plain)}: iptables is older than 1.6.2"
+        return "the legacy tables are the only firewall this version knows" + (missing if plain else "")
+
+    async def open(self) -> None:
+        """Starts the IPv4 worker: what it lacks, the other one would lack too. Raises Misconfigured."""
+        try:
+            await self._workers[IPV4].start()
+        except Unavailable as error:
+            raise Misconfigured(str(error)) from None
+
+    async def check(self, chains: Sequence[Chain], *, repair: bool) -> tuple[ChainState, ...]:
+        """See Firewall. A family that fails does not keep the other from being checked."""
+        states: list[ChainState] = []
+        failures: list[str] = []
+        for family in FAMILIES:
+            ours = [chain for chain in chains if chain.family is family]
+            try:
+                states += await self._check_family(family, ours, repair=repair)
+            except Unavailable as error:
+                failures.append(str(error))
+        if failures:
+            raise Unavailable("; ".join(failures))
+        return tuple(states)
+
+    async def changed(self) -> None:
+        """See Firewall. Looks once a second."""
+        while True:
+            await asyncio.sleep(self._poll_seconds)
+            for family, seen in self._seen.items():
+                if self._fingerprints[family].take(_TABLES) != seen:
+                    return
+
+    async def close(self) -> None:
+        """See Firewall."""
+        for family in FAMILIES:
+            self._workers[family].close()
+            self._fingerprints[family].close()
+
+    async def _check_family(self, family: Family, chains: list[Chain], *, repair: bool) -> list[ChainState]:
+        look = self._fingerprints[family]
+        if not any(chain.rules or look.mentions(chain.table, chain.name) for chain in chains):
+            self._seen.pop(family, None)
+            return [_nothing(chain) for chain in chains]
+        # Before the check, so that no change after it is missed. Our own repair is one: it is looked at again.
+        seen = look.take(_TABLES)
+        worker = self._workers[family]
+        hello = await worker.start()
+        kept = [chain if hello.fully_random else _without_fully_random(chain) for chain in chains]
+        forms = [chain_form(chain) for chain in kept]
+        response = await worker.check(CheckRequest(tuple(forms), repair))
+        if repair:
+            self._seen[family] = seen
+        return [_state(*each) for each in zip(kept, forms, response.chains, strict=True)]
+
+
+def _without_fully_random(chain: Chain) -> Chain:
+    return replace(chain, rules=tuple(replace(rule, fully_random=False) for rule in chain.rules))
+
+
+def _state(chain: Chain, form: ChainForm, report: ChainReport) -> ChainState:
+    rules = tuple(map(_rule_state, form.rules, report.rules))
+    jump = _rule_state(form.jump, report.jump)
+    return ChainState(chain, jump, rules, report.causes, report.commands, report.as_wanted)
+
+
+def _rule_state(form: RuleForm, found: Found) -> RuleState:
+    return RuleState(form.text, found.present, found.packets, found.bytes)
+
+
+def _nothing(chain: Chain) -> ChainState:
+    """The state of a chain that shall not be there, and is not."""
+    return ChainState(chain, RuleState(chain_form(chain).jump.text, present=False), ())

@@ -1,0 +1,55 @@
+"""The lock of all programs that change legacy tables: flock(2) on one file, as iptables itself does it."""
+
+import fcntl
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+from services.core.errors import Unavailable
+
+DEFAULT_PATH: Final = Path("/run/xtables.lock")
+PATH_VARIABLE: Final = "XTABLES_LOCKFILE"
+"""Environment variable that names another file; iptables obeys it too (since 1.8.1)."""
+
+
+@contextmanager
+def xtables_lock(path: Path, seconds: float) -> Iterator[None]:
+    """Holds the lock while the block runs: nobody who takes it changes a table between our look and our commit.
+
+    Waits in the kernel's queue, so that busy writers cannot starve us. Raises Unavailable: not free within
+    `seconds`, or the file cannot be made. Main thread only (it borrows SIGALRM).
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise Unavailable(
+            f"cannot open the iptables lock {path}: {error.strerror}; mount the host's /run/xtables.lock writable, "
+            f"or name another file in {PATH_VARIABLE}"
+        ) from None
+    try:
+        _lock(descriptor, path, seconds)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, path: Path, seconds: float) -> None:
+    before = signal.signal(signal.SIGALRM, _time_is_up)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    except TimeoutError:
+        raise Unavailable(
+            f"another program has held the iptables lock {path} for {seconds:g} s: see which with `fuser {path}`"
+        ) from None
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _time_is_up(number: int, frame: FrameType | None) -> None:
+    raise TimeoutError

@@ -1,0 +1,133 @@
+"""The legacy tables of this network namespace, looked at without iptables and without making them."""
+
+import ctypes
+import errno
+import os
+import socket
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from services.core.errors import Unavailable
+from services.core.family import Family
+
+_GET_INFO, _GET_ENTRIES = 64, 65  # IPT_SO_GET_INFO, IPT_SO_GET_ENTRIES; the same numbers for IPv6
+_INFO: Final = struct.Struct("=32s I 5I 5I I I")  # struct ipt_getinfo: name, hooks, entries, underflows, number, size
+_ENTRIES_HEADER: Final = 40  # struct ipt_get_entries: name[32], size, padding to the 8 bytes of a counter
+_COUNTERS_SIZE: Final = 16
+_ATTEMPTS: Final = 5
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """What the tables of a family look like (linux/netfilter_ipv4/ip_tables.h, ...ipv6/ip6_tables.h)."""
+
+    names: str
+    level: int
+    next_offset: int
+    counters: int
+
+
+_LAYOUTS: Final = {
+    4: _Layout("ip_tables_names", socket.IPPROTO_IP, 90, 96),
+    6: _Layout("ip6_tables_names", socket.IPPROTO_IPV6, 142, 152),
+}
+
+
+def existing_tables(family: Family) -> frozenset[str]:
+    """The tables that somebody has used in this network namespace. Asking the kernel for another would make it."""
+    try:
+        return frozenset(Path("/proc/thread-self/net", _LAYOUTS[family.version].names).read_text().split())
+    except FileNotFoundError:
+        return frozenset()  # the module is not loaded: nobody uses any
+
+
+class Fingerprints:
+    """Says what a family's tables look like, in a few microseconds, so that a change is seen by comparing.
+
+    Only a getsockopt or two: no lock, no library, no process. Everything counts but the packet counters.
+    """
+
+    def __init__(self, family: Family) -> None:
+        self._layout = _LAYOUTS[family.version]
+        self._family = family
+        self._socket: socket.socket | None = None
+        self._masks: dict[str, tuple[int, int]] = {}
+        """By table: the size for which a mask was made, and the mask: zeros where counters are."""
+
+    def take(self, tables: frozenset[str]) -> "Fingerprint":
+        """Of those of these tables that exist. Raises Unavailable."""
+        found = sorted(tables & existing_tables(self._family))
+        return tuple((name, self._masked(name, self._read(name))) for name in found)
+
+    def mentions(self, table: str, chain: str) -> bool:
+        """Whether the table exists and has a chain of this name. Raises Unavailable."""
+        if table not in existing_tables(self._family):
+            return False
+        return chain.encode() + b"\0" in self._read(table)
+
+    def close(self) -> None:
+        """Frees the socket."""
+        if self._socket:
+            self._socket.close()
+
+    def _read(self, table: str) -> bytes:
+        """The kernel's entries of a table. Atomic; retried when its size changes between the two calls."""
+        for _ in range(_ATTEMPTS):
+            info = self._ask(_GET_INFO, bytearray(table.encode().ljust(_INFO.size, b"\0")))
+            size = _INFO.unpack(info)[-1]
+            buffer = bytearray(_ENTRIES_HEADER + size)
+            struct.pack_into("=32s I", buffer, 0, table.encode(), size)
+            try:
+                return bytes(self._ask(_GET_ENTRIES, buffer))[_ENTRIES_HEADER:]
+            except BlockingIOError:
+                continue
+        raise Unavailable(f"{self._family} table {table} changes faster than it can be read")
+
+    def _ask(self, option: int, buffer: bytearray) -> bytearray:
+        if self._socket is None:
+            try:
+                af = socket.AddressFamily(self._family.af)
+                self._socket = socket.socket(af, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.IPPROTO_RAW)
+            except PermissionError:
+                raise Unavailable("legacy iptables needs CAP_NET_RAW: give it to the service") from None
+        # Python's own getsockopt cannot pass the name of a table in.
+        length = ctypes.c_uint32(len(buffer))
+        memory = (ctypes.c_char * len(buffer)).from_buffer(buffer)
+        if _libc.getsockopt(self._socket.fileno(), self._layout.level, option, memory, ctypes.byref(length)):
+            code = ctypes.get_errno()
+            if code == errno.EAGAIN:
+                raise BlockingIOError
+            raise Unavailable(
+                f"cannot read the legacy {self._family} tables: {os.strerror(code)}; "
+                "run the service as root with CAP_NET_ADMIN and CAP_NET_RAW"
+            )
+        return buffer
+
+    def _masked(self, table: str, entries: bytes) -> int:
+        """The entries as one number, with zeros for the counters.
+
+        A mask is made once for a size. Should the layout change and the size stay, the offsets inside differ
+        from before at a place that the old mask shows: the change is seen all the same.
+        """
+        size, mask = self._masks.get(table, (-1, 0))
+        if size != len(entries):
+            mask = self._mask(entries)
+            self._masks[table] = len(entries), mask
+        return int.from_bytes(entries, "little") & mask
+
+    def _mask(self, entries: bytes) -> int:
+        mask = bytearray(b"\xff" * len(entries))
+        start = 0
+        while start < len(entries):
+            at = start + self._layout.counters
+            mask[at : at + _COUNTERS_SIZE] = bytes(_COUNTERS_SIZE)
+            start += struct.unpack_from("=H", entries, start + self._layout.next_offset)[0]
+        return int.from_bytes(mask, "little")
+
+
+Fingerprint = tuple[tuple[str, int], ...]
+"""By existing table; equal if no rule, chain or policy differs."""
