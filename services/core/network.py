@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import dataclass, field
-from ipaddress import ip_address, ip_network
+from ipaddress import IPv4Address, ip_address, ip_network
 from typing import Final
 
 from services.core.errors import InvalidInput
@@ -99,7 +99,8 @@ def _backend(document: GoObject) -> tuple[str, GoObject, list[str]]:
     if not name:
         raise InvalidInput(f'Backend in {_WHERE} has no Type: write for instance {{"Type":"vxlan"}}')
     if name not in KNOWN_BACKENDS:
-        raise InvalidInput(f"backend type {name!r} does not exist; there are {', '.join(sorted(KNOWN_BACKENDS))}")
+        names = ", ".join(sorted(KNOWN_BACKENDS))
+        raise InvalidInput(f"Type {name!r} of Backend in {_WHERE} does not exist: write one of {names}")
     return name, options, []
 
 
@@ -109,16 +110,14 @@ def _family_network(family: Family, document: GoObject, leases_subnets: bool) ->
     if not leases_subnets:
         return FamilyNetwork(family, cidr)
     if cidr.prefixlen > family.bits - 4:
-        raise InvalidInput(f"{key} {cidr} is too small: /{family.bits - 4} is the smallest that holds four subnets")
+        raise InvalidInput(f"{key} {cidr} is too small for four subnets: write /{family.bits - 4} or larger")
     length = _subnet_length(family, cidr, document)
     size = 1 << (family.bits - length)
-    first, last = int(cidr.network_address), int(cidr.broadcast_address)
-    subnet_min = _boundary(family, "SubnetMin", document, first + size, cidr, size)
-    subnet_max = _boundary(family, "SubnetMax", document, last + 1 - size, cidr, size)
+    subnet_min = _boundary(family, "SubnetMin", document, cidr.network_address + size, cidr, size)
+    subnet_max = _boundary(family, "SubnetMax", document, cidr.broadcast_address - (size - 1), cidr, size)
     if int(subnet_min) > int(subnet_max):
-        raise InvalidInput(
-            f"{family.key_prefix}SubnetMin {subnet_min} lies behind SubnetMax {subnet_max}: no subnet could be leased"
-        )
+        prefix = family.key_prefix
+        raise InvalidInput(f"{prefix}SubnetMin {subnet_min} lies behind {prefix}SubnetMax {subnet_max}: swap them")
     return FamilyNetwork(family, cidr, length, subnet_min, subnet_max)
 
 
@@ -133,38 +132,54 @@ def _subnet_length(family: Family, cidr: Network, document: GoObject) -> int:
     return length
 
 
-def _boundary(family: Family, name: str, document: GoObject, default: int, cidr: Network, size: int) -> Address:
+def _boundary(family: Family, name: str, document: GoObject, default: Address, cidr: Network, size: int) -> Address:
     key = family.key_prefix + name
+    if not document.has(key):
+        return default
     text = document.text(key)
-    try:
-        address = type(cidr.network_address)(text or default)
-    except ValueError:
-        raise InvalidInput(f"{key} {text!r} is no {family} address") from None
+    address = parse_address(text)
+    if address is None or address.version != family.version:
+        raise InvalidInput(f"{key} {text!r} is no {family} address: write for instance {default}")
+    if address.is_unspecified:
+        return default  # as with SubnetLen: Go leaves 0 in an absent address
     if address not in cidr:
-        raise InvalidInput(f"{key} {address} lies outside the network {cidr}")
+        raise InvalidInput(f"{key} {address} lies outside the network {cidr}: write for instance {default}")
     if int(address) % size:
-        start = type(cidr.network_address)(int(address) - int(address) % size)
-        raise InvalidInput(f"{key} {address} is not the start of a subnet: write {start}")
+        raise InvalidInput(f"{key} {address} is not the start of a subnet: write {address - int(address) % size}")
     return address
 
 
 def _parse_cidr(family: Family, key: str, text: str) -> Network:
     example = "10.5.0.0/16" if family is IPV4 else "fd00:10:5::/48"
     if not text:
-        raise InvalidInput(f'{_WHERE} has no {key}: write for instance "{key}": "{example}"')
+        raise InvalidInput(
+            f'{_WHERE} has no {key}: write for instance "{key}": "{example}", or "Enable{family}": false'
+        )
     network = parse_cidr(text)
     if network is None or network.version != family.version:
         raise InvalidInput(f"{key} {text!r} is no {family} network: write for instance {example}")
+    if network.prefixlen == 0:
+        raise InvalidInput(f"{key} {network} holds every address there is: write for instance {example}")
     return network
 
 
 def parse_cidr(text: str) -> Network | None:
     """The network in `address/length`, host bits masked off, as Go's ParseCIDR; None if it is none."""
     address, _, length = text.partition("/")
-    if not re.fullmatch(r"[0-9]{1,3}", length, re.ASCII):
+    if "%" in address or not re.fullmatch(r"[0-9]{1,3}", length, re.ASCII):
         return None
     try:
-        ip_address(address)
         return ip_network(text, strict=False)
     except ValueError:
         return None
+
+
+def parse_address(text: str) -> Address | None:
+    """The address in `text`, as Go's ParseIP: without a zone, and `::ffff:1.2.3.4` is IPv4; None if it is none."""
+    try:
+        address = ip_address(text)
+    except ValueError:
+        return None
+    if isinstance(address, IPv4Address):
+        return address
+    return None if address.scope_id else address.ipv4_mapped or address
