@@ -72,9 +72,13 @@ RTN_UNICAST: Final = 1
 
 NDA_DST: Final = 1
 NDA_LLADDR: Final = 2
+NDA_CACHEINFO: Final = 3
+NDA_PROBES: Final = 4
 NDA_PORT: Final = 6
 NDA_VNI: Final = 7
 NDA_IFINDEX: Final = 8
+NDA_PROTOCOL: Final = 12
+NDA_FLAGS_EXT: Final = 15
 NTF_SELF: Final = 0x02
 NUD_NOARP: Final = 0x40
 NUD_PERMANENT: Final = 0x80

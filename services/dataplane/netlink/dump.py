@@ -1,0 +1,138 @@
+"""Dumps of the kernel's tables as kernel objects: the requests, and what each kind of message means."""
+
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+
+from services.dataplane.netlink import uapi
+from services.dataplane.netlink.objects import FdbEntry, Neighbour, Route
+
+T = TypeVar("T", Route, Neighbour, FdbEntry)
+
+Fields = Mapping[str, Any]
+"""The named parts of a message: numbers of its header, attributes as numbers or bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind(Generic[T]):
+    """How one kind of object lies in a dumped message."""
+
+    made: type[T]
+    plural: str
+    message_type: int
+    header: struct.Struct
+    header_names: tuple[str, ...]
+    numbers: Mapping[int, str]
+    """Attributes that are one u32 in host order."""
+    blobs: Mapping[int, str]
+    """Attributes that are bytes. A name that is also a field of the object means that field."""
+    ignored: frozenset[int]
+    """Attributes that do not matter to us and may differ from message to message."""
+    build: Callable[[Fields], T | None]
+    """The object; None: it does not count."""
+
+
+def _route(fields: Fields) -> Route | None:
+    family, gateway = fields["family"], fields.get("gateway", b"")
+    if fields["source_length"]:
+        return None  # only for packets from certain sources (IPv6 subtrees): beside what we program
+    return Route(
+        dst=fields.get("dst", bytes(4 if family == uapi.AF_INET else 16)),
+        gateway=gateway,
+        metric=fields.get("metric", 0),
+        family=family,
+        length=fields["length"],
+        ifindex=fields.get("ifindex", 0),
+        protocol=fields["protocol"],
+        scope=fields["scope"],
+        route_type=fields["route_type"],
+        onlink=bool(fields["flags"] & uapi.RTNH_F_ONLINK),
+        table=fields.get("table", fields["table_byte"]),
+        tos=fields["tos"],
+        rest=fields["rest"],
+    )
+
+
+def _neighbour(fields: Fields) -> Neighbour | None:
+    if not fields["state"] & uapi.NUD_PERMANENT or "dst" not in fields:
+        return None
+    return Neighbour(fields["dst"], fields.get("mac", b""), fields["family"], fields["ifindex"])
+
+
+def _fdb_entry(fields: Fields) -> FdbEntry | None:
+    if not fields["state"] & (uapi.NUD_PERMANENT | uapi.NUD_NOARP) or "mac" not in fields:
+        return None
+    return FdbEntry(
+        fields["mac"],
+        fields.get("dst", b""),
+        fields["ifindex"],
+        port=int.from_bytes(fields.get("port_in_network_order", b"")),
+        vni=fields.get("vni", 0),
+        via=fields.get("via", 0),
+    )
+
+
+_STATISTICS: Final = frozenset((uapi.NDA_CACHEINFO, uapi.NDA_PROBES, uapi.NDA_PROTOCOL, uapi.NDA_FLAGS_EXT))
+
+ROUTES: Final = Kind(
+    Route,
+    "routes",
+    uapi.RTM_NEWROUTE,
+    struct.Struct("=8BI"),
+    tuple("family length source_length tos table_byte protocol scope route_type flags".split()),
+    {uapi.RTA_OIF: "ifindex", uapi.RTA_PRIORITY: "metric", uapi.RTA_TABLE: "table"},
+    {uapi.RTA_DST: "dst", uapi.RTA_GATEWAY: "gateway"},
+    frozenset((uapi.RTA_CACHEINFO, uapi.RTA_PREF)),
+    _route,
+)
+NEIGHBOURS: Final = Kind(
+    Neighbour,
+    "neighbours",
+    uapi.RTM_NEWNEIGH,
+    struct.Struct("=B3xiHBB"),
+    tuple("family ifindex state flags type".split()),
+    {},
+    {uapi.NDA_DST: "dst", uapi.NDA_LLADDR: "mac"},
+    _STATISTICS,
+    _neighbour,
+)
+FDB_ENTRIES: Final = Kind(
+    FdbEntry,
+    "forwarding entries",
+    uapi.RTM_NEWNEIGH,
+    struct.Struct("=B3xiHBB"),
+    tuple("family ifindex state flags type".split()),
+    {uapi.NDA_VNI: "vni", uapi.NDA_IFINDEX: "via"},
+    {uapi.NDA_DST: "dst", uapi.NDA_LLADDR: "mac", uapi.NDA_PORT: "port_in_network_order"},
+    _STATISTICS,
+    _fdb_entry,
+)
+
+
+def routes_request(sequence: int, family: int, table: int, protocol: int, ifindex: int) -> bytes:
+    """For the routes of a table; protocol and device 0: any. The kernel filters (NETLINK_GET_STRICT_CHK)."""
+    attributes = _number(uapi.RTA_TABLE, table) + (_number(uapi.RTA_OIF, ifindex) if ifindex else b"")
+    body = ROUTES.header.pack(family, 0, 0, 0, 0, protocol, 0, 0, 0) + attributes
+    return _request(uapi.RTM_GETROUTE, sequence, body)
+
+
+def neighbours_request(sequence: int, family: int, ifindex: int) -> bytes:
+    """For the neighbours of a device; the kernel filters by device, not by state."""
+    body = NEIGHBOURS.header.pack(family, 0, 0, 0, 0) + _number(uapi.NDA_IFINDEX, ifindex)
+    return _request(uapi.RTM_GETNEIGH, sequence, body)
+
+
+def fdb_request(sequence: int, ifindex: int) -> bytes:
+    """For the forwarding entries of a device."""
+    body = FDB_ENTRIES.header.pack(uapi.AF_BRIDGE, ifindex, 0, 0, 0)
+    return _request(uapi.RTM_GETNEIGH, sequence, body)
+
+
+def _number(kind: int, value: int) -> bytes:
+    return struct.pack("=HHI", 8, kind, value)
+
+
+def _request(kind: int, sequence: int, body: bytes) -> bytes:
+    flags = uapi.NLM_F_REQUEST | uapi.NLM_F_DUMP
+    return struct.pack("=IHHII", 16 + len(body), kind, flags, sequence, 0) + body

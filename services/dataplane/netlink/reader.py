@@ -1,0 +1,138 @@
+"""Reads a dump: most messages of a dump look alike, so the first one teaches where everything lies.
+
+The general way walks the attributes of each message (about 10 µs). The fast way (under 1 µs) unpacks a whole
+message at once by a layout learned from an earlier one of the same length, and checks that every byte that is
+not a value of the object is as it was there; if one is not, the general way decides.
+"""
+
+import struct
+import sys
+from collections.abc import Sequence
+from operator import itemgetter
+from typing import Any, Final, Generic, TypeVar
+
+from services.dataplane.netlink import uapi
+from services.dataplane.netlink.attributes import spans
+from services.dataplane.netlink.dump import Kind
+from services.dataplane.netlink.objects import FdbEntry, Neighbour, Route
+from services.dataplane.netlink.transport import Refusal, error_in
+
+T = TypeVar("T", Route, Neighbour, FdbEntry)
+
+_HEADER: Final = struct.Struct("=IHHII")
+_HEADER_NAMES: Final = tuple("message_length message_type message_flags sequence port_id".split())
+
+
+class Reader(Generic[T]):
+    """Takes the datagrams that answer one request, collects its objects."""
+
+    def __init__(self, kind: Kind[T], sequence: int) -> None:
+        self.found: list[T] = []
+        self.inconsistent = False
+        """The table changed while the kernel wrote it out (NLM_F_DUMP_INTR): ask again."""
+        self.refusal: Refusal | None = None
+        self._kind: Kind[T] = kind
+        self._sequence = sequence
+        self._layouts: dict[int, _Layout] = {}
+
+    def take(self, block: bytes) -> bool:
+        """Reads one datagram; True: the dump is complete, or refused."""
+        offset, end = 0, len(block)
+        while offset + 16 <= end:
+            length, message_type, flags, sequence, _ = _HEADER.unpack_from(block, offset)
+            if length < 16 or offset + length > end:
+                self.inconsistent = True  # cut off, so something is missing
+                return False
+            if sequence == self._sequence:
+                self.inconsistent |= bool(flags & uapi.NLM_F_DUMP_INTR)
+                if message_type in (uapi.NLMSG_DONE, uapi.NLMSG_ERROR):
+                    self.refusal = error_in(block, offset)
+                    return True
+                layout = self._layouts.get(length)
+                if layout is not None and (after := layout.read(block, offset, self.found)) > offset:
+                    offset = after
+                    continue
+                if message_type == self._kind.message_type:
+                    self._learn(block, offset, length)
+            offset += (length + 3) & ~3
+        return False
+
+    def _learn(self, block: bytes, offset: int, length: int) -> None:
+        """Reads one message the general way."""
+        kind = self._kind
+        start = offset + 16 + kind.header.size
+        fields: dict[str, Any] = dict(
+            zip(kind.header_names, kind.header.unpack_from(block, offset + 16), strict=True)
+        )
+        rest = []
+        walked = list(spans(block, start, offset + length))
+        for attribute, first, last in walked:
+            if attribute in kind.numbers and last - first == 4:
+                fields[kind.numbers[attribute]] = int.from_bytes(block[first:last], sys.byteorder)
+            elif attribute in kind.blobs:
+                fields[kind.blobs[attribute]] = block[first:last]
+            elif attribute not in kind.ignored:
+                rest.append(block[first - 4 : last].ljust((last - first + 7) & ~3, b"\0"))
+        fields["rest"] = b"".join(rest)
+        built = kind.build(fields)
+        if built is None:
+            return
+        self.found.append(built)
+        if not rest:
+            self._layouts[length] = _Layout(kind, block, offset, walked, built)
+
+
+class _Layout:
+    """Where everything lies in a message like the one that it was learned from."""
+
+    def __init__(
+        self,
+        kind: Kind[Any],
+        block: bytes,
+        offset: int,
+        walked: Sequence[tuple[int, int, int]],
+        built: tuple[Any, ...],
+    ) -> None:
+        names = [*_HEADER_NAMES, *kind.header_names]
+        layout = _HEADER.format + kind.header.format.removeprefix("=")
+        for attribute, first, last in walked:
+            size, padding = last - first, -(last - first) % 4
+            names.append("")
+            layout += "I"  # length and type of the attribute
+            if attribute in kind.numbers and size == 4:
+                names.append(kind.numbers[attribute])
+                layout += "I"
+            elif attribute in kind.blobs:
+                names.append(kind.blobs[attribute])
+                layout += f"{size}s{padding}x"
+            else:
+                layout += f"{size + padding}x"
+        self._struct = struct.Struct(layout)
+        fields = kind.made._fields
+        values = [names.index(field) if field in names else None for field in fields]
+        # A field that the message does not carry has the value that it had there (no metric: 0; not onlink).
+        self._constants = tuple(value for value, place in zip(built, values, strict=True) if place is None)
+        places = iter(range(len(names), len(names) + len(self._constants)))
+        self._pick = itemgetter(*(next(places) if place is None else place for place in values))
+        self._fixed = itemgetter(*(index for index in range(len(names)) if index not in values))
+        self._expected = self._fixed(self._struct.unpack_from(block, offset))
+        self._made = kind.made
+
+    def read(self, block: bytes, offset: int, found: list[Any]) -> int:
+        """Adds the objects of as many messages as look alike; returns where the first other one starts."""
+        unpack, size, constants, made, new = (
+            self._struct.unpack_from,
+            self._struct.size,
+            self._constants,
+            self._made,
+            tuple.__new__,
+        )
+        fixed, expected, pick, add = self._fixed, self._expected, self._pick, found.append
+        last = len(block) - size
+        while offset <= last:
+            fields = unpack(block, offset)
+            if fixed(fields) != expected:
+                break
+            add(new(made, pick(fields + constants)))
+            offset += size
+        return offset

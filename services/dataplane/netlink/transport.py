@@ -1,0 +1,171 @@
+"""A raw NETLINK_ROUTE socket in asyncio: batches out, refusals and dumps in."""
+
+import asyncio
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from errno import ENOBUFS
+from typing import Final
+
+from services.core.errors import Unavailable
+from services.dataplane.netlink import uapi
+from services.dataplane.netlink.attributes import attributes
+
+ANSWER_SECONDS: Final = 5.0
+"""The kernel answers within the very system call that asks; later than this, something is very wrong."""
+_RECEIVE_BYTES: Final = 64 * 1024
+"""More than the kernel ever puts into one datagram (32 KiB)."""
+_QUEUE_BYTES: Final = 4 * 1024 * 1024
+"""For answers: each refusal takes about 832 bytes of it, and a batch has up to 500 messages."""
+_HEADER: Final = struct.Struct("=IHHII")
+_ERRNO: Final = struct.Struct("=i")
+
+
+class AnswersLost(Exception):
+    """The kernel dropped answers (ENOBUFS): what came of the request is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why the kernel did not do one message: errno, and its own words if it has some."""
+
+    error: int
+    detail: str
+
+
+class Transport:
+    """One socket; requests take turns. Sending and the kernel's work happen inside one call that does not yield.
+
+    Raises Unavailable when the kernel does not answer at all.
+    """
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+        self._sequence = 1
+        self._socket = _open()
+
+    @property
+    def port(self) -> int:
+        """Our address in netlink, which the kernel writes into the events that we cause."""
+        port: int = self._socket.getsockname()[0]
+        return port
+
+    def close(self) -> None:
+        """Ends it."""
+        self._socket.close()
+
+    def reserve(self, count: int) -> int:
+        """The first of `count` sequence numbers that nobody else uses."""
+        if self._sequence + count >= 2**32:
+            self._sequence = 1
+        first = self._sequence
+        self._sequence += count
+        return first
+
+    async def exchange(self, batch: bytes, first: int, last: int) -> dict[int, Refusal]:
+        """Sends messages numbered `first` to `last`, of which the last asks for an acknowledgement.
+
+        Returns the refused ones by number, once the answer to the last one is here: then the kernel has done
+        all of them, for it works in order. Raises AnswersLost.
+        """
+        async with self._turn:
+            self._send(batch)
+            refusals: dict[int, Refusal] = {}
+            while True:
+                for sequence, refusal in _answers(await self._receive()):
+                    if first <= sequence <= last and refusal is not None:
+                        refusals[sequence] = refusal
+                    if sequence == last:
+                        return refusals
+
+    async def dump(self, request: bytes, take: Callable[[bytes], bool]) -> None:
+        """Sends a dump request and hands each datagram to `take` until that says it was the last.
+
+        The loop runs between datagrams. Raises AnswersLost.
+        """
+        async with self._turn:
+            self._send(request)
+            complete = False
+            try:
+                while not complete:
+                    complete = take(await self._receive())
+                    await asyncio.sleep(0)
+            except BaseException:
+                self._drain()  # the kernel refuses another dump (EBUSY) while this one is unfinished
+                raise
+
+    def _send(self, data: bytes) -> None:
+        try:
+            self._socket.send(data)
+        except OSError as error:
+            if error.errno != ENOBUFS:
+                raise
+            raise AnswersLost from None  # out of memory: it did not even get there
+
+    def _drain(self) -> None:
+        while True:
+            try:
+                self._socket.recv(_RECEIVE_BYTES)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno != ENOBUFS:
+                    return
+
+    async def _receive(self) -> bytes:
+        try:
+            try:
+                return self._socket.recv(_RECEIVE_BYTES)
+            except BlockingIOError:
+                async with asyncio.timeout(ANSWER_SECONDS):
+                    return await asyncio.get_running_loop().sock_recv(self._socket, _RECEIVE_BYTES)
+        except TimeoutError:
+            raise Unavailable(f"the kernel did not answer a netlink request within {ANSWER_SECONDS:g} s") from None
+        except OSError as error:
+            if error.errno != ENOBUFS:
+                raise
+            self._drain()  # what is left belongs to the same request
+            raise AnswersLost from None
+
+
+def _open() -> socket.socket:
+    opened = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, uapi.NETLINK_ROUTE)
+    opened.setblocking(False)
+    for option in (uapi.NETLINK_EXT_ACK, uapi.NETLINK_CAP_ACK, uapi.NETLINK_GET_STRICT_CHK):
+        opened.setsockopt(uapi.SOL_NETLINK, option, 1)
+    enlarge_queue(opened, _QUEUE_BYTES)
+    opened.bind((0, 0))
+    return opened
+
+
+def enlarge_queue(opened: socket.socket, size: int) -> None:
+    """Makes the receive queue this big, or, without the right to exceed net.core.rmem_max, as big as that."""
+    try:
+        opened.setsockopt(socket.SOL_SOCKET, uapi.SO_RCVBUFFORCE, size)
+    except PermissionError:
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
+
+
+def error_in(block: bytes, offset: int) -> Refusal | None:
+    """What an NLMSG_ERROR or NLMSG_DONE message at `offset` says; None: success."""
+    length, kind, flags, _, _ = _HEADER.unpack_from(block, offset)
+    code = -_ERRNO.unpack_from(block, offset + 16)[0] if length >= 20 else 0
+    if code <= 0:
+        return None
+    detail = ""
+    if flags & uapi.NLM_F_ACK_TLVS:
+        # With CAP_ACK an error repeats the header of the request, and nothing else of it.
+        start = offset + 20 + (16 if kind == uapi.NLMSG_ERROR else 0)
+        texts = dict(attributes(block[start : offset + length]))
+        detail = texts.get(uapi.NLMSGERR_ATTR_MSG, b"").rstrip(b"\0").decode(errors="replace")
+    return Refusal(code, detail)
+
+
+def _answers(block: bytes) -> Iterator[tuple[int, Refusal | None]]:
+    offset = 0
+    while offset + 16 <= len(block):
+        length, kind, _, sequence, _ = _HEADER.unpack_from(block, offset)
+        if kind == uapi.NLMSG_ERROR:
+            yield sequence, error_in(block, offset)
+        offset += max(length + 3 & ~3, 16)
