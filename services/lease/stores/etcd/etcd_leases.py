@@ -1,0 +1,52 @@
+"""The etcd lease that each node's keys hang on: one, kept alive, found again after a restart."""
+
+import random
+import time
+from dataclasses import dataclass
+
+from services.lease.stores.etcd.client import EtcdClient
+
+
+@dataclass(frozen=True, slots=True)
+class EtcdLease:
+    """An etcd lease that is alive."""
+
+    number: int
+    expires_at: float
+    """Unix seconds."""
+
+
+class EtcdLeases:
+    """Remembers the number of each node's etcd lease; what the keys say counts more."""
+
+    def __init__(self, client: EtcdClient, seconds: int) -> None:
+        self._client = client
+        self._seconds = seconds
+        self._remembered: dict[str, int] = {}
+
+    async def keep(self, node: str, found: int) -> EtcdLease:
+        """The node's etcd lease with its full time: the one that its holder key hangs on, else the last, else new.
+
+        One that was granted a shorter time than is set now is left to run out.
+        """
+        for number in dict.fromkeys((found, self._remembered.get(node, 0))):
+            now = time.time()
+            seconds = await self._client.keep_alive(number) if number else 0
+            if seconds >= self._seconds:
+                return self._remember(node, number, now + seconds)
+        number = random.randrange(1, 1 << 63)  # noqa: S311 - must be unused, not secret
+        self._remembered[node] = number  # before the answer, which may be lost
+        now = time.time()
+        seconds = await self._client.grant(number, self._seconds)
+        return self._remember(node, number, now + seconds)
+
+    async def drop(self, node: str, number: int) -> None:
+        """Revokes it, if nothing hangs on it."""
+        if self._remembered.get(node) == number:
+            del self._remembered[node]
+        if number and not await self._client.keys_on(number):
+            await self._client.revoke(number)
+
+    def _remember(self, node: str, number: int, expires_at: float) -> EtcdLease:
+        self._remembered[node] = number
+        return EtcdLease(number, expires_at)

@@ -1,0 +1,138 @@
+"""The prefix as the watch has seen it so far, and what each message of the watch means. No IO."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from itertools import groupby
+from types import MappingProxyType
+from typing import Final, TypeVar
+
+from services.core.errors import InvalidInput
+from services.core.lease import Lease
+from services.core.table import Change, Removed, Upserted
+from services.lease.store import Changed, Snapshot
+from services.lease.stores.etcd.configuration import read_configuration
+from services.lease.stores.etcd.decoder import Decoder
+from services.lease.stores.etcd.holders import Holder
+from services.lease.stores.etcd.keyspace import Keyspace, Kind
+from services.lease.stores.etcd.records import Batch, Event, Gone, Item, Position
+
+Parsed = TypeVar("Parsed", Lease, Holder)
+Value = TypeVar("Value")
+
+_FOREIGN: Final = "flannel watches everything that starts with {subnets}, and this is no lease: delete it"
+
+
+class Mirror:
+    """Follows leases, holders and configuration.
+
+    * What does not parse is refused and changes nothing: a lease whose value is overwritten by a bad one stays as
+      it was, also through a new listing, until its key is gone or good again.
+    * A lease and its holder that are written in one revision are one change.
+    * Refused keys that are good again or gone are taken back by a Snapshot, which replaces them all.
+    """
+
+    def __init__(self, keyspace: Keyspace, decoder: Decoder) -> None:
+        self.position: Position | None = None
+        """Everything up to here is in; None: nothing was listed yet."""
+        self._keyspace = keyspace
+        self._decoder = decoder
+        self._leases: dict[str, Lease] = {}
+        self._holders: dict[str, Holder] = {}
+        self._table: dict[str, Lease] = {}
+        self._refused: dict[str, str] = {}
+        self._network, self._network_error = read_configuration(keyspace.config, None)
+
+    def replace(self, items: Iterable[Item], position: Position) -> Snapshot:
+        """Takes a complete listing."""
+        old_leases, old_holders = self._leases, self._holders
+        self._leases, self._holders, self._refused = {}, {}, {}
+        self._network, self._network_error = read_configuration(self._keyspace.config, None)
+        for item in items:
+            kind, name = self._keyspace.classify(item.key)
+            if kind is Kind.SUBNET and name in old_leases:
+                self._leases[name] = old_leases[name]
+            elif kind is Kind.HOLDER and name in old_holders:
+                self._holders[name] = old_holders[name]
+            self._take(item)
+        self._table = {name: self._held(name, lease) for name, lease in self._leases.items()}
+        self.position = position
+        return self.snapshot()
+
+    def fold(self, batch: Batch) -> Snapshot | Changed | None:
+        """Takes what happened; None: nothing that anybody has to know."""
+        network, network_error, refused = self._network, self._network_error, dict(self._refused)
+        changes: list[Change] = []
+        for _, events in groupby(batch.events, key=lambda event: event.revision):
+            touched = {name: None for event in events if (name := self._take(event))}
+            changes += [change for name in touched if (change := self._settle(name))]
+        self.position = batch.position
+        if refused.keys() - self._refused.keys():
+            return self.snapshot()
+        event = Changed(
+            tuple(changes),
+            self._network if self._network != network else None,
+            self._network_error if self._network_error != network_error else "",
+            {key: reason for key, reason in self._refused.items() if refused.get(key) != reason},
+        )
+        return event if event != Changed() else None
+
+    def snapshot(self) -> Snapshot:
+        """Everything as it is now."""
+        return Snapshot(_copy(self._table), self._network, self._network_error, _copy(self._refused))
+
+    def _take(self, event: Event) -> str:
+        """Takes one key; returns the name of the lease that it may concern."""
+        kind, name = self._keyspace.classify(event.key)
+        item = None if isinstance(event, Gone) else event
+        if item is None:
+            self._decoder.forget(event.key)
+        match kind:
+            case Kind.CONFIG:
+                self._network, self._network_error = read_configuration(event.key, item)
+            case Kind.SUBNET:
+                self._take_parsed(self._leases, self._decoder.lease, name, item, name)
+                return name
+            case Kind.HOLDER:
+                self._take_parsed(self._holders, self._decoder.holder, name, item, f"holders/{name}")
+                return name
+            case Kind.FOREIGN if item is None:
+                self._refused.pop(name, None)
+            case Kind.FOREIGN:
+                self._refused[name] = _FOREIGN.format(subnets=self._keyspace.subnets[:-1].decode())
+        return ""
+
+    def _take_parsed(
+        self,
+        table: dict[str, Parsed],
+        parse: Callable[[str, Item], Parsed],
+        name: str,
+        item: Item | None,
+        refused_as: str,
+    ) -> None:
+        self._refused.pop(refused_as, None)
+        if item is None:
+            table.pop(name, None)
+            return
+        try:
+            table[name] = parse(name, item)
+        except InvalidInput as error:
+            self._refused[refused_as] = str(error)
+
+    def _settle(self, name: str) -> Change | None:
+        """Brings the table's lease into line with what is known of it; None: it was."""
+        lease = self._leases.get(name)
+        if lease is None:
+            return Removed(name) if self._table.pop(name, None) else None
+        held = self._held(name, lease)
+        if self._table.get(name) == held:
+            return None
+        self._table[name] = held
+        return Upserted(held)
+
+    def _held(self, name: str, lease: Lease) -> Lease:
+        holder = self._holders.get(name)
+        return replace(lease, node=holder.node) if holder and holder.holds(lease) else lease
+
+
+def _copy(mapping: Mapping[str, Value]) -> Mapping[str, Value]:
+    return MappingProxyType(dict(mapping))

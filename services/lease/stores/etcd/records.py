@@ -1,0 +1,110 @@
+"""What etcd holds and is asked to do, as plain values: protobuf ends in the client."""
+
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+
+class Item(NamedTuple):
+    """One key at one revision. A tuple, because snapshots have many and compare them."""
+
+    key: bytes
+    value: bytes
+    revision: int
+    """ModRevision: the revision that wrote it."""
+    etcd_lease: int
+    """The etcd lease it hangs on; 0: none, it never expires."""
+
+
+class Gone(NamedTuple):
+    """A key that was deleted or ran out."""
+
+    key: bytes
+    revision: int
+    """The revision that deleted it."""
+
+
+Event: TypeAlias = Item | Gone
+
+
+class Page(NamedTuple):
+    """A part of a listing; every part of one listing is of the same revision."""
+
+    items: tuple[Item, ...]
+    position: "Position"
+
+
+class Position(NamedTuple):
+    """How far a listing or a watch is, in the history of one cluster."""
+
+    cluster: int
+    revision: int
+
+
+class Batch(NamedTuple):
+    """One message of a watch: whole revisions, in order. Without events it only moves the position on."""
+
+    events: tuple[Event, ...]
+    position: Position
+
+
+@dataclass(frozen=True, slots=True)
+class Unchanged:
+    """Guard: the key is as this revision wrote it; 0: it does not exist."""
+
+    key: bytes
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class NothingPutSince:
+    """Guard: no key under the prefix was put after this revision (deleted ones do not count)."""
+
+    prefix: bytes
+    revision: int
+
+
+Guard: TypeAlias = Unchanged | NothingPutSince
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """Write: the value, on an etcd lease (0: on none, so that it never expires)."""
+
+    key: bytes
+    value: bytes
+    etcd_lease: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Write: the key is gone."""
+
+    key: bytes
+
+
+Write: TypeAlias = Put | Delete
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """All writes if all guards hold, else none."""
+
+    guards: tuple[Guard, ...]
+    writes: tuple[Write, ...]
+
+
+class HistoryLost(Exception):
+    """The changes since a revision cannot be had: compacted, or another cluster answers. List again."""
+
+
+class EtcdLeaseGone(Exception):
+    """The etcd lease of a write ran out or was revoked. Nothing was written."""
+
+
+class EtcdLeaseExists(Exception):
+    """There is an etcd lease of this number already."""
+
+
+def end_of(prefix: bytes) -> bytes:
+    """The first key behind every key with this prefix, which must not end in 0xff."""
+    return prefix[:-1] + bytes([prefix[-1] + 1])

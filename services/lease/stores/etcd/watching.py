@@ -1,0 +1,78 @@
+"""Follows the prefix for ever: listing, watch, outages, and back again."""
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Final
+
+from services.core.errors import Unavailable
+from services.core.table import StoreStatus
+from services.lease.store import StoreEvent
+from services.lease.stores.etcd.client import EtcdClient
+from services.lease.stores.etcd.decoder import Decoder
+from services.lease.stores.etcd.keyspace import Keyspace
+from services.lease.stores.etcd.listing import read_listing
+from services.lease.stores.etcd.members import Timing
+from services.lease.stores.etcd.mirror import Mirror
+from services.lease.stores.etcd.records import HistoryLost
+
+KIND: Final = "etcd"
+
+
+class Watcher:
+    """One iteration of Store.watch().
+
+    * The first event that is no StoreStatus is a Snapshot. A StoreStatus comes when the state changes; connected
+      follows the Snapshot, or precedes what happened during an outage that was resumed without a gap.
+    * A lost connection resumes where it was; a compacted or replaced history is listed anew.
+    * Never more than one attempt a pause; pauses double from `retry_first` to `retry_most`, with jitter, and start
+      again after a watch that lasted longer than `retry_most`.
+    """
+
+    def __init__(self, client: EtcdClient, keyspace: Keyspace, decoder: Decoder, timing: Timing) -> None:
+        self._client = client
+        self._keyspace = keyspace
+        self._decoder = decoder
+        self._timing = timing
+        self._mirror = Mirror(keyspace, decoder)
+        self._status: StoreStatus | None = None
+
+    async def events(self) -> AsyncGenerator[StoreEvent, None]:
+        """For ever."""
+        pause = self._timing.retry_first
+        while True:
+            started = time.monotonic()
+            try:
+                async with aclosing(self._connection()) as connection:
+                    async for event in connection:
+                        yield event
+            except HistoryLost:
+                self._mirror.position = None
+            except Unavailable as error:
+                if status := self._changed(StoreStatus(KIND, connected=False, error=str(error))):
+                    yield status
+            if time.monotonic() - started > self._timing.retry_most:
+                pause = self._timing.retry_first
+            await asyncio.sleep(random.uniform(pause / 2, pause))  # noqa: S311 - jitter
+            pause = min(2 * pause, self._timing.retry_most)
+
+    async def _connection(self) -> AsyncGenerator[StoreEvent, None]:
+        """Until the connection is lost. Raises HistoryLost or Unavailable."""
+        position = self._mirror.position
+        if position is None:
+            items, position = await read_listing(self._client, self._keyspace, self._decoder)
+            yield self._mirror.replace(items, position)
+        async with aclosing(self._client.watch(self._keyspace.root, position)) as batches:
+            async for batch in batches:
+                if status := self._changed(StoreStatus(KIND, connected=True)):
+                    yield status
+                if event := self._mirror.fold(batch):
+                    yield event
+
+    def _changed(self, status: StoreStatus) -> StoreStatus | None:
+        if status == self._status:
+            return None
+        self._status = status
+        return status

