@@ -26,6 +26,8 @@ class Family:
     """Never masqueraded."""
     default_subnet_length: int
     """Subnets of this length, where the network has room for four of them."""
+    default_metric: int
+    """What a route gets that names no metric."""
     vxlan_overhead: int
     """Bytes that VXLAN adds over an underlay of this family: outer IP, UDP, VXLAN, inner Ethernet (RFC 7348)."""
 
@@ -33,8 +35,8 @@ class Family:
         return self.name
 
 
-IPV4: Final = Family(4, "IPv4", 32, 2, "", ip_network("224.0.0.0/4"), 24, 50)
-IPV6: Final = Family(6, "IPv6", 128, 10, "IPv6", ip_network("ff00::/8"), 64, 70)
+IPV4: Final = Family(4, "IPv4", 32, 2, "", ip_network("224.0.0.0/4"), 24, 0, 50)
+IPV6: Final = Family(6, "IPv6", 128, 10, "IPv6", ip_network("ff00::/8"), 64, 1024, 70)
 
 FAMILIES: Final = (IPV4, IPV6)
 """In the order in which everything lists them."""

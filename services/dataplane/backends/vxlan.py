@@ -1,0 +1,100 @@
+"""VXLAN: every peer is a neighbour, a forwarding entry and a route on one device (flannel's `vxlan`)."""
+
+import hashlib
+from dataclasses import dataclass
+
+from services.core.family import IPV4, Family, family_of
+from services.core.gojson import GoObject
+from services.core.lease import BackendData, Subnet, VxlanData
+from services.dataplane.backends.backend import Device, DeviceSpec, Links, Unsuitable, VxlanDevice
+from services.dataplane.backends.metric import route_metric
+from services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour, Route
+from services.dataplane.underlay import Underlay
+
+_LINUX_PORT = 8472
+"""Linux's own default (drivers/net/vxlan), older than IANA's 4789; flannel's `Port` 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vxlan:
+    """flannel's options of the same names."""
+
+    vni: int = 1
+    port: int = _LINUX_PORT
+    parent_mtu: int = 0
+    """Taken for the underlay's; 0: as it is."""
+    learning: bool = False
+    gbp: bool = False
+    lease_type: str = "vxlan"
+
+    def device(self, family: Family, underlay: Underlay, node: str) -> DeviceSpec | None:
+        """`flannel.<VNI>`, or `flannel-v6.<VNI>`; its MAC is stable over restarts and reboots of the node."""
+        name = f"flannel.{self.vni}" if family is IPV4 else f"flannel-v6.{self.vni}"
+        return VxlanDevice(
+            name=name,
+            vni=self.vni,
+            port=self.port,
+            parent=underlay.index,
+            local=str(underlay.address(family)),
+            mtu=self.mtu(underlay),
+            learning=self.learning,
+            gbp=self.gbp,
+            mac=stable_mac(node, name),
+        )
+
+    def mtu(self, underlay: Underlay) -> int:
+        """The underlay's, without what VXLAN adds in the more expensive of the families in use."""
+        overhead = max(family_of(address).vxlan_overhead for address in underlay.addresses)
+        return (self.parent_mtu or underlay.mtu) - overhead
+
+    def data(self, device: Device | None) -> BackendData | None:
+        """VNI and MAC of the tunnel end point."""
+        return VxlanData(self.vni, device.mac) if device else None
+
+    def objects(self, family: Family, subnet: Subnet, links: Links) -> frozenset[KernelObject]:
+        """Neighbour `subnet.ip -> MAC`, FDB entry `MAC -> public address`, route `subnet via subnet.ip onlink`."""
+        if not isinstance(subnet.data, VxlanData):
+            raise Unsuitable("the lease has no VTEP MAC")
+        if subnet.data.vni != self.vni:
+            raise Unsuitable(f"the lease has VNI {subnet.data.vni}, this network {self.vni}")
+        if subnet.public_address is None:
+            raise Unsuitable(f"the lease has no public {family} address")
+        device = links.devices[family].index
+        gateway = subnet.cidr.network_address.packed
+        mac = bytes.fromhex(subnet.data.mac.replace(":", ""))
+        return frozenset(
+            (
+                Neighbour(gateway, mac, family.af, device),
+                FdbEntry(mac, subnet.public_address.packed, device),
+                Route(
+                    gateway,
+                    gateway,
+                    route_metric(subnet.cidr),
+                    family.af,
+                    subnet.cidr.prefixlen,
+                    device,
+                    links.route_protocol,
+                    onlink=True,
+                ),
+            )
+        )
+
+
+def parse_vxlan(options: GoObject) -> tuple[Vxlan, list[str]]:
+    """The backend and what it does not do yet. Raises InvalidInput, naming the option."""
+    backend = Vxlan(
+        vni=options.number("VNI", 1, least=1, most=2**24 - 1),
+        port=options.number("Port", most=65535) or _LINUX_PORT,
+        parent_mtu=options.number("MTU", most=65535),
+        learning=options.flag("Learning"),
+        gbp=options.flag("GBP"),
+    )
+    if options.flag("DirectRouting"):
+        return backend, ["DirectRouting is not built yet: every peer is reached through VXLAN, also on the same link"]
+    return backend, []
+
+
+def stable_mac(node: str, device: str) -> str:
+    """A locally administered unicast MAC (IEEE 802) that is a pure function of the node and the device."""
+    digest = hashlib.sha256(f"flannelette {device} of {node}".encode()).digest()
+    return ":".join(f"{byte:02x}" for byte in bytes([digest[0] & 0xFE | 0x02]) + digest[1:6])

@@ -1,0 +1,153 @@
+"""What it takes to make a device as it shall be: pure, from what the kernel has to a list of steps."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from ipaddress import IPv4Interface, IPv6Interface
+from typing import Any, TypeAlias
+
+from services.core.family import Network
+from services.core.network import contains
+from services.dataplane.backends.backend import Device, VxlanDevice
+
+InterfaceNetwork: TypeAlias = IPv4Interface | IPv6Interface
+
+
+@dataclass(frozen=True, slots=True)
+class LinkView:
+    """A link as the kernel has it; `vxlan` is empty unless it is one."""
+
+    name: str
+    index: int
+    kind: str
+    mac: str
+    mtu: int
+    up: bool
+    addresses: tuple[InterfaceNetwork, ...] = ()
+    vxlan: Mapping[str, Any] = field(default_factory=dict)
+    """By pyroute2's names: id, link, local, port, learning, gbp, group."""
+    accepts_ra: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LinkStep:
+    """One thing to do to a link."""
+
+    command: str
+    """The command that does the same."""
+    call: str
+    """`link`, `addr` or `sysctl`."""
+    verb: str
+    arguments: Mapping[str, Any]
+
+
+def device_steps(
+    link: LinkView | None, wanted: VxlanDevice, parent_name: str, address: Network | None, network: Network
+) -> tuple[LinkStep, ...]:
+    """What brings the device into line; empty when it is.
+
+    A device that fits keeps its MAC and everything on it. One that does not is replaced. `address` is the own
+    subnet, of which the device gets the network address as /32 or /128; None: not known yet, addresses stay.
+    """
+    if link is None:
+        return (_add(wanted, parent_name),)
+    if not fits(link, wanted):
+        return (_delete(wanted.name), _add(wanted, parent_name))
+    steps = []
+    if link.mtu != wanted.mtu:
+        steps.append(_set(link, f"mtu {wanted.mtu}", mtu=wanted.mtu))
+    if bool(link.vxlan.get("learning")) != wanted.learning:
+        word = "learning" if wanted.learning else "nolearning"
+        steps.append(_set(link, f"type vxlan {word}", kind="vxlan", vxlan_learning=wanted.learning))
+    if link.accepts_ra:
+        key = f"net/ipv6/conf/{link.name}/accept_ra"
+        steps.append(LinkStep(f"sysctl -w {key}=0", "sysctl", "set", {"key": key, "value": "0"}))
+    if address is not None:
+        steps += _address_steps(link, address, network)
+    if not link.up:
+        steps.append(_set(link, "up", state="up"))
+    return tuple(steps)
+
+
+def fits(link: LinkView, wanted: VxlanDevice) -> bool:
+    """Whether the device can stay: flannel's comparison (type, VNI, parent, local, group, port, GBP)."""
+    has = link.vxlan
+    return (
+        link.kind == "vxlan"
+        and has.get("id") == wanted.vni
+        and has.get("link") == wanted.parent
+        and has.get("local") == wanted.local
+        and has.get("group") is None
+        and has.get("port") == wanted.port
+        and bool(has.get("gbp")) == wanted.gbp
+    )
+
+
+def delete_steps(link: LinkView | None) -> tuple[LinkStep, ...]:
+    """What removes a device, with everything on it."""
+    return (_delete(link.name),) if link is not None else ()
+
+
+def as_device(link: LinkView) -> Device:
+    """The device for those who use it."""
+    has = link.vxlan
+    description = (
+        f"{link.name}: vxlan id {has.get('id')} local {has.get('local')} dstport {has.get('port')} "
+        f"{'learning' if has.get('learning') else 'nolearning'} mtu {link.mtu} address {link.mac} "
+        f"{'up' if link.up else 'down'}"
+    )
+    return Device(link.name, link.index, link.mac, link.mtu, description)
+
+
+def _address_steps(link: LinkView, subnet: Network, network: Network) -> list[LinkStep]:
+    wanted, length = subnet.network_address, subnet.max_prefixlen
+    steps = [
+        LinkStep(
+            f"ip addr del {a} dev {link.name}",
+            "addr",
+            "del",
+            {"index": link.index, "address": str(a.ip), "prefixlen": a.network.prefixlen},
+        )
+        for a in link.addresses
+        if contains(network, a.network) and (a.ip, a.network.prefixlen) != (wanted, length)
+    ]
+    if not any((a.ip, a.network.prefixlen) == (wanted, length) for a in link.addresses):
+        steps.insert(
+            0,
+            LinkStep(
+                f"ip addr add {wanted}/{length} dev {link.name}",
+                "addr",
+                "add",
+                {"index": link.index, "address": str(wanted), "prefixlen": length},
+            ),
+        )
+    return steps
+
+
+def _add(wanted: VxlanDevice, parent_name: str) -> LinkStep:
+    command = (
+        f"ip link add {wanted.name} address {wanted.mac} mtu {wanted.mtu} type vxlan id {wanted.vni} "
+        f"local {wanted.local} dev {parent_name} dstport {wanted.port} "
+        f"{'learning' if wanted.learning else 'nolearning'}{' gbp' if wanted.gbp else ''}"
+    )
+    arguments: dict[str, Any] = {
+        "ifname": wanted.name,
+        "kind": "vxlan",
+        "address": wanted.mac,
+        "mtu": wanted.mtu,
+        "vxlan_id": wanted.vni,
+        "vxlan_link": wanted.parent,
+        "vxlan_local6" if ":" in wanted.local else "vxlan_local": wanted.local,
+        "vxlan_port": wanted.port,
+        "vxlan_learning": wanted.learning,
+    }
+    if wanted.gbp:
+        arguments["vxlan_gbp"] = True
+    return LinkStep(command, "link", "add", arguments)
+
+
+def _delete(name: str) -> LinkStep:
+    return LinkStep(f"ip link del {name}", "link", "del", {"ifname": name})
+
+
+def _set(link: LinkView, words: str, **arguments: Any) -> LinkStep:
+    return LinkStep(f"ip link set {link.name} {words}", "link", "set", {"index": link.index, **arguments})

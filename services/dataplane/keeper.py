@@ -1,0 +1,63 @@
+"""Keeps the overlay's devices as they shall be: plans, carries out, looks again."""
+
+from collections.abc import Iterable
+from typing import Final
+
+from services.core.errors import Unavailable
+from services.core.family import Family
+from services.core.lease import Lease
+from services.dataplane.backends.backend import Device, DeviceSpec
+from services.dataplane.devices import LinkStep, LinkView, as_device, delete_steps, device_steps
+from services.dataplane.ground import Ground
+from services.dataplane.netlink import links
+
+_ROUNDS: Final = 4
+"""A new device takes three looks: made, addressed and up, found in order."""
+
+
+async def keep_devices(ground: Ground, node: str, own: Lease | None) -> dict[Family, Device]:
+    """The device of each family that has one, in order. Raises Misconfigured, Unavailable."""
+    devices: dict[Family, Device] = {}
+    for family, wanted in _wanted(ground, node):
+        for _ in range(_ROUNDS):
+            link = await links.find_link(wanted.name)
+            steps = _steps(ground, family, wanted, link, own)
+            if link is not None and not steps:
+                devices[family] = as_device(link)
+                break
+            await links.carry_out(steps)
+        else:
+            raise Unavailable(f"{wanted.name} does not stay as it is made: does something else manage it?")
+    return devices
+
+
+async def device_commands(ground: Ground, node: str, own: Lease | None) -> list[str]:
+    """What `keep_devices` would do first, as commands."""
+    commands: list[str] = []
+    for family, wanted in _wanted(ground, node):
+        link = await links.find_link(wanted.name)
+        commands += [step.command for step in _steps(ground, family, wanted, link, own)]
+    return commands
+
+
+async def remove_devices(names: Iterable[str], *, dry_run: bool = False) -> list[str]:
+    """Deletes these devices with everything on them, if they are there; returns the commands."""
+    steps: tuple[LinkStep, ...] = ()
+    for name in names:
+        steps += delete_steps(await links.find_link(name))
+    if not dry_run:
+        await links.carry_out(steps)
+    return [step.command for step in steps]
+
+
+def _wanted(ground: Ground, node: str) -> list[tuple[Family, DeviceSpec]]:
+    wanted = ((family, ground.backend.device(family, ground.underlay, node)) for family in ground.families)
+    return [(family, spec) for family, spec in wanted if spec is not None]
+
+
+def _steps(
+    ground: Ground, family: Family, wanted: DeviceSpec, link: LinkView | None, own: Lease | None
+) -> tuple[LinkStep, ...]:
+    network, subnet = ground.network.family(family), own.subnet(family) if own else None
+    assert network is not None  # noqa: S101 - ground.families are the network's
+    return device_steps(link, wanted, ground.underlay.name, subnet.cidr if subnet else None, network.cidr)

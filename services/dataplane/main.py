@@ -1,0 +1,49 @@
+"""`flannelette-dataplane`: the parts put together."""
+
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from flannelette.dataplane.v1 import dataplane_pb2_grpc
+
+from services.dataplane.dataplane import Dataplane
+from services.dataplane.namespace import sole_dataplane
+from services.dataplane.netlink.socket import KernelSocket
+from services.dataplane.service import DataplaneServicer
+from services.dataplane.settings import DataplaneSettings
+from services.runtime.feed import LeaseConnection
+from services.runtime.options import node_name, socket_address
+from services.runtime.process import Process, run
+
+_NAME = "flannelette.dataplane.v1.DataplaneService"
+
+
+@asynccontextmanager
+async def build(settings: DataplaneSettings, process: Process) -> AsyncIterator[None]:
+    """Fills the process. Raises Misconfigured for wrong settings or a namespace that has a dataplane."""
+    settings.validate()
+    address = settings.lease_address or socket_address(settings.socket_dir, "lease")
+    with sole_dataplane(), KernelSocket() as kernel:
+        connection = LeaseConnection(address, node_name(settings, os.environ))
+        dataplane = Dataplane(settings, connection, kernel, process.health)
+        servicer = DataplaneServicer(dataplane, process.health, process.stopping)
+        process.servicers[_NAME] = lambda server: dataplane_pb2_grpc.add_DataplaneServiceServicer_to_server(
+            servicer, server
+        )
+        process.jobs["feed"] = dataplane.feed.run
+        process.jobs["holder"] = dataplane.holder.run
+        process.jobs["dataplane"] = dataplane.run
+        try:
+            yield
+        finally:
+            await connection.close()
+
+
+def main() -> None:
+    """The console script."""
+    sys.exit(run("dataplane", DataplaneSettings, build))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""Which of the kernel's objects are ours: pure, from a dump. Everything else stays, whatever happens."""
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Final
+
+from services.core.family import FAMILIES, Network, family_of
+from services.dataplane.netlink.objects import KernelObject, Route
+from services.dataplane.netlink.uapi import RTN_UNICAST, RTPROT_BOOT
+
+_DEFAULT_METRIC: Final = {family.af: family.default_metric for family in FAMILIES}
+_Membership = Callable[[Route], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A dump, divided."""
+
+    ours: frozenset[KernelObject]
+    """May be replaced and deleted."""
+    foreign: tuple[Route, ...]
+    """Routes inside the network that are not ours: never touched, shown to an operator."""
+
+
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """What makes an object ours."""
+
+    networks: Sequence[Network]
+    own_subnets: Sequence[Network]
+    devices: Set[int]
+    """ifindex of our own devices; everything that they carry is ours."""
+    protocol: int
+
+
+def claim(
+    routes: Iterable[Route], on_devices: Iterable[KernelObject], desired: Set[KernelObject], domain: Domain
+) -> Claim:
+    """Divides a dump: `routes` of the main table, and what `on_devices` (neighbours, FDB) our own devices have.
+
+    Ours are: routes of our protocol; on a device of ours, everything there and `proto boot` routes inside the
+    network (a flanneld's); elsewhere a `proto boot` route of the default metric that says exactly what one of
+    `desired` says (a flanneld's host-gw route): adopted, so it goes once ours is there.
+    """
+    wanted = {o.destination: o for o in desired if isinstance(o, Route)}
+    is_inside = _membership(domain.networks)
+    is_own = _membership(domain.own_subnets)
+    ours: set[KernelObject] = set(on_devices)
+    foreign: list[Route] = []
+    for route in routes:
+        if route.protocol == domain.protocol or _is_flannels(route, wanted, domain, is_inside):
+            ours.add(route)
+        elif is_inside(route) and not is_own(route):
+            foreign.append(route)
+    return Claim(frozenset(ours), tuple(foreign))
+
+
+def wins(foreign: Route, ours: Route) -> bool:
+    """Whether the kernel takes the foreign route, or ours would replace it: then ours counts as shadowed."""
+    return foreign.metric <= ours.metric
+
+
+def _is_flannels(route: Route, wanted: Mapping[Hashable, Route], domain: Domain, is_inside: _Membership) -> bool:
+    if route.protocol != RTPROT_BOOT or route.route_type != RTN_UNICAST or route.rest:
+        return False
+    if route.ifindex in domain.devices:
+        return is_inside(route)
+    want = wanted.get(route.destination)
+    return (
+        want is not None
+        and route.metric == _DEFAULT_METRIC[route.family]
+        and (route.gateway, route.ifindex) == (want.gateway, want.ifindex)
+    )
+
+
+def _membership(networks: Iterable[Network]) -> _Membership:
+    """Whether a route leads into one of the networks; on packed addresses, as a dump has many."""
+    rows = [
+        (family_of(n).af, n.prefixlen, int(n.network_address) >> (n.max_prefixlen - n.prefixlen), n.max_prefixlen)
+        for n in networks
+    ]
+
+    def is_member(route: Route) -> bool:
+        return any(
+            route.family == af and route.length >= length and int.from_bytes(route.dst) >> (bits - length) == prefix
+            for af, length, prefix, bits in rows
+        )
+
+    return is_member

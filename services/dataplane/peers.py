@@ -1,0 +1,58 @@
+"""From a lease to the kernel objects that carry it: pure, one peer at a time."""
+
+from dataclasses import dataclass
+
+from services.core.family import Network, family_of
+from services.core.lease import Lease
+from services.core.network import NetworkConfig, contains
+from services.dataplane.backends.backend import Backend, Links, Unsuitable
+from services.dataplane.netlink.objects import KernelObject
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A lease of another node, and what it needs in the kernel."""
+
+    lease: Lease
+    objects: frozenset[KernelObject]
+    ignored: str = ""
+    """Why it gets nothing; empty if it gets something."""
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What a peer's objects depend on beside its lease."""
+
+    network: NetworkConfig
+    backend: Backend
+    links: Links
+    own_subnets: tuple[Network, ...] = ()
+
+
+def peer_of(lease: Lease, situation: Situation) -> Peer:
+    """The peer. A lease is data from the network: what does not fit is ignored with a reason, never programmed."""
+    objects: set[KernelObject] = set()
+    reasons = []
+    if lease.backend_type != situation.backend.lease_type:
+        theirs = lease.backend_type or "none"
+        return Peer(lease, frozenset(), f"its backend is {theirs}, this network's is {situation.backend.lease_type}")
+    for subnet in lease.subnets:
+        try:
+            _require_fit(subnet.cidr, situation)
+            if subnet.public_address in situation.links.underlay.addresses:
+                raise Unsuitable(f"its public address {subnet.public_address} is our own")
+            objects |= situation.backend.objects(family_of(subnet.cidr), subnet, situation.links)
+        except Unsuitable as error:
+            reasons.append(str(error))
+    return Peer(lease, frozenset(objects), "" if objects else "; ".join(reasons))
+
+
+def _require_fit(cidr: Network, situation: Situation) -> None:
+    network = situation.network.family(family_of(cidr))
+    if network is None:
+        raise Unsuitable(f"the network has no {family_of(cidr)}")
+    if not contains(network.cidr, cidr) or cidr == network.cidr:
+        raise Unsuitable(f"its subnet {cidr} lies outside the network {network.cidr}")
+    for own in situation.own_subnets:
+        if contains(own, cidr) or contains(cidr, own):
+            raise Unsuitable(f"its subnet {cidr} overlaps our own {own}")

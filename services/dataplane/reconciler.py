@@ -1,0 +1,82 @@
+"""Holds the kernel to what is desired: `desired - actual`, for some peers or for all, by the same plan."""
+
+from collections.abc import Hashable, Set
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from services.core.family import Family
+from services.core.plan import Plan, plan
+from services.dataplane.netlink.objects import KernelObject, Route
+from services.dataplane.netlink.socket import KernelSocket
+from services.dataplane.ownership import Claim, Domain, claim, wins
+
+KernelPlan: TypeAlias = Plan[KernelObject]
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Where to look in the kernel."""
+
+    families: tuple[Family, ...]
+    domain: Domain
+
+
+@dataclass(slots=True)
+class Reconciler:
+    """What we know to be in the kernel, and the only hand that changes it."""
+
+    kernel: KernelSocket
+    programmed: set[KernelObject] = field(default_factory=set)
+    """Ours and there, as far as the last look and our own changes tell."""
+    failures: dict[KernelObject, str] = field(default_factory=dict)
+    """Wanted and refused, with the kernel's reason. Tried again at each resync."""
+    foreign: dict[Hashable, Route] = field(default_factory=dict)
+    """Routes inside the network that are not ours, by destination; the one with the lowest metric."""
+
+    async def compare(self, desired: Set[KernelObject], scope: Scope) -> tuple[KernelPlan, Claim]:
+        """What a resync would do, from a dump of the kernel. Changes nothing."""
+        routes: set[Route] = set()
+        on_devices: set[KernelObject] = set()
+        for family in scope.families:
+            routes |= await self.kernel.routes(family.af)
+            for ifindex in scope.domain.devices:
+                on_devices |= await self.kernel.neighbours(family.af, ifindex)
+        for ifindex in scope.domain.devices:
+            on_devices |= await self.kernel.fdb_entries(ifindex)
+        divided = claim(routes, on_devices, desired, scope.domain)
+        return plan(divided.ours, _without(desired, {route.slot for route in divided.foreign})), divided
+
+    async def resync(self, desired: Set[KernelObject], scope: Scope) -> KernelPlan:
+        """Compares everything and brings it into line; returns what it took. `failures` has what was refused."""
+        todo, divided = await self.compare(desired, scope)
+        by_metric = sorted(divided.foreign, key=lambda route: -route.metric)
+        self.foreign = {route.destination: route for route in by_metric}
+        self.programmed = set(divided.ours)
+        self.failures.clear()
+        await self._apply(divided.ours, desired, todo)
+        return todo
+
+    async def update(self, before: Set[KernelObject], after: Set[KernelObject]) -> KernelPlan:
+        """The same for the objects of a few peers, from what we know instead of from a dump."""
+        actual = before & self.programmed
+        todo = plan(actual, _without(after, {route.slot for route in self.foreign.values()}))
+        for item in before:
+            self.failures.pop(item, None)
+        await self._apply(actual, after, todo)
+        return todo
+
+    def shadow(self, route: Route) -> Route | None:
+        """The foreign route that wins over this one, if any."""
+        foreign = self.foreign.get(route.destination)
+        return foreign if foreign is not None and wins(foreign, route) else None
+
+    async def _apply(self, actual: Set[KernelObject], desired: Set[KernelObject], todo: KernelPlan) -> None:
+        failed = await self.kernel.apply(todo) if todo else {}
+        self.programmed -= actual - desired
+        self.programmed |= (todo.put - failed.keys()) | (todo.delete & failed.keys())
+        self.failures.update(failed)
+
+
+def _without(desired: Set[KernelObject], occupied: Set[Hashable]) -> Set[KernelObject]:
+    """`desired` but for what would replace a foreign route."""
+    return {item for item in desired if item.slot not in occupied} if occupied else desired

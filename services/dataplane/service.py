@@ -1,0 +1,88 @@
+"""flannelette.dataplane.v1.DataplaneService: translates, calls, returns."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+from flannelette.dataplane.v1 import dataplane_pb2 as pb
+from flannelette.dataplane.v1 import dataplane_pb2_grpc
+
+from services.core.errors import NotFound, NotImplementedYet, Unavailable
+from services.dataplane.dataplane import Dataplane
+from services.dataplane.status import list_peers, status_of
+from services.runtime.health import Health
+
+_SHORTEST_PAUSE = 0.1
+"""WatchStatus says at most ten things a second."""
+
+
+class DataplaneServicer(dataplane_pb2_grpc.DataplaneServiceServicer):
+    """See dataplane.proto, which is the manual."""
+
+    def __init__(self, dataplane: Dataplane, health: Health, stopping: asyncio.Event) -> None:
+        self._dataplane = dataplane
+        self._health = health
+        self._stopping = stopping
+        self._started_at = time.time()
+
+    async def GetStatus(self, request: pb.GetStatusRequest, context: Any) -> pb.GetStatusResponse:
+        """See the proto."""
+        return pb.GetStatusResponse(status=self._status())
+
+    async def WatchStatus(
+        self, request: pb.WatchStatusRequest, context: Any
+    ) -> AsyncIterator[pb.WatchStatusResponse]:
+        """See the proto."""
+        last: pb.Status | None = None
+        stopped = asyncio.ensure_future(self._stopping.wait())
+        try:
+            while not stopped.done():
+                status = self._status()
+                if status != last:
+                    yield pb.WatchStatusResponse(status=status)
+                    last = status
+                changed = asyncio.ensure_future(self._changed())
+                await asyncio.wait((stopped, changed), return_when=asyncio.FIRST_COMPLETED)
+                changed.cancel()
+                await asyncio.sleep(_SHORTEST_PAUSE)
+        finally:
+            stopped.cancel()
+        raise Unavailable("the dataplane service is stopping; the kernel stays as it is")
+
+    async def ListPeers(self, request: pb.ListPeersRequest, context: Any) -> pb.ListPeersResponse:
+        """See the proto."""
+        peers = list_peers(self._dataplane, request.name)
+        if request.name and not peers:
+            raise NotFound(
+                f"no peer has the lease name or the node {request.name!r}; ListPeers without a name has all"
+            )
+        return pb.ListPeersResponse(peers=peers)
+
+    async def ResyncKernel(self, request: pb.ResyncKernelRequest, context: Any) -> pb.ResyncKernelResponse:
+        """See the proto."""
+        commands, errors = await self._dataplane.resync(dry_run=request.dry_run)
+        return pb.ResyncKernelResponse(commands=commands, errors=errors)
+
+    async def TeardownKernel(self, request: pb.TeardownKernelRequest, context: Any) -> pb.TeardownKernelResponse:
+        """See the proto."""
+        commands, errors = await self._dataplane.teardown(dry_run=request.dry_run)
+        return pb.TeardownKernelResponse(commands=commands, errors=errors)
+
+    async def WatchEvents(
+        self, request: pb.WatchEventsRequest, context: Any
+    ) -> AsyncIterator[pb.WatchEventsResponse]:
+        """See the proto."""
+        for response in _no_journal():
+            yield response
+
+    def _status(self) -> pb.Status:
+        return status_of(self._dataplane, self._health, self._started_at)
+
+    async def _changed(self) -> None:
+        async with self._dataplane.changed:
+            await self._dataplane.changed.wait()
+
+
+def _no_journal() -> list[pb.WatchEventsResponse]:
+    raise NotImplementedYet("the event journal is not built yet; the service's log has its decisions")

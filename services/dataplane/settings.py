@@ -1,0 +1,62 @@
+"""The dataplane's settings: flannel's flags of the same names, and a few of our own."""
+
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+
+from services.core.errors import Misconfigured
+from services.core.family import FAMILIES, Address
+from services.dataplane.underlay import InterfaceChoice
+from services.runtime.options import ProcessSettings
+from services.runtime.settings import flag
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataplaneSettings(ProcessSettings):
+    """See `flannelette-dataplane --help`."""
+
+    lease_address: str = flag("", "Address of the lease service. Default: lease.sock in --socket-dir.")
+    iface: tuple[str, ...] = flag((), "Interface (name or IP) that carries the overlay; may be repeated, in order.")
+    iface_regex: tuple[str, ...] = flag(
+        (), "Regular expression for its IP or name, tried after --iface; may be repeated, in order."
+    )
+    iface_can_reach: str = flag("", "Take the interface that the kernel would use to reach this IP.")
+    public_ip: str = flag("", "IPv4 address that other nodes send to. Default: the interface's.")
+    public_ipv6: str = flag("", "IPv6 address that other nodes send to. Default: the interface's.")
+    subnet_file: Path = flag(Path("/run/flannel/subnet.env"), "Where to write the subnet for the CNI plugin.")
+    subnet_lease_renew_margin: int = flag(60, "Renew the lease this many minutes before it runs out (1 to 1439).")
+    ip_masq: bool = flag(False, "Recorded in the subnet file; give masq the same.")
+    route_protocol: int = flag(77, "Number that marks our routes in the kernel (see rtnetlink(7)); 5 to 255.")
+    audit_interval: float = flag(60.0, "Compare the whole kernel state with the leases every so many seconds.")
+
+    def validate(self) -> None:
+        """Raises Misconfigured for what no parser of a single flag can see."""
+        if not 1 <= self.subnet_lease_renew_margin <= 1439:
+            raise Misconfigured(
+                f"--subnet-lease-renew-margin is {self.subnet_lease_renew_margin}: use 1 to 1439 minutes"
+            )
+        if not 5 <= self.route_protocol <= 255:
+            raise Misconfigured(
+                f"--route-protocol is {self.route_protocol}: use 5 to 255 (lower ones are the kernel's)"
+            )
+        if self.audit_interval <= 0:
+            raise Misconfigured(f"--audit-interval is {self.audit_interval:g}: use a number of seconds above 0")
+        self.interface_choice()
+
+    def interface_choice(self) -> InterfaceChoice:
+        """What the flags say about the interface. Raises Misconfigured for an address that is none."""
+        texts = {4: ("--public-ip", self.public_ip), 6: ("--public-ipv6", self.public_ipv6)}
+        public = tuple(_address(*texts[f.version], f.version) for f in FAMILIES if texts[f.version][1])
+        if self.iface_can_reach:
+            _address("--iface-can-reach", self.iface_can_reach, None)
+        return InterfaceChoice(self.iface, self.iface_regex, self.iface_can_reach, public)
+
+
+def _address(source: str, text: str, version: int | None) -> Address:
+    try:
+        address = ip_address(text)
+    except ValueError:
+        raise Misconfigured(f"{source} {text!r} is no IP address") from None
+    if version is not None and address.version != version:
+        raise Misconfigured(f"{source} {text!r} is no IPv{version} address")
+    return address

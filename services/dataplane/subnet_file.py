@@ -1,0 +1,86 @@
+"""`subnet.env`: what the CNI plugin, docker's `--bip` and we ourselves after a restart read."""
+
+import os
+from dataclasses import dataclass
+from ipaddress import ip_interface
+from pathlib import Path
+from typing import Final
+
+from services.core.family import FAMILIES, Network, family_of
+from services.core.lease import Lease
+from services.core.network import NetworkConfig
+
+_NAMES: Final = {
+    4: ("FLANNEL_NETWORK", "FLANNEL_SUBNET"),
+    6: ("FLANNEL_IPV6_NETWORK", "FLANNEL_IPV6_SUBNET"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SubnetFile:
+    """What stands in the file."""
+
+    networks: tuple[Network, ...]
+    """IPv4 first; as many as `subnets`."""
+    subnets: tuple[Network, ...]
+    mtu: int
+    ip_masq: bool
+
+    def text(self) -> str:
+        """In flannel's order, with each subnet as its first usable address: `FLANNEL_SUBNET=10.5.52.1/24`."""
+        lines = []
+        for network, subnet in zip(self.networks, self.subnets, strict=True):
+            network_name, subnet_name = _NAMES[network.version]
+            lines += [
+                f"{network_name}={network}",
+                f"{subnet_name}={subnet.network_address + 1}/{subnet.prefixlen}",
+            ]
+        lines += [f"FLANNEL_MTU={self.mtu}", f"FLANNEL_IPMASQ={'true' if self.ip_masq else 'false'}"]
+        return "\n".join(lines) + "\n"
+
+
+def subnet_file(network: NetworkConfig, lease: Lease, mtu: int, *, ip_masq: bool) -> SubnetFile:
+    """The file that belongs to a lease."""
+    cidrs = {family_of(n.cidr): n.cidr for n in network.families}
+    rows = [(cidrs[f], s.cidr) for f in FAMILIES if f in cidrs and (s := lease.subnet(f)) is not None]
+    return SubnetFile(tuple(n for n, _ in rows), tuple(s for _, s in rows), mtu, ip_masq)
+
+
+def write_subnet_file(path: Path, content: SubnetFile) -> bool:
+    """Replaces the file atomically (directory 0755, file 0644); returns whether it was different before."""
+    text = content.text()
+    try:
+        if path.read_text() == text:
+            return False
+    except (OSError, UnicodeDecodeError):
+        pass  # missing or unreadable: it is written anew
+    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}.new")
+    fresh.write_text(text)
+    fresh.chmod(0o644)
+    with fresh.open() as file:
+        os.fsync(file.fileno())
+    fresh.replace(path)
+    return True
+
+
+def read_previous_subnets(path: Path) -> tuple[Network, ...]:
+    """The subnets that the node had, IPv4 first; none if the file is missing or says nothing usable.
+
+    Bad lines are passed over. A comma list (flannel v0.22 to v0.24 wrote some) with more than one entry means no
+    previous subnet in that family.
+    """
+    try:
+        text = path.read_text(errors="replace")
+    except OSError:
+        return ()
+    values = dict(line.strip().partition("=")[::2] for line in text.splitlines() if "=" in line)
+    found = (_network(values.get(subnet_name, "")) for _, subnet_name in _NAMES.values())
+    return tuple(network for network in found if network is not None)
+
+
+def _network(text: str) -> Network | None:
+    try:
+        return ip_interface(text).network if "/" in text else None
+    except ValueError:
+        return None

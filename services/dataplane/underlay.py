@@ -1,0 +1,205 @@
+"""Which interface carries the overlay: flannel's flags and order of choice, as a pure function."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from ipaddress import ip_address
+
+from services.core.errors import Misconfigured
+from services.core.family import Address, Family
+
+
+@dataclass(frozen=True, slots=True)
+class InterfaceAddress:
+    """An address of an interface, with what speaks for it and against it."""
+
+    ip: Address
+    link_scope: bool = False
+    """Only valid on its link (169.254/16, fe80::/10)."""
+    permanent: bool = True
+    """Configured, not leased by DHCP or a router's advertisement."""
+    unfit: bool = False
+    """Temporary (RFC 8981), deprecated, tentative or failed: never chosen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """A network interface as it is now."""
+
+    index: int
+    name: str
+    mtu: int
+    addresses: tuple[InterfaceAddress, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class InterfaceChoice:
+    """What the operator said about the interface; flannel's flags of the same names."""
+
+    interfaces: tuple[str, ...] = ()
+    patterns: tuple[str, ...] = ()
+    can_reach: str = ""
+    public_addresses: tuple[Address, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Underlay:
+    """The interface that carries the overlay, and the node's addresses on it and to the world."""
+
+    index: int
+    name: str
+    mtu: int
+    addresses: tuple[Address, ...]
+    """One per enabled family, IPv4 first."""
+    public_addresses: tuple[Address, ...]
+    """Where peers send to; other than `addresses` behind NAT. In the same order."""
+    reason: str
+    """Which rule chose it, in words."""
+
+    def address(self, family: Family) -> Address | None:
+        """The address in a family."""
+        return next((a for a in self.addresses if a.version == family.version), None)
+
+    def public_address(self, family: Family) -> Address | None:
+        """The public address in a family."""
+        return next((a for a in self.public_addresses if a.version == family.version), None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    interface: Interface
+    wanted: Address | None
+    """This very address rather than the best one."""
+    reason: str
+
+
+def choose_underlay(
+    interfaces: Sequence[Interface],
+    choice: InterfaceChoice,
+    families: Sequence[Family],
+    *,
+    reach: tuple[str, Address] | None = None,
+    default_index: int | None = None,
+) -> Underlay:
+    """flannel's order: each --iface, each --iface-regex, --iface-can-reach; if none was given, the interface with
+    --public-ip, else that of the default route.
+
+    `reach` is what the kernel says of --iface-can-reach: the interface and the source address that it would use.
+    `default_index` is the interface of the default route.
+    Raises Misconfigured, with what there was to choose from: there is no fallback from a flag that matches nothing.
+    """
+    found = _find(interfaces, choice, reach, default_index)
+    addresses = tuple(_address_in(found, family) for family in families)
+    given = {address.version: address for address in choice.public_addresses}
+    return Underlay(
+        found.interface.index,
+        found.interface.name,
+        found.interface.mtu,
+        addresses,
+        tuple(given.get(address.version, address) for address in addresses),
+        found.reason,
+    )
+
+
+def best_address(interface: Interface, family: Family) -> Address | None:
+    """Global before link-local, permanent before leased; never an unfit or a loopback one."""
+    fit = [a for a in interface.addresses if a.ip.version == family.version and not a.unfit and not a.ip.is_loopback]
+    return min(fit, key=lambda a: (a.link_scope, not a.permanent)).ip if fit else None
+
+
+def _find(
+    interfaces: Sequence[Interface],
+    choice: InterfaceChoice,
+    reach: tuple[str, Address] | None = None,
+    default_index: int | None = None,
+) -> _Found:
+    if choice.interfaces or choice.patterns or choice.can_reach:
+        for found in _by_flags(interfaces, choice, reach):
+            return found
+        raise Misconfigured(f"no interface matches {_asked(choice)}; there is {_available(interfaces)}")
+    if choice.public_addresses:
+        wanted = choice.public_addresses[0]
+        carrier = _carrier(interfaces, wanted)
+        if carrier is None:
+            raise Misconfigured(
+                f"no interface has the address {wanted} of --public-ip (behind NAT, give --iface as well); "
+                f"there is {_available(interfaces)}"
+            )
+        return _Found(carrier, wanted, f"has the address {wanted} (--public-ip)")
+    chosen = next((i for i in interfaces if i.index == default_index), None)
+    if chosen is None:
+        raise Misconfigured(
+            f"there is no default route to tell the interface: give --iface; there is {_available(interfaces)}"
+        )
+    return _Found(chosen, None, "has the default route")
+
+
+def _by_flags(
+    interfaces: Sequence[Interface], choice: InterfaceChoice, reach: tuple[str, Address] | None
+) -> Iterable[_Found]:
+    for text in choice.interfaces:
+        address = _parse(text)
+        interface = (
+            _carrier(interfaces, address) if address else next((i for i in interfaces if i.name == text), None)
+        )
+        if interface is not None:
+            yield _Found(interface, address, f"--iface {text}")
+    for pattern in choice.patterns:
+        matches = _compile(pattern).search
+        for interface in interfaces:
+            for candidate in interface.addresses:
+                if matches(str(candidate.ip)):
+                    yield _Found(interface, candidate.ip, f"--iface-regex {pattern} matches {candidate.ip}")
+        for interface in interfaces:
+            if matches(interface.name):
+                yield _Found(interface, None, f"--iface-regex {pattern} matches its name")
+    if choice.can_reach:
+        interface = next((i for i in interfaces if reach and i.name == reach[0]), None)
+        if interface is not None and reach is not None:
+            yield _Found(interface, reach[1], f"reaches {choice.can_reach} (--iface-can-reach)")
+
+
+def _address_in(found: _Found, family: Family) -> Address:
+    if found.wanted is not None and found.wanted.version == family.version:
+        return found.wanted
+    address = best_address(found.interface, family)
+    if address is None:
+        raise Misconfigured(
+            f"interface {found.interface.name} ({found.reason}) has no usable {family} address: "
+            "give it one, or choose another with --iface"
+        )
+    return address
+
+
+def _carrier(interfaces: Iterable[Interface], wanted: Address) -> Interface | None:
+    return next((i for i in interfaces if any(a.ip == wanted for a in i.addresses)), None)
+
+
+def _compile(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise Misconfigured(f"--iface-regex {pattern!r} is no regular expression: {error}") from None
+
+
+def _parse(text: str) -> Address | None:
+    try:
+        return ip_address(text)
+    except ValueError:
+        return None
+
+
+def _asked(choice: InterfaceChoice) -> str:
+    flags = [f"--iface {text}" for text in choice.interfaces]
+    flags += [f"--iface-regex {text}" for text in choice.patterns]
+    flags += [f"--iface-can-reach {choice.can_reach}"] if choice.can_reach else []
+    return " or ".join(flags)
+
+
+def _available(interfaces: Iterable[Interface]) -> str:
+    shown = [
+        f"{i.name} ({', '.join(str(a.ip) for a in i.addresses) or 'no address'})"
+        for i in interfaces
+        if not any(a.ip.is_loopback for a in i.addresses)
+    ]
+    return ", ".join(shown) or "none"
