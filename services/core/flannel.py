@@ -2,20 +2,22 @@
 
 import json
 import re
-from ipaddress import ip_address
 from typing import Final
 
 from services.core.errors import InvalidInput
-from services.core.family import FAMILIES, IPV4, IPV6, Address, Family, Network
+from services.core.family import FAMILIES, Address, Family, Network, family_of
 from services.core.gojson import GoObject
 from services.core.lease import BackendData, Lease, OpaqueData, Subnet, VxlanData, WireguardData, lease_key
-from services.core.network import parse_cidr
+from services.core.network import parse_address, parse_cidr
 
-_KEY: Final = re.compile(r"([0-9.]+)-([0-9]{1,2})(?:&([0-9a-f:.]+)-([0-9]{1,3}))?", re.ASCII)
-_KEY_V6_ONLY: Final = re.compile(r"([0-9a-f:.]+)-([0-9]{1,3})", re.ASCII)
+_KEY: Final = re.compile(r"([0-9.]+)-([0-9]{1,2})(?:&([0-9a-f:]+)-([0-9]{1,3}))?", re.ASCII)
+_KEY_V6_ONLY: Final = re.compile(r"([0-9a-f:]+)-([0-9]{1,3})", re.ASCII)
 _MAC: Final = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}", re.ASCII)
 _ADDRESS_KEYS: Final = {4: "PublicIP", 6: "PublicIPv6"}
+_ABSENT_ADDRESSES: Final = {4: "0.0.0.0", 6: None}  # noqa: S104 - how Go prints an IPv4 address that is not set
 _DATA_KEYS: Final = {4: "BackendData", 6: "BackendV6Data"}
+_GO_ESCAPES: Final = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
+"""What Go escapes beyond JSON's own rules; none of them can stand outside a string."""
 
 
 def parse_key(key: str) -> tuple[Network, ...]:
@@ -30,10 +32,8 @@ def parse_key(key: str) -> tuple[Network, ...]:
     parts = [part for part in match.groups() if part is not None]
     texts = [f"{address}/{length}" for address, length in zip(parts[::2], parts[1::2], strict=True)]
     cidrs = tuple(cidr for cidr in map(parse_cidr, texts) if cidr is not None)
-    if [str(cidr) for cidr in cidrs] != texts or any(c.prefixlen == c.max_prefixlen for c in cidrs):
-        raise InvalidInput(f"key {key!r} is not a lease: it has no subnet in its usual notation")
-    if lease_key(cidrs) != key:
-        raise InvalidInput(f"key {key!r} is not a lease: it must be an IPv4 subnet, & and an IPv6 subnet")
+    if lease_key(cidrs) != key or any(cidr.prefixlen == cidr.max_prefixlen for cidr in cidrs):
+        raise InvalidInput(f"key {key!r} is not a lease: it names no subnet in its usual notation")
     return cidrs
 
 
@@ -43,8 +43,8 @@ def parse_lease(key: str, value: str | bytes, *, node: str = "", reserved: bool 
     document = GoObject.parse(value, f"the value of {key}")
     backend_type = document.text("BackendType")
     subnets = tuple(
-        Subnet(cidr, _address(document, family, key), _data(document, backend_type, family, key))
-        for family, cidr in _with_family(cidrs)
+        Subnet(cidr, _address(document, family_of(cidr), key), _data(document, backend_type, family_of(cidr), key))
+        for cidr in cidrs
     )
     if subnets[0].cidr.version == 4 and subnets[0].public_address is None:
         raise InvalidInput(f"the value of {key} has no PublicIP")
@@ -57,7 +57,7 @@ def format_value(lease: Lease) -> str:
     for family in FAMILIES:
         subnet = lease.subnet(family)
         address = subnet.public_address if subnet else None
-        fields.append((_ADDRESS_KEYS[family.version], str(address) if address else _ABSENT[family.version]))
+        fields.append((_ADDRESS_KEYS[family.version], str(address) if address else _ABSENT_ADDRESSES[family.version]))
     if lease.backend_type:
         fields.append(("BackendType", lease.backend_type))
     parts = [f'"{key}":{_dump(value)}' for key, value in fields]
@@ -66,7 +66,7 @@ def format_value(lease: Lease) -> str:
         for subnet in lease.subnets
         if subnet.data is not None
     ]
-    return "{" + ",".join(parts) + "}"
+    return f"{{{','.join(parts)}}}".translate(_GO_ESCAPES)
 
 
 def format_data(data: BackendData) -> str:
@@ -96,21 +96,11 @@ def parse_data(text: str, backend_type: str, where: str) -> BackendData | None:
     return OpaqueData(text)
 
 
-_ABSENT: Final = {4: "0.0.0.0", 6: None}  # noqa: S104 - how Go prints an IPv4 address that is not set
-
-
-def _with_family(cidrs: tuple[Network, ...]) -> list[tuple[Family, Network]]:
-    return [(IPV4 if cidr.version == 4 else IPV6, cidr) for cidr in cidrs]
-
-
 def _address(document: GoObject, family: Family, key: str) -> Address | None:
     text = document.text(_ADDRESS_KEYS[family.version])
     if not text:
         return None
-    try:
-        address = ip_address(text)
-    except ValueError:
-        address = None
+    address = parse_address(text)
     if address is None or address.version != family.version:
         raise InvalidInput(f"{_ADDRESS_KEYS[family.version]} {text!r} of {key} is no {family} address")
     return None if address.is_unspecified else address

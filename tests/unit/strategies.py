@@ -19,7 +19,9 @@ wireguard_data = st.builds(
     port=st.integers(0, 65535),
 )
 
-opaque_data = st.sampled_from(['"10.99.0.11"', '{"a":1.10,"b":[1E2,"\\u0041"]}', "[]", "0", '"a<b"']).map(OpaqueData)
+opaque_data = st.sampled_from(['"10.99.0.11"', '{"a":1.10,"b":[1E2,"\\u0041"]}', "[]", "0", '"a\\u003cb"']).map(
+    OpaqueData
+)
 
 _DATA: dict[str, st.SearchStrategy[BackendData | None]] = {
     "": st.none(),
@@ -35,7 +37,8 @@ def subnets_of(draw: st.DrawFn, family: Family) -> Network:
     """Any subnet that flannel's keys can name."""
     length = draw(st.integers(0, family.bits - 1))
     index = draw(st.integers(0, 2**length - 1))
-    return ip_network((index << (family.bits - length), length))
+    start = ip_address((index << (family.bits - length)).to_bytes(family.bits // 8))
+    return ip_network(f"{start}/{length}")
 
 
 @st.composite
