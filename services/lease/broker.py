@@ -1,0 +1,147 @@
+"""The lease table: folds what happens in the store, and keeps it ready to be sent."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from services.core.errors import Unavailable
+from services.core.lease import Lease
+from services.core.table import Step, StoreStatus, Table, Upserted
+from services.lease import metrics
+from services.lease.encoding import RESET, SYNCED, encode, encode_change, messages
+from services.lease.history import Entry, History
+from services.lease.quarantine import Quarantine
+from services.lease.signals import Signals
+from services.lease.steps import NOTHING, step_of
+from services.lease.store import Store, StoreEvent
+
+_MOST_ENTRIES: Final = 20_000
+_MOST_BYTES: Final = 16 << 20
+
+
+class Broker:
+    """Keeps `table` equal to the store, and what watchers need (`services.lease.watchers`) beside it.
+
+    Each change is serialised once, whoever watches. What changes nothing, such as a Snapshot after a reconnect that
+    equals the table, wakes nobody. Everything runs in one event loop, and nothing but `has` and `follow` waits.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        *,
+        epoch: str,
+        clock: Callable[[], float] = time.time,
+        most_entries: int = _MOST_ENTRIES,
+        most_bytes: int = _MOST_BYTES,
+    ) -> None:
+        self.table = Table(store=StoreStatus(kind, False, f"the {kind} store has not answered yet"))
+        self.history = History(epoch, most_entries, most_bytes)
+        self.quarantine = Quarantine(clock)
+        self.signals = Signals()
+        self.watchers = 0
+        """Open streams."""
+        self._pieces: dict[str, bytes] = {}
+        self._of_node: dict[str, dict[str, Lease]] = {}
+        self._snapshot: tuple[bytes, ...] = ()
+
+    @property
+    def store_status(self) -> StoreStatus:
+        """Whether the store answers."""
+        assert self.table.store is not None  # noqa: S101 - set from the start, and never cleared
+        return self.table.store
+
+    def leases_of(self, node: str) -> Mapping[str, Lease]:
+        """The leases that a node holds, by name."""
+        return self._of_node.get(node, {})
+
+    async def follow(self, store: Store) -> None:
+        """Takes what happens in the store, for ever."""
+        async for event in store.watch():
+            self.take(event)
+
+    def take(self, event: StoreEvent) -> None:
+        """Folds one event, and wakes those whom it concerns."""
+        self.quarantine.take(event)
+        metrics.QUARANTINED.set(len(self.quarantine.keys))
+        step = step_of(self.table, event)
+        if step == NOTHING:
+            return
+        entry, nodes = self._entry(step), self._index(step)
+        if self.table.synced:  # before, nobody has a cursor
+            self.history.append(entry)
+        self.table.fold(step)
+        self._snapshot = ()
+        self.signals.wake(None if _concerns_all(step) else nodes)
+        self._measure()
+
+    def snapshot(self) -> tuple[bytes, ...]:
+        """The messages that bring the whole table, made once for all who ask before it changes."""
+        if not self._snapshot:
+            table = self.table
+            first = Step(network=table.network, network_error=table.network_error, store=table.store)
+            self._snapshot = messages(
+                list(self._pieces.values()), first=RESET + encode(first), last=SYNCED + self.history.cursor_piece
+            )
+        return self._snapshot
+
+    async def has(self, lease: Lease, within: float) -> bool:
+        """Waits until the table shows what the lease publishes, at most `within` seconds; says whether it does."""
+        try:
+            async with asyncio.timeout(within):
+                while (shown := self.table.leases.get(lease.name)) is None or shown.subnets != lease.subnets:
+                    await self.signals.next()
+        except TimeoutError:
+            return False
+        return True
+
+    def stop(self) -> None:
+        """Ends every stream with Unavailable."""
+        self.signals.stop(Unavailable("the lease service is stopping: reconnect with the last cursor"))
+
+    def _entry(self, step: Step) -> Entry:
+        pieces: list[tuple[str, bytes]] = []
+        for change in step.changes:
+            piece = encode_change(change)
+            if isinstance(change, Upserted):
+                name = change.lease.name
+                self._pieces[name] = piece
+            else:
+                name = change.name
+                del self._pieces[name]
+            pieces.append((name, piece))
+        return Entry(
+            tuple(pieces),
+            network=encode(Step(network=step.network)),
+            network_error=encode(Step(network_error=step.network_error)),
+            store=encode(Step(store=step.store)),
+        )
+
+    def _index(self, step: Step) -> set[str]:
+        """Keeps the leases of each node; returns the nodes that the step touches. Before the fold."""
+        nodes: set[str] = set()
+        held: dict[str, str] = {}
+        for change in step.changes:
+            name = change.lease.name if isinstance(change, Upserted) else change.name
+            known = self.table.leases.get(name)
+            node = held.get(name, known.node if known else "")
+            self._of_node.get(node, {}).pop(name, None)
+            nodes.add(node)
+            if isinstance(change, Upserted):
+                held[name] = change.lease.node
+                nodes.add(change.lease.node)
+                self._of_node.setdefault(change.lease.node, {})[name] = change.lease
+            if not self._of_node.get(node, True):
+                del self._of_node[node]
+        return nodes
+
+    def _measure(self) -> None:
+        metrics.LEASES.set(len(self.table.leases))
+        metrics.STORE_CONNECTED.labels(self.store_status.kind).set(self.store_status.connected)
+        metrics.HISTORY_STEPS.set(len(self.history))
+        metrics.HISTORY_BYTES.set(self.history.bytes)
+
+
+def _concerns_all(step: Step) -> bool:
+    return bool(step.network is not None or step.network_error or step.store is not None or step.synced)

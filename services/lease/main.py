@@ -1,0 +1,70 @@
+"""flannelette-lease: which node holds which subnet."""
+
+import secrets
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+from services.lease.broker import Broker
+from services.lease.identity import Identity
+from services.lease.readiness import keep_health
+from services.lease.service import SERVICE, LeaseService, add_to_server
+from services.lease.settings import IN_MEMORY, LeaseSettings, check
+from services.lease.store import Store
+from services.runtime.options import node_name
+from services.runtime.process import Process, run
+
+
+def main() -> int:
+    """Runs the service until SIGTERM; returns the exit code."""
+    return run("lease", LeaseSettings, build)
+
+
+@asynccontextmanager
+async def build(settings: LeaseSettings, process: Process) -> AsyncIterator[None]:
+    """Opens the store and fills the process."""
+    check(settings)
+    identity = Identity("" if settings.central or settings.store == "embedded" else node_name(settings))
+    store = _open(settings, identity)
+    try:
+        broker = Broker(store.kind, epoch=secrets.token_hex(4))
+        service = LeaseService(store, broker, identity, process.health)
+        process.servicers[SERVICE] = partial(add_to_server, service)
+        process.jobs["store"] = partial(broker.follow, store)
+        process.jobs["readiness"] = partial(keep_health, broker, process)
+        yield
+    finally:
+        await store.close()
+
+
+def _open(settings: LeaseSettings, identity: Identity) -> Store:
+    """The store that was asked for; the others are not even imported, each brings a client of its own."""
+    if settings.store == "etcd":
+        from services.lease.stores.etcd import EtcdSettings, EtcdStore
+
+        return EtcdStore(
+            EtcdSettings(
+                endpoints=tuple(settings.etcd_endpoints.split(",")),
+                prefix=settings.etcd_prefix,
+                cafile=settings.etcd_cafile,
+                certfile=settings.etcd_certfile,
+                keyfile=settings.etcd_keyfile,
+                username=settings.etcd_username,
+                password=settings.etcd_password,
+            ),
+            node=identity.node,
+            lease_seconds=settings.lease_seconds,
+        )
+    from services.lease.stores.embedded import EmbeddedStore
+
+    return EmbeddedStore(
+        None if settings.store_file == Path(IN_MEMORY) else settings.store_file,
+        net_config_path=settings.net_config_path,
+        lease_seconds=settings.lease_seconds,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

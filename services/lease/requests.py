@@ -1,0 +1,33 @@
+"""AcquireLease requests, checked: what is published reaches every node, so it must be what it claims to be."""
+
+import json
+from dataclasses import replace
+
+from flannelette.lease.v1 import lease_pb2 as pb
+
+from services.core.errors import InvalidInput
+from services.core.flannel import format_data, parse_data
+from services.core.lease import BackendData, LeaseRequest, OpaqueData
+from services.runtime.wire import request_from_proto
+
+
+def checked_request(message: pb.AcquireLeaseRequest, node: str) -> LeaseRequest:
+    """The request of this node. Raises InvalidInput, naming the field."""
+    request = request_from_proto(message)
+    wishes = tuple(replace(wish, data=_checked(wish.data, request.backend_type)) for wish in request.wishes)
+    return replace(request, node=node, wishes=wishes)
+
+
+def _checked(data: BackendData | None, backend_type: str) -> BackendData | None:
+    """The data as every reader will parse it from flannel's JSON."""
+    if data is None:
+        return None
+    if isinstance(data, OpaqueData):
+        try:
+            json.loads(data.json)
+        except (ValueError, RecursionError) as error:
+            raise InvalidInput(f"subnets.opaque_json is not valid JSON: {error}") from None
+    checked = parse_data(format_data(data), backend_type, "subnets.backend_data")
+    if not isinstance(data, OpaqueData) and type(checked) is not type(data):
+        raise InvalidInput(f"subnets.backend_data is not that of backend_type {backend_type!r}: make them agree")
+    return checked

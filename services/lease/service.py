@@ -1,0 +1,149 @@
+
+"""The gRPC face of the lease service: translates, calls, returns."""
+
+import time
+from collections.abc import AsyncIterator
+from typing import Any, Final, NoReturn
+
+import grpc
+import grpc.aio
+from flannelette.lease.v1 import lease_pb2 as pb
+from flannelette.lease.v1 import lease_pb2_grpc
+
+from services.core.errors import FlanneletteError, NotImplementedYet, Unavailable
+from services.lease import metrics
+from services.lease.broker import Broker
+from services.lease.identity import Identity
+from services.lease.requests import checked_request
+from services.lease.store import Store
+from services.lease.watchers import watch_all, watch_own
+from services.runtime.health import Health
+from services.runtime.interceptor import code_of
+from services.runtime.version import version
+from services.runtime.wire import lease_to_proto, network_to_proto, status_to_proto
+
+SERVICE: Final = "flannelette.lease.v1.LeaseService"
+
+_READ_OWN_WRITE_SECONDS: Final = 2.0
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+def add_to_server(service: "LeaseService", server: grpc.aio.Server) -> None:
+    """Registers the service; WatchLeases without a serializer, because its messages are bytes already."""
+    lease_pb2_grpc.add_LeaseServiceServicer_to_server(service, server)
+    watch: grpc.RpcMethodHandler[pb.WatchLeasesRequest, bytes] = grpc.unary_stream_rpc_method_handler(
+        service.WatchLeases,
+        request_deserializer=pb.WatchLeasesRequest.FromString,
+        response_serializer=None,
+    )
+    server.add_registered_method_handlers(SERVICE, {"WatchLeases": watch})
+
+
+class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
+    """Every call's guarantees and errors stand in lease.proto."""
+
+    def __init__(self, store: Store, broker: Broker, identity: Identity, health: Health) -> None:
+        self._store = store
+        self._broker = broker
+        self._identity = identity
+        self._health = health
+        self._started = time.time_ns()
+
+    def WatchLeases(self, request: pb.WatchLeasesRequest, context: Context) -> AsyncIterator[Any]:
+        """Yields serialised messages: see `add_to_server`."""
+        if request.view == pb.VIEW_OWN:
+            return watch_own(self._broker, self._identity.one_node(request.node))
+        self._identity.any_node(request.node)
+        return watch_all(self._broker, request.cursor)
+
+    async def ListLeases(self, request: pb.ListLeasesRequest, context: Context) -> pb.ListLeasesResponse:
+        """An empty node is all of them, on any service."""
+        if request.node:
+            self._identity.any_node(request.node)
+        table = self._broker.table
+        if not table.synced:
+            raise Unavailable(f"the leases are not known yet: {'; '.join(self._health.reasons)}")
+        leases = self._broker.leases_of(request.node) if request.node else table.leases
+        return pb.ListLeasesResponse(
+            leases=[lease_to_proto(leases[name]) for name in sorted(leases)],
+            network=network_to_proto(table.network) if table.network else None,
+            network_error=table.network_error,
+            store=status_to_proto(self._broker.store_status),
+            cursor=self._broker.history.cursor,
+        )
+
+    async def AcquireLease(self, request: pb.AcquireLeaseRequest, context: Context) -> pb.AcquireLeaseResponse:
+        """Answers when WatchLeases shows the lease, or 2 s later: it is in the store either way."""
+        code = grpc.StatusCode.OK
+        try:
+            wanted = checked_request(request, self._identity.one_node(request.node))
+            lease = await self._store.acquire(wanted)
+        except FlanneletteError as error:
+            code = code_of(error)
+            raise
+        finally:
+            metrics.ACQUIRES.labels(code.name).inc()
+        await self._broker.has(lease, _READ_OWN_WRITE_SECONDS)
+        return pb.AcquireLeaseResponse(lease=lease_to_proto(lease))
+
+    async def RenewLease(self, request: pb.RenewLeaseRequest, context: Context) -> pb.RenewLeaseResponse:
+        """More time."""
+        lease = await self._store.renew(self._identity.one_node(request.node), request.name)
+        return pb.RenewLeaseResponse(lease=lease_to_proto(lease))
+
+    async def ReleaseLease(self, request: pb.ReleaseLeaseRequest, context: Context) -> pb.ReleaseLeaseResponse:
+        """Gives it back."""
+        await self._store.release(self._identity.one_node(request.node), request.name)
+        return pb.ReleaseLeaseResponse()
+
+    async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.GetStatusResponse:
+        """Never fails."""
+        table = self._broker.table
+        response = pb.GetStatusResponse(
+            ready=self._health.ready,
+            reasons=self._health.reasons,
+            node=self._identity.node,
+            version=version(),
+            store=status_to_proto(self._broker.store_status),
+            leases=len(table.leases),
+            watchers=self._broker.watchers,
+            cursor=self._broker.history.cursor if table.synced else "",
+            quarantined=len(self._broker.quarantine.keys),
+            network=network_to_proto(table.network) if table.network else None,
+            network_error=table.network_error,
+        )
+        response.start_time.FromNanoseconds(self._started)
+        return response
+
+    async def ListQuarantine(self, request: pb.ListQuarantineRequest, context: Context) -> pb.ListQuarantineResponse:
+        """What the store holds and we refuse. Removals are not held back yet."""
+        response = pb.ListQuarantineResponse()
+        for key, refused in sorted(self._broker.quarantine.keys.items()):
+            entry = response.keys.add(key=key, reason=refused.reason)
+            entry.first_seen_time.FromMilliseconds(int(refused.first_seen * 1000))
+        return response
+
+    async def ReserveSubnet(self, request: pb.ReserveSubnetRequest, context: Context) -> NoReturn:
+        """Comes later."""
+        raise NotImplementedYet("ReserveSubnet is not built yet: this version makes no reservations")
+
+    async def ReleaseSubnet(self, request: pb.ReleaseSubnetRequest, context: Context) -> NoReturn:
+        """Comes later."""
+        raise NotImplementedYet("ReleaseSubnet is not built yet: this version makes no reservations")
+
+    async def ReportProgress(self, request: pb.ReportProgressRequest, context: Context) -> NoReturn:
+        """Comes later."""
+        raise NotImplementedYet("ReportProgress is not built yet: ask the dataplane's GetStatus instead")
+
+    async def ListNodes(self, request: pb.ListNodesRequest, context: Context) -> NoReturn:
+        """Comes later."""
+        raise NotImplementedYet("ListNodes is not built yet: ListLeases names the node of each lease")
+
+    async def GetConvergence(self, request: pb.GetConvergenceRequest, context: Context) -> NoReturn:
+        """Comes later."""
+        raise NotImplementedYet("GetConvergence is not built yet: ask the dataplanes' GetStatus instead")
+
+    async def ConfirmRemoval(self, request: pb.ConfirmRemovalRequest, context: Context) -> NoReturn:
+        """Comes later."""
+        raise NotImplementedYet("ConfirmRemoval is not built yet: this version holds no removals back")

@@ -1,0 +1,101 @@
+"""One WatchLeases stream each: what to send next, given where the watcher is and what the broker has."""
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from services.core.table import Step, StoreStatus, Table, changes_between
+from services.lease import metrics
+from services.lease.broker import Broker
+from services.lease.encoding import SYNCED, encode
+from services.lease.steps import NOTHING
+
+
+async def watch_all(broker: Broker, cursor: str) -> AsyncIterator[bytes]:
+    """VIEW_ALL, serialised; the guarantees are those of WatchLeases in lease.proto.
+
+    A watcher that reads slowly costs nothing but its place: it gets the difference between its table and the newest
+    one, or a reset when the history does not reach back to it.
+    """
+    with _counted(broker):
+        async for message in _until_synced(broker):
+            yield message
+        history = broker.history
+        position = history.position(cursor)
+        if position is None:
+            ours = cursor.startswith(f"{history.epoch}:")
+            _count_reset("compacted" if ours else "other_epoch" if cursor else "no_cursor")
+        else:
+            yield SYNCED + encode(Step(cursor=cursor))  # a bookmark: you are connected
+        while True:
+            update = None if position is None else history.since(position)
+            if update is None:
+                if position is not None:
+                    _count_reset("too_slow")
+                update = broker.snapshot()
+            position = history.last
+            for message in update:
+                yield message
+            if position == history.last:
+                await broker.signals.next()
+
+
+async def watch_own(broker: Broker, node: str) -> AsyncIterator[bytes]:
+    """VIEW_OWN, serialised; wakes only for the leases of the node, the network and the store.
+
+    It keeps no place in the history but compares what it has shown with what is. So every stream starts with a reset,
+    whatever the cursor: a lease and the network are less than a record of what was missed.
+    """
+    with _counted(broker):
+        async for message in _until_synced(broker):
+            yield message
+        _count_reset("own_view")
+        shown = Table()
+        while True:
+            step = _own_step(broker, shown, node)
+            if step == NOTHING:
+                await broker.signals.next(node)
+            else:
+                shown.fold(step)
+                yield encode(step)
+
+
+async def _until_synced(broker: Broker) -> AsyncIterator[bytes]:
+    """Before the first complete snapshot: only what is wrong."""
+    shown: tuple[StoreStatus, str] | None = None
+    while not broker.table.synced:
+        status = (broker.store_status, broker.table.network_error)
+        if status == shown:
+            await broker.signals.next()
+        else:
+            shown = status
+            yield encode(Step(store=status[0], network_error=status[1]))
+
+
+def _own_step(broker: Broker, shown: Table, node: str) -> Step:
+    """What takes an own view from what it shows to the table as it is. A lease that changed hands is removed."""
+    table = broker.table
+    news = (table.network, table.network_error) != (shown.network, shown.network_error)
+    step = Step(
+        reset=not shown.synced,
+        changes=changes_between(shown.leases, broker.leases_of(node)),
+        network=table.network if news else None,
+        network_error=table.network_error if news else "",
+        store=table.store if table.store != shown.store else None,
+    )
+    return step if step == NOTHING else replace(step, synced=True, cursor=broker.history.cursor)
+
+
+@contextmanager
+def _counted(broker: Broker) -> Iterator[None]:
+    broker.watchers += 1
+    metrics.WATCHERS.set(broker.watchers)
+    try:
+        yield
+    finally:
+        broker.watchers -= 1
+        metrics.WATCHERS.set(broker.watchers)
+
+
+def _count_reset(reason: str) -> None:
+    metrics.RESETS.labels(reason).inc()
