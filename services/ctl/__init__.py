@@ -1,1 +1,1 @@
-"""The flannelette command line."""
+"""The `flannelette` command line: shows, repairs and removes what the services of a node keep."""

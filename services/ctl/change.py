@@ -1,0 +1,82 @@
+"""The commands that change the kernel: resync and teardown, of the dataplane and of masq."""
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, TypeAlias
+
+import grpc.aio
+from flannelette.dataplane.v1 import dataplane_pb2
+from flannelette.dataplane.v1.dataplane_pb2_grpc import DataplaneServiceStub
+from flannelette.masq.v1 import masq_pb2
+from flannelette.masq.v1.masq_pb2_grpc import MasqServiceStub
+
+from services.ctl.connect import LONG_SECONDS, Failure, ask
+from services.ctl.render.plan import Done, errors_of, plan_text
+from services.ctl.screen import Screen, to_json
+from services.ctl.targets import Service, Target
+
+Reply: TypeAlias = Done | Failure
+Call: TypeAlias = Callable[[bool, grpc.aio.Channel], Awaitable[Done]]
+
+_RESYNC: Final[Mapping[Service, Call]] = {
+    "dataplane": lambda dry, c: DataplaneServiceStub(c).ResyncKernel(dataplane_pb2.ResyncKernelRequest(dry_run=dry)),
+    "masq": lambda dry, c: MasqServiceStub(c).ResyncRules(masq_pb2.ResyncRulesRequest(dry_run=dry)),
+}
+_TEARDOWN: Final[Mapping[Service, Call]] = {
+    "dataplane": lambda dry, c: DataplaneServiceStub(c).TeardownKernel(
+        dataplane_pb2.TeardownKernelRequest(dry_run=dry)
+    ),
+    "masq": lambda dry, c: MasqServiceStub(c).TeardownRules(masq_pb2.TeardownRulesRequest(dry_run=dry)),
+}
+
+
+def chosen(targets: Mapping[Service, Target], services: Collection[str]) -> list[Target]:
+    """The targets that can be changed; those of `services` if there are any."""
+    return [targets[service] for service in _RESYNC if not services or service in services]
+
+
+async def resync(targets: Sequence[Target], screen: Screen, *, dry_run: bool) -> int:
+    """Brings the kernel into line. 1 if that failed in part, or if a dry run finds something to do."""
+    replies = await _call_all(_RESYNC, targets, dry_run)
+    _show(replies, screen, "would change" if dry_run else "changed")
+    to_do = dry_run and any(not isinstance(reply, Failure) and reply.commands for reply in replies.values())
+    return max(_exit_code(replies), int(to_do))
+
+
+async def teardown(targets: Sequence[Target], screen: Screen, *, dry_run: bool) -> int:
+    """Removes what is ours. 1 if that failed in part."""
+    replies = await _call_all(_TEARDOWN, targets, dry_run)
+    _show(replies, screen, "would remove" if dry_run else "removed")
+    return _exit_code(replies)
+
+
+async def _call_all(calls: Mapping[Service, Call], targets: Sequence[Target], dry_run: bool) -> dict[Service, Reply]:
+    """One after the other, and the second also if the first fails."""
+    replies: dict[Service, Reply] = {}
+    for target in targets:
+        try:
+            replies[target.service] = await ask(target, partial(calls[target.service], dry_run), LONG_SECONDS)
+        except Failure as failure:
+            replies[target.service] = failure
+    return replies
+
+
+def _show(replies: Mapping[Service, Reply], screen: Screen, verb: str) -> None:
+    if screen.json:
+        screen.show_json({service: _document(reply) for service, reply in replies.items()})
+    for service, reply in replies.items():
+        if isinstance(reply, Failure):
+            screen.warn(f"{service}: {reply}")
+        elif not screen.json:
+            screen.show(plan_text(service, reply, verb))
+
+
+def _document(reply: Reply) -> Any:
+    return {"error": str(reply)} if isinstance(reply, Failure) else to_json(reply)
+
+
+def _exit_code(replies: Mapping[Service, Reply]) -> int:
+    codes = {
+        reply.exit_code if isinstance(reply, Failure) else int(bool(errors_of(reply))) for reply in replies.values()
+    }
+    return codes.pop() if len(codes) == 1 else 1

@@ -1,0 +1,207 @@
+"""The command line: its commands and what they take. What they do is imported when they run, so help is quick."""
+
+import asyncio
+import functools
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec
+
+import click
+
+from services.ctl.options import DEFAULT_SOCKET_DIR, Shared, shared_options
+
+if TYPE_CHECKING:
+    from services.ctl.screen import Screen
+    from services.ctl.show import Targets
+
+P = ParamSpec("P")
+
+_EPILOG: Final = """\b
+Exit codes:
+  0  all is well
+  1  a service answered, and something is not as it should be
+  2  nobody could be asked (or wrong usage)
+
+\b
+Options may stand before or behind the command. From the environment:
+FLANNELETTE_SOCKET_DIR, FLANNELETTE_LEASE, FLANNELETTE_DATAPLANE,
+FLANNELETTE_MASQ. Addresses are unix:PATH, a path, or HOST:PORT."""
+
+
+def _print_version(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        from services.runtime.version import version as installed
+
+        click.echo(f"flannelette {installed()}")
+        context.exit()
+
+
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80},
+    epilog=_EPILOG,
+    no_args_is_help=True,
+)
+@shared_options(environment=True)
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Say which."
+)
+@click.pass_context
+def cli(context: click.Context, /, **values: Any) -> None:
+    """Looks into the overlay network of this node, and repairs or removes it."""
+    context.obj = Shared(**values)
+
+
+def _command(function: Callable[Concatenate["Targets", "Screen", P], int]) -> click.Command:
+    """Makes a command of a function, which gets the addresses and the screen before its own parameters."""
+
+    @cli.command()
+    @shared_options(environment=False)
+    @click.pass_obj
+    @functools.wraps(function)
+    def invoke(outer: Shared, /, *args: Any, **values: Any) -> None:
+        from services.ctl.connect import Failure
+        from services.ctl.screen import screen
+        from services.ctl.targets import targets
+
+        inner = Shared(**{name: values.pop(name) for name in Shared.__slots__})
+        shared = outer.overridden_by(inner)
+        try:
+            code = function(
+                targets(
+                    shared.socket_dir or DEFAULT_SOCKET_DIR,
+                    {"lease": shared.lease, "dataplane": shared.dataplane, "masq": shared.masq},
+                ),
+                screen(shared.output or "table"),
+                *args,
+                **values,
+            )
+        except Failure as failure:
+            click.echo(f"flannelette: {failure}", err=True)
+            code = failure.exit_code
+        sys.exit(code)
+
+    return invoke
+
+
+@_command
+def status(targets: "Targets", screen: "Screen") -> int:
+    """How this node is: the lease service, the dataplane, masq.
+
+    Exits with 1 if one of them is not ready or away, and with 2 if none
+    answers. A lease service that has no socket here is taken for a central one
+    as long as the dataplane is connected to it.
+    """
+    from services.ctl.show import status as show
+
+    return asyncio.run(show(targets, screen))
+
+
+@_command
+def leases(targets: "Targets", screen: "Screen") -> int:
+    """Which node holds which subnet.
+
+    Exits with 1 if the table may be out of date.
+    """
+    from services.ctl.show import leases as show
+
+    return asyncio.run(show(targets, screen))
+
+
+@_command
+@click.argument("name", required=False, default="")
+def peers(targets: "Targets", screen: "Screen", name: str) -> int:
+    """The other nodes, and whether the kernel reaches them.
+
+    NAME (a node or a lease) shows one peer with its routes, neighbours and
+    forwarding entries. Exits with 1 if something is missing.
+    """
+    from services.ctl.show import peers as show
+
+    return asyncio.run(show(targets, screen, name))
+
+
+@_command
+def rules(targets: "Targets", screen: "Screen") -> int:
+    """The firewall rules, and why each exists.
+
+    Exits with 1 if one is missing.
+    """
+    from services.ctl.show import rules as show
+
+    return asyncio.run(show(targets, screen))
+
+
+@_command
+def watch(targets: "Targets", screen: "Screen") -> int:
+    """Leases as they come (+), change (~) and go (-), until Ctrl-C.
+
+    Survives restarts of the lease service. With -o json one line per step.
+    """
+    from services.ctl.watch import watch as follow
+
+    with suppress(KeyboardInterrupt):
+        asyncio.run(follow(targets["lease"], screen))
+    return 0
+
+
+_services = click.argument(
+    "services", nargs=-1, type=click.Choice(["dataplane", "masq"]), metavar="[dataplane|masq]..."
+)
+
+
+@_command
+@_services
+@click.option("--dry-run", is_flag=True, help="Change nothing, print what would be done; exit with 1 if anything.")
+def resync(targets: "Targets", screen: "Screen", services: tuple[str, ...], dry_run: bool) -> int:
+    """Compares the kernel with the leases and brings it into line.
+
+    Prints the ip, bridge and iptables commands that do the same.
+    """
+    from services.ctl.change import chosen
+    from services.ctl.change import resync as change
+
+    return asyncio.run(change(chosen(targets, services), screen, dry_run=dry_run))
+
+
+@_command
+@_services
+@click.option("--dry-run", is_flag=True, help="Remove nothing, print what would be removed.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def teardown(targets: "Targets", screen: "Screen", services: tuple[str, ...], dry_run: bool, yes: bool) -> int:
+    """Removes the overlay from the kernel of this node.
+
+    Its pods then reach no pod of another node. The services stay, paused until
+    `flannelette resync` or a restart.
+    """
+    from services.ctl.change import chosen
+    from services.ctl.change import teardown as change
+
+    wanted = chosen(targets, services)
+    if not dry_run and not yes:
+        if screen.json or not sys.stdin.isatty():
+            raise click.UsageError("nobody can be asked here: give --yes, or --dry-run to see what would be removed")
+        code = asyncio.run(change(wanted, screen, dry_run=True))
+        if code:
+            return code
+        click.confirm("Remove all of this? Pods of this node lose their peers.", abort=True, err=True)
+    return asyncio.run(change(wanted, screen, dry_run=dry_run))
+
+
+@cli.command()
+def version() -> None:
+    """The version of this program."""
+    from services.runtime.version import version as installed
+
+    click.echo(f"flannelette {installed()}")
+
+
+def main() -> None:
+    """Runs the command line; never returns."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its errors are told in our words
+    cli(prog_name="flannelette")
+
+
+if __name__ == "__main__":
+    main()

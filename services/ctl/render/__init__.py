@@ -1,0 +1,1 @@
+"""Pure functions from the services' answers to what is printed."""

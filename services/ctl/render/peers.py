@@ -1,0 +1,73 @@
+"""Peers of a node, and the kernel objects that carry each."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from flannelette.dataplane.v1 import dataplane_pb2 as pb
+from rich.text import Text
+
+from services.ctl.render.layout import Width, fold, labelled, lines, table
+from services.ctl.render.leases import by_address
+from services.ctl.words import count, phrase
+
+STYLES: Final = {
+    "programmed": "green",
+    "pending": "yellow",
+    "failed": "red",
+    "shadowed": "red",
+    "ignored": "dim",
+}
+_WELL: Final = (pb.PEER_STATE_PROGRAMMED, pb.PEER_STATE_IGNORED)
+
+
+def peers_text(peers: Sequence[pb.Peer], width: Width) -> Text:
+    """All peers, by address."""
+    rows = [
+        (
+            tuple(peer.subnets) or (peer.name,),
+            (peer.node,),
+            tuple(peer.public_addresses),
+            (_state(peer),),
+            (f"{sum(o.programmed for o in peer.objects)}/{len(peer.objects)}",),
+            (peer.reason,),
+        )
+        for peer in sorted(peers, key=lambda peer: by_address(peer.subnets))
+    ]
+    listed = table(("SUBNET", "NODE", "ADDRESS", "STATE", "OBJECTS", "REASON"), rows, width)
+    if width is None:
+        return listed
+    states = [_state(peer).plain for peer in peers]
+    summary = phrase(*(f"{states.count(state)} {state}" for state in STYLES if state in states))
+    summary = f"{count(len(rows), 'peer')}: {summary}" if rows else "no peers: this node holds the only lease"
+    return lines([listed, "", Text(summary, style="dim")] if rows else [summary])
+
+
+def peer_text(peer: pb.Peer, width: Width) -> Text:
+    """One peer with its kernel objects, in iproute2 notation."""
+    title = Text.assemble((peer.node or peer.name, "bold"), "  ", _state(peer))
+    out = [
+        fold(title, width),
+        labelled("lease", peer.name, width),
+        labelled("subnet", ", ".join(peer.subnets) or "-", width),
+        labelled("address", ", ".join(peer.public_addresses) or "-", width),
+    ]
+    if peer.reason:
+        out.append(labelled("reason", Text(peer.reason, style="red"), width))
+    out += [
+        labelled("in kernel", thing.text, width)
+        if thing.programmed
+        else labelled("missing", Text(thing.text, style="yellow"), width)
+        for thing in peer.objects
+    ]
+    return lines(out)
+
+
+def all_well(peers: Sequence[pb.Peer]) -> bool:
+    """Every peer is in the kernel, but for those that are not for this node."""
+    return all(peer.state in _WELL for peer in peers)
+
+
+def _state(peer: pb.Peer) -> Text:
+    name = pb.PeerState.Name(peer.state) if peer.state in pb.PeerState.values() else "PEER_STATE_UNSPECIFIED"
+    word = name.removeprefix("PEER_STATE_").lower().replace("unspecified", "unknown")
+    return Text(word, style=STYLES.get(word, ""))

@@ -1,0 +1,34 @@
+"""What was, or would be, done to the kernel."""
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from flannelette.dataplane.v1 import dataplane_pb2
+from flannelette.masq.v1 import masq_pb2
+from rich.text import Text
+
+from services.ctl.render.layout import lines
+from services.ctl.words import count
+
+Done: TypeAlias = (
+    dataplane_pb2.ResyncKernelResponse
+    | dataplane_pb2.TeardownKernelResponse
+    | masq_pb2.ResyncRulesResponse
+    | masq_pb2.TeardownRulesResponse
+)
+
+
+def plan_text(service: str, done: Done, verb: str) -> Text:
+    """The commands, one a line and never folded, so that they can be copied; everything else is a comment."""
+    what = "object" if service == "dataplane" else "rule"
+    number = count(len(done.commands), what) if done.commands else "nothing"
+    out = [Text(f"# {service} {verb} {number}", style="dim"), *map(Text, done.commands)]
+    out += [Text(f"# failed: {error}", style="red") for error in errors_of(done)]
+    return lines(out)
+
+
+def errors_of(done: Done) -> Sequence[str]:
+    """What could not be done, one sentence each."""
+    if isinstance(done, dataplane_pb2.ResyncKernelResponse | dataplane_pb2.TeardownKernelResponse):
+        return done.errors
+    return ()

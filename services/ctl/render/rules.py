@@ -1,0 +1,65 @@
+"""Firewall rules, in the notation of the firewall's own tool."""
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from flannelette.masq.v1 import masq_pb2 as pb
+from rich.text import Text
+
+from services.ctl.render.layout import Width, fold, lines, table
+from services.ctl.words import count
+
+
+def rules_text(rules: Sequence[pb.Rule], width: Width) -> Text:
+    """All rules in their order: on a terminal by chain with the reason of each below it, else one line each."""
+    if width is None:
+        return _piped(rules)
+    if not rules:
+        return fold("masq keeps no rules yet; `flannelette status` says why", width)
+    out: list[Text] = []
+    for (family, name, chain), group in groupby(rules, key=lambda rule: (rule.family, rule.table, rule.chain)):
+        out += [Text(f"{family} {name} {chain}", style="bold")]
+        for rule in group:
+            out += _rule(rule, width)
+        out.append(Text())
+    present = sum(rule.present for rule in rules)
+    out.append(Text(f"{present} of {count(len(rules), 'rule')} present", style="dim" if all_well(rules) else "red"))
+    return lines(out)
+
+
+def all_well(rules: Sequence[pb.Rule]) -> bool:
+    """Every rule is at its place."""
+    return all(rule.present for rule in rules)
+
+
+def _rule(rule: pb.Rule, width: Width) -> list[Text]:
+    state = Text(_state(rule), style="green" if rule.present else "red")
+    head = Text("  ").append_text(state).append("  ")
+    indent = head.cell_len
+    below = [rule.reason] if rule.reason else []
+    if rule.packets:
+        below.append(f"{count(rule.packets, 'packet')}, {count(rule.bytes, 'byte')}")
+    return [
+        fold(head + Text(rule.text), width, indent + 2),
+        *(fold(Text(" " * indent + text, style="dim"), width, indent) for text in below),
+    ]
+
+
+def _piped(rules: Sequence[pb.Rule]) -> Text:
+    rows = [
+        (
+            (_state(rule),),
+            (rule.family,),
+            (rule.table,),
+            (str(rule.packets),),
+            (str(rule.bytes),),
+            (rule.text,),
+            (rule.reason,),
+        )
+        for rule in rules
+    ]
+    return table(("STATE", "FAMILY", "TABLE", "PACKETS", "BYTES", "RULE", "REASON"), rows, None)
+
+
+def _state(rule: pb.Rule) -> str:
+    return "present" if rule.present else "missing"

@@ -1,0 +1,140 @@
+"""The status of a node: its three services, one below the other."""
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Final, TypeAlias
+
+from flannelette.dataplane.v1 import dataplane_pb2
+from flannelette.lease.v1 import lease_pb2
+from flannelette.masq.v1 import masq_pb2
+from google.protobuf.timestamp_pb2 import Timestamp
+from rich.text import Text
+
+from services.ctl.render.layout import Width, fold, labelled, lines
+from services.ctl.render.leases import network_words, store_words
+from services.ctl.standing import Answer, Standing, State, Verdict
+from services.ctl.words import ago, count, mtu, phrase, until
+
+Fact: TypeAlias = tuple[str, str]
+"""A label and what there is to say; it is not shown where that is empty."""
+
+_STYLES: Final = {State.READY: "green", State.NOT_READY: "red", State.AWAY: "red", State.ELSEWHERE: "dim"}
+
+
+def status_text(verdict: Verdict, now: datetime, width: Width) -> Text:
+    """The verdict in one line, then each service: how it is, what is wrong, and what it says of itself."""
+    out: list[str | Text] = [_headline(verdict)]
+    for standing in verdict.standings.values():
+        answer = verdict.answers.of(standing.target.service)
+        out += ["", *_service(standing, answer, now, width)]
+    return lines(out)
+
+
+def _headline(verdict: Verdict) -> Text:
+    name = verdict.node or "this host"
+    if not verdict.answered:
+        return Text(f"{name}: no service answers", style="bold red")
+    if verdict.healthy:
+        return Text(f"{name} is healthy", style="bold green")
+    return Text(f"{name} is not healthy", style="bold red")
+
+
+def _service(standing: Standing, answer: Answer, now: datetime, width: Width) -> Iterator[Text]:
+    style = _STYLES[standing.state]
+    name = Text(f"{standing.target.service:<12} ", style="bold")
+    yield fold(name + Text(standing.state.value, style=style), width)
+    for remark in standing.remarks:
+        calm = standing.state is State.ELSEWHERE
+        yield fold(Text(f"  {'-' if calm else '!'} {remark}", style="dim" if calm else "yellow"), width, 4)
+    for label, text in facts(answer, now):
+        if text:
+            yield labelled(label, text, width)
+
+
+def facts(answer: Answer, now: datetime) -> Iterator[Fact]:
+    """What a service says of itself."""
+    if isinstance(answer, lease_pb2.GetStatusResponse):
+        return _lease(answer, now)
+    if isinstance(answer, dataplane_pb2.GetStatusResponse):
+        return _dataplane(answer.status, now)
+    if isinstance(answer, masq_pb2.GetStatusResponse):
+        return _masq(answer.status, now)
+    return iter(())
+
+
+def _lease(status: lease_pb2.GetStatusResponse, now: datetime) -> Iterator[Fact]:
+    yield "serves", f"node {status.node}" if status.node else "every node (central)"
+    yield "store", store_words(status.store)
+    yield "network", network_words(status.network) or "not known yet"
+    yield "network", f"not in force: {status.network_error}" if status.network_error else ""
+    yield from (("warning", warning) for warning in status.network.warnings)
+    yield "leases", phrase(str(status.leases), f"streamed to {count(status.watchers, 'watcher')}")
+    yield "refused", f"{count(status.quarantined, 'key')} of the store" if status.quarantined else ""
+    yield "running", _running(status.start_time, status.version, now)
+
+
+def _dataplane(status: dataplane_pb2.Status, now: datetime) -> Iterator[Fact]:
+    yield "lease", _own_lease(status.lease, now) if status.HasField("lease") else "none yet"
+    yield "backend", phrase(status.backend, f"pods have {mtu(status.mtu)}" if status.mtu else "")
+    yield "underlay", _underlay(status.underlay)
+    device = status.device
+    yield "device", " ".join(part for part in (device.name, device.mac, mtu(device.mtu)) if part)
+    yield "peers", _peers(status.peers)
+    if status.HasField("last_resync_time"):
+        changes = count(status.last_resync_changes, "change")
+        yield "kernel", f"compared {ago(status.last_resync_time, now)}, {changes}; {_repairs(status.repairs)}"
+    yield from (("unclaimed", route) for route in status.unclaimed)
+    yield "running", _running(status.start_time, status.version, now)
+
+
+def _masq(status: masq_pb2.Status, now: datetime) -> Iterator[Fact]:
+    yield "firewall", status.firewall + (f" ({status.firewall_reason})" if status.firewall_reason else "")
+    kept = phrase("masquerade" if status.masquerade else "", "forward" if status.forward else "")
+    yield "keeps", f"{kept} rules" if kept else "no rules (--ip-masq and --iptables-forward-rules are off)"
+    yield "network", ", ".join(status.networks)
+    yield "subnet", ", ".join(status.subnets)
+    yield "rules", f"{status.rules_present} of {status.rules} present"
+    if status.HasField("last_check_time"):
+        yield "checked", f"{ago(status.last_check_time, now)}; {_repairs(status.repairs)}"
+    for finding in status.findings:
+        yield "in the way", finding.problem + (f"; cure: {finding.cure}" if finding.cure else "")
+    yield "running", _running(status.start_time, status.version, now)
+
+
+def _own_lease(lease: dataplane_pb2.OwnLease, now: datetime) -> str:
+    return phrase(
+        *lease.subnets,
+        f"renews in {until(lease.renew_time, now)}" if lease.HasField("renew_time") else "",
+        f"expires in {until(lease.expire_time, now)}" if lease.HasField("expire_time") else "",
+    )
+
+
+def _underlay(underlay: dataplane_pb2.Underlay) -> str:
+    addresses, public = ", ".join(underlay.addresses), ", ".join(underlay.public_addresses)
+    parts = [underlay.interface, addresses, f"known as {public}" if public not in ("", addresses) else ""]
+    parts += [mtu(underlay.mtu), f"({underlay.reason})" if underlay.reason else ""]
+    return " ".join(part for part in parts if part)
+
+
+def _peers(peers: dataplane_pb2.PeerCounts) -> str:
+    if not peers.total:
+        return "none"
+    others = {
+        "pending": peers.pending,
+        "failed": peers.failed,
+        "shadowed": peers.shadowed,
+        "ignored": peers.ignored,
+    }
+    return phrase(
+        f"{peers.programmed} of {peers.total} programmed",
+        *(f"{number} {word}" for word, number in others.items() if number),
+    )
+
+
+def _repairs(number: int) -> str:
+    return f"{count(number, 'repair')} since it started" if number else "no repairs since it started"
+
+
+def _running(start: Timestamp, version: str, now: datetime) -> str:
+    since = f"for {ago(start, now).removesuffix(' ago')}" if start.seconds else ""
+    return phrase(since, f"version {version}" if version else "")

@@ -1,0 +1,55 @@
+"""The terminal, or whatever stands in for it."""
+
+import json
+import sys
+from dataclasses import dataclass
+from typing import Any, Final
+
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import Message
+from rich.console import Console
+from rich.text import Text
+
+from services.ctl.render.layout import Width
+
+# Names and reasons come from other nodes. What could steer a terminal is shown as a box; the length is kept.
+_HARMLESS: Final = {code: "\N{REPLACEMENT CHARACTER}" for code in (*range(32), *range(127, 160)) if code != ord("\n")}
+
+
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """Where a command prints. Colours only on a terminal, and not with NO_COLOR; nothing is ever cut."""
+
+    json: bool
+    console: Console
+
+    @property
+    def width(self) -> Width:
+        """Columns of the terminal; None if this is a pipe or a file."""
+        return self.console.width if self.console.is_terminal else None
+
+    def show(self, text: Text) -> None:
+        """Prints the text."""
+        text = text.copy()
+        text.plain = text.plain.translate(_HARMLESS)
+        self.console.print(text, soft_wrap=True)
+        self.console.file.flush()
+
+    def show_json(self, document: Any, *, one_line: bool = False) -> None:
+        """Prints one document, indented unless it shall be one line."""
+        text = json.dumps(document, ensure_ascii=False, indent=None if one_line else 2)
+        print(text, file=self.console.file, flush=True)
+
+    def warn(self, sentence: str) -> None:
+        """Says something on standard error, where it is in nobody's way."""
+        print(f"flannelette: {sentence.translate(_HARMLESS)}", file=sys.stderr, flush=True)
+
+
+def screen(output: str) -> Screen:
+    """Standard output, for `-o table` or `-o json`."""
+    return Screen(output == "json", Console(highlight=False, emoji=False, markup=False))
+
+
+def to_json(message: Message) -> Any:
+    """protobuf's canonical JSON, as grpcurl prints it: lowerCamelCase, without fields at their default."""
+    return MessageToDict(message)

@@ -1,0 +1,123 @@
+"""The commands that only look: status, leases, peers, rules. Each returns the exit code."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final, TypeAlias, TypeVar
+
+import grpc.aio
+from flannelette.dataplane.v1 import dataplane_pb2
+from flannelette.dataplane.v1.dataplane_pb2_grpc import DataplaneServiceStub
+from flannelette.lease.v1 import lease_pb2
+from flannelette.lease.v1.lease_pb2_grpc import LeaseServiceStub
+from flannelette.masq.v1 import masq_pb2
+from flannelette.masq.v1.masq_pb2_grpc import MasqServiceStub
+
+from services.ctl.connect import Failure, ask
+from services.ctl.render import leases as leases_render
+from services.ctl.render import peers as peers_render
+from services.ctl.render import rules as rules_render
+from services.ctl.render.layout import lines
+from services.ctl.render.status import status_text
+from services.ctl.screen import Screen, to_json
+from services.ctl.standing import Answers, Verdict, judge
+from services.ctl.targets import Service, Target
+
+M = TypeVar("M")
+Targets: TypeAlias = Mapping[Service, Target]
+
+_LIST_SECONDS: Final = 15.0
+
+
+async def status(targets: Targets, screen: Screen) -> int:
+    """How the node is; all three are asked at once."""
+    lease, dataplane, masq = await asyncio.gather(
+        _try(targets["lease"], lambda c: LeaseServiceStub(c).GetStatus(lease_pb2.GetStatusRequest())),
+        _try(targets["dataplane"], lambda c: DataplaneServiceStub(c).GetStatus(dataplane_pb2.GetStatusRequest())),
+        _try(targets["masq"], lambda c: MasqServiceStub(c).GetStatus(masq_pb2.GetStatusRequest())),
+    )
+    verdict = judge(Answers(lease, dataplane, masq), targets)
+    if screen.json:
+        screen.show_json(status_document(verdict))
+    else:
+        screen.show(status_text(verdict, datetime.now(UTC), screen.width))
+    return verdict.exit_code
+
+
+async def leases(targets: Targets, screen: Screen) -> int:
+    """The lease table. 1 if it may be out of date, or the stored configuration is not in force."""
+    response = await ask_lease_service(
+        targets["lease"], lambda c: LeaseServiceStub(c).ListLeases(lease_pb2.ListLeasesRequest())
+    )
+    if screen.json:
+        screen.show_json(to_json(response))
+    else:
+        screen.show(leases_render.leases_text(response, datetime.now(UTC), screen.width))
+    remarks = leases_render.lease_remarks(response)
+    for remark in remarks:
+        screen.warn(remark)
+    return 1 if remarks else 0
+
+
+async def peers(targets: Targets, screen: Screen, name: str) -> int:
+    """The peers, or those of one name with their kernel objects. 1 if one is not in the kernel as it should be."""
+    request = dataplane_pb2.ListPeersRequest(name=name)
+    response = await ask(targets["dataplane"], lambda c: DataplaneServiceStub(c).ListPeers(request), _LIST_SECONDS)
+    if screen.json:
+        screen.show_json(to_json(response))
+    elif name:
+        screen.show(lines(peers_render.peer_text(peer, screen.width) for peer in response.peers))
+    else:
+        screen.show(peers_render.peers_text(response.peers, screen.width))
+    return 0 if peers_render.all_well(response.peers) else 1
+
+
+async def rules(targets: Targets, screen: Screen) -> int:
+    """The firewall rules. 1 if one is missing, or there are none yet."""
+    response = await ask(
+        targets["masq"], lambda c: MasqServiceStub(c).ListRules(masq_pb2.ListRulesRequest()), _LIST_SECONDS
+    )
+    if screen.json:
+        screen.show_json(to_json(response))
+    else:
+        screen.show(rules_render.rules_text(response.rules, screen.width))
+    return 0 if rules_render.all_well(response.rules) else 1
+
+
+async def ask_lease_service(target: Target, call: Callable[[grpc.aio.Channel], Awaitable[M]]) -> M:
+    """As `ask`; where it has no socket, says how to name a central one."""
+    try:
+        return await ask(target, call, _LIST_SECONDS)
+    except Failure as failure:
+        raise with_hint(target, failure) from None
+
+
+def with_hint(target: Target, failure: Failure) -> Failure:
+    """The failure of a call to the lease service, which may well be elsewhere."""
+    if not failure.missing or target.named:
+        return failure
+    return Failure(
+        f"{failure}. If the lease service is central, name it: --lease unix:/PATH/lease.sock", missing=True
+    )
+
+
+def status_document(verdict: Verdict) -> dict[str, Any]:
+    """The status for programs: the verdict, and what each service answered."""
+    document: dict[str, Any] = {"healthy": verdict.healthy, "node": verdict.node}
+    for service, standing in verdict.standings.items():
+        answer = verdict.answers.of(service)
+        document[service] = {
+            "state": standing.state.name,
+            "address": standing.target.address,
+            "remarks": list(standing.remarks),
+        }
+        if not isinstance(answer, Failure):
+            document[service]["response"] = to_json(answer)
+    return document
+
+
+async def _try(target: Target, call: Callable[[grpc.aio.Channel], Awaitable[M]]) -> M | Failure:
+    try:
+        return await ask(target, call)
+    except Failure as failure:
+        return failure

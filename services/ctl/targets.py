@@ -1,0 +1,60 @@
+"""Where the services of a node listen."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal, TypeAlias
+
+from services.runtime.options import socket_address
+
+Service: TypeAlias = Literal["lease", "dataplane", "masq"]
+SERVICES: Final[tuple[Service, ...]] = ("lease", "dataplane", "masq")
+
+_HOST_AND_PORT: Final = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^:/\s\[\]]+):[0-9]{1,5}")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One service, and the address to call it at."""
+
+    service: Service
+    address: str
+    """`unix:PATH` or `HOST:PORT`."""
+    named: bool = False
+    """The user named this address; otherwise it is the service's socket in the socket directory."""
+
+    @property
+    def path(self) -> Path | None:
+        """The unix socket; None over TCP."""
+        return Path(self.address.removeprefix("unix:")) if self.address.startswith("unix:") else None
+
+    @property
+    def program(self) -> str:
+        """The program that should be running."""
+        return f"flannelette-{self.service}"
+
+
+def targets(socket_dir: Path, named: Mapping[Service, str | None]) -> dict[Service, Target]:
+    """All three, in their order: the named addresses, and the sockets in `socket_dir` for the others."""
+    return {
+        service: Target(service, address, named=True)
+        if (address := named.get(service))
+        else Target(service, socket_address(socket_dir, service))
+        for service in SERVICES
+    }
+
+
+def read_address(text: str) -> str:
+    """The address as gRPC wants it; a bare path is a unix socket. Raises ValueError, saying what to write."""
+    if text.startswith("unix:"):
+        path = re.sub(r"^//(?=/)", "", text.removeprefix("unix:"))
+    elif text.startswith(("/", "./", "../", "~")):
+        path = str(Path(text).expanduser())
+    elif _HOST_AND_PORT.fullmatch(text):
+        return text
+    else:
+        path = ""
+    if not path:
+        raise ValueError(f"{text!r} is no address: write unix:PATH, a path with a slash, or HOST:PORT")
+    return f"unix:{path}"

@@ -1,0 +1,50 @@
+"""Times and counts as people say them."""
+
+from datetime import UTC, datetime
+from typing import Final
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+_UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
+
+
+def duration(seconds: float) -> str:
+    """The two largest units, rounded down: `22 h 58 m`, `3 d`, `45 s`. Nothing is below `0 s`."""
+    rest = max(int(seconds), 0)
+    largest = next((i for i, (size, _) in enumerate(_UNITS) if rest >= size), len(_UNITS) - 1)
+    parts: list[str] = []
+    for size, unit in _UNITS[largest : largest + 2]:
+        count, rest = divmod(rest, size)
+        if count or not parts:
+            parts.append(f"{count} {unit}")
+    return " ".join(parts)
+
+
+def until(time: Timestamp, now: datetime) -> str:
+    """How long from now to then: `22 h 58 m`."""
+    return duration((moment(time) - now).total_seconds())
+
+
+def ago(time: Timestamp, now: datetime) -> str:
+    """How long from then to now: `12 s ago`."""
+    return f"{duration((now - moment(time)).total_seconds())} ago"
+
+
+def moment(time: Timestamp) -> datetime:
+    """The time, in UTC."""
+    return time.ToDatetime(tzinfo=UTC)
+
+
+def count(number: int, noun: str) -> str:
+    """`1 lease`, `2 leases`, `10,000 leases`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def mtu(size: int) -> str:
+    """`mtu 1450`; empty if not known."""
+    return f"mtu {size}" if size else ""
+
+
+def phrase(*parts: str) -> str:
+    """The parts that are not empty, with commas."""
+    return ", ".join(part for part in parts if part)
