@@ -3,15 +3,13 @@
 import ctypes
 import os
 import subprocess
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Final
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-_CLONE_NEWNET = 0x4000_0000
+_CLONE_NEWNET: Final = 0x4000_0000
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -48,7 +46,7 @@ class NetworkNamespace:
         return ("ip", "netns", "exec", self.name, *command)
 
     @contextmanager
-    def inside(self) -> "Iterator[None]":
+    def inside(self) -> Iterator[None]:
         """Puts the calling thread into the namespace, and back. Sockets made meanwhile stay in it."""
         with Path("/proc/thread-self/ns/net").open() as here, self.path.open() as there:
             _set_namespace(there.fileno())

@@ -1,4 +1,4 @@
-"""Namespaces of our own: starts this program again where the machine's network cannot be reached.
+"""Namespaces of our own: starts a program again where it cannot reach the machine's network.
 
 Root gets a private network and mount namespace; anybody else a private user
 namespace as well, in which they are root. `/run` is an empty tmpfs there, the
@@ -8,41 +8,41 @@ loopback interface is up, and everything vanishes with the last process.
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import Sequence
+from typing import Final, NoReturn
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-MARK = "FLANNELETTE_PRIVATE"
-"""Set to the caller's user id in the environment of the program started again."""
-
-_OWN_NETWORK = ("unshare", "--net", "--mount")
-_OWN_USER_TOO = ("unshare", "--user", "--map-root-user", "--net", "--mount")
-_PREPARE = "mount -t tmpfs tmpfs /run && ip link set lo up && "
-_CURE = "run it as root, or allow user namespaces (sysctl kernel.apparmor_restrict_unprivileged_userns=0 on Ubuntu)"
+_OWN_NETWORK: Final = ("unshare", "--net", "--mount")
+_OWN_USER_TOO: Final = ("unshare", "--user", "--map-root-user", "--net", "--mount")
+_PREPARE: Final = "mount -t tmpfs tmpfs /run && ip link set lo up && "
+_CURE: Final = (
+    "run it as root, or allow user namespaces (on Ubuntu: sysctl kernel.apparmor_restrict_unprivileged_userns=0)"
+)
 
 
 class NamespacesForbidden(Exception):
     """Neither root's nor a user's namespaces can be made here; the message says why."""
 
 
-def user_id() -> int:
+def is_private(mark: str) -> bool:
+    """Says whether `restart` with this mark started the program."""
+    return mark in os.environ
+
+
+def user_id(mark: str) -> int:
     """The user who started the program, as seen outside of the namespaces."""
-    return int(os.environ.get(MARK) or os.getuid())
+    return int(os.environ.get(mark) or os.getuid())
 
 
-def is_private() -> bool:
-    """Says whether `restart` started the program."""
-    return MARK in os.environ
+def restart(mark: str, argv: Sequence[str]) -> NoReturn:
+    """Replaces this process by `argv` in namespaces of its own. Raises NamespacesForbidden if none can be made.
 
-
-def restart(argv: "Sequence[str]") -> NoReturn:
-    """Replaces this process by `argv` in namespaces of its own. NamespacesForbidden if none can be made."""
+    The mark is an environment variable. Each program has its own, so that one can start another inside.
+    """
     unshare = _what_works()
-    os.environ[MARK] = str(user_id())
+    os.environ[mark] = str(os.getuid())
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execvp(unshare[0], [*unshare, "sh", "-c", _PREPARE + 'exec "$@"', "sh", *argv])  # noqa: S606  (replacing ourselves is the point)
+    os.execvp(unshare[0], [*unshare, "sh", "-c", _PREPARE + 'exec "$@"', "sh", *argv])  # noqa: S606 - replacing ourselves is the point
 
 
 def find_system_tools() -> None:

@@ -18,18 +18,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _NEED_NAMESPACES = tuple(Path(__file__).parent / directory for directory in ("kernel", "e2e"))
+_MARK = "FLANNELETTE_TESTS_PRIVATE"
 _forbidden = pytest.StashKey[str]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if private.is_private():
+    if private.is_private(_MARK):
         private.find_system_tools()
         return
     capture = config.pluginmanager.getplugin("capturemanager")
     if capture is not None:
         capture.suspend_global_capture(in_=True)  # else the new program writes into pytest's capture files
     try:
-        private.restart([sys.executable, *sys.orig_argv[1:]])
+        private.restart(_MARK, [sys.executable, *sys.orig_argv[1:]])
     except private.NamespacesForbidden as error:
         config.stash[_forbidden] = str(error)
         if capture is not None:

@@ -1,0 +1,36 @@
+"""Carries out what `topology` says."""
+
+import asyncio
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from lab.topology import Batch, Host
+
+_FORWARDING: Final = Path("/proc/sys/net/ipv4/ip_forward")
+
+
+class CommandFailed(Exception):
+    """A command that builds the cluster failed; the message has the command and its complaint."""
+
+
+async def carry_out(batches: Iterable[Batch]) -> None:
+    """Runs the commands in order. Raises CommandFailed; the rest is not run then."""
+    for batch in batches:
+        namespace = ("-n", batch.namespace) if batch.namespace else ()
+        await _run(("ip", *namespace, "-batch", "-"), "\n".join(batch.commands))
+
+
+async def make_router(host: Host) -> None:
+    """The host forwards packets, but only those that a rule accepts: docker leaves hosts like that."""
+    with host.namespace.inside():
+        _FORWARDING.write_text("1")
+    await _run(host.namespace.command("iptables-legacy", "--policy", "FORWARD", "DROP"), "")
+
+
+async def _run(command: tuple[str, ...], text: str) -> None:
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe)
+    _, complaint = await process.communicate(text.encode())
+    if process.returncode:
+        raise CommandFailed(f"{' '.join(command)}: {complaint.decode().strip()}")

@@ -1,0 +1,149 @@
+"""The running cluster: its namespaces, its supervised processes, its pods."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Interface
+from pathlib import Path
+from typing import Final, Never
+
+from lab import look, programs, topology
+from lab.build import carry_out, make_router
+from lab.etcd import put
+from lab.options import Options
+from lab.programs import Program
+from lab.supervise import Supervised
+from lab.topology import NETWORK, Host
+
+READY_SECONDS: Final = 60.0
+_CONFIG_KEY: Final = "/coreos.com/network/config"
+_HOPELESS: Final = 3
+"""A service that has died so often before it was ready ever will not be."""
+
+
+class LabFailed(Exception):
+    """The cluster does not come up, or a service does not come back; the message shows why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """A pod and where it stands."""
+
+    host: Host
+    address: IPv4Address
+
+
+class Cluster:
+    """Grows step by step; `group` owns its processes."""
+
+    def __init__(
+        self, options: Options, directory: Path, group: asyncio.TaskGroup, died: Callable[[Supervised, int], None]
+    ) -> None:
+        self.options = options
+        self.directory = directory
+        self.hosts = tuple(Host(number) for number in range(1, options.nodes + 1))
+        self.services: list[Supervised] = []
+        self.is_up = False
+        self._group = group
+        self._tasks: list[asyncio.Task[Never]] = []
+        self._report_death = died
+
+    async def stop(self) -> None:
+        """Stops every process. The kernel drops the namespaces with the last one in them."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def build(self) -> None:
+        """Makes namespaces and wires."""
+        await carry_out(topology.underlay(self.hosts))
+        for host in self.hosts:
+            await make_router(host)
+
+    async def configure(self) -> None:
+        """Writes the network configuration into the store, which is an etcd of its own if so chosen."""
+        text = json.dumps({"Network": str(NETWORK), "Backend": {"Type": self.options.backend}})
+        if self.options.store == "embedded":
+            programs.config(self.directory).write_text(text + "\n")
+        else:
+            etcd = self._start(programs.etcd(self.directory))
+            async with self._patience(etcd):
+                await put(topology.OUTSIDE, programs.ETCD_ENDPOINT, _CONFIG_KEY, text)
+
+    async def start_leases(self) -> None:
+        """Starts the lease service or services; returns when they are ready."""
+        await self._start_all(programs.lease_services(self.options, self.hosts, self.directory))
+
+    async def start_hosts(self) -> None:
+        """Starts dataplanes and masqs; returns when each has programmed every peer and its rules."""
+        await self._start_all(p for h in self.hosts for p in programs.host_services(self.options, h, self.directory))
+        self.is_up = True
+
+    async def start_pods(self) -> list[Pod]:
+        """Makes a pod on each host, from its subnet.env as a CNI plugin would."""
+        pods = []
+        for host in self.hosts:
+            gateway, mtu = _read_subnet_file(programs.subnet_file(host, self.directory))
+            await carry_out(topology.pod(host, gateway, mtu))
+            pods.append(Pod(host, topology.pod_address(gateway)))
+        return pods
+
+    async def all_ready(self) -> None:
+        """Returns when every service is ready and every dataplane has programmed every peer."""
+        async with asyncio.TaskGroup() as group:
+            for service in self.services:
+                group.create_task(self.ready(service))
+
+    def named(self, name: str) -> Iterator[Supervised]:
+        """The services of this name, one a host (or one alone), in order."""
+        return (service for service in self.services if service.program.name == name)
+
+    async def _start_all(self, wanted: Iterable[Program]) -> None:
+        started = [self._start(program) for program in wanted]
+        async with asyncio.TaskGroup() as group:
+            for service in started:
+                group.create_task(self.ready(service))
+
+    def _start(self, program: Program) -> Supervised:
+        service = Supervised(program, self._died)
+        if program.name != "etcd":
+            self.services.append(service)
+        self._tasks.append(self._group.create_task(service.run(), name=program.title))
+        return service
+
+    async def ready(self, service: Supervised) -> None:
+        """Returns when it is ready, a dataplane with every peer programmed. Raises LabFailed after a minute."""
+        program = service.program
+        async with self._patience(service):
+            if program.name == "dataplane":
+                await look.until_programmed(program.address, len(self.hosts) - 1)
+            await look.until_serving(program.address)
+
+    def _died(self, service: Supervised, code: int) -> None:
+        if not self.is_up and service.restarts >= _HOPELESS:
+            raise LabFailed(_with_tail(service, f"the {service.program.title} keeps dying (exit code {code})"))
+        self._report_death(service, code)
+
+    @asynccontextmanager
+    async def _patience(self, service: Supervised) -> AsyncIterator[None]:
+        """Turns a wait without end into LabFailed, with what the service says about itself."""
+        try:
+            async with asyncio.timeout(READY_SECONDS):
+                yield
+        except TimeoutError:
+            program = service.program
+            reasons = "; ".join(await look.reasons(program.name, program.address))
+            problem = f"the {program.title} is not ready after {READY_SECONDS:.0f} s: {reasons}"
+            raise LabFailed(_with_tail(service, problem)) from None
+
+
+def _with_tail(service: Supervised, problem: str) -> str:
+    return f"{problem}\n\nThe end of {service.program.log}:\n{service.tail()}"
+
+
+def _read_subnet_file(path: Path) -> tuple[IPv4Interface, int]:
+    """The gateway's address and the MTU, as the flannel CNI plugin reads them."""
+    variables = dict(line.split("=", 1) for line in path.read_text().splitlines())
+    return IPv4Interface(variables["FLANNEL_SUBNET"]), int(variables["FLANNEL_MTU"])

@@ -1,0 +1,43 @@
+"""ICMP echo messages (RFC 792), to bytes and back."""
+
+import struct
+from dataclasses import dataclass
+from ipaddress import IPv4Address
+from typing import Final
+
+REPLY: Final = 0
+REQUEST: Final = 8
+_HEADER: Final = struct.Struct("!BBHHH")
+_TOKEN: Final = struct.Struct("!Q")
+
+
+@dataclass(frozen=True, slots=True)
+class Echo:
+    """An echo request or reply. The token is ours; a masquerading host may change the identifier."""
+
+    kind: int
+    identifier: int
+    sequence: int
+    token: int
+
+    def encode(self) -> bytes:
+        """The message with its checksum."""
+        body = _TOKEN.pack(self.token)
+        empty = _HEADER.pack(self.kind, 0, 0, self.identifier, self.sequence) + body
+        return _HEADER.pack(self.kind, 0, _checksum(empty), self.identifier, self.sequence) + body
+
+
+def decode(packet: bytes) -> tuple[IPv4Address, Echo] | None:
+    """The source and the message in an IPv4 packet; None if it is not one of ours."""
+    start = (packet[0] & 0x0F) * 4
+    if len(packet) != start + _HEADER.size + _TOKEN.size:
+        return None
+    kind, _code, _sum, identifier, sequence = _HEADER.unpack_from(packet, start)
+    (token,) = _TOKEN.unpack_from(packet, start + _HEADER.size)
+    return IPv4Address(packet[12:16]), Echo(kind, identifier, sequence, token)
+
+
+def _checksum(data: bytes) -> int:
+    total: int = sum(struct.unpack(f"!{len(data) // 2}H", data))
+    total = (total & 0xFFFF) + (total >> 16)
+    return ~(total + (total >> 16)) & 0xFFFF

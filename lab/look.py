@@ -1,0 +1,76 @@
+"""What the services say about themselves, over gRPC."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+import grpc.aio
+from flannelette.dataplane.v1 import dataplane_pb2, dataplane_pb2_grpc
+from flannelette.masq.v1 import masq_pb2, masq_pb2_grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+_RETRY = (
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 1000),  # also the time a connection may take
+    ("grpc.max_reconnect_backoff_ms", 100),
+    ("grpc.use_local_subchannel_pool", 1),  # else the back-off of an older channel to the same socket is inherited
+)
+
+
+async def until_serving(address: str) -> None:
+    """Returns when the service there is ready, also if there is none yet."""
+    async with _channel(address) as channel:
+        while True:
+            with suppress(grpc.aio.AioRpcError):
+                watch = health_pb2_grpc.HealthStub(channel).Watch(
+                    health_pb2.HealthCheckRequest(), wait_for_ready=True
+                )
+                async for response in watch:
+                    if response.status == health_pb2.HealthCheckResponse.SERVING:
+                        return
+            await asyncio.sleep(0.02)  # it ended in the middle; its successor is on its way
+
+
+async def until_programmed(address: str, peers: int) -> dataplane_pb2.Status:
+    """Returns the status of the dataplane there as soon as it is ready and has programmed that many peers."""
+    async with _channel(address) as channel:
+        while True:
+            with suppress(grpc.aio.AioRpcError):
+                stub = dataplane_pb2_grpc.DataplaneServiceStub(channel)
+                async for response in stub.WatchStatus(dataplane_pb2.WatchStatusRequest(), wait_for_ready=True):
+                    if response.status.ready and response.status.peers.programmed == peers:
+                        return response.status
+            await asyncio.sleep(0.02)  # as above
+
+
+async def dataplane(address: str) -> dataplane_pb2.Status:
+    """What the dataplane there says now."""
+    async with _channel(address) as channel:
+        stub = dataplane_pb2_grpc.DataplaneServiceStub(channel)
+        return (await stub.GetStatus(dataplane_pb2.GetStatusRequest(), timeout=5)).status
+
+
+async def masq(address: str) -> masq_pb2.Status:
+    """What masq there says now."""
+    async with _channel(address) as channel:
+        stub = masq_pb2_grpc.MasqServiceStub(channel)
+        return (await stub.GetStatus(masq_pb2.GetStatusRequest(), timeout=5)).status
+
+
+async def reasons(name: str, address: str) -> list[str]:
+    """Why it is not ready, in its own words, as far as it can say so."""
+    with suppress(grpc.aio.AioRpcError):
+        match name:
+            case "dataplane":
+                return list((await dataplane(address)).reasons)
+            case "masq":
+                return list((await masq(address)).reasons)
+            case _:
+                return ["see its log"]
+    return ["it does not answer"]
+
+
+@asynccontextmanager
+async def _channel(address: str) -> AsyncIterator[grpc.aio.Channel]:
+    async with grpc.aio.insecure_channel(address, options=_RETRY) as channel:
+        yield channel

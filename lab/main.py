@@ -1,0 +1,69 @@
+"""`make lab` and `python -m lab`: options in, a cluster in namespaces of its own, an exit code out."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from lab import private, show
+from lab.build import CommandFailed
+from lab.cluster import LabFailed
+from lab.directory import DirectoryUnusable, held, where
+from lab.etcd import EtcdRefuses
+from lab.options import USAGE, BadOption, Options, parse
+from lab.programs import NoEtcd
+from lab.session import Session
+
+_MARK: Final = "FLANNELETTE_LAB_PRIVATE"
+_OURS: Final = (
+    BadOption,
+    private.NamespacesForbidden,
+    DirectoryUnusable,
+    NoEtcd,
+    CommandFailed,
+    EtcdRefuses,
+    LabFailed,
+)
+
+
+def main() -> int:
+    """0: the trial was passed, or Ctrl-C. 1: something failed. 2: wrong options. 130: the trial was interrupted."""
+    arguments = sys.argv[1:]
+    if {"-h", "--help"} & set(arguments):
+        print(USAGE)
+        return 0
+    try:
+        options = parse(arguments, os.environ)
+        if not private.is_private(_MARK):
+            private.restart(_MARK, [sys.executable, "-m", "lab", *arguments])
+        with held(where(private.user_id(_MARK))) as directory:
+            return asyncio.run(_run(options, directory))
+    except* _OURS as errors:
+        for error in _leaves(errors):
+            show.complain(f"lab: {error}")
+        code = 2 if errors.subgroup(BadOption) else 1
+    return code
+
+
+async def _run(options: Options, directory: Path) -> int:
+    """One TaskGroup owns every process of the lab; SIGINT and SIGTERM cancel it, which stops them all."""
+    task = asyncio.current_task()
+    assert task is not None  # noqa: S101 - a coroutine runs in a task
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    try:
+        async with asyncio.TaskGroup() as group:
+            return await Session(options, directory, group).run()
+    except asyncio.CancelledError:
+        return 130 if options.once else 0
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error

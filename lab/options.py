@@ -1,0 +1,72 @@
+"""What the lab shall be: read from the environment, as make gives it, or from NAME=value arguments."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+BACKENDS: Final = ("vxlan", "host-gw")
+STORES: Final = ("embedded", "etcd")
+MOST_NODES: Final = 200
+"""10.5.0.0/16 has 255 subnets; one machine tires sooner."""
+
+USAGE: Final = f"""\
+make lab [NAME=value ...]    or    python -m lab [NAME=value ...]
+
+NODES=3            hosts, 1 to {MOST_NODES}
+BACKEND=vxlan      {" or ".join(BACKENDS)}
+STORE=embedded     {" or ".join(STORES)}: one central lease service, or an etcd and a lease service on each host
+ONCE=1             try everything, tear down, and exit non-zero if anything failed
+JSON=path          with ONCE=1: write the figures there"""
+
+
+class BadOption(Exception):
+    """One line that says what is wrong and what would be right."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the lab shall be."""
+
+    nodes: int = 3
+    backend: str = "vxlan"
+    store: str = "embedded"
+    once: bool = False
+    """Try everything and leave, instead of waiting for Ctrl-C."""
+    json: Path | None = None
+    """Where `once` writes its figures."""
+
+
+def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
+    """The options; arguments win over the environment, and empty means unset. Raises BadOption."""
+    names = ("NODES", "BACKEND", "STORE", "ONCE", "JSON")
+    given = {name: environment.get(name, "") for name in names}
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        if name not in names or not equals:
+            raise BadOption(f"{argument!r} is no option of the lab: use {', '.join(f'{n}=' for n in names)}")
+        given[name] = value
+    options = Options(
+        nodes=_number("NODES", given["NODES"] or "3"),
+        backend=_one_of("BACKEND", given["BACKEND"] or "vxlan", BACKENDS),
+        store=_one_of("STORE", given["STORE"] or "embedded", STORES),
+        once=_one_of("ONCE", given["ONCE"] or "0", ("1", "0")) == "1",
+        json=Path(given["JSON"]).absolute() if given["JSON"] else None,
+    )
+    if options.json and not options.once:
+        raise BadOption("JSON needs ONCE=1: only a trial has figures to write")
+    if options.json and not options.json.parent.is_dir():
+        raise BadOption(f"JSON={given['JSON']}: there is no directory {options.json.parent}")
+    return options
+
+
+def _number(name: str, text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or not 1 <= int(text) <= MOST_NODES:
+        raise BadOption(f"{name}={text}: use a whole number from 1 to {MOST_NODES}")
+    return int(text)
+
+
+def _one_of(name: str, text: str, choices: Sequence[str]) -> str:
+    if text not in choices:
+        raise BadOption(f"{name}={text}: use {' or '.join(choices)}")
+    return text

