@@ -23,7 +23,7 @@ from services.dataplane.netlink.objects import (
     steps,
 )
 from services.dataplane.netlink.reader import Reader
-from services.dataplane.netlink.transport import AnswersLost, Transport
+from services.dataplane.netlink.transport import AnswersLost, RawTransport, Transport
 
 T = TypeVar("T", Route, Neighbour, FdbEntry)
 
@@ -49,8 +49,8 @@ class KernelSocket:
     Raises Misconfigured if the kernel lets us change nothing (no NET_ADMIN), Unavailable if it gives no answer.
     """
 
-    def __init__(self) -> None:
-        self._transport = Transport()
+    def __init__(self, transport: Transport | None = None) -> None:
+        self._transport: Transport = transport or RawTransport()
 
     def __enter__(self) -> Self:
         return self

@@ -3,10 +3,10 @@
 import asyncio
 import socket
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from errno import ENOBUFS
-from typing import Final
+from typing import Final, Protocol
 
 from services.core.errors import Unavailable
 from services.dataplane.netlink import uapi
@@ -34,7 +34,18 @@ class Refusal:
     detail: str
 
 
-class Transport:
+class Transport(Protocol):
+    """What `KernelSocket` needs of a socket; `RawTransport` says what each call does."""
+
+    @property
+    def port(self) -> int: ...  # noqa: D102 - see RawTransport, also below
+    def close(self) -> None: ...  # noqa: D102
+    def reserve(self, count: int) -> int: ...  # noqa: D102
+    async def exchange(self, batch: bytes, first: int, last: int) -> Mapping[int, Refusal]: ...  # noqa: D102
+    async def dump(self, request: bytes, take: Callable[[bytes], bool]) -> None: ...  # noqa: D102
+
+
+class RawTransport:
     """One socket; requests take turns. Sending and the kernel's work happen inside one call that does not yield.
 
     Raises Unavailable when the kernel does not answer at all.

@@ -1,0 +1,145 @@
+"""Says that something changed in the kernel, and by whom; what it is now, a dump tells.
+
+The kernel does not tell everything: `ip link set down`, `ip link del` and removing an address take IPv4 routes
+away without a DELROUTE each, so a change of a link or an address must lead to a look at everything.
+"""
+
+import asyncio
+import socket
+import struct
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from errno import ENOBUFS
+from typing import Final, Self
+
+from services.dataplane.netlink import uapi
+from services.dataplane.netlink.attributes import spans
+from services.dataplane.netlink.transport import enlarge_queue
+
+_GROUPS: Final = (
+    uapi.RTNLGRP_LINK,
+    uapi.RTNLGRP_NEIGH,
+    uapi.RTNLGRP_IPV4_IFADDR,
+    uapi.RTNLGRP_IPV4_ROUTE,
+    uapi.RTNLGRP_IPV6_IFADDR,
+    uapi.RTNLGRP_IPV6_ROUTE,
+)
+_RECEIVE_BYTES: Final = 64 * 1024
+_QUEUE_BYTES: Final = 8 * 1024 * 1024
+_HEADER: Final = struct.Struct("=IHHII")
+_ROUTE_HEADER_BYTES: Final = 12
+_IFINDEX: Final = struct.Struct("=i")
+
+
+class Subject(Enum):
+    """What changed."""
+
+    LINK = "link"
+    ADDRESS = "address"
+    ROUTE = "route"
+    NEIGHBOUR = "neighbour"
+    FDB_ENTRY = "forwarding entry"
+    OVERRUN = "anything: the kernel reported more than we could take, and dropped it"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One notification."""
+
+    subject: Subject
+    gone: bool = False
+    """Deleted, rather than new or changed."""
+    family: int = 0
+    """AF number; of a route, address or neighbour."""
+    ifindex: int = 0
+    """Its device; 0: none, or a route over several."""
+    protocol: int = 0
+    """Of a route: who made it (RTPROT_*)."""
+    port: int = 0
+    """Port id of the socket that caused it (`KernelSocket.port` for our own); 0: the kernel itself.
+
+    VXLAN reports 0 for forwarding entries, whoever made them.
+    """
+
+
+_SUBJECTS: Final = {
+    uapi.RTM_NEWLINK: (Subject.LINK, False),
+    uapi.RTM_DELLINK: (Subject.LINK, True),
+    uapi.RTM_NEWADDR: (Subject.ADDRESS, False),
+    uapi.RTM_DELADDR: (Subject.ADDRESS, True),
+    uapi.RTM_NEWROUTE: (Subject.ROUTE, False),
+    uapi.RTM_DELROUTE: (Subject.ROUTE, True),
+    uapi.RTM_NEWNEIGH: (Subject.NEIGHBOUR, False),
+    uapi.RTM_DELNEIGH: (Subject.NEIGHBOUR, True),
+}
+
+
+class Monitor:
+    """A socket that hears of links, addresses, routes, neighbours and forwarding entries, from its making on.
+
+    Make it before the first dump, so that nothing falls between the two.
+    """
+
+    def __init__(self) -> None:
+        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, uapi.NETLINK_ROUTE)
+        self._socket.setblocking(False)
+        enlarge_queue(self._socket, _QUEUE_BYTES)
+        self._socket.bind((0, 0))
+        for group in _GROUPS:
+            self._socket.setsockopt(uapi.SOL_NETLINK, uapi.NETLINK_ADD_MEMBERSHIP, group)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends it."""
+        self._socket.close()
+
+    async def changes(self) -> AsyncIterator[list[Change]]:
+        """What has changed, as it comes: everything that one datagram reports, in order. Ends when cancelled.
+
+        An overrun is one change of its own: look at everything.
+        """
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                yield list(read(await loop.sock_recv(self._socket, _RECEIVE_BYTES)))
+            except OSError as error:
+                if error.errno != ENOBUFS:
+                    raise
+                yield [Change(Subject.OVERRUN)]
+
+
+def read(block: bytes) -> Iterator[Change]:
+    """The changes that a datagram of the kernel reports; skips what is of no concern."""
+    offset = 0
+    while offset + 16 <= len(block):
+        length, kind, _, _, port = _HEADER.unpack_from(block, offset)
+        known = _SUBJECTS.get(kind)
+        if length < 20 or offset + length > len(block):
+            return
+        if known is not None:
+            subject, gone = known
+            family = block[offset + 16]
+            if subject is Subject.ROUTE:
+                device = _route_device(block, offset, length)
+                yield Change(subject, gone, family, device, block[offset + 21], port)
+            else:
+                # All of ifinfomsg, ifaddrmsg and ndmsg have the device behind four bytes.
+                (device,) = _IFINDEX.unpack_from(block, offset + 20)
+                if subject is Subject.NEIGHBOUR and family == uapi.AF_BRIDGE:
+                    subject = Subject.FDB_ENTRY
+                yield Change(subject, gone, family, device, 0, port)
+        offset += (length + 3) & ~3
+
+
+def _route_device(block: bytes, offset: int, length: int) -> int:
+    for attribute, start, _ in spans(block, offset + 16 + _ROUTE_HEADER_BYTES, offset + length):
+        if attribute == uapi.RTA_OIF:
+            device: int = _IFINDEX.unpack_from(block, start)[0]
+            return device
+    return 0
