@@ -16,8 +16,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 import pytest
+
+_QUICK: Final = (
+    "--unsafe-no-fsync",
+    "--heartbeat-interval=10",
+    "--election-timeout=100",  # and so an etcd lease may live for one second
+    "--grpc-keepalive-min-time=100ms",
+)
 
 
 def find_program(name: str) -> str | None:
@@ -66,12 +74,19 @@ class EtcdServer:
         peer = f"http://127.0.0.1:{self.peer_port}"
         with (self.directory / "etcd.log").open("ab") as log:
             self.process = subprocess.Popen(
-                [program, "--name=test", f"--data-dir={self.directory / 'data'}"]
-                + [f"--listen-client-urls={self.endpoint}", f"--advertise-client-urls={self.endpoint}"]
-                + [f"--listen-peer-urls={peer}", f"--initial-advertise-peer-urls={peer}"]
-                + [f"--initial-cluster=test={peer}", "--unsafe-no-fsync", "--log-level=warn"]
-                + ["--heartbeat-interval=10", "--election-timeout=100"]  # so that leases may live for one second
-                + ["--grpc-keepalive-min-time=100ms", *self.arguments],
+                [
+                    program,
+                    "--name=test",
+                    f"--data-dir={self.directory / 'data'}",
+                    f"--listen-client-urls={self.endpoint}",
+                    f"--advertise-client-urls={self.endpoint}",
+                    f"--listen-peer-urls={peer}",
+                    f"--initial-advertise-peer-urls={peer}",
+                    f"--initial-cluster=test={peer}",
+                    "--log-level=warn",
+                    *_QUICK,
+                    *self.arguments,
+                ],
                 stdout=log,
                 stderr=log,
             )

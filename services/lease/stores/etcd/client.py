@@ -5,13 +5,23 @@ that may have happened: callers repeat it, guarded by revisions.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any, Final
 
 import grpc.aio
 from prometheus_client import Counter
 
 from services.core.errors import Unavailable
+from services.lease.stores.etcd.conversion import (
+    batch_of,
+    items_of,
+    page_of,
+    range_request,
+    read_request,
+    txn_request,
+    watch_requests,
+)
 from services.lease.stores.etcd.faults import AWAY, away, fault, wants_login
 from services.lease.stores.etcd.members import Member, Members, Timing
 from services.lease.stores.etcd.messages import rpc
@@ -19,18 +29,11 @@ from services.lease.stores.etcd.records import (
     Batch,
     EtcdLeaseExists,
     EtcdLeaseGone,
-    Event,
-    Gone,
-    Guard,
     HistoryLost,
     Item,
     Page,
     Position,
-    Put,
     Transaction,
-    Unchanged,
-    Write,
-    end_of,
 )
 from services.lease.stores.etcd.settings import EtcdSettings
 
@@ -62,27 +65,20 @@ class EtcdClient:
         """
         key, revision = prefix, 0
         while True:
-            request = rpc.RangeRequest(key=key, range_end=end_of(prefix), limit=PAGE, revision=revision)
-            response = await self._call("range", request)
-            revision = revision or response.header.revision
-            yield Page(tuple(map(_item, response.kvs)), Position(response.header.cluster_id, revision))
+            response = await self._call("range", range_request(key, prefix, PAGE, revision))
+            page = page_of(response, revision)
+            yield page
             if not response.more:
                 return
-            key = response.kvs[-1].key + b"\0"
+            key, revision = page.items[-1].key + b"\0", page.position.revision
 
     async def read(self, *keys: bytes) -> tuple[Item | None, ...]:
         """These keys at one revision, None where there is none; linearizable."""
-        request = rpc.TxnRequest(success=[rpc.RequestOp(request_range=rpc.RangeRequest(key=key)) for key in keys])
-        responses = (await self._call("txn", request)).responses
-        return tuple(_item(r.response_range.kvs[0]) if r.response_range.kvs else None for r in responses)
+        return items_of(await self._call("txn", read_request(keys)))
 
     async def transact(self, transaction: Transaction) -> bool:
         """Whether the guards held and the writes were done. Raises EtcdLeaseGone."""
-        request = rpc.TxnRequest(
-            compare=[_compare(guard) for guard in transaction.guards],
-            success=[_operation(write) for write in transaction.writes],
-        )
-        return bool((await self._call("txn", request)).succeeded)
+        return bool((await self._call("txn", txn_request(transaction))).succeeded)
 
     async def grant(self, etcd_lease: int, seconds: int) -> int:
         """Makes the etcd lease of this number; returns the seconds it lives. If it exists, it is kept alive."""
@@ -112,20 +108,39 @@ class EtcdClient:
     async def watch(self, prefix: bytes, position: Position) -> AsyncGenerator[Batch, None]:
         """What happens to keys with the prefix after a position, for ever; first an empty batch: the watch is open.
 
-        Raises HistoryLost when there is no going on from there, Unavailable when the member fails or freezes.
+        Tries each member once until it opens. Raises HistoryLost when there is no going on from there, Unavailable
+        when no member opens it, or the one that did fails or freezes.
         """
+        for others in reversed(range(len(self._members))):
+            is_open = False
+            try:
+                async with aclosing(self._watch(prefix, position)) as batches:
+                    async for batch in batches:
+                        is_open = True
+                        yield batch
+            except Unavailable:
+                if is_open or not others:
+                    raise
+
+    async def close(self) -> None:
+        """Ends open calls."""
+        await self._members.close()
+
+    async def _watch(self, prefix: bytes, position: Position) -> AsyncGenerator[Batch, None]:
+        """The same on one member."""
         member = self._members.current
         call, over = None, asyncio.Event()
         try:
             call = member.watch(
-                _watch_requests(prefix, position, over),
+                watch_requests(prefix, position, over),
                 metadata=(*await self._metadata(member), ("hasleader", "true")),
             )
             response = await asyncio.wait_for(call.read(), self._timing.call)
             while response is not grpc.aio.EOF:
                 self._check_watch(response, position)
-                position = _position_after(response, position)
-                yield Batch(tuple(map(_event, response.events)), position)
+                batch = batch_of(response, position)
+                position = batch.position
+                yield batch
                 response = await call.read()
             raise away([member.name], "it ended the watch")
         except grpc.aio.AioRpcError as error:
@@ -137,10 +152,6 @@ class EtcdClient:
             if call is not None:
                 call.cancel()
             over.set()  # grpc does not end the requests of a call that failed
-
-    async def close(self) -> None:
-        """Ends open calls."""
-        await self._members.close()
 
     async def _call(self, call: str, request: Any) -> Any:
         """Asks one member after the other, each once, and logs in again where that may help."""
@@ -199,50 +210,3 @@ class EtcdClient:
             raise HistoryLost(f"compacted up to {response.compact_revision}")
         if now.cluster != position.cluster or now.revision < position.revision:
             raise HistoryLost("etcd was replaced or restored from a backup")
-
-
-async def _watch_requests(prefix: bytes, position: Position, over: asyncio.Event) -> AsyncIterator[Any]:
-    create = rpc.WatchCreateRequest(
-        key=prefix, range_end=end_of(prefix), start_revision=position.revision + 1, progress_notify=True
-    )
-    yield rpc.WatchRequest(create_request=create)
-    await over.wait()  # the end of the requests would end the watch
-
-
-def _position_after(response: Any, position: Position) -> Position:
-    """Behind the events, for the header may be ahead of them; a progress message has only the header."""
-    if response.events:
-        return Position(position.cluster, response.events[-1].kv.mod_revision)
-    return position if response.created else Position(position.cluster, response.header.revision)
-
-
-def _item(kv: Any) -> Item:
-    return Item(kv.key, kv.value, kv.mod_revision, kv.lease)
-
-
-def _event(event: Any) -> Event:
-    return _item(event.kv) if event.type == _PUT else Gone(event.kv.key, event.kv.mod_revision)
-
-
-def _compare(guard: Guard) -> Any:
-    if isinstance(guard, Unchanged):
-        return rpc.Compare(
-            result=rpc.Compare.EQUAL, target=rpc.Compare.MOD, key=guard.key, mod_revision=guard.revision
-        )
-    return rpc.Compare(
-        result=rpc.Compare.LESS,
-        target=rpc.Compare.MOD,
-        key=guard.prefix,
-        range_end=end_of(guard.prefix),
-        mod_revision=guard.revision + 1,
-    )
-
-
-def _operation(write: Write) -> Any:
-    if isinstance(write, Put):
-        return rpc.RequestOp(request_put=rpc.PutRequest(key=write.key, value=write.value, lease=write.etcd_lease))
-    return rpc.RequestOp(request_delete_range=rpc.DeleteRangeRequest(key=write.key))
-
-
-_PUT: Final = 0
-"""mvccpb.Event.PUT"""

@@ -25,7 +25,7 @@ class Timing:
     """For the answer to a ping; then the member is frozen."""
     retry_first: float = 0.1
     """First pause before reconnecting; doubles, with jitter."""
-    retry_most: float = 5.0
+    retry_most: float = 2.0
     """Longest pause."""
 
 
@@ -33,7 +33,7 @@ _OPTIONS: Final = (
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 1_500),  # also the time a connection may take
-    ("grpc.max_reconnect_backoff_ms", 1_500),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.max_receive_message_length", -1),  # a burst of events may exceed the default of 4 MB
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_http_proxy", 0),  # etcd is never behind the proxy that pip or curl need
