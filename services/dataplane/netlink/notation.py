@@ -2,6 +2,7 @@
 
 import socket
 import struct
+import sys
 from collections.abc import Mapping
 from errno import errorcode
 from os import strerror
@@ -27,15 +28,18 @@ def text(item: KernelObject, device_names: DeviceNames) -> str:
     """As `ip route show`, `ip neigh show` or `bridge fdb show` prints it, without `pref medium` of IPv6 routes."""
     match item:
         case Route():
+            rest = dict(attributes(item.rest))
             return _join(
                 "" if item.route_type == uapi.RTN_UNICAST else _named(_TYPES, item.route_type),
                 _destination(item),
+                f"nhid {_number(rest.pop(uapi.RTA_NH_ID))}" if uapi.RTA_NH_ID in rest else "",
                 _where(item, device_names),
                 "" if item.protocol == uapi.RTPROT_BOOT else f"proto {_named(_PROTOCOLS, item.protocol)}",
                 f"scope {_named(_SCOPES, item.scope)}" if item.scope else "",
+                f"src {address(rest.pop(uapi.RTA_PREFSRC))}" if uapi.RTA_PREFSRC in rest else "",
                 f"metric {item.metric}" if item.metric else "",
                 "onlink" if item.onlink else "",
-                _rest(item, device_names),
+                *(_attribute(kind, value, device_names) for kind, value in rest.items()),
             )
         case Neighbour():
             return f"{address(item.dst)} dev {_device(item.ifindex, device_names)} lladdr {mac(item.mac)} PERMANENT"
@@ -131,20 +135,16 @@ def _fdb(entry: FdbEntry, device_names: DeviceNames) -> str:
     )
 
 
-def _rest(route: Route, device_names: DeviceNames) -> str:
-    words = []
-    for kind, value in attributes(route.rest):
-        if kind == uapi.RTA_PREFSRC:
-            words.append(f"src {address(value)}")
-        elif kind == uapi.RTA_NH_ID:
-            words.append(f"nhid {struct.unpack('=I', value)[0]}")
-        elif kind == uapi.RTA_METRICS:
-            words += [f"{_named(_METRICS, name)} {struct.unpack_from('=I', v)[0]}" for name, v in attributes(value)]
-        elif kind == uapi.RTA_MULTIPATH:
-            words += _next_hops(value, device_names)
-        else:
-            words.append(f"attribute-{kind} {value.hex()}")
-    return " ".join(words)
+def _attribute(kind: int, value: bytes, device_names: DeviceNames) -> str:
+    if kind == uapi.RTA_METRICS:
+        return _join(*(f"{_named(_METRICS, name)} {_number(inner)}" for name, inner in attributes(value)))
+    if kind == uapi.RTA_MULTIPATH:
+        return _join(*_next_hops(value, device_names))
+    return f"attribute-{kind} {value.hex()}"
+
+
+def _number(value: bytes) -> int:
+    return int.from_bytes(value, sys.byteorder)
 
 
 def _next_hops(value: bytes, device_names: DeviceNames) -> list[str]:

@@ -78,7 +78,7 @@ class Reader(Generic[T]):
         if built is None:
             return
         self.found.append(built)
-        if not rest:
+        if not rest and walked and (walked[-1][2] + 3) & ~3 == offset + length:
             self._layouts[block[offset:start]] = _Layout(kind, block, offset, walked, built)
 
 

@@ -1,0 +1,204 @@
+"""Dumps read by learned layouts say the same as dumps read attribute by attribute."""
+
+import struct
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.dataplane.netlink import dump, uapi
+from services.dataplane.netlink.objects import FdbEntry, Neighbour, Route
+from services.dataplane.netlink.reader import Reader
+
+SEQUENCE, PORT = 7, 4711
+MULTI, INTERRUPTED = 0x02, 0x10
+
+
+def attribute(kind: int, value: bytes) -> bytes:
+    return struct.pack("=HH", 4 + len(value), kind) + value + bytes(-len(value) % 4)
+
+
+def number(kind: int, value: int) -> bytes:
+    return attribute(kind, struct.pack("=I", value))
+
+
+def message(kind: int, body: bytes, flags: int = MULTI, sequence: int = SEQUENCE) -> bytes:
+    return struct.pack("=IHHII", 16 + len(body), kind, flags, sequence, PORT) + body
+
+
+DONE = message(uapi.NLMSG_DONE, bytes(4))
+
+
+def route_message(route: Route, flags: int = MULTI) -> bytes:
+    """As fib_dump_info and rt6_fill_node write it."""
+    header = dump.ROUTES.header.pack(
+        route.family,
+        route.length,
+        0,
+        route.tos,
+        min(route.table, 252),
+        route.protocol,
+        route.scope,
+        route.route_type,
+        uapi.RTNH_F_ONLINK if route.onlink else 0,
+    )
+    body = header + number(uapi.RTA_TABLE, route.table)
+    body += attribute(uapi.RTA_DST, route.dst) if route.length else b""
+    body += number(uapi.RTA_PRIORITY, route.metric) if route.metric else b""
+    body += route.rest
+    body += attribute(uapi.RTA_GATEWAY, route.gateway) if route.gateway else b""
+    body += number(uapi.RTA_OIF, route.ifindex) if route.ifindex else b""
+    if route.family == uapi.AF_INET6:
+        body += attribute(uapi.RTA_CACHEINFO, route.dst * 2) + attribute(uapi.RTA_PREF, b"\0")
+    return message(uapi.RTM_NEWROUTE, body, flags)
+
+
+def neighbour_message(neighbour: Neighbour, state: int, used: int = 0) -> bytes:
+    header = dump.NEIGHBOURS.header.pack(neighbour.family, neighbour.ifindex, state, 0, 1)
+    body = attribute(uapi.NDA_DST, neighbour.dst) + attribute(uapi.NDA_LLADDR, neighbour.mac)
+    return message(
+        uapi.RTM_NEWNEIGH, header + body + number(4, used) + attribute(3, struct.pack("=4I", used, 1, 2, 0))
+    )
+
+
+def fdb_message(entry: FdbEntry, state: int = 0x80) -> bytes:
+    header = dump.FDB_ENTRIES.header.pack(uapi.AF_BRIDGE, entry.ifindex, state, 2, 0)
+    body = attribute(uapi.NDA_LLADDR, entry.mac) + attribute(uapi.NDA_DST, entry.dst)
+    body += attribute(uapi.NDA_PORT, entry.port.to_bytes(2)) if entry.port else b""
+    body += number(uapi.NDA_VNI, entry.vni) if entry.vni else b""
+    body += number(uapi.NDA_IFINDEX, entry.via) if entry.via else b""
+    return message(uapi.RTM_NEWNEIGH, header + body + attribute(3, bytes(16)))
+
+
+def read(kind: dump.Kind[Any], messages: Sequence[bytes], block: int = 480) -> list[Any]:
+    reader = Reader(kind, SEQUENCE)
+    for start in range(0, len(messages), block):
+        assert not reader.take(b"".join(messages[start : start + block]))
+    assert reader.take(DONE)
+    assert reader.refusal is None
+    assert not reader.inconsistent
+    return reader.found
+
+
+few = st.integers(0, 3)
+
+
+@st.composite
+def routes(draw: st.DrawFn) -> Route:
+    family = draw(st.sampled_from((uapi.AF_INET, uapi.AF_INET6)))
+    size = 4 if family == uapi.AF_INET else 16
+    length = draw(st.sampled_from((0, 24, 32)))
+    address = draw(st.binary(min_size=size, max_size=size))
+    return Route(
+        address if length else bytes(size),
+        draw(st.sampled_from((b"", bytes(size), address))),
+        draw(few),
+        family,
+        length,
+        draw(few),
+        draw(few),
+        draw(few),
+        draw(few),
+        draw(st.booleans()),
+        draw(st.sampled_from((254, 1000))),
+        draw(few),
+        draw(st.sampled_from((b"", b"", attribute(uapi.RTA_PREFSRC, address), number(uapi.RTA_NH_ID, 5)))),
+    )
+
+
+@given(st.lists(routes(), max_size=60), st.integers(1, 20))
+def test_any_mixture_of_routes_is_read_as_it_was_written(written: list[Route], block: int) -> None:
+    assert read(dump.ROUTES, [route_message(each) for each in written], block) == written
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.binary(min_size=6, max_size=6),
+            st.sampled_from((bytes(4), bytes(16))),
+            few,
+            few,
+            few,
+            few,
+            st.booleans(),
+        ),
+        max_size=40,
+    )
+)
+def test_any_mixture_of_forwarding_entries_is_read_without_those_that_age(written: list[tuple[Any, ...]]) -> None:
+    entries = [(FdbEntry(*fields), ages) for *fields, ages in written]
+    messages = [fdb_message(entry, 0x02 if ages else 0x80) for entry, ages in entries]
+    assert read(dump.FDB_ENTRIES, messages) == [entry for entry, ages in entries if not ages]
+
+
+@pytest.mark.parametrize("size", [4, 16])
+def test_of_messages_that_look_alike_only_the_first_is_walked(size: int) -> None:
+    family = uapi.AF_INET if size == 4 else uapi.AF_INET6
+    written = [Route(n.to_bytes(size), n.to_bytes(size), n, family, 24, 7, 77, onlink=True) for n in range(1, 100)]
+    walked: list[dump.Fields] = []
+
+    def build(fields: dump.Fields) -> Route | None:
+        walked.append(fields)
+        return dump.ROUTES.build(fields)
+
+    assert read(replace(dump.ROUTES, build=build), [route_message(each) for each in written], 10) == written
+    assert len(walked) == 1
+
+
+def test_only_permanent_neighbours_count_also_between_alike_ones() -> None:
+    written = [Neighbour(n.to_bytes(4), bytes(2) + n.to_bytes(4), uapi.AF_INET, 7) for n in range(30)]
+    states = [(0x02, 0x80, 0x80, 0x40)[n % 4] for n in range(30)]
+    messages = [
+        neighbour_message(each, state, used=n) for n, (each, state) in enumerate(zip(written, states, strict=True))
+    ]
+    expected = [each for each, state in zip(written, states, strict=True) if state == 0x80]
+    assert read(dump.NEIGHBOURS, messages) == expected
+
+
+def test_dead_linkdown_and_offload_flags_do_not_change_a_route() -> None:
+    route = Route(bytes((10, 5, 2, 0)), bytes((10, 5, 2, 0)), 3, uapi.AF_INET, 24, 7, 77, onlink=True)
+    plain = route_message(route)
+    flagged = plain[:24] + struct.pack("=I", uapi.RTNH_F_ONLINK | 1 | 8 | 16) + plain[28:]
+    assert read(dump.ROUTES, [plain, flagged, plain]) == [route] * 3
+
+
+def test_answers_to_another_request_are_left_alone() -> None:
+    route = Route(bytes((10, 5, 2, 0)), b"", 3, uapi.AF_INET, 24, 7, 77)
+    stale = message(uapi.RTM_NEWROUTE, route_message(route)[16:], sequence=SEQUENCE - 1)
+    assert read(dump.ROUTES, [stale, message(uapi.NLMSG_DONE, bytes(4), sequence=SEQUENCE - 1)]) == []
+
+
+def test_a_dump_that_the_kernel_calls_interrupted_is_inconsistent() -> None:
+    route = Route(bytes((10, 5, 2, 0)), b"", 3, uapi.AF_INET, 24, 7, 77)
+    for messages in (
+        [route_message(route)] * 2 + [route_message(route, MULTI | INTERRUPTED)],
+        [route_message(route), message(uapi.NLMSG_DONE, bytes(4), MULTI | INTERRUPTED)],
+    ):
+        reader = Reader(dump.ROUTES, SEQUENCE)
+        reader.take(b"".join([*messages, DONE]))
+        assert reader.inconsistent
+
+
+def test_a_datagram_that_was_cut_off_is_inconsistent() -> None:
+    reader = Reader(dump.ROUTES, SEQUENCE)
+    route = Route(bytes((10, 5, 2, 0)), b"", 3, uapi.AF_INET, 24, 7, 77)
+    assert not reader.take((route_message(route) * 3)[:-8])
+    assert reader.inconsistent
+    assert reader.found == [route] * 2
+
+
+def test_a_refused_dump_tells_why() -> None:
+    reader = Reader(dump.ROUTES, SEQUENCE)
+    detail = attribute(uapi.NLMSGERR_ATTR_MSG, b"ipv4: FIB table does not exist\0")
+    body = struct.pack("=i", -2) + bytes(16) + detail
+    assert reader.take(message(uapi.NLMSG_ERROR, body, flags=uapi.NLM_F_ACK_TLVS))
+    assert reader.refusal is not None
+    assert (reader.refusal.error, reader.refusal.detail) == (2, "ipv4: FIB table does not exist")
+
+
+def test_a_source_specific_route_does_not_count() -> None:
+    header = dump.ROUTES.header.pack(uapi.AF_INET6, 64, 64, 0, 254, 4, 0, 1, 0)
+    assert read(dump.ROUTES, [message(uapi.RTM_NEWROUTE, header + attribute(uapi.RTA_DST, bytes(16)))]) == []
