@@ -1,6 +1,7 @@
 """Where etcd is and how to be let in: settings, checked before anything is opened."""
 
 import posixpath
+import re
 import ssl
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -13,6 +14,7 @@ from services.core.errors import Misconfigured
 DEFAULT_ENDPOINTS: Final = ("http://127.0.0.1:4001", "http://127.0.0.1:2379")
 DEFAULT_PREFIX: Final = "/coreos.com/network"
 _PORT: Final = 2379
+_HOST: Final = re.compile(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?\.?", re.ASCII)
 _BUNDLES: Final = (
     "/etc/ssl/certs/ca-certificates.crt",  # Debian, Alpine
     "/etc/pki/tls/certs/ca-bundle.crt",  # Fedora
@@ -118,6 +120,8 @@ def _target(text: str, secure: bool) -> Target:
         host, port = None, 0
     if url.scheme not in ("http", "https") or not host or url.path.strip("/") or url.query:
         raise Misconfigured(f"etcd endpoint {text!r} is no URL of a server: write for instance http://10.0.0.1:2379")
+    if ":" not in host and not _HOST.fullmatch(host):
+        raise Misconfigured(f"etcd endpoint {text!r} has no host name in it: write for instance http://10.0.0.1:2379")
     secure = secure or url.scheme == "https"
     try:
         version = ip_address(host).version

@@ -1,0 +1,212 @@
+"""Which lease a node gets, and by which transaction."""
+
+from ipaddress import ip_address, ip_network
+
+import pytest
+
+from services.core.errors import Exhausted, InvalidInput, NotYet
+from services.core.flannel import format_value, parse_lease
+from services.core.lease import Lease, LeaseRequest, VxlanData, Wish
+from services.core.network import NetworkConfig, parse_network
+from services.lease.stores.etcd.decision import Decision, decide
+from services.lease.stores.etcd.decoder import Decoder
+from services.lease.stores.etcd.holders import Holder, format_holder
+from services.lease.stores.etcd.keyspace import Keyspace
+from services.lease.stores.etcd.records import Delete, Item, NothingPutSince, Position, Put, Unchanged
+from services.lease.stores.etcd.table import Table, read_table
+from services.lease.stores.etcd.transactions import clearing, extending, giving_back, taking
+
+KEYS = Keyspace("/net")
+NETWORK = parse_network('{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}')
+SMALL = parse_network('{"Network":"10.5.0.0/28","SubnetLen":30,"Backend":{"Type":"vxlan"}}')
+DUAL = parse_network(
+    '{"EnableIPv6":true,"Network":"10.5.0.0/16","IPv6Network":"fd00::/48","Backend":{"Type":"vxlan"}}'
+)
+CONFIG = Item(b"/net/config", b"...", 5, 0)
+MAC = "c6:d2:32:6f:8f:44"
+NODES_LEASE, FLANNELDS_LEASE = 77, 66
+
+
+def flanneld(name: str, address: str, *, etcd_lease: int = FLANNELDS_LEASE, revision: int = 20) -> list[Item]:
+    value = f'{{"PublicIP":"{address}","PublicIPv6":null,"BackendType":"vxlan"}}'.encode()
+    return [Item(KEYS.subnet(name), value, revision, etcd_lease)]
+
+
+def held(name: str, address: str, node: str, *, etcd_lease: int = NODES_LEASE, held_address: str = "") -> list[Item]:
+    holder = format_holder(Holder(node, held_address or address, ""))
+    return [
+        *flanneld(name, address, etcd_lease=etcd_lease),
+        Item(KEYS.holder(name), holder, 20, NODES_LEASE),
+    ]
+
+
+def table(*entries: list[Item]) -> Table:
+    return read_table(KEYS, Decoder(), [CONFIG, *(item for items in entries for item in items)], Position(1, 30))
+
+
+def request(node: str = "n1", address: str = "10.99.0.1", previous: str = "") -> LeaseRequest:
+    wish = Wish(ip_address(address), VxlanData(1, MAC), ip_network(previous) if previous else None)
+    return LeaseRequest(node, "vxlan", (wish,))
+
+
+def decided(
+    listed: Table, asked: LeaseRequest | None = None, network: NetworkConfig = NETWORK, alive: bool = True
+) -> Decision:
+    return decide(listed, network, asked or request(), lambda n: 0, lambda node: alive)
+
+
+def test_the_subnet_that_the_node_holds_comes_first_and_its_new_address_is_kept_with_it() -> None:
+    listed = table(held("10.5.7.0-24", "10.99.0.8", "n1"), flanneld("10.5.9.0-24", "10.99.0.1"))
+    decision = decided(listed, request(previous="10.5.33.0/24"))
+    assert (decision.lease.name, decision.given_up) == ("10.5.7.0-24", ())
+    assert str(decision.lease.subnets[0].public_address) == "10.99.0.1"
+
+
+def test_a_flannelds_lease_with_our_address_is_adopted() -> None:
+    decision = decided(table(flanneld("10.5.9.0-24", "10.99.0.1")), request(previous="10.5.33.0/24"))
+    assert decision.lease == Lease("10.5.9.0-24", "n1", decision.lease.subnets, "vxlan")
+
+
+def test_a_lease_whose_holder_is_stale_counts_as_a_flannelds() -> None:
+    listed = table(held("10.5.9.0-24", "10.99.0.1", "n2", held_address="10.99.0.2"))
+    assert decided(listed).lease.name == "10.5.9.0-24"
+
+
+def test_a_lease_with_our_address_that_does_not_fit_is_given_up_in_the_same_transaction() -> None:
+    listed = table(flanneld("10.5.64.0-20", "10.99.0.1"))
+    decision = decided(listed, request(previous="10.5.65.0/24"))
+    assert decision.lease.name == "10.5.65.0-24"
+    transaction = taking(KEYS, listed, decision, NODES_LEASE)
+    assert Delete(KEYS.subnet("10.5.64.0-20")) in transaction.writes
+    assert Unchanged(KEYS.subnet("10.5.64.0-20"), 20) in transaction.guards
+
+
+def test_a_held_reservation_that_does_not_fit_loses_its_holder_and_stays() -> None:
+    listed = table(held("10.6.0.0-24", "10.99.0.1", "n1", etcd_lease=0))
+    transaction = taking(KEYS, listed, decided(listed), NODES_LEASE)
+    assert Delete(KEYS.holder("10.6.0.0-24")) in transaction.writes
+    assert Delete(KEYS.subnet("10.6.0.0-24")) not in transaction.writes
+
+
+def test_the_previous_subnet_comes_third_if_it_is_free_and_fits() -> None:
+    assert decided(table(), request(previous="10.5.33.0/24")).lease.name == "10.5.33.0-24"
+    taken = table(flanneld("10.5.33.0-24", "10.99.0.2"))
+    assert decided(taken, request(previous="10.5.33.0/24")).lease.name == "10.5.1.0-24"
+    assert decided(table(), request(previous="10.6.33.0/24")).lease.name == "10.5.1.0-24"
+
+
+def test_a_free_subnet_overlaps_nothing_not_even_a_key_whose_value_is_refused() -> None:
+    bad = [Item(KEYS.subnet("10.5.1.0-24"), b"bad", 20, 0)]
+    listed = table(bad, flanneld("10.5.2.0-23", "10.99.0.2"), flanneld("10.5.4.0-24&fd00:0:0:1::-64", "10.99.0.3"))
+    assert decided(listed).lease.name == "10.5.5.0-24"
+
+
+def test_a_full_network_is_said_with_numbers() -> None:
+    full = [flanneld(f"10.5.0.{n}-30", f"10.99.0.{n}") for n in (4, 8, 12)]
+    with pytest.raises(Exhausted, match="3 of 3"):
+        decided(table(*full), network=SMALL)
+
+
+def test_an_address_that_another_node_holds_is_refused_with_both_names() -> None:
+    listed = table(held("10.5.7.0-24", "10.99.0.1", "n2"), held("10.5.8.0-24", "10.99.0.9", "n1"))
+    with pytest.raises(NotYet, match=r"node n1 cannot have .* 10.99.0.1: node n2 holds it with lease 10.5.7.0-24"):
+        decided(listed)
+
+
+def test_an_address_of_a_node_that_is_not_alive_is_taken_over() -> None:
+    listed = table(held("10.5.7.0-24", "10.99.0.1", "n2"))
+    assert decided(listed, alive=False).lease.name == "10.5.7.0-24"
+
+
+def test_a_node_must_publish_every_family_of_the_network() -> None:
+    with pytest.raises(InvalidInput, match="the network has IPv6, and node n1 names no public IPv6 address"):
+        decided(table(), network=DUAL)
+
+
+def test_a_dual_stack_lease_has_one_key_for_both() -> None:
+    asked = LeaseRequest("n1", "vxlan", (Wish(ip_address("10.99.0.1")), Wish(ip_address("fd99::1"))))
+    assert decided(table(), asked, DUAL).lease.name == "10.5.1.0-24&fd00:0:0:1::-64"
+
+
+def test_a_new_lease_is_put_with_its_holder_on_the_nodes_etcd_lease_and_on_what_was_seen() -> None:
+    listed = table(flanneld("10.5.1.0-24", "10.99.0.2"))
+    transaction = taking(KEYS, listed, decided(listed), NODES_LEASE)
+    data = f'{{"VNI":1,"VtepMAC":"{MAC}"}}'
+    value = f'{{"PublicIP":"10.99.0.1","PublicIPv6":null,"BackendType":"vxlan","BackendData":{data}}}'
+    assert transaction.writes == (
+        Put(b"/net/subnets/10.5.2.0-24", value.encode(), NODES_LEASE),
+        Put(b"/net/holders/10.5.2.0-24", b'{"node":"n1","public_ip":"10.99.0.1","public_ipv6":""}', NODES_LEASE),
+    )
+    assert set(transaction.guards) == {
+        Unchanged(b"/net/subnets/10.5.2.0-24", 0),
+        Unchanged(b"/net/holders/10.5.2.0-24", 0),
+        Unchanged(b"/net/config", 5),
+        NothingPutSince(b"/net/subnets/", 30),
+    }
+
+
+def test_an_update_of_the_data_only_needs_its_own_keys_unchanged_but_a_new_address_all() -> None:
+    listed = table(held("10.5.7.0-24", "10.99.0.1", "n1"))
+    update = taking(KEYS, listed, decided(listed), NODES_LEASE)
+    assert [write.key for write in update.writes] == [KEYS.subnet("10.5.7.0-24")]
+    assert not any(isinstance(guard, NothingPutSince) for guard in update.guards)
+    moved = taking(KEYS, listed, decided(listed, request(address="10.99.0.9")), NODES_LEASE)
+    assert [write.key for write in moved.writes] == [KEYS.subnet("10.5.7.0-24"), KEYS.holder("10.5.7.0-24")]
+    assert NothingPutSince(KEYS.subnets, 30) in moved.guards
+
+
+def test_asking_again_writes_nothing() -> None:
+    lease = decided(table()).lease
+    again = table(
+        [
+            Item(KEYS.subnet(lease.name), format_value(lease).encode(), 31, NODES_LEASE),
+            Item(KEYS.holder(lease.name), format_holder(Holder("n1", "10.99.0.1", "")), 31, NODES_LEASE),
+        ]
+    )
+    assert taking(KEYS, again, decided(again), NODES_LEASE).writes == ()
+
+
+def test_a_key_on_a_foreign_etcd_lease_is_put_again_on_the_nodes() -> None:
+    listed = table(held("10.5.7.0-24", "10.99.0.1", "n1", etcd_lease=FLANNELDS_LEASE))
+    (put,) = extending(KEYS, listed.entries["10.5.7.0-24"], NODES_LEASE).writes
+    assert put == Put(KEYS.subnet("10.5.7.0-24"), listed.entries["10.5.7.0-24"].item.value, NODES_LEASE)
+
+
+def test_a_reservation_that_is_taken_changes_its_value_and_gets_no_etcd_lease() -> None:
+    listed = table(flanneld("10.5.7.0-24", "10.99.0.1", etcd_lease=0))
+    decision = decided(listed)
+    assert decision.lease.reserved
+    subnet, holder = taking(KEYS, listed, decision, NODES_LEASE).writes
+    assert isinstance(subnet, Put)
+    assert isinstance(holder, Put)
+    assert (subnet.etcd_lease, holder.etcd_lease) == (0, NODES_LEASE)
+
+
+def test_giving_back_deletes_both_keys_and_of_a_reservation_only_the_holder() -> None:
+    for etcd_lease, keys in ((NODES_LEASE, ["subnets", "holders"]), (0, ["holders"])):
+        entry = table(held("10.5.7.0-24", "10.99.0.1", "n1", etcd_lease=etcd_lease)).entries["10.5.7.0-24"]
+        writes = giving_back(KEYS, entry).writes
+        assert [write.key for write in writes] == [f"/net/{key}/10.5.7.0-24".encode() for key in keys]
+
+
+def test_only_holders_without_a_lease_are_orphans() -> None:
+    items = held("10.5.7.0-24", "10.99.0.1", "n1")
+    junk = Item(KEYS.holder("junk"), b"", 20, 0)
+    (transaction,) = clearing(KEYS, table(items[1:], held("10.5.8.0-24", "10.99.0.2", "n2"), [junk]).orphans)
+    assert transaction.writes == (Delete(KEYS.holder("10.5.7.0-24")),)
+    assert set(transaction.guards) == {
+        Unchanged(KEYS.subnet("10.5.7.0-24"), 0),
+        Unchanged(KEYS.holder("10.5.7.0-24"), 20),
+    }
+
+
+def test_each_version_of_a_key_is_parsed_once_and_told_apart() -> None:
+    decoder = Decoder()
+    (item,) = flanneld("10.5.7.0-24", "10.99.0.1")
+    first = decoder.lease("10.5.7.0-24", item)
+    assert decoder.lease("10.5.7.0-24", Item(*item)) is first
+    assert first == parse_lease("10.5.7.0-24", item.value)
+    assert decoder.lease("10.5.7.0-24", item._replace(etcd_lease=0)).reserved
+    for _ in range(2):
+        with pytest.raises(InvalidInput):
+            decoder.lease("10.5.7.0-24", item._replace(value=b"bad"))

@@ -1,0 +1,63 @@
+"""Keys and holders: what is whose under the prefix."""
+
+import pytest
+
+from services.core.errors import InvalidInput
+from services.core.flannel import parse_lease
+from services.lease.stores.etcd.holders import Holder, format_holder, holder_of, parse_holder
+from services.lease.stores.etcd.keyspace import Keyspace, Kind
+from services.lease.stores.etcd.records import end_of
+
+KEYS = Keyspace("/coreos.com/network")
+
+
+@pytest.mark.parametrize(
+    ("key", "kind", "name"),
+    [
+        (b"/coreos.com/network/config", Kind.CONFIG, "/coreos.com/network/config"),
+        (b"/coreos.com/network/subnets/10.5.52.0-24", Kind.SUBNET, "10.5.52.0-24"),
+        (b"/coreos.com/network/subnets/10.5.52.0-24&fd00::-64", Kind.SUBNET, "10.5.52.0-24&fd00::-64"),
+        (b"/coreos.com/network/subnets/a/b", Kind.SUBNET, "a/b"),
+        (b"/coreos.com/network/subnets/\xff", Kind.SUBNET, "\\xff"),
+        (b"/coreos.com/network/subnets/", Kind.FOREIGN, "/coreos.com/network/subnets/"),
+        (b"/coreos.com/network/subnets", Kind.FOREIGN, "/coreos.com/network/subnets"),
+        (b"/coreos.com/network/subnets-old/x", Kind.FOREIGN, "/coreos.com/network/subnets-old/x"),
+        (b"/coreos.com/network/holders/10.5.52.0-24", Kind.HOLDER, "10.5.52.0-24"),
+        (b"/coreos.com/network/sessions/n1", Kind.OTHER, "/coreos.com/network/sessions/n1"),
+        (b"/coreos.com/network/config2", Kind.OTHER, "/coreos.com/network/config2"),
+    ],
+)
+def test_every_key_is_of_one_kind(key: bytes, kind: Kind, name: str) -> None:
+    assert KEYS.classify(key) == (kind, name)
+
+
+def test_our_keys_are_never_seen_by_flanneld() -> None:
+    assert KEYS.subnet("10.5.52.0-24") == b"/coreos.com/network/subnets/10.5.52.0-24"
+    assert not KEYS.holder("10.5.52.0-24").startswith(b"/coreos.com/network/subnets")
+
+
+def test_a_range_ends_behind_its_prefix() -> None:
+    assert end_of(b"/coreos.com/network/") == b"/coreos.com/network0"
+
+
+DUAL = parse_lease("10.5.52.0-24&fd00::-64", '{"PublicIP":"10.99.0.1","PublicIPv6":"fd99::1","BackendV6Data":{}}')
+SINGLE = parse_lease("10.5.52.0-24", '{"PublicIP":"10.99.0.1","PublicIPv6":null}')
+
+
+def test_a_holder_is_compact_json_with_both_addresses() -> None:
+    written = format_holder(Holder("n1", "10.99.0.1", ""))
+    assert written == b'{"node":"n1","public_ip":"10.99.0.1","public_ipv6":""}'
+    assert parse_holder("holders/x", written) == Holder("n1", "10.99.0.1", "")
+
+
+def test_a_holder_holds_while_its_addresses_are_the_leases() -> None:
+    assert Holder("n1", "10.99.0.1", "").holds(SINGLE)
+    assert not Holder("n1", "10.99.0.2", "").holds(SINGLE)
+    assert not Holder("n1", "10.99.0.1", "").holds(DUAL)
+    assert holder_of(DUAL).holds(DUAL)
+
+
+@pytest.mark.parametrize("value", [b"", b"[]", b"{}", b'{"node":1}', b'{"node":""}', b"\xff"])
+def test_a_holder_that_names_no_node_is_refused(value: bytes) -> None:
+    with pytest.raises(InvalidInput, match="holders/x"):
+        parse_holder("holders/x", value)

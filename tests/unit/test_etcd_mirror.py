@@ -1,0 +1,171 @@
+"""What each message of the watch means."""
+
+import pytest
+
+from services.core.table import Removed, Upserted
+from services.lease.store import Changed, Snapshot
+from services.lease.stores.etcd.decoder import Decoder
+from services.lease.stores.etcd.keyspace import Keyspace
+from services.lease.stores.etcd.mirror import Mirror
+from services.lease.stores.etcd.records import Batch, Event, Gone, Item, Position
+
+KEYS = Keyspace("/net")
+NAME, OTHER = "10.5.1.0-24", "10.5.2.0-24"
+CONFIG = b'{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}'
+VALUE = b'{"PublicIP":"10.99.0.1","PublicIPv6":null}'
+MOVED = b'{"PublicIP":"10.99.0.9","PublicIPv6":null}'
+HOLDER = b'{"node":"n1","public_ip":"10.99.0.1","public_ipv6":""}'
+
+
+def config(value: bytes, revision: int = 1) -> Item:
+    return Item(b"/net/config", value, revision, 0)
+
+
+def lease(name: str = NAME, value: bytes = VALUE, revision: int = 2, etcd_lease: int = 7) -> Item:
+    return Item(KEYS.subnet(name), value, revision, etcd_lease)
+
+
+def holder(name: str = NAME, value: bytes = HOLDER, revision: int = 2) -> Item:
+    return Item(KEYS.holder(name), value, revision, 7)
+
+
+def mirror_of(*items: Item) -> Mirror:
+    mirror = Mirror(KEYS, Decoder())
+    mirror.replace(items, Position(1, 10))
+    return mirror
+
+
+def fold(mirror: Mirror, *events: Event) -> Snapshot | Changed | None:
+    return mirror.fold(Batch(events, Position(1, events[-1].revision)))
+
+
+def nodes(event: Snapshot | Changed | None) -> list[tuple[str, str]]:
+    assert isinstance(event, Changed)
+    return [(c.lease.name, c.lease.node) for c in event.changes if isinstance(c, Upserted)]
+
+
+def test_a_snapshot_has_leases_with_their_nodes_and_the_network() -> None:
+    snapshot = mirror_of(config(CONFIG), lease(), holder(), lease(OTHER, MOVED, etcd_lease=0)).snapshot()
+    assert {name: (held.node, held.reserved) for name, held in snapshot.leases.items()} == {
+        NAME: ("n1", False),
+        OTHER: ("", True),
+    }
+    assert snapshot.network
+    assert snapshot.network.source == CONFIG.decode()
+    assert not snapshot.refused
+
+
+def test_a_lease_and_its_holder_in_one_revision_are_one_change() -> None:
+    assert nodes(fold(mirror_of(), holder(revision=11), lease(revision=11))) == [(NAME, "n1")]
+
+
+def test_a_holder_alone_tells_the_lease_again() -> None:
+    assert nodes(fold(mirror_of(lease()), holder(revision=11))) == [(NAME, "n1")]
+    assert nodes(fold(mirror_of(lease(), holder()), Gone(KEYS.holder(NAME), 11))) == [(NAME, "")]
+
+
+def test_a_flanneld_that_takes_the_key_over_makes_the_holder_stale() -> None:
+    mirror = mirror_of(lease(), holder())
+    assert nodes(fold(mirror, lease(value=MOVED, revision=11))) == [(NAME, "")]
+
+
+def test_a_holder_without_a_lease_is_nothing_to_tell() -> None:
+    assert fold(mirror_of(), holder(revision=11)) is None
+
+
+def test_a_renewal_that_changes_nothing_is_nothing_to_tell() -> None:
+    assert fold(mirror_of(lease()), lease(revision=11, etcd_lease=8)) is None
+
+
+def test_changes_keep_their_order() -> None:
+    event = fold(mirror_of(lease()), Gone(KEYS.subnet(NAME), 11), lease(OTHER, revision=12), lease(revision=13))
+    assert isinstance(event, Changed)
+    assert event.changes[0] == Removed(NAME)
+    assert nodes(event) == [(OTHER, ""), (NAME, "")]
+
+
+POISON = [
+    lease("not-a-subnet", revision=11),
+    lease("10.5.3.0-32", revision=11),
+    lease(value=b"no json", revision=11),
+    lease(value=b"[]", revision=11),
+    lease(value=b"\xff", revision=11),
+    lease("10.5.9.0-24", b'{"PublicIP":"nonsense"}', revision=11),
+    Item(b"/net/subnets", VALUE, 11, 0),
+    Item(b"/net/subnetsfoo", b"x", 11, 0),
+    Item(b"/net/subnets/", b"x", 11, 0),
+    holder(value=b"no json", revision=11),
+]
+
+
+@pytest.mark.parametrize("poison", POISON, ids=lambda item: repr(item[:2]))
+def test_a_poisoned_key_changes_nothing_but_what_is_refused(poison: Item) -> None:
+    mirror = mirror_of(config(CONFIG), lease(), holder(), lease(OTHER))
+    before = mirror.snapshot()
+    event = fold(mirror, poison)
+    assert isinstance(event, Changed)
+    assert (event.changes, event.network, event.network_error) == ((), None, "")
+    assert len(event.refused) == 1
+    assert mirror.snapshot().leases == before.leases
+    assert fold(mirror, poison) is None, "the same again is not news"
+
+
+@pytest.mark.parametrize("key", [b"/net/subnets/junk", b"/net/subnets", b"/net/holders/junk", b"/net/else", b"/net/"])
+def test_deleting_a_key_that_is_no_lease_changes_nothing(key: bytes) -> None:
+    mirror = mirror_of(lease())
+    assert fold(mirror, Gone(key, 11)) is None
+
+
+def test_a_lease_with_a_bad_value_stays_through_a_new_listing_until_its_key_is_gone() -> None:
+    mirror = mirror_of(lease(), lease(OTHER))
+    fold(mirror, lease(value=b"bad", revision=11))
+    snapshot = mirror.replace([lease(value=b"bad", revision=11), lease(OTHER)], Position(1, 12))
+    assert set(snapshot.leases) == {NAME, OTHER}
+    assert set(snapshot.refused) == {NAME}
+    after = fold(mirror, Gone(KEYS.subnet(NAME), 13))
+    assert isinstance(after, Snapshot)
+    assert set(after.leases) == {OTHER}
+    assert not after.refused
+
+
+def test_a_refused_key_that_is_good_again_or_gone_is_taken_back() -> None:
+    mirror = mirror_of(lease(value=b"bad"), lease("junk"), Item(b"/net/subnetsfoo", b"", 2, 0), holder(value=b"[]"))
+    assert set(mirror.snapshot().refused) == {NAME, "junk", "/net/subnetsfoo", f"holders/{NAME}"}
+    for event in (
+        lease(revision=11),
+        Gone(KEYS.subnet("junk"), 12),
+        Gone(b"/net/subnetsfoo", 13),
+        holder(revision=14),
+    ):
+        assert isinstance(fold(mirror, event), Snapshot)
+    left = mirror.snapshot()
+    assert not left.refused
+    assert left.leases[NAME].node == "n1"
+
+
+def test_a_lease_gone_while_disconnected_is_gone_from_the_next_listing() -> None:
+    mirror = mirror_of(lease(), lease(OTHER))
+    assert set(mirror.replace([lease(OTHER)], Position(1, 20)).leases) == {OTHER}
+
+
+def test_the_configuration_may_be_missing_come_break_and_come_back() -> None:
+    mirror = mirror_of()
+    assert "there is no network configuration in etcd yet" in mirror.snapshot().network_error
+    bad = fold(mirror, config(b"{", 11))
+    good = fold(mirror, config(CONFIG, 12))
+    same = fold(mirror, config(CONFIG, 13))
+    broken = fold(mirror, config(b'{"Network":"x"}', 14))
+    again = fold(mirror, config(CONFIG, 15))
+    gone = fold(mirror, Gone(b"/net/config", 16))
+    assert same is None
+    for event, has_network in ((bad, False), (good, True), (broken, False), (again, True), (gone, False)):
+        assert isinstance(event, Changed)
+        assert (event.network is not None) is has_network
+        assert bool(event.network_error) is not has_network
+    assert "/net/config" in mirror.snapshot().network_error
+
+
+def test_a_message_without_events_only_moves_on() -> None:
+    mirror = mirror_of()
+    assert mirror.fold(Batch((), Position(1, 99))) is None
+    assert mirror.position == Position(1, 99)
