@@ -71,7 +71,10 @@ class Firewall(Protocol):
         ...
 
     async def changed(self) -> None:
-        """Returns as soon as something may differ from what the last `check` left. May be cancelled."""
+        """Returns as soon as something may differ from what the last repairing `check` left. May be cancelled.
+
+        Raises at most once a second, when it cannot look.
+        """
         ...
 
     async def close(self) -> None:

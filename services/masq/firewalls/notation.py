@@ -1,9 +1,7 @@
 """Rules in the two notations of iptables: the text of iptables-save, and the dictionaries of `iptc.easy`."""
 
-from typing import TypeGuard
-
 from services.masq.firewalls.messages import ChainForm, Form, RuleForm
-from services.masq.rules import Chain, Prefix, Rule
+from services.masq.rules import Chain, Rule
 
 
 def chain_form(chain: Chain) -> ChainForm:
@@ -22,7 +20,7 @@ def rule_text(chain: Chain, rule: Rule) -> str:
     words += [
         f"{'! ' if prefix.negated else ''}{option} {prefix.cidr}"
         for option, prefix in (("-s", rule.source), ("-d", rule.destination))
-        if _says_something(prefix)
+        if prefix
     ]
     if rule.mark:
         words.append(f"-m mark --mark {_mark_text(rule.mark)}")
@@ -49,18 +47,13 @@ def save_text(chains: tuple[Chain, ...]) -> str:
 def _form(chain: Chain, rule: Rule) -> Form:
     form: Form = {}
     for key, prefix in (("src", rule.source), ("dst", rule.destination)):
-        if _says_something(prefix):
+        if prefix:
             form[key] = f"{'!' if prefix.negated else ''}{prefix.cidr}"
     if rule.mark:
         form["mark"] = {"mark": _mark_text(rule.mark)}
     form["comment"] = {"comment": chain.comment}
     form["target"] = {str(rule.action): {"random-fully": ""}} if rule.fully_random else str(rule.action)
     return form
-
-
-def _says_something(prefix: Prefix | None) -> TypeGuard[Prefix]:
-    """iptables neither keeps nor shows a match for every address."""
-    return prefix is not None and (prefix.negated or prefix.cidr.prefixlen > 0)
 
 
 def _mark_text(mark: tuple[int, int]) -> str:

@@ -9,6 +9,7 @@ import ctypes.util
 import signal
 import socket
 import sys
+from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -40,7 +41,7 @@ _LOCK_SECONDS: Final = 5.0
 _ATTEMPTS: Final = 4
 """Commits against writers who do not take the lock."""
 _LIBRARIES: Final = {"xtables": "libxtables12", "ip4tc": "libip4tc2", "ip6tc": "libip6tc2"}
-_INSTALL: Final = "apt-get install iptables libip4tc2 libip6tc2 libxtables12"
+_PACKAGES: Final = " ".join(("iptables", *_LIBRARIES.values()))
 
 
 class Worker:
@@ -65,7 +66,8 @@ class Worker:
         except Unavailable as error:
             return Failure(str(error))
         except Exception as error:  # iptc finds its libraries while it is imported, and fails in every way there is
-            return Failure(_why_import_failed(error))
+            missing = [library for library in _LIBRARIES if not ctypes.util.find_library(library)]
+            return Failure(why_import_failed(error, missing, has_ldconfig=Path("/sbin/ldconfig").exists()))
 
     def check(self, request: CheckRequest) -> Message:
         """Carries out a request, a table at a time, with the xtables lock held from the look to the commit."""
@@ -124,15 +126,16 @@ def _found(wanted: RuleForm, rule: FoundRule | None) -> Found:
     return Found(True, rule.packets, rule.bytes)
 
 
-def _why_import_failed(error: Exception) -> str:
+def why_import_failed(error: Exception, missing: Sequence[str], *, has_ldconfig: bool) -> str:
+    """What python-iptables lacks, and how to get it; `missing` are names of libraries that cannot be found."""
     if isinstance(error, ModuleNotFoundError):
         return f"the Python package python-iptables is not installed ({error}): pip install 'flannelette[masq]'"
-    missing = [package for library, package in _LIBRARIES.items() if not ctypes.util.find_library(library)]
-    if not Path("/sbin/ldconfig").exists():
-        return f"python-iptables needs /sbin/ldconfig to find its libraries: apt-get install libc-bin ({error})"
+    if not has_ldconfig:
+        return f"python-iptables finds its libraries with /sbin/ldconfig ({error}): apt-get install libc-bin"
     if missing:
-        return f"libraries of iptables are missing: apt-get install iptables {' '.join(missing)}"
-    return f"the libraries of iptables cannot be used ({error}): {_INSTALL}"
+        packages = " ".join(_LIBRARIES[library] for library in missing)
+        return f"libraries of iptables are missing: apt-get install iptables {packages}"
+    return f"the libraries of iptables cannot be used ({error}): apt-get install --reinstall {_PACKAGES}"
 
 
 def serve(connection: socket.socket, worker: Worker) -> None:

@@ -1,0 +1,46 @@
+"""`flannelette-masq`: the process."""
+
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from flannelette.lease.v1 import lease_pb2
+from flannelette.masq.v1 import masq_pb2_grpc
+
+from services.masq.firewalls.iptables import IptablesFirewall, lock_path
+from services.masq.reconciler import Reconciler
+from services.masq.service import MasqServicer
+from services.masq.settings import MasqSettings
+from services.runtime.feed import Feed, LeaseConnection
+from services.runtime.options import node_name
+from services.runtime.process import Process, run
+
+
+@asynccontextmanager
+async def build(settings: MasqSettings, process: Process) -> AsyncIterator[None]:
+    """Wires the feed, the reconciler, the firewall and the calls. Raises Misconfigured: no rule could be set here."""
+    firewall = IptablesFirewall(lock_path())
+    connection = LeaseConnection(settings.lease_service, node_name(settings))
+    reconciler = Reconciler(connection.node, settings.rules, settings.iptables_resync, firewall, process.health)
+    feed = Feed(connection, lease_pb2.VIEW_OWN, lambda touched: reconciler.learn(feed.table, feed.error))
+    servicer = MasqServicer(reconciler, process.health)
+    process.servicers["flannelette.masq.v1.MasqService"] = lambda server: (
+        masq_pb2_grpc.add_MasqServiceServicer_to_server(servicer, server)
+    )
+    process.jobs |= {"feed": feed.run, "rules": reconciler.run, "firewall": reconciler.watch}
+    try:
+        if settings.rules.masquerade or settings.rules.forward:
+            await firewall.open()
+        yield
+    finally:
+        await connection.close()
+        await firewall.close()
+
+
+def main() -> None:
+    """The console script."""
+    sys.exit(run("masq", MasqSettings, build))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,187 @@
+"""Holds the firewall to the rules: at every news of the feed, every foreign change, and every few seconds."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from services.core.errors import NotYet, Unavailable
+from services.core.table import Table
+from services.masq.facts import Facts, next_facts
+from services.masq.firewalls.firewall import ChainState, Firewall
+from services.masq.metrics import CHECK_SECONDS, FAILURES, REPAIRS, RULES_PRESENT, RULES_WANTED
+from services.masq.rules import Chain, RuleSettings, no_chains, wanted_chains
+from services.runtime.health import Health
+
+log = structlog.get_logger()
+
+_TORN_DOWN: Final = "the rules were torn down: ResyncRules or a restart of the service brings them back"
+
+_DOES_NOT_STAY: Final = "does not stay as it should be: another program changes it without the xtables lock"
+
+
+class Reconciler:
+    """One node's rules, from what the feed says to the firewall.
+
+    Guarantees: what is not decided yet (no network, no lease) is left as it is; a check is never cut short by
+    another one; a failure is said in health and tried again at the next occasion.
+    """
+
+    def __init__(
+        self,
+        node: str,
+        settings: RuleSettings,
+        resync_seconds: float,
+        firewall: Firewall,
+        health: Health,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.node = node
+        self.settings = settings
+        self.firewall = firewall
+        self.facts = Facts()
+        self.lease_service_connected = False
+        self.states: tuple[ChainState, ...] = ()
+        """What the last look found, of the chains that were decided then."""
+        self.repairs = 0
+        """How often somebody else's change of a chain was put right."""
+        self.last_check_time: float | None = None
+        """Unix seconds."""
+        self._resync_seconds = resync_seconds
+        self._health = health
+        self._clock = clock
+        self._turn = asyncio.Lock()
+        self._news = asyncio.Event()
+        self._paused = False
+        self._kept: frozenset[Chain] = frozenset()
+        """Chains that the firewall had exactly so at the last check: a difference is somebody else's doing."""
+        self._failure = ""
+        self._health.set("firewall", "the firewall was not looked at yet")
+        self.learn(Table(), away="the lease service has not answered yet")
+
+    def learn(self, table: Table, away: str) -> None:
+        """Takes what the feed knows now. `away`: why the lease service does not answer; empty if it does."""
+        self.lease_service_connected = not away
+        self._health.set("lease service", away and f"the lease service is away, the rules stay as they are: {away}")
+        before = self._wanted()
+        self.facts = next_facts(self.facts, table, self.node)
+        network, lease = self.facts.reasons(self.node)
+        self._health.set("network", network)
+        self._health.set("lease", lease if self.settings.masquerade else "")
+        if self._wanted() != before:
+            if not self._paused:
+                self._health.set("firewall", "the rules of the new network or lease are not in place yet")
+            self._news.set()
+
+    async def run(self) -> None:
+        """Checks at every news, and when the last check by this job is `resync_seconds` old. For ever."""
+        while True:
+            self._news.clear()
+            await self._keep()
+            try:
+                async with asyncio.timeout(self._resync_seconds):
+                    await self._news.wait()
+            except TimeoutError:
+                continue
+
+    async def watch(self) -> None:
+        """Checks when somebody changed the firewall. For ever."""
+        while True:
+            try:
+                await self.firewall.changed()
+            except Unavailable as error:
+                self._fail(error)
+                continue
+            await self._keep()
+
+    async def look(self) -> tuple[ChainState, ...]:
+        """The rules as they are now; as they were at the last look where the firewall cannot be read."""
+        async with self._turn:
+            try:
+                return await self._check(repair=False)
+            except Unavailable as error:
+                self._fail(error)
+                return self.states
+
+    async def resync(self, *, dry_run: bool) -> list[str]:
+        """Compares at once; returns what was done, or would be. Raises NotYet, Unavailable."""
+        if self.facts.network is None:
+            raise NotYet(self.facts.reasons(self.node)[0])
+        async with self._turn:
+            self._paused = self._paused and dry_run
+            return _commands(await self._check(repair=not dry_run))
+
+    async def teardown(self, *, dry_run: bool) -> list[str]:
+        """Removes exactly ours, in both families, and pauses; returns what was done, or would be.
+
+        Raises Unavailable; then some of it may be left, and the service is paused all the same.
+        """
+        async with self._turn:
+            if not dry_run:
+                self._paused, self._kept = True, frozenset()
+                self._health.set("firewall", _TORN_DOWN)
+            states = await self.firewall.check(no_chains(), repair=not dry_run)
+            if not dry_run:
+                log.warning("rules torn down", commands=len(_commands(states)))
+                await self._check(repair=False)
+            return _commands(states)
+
+    def _wanted(self) -> tuple[Chain, ...]:
+        return wanted_chains(self.facts.network, self.facts.subnets, self.settings)
+
+    async def _keep(self) -> None:
+        async with self._turn:
+            if self._paused:
+                return
+            try:
+                await self._check(repair=True)
+            except Unavailable as error:
+                self._fail(error)
+
+    async def _check(self, *, repair: bool) -> tuple[ChainState, ...]:
+        chains = self._wanted()
+        with CHECK_SECONDS.time():
+            states = await self.firewall.check(chains, repair=repair)
+        self.states, self.last_check_time = states, self._clock()
+        rules = [rule for state in states for rule in state.all_rules]
+        RULES_WANTED.set(len(rules))
+        RULES_PRESENT.set(sum(rule.present for rule in rules))
+        if repair:
+            self._account(states)
+            if chains == self._wanted():  # else the feed had news meanwhile: the next check decides about health
+                wrong = ", ".join(f"{s.chain.family} {s.chain.name}" for s in states if not s.as_wanted)
+                self._health.set("firewall", f"{wrong} {_DOES_NOT_STAY}" if wrong else "")
+        return states
+
+    def _account(self, states: tuple[ChainState, ...]) -> None:
+        """Says what was done, once."""
+        for state in states:
+            where = {"family": str(state.chain.family), "chain": state.chain.name}
+            if state.chain in self._kept:
+                if state.commands:
+                    self.repairs += 1
+                    log.warning("somebody changed our rules; they are put right", causes=state.causes, **where)
+                for cause in state.causes:
+                    REPAIRS.labels(cause).inc()
+            elif state.commands and state.chain.rules:
+                log.info("rules put in place", rules=len(state.all_rules), found=state.causes, **where)
+            elif state.commands:
+                log.info("rules removed", **where)
+            elif state.chain.rules:
+                log.info("the rules were in place already", rules=len(state.all_rules), **where)
+        self._kept = frozenset(state.chain for state in states if state.as_wanted)
+        self._failure = ""
+
+    def _fail(self, error: Unavailable) -> None:
+        FAILURES.inc()
+        if str(error) != self._failure:
+            self._failure = str(error)
+            log.error("the firewall cannot be checked; it is tried again", reason=self._failure)
+        if not self._paused:
+            self._health.set("firewall", self._failure)
+
+
+def _commands(states: tuple[ChainState, ...]) -> list[str]:
+    return [command for state in states for command in state.commands]

@@ -1,0 +1,37 @@
+"""The settings of the masq service."""
+
+from dataclasses import dataclass
+
+from services.core.errors import Misconfigured
+from services.masq.rules import RuleSettings
+from services.runtime.options import ProcessSettings, socket_address
+from services.runtime.settings import flag
+
+
+@dataclass(frozen=True, kw_only=True)
+class MasqSettings(ProcessSettings):
+    """Flags of flannelette-masq; flanneld's where it has them."""
+
+    lease_address: str = flag(
+        "", "Address of the lease service: unix:PATH or HOST:PORT. Default: lease.sock in --socket-dir."
+    )
+    ip_masq: bool = flag(False, "Masquerade what pods send out of the overlay. Must be equal on the dataplane.")
+    ip_masq_fully_random_disable: bool = flag(
+        False, "Do not choose the source ports of masqueraded connections at random."
+    )
+    iptables_forward_rules: bool = flag(True, "Accept the overlay's packets in the FORWARD chain.")
+    iptables_resync: int = flag(5, "Longest time between two full comparisons of the rules, in seconds.")
+
+    def __post_init__(self) -> None:
+        if self.iptables_resync < 1:
+            raise Misconfigured(f"--iptables-resync is {self.iptables_resync}: use at least 1 second")
+
+    @property
+    def lease_service(self) -> str:
+        """Where the lease service is."""
+        return self.lease_address or socket_address(self.socket_dir, "lease")
+
+    @property
+    def rules(self) -> RuleSettings:
+        """What the rules depend on."""
+        return RuleSettings(self.ip_masq, self.iptables_forward_rules, not self.ip_masq_fully_random_disable)

@@ -1,0 +1,73 @@
+"""What masq knows, folded from the feed."""
+
+from ipaddress import ip_network
+
+from services.core.lease import Lease, Subnet
+from services.core.network import parse_network
+from services.core.table import Removed, Step, Table, Upserted
+from services.masq.facts import Facts, next_facts
+
+NETWORK = parse_network('{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}')
+OTHER_NETWORK = parse_network('{"Network":"10.6.0.0/16","Backend":{"Type":"vxlan"}}')
+SUBNET = ip_network("10.5.27.0/24")
+LEASE = Lease("10.5.27.0-24", "n1", (Subnet(SUBNET),), "vxlan")
+
+
+def follow(*steps: Step) -> Facts:
+    table, facts = Table(), Facts()
+    for step in steps:
+        table.fold(step)
+        facts = next_facts(facts, table, "n1")
+    return facts
+
+
+START = Step(reset=True, network=NETWORK, changes=(Upserted(LEASE),), synced=True)
+
+
+def test_network_and_own_subnet_come_from_the_feed() -> None:
+    assert follow(START) == Facts(NETWORK, "", (SUBNET,), has_lease=True)
+    assert follow(START).reasons("n1") == ("", "")
+
+
+def test_a_lease_of_another_node_is_not_ours() -> None:
+    other = Lease("10.5.3.0-24", "n2", (Subnet(ip_network("10.5.3.0/24")),), "vxlan")
+    facts = follow(Step(reset=True, network=NETWORK, changes=(Upserted(other),), synced=True))
+    assert facts == Facts(NETWORK)
+    assert facts.reasons("n1")[1] == (
+        "node n1 has no lease: there is nothing to masquerade yet; is its dataplane running?"
+    )
+
+
+def test_a_lost_lease_leaves_its_subnet_in_force_and_is_said() -> None:
+    facts = follow(START, Step(changes=(Removed(LEASE.name),), synced=True))
+    assert facts == Facts(NETWORK, "", (SUBNET,), has_lease=False)
+    assert facts.reasons("n1")[1] == "node n1 has no lease: its last rules stay; is its dataplane running?"
+
+
+def test_a_lost_lease_is_forgotten_when_the_network_has_no_room_for_it() -> None:
+    facts = follow(START, Step(changes=(Removed(LEASE.name),), network=OTHER_NETWORK, synced=True))
+    assert facts == Facts(OTHER_NETWORK)
+
+
+def test_a_subnet_outside_of_the_network_is_not_used() -> None:
+    facts = follow(START, Step(network=OTHER_NETWORK, synced=True))
+    assert facts == Facts(OTHER_NETWORK, "", (), has_lease=True)
+    assert facts.reasons("n1")[1] == "the lease of node n1 has no IPv4 subnet inside the network"
+
+
+def test_the_last_good_network_stays_in_force_when_the_stored_one_is_wrong() -> None:
+    facts = follow(START, Step(network_error="Network is missing", synced=True))
+    assert facts.network == NETWORK
+    assert facts.reasons("n1") == ("", "")
+
+
+def test_an_unknown_network_is_explained_by_what_the_store_has() -> None:
+    assert follow(Step(network_error="there is no configuration")).reasons("n1")[0] == (
+        "the network is not known yet: there is no configuration"
+    )
+
+
+def test_a_new_subnet_replaces_the_old_one() -> None:
+    moved = Lease("10.5.9.0-24", "n1", (Subnet(ip_network("10.5.9.0/24")),), "vxlan")
+    facts = follow(START, Step(changes=(Removed(LEASE.name), Upserted(moved)), synced=True))
+    assert facts.subnets == (ip_network("10.5.9.0/24"),)
