@@ -51,7 +51,9 @@ class Step:
 class Table:
     """The table as far as it is known; `fold` takes it one step further.
 
-    * Between `reset` and `synced` old leases stay, new ones are there already: nothing is removed early.
+    * Between `reset` and `synced` old leases stay, new ones are there already: nothing is removed early, also
+      not by a removal in a step between.
+    * A stream that breaks off there has no cursor to resume from, so that the next one starts over.
     * A removal, once synced, is final only until the next upsert: the order of changes is kept.
     """
 
@@ -62,24 +64,26 @@ class Table:
     synced: bool = False
     """The table is complete up to `cursor`. Stays true through a later reset: the old table is in force."""
     cursor: str = ""
+    """Where to resume; empty while a reset is staged."""
     _unconfirmed: set[str] | None = None
-    """While a reset is staged: the names that it has not brought yet."""
+    """While a reset is staged: the names that go with its `synced`, unless it brings them before."""
 
     def fold(self, step: Step) -> frozenset[str]:
         """Takes the step; returns the names of the leases that it added, changed or removed."""
-        before = self.leases
-        touched: set[str] = set()
+        leases, touched = self.leases, set[str]()
         if step.reset:
-            self._unconfirmed = set(before)
+            self._unconfirmed, self.cursor = set(leases), ""
         for change in step.changes:
             if isinstance(change, Upserted):
                 name = change.lease.name
-                if before.get(name) != change.lease:
-                    before[name] = change.lease
+                if leases.get(name) != change.lease:
+                    leases[name] = change.lease
                     touched.add(name)
                 if self._unconfirmed is not None:
                     self._unconfirmed.discard(name)
-            elif before.pop(change.name, None) is not None:
+            elif self._unconfirmed is not None:
+                self._unconfirmed.add(change.name)
+            elif leases.pop(change.name, None) is not None:
                 touched.add(change.name)
         if step.network is not None:
             self.network, self.network_error = step.network, ""
@@ -88,13 +92,9 @@ class Table:
         if step.store is not None:
             self.store = step.store
         if step.synced:
-            for name in self._unconfirmed or ():
-                if before.pop(name, None) is not None:
-                    touched.add(name)
-            self._unconfirmed = None
-            self.synced = True
-        if step.cursor:
-            self.cursor = step.cursor
+            gone = [name for name in self._unconfirmed or () if leases.pop(name, None) is not None]
+            touched.update(gone)
+            self._unconfirmed, self.synced, self.cursor = None, True, step.cursor or self.cursor
         return frozenset(touched)
 
 
