@@ -1,4 +1,4 @@
-"""flannel's keys and values, byte for byte: its own documents, and captures of a flanneld v0.20.2 (tests/golden)."""
+"""flannel's keys and values, byte for byte: its own documents, and what a flanneld v0.20.2 wrote into etcd."""
 
 import json
 from ipaddress import ip_address, ip_network
