@@ -1,5 +1,6 @@
 """flannelette-lease: which node holds which subnet."""
 
+import asyncio
 import secrets
 import sys
 from collections.abc import AsyncIterator
@@ -9,9 +10,9 @@ from pathlib import Path
 
 from services.lease.broker import Broker
 from services.lease.identity import Identity
-from services.lease.readiness import keep_health
+from services.lease.readiness import keep_health, show
 from services.lease.service import SERVICE, LeaseService, add_to_server
-from services.lease.settings import IN_MEMORY, LeaseSettings, check
+from services.lease.settings import IN_MEMORY, LeaseSettings
 from services.lease.store import Store
 from services.runtime.options import node_name
 from services.runtime.process import Process, run
@@ -25,7 +26,6 @@ def main() -> int:
 @asynccontextmanager
 async def build(settings: LeaseSettings, process: Process) -> AsyncIterator[None]:
     """Opens the store and fills the process."""
-    check(settings)
     identity = Identity("" if settings.central or settings.store == "embedded" else node_name(settings))
     store = _open(settings, identity)
     try:
@@ -33,10 +33,18 @@ async def build(settings: LeaseSettings, process: Process) -> AsyncIterator[None
         service = LeaseService(store, broker, identity, process.health)
         process.servicers[SERVICE] = partial(add_to_server, service)
         process.jobs["store"] = partial(broker.follow, store)
-        process.jobs["readiness"] = partial(keep_health, broker, process)
+        process.jobs["readiness"] = partial(keep_health, broker, process.health)
+        process.jobs["streams"] = partial(_end_streams, broker, process.stopping)
+        show(broker.table, process.health)
         yield
     finally:
         await store.close()
+
+
+async def _end_streams(broker: Broker, stopping: asyncio.Event) -> None:
+    """An open stream would keep the server from stopping."""
+    await stopping.wait()
+    broker.stop()
 
 
 def _open(settings: LeaseSettings, identity: Identity) -> Store:

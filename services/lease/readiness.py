@@ -1,29 +1,23 @@
 """When the lease service is ready: a complete table that follows the store, and a network to lease from."""
 
-import asyncio
+from contextlib import suppress
 
+from services.core.errors import Unavailable
 from services.core.table import Table
 from services.lease.broker import Broker
 from services.runtime.health import Health
-from services.runtime.process import Process
 
 
-async def keep_health(broker: Broker, process: Process) -> None:
-    """Follows the broker; when the process stops, ends the streams."""
-    stopping = asyncio.create_task(process.stopping.wait())
-    try:
-        while not stopping.done():
-            show(broker.table, process.health)
-            news = asyncio.create_task(broker.signals.next())
-            await asyncio.wait((stopping, news), return_when=asyncio.FIRST_COMPLETED)
-            news.cancel()
-    finally:
-        stopping.cancel()
-    broker.stop()
+async def keep_health(broker: Broker, health: Health) -> None:
+    """Follows the table until the broker is stopped."""
+    with suppress(Unavailable):
+        while True:
+            show(broker.table, health)
+            await broker.signals.next()
 
 
 def show(table: Table, health: Health) -> None:
-    """Without any network nobody can get a lease, so that is not ready; with the last good one it is."""
+    """Says what is missing. Without any network nobody gets a lease: not ready; with the last good one it is."""
     store = table.store
     assert store is not None  # noqa: S101 - the broker's always has one
     if not store.connected:

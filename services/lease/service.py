@@ -1,4 +1,3 @@
-
 """The gRPC face of the lease service: translates, calls, returns."""
 
 import time

@@ -9,12 +9,17 @@ from services.runtime.options import ProcessSettings
 from services.runtime.settings import flag
 
 IN_MEMORY: Final = "memory"
+_STORES: Final = frozenset({"embedded", "etcd"})
+_LATER: Final = frozenset({"kube", "relay"})
 _KUBE: Final = "For the Kubernetes store, which is not built yet."
 
 
 @dataclass(frozen=True, kw_only=True)
 class LeaseSettings(ProcessSettings):
-    """Names and defaults of flannel's own flags are flannel's."""
+    """Names and defaults of flannel's own flags are flannel's.
+
+    Raises Misconfigured when the flags contradict each other or ask for what is not built.
+    """
 
     store: str = flag("embedded", "Where leases are kept: embedded or etcd.")
     central: bool = flag(False, "Serve every node, not only --node. The embedded store is always central.")
@@ -40,25 +45,21 @@ class LeaseSettings(ProcessSettings):
     kube_annotation_prefix: str = flag("flannel.alpha.coreos.com", _KUBE)
     set_node_network_unavailable: bool = flag(True, _KUBE)
 
-
-_STORES: Final = frozenset({"embedded", "etcd"})
-_LATER: Final = frozenset({"kube", "relay"})
-
-
-def check(settings: LeaseSettings) -> None:
-    """Raises Misconfigured when the settings contradict each other or ask for what is not built."""
-    store = "kube" if settings.kube_subnet_mgr else settings.store
-    if store in _LATER:
-        flag_given = "--kube-subnet-mgr" if settings.kube_subnet_mgr else f"--store={store}"
-        raise Misconfigured(f"{flag_given}: the {store} store is not built yet; use --store=embedded or --store=etcd")
-    if store not in _STORES:
-        raise Misconfigured(f"--store is {store!r}: use embedded or etcd")
-    if store == "embedded" and settings.node:
-        raise Misconfigured(
-            f"--node={settings.node} and --store=embedded exclude each other: the embedded store is central, its "
-            "file belongs to this one process that serves all nodes; leave --node out, or use --store=etcd"
-        )
-    if settings.central and settings.node:
-        raise Misconfigured(f"--central and --node={settings.node} exclude each other: leave one of them out")
-    if settings.lease_seconds < 1:
-        raise Misconfigured(f"--lease-seconds is {settings.lease_seconds}: use 1 or more; flannel's is 86400")
+    def __post_init__(self) -> None:
+        store = "kube" if self.kube_subnet_mgr else self.store
+        if store in _LATER:
+            flag_given = "--kube-subnet-mgr" if self.kube_subnet_mgr else f"--store={store}"
+            raise Misconfigured(
+                f"{flag_given}: the {store} store is not built yet; use --store=embedded or --store=etcd"
+            )
+        if store not in _STORES:
+            raise Misconfigured(f"--store is {store!r}: use embedded or etcd")
+        if store == "embedded" and self.node:
+            raise Misconfigured(
+                f"--node={self.node} and --store=embedded exclude each other: the embedded store is central, its "
+                "file belongs to this one process that serves all nodes; leave --node out, or use --store=etcd"
+            )
+        if self.central and self.node:
+            raise Misconfigured(f"--central and --node={self.node} exclude each other: leave one of them out")
+        if self.lease_seconds < 1:
+            raise Misconfigured(f"--lease-seconds is {self.lease_seconds}: use 1 or more; flannel's is 86400")

@@ -74,7 +74,7 @@ class Process:
             if ready and not was_ready:
                 log.info("ready")
                 _notify_systemd("READY=1")
-            elif was_ready and not ready:
+            elif was_ready and not ready and not self.stopping.is_set():
                 log.warning("not ready any more", reasons=self.health.reasons)
             was_ready = ready
             await self.health.changed()

@@ -1,0 +1,99 @@
+"""The recent steps: who can resume, and with what."""
+
+import pytest
+
+from services.core.table import Removed, Step, StoreStatus, Table, Upserted
+from services.lease.encoding import encode, encode_change
+from services.lease.history import Entry, History
+from tests.lease_examples import NETWORK, SMALL, make_lease, read
+
+
+def entry(step: Step) -> Entry:
+    return Entry(
+        tuple((c.lease.name if isinstance(c, Upserted) else c.name, encode_change(c)) for c in step.changes),
+        encode(Step(network=step.network)),
+        encode(Step(network_error=step.network_error)),
+        encode(Step(store=step.store)),
+    )
+
+
+def history_of(*steps: Step, most_entries: int = 100, most_bytes: int = 1 << 20) -> History:
+    history = History("e", most_entries, most_bytes)
+    for step in steps:
+        history.append(entry(step))
+    return history
+
+
+def only_step(history: History, position: int) -> Step:
+    messages = history.since(position)
+    assert messages is not None
+    assert len(messages) == 1
+    return read(messages[0])
+
+
+A, B = make_lease(1), make_lease(2)
+A2 = make_lease(1, version=2)
+
+
+@pytest.mark.parametrize(
+    "cursor", ["", "e", "e:", "e:x", "e:-1", "e:4", "other:1", ":1", "e:1:1", "e:²", "e:" + "9" * 5000]
+)
+def test_a_cursor_that_is_not_ours_has_no_position(cursor: str) -> None:
+    assert history_of(Step(), Step(), Step()).position(cursor) is None
+
+
+def test_a_cursor_of_ours_has_a_position_until_it_is_compacted() -> None:
+    history = history_of(*[Step(changes=(Removed(str(n)),)) for n in range(5)], most_entries=3)
+    assert [history.position(f"e:{n}") for n in range(7)] == [None, None, 2, 3, 4, 5, None]
+    assert history.since(1) is None
+    assert only_step(history, 2).changes == (Removed("2"), Removed("3"), Removed("4"))
+
+
+def test_the_history_is_bounded_in_bytes_and_keeps_the_newest() -> None:
+    big = Step(changes=tuple(Upserted(make_lease(n)) for n in range(100)))
+    history = history_of(*[big] * 10, most_bytes=70_000)
+    assert len(history) == 2
+    assert history.bytes <= 70_000
+    assert len(history_of(big, most_bytes=1)) == 1
+
+
+def test_several_steps_become_one_with_the_last_change_of_each_lease() -> None:
+    history = history_of(
+        Step(changes=(Upserted(A),)), Step(changes=(Upserted(B),)), Step(changes=(Upserted(A2), Removed(B.name)))
+    )
+    step = only_step(history, 0)
+    assert step == Step(changes=(Upserted(A2), Removed(B.name)), synced=True, cursor="e:3")
+
+
+def test_who_has_everything_gets_nothing() -> None:
+    assert history_of(Step(changes=(Removed("x"),))).since(1) == ()
+
+
+def test_what_all_need_is_made_once() -> None:
+    history = history_of(Step(changes=(Upserted(A),)), Step(changes=(Upserted(B),)))
+    assert history.since(1) is history.since(1)
+    before = history.since(1)
+    history.append(entry(Step(changes=(Upserted(A2),))))
+    assert history.since(1) != before
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        (Step(network_error="bad"), Step(network=NETWORK)),
+        (Step(network=NETWORK), Step(network_error="bad")),
+        (Step(network_error="bad"), Step(network=NETWORK), Step(network_error="worse")),
+        (Step(network=NETWORK), Step(network=SMALL)),
+        (Step(store=StoreStatus("x", False, "a")), Step(store=StoreStatus("x", True))),
+    ],
+)
+def test_network_and_store_end_up_as_after_the_single_steps(steps: tuple[Step, ...]) -> None:
+    one_by_one, at_once = Table(), Table()
+    for step in steps:
+        one_by_one.fold(step)
+    at_once.fold(only_step(history_of(*steps), 0))
+    assert (at_once.network, at_once.network_error, at_once.store) == (
+        one_by_one.network,
+        one_by_one.network_error,
+        one_by_one.store,
+    )
