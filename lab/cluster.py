@@ -17,7 +17,8 @@ from lab.programs import Program
 from lab.supervise import Supervised
 from lab.topology import NETWORK, Host
 
-READY_SECONDS: Final = 60.0
+_READY_SECONDS: Final = 60.0
+_READY_SECONDS_PER_NODE: Final = 2.0
 _CONFIG_KEY: Final = "/coreos.com/network/config"
 _HOPELESS: Final = 3
 """A service that has died so often before it was ready ever will not be."""
@@ -46,6 +47,7 @@ class Cluster:
         self.hosts = tuple(Host(number) for number in range(1, options.nodes + 1))
         self.services: list[Supervised] = []
         self.is_up = False
+        self._patience_seconds = _READY_SECONDS + _READY_SECONDS_PER_NODE * options.nodes
         self._group = group
         self._tasks: list[asyncio.Task[Never]] = []
         self._report_death = died
@@ -114,7 +116,7 @@ class Cluster:
         return service
 
     async def ready(self, service: Supervised) -> None:
-        """Returns when it is ready, a dataplane with every peer programmed. Raises LabFailed after a minute."""
+        """Returns when it is ready, a dataplane with every peer programmed. LabFailed: it takes too long."""
         program = service.program
         async with self._patience(service):
             if program.name == "dataplane":
@@ -130,12 +132,12 @@ class Cluster:
     async def _patience(self, service: Supervised) -> AsyncIterator[None]:
         """Turns a wait without end into LabFailed, with what the service says about itself."""
         try:
-            async with asyncio.timeout(READY_SECONDS):
+            async with asyncio.timeout(self._patience_seconds):
                 yield
         except TimeoutError:
             program = service.program
             reasons = "; ".join(await look.reasons(program.name, program.address))
-            problem = f"the {program.title} is not ready after {READY_SECONDS:.0f} s: {reasons}"
+            problem = f"the {program.title} is not ready after {self._patience_seconds:.0f} s: {reasons}"
             raise LabFailed(_with_tail(service, problem)) from None
 
 

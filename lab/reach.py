@@ -5,14 +5,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from ipaddress import IPv4Address
-from typing import Final
+from typing import Final, TypeVar
 
 from lab.cluster import Pod
 from lab.pings import Pinger, Witness
 from lab.stream import Path
 from lab.topology import OUTSIDE, SERVICE_ADDRESS
 
-_PINGS: Final = 3
+_MORE_PINGS: Final = 3
 _PATIENCE: Final = 2.0
 _MOST_PATHS_OF_A_POD: Final = 10
 
@@ -22,7 +22,7 @@ class Answer:
     """How one place answers another."""
 
     seconds: float | None
-    """The fastest of a few round trips; None: one of them got no reply."""
+    """The fastest of a few round trips; None: no reply."""
     seen_as: IPv4Address | None
     """The source address that arrived there."""
     expected: IPv4Address
@@ -32,6 +32,10 @@ class Answer:
     def is_good(self) -> bool:
         """Answered, under the right address."""
         return self.seconds is not None and self.seen_as == self.expected
+
+    def joined(self, other: "Answer") -> "Answer":
+        """The faster of the two, but the bad one if one is bad."""
+        return min(self, other, key=lambda answer: (answer.is_good, answer.seconds or 0))
 
     def __str__(self) -> str:
         if self.seconds is None:
@@ -43,6 +47,7 @@ Matrix = Mapping[tuple[str, str], Answer]
 """By the names of two hosts: the pod of the first pings the pod of the second."""
 Outside = Mapping[str, Answer]
 """By the name of a host: its pod pings the outside service."""
+_Key = TypeVar("_Key")
 
 
 def unreached(matrix: Matrix, outside: Outside) -> Iterator[str]:
@@ -66,26 +71,25 @@ class Reach:
         """Every ordered pair of pods. No host may translate an address between pods."""
         with ExitStack() as stack:
             witnesses = {pod: stack.enter_context(Witness(pod.host.pod)) for pod in self._pods}
-
-            async def row(source: Pod) -> dict[tuple[str, str], Answer]:
-                return {
-                    (source.host.name, target.host.name): await _ask(
-                        self._pingers[source], target.address, witnesses[target], source.address
-                    )
-                    for target in self._pods
-                    if target != source
-                }
-
-            rows = await asyncio.gather(*map(row, self._pods))
-        return {pair: answer for row in rows for pair, answer in row.items()}
+            questions = {
+                (source.host.name, target.host.name): _Question(
+                    self._pingers[source], target.address, witnesses[target], source.address
+                )
+                for source in self._pods
+                for target in self._pods
+                if target != source
+            }
+            return await _ask_all(questions)
 
     async def outside(self) -> Outside:
         """Every pod to the outside service, by host, which must see the host's own address."""
         with Witness(OUTSIDE) as witness:
-            return {
-                pod.host.name: await _ask(self._pingers[pod], SERVICE_ADDRESS, witness, pod.host.address)
-                for pod in self._pods
-            }
+            return await _ask_all(
+                {
+                    pod.host.name: _Question(self._pingers[pod], SERVICE_ADDRESS, witness, pod.host.address)
+                    for pod in self._pods
+                }
+            )
 
     def paths(self) -> list[Path]:
         """From each pod to every other; in a large cluster to the next few, so that each pod is on some paths."""
@@ -104,13 +108,24 @@ def reach(pods: Sequence[Pod]) -> Iterator[Reach]:
         yield Reach(pods, {pod: stack.enter_context(Pinger(pod.host.pod)) for pod in pods})
 
 
-async def _ask(pinger: Pinger, target: IPv4Address, witness: Witness, expected: IPv4Address) -> Answer:
-    trips = []
-    seen_as = None
-    for _ in range(_PINGS):
-        token, seconds = await pinger.ping(target, _PATIENCE)
-        if seconds is None:
-            return Answer(None, None, expected)
-        trips.append(seconds)
-        seen_as = await witness.source_of(token)
-    return Answer(min(trips), seen_as, expected)
+@dataclass(frozen=True, slots=True)
+class _Question:
+    pinger: Pinger
+    target: IPv4Address
+    witness: Witness
+    expected: IPv4Address
+
+    async def ask(self) -> Answer:
+        token, seconds = await self.pinger.ping(self.target, _PATIENCE)
+        seen_as = None if seconds is None else await self.witness.source_of(token)
+        return Answer(seconds, seen_as, self.expected)
+
+
+async def _ask_all(questions: Mapping[_Key, _Question]) -> dict[_Key, Answer]:
+    """All at once, because those without an answer take their time; then the good ones in turn, for their times."""
+    first = await asyncio.gather(*(question.ask() for question in questions.values()))
+    answers = dict(zip(questions, first, strict=True))
+    for key, question in questions.items():
+        for _ in range(_MORE_PINGS if answers[key].is_good else 0):
+            answers[key] = answers[key].joined(await question.ask())
+    return answers

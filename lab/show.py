@@ -20,6 +20,9 @@ from lab.reach import Answer, Matrix, Outside
 
 _TITLE: Final = 10
 """The width of a step's title."""
+_WIDTH_OF_FILES: Final = 100
+_WIDEST_MATRIX: Final = 8
+"""More columns do not fit on a terminal; then each row is a summary."""
 
 
 class Step:
@@ -40,7 +43,8 @@ class Screen:
     """Writes to the terminal; without one, the same lines with no colour and no motion."""
 
     def __init__(self) -> None:
-        self._console = Console(highlight=False)
+        width = None if sys.stdout.isatty() else _WIDTH_OF_FILES
+        self._console = Console(highlight=False, width=width)
 
     def title(self, text: str) -> None:
         """The first line."""
@@ -127,22 +131,22 @@ def hosts_table(
 
 def matrix_table(pods: Sequence[Pod], matrix: Matrix, outside: Outside) -> Table:
     """Round-trip times in milliseconds: from the row's pod to the column's."""
-    table = _table("ms", *(f"pod{pod.host.number}" for pod in pods), "outside")
+    is_small = len(pods) <= _WIDEST_MATRIX
+    columns = [pod.host.pod.name for pod in pods] if is_small else ["answered", "fastest", "median", "slowest"]
+    table = _table("ping/ms", *columns, "outside")
     for column in table.columns[1:]:
         column.justify = "right"
     for source in pods:
-        cells = [
-            Text("·", style="dim") if target == source else _cell(matrix[source.host.name, target.host.name])
-            for target in pods
-        ]
-        table.add_row(f"pod{source.host.number}", *cells, _cell(outside[source.host.name]))
+        answers = [matrix.get((source.host.name, target.host.name)) for target in pods]
+        cells = map(_cell, answers) if is_small else _summary([answer for answer in answers if answer])
+        table.add_row(source.host.pod.name, *cells, _cell(outside[source.host.name]))
     return table
 
 
 def _table(*columns: str) -> Table:
-    table = Table(box=None, padding=(0, 2), header_style="dim")
+    table = Table(box=None, padding=(0, 3, 0, 0), pad_edge=False, header_style="dim")
     for column in columns:
-        table.add_column(column)
+        table.add_column(column, no_wrap=True)
     return table
 
 
@@ -150,7 +154,16 @@ def _share(there: int, wanted: int) -> Text:
     return Text(f"{there}/{wanted}", style="green" if there == wanted else "red")
 
 
-def _cell(answer: Answer) -> Text:
+def _summary(answers: Sequence[Answer]) -> Iterator[Text]:
+    good = sorted((answer for answer in answers if answer.is_good), key=lambda answer: answer.seconds or 0)
+    yield _share(len(good), len(answers))
+    for place in (0, len(good) // 2, -1):
+        yield _cell(good[place] if good else None)
+
+
+def _cell(answer: Answer | None) -> Text:
+    if answer is None:
+        return Text("·", style="dim")
     if answer.seconds is None:
         return Text("lost", style="red")
     return Text(f"{answer.seconds * 1000:.3f}", style="green" if answer.is_good else "red")

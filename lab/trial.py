@@ -44,10 +44,16 @@ class Outcome:
         for kill in self.kills:
             if kill.changes:
                 yield f"the {kill.title} came back and had to change {kill.changes} kernel objects"
-            lost = [one for one in self.lost if kill.at <= one.sent < kill.back]
-            if lost:
-                paths = sorted({f"{one.path.source}→{one.path.target}" for one in lost})
-                yield f"{len(lost)} pings were lost while the {kill.title} was away ({', '.join(paths)})"
+        for when, lost in self._lost_when().items():
+            paths = ", ".join(sorted({f"{one.path.source}→{one.path.target}" for one in lost}))
+            yield f"{len(lost)} pings were lost {when} ({paths})"
+
+    def _lost_when(self) -> dict[str, list[Lost]]:
+        lost: dict[str, list[Lost]] = {}
+        for one in self.lost:
+            away = (f"while the {kill.title} was away" for kill in self.kills if kill.at <= one.sent < kill.back)
+            lost.setdefault(next(away, "while every service was there"), []).append(one)
+        return lost
 
     def write(self, options: Options, path: Path) -> None:
         """Writes the figures as JSON."""

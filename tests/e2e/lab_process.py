@@ -1,0 +1,79 @@
+"""A lab in a process of its own, as a user starts it."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+PATIENCE = 90.0
+
+
+class LabProcess:
+    """`python -m lab` with its sockets under `home`, which must be a short path."""
+
+    def __init__(self, home: Path, *options: str) -> None:
+        self.directory = home / f"flannelette-{os.getuid()}"
+        self._output = home / f"output-{time.monotonic_ns()}"
+        with self._output.open("wb") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "lab", *options],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=os.environ | {"TMPDIR": str(home)},
+            )
+
+    @property
+    def output(self) -> str:
+        """What it has printed so far."""
+        return self._output.read_text()
+
+    def until_printed(self, text: str) -> None:
+        """Returns when it has printed the text. AssertionError: it ended, or takes too long."""
+        end = time.monotonic() + PATIENCE
+        while text not in self.output:
+            assert self._process.poll() is None, f"the lab ended:\n{self.output}"
+            assert time.monotonic() < end, f"the lab has not printed {text!r}:\n{self.output}"
+            time.sleep(0.05)
+
+    def exit_code(self, number: signal.Signals | None = None) -> int:
+        """Sends the signal, if any, and waits for the end."""
+        if number:
+            self._process.send_signal(number)
+        return self._process.wait(6 * PATIENCE)
+
+    def processes(self) -> dict[int, str]:
+        """Everything that runs with a path of this lab on its command line."""
+        return {
+            pid: command for pid, command in _command_lines() if str(self.directory) in command and pid != os.getpid()
+        }
+
+    def all_gone(self) -> bool:
+        """Whether no process is left, after a moment for the kernel to clear up."""
+        end = time.monotonic() + 5
+        while self.processes() and time.monotonic() < end:
+            time.sleep(0.05)
+        return not self.processes()
+
+
+@contextmanager
+def lab(home: Path, *options: str) -> Iterator[LabProcess]:
+    """One that is killed at the end, if it has not ended."""
+    process = LabProcess(home, *options)
+    try:
+        yield process
+    finally:
+        process.exit_code(signal.SIGKILL)
+
+
+def _command_lines() -> Iterator[tuple[int, str]]:
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                yield int(entry.name), (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            except (FileNotFoundError, ProcessLookupError):
+                continue

@@ -1,0 +1,141 @@
+"""The lab as its users have it: started, tried, looked into, interrupted, killed."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.lab_process import LabProcess, lab
+
+SOAK = bool(os.environ.get("FLANNELETTE_SOAK"))
+UP = "Ctrl-C ends the lab"
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """A directory whose path is short enough for unix sockets, which pytest's own may not be."""
+    with tempfile.TemporaryDirectory(prefix="fl-") as path:
+        yield Path(path)
+
+
+def tried(home: Path, *options: str) -> tuple[dict[str, Any], LabProcess]:
+    figures = home / "lab.json"
+    with lab(home, "ONCE=1", f"JSON={figures}", *options) as process:
+        assert process.exit_code() == 0, process.output
+    return json.loads(figures.read_text()), process
+
+
+def test_three_vxlan_hosts_pass_their_trial_and_leave_nothing_behind(home: Path) -> None:
+    figures, process = tried(home)
+    assert figures.pop("ready_seconds") > 0
+    assert figures == {
+        "nodes": 3,
+        "backend": "vxlan",
+        "store": "embedded",
+        "pod_pings": {"ok": 6, "total": 6},
+        "masquerade": {"ok": 3, "total": 3},
+        "restart_lost": 0,
+    }
+    assert "everything works" in process.output
+    assert process.all_gone()
+    assert not process.directory.exists()
+
+
+def test_host_gw_hosts_with_an_etcd_pass_their_trial(home: Path) -> None:
+    nodes = 5 if SOAK else 2
+    figures, _ = tried(home, f"NODES={nodes}", "BACKEND=host-gw", "STORE=etcd")
+    assert figures.pop("ready_seconds") > 0
+    assert figures == {
+        "nodes": nodes,
+        "backend": "host-gw",
+        "store": "etcd",
+        "pod_pings": {"ok": nodes * (nodes - 1), "total": nodes * (nodes - 1)},
+        "masquerade": {"ok": nodes, "total": nodes},
+        "restart_lost": 0,
+    }
+
+
+def test_a_lab_can_be_looked_into_and_a_service_that_dies_comes_back(home: Path) -> None:
+    with lab(home, "NODES=2") as process:
+        process.until_printed(UP)
+
+        status = subprocess.run(
+            [sys.executable, "-m", "services.ctl.main", "--socket-dir", process.directory / "h1", "status"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert status.returncode == 0, status.stdout + status.stderr
+        assert "1 of 1 programmed" in status.stdout
+
+        with lab(home) as second:
+            assert second.exit_code() == 1
+            assert second.output.startswith(f"lab: a lab is running in {process.directory}: stop it with Ctrl-C")
+            assert len(second.output.splitlines()) == 1
+
+        pid = next(pid for pid, command in process.processes().items() if "dataplane" in command and "h2" in command)
+        os.kill(pid, signal.SIGKILL)
+        process.until_printed("the dataplane of h2 died (SIGKILL), restart number 1 follows")
+        process.until_printed("the dataplane of h2 is ready again")
+
+        assert process.exit_code(signal.SIGINT) == 0
+        assert process.all_gone()
+        assert not process.directory.exists()
+
+
+@pytest.mark.skipif(not shutil.which("grpcurl"), reason="grpcurl is not installed; make test builds it where Go is")
+def test_every_service_can_be_asked_with_grpcurl_as_the_lab_says(home: Path) -> None:
+    with lab(home, "NODES=1") as process:
+        process.until_printed(UP)
+        command = next(line for line in process.output.splitlines() if "grpcurl" in line).split()
+        peers = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (peers.returncode, peers.stderr) == (0, "")
+        for name in ("lease/lease", "h1/dataplane", "h1/masq"):
+            socket = process.directory / f"{name}.sock"
+            listed = subprocess.run(
+                ["grpcurl", "-plaintext", "-unix", socket, "list"], capture_output=True, text=True, check=True
+            )
+            assert f"flannelette.{socket.stem}.v1." in listed.stdout
+            assert "grpc.health.v1.Health" in listed.stdout
+
+
+def test_a_killed_lab_takes_its_processes_along_and_the_next_one_clears_up(home: Path) -> None:
+    with lab(home, "NODES=1") as process:
+        process.until_printed(UP)
+        process.exit_code(signal.SIGKILL)
+        assert process.all_gone()
+        assert process.directory.exists()
+    with lab(home, "NODES=1") as second:
+        second.until_printed(UP)
+        assert second.exit_code(signal.SIGTERM) == 0
+        assert not second.directory.exists()
+
+
+def test_an_interrupted_trial_is_not_a_passed_one(home: Path) -> None:
+    with lab(home, "NODES=1", "ONCE=1") as process:
+        process.until_printed("pings")
+        assert process.exit_code(signal.SIGINT) == 130
+        assert process.all_gone()
+        assert not process.directory.exists()
+
+
+def test_wrong_options_end_it_with_one_line_and_exit_code_2(home: Path) -> None:
+    with lab(home, "NODES=0") as process:
+        assert process.exit_code() == 2
+        assert process.output == "lab: NODES=0: use a whole number from 1 to 200\n"
+
+
+def test_a_directory_too_long_for_sockets_is_said_before_anything_starts(home: Path) -> None:
+    deep = home / ("d" * 90)
+    deep.mkdir()
+    with lab(deep) as process:
+        assert process.exit_code() == 1
+        assert process.output.endswith("is too long for unix sockets: set TMPDIR to a shorter directory\n")

@@ -1,0 +1,48 @@
+from pathlib import Path
+
+import pytest
+
+from lab.options import BadOption, Options, parse
+
+
+def test_without_settings_the_lab_is_three_vxlan_hosts_with_the_embedded_store() -> None:
+    assert parse([], {}) == Options(nodes=3, backend="vxlan", store="embedded", once=False, json=None)
+
+
+def test_the_environment_is_read_as_make_gives_it_and_empty_means_unset(tmp_path: Path) -> None:
+    figures = str(tmp_path / "lab.json")
+    environment = {"NODES": "5", "BACKEND": "host-gw", "STORE": "etcd", "ONCE": "1", "JSON": figures, "PYTHON": "x"}
+    assert parse([], environment) == Options(5, "host-gw", "etcd", once=True, json=Path(figures))
+    assert parse([], dict.fromkeys(environment, "")) == Options()
+
+
+def test_an_argument_wins_over_the_environment() -> None:
+    assert parse(["NODES=2"], {"NODES": "5"}).nodes == 2
+
+
+@pytest.mark.parametrize(
+    ("argument", "complaint"),
+    [
+        ("NODES=0", "NODES=0: use a whole number from 1 to 200"),
+        ("NODES=201", "NODES=201: use a whole number from 1 to 200"),
+        ("NODES=-1", "NODES=-1: use a whole number from 1 to 200"),
+        ("NODES=three", "NODES=three: use a whole number from 1 to 200"),
+        ("NODES=٣", "NODES=٣: use a whole number from 1 to 200"),
+        ("BACKEND=foo", "BACKEND=foo: use vxlan or host-gw"),
+        ("BACKEND=VXLAN", "BACKEND=VXLAN: use vxlan or host-gw"),
+        ("STORE=x", "STORE=x: use embedded or etcd"),
+        ("ONCE=yes", "ONCE=yes: use 1 or 0"),
+        ("JSON=lab.json", "JSON needs ONCE=1: only a trial has figures to write"),
+        ("NODE=3", "'NODE=3' is no option of the lab: use NODES=, BACKEND=, STORE=, ONCE=, JSON="),
+        ("up", "'up' is no option of the lab: use NODES=, BACKEND=, STORE=, ONCE=, JSON="),
+    ],
+)
+def test_a_wrong_option_gets_one_line_that_says_what_is_right(argument: str, complaint: str) -> None:
+    with pytest.raises(BadOption) as caught:
+        parse([argument], {})
+    assert str(caught.value) == complaint
+
+
+def test_figures_cannot_be_written_into_a_directory_that_does_not_exist(tmp_path: Path) -> None:
+    with pytest.raises(BadOption, match="there is no directory"):
+        parse(["ONCE=1", f"JSON={tmp_path}/missing/lab.json"], {})

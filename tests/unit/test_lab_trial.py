@@ -1,0 +1,100 @@
+import json
+from ipaddress import IPv4Address
+from pathlib import Path
+from typing import Any, cast
+
+from lab.icmp import REPLY, REQUEST, Echo, decode
+from lab.options import Options
+from lab.pings import Pinger
+from lab.reach import Answer
+from lab.stream import Lost
+from lab.stream import Path as PingPath
+from lab.trial import Kill, Outcome
+
+POD, HOST = IPv4Address("10.5.1.2"), IPv4Address("10.99.0.11")
+GOOD = Answer(0.0001, POD, POD)
+
+
+def outcome(**changes: Any) -> Outcome:
+    parts: dict[str, Any] = {
+        "pod_pings": {("h1", "h2"): GOOD, ("h2", "h1"): GOOD},
+        "masquerade": {"h1": Answer(0.0001, HOST, HOST)},
+        "kills": (Kill("dataplane of h1", at=10.0, back=12.0, changes=0),),
+        "lost": (),
+        "ready_seconds": 1.23456,
+    }
+    return Outcome(**(parts | changes))
+
+
+def lost(sent: float) -> Lost:
+    return Lost(PingPath("h1", "h2", cast("Pinger", None), POD), sent)
+
+
+def test_a_trial_without_a_fault_is_passed() -> None:
+    assert list(outcome().failures()) == []
+
+
+def test_a_pod_without_a_reply_fails_the_trial() -> None:
+    failed = outcome(pod_pings={("h1", "h2"): Answer(None, None, POD), ("h2", "h1"): GOOD})
+    assert list(failed.failures()) == ["the pod of h1 does not reach the pod of h2: no reply"]
+
+
+def test_a_pod_whose_address_was_translated_on_the_way_fails_the_trial() -> None:
+    failed = outcome(pod_pings={("h1", "h2"): Answer(0.0001, HOST, POD)})
+    assert list(failed.failures()) == [
+        "the pod of h1 does not reach the pod of h2: seen as 10.99.0.11, 10.5.1.2 expected"
+    ]
+
+
+def test_a_ping_to_the_outside_that_was_not_masqueraded_fails_the_trial() -> None:
+    failed = outcome(masquerade={"h1": Answer(0.0001, POD, HOST)})
+    assert list(failed.failures()) == [
+        "the pod of h1 does not reach the outside host: seen as 10.5.1.2, 10.99.0.11 expected"
+    ]
+
+
+def test_a_restarted_dataplane_that_had_to_change_something_fails_the_trial() -> None:
+    failed = outcome(kills=(Kill("dataplane of h1", 10.0, 12.0, changes=3),))
+    assert list(failed.failures()) == ["the dataplane of h1 came back and had to change 3 kernel objects"]
+
+
+def test_lost_pings_are_told_with_the_service_that_was_away() -> None:
+    failed = outcome(lost=(lost(10.5), lost(11.5), lost(13.0)))
+    assert list(failed.failures()) == [
+        "2 pings were lost while the dataplane of h1 was away (h1→h2)",
+        "1 pings were lost while every service was there (h1→h2)",
+    ]
+
+
+def test_the_figures_are_written_as_the_issue_lists_them(tmp_path: Path) -> None:
+    figures = tmp_path / "lab.json"
+    outcome(pod_pings={("h1", "h2"): GOOD, ("h2", "h1"): Answer(None, None, POD)}).write(Options(nodes=2), figures)
+    assert json.loads(figures.read_text()) == {
+        "nodes": 2,
+        "backend": "vxlan",
+        "store": "embedded",
+        "pod_pings": {"ok": 1, "total": 2},
+        "masquerade": {"ok": 1, "total": 1},
+        "restart_lost": 0,
+        "ready_seconds": 1.235,
+    }
+
+
+def test_one_bad_answer_spoils_the_good_ones_and_the_fastest_good_one_counts() -> None:
+    slow, bad = Answer(0.2, POD, POD), Answer(None, None, POD)
+    assert slow.joined(GOOD) == GOOD.joined(slow) == GOOD
+    assert bad.joined(GOOD) == GOOD.joined(bad) == bad
+
+
+def test_an_echo_message_survives_the_wire_and_its_checksum_is_right() -> None:
+    echo = Echo(REQUEST, identifier=0x1234, sequence=0xFFFF, token=1 << 40)
+    message = echo.encode()
+    words = [int.from_bytes(message[i : i + 2]) for i in range(0, len(message), 2)]
+    assert sum(words) % 0xFFFF == 0  # RFC 1071: the one's complement sum over everything is all ones
+    header = bytes([0x45, *bytes(11), *POD.packed, *HOST.packed])
+    assert decode(header + message) == (POD, echo)
+
+
+def test_somebody_elses_echo_message_is_not_ours() -> None:
+    header = bytes([0x45, *bytes(11), *POD.packed, *HOST.packed])
+    assert decode(header + Echo(REPLY, 1, 1, 1).encode() + b"more") is None
