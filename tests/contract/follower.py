@@ -1,0 +1,82 @@
+"""Follows a store in the background, so that a test can wait for what it expects."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from services.core.lease import Lease
+from services.core.network import NetworkConfig
+from services.core.table import StoreStatus, Upserted
+from services.lease.store import Snapshot, Store, StoreEvent
+
+
+@dataclass
+class Follower:
+    """What the events of one watch add up to."""
+
+    events: list[StoreEvent] = field(default_factory=list)
+    leases: dict[str, Lease] = field(default_factory=dict)
+    network: NetworkConfig | None = None
+    network_error: str = ""
+    refused: dict[str, str] = field(default_factory=dict)
+    statuses: list[StoreStatus] = field(default_factory=list)
+    snapshots: int = 0
+    _news: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def connected(self) -> bool:
+        return bool(self.statuses) and self.statuses[-1].connected
+
+    @property
+    def nodes(self) -> dict[str, str]:
+        """Which node holds which lease."""
+        return {name: lease.node for name, lease in self.leases.items()}
+
+    async def until(self, claim: Callable[["Follower"], bool], seconds: float = 10) -> None:
+        """Returns when the claim is true; fails with what there is if it does not come true."""
+        try:
+            async with asyncio.timeout(seconds):
+                while not claim(self):
+                    self._news.clear()
+                    await self._news.wait()
+        except TimeoutError:
+            raise AssertionError(f"did not happen within {seconds} s; there is {self}") from None
+
+    async def follow(self, store: Store) -> None:
+        async for event in store.watch():
+            self.take(event)
+            self._news.set()
+
+    def take(self, event: StoreEvent) -> None:
+        self.events.append(event)
+        if isinstance(event, StoreStatus):
+            self.statuses.append(event)
+            return
+        if isinstance(event, Snapshot):
+            self.snapshots += 1
+            self.leases, self.refused = dict(event.leases), dict(event.refused)
+            self.network_error = event.network_error
+        else:
+            self.refused |= event.refused
+            self.network_error = event.network_error or ("" if event.network else self.network_error)
+            for change in event.changes:
+                if isinstance(change, Upserted):
+                    self.leases[change.lease.name] = change.lease
+                else:
+                    self.leases.pop(change.name, None)
+        self.network = event.network or self.network
+
+
+@asynccontextmanager
+async def following(store: Store) -> AsyncIterator[Follower]:
+    """Follows while the block runs; begins with the first Snapshot or StoreStatus."""
+    follower = Follower()
+    task = asyncio.create_task(follower.follow(store))
+    try:
+        await follower.until(lambda f: bool(f.events))
+        yield follower
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+    assert task.cancelled(), task.exception()
