@@ -59,14 +59,18 @@ class EmbeddedStore:
         self._expire()
         self._pending.clear()
         yield Snapshot(dict(self._leases), self._file.network, self._file.error, self._refused)
+        connected = True
         while True:
             try:
                 self._expire()
             except Unavailable as error:  # a full disk, say: what has run out goes once it can be written
-                yield StoreStatus(self.kind, False, str(error))
+                connected = False
+                yield StoreStatus(self.kind, connected, str(error))
                 await asyncio.sleep(_LOOK_SECONDS)
                 continue
-            yield StoreStatus(self.kind, True)
+            if not connected:
+                connected = True
+                yield StoreStatus(self.kind, connected)
             looks_new = self._file.look()
             if looks_new or self._pending:
                 network = self._file.network if looks_new and not self._file.error else None
