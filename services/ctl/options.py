@@ -53,7 +53,7 @@ def shared_options(*, environment: bool) -> Callable[[F], F]:
     options = [
         click.option(
             "--socket-dir",
-            type=click.Path(path_type=Path),
+            type=click.Path(path_type=Path, readable=False),
             envvar=variable("SOCKET_DIR"),
             help=f"Directory of the services' sockets.  [default: {DEFAULT_SOCKET_DIR}]",
         ),

@@ -26,7 +26,7 @@ class Screen:
     @property
     def width(self) -> Width:
         """Columns of the terminal; None if this is a pipe or a file."""
-        return self.console.width if self.console.is_terminal else None
+        return self.console.width if self.console.file.isatty() else None
 
     def show(self, text: Text) -> None:
         """Prints the text."""

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 from typing import TypeAlias
 
+from rich.cells import cell_len
 from rich.text import Text
 
 Width: TypeAlias = int | None
@@ -51,9 +52,10 @@ def table(titles: Sequence[str], rows: Sequence[Sequence[Cell]], width: Width) -
     """
     used = [i for i in range(len(titles)) if width is None or any(_filled(row[i]) for row in rows)]
     titles = [titles[i] for i in used]
-    cells = [[_values(row[i], width) for i in used] for row in rows]
+    cells = [[_values(row[i], width, last=i == used[-1]) for i in used] for row in rows]
     sizes = [
-        max(len(title), *(value.cell_len for row in cells for value in row[i])) for i, title in enumerate(titles)
+        max(cell_len(title), max((value.cell_len for row in cells for value in row[i]), default=0))
+        for i, title in enumerate(titles)
     ]
     kept = _columns_that_fit(sizes, width)
     out = [_line([Text(title, style="bold") for title in titles[:kept]], sizes)]
@@ -99,9 +101,10 @@ def _line(cells: Sequence[Text], sizes: Sequence[int]) -> Text:
     return line
 
 
-def _values(cell: Cell, width: Width) -> list[Text]:
-    values = [_text(value) for value in cell if _filled((value,))] or [Text("-")]
-    return [Text(",").join(values)] if width is None else values
+def _values(cell: Cell, width: Width, *, last: bool) -> list[Text]:
+    nothing = Text() if last and width else Text("-")
+    values = [_text(value) for value in cell if _filled((value,))] or [nothing]
+    return [Text(",").join(values)] if width is None and len(values) > 1 else values
 
 
 def _filled(cell: Cell) -> bool:

@@ -75,7 +75,7 @@ def _lease(status: lease_pb2.GetStatusResponse, now: datetime) -> Iterator[Fact]
 
 def _dataplane(status: dataplane_pb2.Status, now: datetime) -> Iterator[Fact]:
     yield "lease", _own_lease(status.lease, now) if status.HasField("lease") else "none yet"
-    yield "backend", phrase(status.backend, f"pods have {mtu(status.mtu)}" if status.mtu else "")
+    yield "backend", phrase(status.backend, f"{mtu(status.mtu)} for pods" if status.mtu else "")
     yield "underlay", _underlay(status.underlay)
     device = status.device
     yield "device", " ".join(part for part in (device.name, device.mac, mtu(device.mtu)) if part)
@@ -89,8 +89,11 @@ def _dataplane(status: dataplane_pb2.Status, now: datetime) -> Iterator[Fact]:
 
 def _masq(status: masq_pb2.Status, now: datetime) -> Iterator[Fact]:
     yield "firewall", status.firewall + (f" ({status.firewall_reason})" if status.firewall_reason else "")
-    kept = phrase("masquerade" if status.masquerade else "", "forward" if status.forward else "")
-    yield "keeps", f"{kept} rules" if kept else "no rules (--ip-masq and --iptables-forward-rules are off)"
+    kept = [word for word, wanted in (("masquerade", status.masquerade), ("forward", status.forward)) if wanted]
+    yield (
+        "keeps",
+        f"{' and '.join(kept)} rules" if kept else "no rules (--ip-masq and --iptables-forward-rules are off)",
+    )
     yield "network", ", ".join(status.networks)
     yield "subnet", ", ".join(status.subnets)
     yield "rules", f"{status.rules_present} of {status.rules} present"

@@ -1,0 +1,204 @@
+"""The command line as a process, against real gRPC servers on unix sockets."""
+
+import os
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from tests import ctl_samples as samples
+from tests.ctl_fakes import FakeNode
+from tests.ctl_process import run
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[FakeNode]:
+    fake = FakeNode(tmp_path)
+    await fake.start()
+    yield fake
+    await fake.stop()
+
+
+async def test_a_healthy_node_has_exit_code_0_and_all_three_services(node: FakeNode) -> None:
+    ran = await run(node.directory, "status")
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out.startswith("h1 is healthy\n")
+    assert [line for line in ran.out.splitlines() if line.endswith(" ready")] == [
+        "lease        ready",
+        "dataplane    ready",
+        "masq         ready",
+    ]
+
+
+async def test_status_as_json_is_one_document_with_the_responses(node: FakeNode) -> None:
+    document = (await run(node.directory, "status", "-o", "json")).json
+    assert (document["healthy"], document["node"]) == (True, "h1")
+    assert document["lease"]["response"]["network"]["families"][0]["subnetLength"] == 24
+    assert document["dataplane"]["response"]["status"]["leaseServiceConnected"] is True
+    assert document["masq"]["state"] == "READY"
+
+
+async def test_one_service_away_is_1_and_the_others_are_shown(node: FakeNode) -> None:
+    await node.stop("masq")
+    ran = await run(node.directory, "status")
+    assert ran.code == 1
+    assert "h1 is not healthy" in ran.out
+    assert "dataplane    ready" in ran.out
+    assert f"there is no socket {node.directory}/masq.sock: start flannelette-masq" in ran.out
+
+
+async def test_a_service_that_is_not_ready_is_1_with_its_reasons(node: FakeNode) -> None:
+    status = samples.dataplane_status()
+    status.status.ready = False
+    status.status.reasons.append("no lease yet: the network configuration is missing")
+    node.dataplane.replies.by_method["GetStatus"] = status
+    ran = await run(node.directory, "status")
+    assert ran.code == 1
+    assert "! no lease yet: the network configuration is missing" in ran.out
+
+
+async def test_a_central_lease_service_may_be_named_and_need_not_be(node: FakeNode, tmp_path: Path) -> None:
+    nodes_own = tmp_path / "h1"
+    nodes_own.mkdir()
+    for service in ("dataplane", "masq"):
+        (nodes_own / f"{service}.sock").symlink_to(tmp_path / f"{service}.sock")
+    ran = await run(nodes_own, "status")
+    assert ran.code == 0
+    assert "lease        not here" in ran.out
+    ran = await run(nodes_own, "status", "--lease", f"{tmp_path}/lease.sock")
+    assert ran.code == 0
+    assert "lease        ready" in ran.out
+    ran = await run(nodes_own, "leases")
+    assert (ran.code, ran.out) == (2, "")
+    assert "If the lease service is central, name it: --lease" in ran.err
+    assert (await run(nodes_own, "leases", FLANNELETTE_LEASE=f"unix:{tmp_path}/lease.sock")).code == 0
+
+
+async def test_nobody_there_is_2_and_says_what_was_tried(tmp_path: Path) -> None:
+    ran = await run(tmp_path / "none", "status")
+    assert ran.code == 2
+    assert "no service answers" in ran.out
+    assert f"there is no directory {tmp_path}/none" in ran.out
+    for words in (["leases"], ["peers"], ["rules"], ["watch"], ["resync"], ["teardown", "--yes"]):
+        ran = await run(tmp_path, *words)
+        assert (ran.code, ran.out) == (2, ""), words
+        assert f"there is no socket {tmp_path}/" in ran.err
+
+
+async def test_a_socket_without_permission_is_2_and_says_who_may(node: FakeNode) -> None:
+    node.directory.chmod(0)
+    # Root may do everything; without these two capabilities it is a user like any other.
+    prefix = ("setpriv", "--bounding-set=-dac_override,-dac_read_search") if os.geteuid() == 0 else ()
+    try:
+        ran = await run(node.directory, "status", prefix=prefix)
+    finally:
+        node.directory.chmod(0o700)
+    assert ran.code == 2
+    assert ran.out.count(f"no permission for the directory {node.directory}: only ") == 3
+    assert "use sudo" in ran.out
+
+
+async def test_a_service_that_does_not_answer_is_given_up_soon(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as mute:
+        mute.bind(str(tmp_path / "lease.sock"))
+        mute.listen()
+        ran = await run(tmp_path, "status")
+        assert ran.code == 2
+        assert "did not answer within 3 s" in ran.out
+
+
+async def test_the_wrong_service_behind_an_address_is_said(node: FakeNode) -> None:
+    ran = await run(node.directory, "leases", "--lease", f"{node.directory}/masq.sock")
+    assert ran.code == 2
+    assert "is not flannelette-lease: check --lease" in ran.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["nonsense"], ["status", "-o", "yaml"], ["--lease", "nonsense", "leases"], ["teardown"], ["resync", "lease"]],
+)
+async def test_wrong_usage_is_2(node: FakeNode, words: list[str]) -> None:
+    ran = await run(node.directory, *words)
+    assert (ran.code, ran.out) == (2, "")
+    assert "Error: " in ran.err
+
+
+async def test_lists_are_printed_and_the_unwell_ones_have_exit_code_1(node: FakeNode) -> None:
+    ran = await run(node.directory, "leases")
+    assert ran.code == 0
+    assert [line.split()[0] for line in ran.out.splitlines()] == [
+        "SUBNET",
+        "10.5.2.0/24",
+        "10.5.9.0/24",
+        "10.5.10.0/24",
+    ]
+    ran = await run(node.directory, "peers")
+    assert (ran.code, len(ran.out.splitlines())) == (1, 4)
+    ran = await run(node.directory, "rules")
+    assert (ran.code, len(ran.out.splitlines())) == (0, 4)
+    node.lease.replies.by_method["ListLeases"] = samples.varied_leases()
+    ran = await run(node.directory, "leases")
+    assert ran.code == 1
+    assert "the store (etcd) is away: no leader for 12 s" in ran.err
+
+
+async def test_lists_as_json_are_the_responses(node: FakeNode) -> None:
+    assert (await run(node.directory, "-o", "json", "leases")).json["leases"][0]["backendType"] == "vxlan"
+    assert (await run(node.directory, "peers", "-o", "json")).json["peers"][2]["state"] == "PEER_STATE_FAILED"
+    assert (await run(node.directory, "rules", "-o", "json")).json["rules"][1]["packets"] == "12"
+
+
+async def test_one_peer_is_shown_with_its_kernel_objects(node: FakeNode) -> None:
+    ran = await run(node.directory, "peers", "h3")
+    assert node.dataplane.replies.asked[-1][1].name == "h3"
+    assert "missing    route 10.5.3.0/24 via 10.5.3.0 dev flannel.1" in ran.out
+
+
+async def test_an_error_of_the_service_is_printed_as_it_is(node: FakeNode) -> None:
+    node.dataplane.replies.by_method["ListPeers"] = (grpc.StatusCode.NOT_FOUND, "no lease has the name h7")
+    node.masq.replies.by_method["ListRules"] = (grpc.StatusCode.UNAVAILABLE, "the firewall could not be read")
+    ran = await run(node.directory, "peers", "h7")
+    assert (ran.code, ran.err) == (1, "flannelette: no lease has the name h7\n")
+    ran = await run(node.directory, "rules")
+    assert (ran.code, ran.err) == (1, "flannelette: the firewall could not be read\n")
+
+
+async def test_resync_prints_commands_and_a_dry_run_with_something_to_do_is_1(node: FakeNode) -> None:
+    ran = await run(node.directory, "resync", "--dry-run")
+    assert ran.code == 1
+    assert node.dataplane.replies.asked[-1][1].dry_run
+    assert ran.out.splitlines() == [
+        "# dataplane would change 1 object",
+        "ip route replace 10.5.2.0/24 via 10.5.2.0 dev flannel.1 onlink",
+        "# masq would change nothing",
+    ]
+    assert (await run(node.directory, "resync")).code == 0
+    assert not node.dataplane.replies.asked[-1][1].dry_run
+    ran = await run(node.directory, "resync", "masq", "-o", "json")
+    assert (ran.code, ran.json) == (0, {"masq": {}})
+
+
+async def test_resync_does_what_it_can_when_one_service_is_away(node: FakeNode) -> None:
+    await node.stop("dataplane")
+    ran = await run(node.directory, "resync")
+    assert ran.code == 1
+    assert ran.out == "# masq changed nothing\n"
+    assert "dataplane: there is no socket" in ran.err
+
+
+async def test_teardown_removes_nothing_unless_it_is_told_so(node: FakeNode) -> None:
+    ran = await run(node.directory, "teardown", "--dry-run")
+    assert (ran.code, ran.out.splitlines()[1]) == (0, "ip link delete flannel.1")
+    assert (await run(node.directory, "teardown")).code == 2
+    assert [request.dry_run for _, request in node.dataplane.replies.asked] == [True]
+    assert (await run(node.directory, "teardown", "--yes")).code == 0
+    assert [request.dry_run for _, request in node.masq.replies.asked] == [True, False]
+
+
+async def test_version_and_help_do_not_load_grpc(tmp_path: Path) -> None:
+    for words in (["version"], ["--version"], ["--help"], ["status", "--help"]):
+        ran = await run(tmp_path, *words, PYTHONPROFILEIMPORTTIME="1")
+        assert ran.code == 0
+        assert not [line for line in ran.err.splitlines() if line.endswith((" grpc", " rich", " google.protobuf"))]

@@ -1,0 +1,113 @@
+"""What the command line prints, as golden text for terminals of 60, 80 and 120 columns and for a pipe."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from flannelette.dataplane.v1 import dataplane_pb2
+from rich.text import Text
+
+from services.ctl.connect import Failure
+from services.ctl.render.layout import Width, table
+from services.ctl.render.leases import leases_text
+from services.ctl.render.peers import peer_text, peers_text
+from services.ctl.render.plan import plan_text
+from services.ctl.render.rules import rules_text
+from services.ctl.render.status import status_text
+from services.ctl.screen import screen
+from services.ctl.standing import Answers, judge
+from services.ctl.targets import targets
+from tests import ctl_samples as samples
+
+_GOLDEN = Path(__file__).parents[1] / "golden" / "ctl"
+_WIDTHS: tuple[Width, ...] = (60, 80, 120, None)
+
+
+def _status(width: Width) -> Text:
+    answers = Answers(samples.lease_status(), samples.dataplane_status(), samples.masq_status())
+    return status_text(judge(answers, targets(Path("/run/flannelette"), {})), samples.NOW, width)
+
+
+def _unwell(width: Width) -> Text:
+    dataplane = samples.dataplane_status()
+    dataplane.status.ready = False
+    dataplane.status.reasons.append("1 of 2 peers is not programmed: 10.5.3.0/24 (Network is unreachable)")
+    dataplane.status.peers.programmed, dataplane.status.peers.failed = 1, 1
+    dataplane.status.unclaimed.append("10.5.77.0/24 via 192.0.2.1 dev eth1 proto static")
+    masq = Failure("nobody listens on /run/flannelette/masq.sock: flannelette-masq was killed; start it again")
+    answers = Answers(Failure("there is no socket /run/flannelette/lease.sock", missing=True), dataplane, masq)
+    return status_text(judge(answers, targets(Path("/run/flannelette"), {})), samples.NOW, width)
+
+
+RENDERED: dict[str, Callable[[Width], Text]] = {
+    "status": _status,
+    "status-unwell": _unwell,
+    "leases": lambda width: leases_text(samples.leases(), samples.NOW, width),
+    "leases-varied": lambda width: leases_text(samples.varied_leases(), samples.NOW, width),
+    "peers": lambda width: peers_text(samples.peers().peers, width),
+    "peer": lambda width: peer_text(samples.failed_peer(), width),
+    "rules": lambda width: rules_text(samples.rules().rules, width),
+}
+
+
+@pytest.mark.parametrize("name", RENDERED)
+def test_text_is_as_recorded(name: str) -> None:
+    """To record anew: delete the file, run the test twice, and read the difference."""
+    text = "\n".join(
+        f"==== {f'{width} columns' if width else 'a pipe'}\n{RENDERED[name](width).plain}\n" for width in _WIDTHS
+    )
+    path = _GOLDEN / f"{name}.txt"
+    if not path.exists():
+        path.write_text(text)
+        pytest.fail(f"recorded {path.name}: read it, then run the test again")
+    assert text == path.read_text()
+
+
+@pytest.mark.parametrize("name", [*RENDERED])
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_no_line_is_wider_than_the_terminal_and_none_ends_in_blanks(name: str, width: int) -> None:
+    for line in RENDERED[name](width).plain.splitlines():
+        assert len(line) <= width
+        assert line == line.rstrip()
+
+
+@pytest.mark.parametrize("width", [20, 60, 80, 120, None])
+def test_no_word_is_cut_however_narrow_the_terminal(width: Width) -> None:
+    words = leases_text(samples.varied_leases(), samples.NOW, width).plain.replace(",", " ").split()
+    assert {"2001:db8:aaaa:bbbb:cccc:dddd:eeee:ffff", "fd00:10:5:c8::/64", "192.168.100.200"} <= set(words)
+
+
+def test_in_a_pipe_every_row_is_one_line_with_every_column() -> None:
+    text = leases_text(samples.varied_leases(), samples.NOW, None).plain
+    rows = [line.split("  ") for line in text.splitlines()]
+    assert [len([cell for cell in row if cell]) for row in rows] == [6, 6, 6]
+
+
+def test_a_table_without_rows_is_its_titles() -> None:
+    assert table(("A", "B"), [], None).plain == "A  B"
+
+
+def test_no_leases_and_no_peers_are_said_in_words() -> None:
+    empty = samples.leases()
+    empty.ClearField("leases")
+    assert leases_text(empty, samples.NOW, 80).plain == "0 leases in 10.5.0.0/16 (a /24 per node), vxlan"
+    assert peers_text([], 80).plain == "no peers: this node holds the only lease"
+    assert rules_text([], 80).plain == "masq keeps no rules yet; `flannelette status` says why"
+
+
+def test_a_plan_can_be_pasted_into_a_shell() -> None:
+    done = dataplane_pb2.ResyncKernelResponse(
+        commands=["ip route replace 10.5.2.0/24 via 10.5.2.0 dev flannel.1 onlink"], errors=["it did not work"]
+    )
+    assert plan_text("dataplane", done, "changed").plain.splitlines() == [
+        "# dataplane changed 1 object",
+        "ip route replace 10.5.2.0/24 via 10.5.2.0 dev flannel.1 onlink",
+        "# failed: it did not work",
+    ]
+    nothing = dataplane_pb2.ResyncKernelResponse()
+    assert plan_text("dataplane", nothing, "would change").plain == "# dataplane would change nothing"
+
+
+def test_what_could_steer_a_terminal_is_not_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    screen("table").show(Text("h\x1b[2J\x9b2"))
+    assert capsys.readouterr().out == "h\ufffd[2J\ufffd2\n"
