@@ -111,6 +111,12 @@ def test_attributes_without_a_field_are_put_as_they_came() -> None:
     assert with_source == struct.pack("=I", len(without) + 8) + without[4:] + source
 
 
+def test_a_route_by_nexthop_object_names_only_the_object() -> None:
+    bare = Route(bytes(4), b"", 3, uapi.AF_INET, 8, 0, 4, rest=struct.pack("=HHI", 8, uapi.RTA_NH_ID, 5))
+    as_dumped = bare._replace(gateway=b"\1\2\3\4", ifindex=7)
+    assert encode("del", as_dumped, 9) == encode("del", bare, 9)
+
+
 def objects(count: int) -> list[KernelObject]:
     return [Neighbour(n.to_bytes(4), bytes(2) + n.to_bytes(4), uapi.AF_INET, 7) for n in range(1, count + 1)]
 

@@ -14,6 +14,7 @@ from pyroute2.netlink.rtnl.ndmsg import ndmsg
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
 from services.dataplane.netlink import uapi
+from services.dataplane.netlink.attributes import attributes
 from services.dataplane.netlink.notation import address, mac
 from services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour, Route, Verb
 
@@ -80,7 +81,9 @@ def _route(verb: Verb, gateway_length: int, how: tuple[Any, ...]) -> Fill:
     """For routes that agree in everything but destination, gateway and metric."""
     shape = Route(b"", b"", 0, *how)
     dst = _DST[: 4 if shape.family == uapi.AF_INET else 16]
-    gateway = _GATEWAY[:gateway_length]
+    # Of a nexthop object's gateway and device the kernel tells us, but it does not want to hear of them.
+    by_id = uapi.RTA_NH_ID in dict(attributes(shape.rest))
+    gateway = b"" if by_id else _GATEWAY[:gateway_length]
     message = rtmsg()
     message["family"] = shape.family
     message["dst_len"] = shape.length
@@ -93,12 +96,12 @@ def _route(verb: Verb, gateway_length: int, how: tuple[Any, ...]) -> Fill:
     message["attrs"] = _present(
         ("RTA_DST", address(dst)),
         ("RTA_GATEWAY", gateway and address(gateway)),
-        ("RTA_OIF", shape.ifindex),
+        ("RTA_OIF", 0 if by_id else shape.ifindex),
         ("RTA_PRIORITY", _METRIC),
         ("RTA_TABLE", shape.table if shape.table >= 256 else 0),
     )
     data = _encoded(message, verb, uapi.RTM_NEWROUTE, uapi.RTM_DELROUTE)
-    if verb == "replace" and shape.rest:
+    if shape.rest:
         data = struct.pack("=I", len(data) + len(shape.rest)) + data[4:] + shape.rest
     return _fill(data, _SEQUENCE, dst, gateway, _METRIC)
 
@@ -135,8 +138,8 @@ def _fdb_entry(verb: Verb, dst_length: int, how: tuple[int, ...]) -> Fill:
     return _fill(_encoded(message, verb, uapi.RTM_NEWNEIGH, uapi.RTM_DELNEIGH), _SEQUENCE, _MAC, dst)
 
 
-def _present(*attributes: tuple[str, str | bytes | int]) -> list[tuple[str, str | bytes | int]]:
-    return [attribute for attribute in attributes if attribute[1]]
+def _present(*wanted: tuple[str, str | bytes | int]) -> list[tuple[str, str | bytes | int]]:
+    return [attribute for attribute in wanted if attribute[1]]
 
 
 def _encoded(message: Any, verb: Verb, put: int, delete: int) -> bytes:

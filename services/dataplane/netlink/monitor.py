@@ -15,7 +15,7 @@ from typing import Final, Self
 
 from services.dataplane.netlink import uapi
 from services.dataplane.netlink.attributes import spans
-from services.dataplane.netlink.transport import enlarge_queue
+from services.dataplane.netlink.transport import drain, enlarge_queue
 
 _GROUPS: Final = (
     uapi.RTNLGRP_LINK,
@@ -26,7 +26,7 @@ _GROUPS: Final = (
     uapi.RTNLGRP_IPV6_ROUTE,
 )
 _RECEIVE_BYTES: Final = 64 * 1024
-_QUEUE_BYTES: Final = 8 * 1024 * 1024
+QUEUE_BYTES: Final = 8 * 1024 * 1024
 _HEADER: Final = struct.Struct("=IHHII")
 _ROUTE_HEADER_BYTES: Final = 12
 _IFINDEX: Final = struct.Struct("=i")
@@ -81,10 +81,10 @@ class Monitor:
     Make it before the first dump, so that nothing falls between the two.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, queue_bytes: int = QUEUE_BYTES) -> None:
         self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, uapi.NETLINK_ROUTE)
         self._socket.setblocking(False)
-        enlarge_queue(self._socket, _QUEUE_BYTES)
+        enlarge_queue(self._socket, queue_bytes)
         self._socket.bind((0, 0))
         for group in _GROUPS:
             self._socket.setsockopt(uapi.SOL_NETLINK, uapi.NETLINK_ADD_MEMBERSHIP, group)
@@ -111,6 +111,7 @@ class Monitor:
             except OSError as error:
                 if error.errno != ENOBUFS:
                     raise
+                drain(self._socket)  # it says less than what is missing, and keeps the queue full
                 yield [Change(Subject.OVERRUN)]
 
 

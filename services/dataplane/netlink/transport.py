@@ -16,7 +16,7 @@ ANSWER_SECONDS: Final = 5.0
 """The kernel answers within the very system call that asks; later than this, something is very wrong."""
 _RECEIVE_BYTES: Final = 64 * 1024
 """More than the kernel ever puts into one datagram (32 KiB)."""
-_QUEUE_BYTES: Final = 4 * 1024 * 1024
+QUEUE_BYTES: Final = 4 * 1024 * 1024
 """For answers: each refusal takes about 832 bytes of it, and a batch has up to 500 messages."""
 _HEADER: Final = struct.Struct("=IHHII")
 _ERRNO: Final = struct.Struct("=i")
@@ -51,10 +51,11 @@ class RawTransport:
     Raises Unavailable when the kernel does not answer at all.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, queue_bytes: int = QUEUE_BYTES, answer_seconds: float = ANSWER_SECONDS) -> None:
         self._turn = asyncio.Lock()
         self._sequence = 1
-        self._socket = _open()
+        self._answer_seconds = answer_seconds
+        self._socket = _open(queue_bytes)
 
     @property
     def port(self) -> int:
@@ -103,7 +104,7 @@ class RawTransport:
                     complete = take(await self._receive())
                     await asyncio.sleep(0)
             except BaseException:
-                self._drain()  # the kernel refuses another dump (EBUSY) while this one is unfinished
+                drain(self._socket)  # the kernel refuses another dump (EBUSY) while this one is unfinished
                 raise
 
     def _send(self, data: bytes) -> None:
@@ -114,38 +115,30 @@ class RawTransport:
                 raise
             raise AnswersLost from None  # out of memory: it did not even get there
 
-    def _drain(self) -> None:
-        while True:
-            try:
-                self._socket.recv(_RECEIVE_BYTES)
-            except BlockingIOError:
-                return
-            except OSError as error:
-                if error.errno != ENOBUFS:
-                    return
-
     async def _receive(self) -> bytes:
         try:
             try:
                 return self._socket.recv(_RECEIVE_BYTES)
             except BlockingIOError:
-                async with asyncio.timeout(ANSWER_SECONDS):
+                async with asyncio.timeout(self._answer_seconds):
                     return await asyncio.get_running_loop().sock_recv(self._socket, _RECEIVE_BYTES)
         except TimeoutError:
-            raise Unavailable(f"the kernel did not answer a netlink request within {ANSWER_SECONDS:g} s") from None
+            raise Unavailable(
+                f"the kernel did not answer a netlink request within {self._answer_seconds:g} s"
+            ) from None
         except OSError as error:
             if error.errno != ENOBUFS:
                 raise
-            self._drain()  # what is left belongs to the same request
+            drain(self._socket)  # what is left belongs to the same request
             raise AnswersLost from None
 
 
-def _open() -> socket.socket:
+def _open(queue_bytes: int) -> socket.socket:
     opened = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, uapi.NETLINK_ROUTE)
     opened.setblocking(False)
     for option in (uapi.NETLINK_EXT_ACK, uapi.NETLINK_CAP_ACK, uapi.NETLINK_GET_STRICT_CHK):
         opened.setsockopt(uapi.SOL_NETLINK, option, 1)
-    enlarge_queue(opened, _QUEUE_BYTES)
+    enlarge_queue(opened, queue_bytes)
     opened.bind((0, 0))
     return opened
 
@@ -156,6 +149,18 @@ def enlarge_queue(opened: socket.socket, size: int) -> None:
         opened.setsockopt(socket.SOL_SOCKET, uapi.SO_RCVBUFFORCE, size)
     except PermissionError:
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
+
+
+def drain(opened: socket.socket) -> None:
+    """Throws away whatever waits in the receive queue."""
+    while True:
+        try:
+            opened.recv(_RECEIVE_BYTES)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            if error.errno != ENOBUFS:
+                raise
 
 
 def error_in(block: bytes, offset: int) -> Refusal | None:

@@ -1,0 +1,91 @@
+"""What the kernel reports of its changes, and what it does not."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from services.core.family import FAMILIES, IPV4, Family
+from services.core.plan import Plan
+from services.dataplane.netlink import uapi
+from services.dataplane.netlink.monitor import Change, Monitor, Subject
+from services.dataplane.netlink.objects import KernelObject
+from tests.kernel.netlink_host import PROTOCOL, Host
+from tests.namespaces import NetworkNamespace
+
+NOTHING = frozenset[KernelObject]()
+
+
+@pytest.fixture
+def host(netns: NetworkNamespace) -> Host:
+    return Host.make(netns)
+
+
+@pytest.fixture
+def monitor(host: Host) -> "Monitor":
+    with host.namespace.inside():
+        return Monitor()
+
+
+async def until(changes: AsyncIterator[list[Change]], subject: Subject, gone: bool = False) -> Change:
+    """The first change of a subject, within five seconds."""
+    async with asyncio.timeout(5):
+        async for some in changes:
+            for each in some:
+                if each.subject is subject and each.gone is gone:
+                    return each
+    raise AssertionError("the monitor ended")
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=str)
+async def test_our_own_routes_and_neighbours_carry_our_port(host: Host, monitor: Monitor, family: Family) -> None:
+    device = host.device(family)
+    with monitor, host.kernel() as kernel:
+        changes = monitor.changes()
+        assert await kernel.apply(Plan(host.peer(family, 2), NOTHING)) == {}
+        neighbour = await until(changes, Subject.NEIGHBOUR)
+        assert neighbour == Change(Subject.NEIGHBOUR, False, family.af, device, 0, kernel.port)
+        entry = await until(changes, Subject.FDB_ENTRY)
+        assert (entry.ifindex, entry.port) == (device, 0)
+        route = await until(changes, Subject.ROUTE)
+        assert route == Change(Subject.ROUTE, False, family.af, device, PROTOCOL, kernel.port)
+
+
+async def test_a_foreign_delete_is_told_with_its_device_and_protocol(host: Host, monitor: Monitor) -> None:
+    with monitor, host.kernel() as kernel:
+        assert await kernel.apply(Plan(host.peer(IPV4, 2), NOTHING)) == {}
+        changes = monitor.changes()
+        host.namespace.ip("route", "del", "10.5.2.0/24")
+        change = await until(changes, Subject.ROUTE, gone=True)
+        assert (change.family, change.ifindex, change.protocol) == (uapi.AF_INET, host.device(IPV4), PROTOCOL)
+        assert change.port != kernel.port
+
+
+async def test_a_device_that_goes_down_is_told_though_its_routes_are_not(host: Host, monitor: Monitor) -> None:
+    with monitor, host.kernel() as kernel:
+        assert await kernel.apply(Plan(host.peer(IPV4, 2), NOTHING)) == {}
+        changes = monitor.changes()
+        await until(changes, Subject.ROUTE)
+        host.namespace.ip("link", "set", "flannel.1", "down")
+        assert (await until(changes, Subject.LINK)).ifindex == host.device(IPV4)
+        assert await kernel.routes(uapi.AF_INET, protocol=PROTOCOL) == frozenset()
+        host.namespace.ip("link", "del", "flannel.1")
+        assert (await until(changes, Subject.LINK, gone=True)).ifindex == host.device(IPV4)
+
+
+async def test_an_address_that_is_removed_is_told(host: Host, monitor: Monitor) -> None:
+    with monitor:
+        host.namespace.ip("address", "del", "10.99.0.1/16", "dev", "eth0")
+        change = await until(monitor.changes(), Subject.ADDRESS, gone=True)
+        assert (change.family, change.ifindex) == (uapi.AF_INET, host.underlay)
+
+
+async def test_more_than_fits_is_told_as_an_overrun_and_hearing_goes_on(host: Host) -> None:
+    with host.namespace.inside():
+        monitor = Monitor(queue_bytes=16384)
+    with monitor, host.kernel() as kernel:
+        assert await kernel.apply(Plan(host.peers(IPV4, 200), NOTHING)) == {}
+        changes = monitor.changes()
+        await until(changes, Subject.OVERRUN)
+        host.namespace.ip("link", "set", "flannel.1", "mtu", "1400")
+        await until(changes, Subject.LINK)
