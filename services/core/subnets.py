@@ -76,7 +76,7 @@ def _free(network: FamilyNetwork, taken: Sequence[Network], draw: Draw) -> Netwo
     for first, last in [*_occupied(network, taken, low, high, size), (high + size, high + size)]:
         room = min((first - start) // size, CANDIDATES - len(candidates))
         candidates.extend(start + i * size for i in range(max(room, 0)))
-        start = max(start, last + size)
+        start = last + size
         if len(candidates) >= CANDIDATES:
             break
     if not candidates:

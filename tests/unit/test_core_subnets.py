@@ -201,7 +201,15 @@ def test_the_first_subnet_of_a_network_is_not_given_away() -> None:
     assert choose(V4) == ["10.5.1.0/24"]
 
 
-def test_the_hundredth_is_the_last_candidate() -> None:
+def test_the_draw_is_among_a_hundred_candidates_as_in_flannel() -> None:
+    asked: list[int] = []
+
+    def draw(count: int) -> int:
+        asked.append(count)
+        return 0
+
+    choose_subnets(V4, request(), [], draw)
+    assert asked == [100]
     assert choose(V4, index=99) == ["10.5.100.0/24"]
     assert choose(V4, "10.5.7.0/24", index=99) == ["10.5.101.0/24"]
 
