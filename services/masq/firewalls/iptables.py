@@ -49,6 +49,11 @@ class IptablesFirewall:
         missing = f"; --random-fully is left out for {' and '.join(plain)}: iptables is older than 1.6.2"
         return "the legacy tables are the only firewall this version knows" + (missing if plain else "")
 
+    @property
+    def worker_pids(self) -> dict[Family, int]:
+        """Process ids of the workers that run."""
+        return {family: worker.pid for family, worker in self._workers.items() if worker.pid}
+
     async def open(self) -> None:
         """Starts the IPv4 worker: what it lacks, the other one would lack too. Raises Misconfigured."""
         try:

@@ -28,6 +28,10 @@ _ANSWER_SECONDS: Final = 15.0  # the worker itself waits 5 s for the lock
 _LONGEST_LINE: Final = 1 << 20
 
 
+class WorkerEnded(Unavailable):
+    """The worker is gone; asking again starts another."""
+
+
 class WorkerProcess:
     """Asks the worker of one family. Started by the first request; one that died is replaced by the next one.
 
@@ -42,7 +46,7 @@ class WorkerProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._reader: asyncio.StreamReader
         self._writer: asyncio.StreamWriter
-        self._complaints = -1
+        self._complaints = os.fdopen(os.memfd_create("complaints"), "r+b", buffering=0)
         self.hello: Hello | None = None
         """What the worker can do; None before `start`."""
 
@@ -57,20 +61,23 @@ class WorkerProcess:
             return await self._running()
 
     async def check(self, request: CheckRequest) -> CheckResponse:
-        """Raises Unavailable."""
+        """A worker that died, before or meanwhile, is replaced once. Raises Unavailable."""
         async with self._turn:
-            if self._process and self._process.poll() is not None:
-                log.warning("a worker ended; it is started again", family=str(self._family), **self._end())
-            await self._running()
-            answer = await self._ask(request)
+            try:
+                await self._running()
+                answer = await self._ask(request)
+            except WorkerEnded as error:
+                log.warning("a worker is started again", reason=str(error))
+                await self._running()
+                answer = await self._ask(request)
         if not isinstance(answer, CheckResponse):
             raise Unavailable(answer.reason if isinstance(answer, Failure) else f"the worker answered {answer}")
         return answer
 
     def close(self) -> None:
         """Ends it. It has nothing to put away."""
-        if self._process:
-            self._end()
+        self._end()
+        self._complaints.close()
 
     async def _running(self) -> Hello:
         if self._process and self.hello:
@@ -85,14 +92,19 @@ class WorkerProcess:
 
     async def _spawn(self) -> None:
         ours, theirs = socket.socketpair()
-        self._complaints = os.memfd_create("complaints")
         with theirs:
-            self._process = self._popen(theirs.fileno())
-        ours.setblocking(False)
-        self._reader, self._writer = await asyncio.open_unix_connection(sock=ours, limit=_LONGEST_LINE)
+            ours.setblocking(False)
+            self._reader, self._writer = await asyncio.open_unix_connection(sock=ours, limit=_LONGEST_LINE)
+            try:
+                self._process = self._popen(theirs.fileno())
+            except OSError as error:
+                self._writer.close()
+                raise Unavailable(f"cannot start the {self._family} worker: {error}") from None
 
     def _popen(self, descriptor: int) -> "subprocess.Popen[bytes]":
         """With exec, not as a fork of a process that runs gRPC's threads; it imports what we import."""
+        self._complaints.seek(0)
+        self._complaints.truncate()
         return subprocess.Popen(
             [sys.executable, "-P", "-m", _WORKER, str(descriptor), str(self._family.version), str(self._lock)],
             stdin=subprocess.DEVNULL,
@@ -115,11 +127,11 @@ class WorkerProcess:
             message = decode(line)
             answered = True
         except TimeoutError:
-            raise Unavailable(f"the worker for {self._family} did not answer within {_ANSWER_SECONDS:g} s") from None
+            raise Unavailable(f"the {self._family} worker did not answer within {_ANSWER_SECONDS:g} s") from None
         except OSError:
-            raise Unavailable(self._epitaph()) from None
+            raise WorkerEnded(self._epitaph()) from None
         except ValueError as error:
-            raise Unavailable(f"the worker for {self._family} said what nobody understands: {error}") from None
+            raise Unavailable(f"the {self._family} worker said what nobody understands: {error}") from None
         else:
             return message
         finally:
@@ -127,21 +139,21 @@ class WorkerProcess:
                 self._end()
 
     def _epitaph(self) -> str:
-        end = self._end()
-        return f"the worker for {self._family} ended ({', '.join(f'{k} {v}' for k, v in end.items())})"
+        """How it ended, with the last that it said: libxtables complains there before it ends its process."""
+        status = self._end()
+        self._complaints.seek(0)
+        last = self._complaints.read().decode(errors="replace").strip().rpartition("\n")[2]
+        how = f"by signal {-status}" if status < 0 else f"with status {status}"
+        return f"the {self._family} worker ended {how}{last and ': '}{last}"
 
-    def _end(self) -> dict[str, object]:
-        """Makes sure that it is gone; returns how it went, for people."""
+    def _end(self) -> int:
+        """Makes sure that it is gone; returns its exit status, negative for a signal."""
         process, self._process, self.hello = self._process, None, None
         if process is None:
-            return {}
+            return 0
         self._writer.close()
         process.kill()
-        status = process.wait()
-        complaints = os.pread(self._complaints, 4096, max(0, os.fstat(self._complaints).st_size - 4096))
-        os.close(self._complaints)
-        last = complaints.decode(errors="replace").strip().rpartition("\n")[2]
-        return {"status": status, **({"complaint": last} if last else {})}
+        return process.wait()
 
 
 _WORKER: Final = "services.masq.firewalls.worker"

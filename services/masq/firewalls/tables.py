@@ -67,7 +67,7 @@ class Fingerprints:
         """Whether the table exists and has a chain of this name. Raises Unavailable."""
         if table not in existing_tables(self._family):
             return False
-        return chain.encode() + b"\0" in self._read(table)
+        return b"\0" + chain.encode() + b"\0" in self._read(table)
 
     def close(self) -> None:
         """Frees the socket."""
