@@ -13,6 +13,7 @@ from services.core.errors import InvalidInput, Misconfigured, NotYet, Unavailabl
 from services.core.family import Family, Network
 from services.core.lease import Lease, LeaseRequest, Wish
 from services.core.network import NetworkConfig
+from services.core.plan import Plan
 from services.dataplane import metrics
 from services.dataplane.backends.backend import Device, Links
 from services.dataplane.ground import Ground, find_ground
@@ -112,17 +113,14 @@ class Dataplane:
             todo, _ = await self.reconciler.compare(set(), scope)
             # What is on our devices goes with them.
             elsewhere = frozenset(o for o in todo.delete if o.ifindex not in scope.domain.devices)
-            commands = [
-                command("del", item, names)
-                for _, items in steps(KernelPlan(frozenset(), elsewhere))
-                for item in items
-            ]
+            doomed: KernelPlan = Plan(frozenset(), elsewhere)
+            commands = [command("del", item, names) for _, items in steps(doomed) for item in items]
             failed: Mapping[KernelObject, str] = {}
             if not dry_run:
                 log.warning("teardown: everything of ours is removed from the kernel", objects=len(todo))
                 self._paused = True
                 self._health.set("kernel", "torn down by an operator; `flannelette resync` or a restart ends it")
-                failed = await self._kernel.apply(KernelPlan(frozenset(), elsewhere))
+                failed = await self._kernel.apply(doomed)
                 self.reconciler.programmed.clear()
             commands += await remove_devices((d.name for d in self.devices.values()), dry_run=dry_run)
             return commands, [f"{command('del', o, names)}: {reason}" for o, reason in failed.items()]
@@ -158,10 +156,10 @@ class Dataplane:
         if self.ground is None:
             return
         self.holder.observe(table)
-        self._health.set("own lease", self.holder.reason)
         if self._resync_due or self.holder.lease is not self._settled:
             await self._settle(self.ground)
         await self._program(self.ground)
+        self._health.set("own lease", self.holder.reason)
         self.cursor = table.cursor
         self._health.set("kernel")
 

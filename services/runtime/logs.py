@@ -12,7 +12,9 @@ def configure_logs(service: str, log_format: str, verbosity: int) -> None:
     renderer: Any = (
         structlog.processors.JSONRenderer()
         if log_format == "json"
-        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=0)
+        else structlog.dev.ConsoleRenderer(
+            colors=sys.stderr.isatty(), pad_event_to=0, exception_formatter=structlog.dev.plain_traceback
+        )
     )
     structlog.configure(
         processors=[
