@@ -92,13 +92,14 @@ class Reach:
             )
 
     def paths(self) -> list[Path]:
-        """From each pod to every other; in a large cluster to the next few, so that each pod is on some paths."""
+        """From each pod to the outside service and to every other pod; in a large cluster to the next few."""
         count = len(self._pods)
-        return [
-            Path(source.host.name, target.host.name, self._pingers[source], target.address)
-            for number, source in enumerate(self._pods)
-            for target in [self._pods[(number + step) % count] for step in range(1, min(count, _MOST_PATHS_OF_A_POD))]
-        ]
+        paths = [Path(pod.host.name, OUTSIDE.name, self._pingers[pod], SERVICE_ADDRESS) for pod in self._pods]
+        for number, source in enumerate(self._pods):
+            for step in range(1, min(count, _MOST_PATHS_OF_A_POD)):
+                target = self._pods[(number + step) % count]
+                paths.append(Path(source.host.name, target.host.name, self._pingers[source], target.address))
+        return paths
 
 
 @contextmanager

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 from lab import look
 from lab.cluster import Cluster, Pod
+from lab.kills import kill_each
 from lab.options import Options
 from lab.reach import Matrix, Outside, Reach, reach, unreached
 from lab.show import Screen, hosts_table, matrix_table
 from lab.topology import UNDERLAY
-from lab.trial import Outcome, kill_each
+from lab.trial import Outcome
 
 if TYPE_CHECKING:
     from lab.supervise import Supervised
@@ -61,8 +62,9 @@ class Session:
 
     async def _look(self, pods: list[Pod], reaching: Reach) -> tuple[Matrix, Outside]:
         """Shows the state of every host, and who reaches whom."""
-        with self._screen.step("pings", "from every pod to every other, and to the outside host"):
+        with self._screen.step("pings", "from every pod to every other and to the outside host") as step:
             matrix, outside = await reaching.matrix(), await reaching.outside()
+            step.is_good = not any(unreached(matrix, outside))
         dataplanes = [await look.dataplane(service.program.address) for service in self._cluster.named("dataplane")]
         masqs = [await look.masq(service.program.address) for service in self._cluster.named("masq")]
         self._screen.show(hosts_table(pods, dataplanes, masqs), matrix_table(pods, matrix, outside))
@@ -70,17 +72,16 @@ class Session:
 
     async def _try(self, reaching: Reach, matrix: Matrix, outside: Outside, ready_seconds: float) -> int:
         """Kills every service under load, and judges."""
-        services = self._cluster.services
+        count = len(self._cluster.services)
+        numbers = (f"{number} of {count}" for number in range(1, count + 1))
         with self._screen.step("kill -9", "") as step:
-            kills, sent, lost = await kill_each(
-                self._cluster, reaching, lambda title, number: step.update(f"{number} of {len(services)}: {title}")
-            )
-            slowest = max(kill.back - kill.at for kill in kills)
+            kills = await kill_each(self._cluster, reaching, lambda title: step.update(f"{next(numbers)}: {title}"))
             step.detail = (
-                f"{len(kills)} services, one after the other, each ready again within {slowest:.1f} s; "
-                f"{sent:,} pings meanwhile, {len(lost)} lost"
+                f"{len(kills.each)} services in turn, each back within {kills.slowest:.1f} s: "
+                f"{kills.sent:,} pings, {len(kills.lost)} lost, {kills.changes} changes in the kernel"
             )
-        outcome = Outcome(matrix, outside, kills, lost, ready_seconds)
+            step.is_good = not kills.lost and not kills.changes
+        outcome = Outcome(matrix, outside, kills, ready_seconds)
         if self._options.json:
             outcome.write(self._options, self._options.json)
         return self._screen.verdict(list(outcome.failures()))

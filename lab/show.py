@@ -31,6 +31,8 @@ class Step:
     def __init__(self, title: str, detail: str, status: Status) -> None:
         self.detail = detail
         """What stands behind the title when the step is done."""
+        self.is_good = True
+        """False: it is done, and not as it should be."""
         self._title = title
         self._status = status
 
@@ -62,7 +64,8 @@ class Screen:
                 self._console.print(f"[red]✗[/] {title}")
                 raise
         seconds = time.perf_counter() - start
-        self._console.print(f"[green]✓[/] {title:<{_TITLE}} {step.detail} [dim]({seconds:.2f} s)[/]", soft_wrap=True)
+        mark = "[green]✓[/]" if step.is_good else "[red]✗[/]"
+        self._console.print(f"{mark} {title:<{_TITLE}} {step.detail} [dim]({seconds:.2f} s)[/]", soft_wrap=True)
 
     def show(self, *tables: Table) -> None:
         """Tables, with a blank line around each."""

@@ -1,26 +1,28 @@
 import json
+from dataclasses import replace
 from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any, cast
 
 from lab.icmp import REPLY, REQUEST, Echo, decode
+from lab.kills import Kill, Kills
 from lab.options import Options
 from lab.pings import Pinger
 from lab.reach import Answer
 from lab.stream import Lost
 from lab.stream import Path as PingPath
-from lab.trial import Kill, Outcome
+from lab.trial import Outcome
 
 POD, HOST = IPv4Address("10.5.1.2"), IPv4Address("10.99.0.11")
 GOOD = Answer(0.0001, POD, POD)
+KILL = Kill("dataplane of h1", at=10.0, back=12.0, changes=0)
 
 
 def outcome(**changes: Any) -> Outcome:
     parts: dict[str, Any] = {
         "pod_pings": {("h1", "h2"): GOOD, ("h2", "h1"): GOOD},
         "masquerade": {"h1": Answer(0.0001, HOST, HOST)},
-        "kills": (Kill("dataplane of h1", at=10.0, back=12.0, changes=0),),
-        "lost": (),
+        "kills": Kills((KILL,), sent=400, lost=()),
         "ready_seconds": 1.23456,
     }
     return Outcome(**(parts | changes))
@@ -53,16 +55,18 @@ def test_a_ping_to_the_outside_that_was_not_masqueraded_fails_the_trial() -> Non
     ]
 
 
-def test_a_restarted_dataplane_that_had_to_change_something_fails_the_trial() -> None:
-    failed = outcome(kills=(Kill("dataplane of h1", 10.0, 12.0, changes=3),))
-    assert list(failed.failures()) == ["the dataplane of h1 came back and had to change 3 kernel objects"]
+def test_a_restart_that_changed_something_in_the_kernel_fails_the_trial() -> None:
+    failed = outcome(kills=Kills((replace(KILL, changes=3),), 400, ()))
+    assert list(failed.failures()) == [
+        "the dataplane of h1 was killed, and 3 kernel objects changed until it was back"
+    ]
 
 
 def test_lost_pings_are_told_with_the_service_that_was_away() -> None:
-    failed = outcome(lost=(lost(10.5), lost(11.5), lost(13.0)))
+    failed = outcome(kills=Kills((KILL,), 400, (lost(10.5), lost(11.5), lost(13.0))))
     assert list(failed.failures()) == [
-        "2 pings were lost while the dataplane of h1 was away (h1→h2)",
-        "1 pings were lost while every service was there (h1→h2)",
+        "2 of the pings were lost while the dataplane of h1 was away (h1→h2)",
+        "1 of the pings were lost while every service was there (h1→h2)",
     ]
 
 

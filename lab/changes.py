@@ -1,0 +1,62 @@
+"""Sees every change of the overlay's kernel objects in a namespace, whoever makes it."""
+
+import asyncio
+import socket
+import struct
+from collections.abc import Iterator
+from typing import Final, Self
+
+from lab.netns import NetworkNamespace
+
+_GROUPS: Final = 0x4 | 0x40  # RTMGRP_NEIGH (also forwarding entries), RTMGRP_IPV4_ROUTE: rtnetlink(7)
+_ROUTE: Final = (24, 25)  # RTM_NEWROUTE, RTM_DELROUTE
+_NEIGHBOUR: Final = (28, 29)  # RTM_NEWNEIGH, RTM_DELNEIGH
+_HEADER: Final = struct.Struct("=LHHLL")
+_ROUTE_PROTOCOL: Final = _HEADER.size + 5  # struct rtmsg
+_NEIGHBOUR_STATE: Final = _HEADER.size + 8  # struct ndmsg
+_PERMANENT: Final = 0x80
+_OURS: Final = 77  # the default of the dataplane's --route-protocol
+
+
+class ChangeWatch:
+    """Counts changes of routes with our protocol, and of permanent neighbours and forwarding entries."""
+
+    def __init__(self, namespace: NetworkNamespace) -> None:
+        self.count = 0
+        with namespace.inside():
+            self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
+        self._socket.setblocking(False)
+        self._socket.bind((0, _GROUPS))
+        asyncio.get_running_loop().add_reader(self._socket, self.look)
+
+    def look(self) -> int:
+        """The count, with what the kernel has reported until now."""
+        try:
+            while True:
+                self.count += sum(map(_is_ours, _messages(self._socket.recv(1 << 16))))
+        except BlockingIOError:
+            return self.count
+        except OSError:  # ENOBUFS: more than the socket could hold
+            self.count += 1
+            return self.count
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        asyncio.get_running_loop().remove_reader(self._socket)
+        self._socket.close()
+
+
+def _messages(data: bytes) -> Iterator[bytes]:
+    while data:
+        (length, *_) = _HEADER.unpack_from(data)
+        yield data[:length]
+        data = data[(length + 3) & ~3 :]
+
+
+def _is_ours(message: bytes) -> bool:
+    _, kind, *_ = _HEADER.unpack_from(message)
+    if kind in _ROUTE:
+        return message[_ROUTE_PROTOCOL] == _OURS
+    return kind in _NEIGHBOUR and bool(message[_NEIGHBOUR_STATE] & _PERMANENT)
