@@ -38,7 +38,7 @@ def chosen(targets: Mapping[Service, Target], services: Collection[str]) -> list
 async def resync(targets: Sequence[Target], screen: Screen, *, dry_run: bool) -> int:
     """Brings the kernel into line. 1 if that failed in part, or if a dry run finds something to do."""
     replies = await _call_all(_RESYNC, targets, dry_run)
-    _show(replies, screen, "would change" if dry_run else "changed")
+    _show(replies, screen, dry_run)
     to_do = dry_run and any(not isinstance(reply, Failure) and reply.commands for reply in replies.values())
     return max(_exit_code(replies), int(to_do))
 
@@ -46,7 +46,7 @@ async def resync(targets: Sequence[Target], screen: Screen, *, dry_run: bool) ->
 async def teardown(targets: Sequence[Target], screen: Screen, *, dry_run: bool) -> int:
     """Removes what is ours. 1 if that failed in part."""
     replies = await _call_all(_TEARDOWN, targets, dry_run)
-    _show(replies, screen, "would remove" if dry_run else "removed")
+    _show(replies, screen, dry_run)
     return _exit_code(replies)
 
 
@@ -61,14 +61,14 @@ async def _call_all(calls: Mapping[Service, Call], targets: Sequence[Target], dr
     return replies
 
 
-def _show(replies: Mapping[Service, Reply], screen: Screen, verb: str) -> None:
+def _show(replies: Mapping[Service, Reply], screen: Screen, dry_run: bool) -> None:
     if screen.json:
         screen.show_json({service: _document(reply) for service, reply in replies.items()})
     for service, reply in replies.items():
         if isinstance(reply, Failure):
             screen.warn(f"{service}: {reply}")
         elif not screen.json:
-            screen.show(plan_text(service, reply, verb))
+            screen.show(plan_text(service, reply, dry_run=dry_run))
 
 
 def _document(reply: Reply) -> Any:

@@ -69,6 +69,10 @@ async def peers(targets: Targets, screen: Screen, name: str) -> int:
         screen.show(lines(peers_render.peer_text(peer, screen.width) for peer in response.peers))
     else:
         screen.show(peers_render.peers_text(response.peers, screen.width))
+    if not response.peers:
+        call = dataplane_pb2.GetStatusRequest()
+        answer = await ask(targets["dataplane"], lambda c: DataplaneServiceStub(c).GetStatus(call))
+        return _nothing_yet(answer.status, screen)
     return 0 if peers_render.all_well(response.peers) else 1
 
 
@@ -81,7 +85,17 @@ async def rules(targets: Targets, screen: Screen) -> int:
         screen.show_json(to_json(response))
     else:
         screen.show(rules_render.rules_text(response.rules, screen.width))
+    if not response.rules:
+        answer = await ask(targets["masq"], lambda c: MasqServiceStub(c).GetStatus(masq_pb2.GetStatusRequest()))
+        return _nothing_yet(answer.status, screen)
     return 0 if rules_render.all_well(response.rules) else 1
+
+
+def _nothing_yet(status: dataplane_pb2.Status | masq_pb2.Status, screen: Screen) -> int:
+    """An empty list may be right, or too early; the service knows which."""
+    for reason in status.reasons:
+        screen.warn(reason)
+    return 0 if status.ready else 1
 
 
 async def ask_lease_service(target: Target, call: Callable[[grpc.aio.Channel], Awaitable[M]]) -> M:

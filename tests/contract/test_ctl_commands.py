@@ -7,6 +7,7 @@ from pathlib import Path
 
 import grpc
 import pytest
+from flannelette.dataplane.v1 import dataplane_pb2
 
 from tests import ctl_samples as samples
 from tests.ctl_fakes import FakeNode
@@ -144,6 +145,18 @@ async def test_lists_are_printed_and_the_unwell_ones_have_exit_code_1(node: Fake
     assert "the store (etcd) is away: no leader for 12 s" in ran.err
 
 
+async def test_an_empty_list_is_well_only_if_the_service_is_ready(node: FakeNode) -> None:
+    node.dataplane.replies.by_method["ListPeers"] = dataplane_pb2.ListPeersResponse()
+    assert (await run(node.directory, "peers")).code == 0
+    status = samples.dataplane_status()
+    status.status.ready = False
+    status.status.reasons.append("the first complete snapshot is not programmed yet")
+    node.dataplane.replies.by_method["GetStatus"] = status
+    ran = await run(node.directory, "peers", "-o", "json")
+    assert (ran.code, ran.json) == (1, {})
+    assert ran.err == "flannelette: the first complete snapshot is not programmed yet\n"
+
+
 async def test_lists_as_json_are_the_responses(node: FakeNode) -> None:
     assert (await run(node.directory, "-o", "json", "leases")).json["leases"][0]["backendType"] == "vxlan"
     assert (await run(node.directory, "peers", "-o", "json")).json["peers"][2]["state"] == "PEER_STATE_FAILED"
@@ -170,9 +183,9 @@ async def test_resync_prints_commands_and_a_dry_run_with_something_to_do_is_1(no
     assert ran.code == 1
     assert node.dataplane.replies.asked[-1][1].dry_run
     assert ran.out.splitlines() == [
-        "# dataplane would change 1 object",
+        "# dataplane: 1 command to run",
         "ip route replace 10.5.2.0/24 via 10.5.2.0 dev flannel.1 onlink",
-        "# masq would change nothing",
+        "# masq: nothing to do",
     ]
     assert (await run(node.directory, "resync")).code == 0
     assert not node.dataplane.replies.asked[-1][1].dry_run
@@ -184,7 +197,7 @@ async def test_resync_does_what_it_can_when_one_service_is_away(node: FakeNode) 
     await node.stop("dataplane")
     ran = await run(node.directory, "resync")
     assert ran.code == 1
-    assert ran.out == "# masq changed nothing\n"
+    assert ran.out == "# masq: nothing to do\n"
     assert "dataplane: there is no socket" in ran.err
 
 

@@ -91,21 +91,21 @@ def test_no_leases_and_no_peers_are_said_in_words() -> None:
     empty = samples.leases()
     empty.ClearField("leases")
     assert leases_text(empty, samples.NOW, 80).plain == "0 leases in 10.5.0.0/16 (a /24 per node), vxlan"
-    assert peers_text([], 80).plain == "no peers: this node holds the only lease"
-    assert rules_text([], 80).plain == "masq keeps no rules yet; `flannelette status` says why"
+    assert peers_text([], 80).plain == "no peers"
+    assert rules_text([], 80).plain == "no rules"
 
 
 def test_a_plan_can_be_pasted_into_a_shell() -> None:
     done = dataplane_pb2.ResyncKernelResponse(
         commands=["ip route replace 10.5.2.0/24 via 10.5.2.0 dev flannel.1 onlink"], errors=["it did not work"]
     )
-    assert plan_text("dataplane", done, "changed").plain.splitlines() == [
-        "# dataplane changed 1 object",
+    assert plan_text("dataplane", done, dry_run=False).plain.splitlines() == [
+        "# dataplane: 1 command run",
         "ip route replace 10.5.2.0/24 via 10.5.2.0 dev flannel.1 onlink",
         "# failed: it did not work",
     ]
     nothing = dataplane_pb2.ResyncKernelResponse()
-    assert plan_text("dataplane", nothing, "would change").plain == "# dataplane would change nothing"
+    assert plan_text("dataplane", nothing, dry_run=True).plain == "# dataplane: nothing to do"
 
 
 def test_what_could_steer_a_terminal_is_not_printed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,6 @@
 """Text laid out for a width: folded lines and tables that never cut a word."""
 
+import re
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 from typing import TypeAlias
@@ -26,16 +27,16 @@ def fold(text: str | Text, width: Width, indent: int = 0) -> Text:
     text = _text(text)
     if width is None or text.cell_len <= width:
         return text
-    words = iter(text.split(" ", include_separator=False, allow_blank=True))
-    folded, line = [], next(words)
-    for word in words:
-        if line.plain.strip() and line.cell_len + 1 + word.cell_len > width:
-            line.rstrip()
-            folded.append(line)
-            line = Text(" " * indent).append_text(word)
-        else:
-            line = line.append(" ").append_text(word)
-    return lines([*folded, line])
+    breaks, start, room = [], 0, width
+    for number, word in enumerate(re.finditer(r"[^ ]+", text.plain)):
+        if number and cell_len(text.plain[start : word.end()]) > room:
+            breaks.append(start := word.start())
+            room = width - indent
+    first, *rest = text.divide(breaks)
+    folded = [first, *(Text(" " * indent).append_text(line) for line in rest)]
+    for line in folded:
+        line.rstrip()
+    return lines(folded)
 
 
 def labelled(label: str, value: str | Text, width: Width, *, column: int = 11) -> Text:

@@ -38,7 +38,7 @@ def peers_text(peers: Sequence[pb.Peer], width: Width) -> Text:
         return listed
     states = [_state(peer).plain for peer in peers]
     summary = phrase(*(f"{states.count(state)} {state}" for state in STYLES if state in states))
-    summary = f"{count(len(rows), 'peer')}: {summary}" if rows else "no peers: this node holds the only lease"
+    summary = f"{count(len(rows), 'peer')}: {summary}" if rows else "no peers"
     return lines([listed, "", Text(summary, style="dim")] if rows else [summary])
 
 

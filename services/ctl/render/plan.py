@@ -18,11 +18,14 @@ Done: TypeAlias = (
 )
 
 
-def plan_text(service: str, done: Done, verb: str) -> Text:
+def plan_text(service: str, done: Done, *, dry_run: bool) -> Text:
     """The commands, one a line and never folded, so that they can be copied; everything else is a comment."""
-    what = "object" if service == "dataplane" else "rule"
-    number = count(len(done.commands), what) if done.commands else "nothing"
-    out = [Text(f"# {service} {verb} {number}", style="dim"), *map(Text, done.commands)]
+    number = count(len(done.commands), "command")
+    summary = f"{number} to run" if dry_run else f"{number} run"
+    out = [
+        Text(f"# {service}: {summary if done.commands else 'nothing to do'}", style="dim"),
+        *map(Text, done.commands),
+    ]
     out += [Text(f"# failed: {error}", style="red") for error in errors_of(done)]
     return lines(out)
 

@@ -15,7 +15,7 @@ def rules_text(rules: Sequence[pb.Rule], width: Width) -> Text:
     if width is None:
         return _piped(rules)
     if not rules:
-        return fold("masq keeps no rules yet; `flannelette status` says why", width)
+        return fold("no rules", width)
     out: list[Text] = []
     for (family, name, chain), group in groupby(rules, key=lambda rule: (rule.family, rule.table, rule.chain)):
         out += [Text(f"{family} {name} {chain}", style="bold")]
