@@ -1,0 +1,178 @@
+"""The unary calls of the lease service: what they answer, and with which status they refuse."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from flannelette.lease.v1 import lease_pb2 as pb
+from flannelette.lease.v1 import lease_pb2_grpc
+
+from services.core.errors import Exhausted, LostRace, NotYet, Unavailable
+from services.core.lease import Lease, LeaseRequest
+from services.core.table import StoreStatus, Upserted
+from services.lease.store import Changed
+from services.runtime.wire import lease_from_proto, lease_to_proto, request_to_proto
+from tests.lease_examples import NETWORK_JSON, make_lease, make_request
+from tests.lease_service import FakeStore, serving
+
+A, B = make_lease(1), make_lease(2)
+
+Stub = lease_pb2_grpc.LeaseServiceStub
+
+
+async def refusal(call: Any) -> tuple[grpc.StatusCode, str]:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    return caught.value.code(), caught.value.details() or ""
+
+
+async def test_the_list_is_sorted_and_says_what_is_in_force(tmp_path: Path) -> None:
+    async with serving(FakeStore(B, A), tmp_path) as running:
+        answer = await running.stub.ListLeases(pb.ListLeasesRequest())
+        assert [lease_from_proto(lease) for lease in answer.leases] == [A, B]
+        assert answer.network.json == NETWORK_JSON
+        assert (answer.store.connected, answer.cursor, answer.network_error) == (True, "epoch:0", "")
+        answer = await running.stub.ListLeases(pb.ListLeasesRequest(node="node2"))
+        assert [lease.name for lease in answer.leases] == [B.name]
+
+
+async def test_the_list_of_a_nodes_own_service_is_all_and_its_filter_its_own(tmp_path: Path) -> None:
+    async with serving(FakeStore(A, B), tmp_path, node="node1") as running:
+        assert len((await running.stub.ListLeases(pb.ListLeasesRequest())).leases) == 2
+        assert len((await running.stub.ListLeases(pb.ListLeasesRequest(node="node1"))).leases) == 1
+        code, _ = await refusal(running.stub.ListLeases(pb.ListLeasesRequest(node="node2")))
+        assert code is grpc.StatusCode.PERMISSION_DENIED
+
+
+async def test_nothing_is_listed_before_the_first_snapshot(tmp_path: Path) -> None:
+    async with serving(FakeStore(), tmp_path, snapshot=False) as running:
+        code, message = await refusal(running.stub.ListLeases(pb.ListLeasesRequest()))
+        assert code is grpc.StatusCode.UNAVAILABLE
+        assert "not known yet" in message
+
+
+async def test_an_acquired_lease_is_answered_when_the_table_shows_it(tmp_path: Path) -> None:
+    store = FakeStore()
+
+    def acquire(request: LeaseRequest) -> Lease:
+        assert request == make_request("a", "172.16.0.1", "10.0.1.0/24")
+        store.events.put_nowait(Changed((Upserted(A),)))
+        return A
+
+    store.on_acquire = acquire
+    async with serving(store, tmp_path) as running:
+        request = request_to_proto(make_request("a", "172.16.0.1", "10.0.1.0/24"))
+        answer = await running.stub.AcquireLease(request)
+        assert lease_from_proto(answer.lease) == A
+        assert running.broker.table.leases == {A.name: A}
+
+
+async def test_an_acquired_lease_is_answered_after_two_seconds_even_if_the_watch_is_stuck(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.lease.service._READ_OWN_WRITE_SECONDS", 0.01)
+    store = FakeStore()
+    store.on_acquire = lambda request: A
+    async with serving(store, tmp_path) as running:
+        answer = await running.stub.AcquireLease(request_to_proto(make_request("a", "172.16.0.1")))
+        assert lease_from_proto(answer.lease) == A
+
+
+@pytest.mark.parametrize(
+    ("fault", "code"),
+    [
+        (NotYet("held by b"), grpc.StatusCode.FAILED_PRECONDITION),
+        (Exhausted("3 of 3"), grpc.StatusCode.RESOURCE_EXHAUSTED),
+        (LostRace("again"), grpc.StatusCode.ABORTED),
+        (Unavailable("etcd is away"), grpc.StatusCode.UNAVAILABLE),
+    ],
+)
+async def test_what_the_store_raises_has_its_status_and_message(
+    tmp_path: Path, fault: Exception, code: grpc.StatusCode
+) -> None:
+    store = FakeStore()
+    store.fault = fault
+    async with serving(store, tmp_path) as running:
+        request = request_to_proto(make_request("a", "172.16.0.1"))
+        assert await refusal(running.stub.AcquireLease(request)) == (code, str(fault))
+
+
+async def test_a_defect_is_internal_and_tells_no_secrets(tmp_path: Path) -> None:
+    store = FakeStore()
+    store.fault = ValueError("the password is swordfish")
+    async with serving(store, tmp_path) as running:
+        code, message = await refusal(running.stub.RenewLease(pb.RenewLeaseRequest(node="a", name="x")))
+        assert code is grpc.StatusCode.INTERNAL
+        assert "swordfish" not in message
+
+
+async def test_renewing_and_releasing(tmp_path: Path) -> None:
+    async with serving(FakeStore(A), tmp_path) as running:
+        answer = await running.stub.RenewLease(pb.RenewLeaseRequest(node="node1", name=A.name))
+        assert answer.lease == lease_to_proto(A)
+        code, message = await refusal(running.stub.RenewLease(pb.RenewLeaseRequest(node="node1", name="other")))
+        assert (code, message) == (grpc.StatusCode.NOT_FOUND, "acquire again")
+        assert await running.stub.ReleaseLease(pb.ReleaseLeaseRequest(node="node1", name=A.name)) is not None
+
+
+CALLS: list[Callable[[Stub, str], Any]] = [
+    lambda stub, node: stub.AcquireLease(request_to_proto(make_request(node, "172.16.0.1"))),
+    lambda stub, node: stub.RenewLease(pb.RenewLeaseRequest(node=node, name="x")),
+    lambda stub, node: stub.ReleaseLease(pb.ReleaseLeaseRequest(node=node, name="x")),
+]
+
+
+@pytest.mark.parametrize("call", CALLS)
+async def test_a_call_about_a_node_needs_it_and_serves_no_other(
+    tmp_path: Path, call: Callable[[Stub, str], Any]
+) -> None:
+    async with serving(FakeStore(), tmp_path) as central:
+        assert (await refusal(call(central.stub, "")))[0] is grpc.StatusCode.INVALID_ARGUMENT
+        assert (await refusal(call(central.stub, "a b")))[0] is grpc.StatusCode.INVALID_ARGUMENT
+    async with serving(FakeStore(), tmp_path, node="a") as own:
+        assert (await refusal(call(own.stub, "b")))[0] is grpc.StatusCode.PERMISSION_DENIED
+
+
+async def test_the_status_says_what_is_missing_and_then_ready(tmp_path: Path) -> None:
+    store = FakeStore(A)
+    async with serving(store, tmp_path, node="node1") as running:
+        status = await running.stub.GetStatus(pb.GetStatusRequest())
+        assert (status.node, status.leases, status.cursor) == ("node1", 1, "epoch:0")
+        assert status.store.connected
+        assert status.network.json == NETWORK_JSON
+        assert status.start_time.seconds > 1_700_000_000
+        running.broker.take(StoreStatus("fake", False, "cable cut"))
+        status = await running.stub.GetStatus(pb.GetStatusRequest())
+        assert status.store.error == "cable cut"
+
+
+async def test_refused_keys_are_counted_and_listed(tmp_path: Path) -> None:
+    """Defect 1 of flannel v0.28: a key that is no lease changes nothing here."""
+    async with serving(FakeStore(A), tmp_path) as running:
+        running.broker.take(Changed(refused={"foo": "is no lease", "bar": "is none either"}))
+        answer = await running.stub.ListQuarantine(pb.ListQuarantineRequest())
+        assert [(key.key, key.reason) for key in answer.keys] == [("bar", "is none either"), ("foo", "is no lease")]
+        assert answer.keys[0].first_seen_time.seconds > 1_700_000_000
+        status = await running.stub.GetStatus(pb.GetStatusRequest())
+        assert (status.quarantined, status.leases) == (2, 1)
+
+
+LATER: list[tuple[str, Any]] = [
+    ("ReserveSubnet", pb.ReserveSubnetRequest()),
+    ("ReleaseSubnet", pb.ReleaseSubnetRequest()),
+    ("ReportProgress", pb.ReportProgressRequest()),
+    ("ListNodes", pb.ListNodesRequest()),
+    ("GetConvergence", pb.GetConvergenceRequest()),
+    ("ConfirmRemoval", pb.ConfirmRemovalRequest()),
+]
+
+
+@pytest.mark.parametrize(("name", "request_"), LATER)
+async def test_what_comes_later_says_so(tmp_path: Path, name: str, request_: Any) -> None:
+    async with serving(FakeStore(), tmp_path) as running:
+        code, message = await refusal(getattr(running.stub, name)(request_))
+        assert code is grpc.StatusCode.UNIMPLEMENTED
+        assert f"{name} is not built yet" in message

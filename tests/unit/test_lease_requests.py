@@ -1,0 +1,53 @@
+"""AcquireLease requests are checked before anything is published."""
+
+import pytest
+from flannelette.lease.v1 import lease_pb2 as pb
+
+from services.core.errors import InvalidInput
+from services.core.lease import BackendData, OpaqueData, VxlanData
+from services.lease.requests import checked_request
+
+
+def data_of(subnet: pb.Subnet, backend_type: str = "vxlan") -> BackendData | None:
+    subnet.public_address = subnet.public_address or "172.16.0.1"
+    message = pb.AcquireLeaseRequest(node="ignored", subnets=[subnet], backend_type=backend_type)
+    request = checked_request(message, "a")
+    assert request.node == "a"
+    return request.wishes[0].data
+
+
+def test_vxlan_data_are_normalised() -> None:
+    subnet = pb.Subnet(vxlan=pb.VxlanData(vni=1, mac="C6:D2:32:6F:8F:44"))
+    assert data_of(subnet) == VxlanData(1, "c6:d2:32:6f:8f:44")
+
+
+def test_opaque_json_of_a_known_kind_becomes_that_kind() -> None:
+    subnet = pb.Subnet(opaque_json='{"VNI":1,"VtepMAC":"c6:d2:32:6f:8f:44"}')
+    assert data_of(subnet) == VxlanData(1, "c6:d2:32:6f:8f:44")
+
+
+def test_opaque_json_of_an_unknown_kind_stays_as_it_is() -> None:
+    assert data_of(pb.Subnet(opaque_json='{"a": 1.10}'), "extension") == OpaqueData('{"a": 1.10}')
+
+
+@pytest.mark.parametrize(
+    ("subnet", "backend_type", "message"),
+    [
+        (pb.Subnet(vxlan=pb.VxlanData(vni=1, mac="nonsense")), "vxlan", "no MAC address"),
+        (pb.Subnet(vxlan=pb.VxlanData(vni=1 << 24, mac="c6:d2:32:6f:8f:44")), "vxlan", "VNI"),
+        (pb.Subnet(vxlan=pb.VxlanData(vni=1, mac="c6:d2:32:6f:8f:44")), "host-gw", "make them agree"),
+        (pb.Subnet(opaque_json='1,"PublicIP":"10.0.0.9"'), "extension", "not valid JSON"),
+        (pb.Subnet(opaque_json="[" * 100_000), "extension", "not valid JSON"),
+        (pb.Subnet(public_address="not-an-address"), "host-gw", "is no IP address"),
+    ],
+)
+def test_what_is_not_what_it_claims_to_be_is_refused(subnet: pb.Subnet, backend_type: str, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        data_of(subnet, backend_type)
+
+
+def test_a_missing_address_is_named() -> None:
+    with pytest.raises(InvalidInput, match="public_address is empty"):
+        checked_request(pb.AcquireLeaseRequest(subnets=[pb.Subnet(cidr="10.5.1.0/24")]), "a")
+    with pytest.raises(InvalidInput, match="one entry for each"):
+        checked_request(pb.AcquireLeaseRequest(), "a")

@@ -1,0 +1,57 @@
+"""The flags of flannelette-lease, and the flannel flags among them."""
+
+from pathlib import Path
+
+import pytest
+
+from services.core.errors import Misconfigured
+from services.lease.settings import LeaseSettings
+from services.runtime.settings import parse_settings, usage
+
+
+def parse(*arguments: str, **environment: str) -> LeaseSettings:
+    return parse_settings(LeaseSettings, "flannelette-lease", arguments, environment)
+
+
+def test_the_defaults_are_flannels() -> None:
+    settings = parse()
+    assert settings.store == "embedded"
+    assert settings.etcd_endpoints == "http://127.0.0.1:4001,http://127.0.0.1:2379"
+    assert settings.etcd_prefix == "/coreos.com/network"
+    assert settings.net_config_path == Path("/etc/kube-flannel/net-conf.json")
+    assert settings.kube_annotation_prefix == "flannel.alpha.coreos.com"
+    assert settings.set_node_network_unavailable
+    assert settings.lease_seconds == 86_400
+
+
+def test_every_flag_of_flannels_subnet_managers_exists() -> None:
+    text = usage(LeaseSettings, "flannelette-lease")
+    flags = (
+        "etcd-endpoints etcd-prefix etcd-keyfile etcd-certfile etcd-cafile etcd-username etcd-password "
+        "kube-subnet-mgr kube-api-url kubeconfig-file kube-annotation-prefix net-config-path "
+        "set-node-network-unavailable v vmodule log_backtrace_at healthz-ip healthz-port version"
+    )
+    for flag in flags.split():
+        assert f"--{flag}\n" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--kube-subnet-mgr"], "--kube-subnet-mgr: the kube store is not built yet"),
+        (["--store=kube"], "--store=kube: the kube store is not built yet"),
+        (["--store=relay"], "the relay store is not built yet"),
+        (["--store=zookeeper"], "--store is 'zookeeper': use embedded or etcd"),
+        (["--node=a"], "the embedded store is central"),
+        (["--store=etcd", "--central", "--node=a"], "--central and --node=a exclude each other"),
+        (["--lease-seconds=0"], "--lease-seconds is 0"),
+    ],
+)
+def test_what_cannot_be_is_told_with_the_way_out(arguments: list[str], message: str) -> None:
+    with pytest.raises(Misconfigured, match=message):
+        parse(*arguments)
+
+
+def test_flannels_variables_are_read_and_the_command_line_wins() -> None:
+    settings = parse("-etcd-prefix", "/x", FLANNELD_ETCD_PREFIX="/y", FLANNELD_ETCD_USERNAME="u")
+    assert (settings.etcd_prefix, settings.etcd_username) == ("/x", "u")
