@@ -160,7 +160,7 @@ class Dataplane:
             await self._settle(self.ground)
         await self._program(self.ground)
         self._health.set("own lease", self.holder.reason)
-        self.cursor = table.cursor
+        self.cursor = table.cursor or self.cursor
         self._health.set("kernel")
 
     async def _stand_on(self, network: NetworkConfig) -> None:

@@ -4,11 +4,14 @@ import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 from flannelette.dataplane.v1 import dataplane_pb2_grpc
 
 from services.dataplane.dataplane import Dataplane
+from services.dataplane.healing import heal
 from services.dataplane.namespace import sole_dataplane
+from services.dataplane.netlink.monitor import Monitor
 from services.dataplane.netlink.socket import KernelSocket
 from services.dataplane.service import DataplaneServicer
 from services.dataplane.settings import DataplaneSettings
@@ -24,7 +27,7 @@ async def build(settings: DataplaneSettings, process: Process) -> AsyncIterator[
     """Fills the process. Raises Misconfigured for wrong settings or a namespace that has a dataplane."""
     settings.validate()
     address = settings.lease_address or socket_address(settings.socket_dir, "lease")
-    with sole_dataplane(), KernelSocket() as kernel:
+    with sole_dataplane(), Monitor() as monitor, KernelSocket() as kernel:
         connection = LeaseConnection(address, node_name(settings, os.environ))
         dataplane = Dataplane(settings, connection, kernel, process.health)
         servicer = DataplaneServicer(dataplane, process.health, process.stopping)
@@ -34,6 +37,7 @@ async def build(settings: DataplaneSettings, process: Process) -> AsyncIterator[
         process.jobs["feed"] = dataplane.feed.run
         process.jobs["holder"] = dataplane.holder.run
         process.jobs["dataplane"] = dataplane.run
+        process.jobs["healing"] = partial(heal, dataplane, monitor, kernel.port)
         try:
             yield
         finally:

@@ -95,9 +95,7 @@ class Feed:
             await asyncio.sleep(random.uniform(pause / 2, pause))  # noqa: S311 - jitter
 
     async def _follow(self) -> None:
-        request = pb.WatchLeasesRequest(
-            node=self._connection.node, view=self._view, cursor=self.table.cursor if self.table.synced else ""
-        )
+        request = pb.WatchLeasesRequest(node=self._connection.node, view=self._view, cursor=self.table.cursor)
         async for message in self._connection.stub.WatchLeases(request):
             if not self.connected:
                 self.connected, self.error = True, ""

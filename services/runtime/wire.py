@@ -1,13 +1,11 @@
 """Domain types to protobuf and back. Behind this module, nobody sees a protobuf message of a lease."""
 
-from ipaddress import ip_address, ip_network
-
 from flannelette.lease.v1 import lease_pb2 as pb
 
 from services.core.errors import InvalidInput
 from services.core.family import Address, Network
 from services.core.lease import BackendData, Lease, LeaseRequest, OpaqueData, Subnet, VxlanData, WireguardData, Wish
-from services.core.network import NetworkConfig, parse_cidr, parse_network
+from services.core.network import NetworkConfig, parse_address, parse_cidr, parse_network
 from services.core.table import Change, Removed, Step, StoreStatus, Upserted
 
 
@@ -158,14 +156,16 @@ def _data_from_proto(message: pb.Subnet) -> BackendData | None:
 
 
 def _network(text: str) -> Network:
-    try:
-        return ip_network(text)
-    except ValueError:
-        raise InvalidInput(f"{text!r} is no subnet: write it like 10.5.1.0/24") from None
+    network = parse_cidr(text)
+    if network is None or str(network) != text:
+        raise InvalidInput(f"{text!r} is no subnet: write it like 10.5.1.0/24")
+    return network
 
 
 def _address(text: str) -> Address | None:
-    try:
-        return ip_address(text) if text else None
-    except ValueError:
-        raise InvalidInput(f"{text!r} is no IP address") from None
+    if not text:
+        return None
+    address = parse_address(text)
+    if address is None:
+        raise InvalidInput(f"{text!r} is no IP address")
+    return address

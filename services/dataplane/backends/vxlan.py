@@ -55,7 +55,7 @@ class Vxlan:
         """Neighbour `subnet.ip -> MAC`, FDB entry `MAC -> public address`, route `subnet via subnet.ip onlink`."""
         if not isinstance(subnet.data, VxlanData):
             raise Unsuitable("the lease has no VTEP MAC")
-        if subnet.data.vni != self.vni:
+        if subnet.data.vni not in (self.vni, self.vni & 0xFFFF, 0):  # flannel publishes 16 bits of it, or none
             raise Unsuitable(f"the lease has VNI {subnet.data.vni}, this network {self.vni}")
         if subnet.public_address is None:
             raise Unsuitable(f"the lease has no public {family} address")
