@@ -1,0 +1,89 @@
+"""An engineer looks at the lease service with a real grpcurl."""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from services.runtime.wire import request_to_proto
+from tests.lease_examples import SMALL_JSON, make_request
+from tests.lease_service import ServiceProcess, stub_of
+
+_GRPCURL = shutil.which("grpcurl", path=os.pathsep.join([os.environ.get("PATH", ""), str(Path.home() / "go/bin")]))
+
+pytestmark = pytest.mark.skipif(_GRPCURL is None, reason="grpcurl is neither on the PATH nor in ~/go/bin")
+
+
+@pytest_asyncio.fixture
+async def service(tmp_path: Path) -> AsyncIterator[ServiceProcess]:
+    config = tmp_path / "net.json"
+    config.write_text(SMALL_JSON)
+    with ServiceProcess(tmp_path, f"--net-config-path={config}", "--store-file=memory") as process:
+        async with stub_of(process.address) as stub:
+            for number in (1, 2):
+                await stub.AcquireLease(
+                    request_to_proto(make_request(f"node{number}", f"172.16.0.{number}", f"10.5.{number}.0/24"))
+                )
+        yield process
+
+
+def grpcurl(service: ServiceProcess, *arguments: str, data: str = "") -> str:
+    flags = ["-d", data] if data else []
+    command = [str(_GRPCURL), "-plaintext", *flags, service.address, *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=20).stdout
+
+
+def watch(service: ServiceProcess, request: str) -> list[dict[str, Any]]:
+    """What a stream brings within a second."""
+    command = [str(_GRPCURL), "-plaintext", "-max-time", "1", "-d", request, service.address]
+    result = subprocess.run(
+        [*command, "flannelette.lease.v1.LeaseService/WatchLeases"], capture_output=True, text=True, timeout=20
+    )
+    decoder, text, messages = json.JSONDecoder(), result.stdout.lstrip(), []
+    while text:
+        message, end = decoder.raw_decode(text)
+        messages.append(message)
+        text = text[end:].lstrip()
+    return messages
+
+
+async def test_it_lists_and_describes_the_services(service: ServiceProcess) -> None:
+    assert grpcurl(service, "list").split() == [
+        "flannelette.lease.v1.LeaseService",
+        "grpc.health.v1.Health",
+        "grpc.reflection.v1.ServerReflection",
+        "grpc.reflection.v1alpha.ServerReflection",
+    ]
+    description = grpcurl(service, "describe", "flannelette.lease.v1.LeaseService")
+    assert "rpc WatchLeases ( .flannelette.lease.v1.WatchLeasesRequest ) returns ( stream" in description
+
+
+async def test_it_watches_the_table(service: ServiceProcess) -> None:
+    (message,) = watch(service, "{}")
+    assert (message["reset"], message["synced"]) == (True, True)
+    assert [change["upserted"]["node"] for change in message["changes"]] == ["node1", "node2"]
+    (subnet,) = message["changes"][0]["upserted"]["subnets"]
+    assert subnet["cidr"] == "10.5.1.0/24"
+    assert subnet["vxlan"] == {"vni": 1, "mac": "00:00:00:00:00:07"}
+    assert "172.16.0.1" in subnet.values()
+    assert message["network"]["families"][0]["cidr"] == "10.5.0.0/16"
+
+
+async def test_it_watches_the_lease_of_one_node(service: ServiceProcess) -> None:
+    (message,) = watch(service, '{"node":"node2","view":"VIEW_OWN"}')
+    assert [change["upserted"]["name"] for change in message["changes"]] == ["10.5.2.0-24"]
+
+
+async def test_it_resumes_where_it_was(service: ServiceProcess) -> None:
+    cursor = watch(service, "{}")[-1]["cursor"]
+    assert watch(service, json.dumps({"cursor": cursor})) == [{"synced": True, "cursor": cursor}]
+
+
+async def test_health_says_serving(service: ServiceProcess) -> None:
+    assert json.loads(grpcurl(service, "grpc.health.v1.Health/Check")) == {"status": "SERVING"}
