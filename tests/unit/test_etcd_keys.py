@@ -47,7 +47,7 @@ SINGLE = parse_lease("10.5.52.0-24", '{"PublicIP":"10.99.0.1","PublicIPv6":null}
 def test_a_holder_is_compact_json_with_both_addresses() -> None:
     written = format_holder(Holder("n1", "10.99.0.1", ""))
     assert written == b'{"node":"n1","public_ip":"10.99.0.1","public_ipv6":""}'
-    assert parse_holder("holders/x", written) == Holder("n1", "10.99.0.1", "")
+    assert parse_holder("10.5.52.0-24", written) == Holder("n1", "10.99.0.1", "")
 
 
 def test_a_holder_holds_while_its_addresses_are_the_leases() -> None:
@@ -59,5 +59,10 @@ def test_a_holder_holds_while_its_addresses_are_the_leases() -> None:
 
 @pytest.mark.parametrize("value", [b"", b"[]", b"{}", b'{"node":1}', b'{"node":""}', b"\xff"])
 def test_a_holder_that_names_no_node_is_refused(value: bytes) -> None:
-    with pytest.raises(InvalidInput, match="holders/x"):
-        parse_holder("holders/x", value)
+    with pytest.raises(InvalidInput, match=r"holders/10\.5\.52\.0-24"):
+        parse_holder("10.5.52.0-24", value)
+
+
+def test_a_holder_of_what_is_no_lease_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="'junk' is not a lease"):
+        parse_holder("junk", b'{"node":"n1"}')

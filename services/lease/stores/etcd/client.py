@@ -76,6 +76,12 @@ class EtcdClient:
         """These keys at one revision, None where there is none; linearizable."""
         return items_of(await self._call("txn", read_request(keys)))
 
+    async def require_history(self, prefix: bytes, position: Position) -> None:
+        """Raises HistoryLost if a watch cannot go on from there; linearizable."""
+        response = await self._call("range", range_request(prefix, prefix, 1, position.revision))
+        if response.header.cluster_id != position.cluster:
+            raise HistoryLost("another cluster answers")
+
     async def transact(self, transaction: Transaction) -> bool:
         """Whether the guards held and the writes were done. Raises EtcdLeaseGone."""
         return bool((await self._call("txn", txn_request(transaction))).succeeded)

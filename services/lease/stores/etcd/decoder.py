@@ -34,7 +34,7 @@ class Decoder:
 
     def holder(self, name: str, item: Item) -> Holder:
         """The holder in a holder key. Raises InvalidInput, naming the key."""
-        return self._once(item, lambda: parse_holder(f"holders/{name}", item.value))
+        return self._once(item, lambda: parse_holder(name, item.value))
 
     def forget(self, key: bytes) -> None:
         """The key is gone."""

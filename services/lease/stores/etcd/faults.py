@@ -1,5 +1,6 @@
 """What etcd and gRPC complain about, as our errors in sentences that say what to do."""
 
+import re
 from collections.abc import Iterable
 from typing import Final
 
@@ -16,17 +17,20 @@ _SENTENCES: Final = (
     ("unknown service", "has no v3 API; etcd v3 is needed, the v2 API is not supported (or this is another server)"),
     ("unknown method", "is too old: etcd 3.3 or newer is needed"),
     ("Connection refused", "refuses connections: check --etcd-endpoints, and that etcd runs"),
-    ("WRONG_VERSION_NUMBER", "speaks no TLS: write http:// in --etcd-endpoints and give no --etcd-cafile"),
-    ("CERTIFICATE_VERIFY_FAILED", "has a certificate that cannot be verified: check --etcd-cafile"),
-    ("certificate verify failed", "has a certificate that cannot be verified: check --etcd-cafile"),
+    (
+        "WRONG_VERSION_NUMBER|Handshake read failed",
+        "speaks no TLS: write http:// in --etcd-endpoints, no --etcd-cafile",
+    ),
+    ("failed to connect.* Socket closed", "hangs up at once: if it speaks TLS, write https:// in --etcd-endpoints"),
+    ("(?i)certificate.verify.failed", "has a certificate that cannot be verified: check --etcd-cafile"),
     ("Hostname Verification Check failed", "has a certificate for another name: check --etcd-endpoints"),
-    ("CERTIFICATE_REQUIRED", "wants a client certificate: set --etcd-certfile and --etcd-keyfile"),
-    ("BAD_CERTIFICATE", "does not accept our certificate: check --etcd-certfile and --etcd-cafile"),
-    ("Domain name not found", "has a name that cannot be resolved: check --etcd-endpoints"),
-    ("DNS resolution failed", "has a name that cannot be resolved: check --etcd-endpoints"),
+    (
+        "CERTIFICATE_REQUIRED|BAD_CERTIFICATE|UNKNOWN_CA",
+        "wants a certificate of ours: set --etcd-certfile and --etcd-keyfile",
+    ),
+    ("(?i)domain name not found|dns resolution failed", "has a name that cannot be resolved: check --etcd-endpoints"),
     ("no leader", "has no leader: a majority of the members must run and reach each other"),
-    ("ping timeout", "is connected but does not answer any more"),
-    ("keepalive watchdog timeout", "is connected but does not answer any more"),
+    ("ping timeout|watchdog timeout", "is connected but does not answer any more"),
     ("Socket closed", "closed the connection"),
     ("Deadline Exceeded", "does not answer in time"),
     ("database space exceeded", "is full: compact and defragment it, then etcdctl alarm disarm"),
@@ -34,7 +38,7 @@ _SENTENCES: Final = (
     ("invalid user ID or password", "refuses the login: check --etcd-username and --etcd-password"),
     ("invalid auth token", "does not accept its own login token any more: trying again"),
 )
-"""What the message contains, and what that means for a reader; the first one counts."""
+"""What the message matches, and what that means for a reader; the first one counts."""
 
 
 def wants_login(error: grpc.aio.AioRpcError) -> bool:
@@ -61,5 +65,5 @@ def fault(error: grpc.aio.AioRpcError, names: Iterable[str], denied: str) -> Exc
 def away(names: Iterable[str], details: str) -> Unavailable:
     """etcd cannot be used now, and why."""
     where = f"etcd at {', '.join(names)}"
-    sentence = next((sentence for text, sentence in _SENTENCES if text in details), None)
+    sentence = next((sentence for pattern, sentence in _SENTENCES if re.search(pattern, details)), None)
     return Unavailable(f"{where} {sentence}" if sentence else f"{where} does not answer: {details}")

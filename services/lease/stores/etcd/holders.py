@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from services.core.errors import InvalidInput
 from services.core.family import IPV4, IPV6, Family
+from services.core.flannel import parse_key
 from services.core.gojson import GoObject
 from services.core.lease import Lease
 
@@ -29,8 +30,10 @@ def holder_of(lease: Lease) -> Holder:
     return Holder(lease.node, _address(lease, IPV4), _address(lease, IPV6))
 
 
-def parse_holder(key: str, value: bytes) -> Holder:
-    """Reads one. Raises InvalidInput, naming the key."""
+def parse_holder(name: str, value: bytes) -> Holder:
+    """Reads the one of a lease. Raises InvalidInput, naming the key."""
+    parse_key(name)
+    key = f"holders/{name}"
     document = GoObject.parse(value, f"the value of {key}")
     holder = Holder(document.text("node"), document.text("public_ip"), document.text("public_ipv6"))
     if not holder.node:

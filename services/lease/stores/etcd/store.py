@@ -7,6 +7,8 @@ from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import Final
 
+import structlog
+
 from services.core.errors import LostRace, NotFound, NotYet, Unavailable
 from services.core.lease import Lease, LeaseRequest
 from services.core.subnets import Draw
@@ -24,6 +26,8 @@ from services.lease.stores.etcd.settings import EtcdSettings
 from services.lease.stores.etcd.table import Entry, Table, read_entry, read_table
 from services.lease.stores.etcd.transactions import clearing, extending, giving_back, taking
 from services.lease.stores.etcd.watching import KIND, Watcher
+
+log = structlog.get_logger()
 
 _ATTEMPTS: Final = 12
 """Lost races before giving up; with their pauses some five seconds."""
@@ -124,6 +128,12 @@ class EtcdStore:
         transaction = taking(self._keyspace, table, decision, etcd_lease.number)
         if transaction.writes and not await self._client.transact(transaction):
             return None
+        for entry in decision.given_up:
+            log.info("a lease no longer fits the network and is given up", lease=entry.name, node=request.node)
+        if decision.current is None or decision.current.node != request.node:
+            log.info(
+                "lease given", lease=decision.lease.name, node=request.node, adopted=decision.current is not None
+            )
         return _returned(decision.lease, request.node, etcd_lease.expires_at)
 
     async def _clear_orphans(self, table: Table) -> None:

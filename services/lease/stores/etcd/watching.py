@@ -64,6 +64,8 @@ class Watcher:
         if position is None:
             items, position = await read_listing(self._client, self._keyspace, self._decoder)
             yield self._mirror.replace(items, position)
+        else:
+            await self._client.require_history(self._keyspace.root, position)  # before we say that it is connected
         async with aclosing(self._client.watch(self._keyspace.root, position)) as batches:
             async for batch in batches:
                 if status := self._changed(StoreStatus(KIND, connected=True)):
