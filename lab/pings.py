@@ -31,7 +31,8 @@ class _IcmpSocket:
             self._socket = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
         self._socket.setblocking(False)
         self._socket.setsockopt(_SOL_RAW, _ICMP_FILTER, struct.pack("=I", ~(1 << kind) & 0xFFFF_FFFF))
-        self._socket.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _RECEIVE_BUFFER)
+        with suppress(PermissionError):  # in a user namespace the limits of the machine stay
+            self._socket.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _RECEIVE_BUFFER)
         self._received = received
         asyncio.get_running_loop().add_reader(self._socket, self._read)
 

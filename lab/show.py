@@ -119,13 +119,12 @@ def hosts_table(
     """A row per host, from what its services say."""
     table = _table("host", "address", "subnet", "device", "VTEP MAC", "peers", "rules")
     for pod, dataplane, masq in zip(pods, dataplanes, masqs, strict=True):
-        has_device = dataplane.HasField("device")
         table.add_row(
             pod.host.name,
             str(pod.host.address),
             ", ".join(dataplane.lease.subnets),
-            dataplane.device.name if has_device else dataplane.underlay.interface,
-            dataplane.device.mac if has_device else "[dim]–[/]",
+            ", ".join(device.name for device in dataplane.devices) or dataplane.underlay.interface,
+            ", ".join(device.mac for device in dataplane.devices) or "[dim]–[/]",
             _share(dataplane.peers.programmed, dataplane.peers.total),
             _share(masq.rules_present, masq.rules),
         )
