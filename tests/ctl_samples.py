@@ -123,7 +123,7 @@ def dataplane_status() -> dataplane.GetStatusResponse:
             mtu=1500,
             reason="it has the default route",
         ),
-        device=dataplane.Device(name="flannel.1", mac="c6:d2:32:6f:8f:01", mtu=1450),
+        devices=[dataplane.Device(name="flannel.1", mac="c6:d2:32:6f:8f:01", mtu=1450)],
         peers=dataplane.PeerCounts(total=2, programmed=2),
         lease_service_connected=True,
         store_connected=True,

@@ -33,6 +33,10 @@ def status_of(dataplane: Dataplane, health: Health, started_at: float) -> pb.Sta
         backend=ground.network.backend_type if ground else "",
         lease=_own_lease(dataplane),
         underlay=_underlay(dataplane),
+        devices=[
+            pb.Device(name=d.name, mac=d.mac, mtu=d.mtu, description=d.description)
+            for d in dataplane.devices.values()
+        ],
         peers=count_peers(dataplane),
         lease_service_connected=feed.connected,
         store_connected=feed.connected and feed.table.store is not None and feed.table.store.connected,
@@ -43,11 +47,6 @@ def status_of(dataplane: Dataplane, health: Health, started_at: float) -> pb.Sta
         ip_masq=dataplane.settings.ip_masq,
         mtu=ground.backend.mtu(ground.underlay) if ground else 0,
     )
-    for device in dataplane.devices.values():
-        status.device.MergeFrom(
-            pb.Device(name=device.name, mac=device.mac, mtu=device.mtu, description=device.description)
-        )
-        break  # the first family's; a second device has the same settings
     if dataplane.last_resync is not None:
         status.last_resync_time.FromMilliseconds(int(dataplane.last_resync * 1000))
     status.start_time.FromMilliseconds(int(started_at * 1000))

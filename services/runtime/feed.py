@@ -26,6 +26,7 @@ _CHANNEL_OPTIONS: Final = (
     ("grpc.min_reconnect_backoff_ms", 1_000),  # also the time a connection may take
     ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.max_receive_message_length", 64 << 20),
+    ("grpc.enable_http_proxy", 0),  # a proxy of the environment is not meant for us
 )
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 _CALL_SECONDS: Final = 15.0
@@ -91,7 +92,7 @@ class Feed:
                 self._away("the lease service ended the stream")
             except grpc.aio.AioRpcError as error:
                 pause = _SHORTEST_PAUSE if self.connected else min(2 * pause, _LONGEST_PAUSE)
-                self._away(f"{self._connection.address}: {error.details() or error.code().name}")
+                self._away(self._why(error))
             await asyncio.sleep(random.uniform(pause / 2, pause))  # noqa: S311 - jitter
 
     async def _follow(self) -> None:
@@ -101,6 +102,12 @@ class Feed:
                 self.connected, self.error = True, ""
                 log.info("connected to the lease service", address=self._connection.address)
             self._notice(self.table.fold(_readable(message)))
+
+    def _why(self, error: grpc.aio.AioRpcError) -> str:
+        address = self._connection.address
+        if error.code() is grpc.StatusCode.UNAVAILABLE and "failed to connect" in (error.details() or ""):
+            return f"nobody answers on {address}: is the lease service running, and may this service use its socket?"
+        return f"{address}: {error.details() or error.code().name}"
 
     def _away(self, reason: str) -> None:
         if self.connected:

@@ -77,8 +77,7 @@ def _dataplane(status: dataplane_pb2.Status, now: datetime) -> Iterator[Fact]:
     yield "lease", _own_lease(status.lease, now) if status.HasField("lease") else "none yet"
     yield "backend", phrase(status.backend, f"{mtu(status.mtu)} for pods" if status.mtu else "")
     yield "underlay", _underlay(status.underlay)
-    device = status.device
-    yield "device", " ".join(part for part in (device.name, device.mac, mtu(device.mtu)) if part)
+    yield from (("device", f"{device.name} {device.mac} {mtu(device.mtu)}") for device in status.devices)
     yield "peers", _peers(status.peers)
     if status.HasField("last_resync_time"):
         changes = count(status.last_resync_changes, "change")

@@ -82,7 +82,7 @@ class Status(_message.Message):
     BACKEND_FIELD_NUMBER: _builtins.int
     LEASE_FIELD_NUMBER: _builtins.int
     UNDERLAY_FIELD_NUMBER: _builtins.int
-    DEVICE_FIELD_NUMBER: _builtins.int
+    DEVICES_FIELD_NUMBER: _builtins.int
     PEERS_FIELD_NUMBER: _builtins.int
     LEASE_SERVICE_CONNECTED_FIELD_NUMBER: _builtins.int
     STORE_CONNECTED_FIELD_NUMBER: _builtins.int
@@ -131,8 +131,10 @@ class Status(_message.Message):
         """The underlay."""
 
     @_builtins.property
-    def device(self) -> Global___Device:
-        """The overlay device; unset where the backend has none (host-gw)."""
+    def devices(self) -> _containers.RepeatedCompositeFieldContainer[Global___Device]:
+        """The overlay devices, one a family, IPv4 first; empty where the backend has
+        none (host-gw).
+        """
 
     @_builtins.property
     def peers(self) -> Global___PeerCounts:
@@ -160,7 +162,7 @@ class Status(_message.Message):
         backend: _builtins.str = ...,
         lease: Global___OwnLease | None = ...,
         underlay: Global___Underlay | None = ...,
-        device: Global___Device | None = ...,
+        devices: _abc.Iterable[Global___Device] | None = ...,
         peers: Global___PeerCounts | None = ...,
         lease_service_connected: _builtins.bool = ...,
         store_connected: _builtins.bool = ...,
@@ -173,9 +175,9 @@ class Status(_message.Message):
         ip_masq: _builtins.bool = ...,
         mtu: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "last_resync_time", b"last_resync_time", "lease", b"lease", "peers", b"peers", "start_time", b"start_time", "underlay", b"underlay"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["last_resync_time", b"last_resync_time", "lease", b"lease", "peers", b"peers", "start_time", b"start_time", "underlay", b"underlay"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "cursor", b"cursor", "device", b"device", "ip_masq", b"ip_masq", "last_resync_changes", b"last_resync_changes", "last_resync_time", b"last_resync_time", "lease", b"lease", "lease_service_connected", b"lease_service_connected", "mtu", b"mtu", "node", b"node", "peers", b"peers", "ready", b"ready", "reasons", b"reasons", "repairs", b"repairs", "start_time", b"start_time", "store_connected", b"store_connected", "unclaimed", b"unclaimed", "underlay", b"underlay", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "cursor", b"cursor", "devices", b"devices", "ip_masq", b"ip_masq", "last_resync_changes", b"last_resync_changes", "last_resync_time", b"last_resync_time", "lease", b"lease", "lease_service_connected", b"lease_service_connected", "mtu", b"mtu", "node", b"node", "peers", b"peers", "ready", b"ready", "reasons", b"reasons", "repairs", b"repairs", "start_time", b"start_time", "store_connected", b"store_connected", "unclaimed", b"unclaimed", "underlay", b"underlay", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -176,7 +176,7 @@ class VxlanData(_message.Message):
     VNI_FIELD_NUMBER: _builtins.int
     MAC_FIELD_NUMBER: _builtins.int
     vni: _builtins.int
-    """VXLAN network identifier, 1 to 16777215."""
+    """VXLAN network identifier, 1 to 16777215; 0: not told."""
     mac: _builtins.str
     """MAC address of the VTEP device, `c6:d2:32:6f:8f:44`."""
     def __init__(
@@ -408,7 +408,9 @@ class WatchLeasesResponse(_message.Message):
     SYNCED_FIELD_NUMBER: _builtins.int
     CURSOR_FIELD_NUMBER: _builtins.int
     reset: _builtins.bool
-    """A new snapshot starts: stage what follows; remove nothing before `synced`."""
+    """A new snapshot starts: what follows may be used at once, but nothing is
+    removed before `synced`, neither what the snapshot lacks nor `removed`.
+    """
     network_error: _builtins.str
     """The configuration in the store is missing or invalid, and why. The last
     good one stays in force.
@@ -416,7 +418,9 @@ class WatchLeasesResponse(_message.Message):
     synced: _builtins.bool
     """The table is complete up to here."""
     cursor: _builtins.str
-    """Where to resume. Opaque. Empty: as before."""
+    """Where to resume. Opaque. Empty: as before. Only messages with `synced` carry
+    one: a stream that breaks inside a snapshot is asked for from the start.
+    """
     @_builtins.property
     def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Change]:
         """Applied in order."""

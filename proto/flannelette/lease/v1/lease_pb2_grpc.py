@@ -110,9 +110,10 @@ class LeaseServiceServicer:
         """Streams the lease table: first a complete snapshot, then every change.
 
         Guarantees:
-        * The first message has `reset` (unless `cursor` was resumed); the snapshot
-        follows in messages of at most 500 changes, the last has `synced`. From
-        then on every message has `synced` and is to be applied in order.
+        * A snapshot starts with a message that has `reset` and goes on in messages
+        of at most 500 changes, of which the last has `synced`. From then on, and
+        at once if `cursor` was resumed, every message has `synced` and is to be
+        applied in order.
         * `network` or `network_error` comes in the first message of every snapshot
         and again whenever it changes, in order with the leases.
         * Only `reset` followed by `synced` with no lease between them means that
@@ -122,7 +123,7 @@ class LeaseServiceServicer:
         with `reset`, never with an error.
         * The store going away does not end the stream: `store` says so, and the
         table stays in force.
-        Before the service has seen a first complete snapshot of its store, the
+        * Before the service has seen a first complete snapshot of its store, the
         stream carries `store` and `network_error` only.
 
         The stream ends with UNAVAILABLE when the service shuts down: reconnect
@@ -191,6 +192,8 @@ class LeaseServiceServicer:
         """Sets a subnet aside, for one node or for nobody. It never expires.
 
         ALREADY_EXISTS: it overlaps a lease or another reservation.
+        INVALID_ARGUMENT: it lies outside the network, or is no subnet of it.
+        FAILED_PRECONDITION: no network configuration yet.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

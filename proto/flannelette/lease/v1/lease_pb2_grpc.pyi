@@ -37,9 +37,10 @@ class LeaseServiceStub:
     """Streams the lease table: first a complete snapshot, then every change.
 
     Guarantees:
-    * The first message has `reset` (unless `cursor` was resumed); the snapshot
-      follows in messages of at most 500 changes, the last has `synced`. From
-      then on every message has `synced` and is to be applied in order.
+    * A snapshot starts with a message that has `reset` and goes on in messages
+      of at most 500 changes, of which the last has `synced`. From then on, and
+      at once if `cursor` was resumed, every message has `synced` and is to be
+      applied in order.
     * `network` or `network_error` comes in the first message of every snapshot
       and again whenever it changes, in order with the leases.
     * Only `reset` followed by `synced` with no lease between them means that
@@ -49,8 +50,8 @@ class LeaseServiceStub:
       with `reset`, never with an error.
     * The store going away does not end the stream: `store` says so, and the
       table stays in force.
-    Before the service has seen a first complete snapshot of its store, the
-    stream carries `store` and `network_error` only.
+    * Before the service has seen a first complete snapshot of its store, the
+      stream carries `store` and `network_error` only.
 
     The stream ends with UNAVAILABLE when the service shuts down: reconnect
     with the last cursor.
@@ -94,6 +95,8 @@ class LeaseServiceStub:
     """Sets a subnet aside, for one node or for nobody. It never expires.
 
     ALREADY_EXISTS: it overlaps a lease or another reservation.
+    INVALID_ARGUMENT: it lies outside the network, or is no subnet of it.
+    FAILED_PRECONDITION: no network configuration yet.
     """
     ReleaseSubnet: _aio.UnaryUnaryMultiCallable[_lease_pb2.ReleaseSubnetRequest, _lease_pb2.ReleaseSubnetResponse]
     """Removes a reservation. Held by a node, it becomes an ordinary lease.
@@ -134,9 +137,10 @@ class LeaseServiceServicer(metaclass=_abc_1.ABCMeta):
         """Streams the lease table: first a complete snapshot, then every change.
 
         Guarantees:
-        * The first message has `reset` (unless `cursor` was resumed); the snapshot
-          follows in messages of at most 500 changes, the last has `synced`. From
-          then on every message has `synced` and is to be applied in order.
+        * A snapshot starts with a message that has `reset` and goes on in messages
+          of at most 500 changes, of which the last has `synced`. From then on, and
+          at once if `cursor` was resumed, every message has `synced` and is to be
+          applied in order.
         * `network` or `network_error` comes in the first message of every snapshot
           and again whenever it changes, in order with the leases.
         * Only `reset` followed by `synced` with no lease between them means that
@@ -146,8 +150,8 @@ class LeaseServiceServicer(metaclass=_abc_1.ABCMeta):
           with `reset`, never with an error.
         * The store going away does not end the stream: `store` says so, and the
           table stays in force.
-        Before the service has seen a first complete snapshot of its store, the
-        stream carries `store` and `network_error` only.
+        * Before the service has seen a first complete snapshot of its store, the
+          stream carries `store` and `network_error` only.
 
         The stream ends with UNAVAILABLE when the service shuts down: reconnect
         with the last cursor.
@@ -227,6 +231,8 @@ class LeaseServiceServicer(metaclass=_abc_1.ABCMeta):
         """Sets a subnet aside, for one node or for nobody. It never expires.
 
         ALREADY_EXISTS: it overlaps a lease or another reservation.
+        INVALID_ARGUMENT: it lies outside the network, or is no subnet of it.
+        FAILED_PRECONDITION: no network configuration yet.
         """
 
     @_abc_1.abstractmethod
