@@ -1,8 +1,7 @@
 """The keys under the prefix: which of them mean something, and what."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Final
 
 
 class Kind(Enum):
@@ -28,47 +27,40 @@ class Keyspace:
     """
 
     prefix: str
+    root: bytes = field(init=False)
+    """What all keys start with; one watch on it sees everything in one order."""
+    config: bytes = field(init=False)
+    """The key of the network configuration."""
+    subnets: bytes = field(init=False)
+    """What all leases start with."""
+    holders: bytes = field(init=False)
+    """What all holders start with."""
 
-    @property
-    def root(self) -> bytes:
-        """What all keys start with; one watch on it sees everything in one order."""
-        return f"{self.prefix}/".encode()
-
-    @property
-    def config(self) -> bytes:
-        """The key of the network configuration."""
-        return self.root + _CONFIG
-
-    @property
-    def subnets(self) -> bytes:
-        """What all leases start with."""
-        return self.root + _SUBNETS
+    def __post_init__(self) -> None:
+        for name, rest in (("root", ""), ("config", "config"), ("subnets", "subnets/"), ("holders", "holders/")):
+            object.__setattr__(self, name, f"{self.prefix}/{rest}".encode())
 
     def subnet(self, name: str) -> bytes:
         """The key of a lease."""
-        return self.root + _SUBNETS + name.encode()
+        return self.subnets + name.encode()
 
     def holder(self, name: str) -> bytes:
         """The key that says who holds a lease."""
-        return self.root + _HOLDERS + name.encode()
+        return self.holders + name.encode()
 
     def classify(self, key: bytes) -> tuple[Kind, str]:
         """What a key is, and its name: the lease's for SUBNET and HOLDER, else the whole key."""
-        rest = key.removeprefix(self.root)
-        if rest.startswith(_SUBNETS) and len(rest) > len(_SUBNETS):
-            return Kind.SUBNET, readable(rest[len(_SUBNETS) :])
-        if rest.startswith(_HOLDERS):
-            return Kind.HOLDER, readable(rest[len(_HOLDERS) :])
-        if rest == _CONFIG:
+        if key.startswith(self.subnets) and key != self.subnets:
+            return Kind.SUBNET, readable(key[len(self.subnets) :])
+        if key.startswith(self.holders):
+            return Kind.HOLDER, readable(key[len(self.holders) :])
+        if key == self.config:
             return Kind.CONFIG, readable(key)
-        return Kind.FOREIGN if rest.startswith(_SUBNETS[:-1]) else Kind.OTHER, readable(key)
+        return Kind.FOREIGN if key.startswith(self.subnets[:-1]) else Kind.OTHER, readable(key)
 
 
 def readable(key: bytes) -> str:
     """A key as text; no two keys give the same."""
-    return key.replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace")
-
-
-_CONFIG: Final = b"config"
-_SUBNETS: Final = b"subnets/"
-_HOLDERS: Final = b"holders/"
+    if b"\\" in key:
+        key = key.replace(b"\\", b"\\\\")
+    return key.decode("utf-8", "backslashreplace")
