@@ -1,6 +1,7 @@
 """Our errors as gRPC statuses, both ways. The only place that knows both."""
 
 from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from typing import Any, Final
 
 import grpc
@@ -76,8 +77,10 @@ def _wrap_unary(inner: Any, method: str) -> Any:
 def _wrap_stream(inner: Any, method: str) -> Any:
     async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
         try:
-            async for response in inner(request, context):
-                yield response
+            # Closed here, not by the garbage collector: whatever the stream holds is free when its call has ended.
+            async with aclosing(inner(request, context)) as responses:
+                async for response in responses:
+                    yield response
         except Exception as error:
             await _abort(error, method, context)
 
