@@ -13,7 +13,7 @@ class EtcdLease:
 
     number: int
     expires_at: float
-    """Unix seconds."""
+    """Unix seconds, whole ones: they read well and survive the wire unchanged."""
 
 
 class EtcdLeases:
@@ -49,4 +49,4 @@ class EtcdLeases:
 
     def _remember(self, node: str, number: int, expires_at: float) -> EtcdLease:
         self._remembered[node] = number
-        return EtcdLease(number, expires_at)
+        return EtcdLease(number, float(int(expires_at)))

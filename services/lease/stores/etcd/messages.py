@@ -34,8 +34,8 @@ def _install() -> None:
     pool = DescriptorPool()
     for file in _FILES:
         name = f"etcd3.etcdrpc.{file}_pb2"
-        descriptor = pool.AddSerializedFile(_descriptor(directory / f"{file}_pb2.py", name, f"{file}.proto"))  # type: ignore[func-returns-value, unused-ignore]  # the stub says None, the C core returns the file
-        descriptor = descriptor or pool.FindFileByName(f"{file}.proto")
+        pool.AddSerializedFile(_descriptor(directory / f"{file}_pb2.py", name, f"{file}.proto"))
+        descriptor = pool.FindFileByName(f"{file}.proto")
         module = ModuleType(name, "Message classes from a private pool.")
         vars(module).update(
             DESCRIPTOR=descriptor,

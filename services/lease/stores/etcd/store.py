@@ -30,7 +30,7 @@ from services.lease.stores.etcd.watching import KIND, Watcher
 log = structlog.get_logger()
 
 _ATTEMPTS: Final = 12
-"""Lost races before giving up; with their pauses some five seconds."""
+"""Lost races before giving up; with their pauses some three seconds."""
 _LONGEST_PAUSE: Final = 1.0
 _ORPHANS_AT_ONCE: Final = 20
 
