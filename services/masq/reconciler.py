@@ -65,6 +65,8 @@ class Reconciler:
         """Takes what the feed knows now. `away`: why the lease service does not answer; empty if it does."""
         self.lease_service_connected = not away
         self._health.set("lease service", away and f"the lease service is away, the rules stay as they are: {away}")
+        store = table.store if table.store and not table.store.connected and not away else None
+        self._health.set("store", f"the store is away, the rules stay as they are: {store.error}" if store else "")
         before = self._wanted()
         self.facts = next_facts(self.facts, table, self.node)
         network, lease = self.facts.reasons(self.node)

@@ -13,7 +13,7 @@ from prometheus_client import REGISTRY
 from services.core.errors import InvalidInput, NotImplementedYet, NotYet, Unavailable
 from services.core.lease import Lease, Subnet
 from services.core.network import parse_network
-from services.core.table import Removed, Step, Table, Upserted
+from services.core.table import Removed, Step, StoreStatus, Table, Upserted
 from services.masq.firewalls.firewall import ChainState, RuleState
 from services.masq.firewalls.notation import chain_form
 from services.masq.reconciler import Reconciler
@@ -185,6 +185,15 @@ async def test_a_lost_lease_service_leaves_the_rules_and_is_said() -> None:
         assert it.firewall.names() == ["FLANNEL-FWD", "FLANNEL-POSTRTG"]
         assert it.health.reasons == ["the lease service is away, the rules stay as they are: connection refused"]
         assert not (await it.status()).lease_service_connected
+
+
+async def test_a_lost_store_leaves_the_rules_and_is_said_until_it_is_back() -> None:
+    async with Running() as it:
+        await it.tell(NETWORK_KNOWN, LEASE_KNOWN, Step(store=StoreStatus("etcd", connected=False, error="no leader")))
+        assert it.firewall.names() == ["FLANNEL-FWD", "FLANNEL-POSTRTG"]
+        assert it.health.reasons == ["the store is away, the rules stay as they are: no leader"]
+        await it.tell(Step(store=StoreStatus("etcd", connected=True)))
+        assert it.health.ready
 
 
 async def test_a_foreign_change_is_put_right_and_counted_by_cause() -> None:
