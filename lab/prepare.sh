@@ -49,6 +49,6 @@ fi
 if [ ! -e "$stamp" ] || [ pyproject.toml -nt "$stamp" ]; then
     say "+ $python -m venv .venv && pip install --editable .[dev]"
     "$python" -m venv .venv
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check --use-pep517 --editable '.[dev]'
     touch "$stamp"
 fi
