@@ -6,9 +6,9 @@ are the same types. The first field tells the kinds apart: values of different k
 order of kind (`steps`) nothing is made before what it leans on.
 """
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from operator import itemgetter
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from services.core.plan import Plan
 from services.dataplane.netlink.uapi import RT_SCOPE_UNIVERSE, RT_TABLE_MAIN, RTN_UNICAST
@@ -16,6 +16,11 @@ from services.dataplane.netlink.uapi import RT_SCOPE_UNIVERSE, RT_TABLE_MAIN, RT
 NEIGHBOUR: Final = 1
 FDB_ENTRY: Final = 2
 ROUTE: Final = 3
+
+
+def _fields(made: type[NamedTuple], names: str) -> Callable[[tuple[Any, ...]], Hashable]:
+    """What picks these fields at once: a plan of 10,000 peers asks 30,000 times."""
+    return itemgetter(*map(made._fields.index, names.split()))
 
 
 class _RouteFields(NamedTuple):
@@ -33,6 +38,10 @@ class _RouteFields(NamedTuple):
     table: int
     tos: int
     rest: bytes
+
+
+_ROUTE_SLOT: Final = _fields(_RouteFields, "kind family table dst length tos metric")
+_ROUTE_DESTINATION: Final = _fields(_RouteFields, "family table dst length")
 
 
 class Route(_RouteFields):
@@ -75,12 +84,12 @@ class Route(_RouteFields):
     @property
     def slot(self) -> Hashable:
         """Family, table, destination, TOS and metric: a REPLACE of the same replaces this one."""
-        return (ROUTE, self.family, self.table, self.dst, self.length, self.tos, self.metric)
+        return _ROUTE_SLOT(self)
 
     @property
     def destination(self) -> Hashable:
         """Where packets match it: the slot without what chooses among routes."""
-        return (self.family, self.table, self.dst, self.length)
+        return _ROUTE_DESTINATION(self)
 
 
 class _NeighbourFields(NamedTuple):
@@ -89,6 +98,9 @@ class _NeighbourFields(NamedTuple):
     mac: bytes
     family: int
     ifindex: int
+
+
+_NEIGHBOUR_SLOT: Final = _fields(_NeighbourFields, "kind ifindex dst")
 
 
 class Neighbour(_NeighbourFields):
@@ -106,7 +118,7 @@ class Neighbour(_NeighbourFields):
     @property
     def slot(self) -> Hashable:
         """Device and address."""
-        return (NEIGHBOUR, self.ifindex, self.dst)
+        return _NEIGHBOUR_SLOT(self)
 
 
 class _FdbFields(NamedTuple):
@@ -117,6 +129,9 @@ class _FdbFields(NamedTuple):
     port: int
     vni: int
     via: int
+
+
+_FDB_SLOT: Final = _fields(_FdbFields, "kind ifindex mac")
 
 
 class FdbEntry(_FdbFields):
@@ -138,7 +153,7 @@ class FdbEntry(_FdbFields):
     @property
     def slot(self) -> Hashable:
         """Device and MAC."""
-        return (FDB_ENTRY, self.ifindex, self.mac)
+        return _FDB_SLOT(self)
 
 
 KernelObject: TypeAlias = Route | Neighbour | FdbEntry
