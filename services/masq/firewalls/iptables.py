@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,8 @@ from services.masq.firewalls.tables import Fingerprint, Fingerprints
 from services.masq.rules import Chain
 
 _POLL_SECONDS: Final = 1.0
+_POLL_SHARE: Final = 100
+"""Looking takes at most one part in this many of the time."""
 _TABLES: Final = frozenset(("nat", "filter"))
 
 
@@ -76,12 +79,14 @@ class IptablesFirewall:
         return tuple(states)
 
     async def changed(self) -> None:
-        """See Firewall. Looks once a second."""
+        """See Firewall. Looks once a second; less often where there are so many rules that a look takes long."""
+        pause = self._poll_seconds
         while True:
-            await asyncio.sleep(self._poll_seconds)
-            for family, seen in self._seen.items():
-                if self._fingerprints[family].take(_TABLES) != seen:
-                    return
+            await asyncio.sleep(pause)
+            start = time.perf_counter()
+            if any(self._fingerprints[family].take(_TABLES) != seen for family, seen in self._seen.items()):
+                return
+            pause = max(self._poll_seconds, _POLL_SHARE * (time.perf_counter() - start))
 
     async def close(self) -> None:
         """See Firewall."""

@@ -14,7 +14,7 @@ from services.core.family import Family
 
 _GET_INFO, _GET_ENTRIES = 64, 65  # IPT_SO_GET_INFO, IPT_SO_GET_ENTRIES; the same numbers for IPv6
 _INFO: Final = struct.Struct("=32s I 5I 5I I I")  # struct ipt_getinfo: name, hooks, entries, underflows, number, size
-_ENTRIES_HEADER: Final = 40  # struct ipt_get_entries: name[32], size, padding to the 8 bytes of a counter
+_HEADER: Final = 40  # struct ipt_get_entries: name[32], size, padding to the 8 bytes of a counter
 _COUNTERS_SIZE: Final = 16
 _ATTEMPTS: Final = 5
 
@@ -55,13 +55,15 @@ class Fingerprints:
         self._layout = _LAYOUTS[family.version]
         self._family = family
         self._socket: socket.socket | None = None
-        self._masks: dict[str, tuple[int, int]] = {}
-        """By table: the size for which a mask was made, and the mask: zeros where counters are."""
+        self._buffers: dict[str, bytearray] = {}
+        """By table: its last reading. Kept, because fresh memory costs as much as the reading."""
+        self._masks: dict[str, int] = {}
+        """By table: ones, with zeros where the counters are; made for a buffer of the size of the last one."""
 
     def take(self, tables: frozenset[str]) -> "Fingerprint":
         """Of those of these tables that exist. Raises Unavailable."""
         found = sorted(tables & existing_tables(self._family))
-        return tuple((name, self._masked(name, self._read(name))) for name in found)
+        return tuple((name, self._masked(name)) for name in found)
 
     def mentions(self, table: str, chain: str) -> bool:
         """Whether the table exists and has a chain of this name. Raises Unavailable."""
@@ -74,15 +76,17 @@ class Fingerprints:
         if self._socket:
             self._socket.close()
 
-    def _read(self, table: str) -> bytes:
-        """The kernel's entries of a table. Atomic; retried when its size changes between the two calls."""
+    def _read(self, table: str) -> bytearray:
+        """The kernel's entries of a table, behind a header. Atomic; again when its size changed between the calls."""
         for _ in range(_ATTEMPTS):
-            info = self._ask(_GET_INFO, bytearray(table.encode().ljust(_INFO.size, b"\0")))
-            size = _INFO.unpack(info)[-1]
-            buffer = bytearray(_ENTRIES_HEADER + size)
+            size = _INFO.unpack(self._ask(_GET_INFO, bytearray(table.encode().ljust(_INFO.size, b"\0"))))[-1]
+            buffer = self._buffers.get(table)
+            if buffer is None or len(buffer) != _HEADER + size:
+                self._masks.pop(table, None)
+                buffer = self._buffers[table] = bytearray(_HEADER + size)
             struct.pack_into("=32s I", buffer, 0, table.encode(), size)
             try:
-                return bytes(self._ask(_GET_ENTRIES, buffer))[_ENTRIES_HEADER:]
+                return self._ask(_GET_ENTRIES, buffer)
             except BlockingIOError:
                 continue
         raise Unavailable(f"{self._family} table {table} changes faster than it can be read")
@@ -107,25 +111,25 @@ class Fingerprints:
             )
         return buffer
 
-    def _masked(self, table: str, entries: bytes) -> int:
+    def _masked(self, table: str) -> int:
         """The entries as one number, with zeros for the counters.
 
         A mask is made once for a size. Should the layout change and the size stay, the offsets inside differ
         from before at a place that the old mask shows: the change is seen all the same.
         """
-        size, mask = self._masks.get(table, (-1, 0))
-        if size != len(entries):
-            mask = self._mask(entries)
-            self._masks[table] = len(entries), mask
-        return int.from_bytes(entries, "little") & mask
+        buffer = self._read(table)
+        mask = self._masks.get(table)
+        if mask is None:
+            mask = self._masks[table] = self._mask(buffer)
+        return int.from_bytes(buffer, "little") & mask
 
-    def _mask(self, entries: bytes) -> int:
-        mask = bytearray(b"\xff" * len(entries))
-        start = 0
-        while start < len(entries):
+    def _mask(self, buffer: bytearray) -> int:
+        mask = bytearray(b"\xff" * len(buffer))
+        start = _HEADER
+        while start < len(buffer):
             at = start + self._layout.counters
             mask[at : at + _COUNTERS_SIZE] = bytes(_COUNTERS_SIZE)
-            start += struct.unpack_from("=H", entries, start + self._layout.next_offset)[0]
+            start += struct.unpack_from("=H", buffer, start + self._layout.next_offset)[0]
         return int.from_bytes(mask, "little")
 
 

@@ -4,6 +4,7 @@ libxtables may end its process when it dislikes something, and cannot have MASQU
 The only file that imports iptc.
 """
 
+import ctypes
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -65,8 +66,7 @@ class LegacyTable:
         if not self._table.is_chain(wanted.name):
             return FoundChain(None)
         rules = tuple(self._found(wanted.name, entry) for entry in self._entries(wanted.name))
-        callers = [wanted.hook] if wanted.rules else [chain.name for chain in self._table.chains]
-        return FoundChain(rules, tuple(self._jumps(callers, wanted.name)))
+        return FoundChain(rules, tuple(self._jumps_to(wanted)))
 
     def carry_out(self, actions: Sequence[Action]) -> None:
         """Changes our copy of the table. Raises Unavailable: this iptables cannot express a rule."""
@@ -109,16 +109,27 @@ class LegacyTable:
             yield entry
             entry = self._table.next_rule(entry)
 
-    def _jumps(self, callers: Sequence[str], name: str) -> Iterator[FoundJump]:
+    def _jumps_to(self, wanted: ChainForm) -> Iterator[FoundJump]:
         """Reads of other people's rules nothing but the target: their extensions may not even be installed."""
+        first = self._table.first_rule(wanted.hook)
+        if first and self._goes_to(first, wanted.name) and self._references(wanted.name) == 1:
+            # The usual case, and the only one that does not cost a walk over twenty thousand foreign rules.
+            yield FoundJump(wanted.hook, 0, self._found(wanted.hook, first))
+            return
+        callers = [wanted.hook] if wanted.rules else [chain.name for chain in self._table.chains]
         for caller in callers:
-            found = [
-                (position, entry)
-                for position, entry in enumerate(self._entries(caller))
-                if self._table.get_target(entry) == name.encode()
-            ]
-            for position, entry in found:
+            entries = enumerate(self._entries(caller))
+            for position, entry in [each for each in entries if self._goes_to(each[1], wanted.name)]:
                 yield FoundJump(caller, position, self._found(caller, entry))
+
+    def _goes_to(self, entry: Any, chain: str) -> bool:
+        return bool(self._table.get_target(entry) == chain.encode())
+
+    def _references(self, chain: str) -> int:
+        """How many rules of the table jump or go to the chain."""
+        number = ctypes.c_uint()
+        self._table._iptc.iptc_get_references(ctypes.byref(number), chain.encode(), self._table._handle)
+        return number.value
 
     def _found(self, chain: str, entry: Any) -> FoundRule:
         packets, bytes_ = entry.counters.pcnt, entry.counters.bcnt
