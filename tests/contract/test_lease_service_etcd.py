@@ -1,0 +1,94 @@
+"""flannelette-lease beside a real etcd: one process per node, as a cluster runs it."""
+
+import asyncio
+from pathlib import Path
+
+import grpc
+import grpc.aio
+import pytest
+from flannelette.lease.v1 import lease_pb2 as pb
+from flannelette.lease.v1 import lease_pb2_grpc
+
+from services.core.table import Table
+from services.runtime.wire import request_to_proto
+from tests.etcd import EtcdServer, free_port
+from tests.lease_examples import SMALL_JSON, make_request
+from tests.lease_service import ServiceProcess, next_step, stub_of
+
+
+def start(directory: Path, endpoint: str, *arguments: str) -> ServiceProcess:
+    directory.mkdir(exist_ok=True)
+    return ServiceProcess(directory, "--store=etcd", f"--etcd-endpoints={endpoint}", *arguments)
+
+
+async def test_two_nodes_see_each_others_leases_as_flannel_keeps_them(tmp_path: Path, own_etcd: EtcdServer) -> None:
+    own_etcd.etcdctl("put", "/coreos.com/network/config", SMALL_JSON)
+    with (
+        start(tmp_path / "a", own_etcd.endpoint, "--node=node-a") as a,
+        start(tmp_path / "b", own_etcd.endpoint, "--node=node-b") as b,
+    ):
+        async with stub_of(a.address) as stub_a, stub_of(b.address) as stub_b:
+            watch, table = stub_b.WatchLeases(pb.WatchLeasesRequest()), Table()
+            request = make_request("", "172.16.0.1", "10.5.7.0/24")
+            lease = await acquire(stub_a, request_to_proto(request))
+            assert (lease.name, lease.node) == ("10.5.7.0-24", "node-a")
+            async with asyncio.timeout(20):
+                while lease.name not in table.leases:
+                    table.fold(await next_step(watch))
+            assert table.leases[lease.name].node == "node-a"
+            own = stub_a.WatchLeases(pb.WatchLeasesRequest(view=pb.VIEW_OWN))
+            assert [change.lease.name for change in (await next_step(own)).changes] == [lease.name]  # type: ignore[union-attr]  # an upsert
+            watch.cancel()
+            own.cancel()
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await stub_a.AcquireLease(request_to_proto(make_request("node-b", "172.16.0.9")))
+            assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
+        assert own_etcd.etcdctl("get", "/coreos.com/network/subnets/10.5.7.0-24", "--print-value-only").strip() == (
+            '{"PublicIP":"172.16.0.1","PublicIPv6":null,"BackendType":"vxlan",'
+            '"BackendData":{"VNI":1,"VtepMAC":"00:00:00:00:00:07"}}'
+        )
+        assert (a.terminate(), b.terminate()) == (0, 0)
+
+
+async def test_an_etcd_that_is_away_at_start_is_waited_for_and_the_reason_is_told(tmp_path: Path) -> None:
+    etcd = EtcdServer(tmp_path, port=free_port())
+    with start(tmp_path / "a", etcd.endpoint, "--node=a") as process:
+        async with stub_of(process.address) as stub:
+            status = await stub.GetStatus(pb.GetStatusRequest())
+            assert not status.ready
+            assert "etcd store is away" in status.reasons[0]
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await stub.AcquireLease(request_to_proto(make_request("a", "172.16.0.1")), timeout=30)
+            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+            watch = stub.WatchLeases(pb.WatchLeasesRequest())
+            step = await next_step(watch)
+            assert step.store is not None
+            assert not step.store.connected
+            try:
+                etcd.start()
+                etcd.etcdctl("put", "/coreos.com/network/config", SMALL_JSON)
+                async with asyncio.timeout(20):
+                    while (step := await next_step(watch)).network is None:
+                        pass
+                assert (await acquire(stub, request_to_proto(make_request("a", "172.16.0.1")))).node == "a"
+            finally:
+                etcd.kill()
+            async with asyncio.timeout(20):
+                while (step := await next_step(watch)).store is None or step.store.connected:
+                    pass
+            status = await stub.GetStatus(pb.GetStatusRequest())
+            assert (status.ready, status.leases) == (False, 1), "the last table stays"
+            watch.cancel()
+        assert process.terminate() == 0
+
+
+async def acquire(stub: lease_pb2_grpc.LeaseServiceStub, request: pb.AcquireLeaseRequest) -> pb.Lease:
+    """The lease; asked for again while the service has only just started."""
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                return (await stub.AcquireLease(request)).lease
+            except grpc.aio.AioRpcError as error:
+                if error.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.FAILED_PRECONDITION):
+                    raise
+                await asyncio.sleep(0.05)
