@@ -18,7 +18,6 @@ from services.runtime.health import Health
 log = structlog.get_logger()
 
 _TORN_DOWN: Final = "the rules were torn down: ResyncRules or a restart of the service brings them back"
-
 _DOES_NOT_STAY: Final = "does not stay as it should be: another program changes it without the xtables lock"
 
 

@@ -47,6 +47,10 @@ class Host:
         """Starts a command inside."""
         return subprocess.Popen(self.netns.command(*command), env=self.environment)
 
+    def tries(self, *command: str) -> bool:
+        """Whether a command runs without an error."""
+        return self.start(*command).wait() == 0
+
     def run(self, *command: str, stdin: str = "") -> str:
         """Runs a command inside."""
         done = subprocess.run(

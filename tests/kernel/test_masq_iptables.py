@@ -175,6 +175,43 @@ async def test_tampering_is_noticed_and_put_right(name: str, host: Host, firewal
     assert host.rules("FORWARD", "filter")[0].endswith("FLANNEL-FWD")
 
 
+STRANGE = [
+    ["-m", "comment", "--comment", "a \"quote and an 'apostrophe", "-j", "ACCEPT"],
+    ["-m", "comment", "--comment", "caf\u00e9 -- --comment ! x", "-j", "ACCEPT"],
+    ["-m", "comment", "--comment", "x" * 255, "-j", "ACCEPT"],
+    ["-m", "u32", "--u32", "6&0xFF=1", "-j", "ACCEPT"],
+    ["-m", "string", "--algo", "bm", "--hex-string", "|00 22 0a|", "-j", "ACCEPT"],
+    ["-m", "recent", "--name", "x y", "--set"],
+    ["-m", "conntrack", "--ctstate", "NEW", "-m", "limit", "--limit", "1/s", "-j", "RETURN"],
+    ["-m", "bpf", "--bytecode", "4,48 0 0 9,21 0 1 6,6 0 0 1,6 0 0 0", "-j", "ACCEPT"],
+    ["-j", "LOG", "--log-prefix", 'it\'s "me" '],
+    ["-j", "SNAT", "--to-source", "192.0.2.1-192.0.2.9", "--persistent"],
+    ["-j", "MASQUERADE"],
+    ["-p", "tcp", "-j", "MASQUERADE", "--to-ports", "1024-2048"],
+    ["-i", "eth+", "!", "-f", "-j", "KUBE"],
+    [],
+]
+
+
+@pytest.mark.parametrize("strange", STRANGE, ids=lambda words: " ".join(words)[:30] or "nothing")
+async def test_no_rule_of_others_in_our_chain_or_before_our_jump_is_too_strange(
+    strange: list[str], host: Host, firewall: IptablesFirewall
+) -> None:
+    host.iptables("-t nat -N KUBE")
+    await put_right(firewall)
+    placed = 0
+    for chain in ("FLANNEL-POSTRTG", "POSTROUTING"):
+        placed += host.tries("iptables-legacy", "-w", "-t", "nat", "-I", chain, *strange)
+    if not placed:
+        pytest.skip("this kernel or this chain does not take such a rule")
+    assert await put_right(firewall)
+    assert [line for line in host.save() if "A FLANNEL" in line] == [
+        line for line in golden("ipv4") if "A FLANNEL" in line
+    ]
+    assert host.rules("POSTROUTING")[0].endswith("-j FLANNEL-POSTRTG")
+    assert firewall.worker_pids[IPV4]
+
+
 async def test_foreign_rules_survive_installation_repair_and_teardown(host: Host, firewall: IptablesFirewall) -> None:
     host.restore(FOREIGN)
     before = host.save()

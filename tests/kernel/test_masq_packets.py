@@ -208,3 +208,16 @@ async def test_every_packet_meets_the_fate_that_the_model_says(family: Family, l
 async def test_what_kube_proxy_marked_is_left_to_it_in_the_kernel_too(family: Family, lab: Lab) -> None:
     seen = await source_seen(lab, family, "pod", "outside", MARKED_PORT)
     assert seen == source_expected(family, "pod", "outside", mark=0x4000) == IN[family.version].pod
+
+
+async def test_the_rules_count_what_they_matched(lab: Lab) -> None:
+    with entered(lab.host, Path("/run")) as host:
+        firewall = IptablesFirewall(host.lock)
+        for _ in range(3):
+            await source_seen(lab, IPV4, "pod", "outside", next(_ports))
+        nat, forward, *_ = await firewall.check(DUAL_CHAINS, repair=False)
+        await firewall.close()
+    assert nat.jump.packets == 3
+    assert [rule.packets for rule in nat.rules] == [0, 0, 0, 0, 3, 0]
+    assert nat.rules[4].bytes == 3 * (20 + 8 + 1)
+    assert forward.rules[0].packets == 3

@@ -135,7 +135,7 @@ class LegacyTable:
         packets, bytes_ = entry.counters.pcnt, entry.counters.bcnt
         try:
             form = self._decode(self._table.create_rule(entry, iptc.Chain(self._table, chain)))
-        except (iptc.IPTCError, iptc.XTablesError):
+        except Exception:  # iptc fails in many ways to read what others write; such a rule is certainly not ours
             form = None
         return FoundRule(form, packets, bytes_)
 
