@@ -9,8 +9,8 @@ BIN := .venv/bin
 help: ; @awk -F'  ## ' '/^[a-z-]+:/ {split($$1, target, ":"); printf "%-16s %s\n", target[1], $$NF}' Makefile  ## this list
 venv: ; @sh lab/prepare.sh  ## .venv and the system packages it needs; PYTHON= chooses the Python
 lab: venv ; @$(BIN)/python -m lab  ## a cluster in network namespaces until Ctrl-C; ONCE=1 tries everything and leaves
-test: venv ; @sh lab/tools.sh grpcurl $(CACHE) && $(BIN)/pytest -rs $(ARGS)  ## every test, small counts; ARGS='-k vxlan'
-soak: venv ; @sh lab/tools.sh grpcurl $(CACHE) && FLANNELETTE_SOAK=1 $(BIN)/pytest -rs $(ARGS)  ## every test, full counts
+test: venv ; @sh lab/tools.sh grpcurl $(CACHE) && $(BIN)/pytest -rfEs $(ARGS)  ## every test, small counts; ARGS='-k vxlan'
+soak: venv ; @sh lab/tools.sh grpcurl $(CACHE) && FLANNELETTE_SOAK=1 $(BIN)/pytest -rfEs $(ARGS)  ## every test, full counts
 lint: venv ; @$(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/lint-imports && sh lab/tools.sh buf $(CACHE) && if command -v buf >/dev/null; then buf lint proto; fi  ## style, layers, protocols
 types: venv ; @$(BIN)/mypy  ## mypy, strict
 proto: venv ; @sh proto/generate.sh  ## the generated code beside the .proto files

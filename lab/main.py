@@ -56,7 +56,7 @@ async def _run(options: Options, directory: Path) -> int:
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     try:
         async with asyncio.TaskGroup() as group:
-            return await Session(options, directory, group).run()
+            return await Session(options, directory, private.way_in(_MARK), group).run()
     except asyncio.CancelledError:
         return 130 if options.once else 0
 

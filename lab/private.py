@@ -30,7 +30,13 @@ def is_private(mark: str) -> bool:
 
 def user_id(mark: str) -> int:
     """The user who started the program, as seen outside of the namespaces."""
-    return int(os.environ.get(mark) or os.getuid())
+    return int(os.environ[mark].split()[0])
+
+
+def way_in(mark: str) -> str:
+    """The command that gets another process of the same user into the namespaces; put what to run behind it."""
+    has_own_user_namespace = os.environ[mark].split()[1] != str(_user_namespace())
+    return f"nsenter -t {os.getpid()} -m -n" + (" -U --preserve-credentials" if has_own_user_namespace else "")
 
 
 def restart(mark: str, argv: Sequence[str]) -> NoReturn:
@@ -39,7 +45,7 @@ def restart(mark: str, argv: Sequence[str]) -> NoReturn:
     The mark is an environment variable. Each program has its own, so that one can start another inside.
     """
     unshare = _what_works()
-    os.environ[mark] = str(os.getuid())
+    os.environ[mark] = f"{os.getuid()} {_user_namespace()}"
     sys.stdout.flush()
     sys.stderr.flush()
     os.execvp(unshare[0], [*unshare, "sh", "-c", _PREPARE + 'exec "$@"', "sh", *argv])  # noqa: S606 - replacing ourselves is the point
@@ -50,6 +56,10 @@ def find_system_tools() -> None:
     directories = os.environ.get("PATH", os.defpath).split(os.pathsep)
     missing = [d for d in ("/usr/sbin", "/sbin") if d not in directories]
     os.environ["PATH"] = os.pathsep.join([*directories, *missing])
+
+
+def _user_namespace() -> int:
+    return os.stat("/proc/self/ns/user").st_ino  # noqa: PTH116 - no file, a namespace
 
 
 def _what_works() -> tuple[str, ...]:

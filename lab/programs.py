@@ -45,9 +45,14 @@ class Program:
         return self.directory / f"{self.name}.log"
 
     @property
-    def address(self) -> str:
+    def socket(self) -> Path:
         """Where it answers gRPC."""
-        return f"unix:{self.directory / self.name}.sock"
+        return self.directory / f"{self.name}.sock"
+
+    @property
+    def address(self) -> str:
+        """The same, as gRPC writes it."""
+        return f"unix:{self.socket}"
 
 
 def lease_services(options: Options, hosts: tuple[Host, ...], directory: Path) -> tuple[Program, ...]:

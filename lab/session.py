@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 class Session:
     """One lab from start to end."""
 
-    def __init__(self, options: Options, directory: Path, group: asyncio.TaskGroup) -> None:
+    def __init__(self, options: Options, directory: Path, way_in: str, group: asyncio.TaskGroup) -> None:
         self._options = options
+        self._way_in = way_in
         self._screen = Screen()
         self._deaths: asyncio.Queue[tuple[Supervised, int]] = asyncio.Queue()
         self._cluster = Cluster(options, directory, group, lambda *death: self._deaths.put_nowait(death))
@@ -91,7 +92,7 @@ class Session:
         cluster, screen = self._cluster, self._screen
         for failure in unreached(matrix, outside):
             screen.failure(failure)
-        screen.how_to_look_inside(cluster.directory)
+        screen.how_to_look_inside(cluster.directory, next(cluster.named("lease")).program.socket, self._way_in)
         while True:
             service, code = await self._deaths.get()
             screen.event(

@@ -1,6 +1,5 @@
 """What the lab shows on a terminal."""
 
-import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -90,17 +89,17 @@ class Screen:
             self._console.print("[green]✓ everything works[/]")
         return 1 if failures else 0
 
-    def how_to_look_inside(self, directory: Path) -> None:
-        """Commands for a second terminal."""
-        flannelette = _short(Path(sys.prefix, "bin", "flannelette"))
+    def how_to_look_inside(self, directory: Path, lease: Path, way_in: str) -> None:
+        """Commands for a second terminal, about the first host; `lease` is the socket of its lease service."""
+        home = directory / "h1"
+        flannelette = f"{_flannelette()} --socket-dir {home}" + ("" if lease.parent == home else f" --lease {lease}")
         list_peers = "flannelette.dataplane.v1.DataplaneService/ListPeers"
-        shell = f"nsenter -t {os.getpid()} -m -n" + (" -U --preserve-credentials" if _in_user_namespace() else "")
         self._console.print(
-            "From a second terminal:\n"
-            f"  {flannelette} --socket-dir {directory}/h1 status\n"
-            f"  grpcurl -plaintext -unix {directory}/h1/dataplane.sock {list_peers}\n"
-            f"  {shell} ip -n h1 route\n"
-            f"  tail -f {directory}/h1/dataplane.log\n\n"
+            "From a second terminal:\n\n"
+            f"  {flannelette} status\n"
+            f"  grpcurl -plaintext -unix {home}/dataplane.sock {list_peers}\n"
+            f"  {way_in} ip -n h1 route\n"
+            f"  tail -f {home}/dataplane.log\n\n"
             "[dim]Ctrl-C ends the lab.[/]\n",
             soft_wrap=True,
         )
@@ -171,10 +170,9 @@ def _cell(answer: Answer | None) -> Text:
     return Text(f"{answer.seconds * 1000:.3f}", style="green" if answer.is_good else "red")
 
 
-def _short(path: Path) -> Path:
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-
-
-def _in_user_namespace() -> bool:
-    """Whether our root is somebody else outside (user_namespaces(7))."""
-    return Path("/proc/self/uid_map").read_text().split() != ["0", "0", "4294967295"]
+def _flannelette() -> str:
+    """How to start the command line from here."""
+    script = Path(sys.prefix, "bin", "flannelette")
+    if not script.exists():
+        return f"{sys.executable} -m services.ctl.main"
+    return str(script.relative_to(Path.cwd()) if script.is_relative_to(Path.cwd()) else script)

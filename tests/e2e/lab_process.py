@@ -40,6 +40,14 @@ class LabProcess:
             assert time.monotonic() < end, f"the lab has not printed {text!r}:\n{self.output}"
             time.sleep(0.05)
 
+    def carry_out(self, hint: str) -> str:
+        """What the command prints that the lab proposes for a second terminal, in the line with this word."""
+        _, _, hints = self.output.partition("From a second terminal:")
+        command = next(line for line in hints.splitlines() if hint in line).split()
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
     def exit_code(self, number: signal.Signals | None = None) -> int:
         """Sends the signal, if any, and waits for the end."""
         if number:
