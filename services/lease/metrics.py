@@ -10,6 +10,6 @@ STORE_CONNECTED: Final = Gauge("flannelette_lease_store_connected", "1 while the
 QUARANTINED: Final = Gauge("flannelette_lease_quarantined_keys", "Keys of the store that are refused")
 HISTORY_STEPS: Final = Gauge("flannelette_lease_history_steps", "Recent steps that a watcher can resume from")
 HISTORY_BYTES: Final = Gauge("flannelette_lease_history_bytes", "About what they take in memory")
-MESSAGES: Final = Counter("flannelette_lease_messages_total", "Messages sent to watchers")
+MESSAGES: Final = Counter("flannelette_lease_messages_total", "Messages of leases sent to watchers")
 RESETS: Final = Counter("flannelette_lease_resets_total", "Snapshots sent to watchers, by why", ["reason"])
 ACQUIRES: Final = Counter("flannelette_lease_acquires_total", "AcquireLease calls, by status code", ["code"])

@@ -7,6 +7,7 @@ from flannelette.lease.v1 import lease_pb2 as pb
 
 from services.core.errors import InvalidInput
 from services.core.flannel import format_data, parse_data
+from services.core.gojson import GoObject
 from services.core.lease import BackendData, LeaseRequest, OpaqueData
 from services.runtime.wire import request_from_proto
 
@@ -22,12 +23,17 @@ def _checked(data: BackendData | None, backend_type: str) -> BackendData | None:
     """The data as every reader will parse it from flannel's JSON."""
     if data is None:
         return None
-    if isinstance(data, OpaqueData):
-        try:
-            json.loads(data.json)
-        except (ValueError, RecursionError) as error:
-            raise InvalidInput(f"subnets.opaque_json is not valid JSON: {error}") from None
-    checked = parse_data(format_data(data), backend_type, "subnets.backend_data")
+    text = _compact(data.json) if isinstance(data, OpaqueData) else format_data(data)
+    checked = parse_data(text, backend_type, "subnets.backend_data")
     if not isinstance(data, OpaqueData) and type(checked) is not type(data):
         raise InvalidInput(f"subnets.backend_data is not that of backend_type {backend_type!r}: make them agree")
     return checked
+
+
+def _compact(text: str) -> str:
+    """The one JSON value in the text, so that it cannot smuggle in other members of the object it becomes part of."""
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f"subnets.opaque_json is not valid JSON: {error}") from None
+    return GoObject.parse(f'{{"value":{text}}}', "subnets.opaque_json").compact("value") or "null"

@@ -34,6 +34,7 @@ async def watch_all(broker: Broker, cursor: str) -> AsyncIterator[bytes]:
                     _count_reset("too_slow")
                 update = broker.snapshot()
             position = history.last
+            metrics.MESSAGES.inc(len(update))
             for message in update:
                 yield message
             if position == history.last:
@@ -57,6 +58,7 @@ async def watch_own(broker: Broker, node: str) -> AsyncIterator[bytes]:
                 await broker.signals.next(node)
             else:
                 shown.fold(step)
+                metrics.MESSAGES.inc()
                 yield encode(step)
 
 

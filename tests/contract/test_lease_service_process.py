@@ -1,7 +1,9 @@
 """flannelette-lease as a process: how it starts, what it says when it cannot, and how it ends."""
 
+import asyncio
 import os
 import sqlite3
+import urllib.request
 from contextlib import closing
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 from flannelette.lease.v1 import lease_pb2 as pb
 
 from services.runtime.wire import request_to_proto
+from tests.etcd import free_port
 from tests.lease_examples import SMALL_JSON, make_request
 from tests.lease_service import ServiceProcess, next_step, stub_of
 
@@ -130,6 +133,32 @@ async def test_without_a_network_it_serves_and_says_what_is_missing_until_it_is_
             assert (await stub.GetStatus(pb.GetStatusRequest())).ready
 
 
+async def test_the_metrics_say_what_it_does(tmp_path: Path, config: Path) -> None:
+    port = free_port()
+    flags = ("--healthz-ip=127.0.0.1", f"--healthz-port={port}")
+    with start(tmp_path, config, "memory", *flags) as process:
+        async with stub_of(process.address) as stub:
+            await stub.AcquireLease(request_to_proto(make_request("a", "172.16.0.1")))
+            with pytest.raises(grpc.aio.AioRpcError):
+                await stub.AcquireLease(request_to_proto(make_request("b", "172.16.0.1")))
+            call = stub.WatchLeases(pb.WatchLeasesRequest())
+            await next_step(call)
+            said = await asyncio.to_thread(get, f"http://127.0.0.1:{port}/metrics")
+    for line in (
+        "flannelette_ready 1.0",
+        "flannelette_lease_leases 1.0",
+        "flannelette_lease_watchers 1.0",
+        'flannelette_lease_store_connected{kind="embedded"} 1.0',
+        "flannelette_lease_history_steps 1.0",
+        "flannelette_lease_messages_total 1.0",
+        'flannelette_lease_resets_total{reason="no_cursor"} 1.0',
+        'flannelette_lease_acquires_total{code="OK"} 1.0',
+        'flannelette_lease_acquires_total{code="FAILED_PRECONDITION"} 1.0',
+        "flannelette_lease_quarantined_keys 0.0",
+    ):
+        assert line in said.splitlines()
+
+
 async def test_the_database_is_readable_by_an_operator(tmp_path: Path, config: Path) -> None:
     with start(tmp_path, config) as process:
         async with stub_of(process.address) as stub:
@@ -142,6 +171,12 @@ async def test_the_database_is_readable_by_an_operator(tmp_path: Path, config: P
         '"BackendData":{"VNI":1,"VtepMAC":"00:00:00:00:00:07"}}'
     )
     assert rows == [(lease.name, "a", value, 0)]
+
+
+def get(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=5) as response:  # noqa: S310 - http, on loopback
+        body: bytes = response.read()
+        return body.decode()
 
 
 def write(path: Path, text: str) -> None:

@@ -26,8 +26,9 @@ def test_opaque_json_of_a_known_kind_becomes_that_kind() -> None:
     assert data_of(subnet) == VxlanData(1, "c6:d2:32:6f:8f:44")
 
 
-def test_opaque_json_of_an_unknown_kind_stays_as_it_is() -> None:
-    assert data_of(pb.Subnet(opaque_json='{"a": 1.10}'), "extension") == OpaqueData('{"a": 1.10}')
+def test_opaque_json_of_an_unknown_kind_keeps_its_spelling_but_for_blanks() -> None:
+    assert data_of(pb.Subnet(opaque_json='{"a": 1.10}'), "extension") == OpaqueData('{"a":1.10}')
+    assert data_of(pb.Subnet(opaque_json=" null "), "extension") is None
 
 
 @pytest.mark.parametrize(
@@ -37,6 +38,7 @@ def test_opaque_json_of_an_unknown_kind_stays_as_it_is() -> None:
         (pb.Subnet(vxlan=pb.VxlanData(vni=1 << 24, mac="c6:d2:32:6f:8f:44")), "vxlan", "VNI"),
         (pb.Subnet(vxlan=pb.VxlanData(vni=1, mac="c6:d2:32:6f:8f:44")), "host-gw", "make them agree"),
         (pb.Subnet(opaque_json='1,"PublicIP":"10.0.0.9"'), "extension", "not valid JSON"),
+        (pb.Subnet(opaque_json='{"a":NaN}'), "extension", "not valid JSON"),
         (pb.Subnet(opaque_json="[" * 100_000), "extension", "not valid JSON"),
         (pb.Subnet(public_address="not-an-address"), "host-gw", "is no IP address"),
     ],
