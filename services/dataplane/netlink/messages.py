@@ -3,12 +3,12 @@
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import islice
 from typing import Final
 
 from services.dataplane.netlink import uapi
 from services.dataplane.netlink.objects import KernelObject, Verb
-from services.dataplane.netlink.templates import shape_of, template_of
+from services.dataplane.netlink.templates import runs, shape_of, template_of
 
 BATCH_BYTES: Final = 16 * 1024
 """About 330 messages, about 1 ms. Above it the kernel's per-cpu allocator starves: 256 KiB is five times dearer."""
@@ -30,21 +30,17 @@ def batches(verb: Verb, objects: Sequence[KernelObject], first: int) -> Iterator
     """All objects in their order, in batches of at most BATCH_BYTES, numbered from `first`."""
     parts: list[bytes] = []
     begin = end = size = last = 0
-    for shape, alike in groupby(objects, shape_of):
+    for shape, alike in runs(objects):
         template = template_of(verb, *shape)
-        left = len(list(alike))
-        while left:
-            room = (BATCH_BYTES - size) // template.size
-            if room < 1 and parts:
+        # Looked at no further than one batch goes, so that the objects are still in the processor's cache.
+        while some := list(islice(alike, max(1, (BATCH_BYTES - size) // template.size))):
+            if parts and size + template.size > BATCH_BYTES:
                 yield Batch(_acknowledged(parts, last), objects[begin:end], first + begin)
                 parts, begin, size = [], end, 0
-                continue
-            taken = min(max(room, 1), left)
-            parts.append(template.fill(objects[end : end + taken], first + end))
+            parts.append(template.fill(some, first + end))
             last = template.size
             size += len(parts[-1])
-            end += taken
-            left -= taken
+            end += len(some)
     if parts:
         yield Batch(_acknowledged(parts, last), objects[begin:end], first + begin)
 
