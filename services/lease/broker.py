@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
 from services.core.errors import Unavailable
@@ -11,6 +11,7 @@ from services.core.table import Step, StoreStatus, Table, Upserted
 from services.lease import metrics
 from services.lease.encoding import RESET, SYNCED, encode, encode_change, messages
 from services.lease.history import Entry, History
+from services.lease.holdings import Holdings
 from services.lease.quarantine import Quarantine
 from services.lease.signals import Signals
 from services.lease.steps import NOTHING, step_of
@@ -38,12 +39,12 @@ class Broker:
     ) -> None:
         self.table = Table(store=StoreStatus(kind, False, f"the {kind} store has not answered yet"))
         self.history = History(epoch, most_entries, most_bytes)
+        self.holdings = Holdings()
         self.quarantine = Quarantine(clock)
         self.signals = Signals()
         self.watchers = 0
         """Open streams."""
         self._pieces: dict[str, bytes] = {}
-        self._of_node: dict[str, dict[str, Lease]] = {}
         self._snapshot: tuple[bytes, ...] = ()
 
     @property
@@ -51,10 +52,6 @@ class Broker:
         """Whether the store answers."""
         assert self.table.store is not None  # noqa: S101 - set from the start, and never cleared
         return self.table.store
-
-    def leases_of(self, node: str) -> Mapping[str, Lease]:
-        """The leases that a node holds, by name."""
-        return self._of_node.get(node, {})
 
     async def follow(self, store: Store) -> None:
         """Takes what happens in the store, for ever."""
@@ -68,10 +65,10 @@ class Broker:
         step = step_of(self.table, event)
         if step == NOTHING:
             return
-        entry, nodes = self._entry(step), self._index(step)
+        entry = self._entry(step)
         if self.table.synced:  # before, nobody has a cursor
             self.history.append(entry)
-        self.table.fold(step)
+        nodes = self._fold(step)
         self._snapshot = ()
         self.signals.wake(None if _concerns_all(step) else nodes)
         self._measure()
@@ -118,22 +115,17 @@ class Broker:
             store=encode(Step(store=step.store)),
         )
 
-    def _index(self, step: Step) -> set[str]:
-        """Keeps the leases of each node; returns the nodes that the step touches. Before the fold."""
+    def _fold(self, step: Step) -> set[str]:
+        """Takes the table one step further; returns the nodes that hold or held a lease that changed."""
+        leases = self.table.leases
+        names = {change.lease.name if isinstance(change, Upserted) else change.name for change in step.changes}
+        before = {name: leases.get(name) for name in names}
+        self.table.fold(step)
         nodes: set[str] = set()
-        held: dict[str, str] = {}
-        for change in step.changes:
-            name = change.lease.name if isinstance(change, Upserted) else change.name
-            known = self.table.leases.get(name)
-            node = held.get(name, known.node if known else "")
-            self._of_node.get(node, {}).pop(name, None)
-            nodes.add(node)
-            if isinstance(change, Upserted):
-                held[name] = change.lease.node
-                nodes.add(change.lease.node)
-                self._of_node.setdefault(change.lease.node, {})[name] = change.lease
-            if not self._of_node.get(node, True):
-                del self._of_node[node]
+        for name, old in before.items():
+            new = leases.get(name)
+            self.holdings.replace(old, new)
+            nodes.update(lease.node for lease in (old, new) if lease is not None)
         return nodes
 
     def _measure(self) -> None:

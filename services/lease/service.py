@@ -63,7 +63,7 @@ class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
         table = self._broker.table
         if not table.synced:
             raise Unavailable(f"the leases are not known yet: {'; '.join(self._health.reasons)}")
-        leases = self._broker.leases_of(request.node) if request.node else table.leases
+        leases = self._broker.holdings.of(request.node) if request.node else table.leases
         return pb.ListLeasesResponse(
             leases=[lease_to_proto(leases[name]) for name in sorted(leases)],
             network=network_to_proto(table.network) if table.network else None,

@@ -80,7 +80,7 @@ def _own_step(broker: Broker, shown: Table, node: str) -> Step:
     news = (table.network, table.network_error) != (shown.network, shown.network_error)
     step = Step(
         reset=not shown.synced,
-        changes=changes_between(shown.leases, broker.leases_of(node)),
+        changes=changes_between(shown.leases, broker.holdings.of(node)),
         network=table.network if news else None,
         network_error=table.network_error if news else "",
         store=table.store if table.store != shown.store else None,

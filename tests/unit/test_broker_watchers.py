@@ -361,7 +361,7 @@ def test_the_leases_of_a_node_follow_the_table() -> None:
     broker = broker_with(A, B)
     moved = make_lease(2, node="node1")
     broker.take(Changed((Upserted(moved), Removed(A.name), Upserted(A))))
-    assert broker.leases_of("node1") == by_name(moved, A)
-    assert broker.leases_of("node2") == {}
+    assert broker.holdings.of("node1") == by_name(moved, A)
+    assert broker.holdings.of("node2") == {}
     broker.take(Snapshot({}, NETWORK))
-    assert broker.leases_of("node1") == {}
+    assert broker.holdings.of("node1") == {}
