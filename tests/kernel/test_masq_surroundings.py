@@ -128,8 +128,11 @@ async def test_a_lock_that_is_kept_makes_the_check_fail_and_the_worker_stay(host
 
 async def test_opening_fails_as_a_misconfiguration(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     firewall = IptablesFirewall(host.lock)
+    shadow = host.lock.parent / "services"  # found before the installed one, and without the worker
+    shadow.mkdir()
+    (shadow / "__init__.py").touch()
     monkeypatch.setattr(sys, "path", [str(host.lock.parent)])
-    with pytest.raises(Misconfigured, match=r"the IPv4 worker ended with status 1: .*No module named 'services'"):
+    with pytest.raises(Misconfigured, match=r"the IPv4 worker ended with status 1: .*No module named 'services.masq'"):
         await firewall.open()
     await firewall.close()
 
