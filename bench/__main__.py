@@ -1,0 +1,67 @@
+"""`python -m bench [NAME|all] [--options] [--json]`."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+from rich.console import Console
+
+from bench.cold_start import COLD_START
+from bench.result import Bench, BenchFailed
+from lab import private
+
+BENCHES: Final[dict[str, Bench]] = {bench.name: bench for bench in (COLD_START,)}
+
+_MARK: Final = "FLANNELETTE_BENCH_PRIVATE"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The exit code: 1 if a bench failed, 2 for a wrong command line."""
+    options = _parser().parse_args(arguments)
+    if options.name is None:
+        for bench in BENCHES.values():
+            print(f"{bench.name:16} {bench.summary}")
+        return 0
+    if not private.is_private(_MARK):
+        try:
+            private.restart(_MARK, [sys.executable, "-m", "bench", *arguments])
+        except private.NamespacesForbidden as error:
+            print(f"bench: {error}", file=sys.stderr)
+            return 1
+    private.find_system_tools()
+    for bench in BENCHES.values() if options.name == "all" else (BENCHES[options.name],):
+        try:
+            result = bench.run({name: getattr(options, name, default) for name, default in bench.parameters.items()})
+        except BenchFailed as error:
+            print(f"bench {bench.name}: {error}", file=sys.stderr)
+            return 1
+        if options.json:
+            print(result.json(), flush=True)
+        else:
+            result.show(Console())
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("bench", description=__doc__)
+    names = parser.add_subparsers(dest="name", metavar="NAME")
+    for bench in BENCHES.values():
+        one = names.add_parser(bench.name, help=bench.summary, description=bench.summary)
+        for name, default in bench.parameters.items():
+            one.add_argument(f"--{name}", type=_positive, default=default, help=f"default {default}")
+    names.add_parser("all", help="every bench, as it is")
+    for one in names.choices.values():
+        one.add_argument("--json", action="store_true", help="one JSON object a bench, instead of a table")
+    return parser
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is less than 1")
+    return number
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,81 @@
+"""What a bench finds, as JSON and as a table."""
+
+import json
+import resource
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.table import Table
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One comparison."""
+
+    name: str
+    parameters: Mapping[str, int]
+    unit: str
+    ours: float
+    peers: Mapping[str, float]
+    """Measured in the same run."""
+    less_is_better: bool
+    cpu_seconds: float
+    """Of our own process, user and system, for the round that `ours` is from."""
+
+    @property
+    def ratio(self) -> float:
+        """How many times better ours is than the best peer, whichever way the unit runs."""
+        if self.less_is_better:
+            return min(self.peers.values()) / self.ours
+        return self.ours / max(self.peers.values())
+
+    def json(self) -> str:
+        """One object on one line."""
+        return json.dumps(
+            {
+                "name": self.name,
+                "parameters": dict(self.parameters),
+                "unit": self.unit,
+                "ours": _rounded(self.ours),
+                "peers": {name: _rounded(figure) for name, figure in self.peers.items()},
+                "ratio": round(self.ratio, 2),
+                "cpu_seconds": _rounded(self.cpu_seconds),
+                "peak_rss_mib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
+            }
+        )
+
+    def show(self, console: Console) -> None:
+        """The same, to be read."""
+        fields = json.loads(self.json())
+        settings = ", ".join(f"{name} {value}" for name, value in self.parameters.items())
+        table = Table(title=f"{self.name} ({settings})", title_justify="left", caption_justify="left")
+        table.caption = (
+            f"{fields['ratio']} times the best peer; ours took {fields['cpu_seconds']} s of CPU, "
+            f"{fields['peak_rss_mib']} MiB at most"
+        )
+        table.add_column("contender")
+        table.add_column(self.unit, justify="right")
+        table.add_row("ours", f"{fields['ours']}", style="bold")
+        for name, figure in fields["peers"].items():
+            table.add_row(name, f"{figure}")
+        console.print(table)
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """A bench: what it says, what can be set, what runs it."""
+
+    name: str
+    summary: str
+    parameters: Mapping[str, int]
+    """Each is an option of this name, with this default."""
+    run: Callable[[Mapping[str, int]], Result]
+
+
+class BenchFailed(Exception):
+    """A contender did not do its work, so there is nothing to compare; the message says which and how."""
+
+
+def _rounded(figure: float) -> float:
+    return float(f"{figure:.4g}")

@@ -1,0 +1,56 @@
+"""How benches are described, chosen and reported; what they measure is not run here."""
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from bench.__main__ import BENCHES, main
+from bench.result import Result
+
+SECONDS = Result("cold_start", {"peers": 5}, "seconds", 0.1, {"slow": 2.0, "fast": 0.25}, True, 0.0912345)
+RATE = Result("fan_out", {}, "events/s", 600.0, {"slow": 20.0, "fast": 200.0}, False, 1.0)
+
+
+def test_the_ratio_is_against_the_best_peer_whichever_way_the_unit_runs() -> None:
+    assert SECONDS.ratio == 2.5
+    assert RATE.ratio == 3.0
+
+
+def test_the_json_has_the_figures_of_all_and_what_ours_cost() -> None:
+    fields = json.loads(SECONDS.json())
+    assert fields.pop("peak_rss_mib") > 1
+    assert fields == {
+        "name": "cold_start",
+        "parameters": {"peers": 5},
+        "unit": "seconds",
+        "ours": 0.1,
+        "peers": {"slow": 2.0, "fast": 0.25},
+        "ratio": 2.5,
+        "cpu_seconds": 0.09123,
+    }
+
+
+def test_the_table_shows_every_contender() -> None:
+    console = Console(width=100, file=io.StringIO())
+    with console.capture() as captured:
+        SECONDS.show(console)
+    text = captured.get()
+    assert "cold_start (peers 5)" in text
+    assert [word in text for word in ("ours", "slow", "fast", "2.5 times the best peer")] == [True] * 4
+
+
+def test_without_a_name_the_benches_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(BENCHES)
+
+
+@pytest.mark.parametrize(
+    "arguments", [["nonsense"], ["cold_start", "--peers", "0"], ["cold_start", "--peers", "many"]]
+)
+def test_a_wrong_command_line_ends_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert "bench" in capsys.readouterr().err
