@@ -49,17 +49,19 @@ class Result:
         """The same, to be read."""
         fields = json.loads(self.json())
         settings = ", ".join(f"{name} {value}" for name, value in self.parameters.items())
-        table = Table(title=f"{self.name} ({settings})", title_justify="left", caption_justify="left")
-        table.caption = (
-            f"{fields['ratio']} times the best peer; ours took {fields['cpu_seconds']} s of CPU, "
-            f"{fields['peak_rss_mib']} MiB at most"
-        )
+        table = Table()
         table.add_column("contender")
         table.add_column(self.unit, justify="right")
         table.add_row("ours", f"{fields['ours']}", style="bold")
         for name, figure in fields["peers"].items():
             table.add_row(name, f"{figure}")
+        console.print(f"[bold]{self.name}[/bold] ({settings})")
         console.print(table)
+        console.print(
+            f"{fields['ratio']} times the best peer; ours took {fields['cpu_seconds']} s of CPU, "
+            f"{fields['peak_rss_mib']} MiB at most",
+            highlight=False,
+        )
 
 
 @dataclass(frozen=True, slots=True)
