@@ -76,7 +76,9 @@ def test_a_lab_can_be_looked_into_and_a_service_that_dies_comes_back(home: Path)
             assert second.output.startswith(f"lab: a lab is running in {process.directory}: stop it with Ctrl-C")
             assert len(second.output.splitlines()) == 1
 
-        pid = next(pid for pid, command in process.processes().items() if "dataplane" in command and "h2" in command)
+        pid = next(
+            pid for pid, command in process.processes().items() if "dataplane" in command and "--node=h2" in command
+        )
         os.kill(pid, signal.SIGKILL)
         process.until_printed("the dataplane of h2 died (SIGKILL), restart number 1 follows")
         process.until_printed("the dataplane of h2 is ready again")
