@@ -33,7 +33,7 @@ def test_two_labs_do_not_share_it(tmp_path: Path) -> None:
     path = tmp_path / "lab"
     with (
         held(path),
-        pytest.raises(DirectoryUnusable, match="a lab is running in .*: stop it with Ctrl-C"),
+        pytest.raises(DirectoryUnusable, match=r"a lab is running in .*: stop it with Ctrl-C"),
         held(path),
     ):
         pass
