@@ -6,7 +6,7 @@ from pathlib import Path
 
 from services.core.errors import Misconfigured
 from services.core.family import FAMILIES, Address
-from services.dataplane.underlay import InterfaceChoice
+from services.dataplane.underlay import InterfaceChoice, compile_pattern
 from services.runtime.options import ProcessSettings
 from services.runtime.settings import flag
 
@@ -29,8 +29,7 @@ class DataplaneSettings(ProcessSettings):
     route_protocol: int = flag(77, "Number that marks our routes in the kernel (see rtnetlink(7)); 5 to 255.")
     audit_interval: float = flag(60.0, "Compare the whole kernel state with the leases every so many seconds.")
 
-    def validate(self) -> None:
-        """Raises Misconfigured for what no parser of a single flag can see."""
+    def __post_init__(self) -> None:
         if not 1 <= self.subnet_lease_renew_margin <= 1439:
             raise Misconfigured(
                 f"--subnet-lease-renew-margin is {self.subnet_lease_renew_margin}: use 1 to 1439 minutes"
@@ -39,16 +38,19 @@ class DataplaneSettings(ProcessSettings):
             raise Misconfigured(
                 f"--route-protocol is {self.route_protocol}: use 5 to 255 (lower ones are the kernel's)"
             )
-        if self.audit_interval <= 0:
+        if not self.audit_interval > 0:  # so that NaN is refused too
             raise Misconfigured(f"--audit-interval is {self.audit_interval:g}: use a number of seconds above 0")
-        self.interface_choice()
+        for pattern in self.interface_choice().patterns:
+            compile_pattern(pattern)
 
     def interface_choice(self) -> InterfaceChoice:
-        """What the flags say about the interface. Raises Misconfigured for an address that is none."""
+        """What the flags say about the interface. Raises Misconfigured for an address or a pattern that is none."""
         texts = {4: ("--public-ip", self.public_ip), 6: ("--public-ipv6", self.public_ipv6)}
         public = tuple(_address(*texts[f.version], f.version) for f in FAMILIES if texts[f.version][1])
         if self.iface_can_reach:
             _address("--iface-can-reach", self.iface_can_reach, None)
+        for pattern in self.iface_regex:
+            compile_pattern(pattern)
         return InterfaceChoice(self.iface, self.iface_regex, self.iface_can_reach, public)
 
 

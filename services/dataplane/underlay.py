@@ -81,14 +81,14 @@ def choose_underlay(
     reach: tuple[str, Address] | None = None,
     default_index: int | None = None,
 ) -> Underlay:
-    """flannel's order: each --iface, each --iface-regex, --iface-can-reach; if none was given, the interface with
-    --public-ip, else that of the default route.
+    """flannel's order: each --iface, each --iface-regex, --iface-can-reach, the first that has the addresses; if none
+    was given, the interface with --public-ip, else that of the default route.
 
     `reach` is what the kernel says of --iface-can-reach: the interface and the source address that it would use.
     `default_index` is the interface of the default route.
     Raises Misconfigured, with what there was to choose from: there is no fallback from a flag that matches nothing.
     """
-    found = _find(interfaces, choice, reach, default_index)
+    found = _find(interfaces, choice, families, reach, default_index)
     addresses = tuple(_address_in(found, family) for family in families)
     given = {address.version: address for address in choice.public_addresses}
     return Underlay(
@@ -103,19 +103,24 @@ def choose_underlay(
 
 def best_address(interface: Interface, family: Family) -> Address | None:
     """Global before link-local, permanent before leased; never an unfit or a loopback one."""
-    fit = [a for a in interface.addresses if a.ip.version == family.version and not a.unfit and not a.ip.is_loopback]
+    fit = [a for a in interface.addresses if a.ip.version == family.version and _is_usable(a)]
     return min(fit, key=lambda a: (a.link_scope, not a.permanent)).ip if fit else None
 
 
 def _find(
     interfaces: Sequence[Interface],
     choice: InterfaceChoice,
-    reach: tuple[str, Address] | None = None,
-    default_index: int | None = None,
+    families: Sequence[Family],
+    reach: tuple[str, Address] | None,
+    default_index: int | None,
 ) -> _Found:
     if choice.interfaces or choice.patterns or choice.can_reach:
-        for found in _by_flags(interfaces, choice, reach):
-            return found
+        matching = list(_by_flags(interfaces, choice, families, reach))
+        for found in matching:
+            if all(_address_of(found, family) for family in families):
+                return found
+        if matching:
+            return matching[0]  # which lacks an address, as will be said
         raise Misconfigured(f"no interface matches {_asked(choice)}; there is {_available(interfaces)}")
     if choice.public_addresses:
         wanted = choice.public_addresses[0]
@@ -135,8 +140,12 @@ def _find(
 
 
 def _by_flags(
-    interfaces: Sequence[Interface], choice: InterfaceChoice, reach: tuple[str, Address] | None
+    interfaces: Sequence[Interface],
+    choice: InterfaceChoice,
+    families: Sequence[Family],
+    reach: tuple[str, Address] | None,
 ) -> Iterable[_Found]:
+    versions = {family.version for family in families}
     for text in choice.interfaces:
         address = _parse(text)
         interface = (
@@ -145,10 +154,10 @@ def _by_flags(
         if interface is not None:
             yield _Found(interface, address, f"--iface {text}")
     for pattern in choice.patterns:
-        matches = _compile(pattern).search
+        matches = compile_pattern(pattern).search
         for interface in interfaces:
             for candidate in interface.addresses:
-                if matches(str(candidate.ip)):
+                if candidate.ip.version in versions and _is_usable(candidate) and matches(str(candidate.ip)):
                     yield _Found(interface, candidate.ip, f"--iface-regex {pattern} matches {candidate.ip}")
         for interface in interfaces:
             if matches(interface.name):
@@ -159,10 +168,18 @@ def _by_flags(
             yield _Found(interface, reach[1], f"reaches {choice.can_reach} (--iface-can-reach)")
 
 
-def _address_in(found: _Found, family: Family) -> Address:
+def _is_usable(address: InterfaceAddress) -> bool:
+    return not address.unfit and not address.ip.is_loopback
+
+
+def _address_of(found: _Found, family: Family) -> Address | None:
     if found.wanted is not None and found.wanted.version == family.version:
         return found.wanted
-    address = best_address(found.interface, family)
+    return best_address(found.interface, family)
+
+
+def _address_in(found: _Found, family: Family) -> Address:
+    address = _address_of(found, family)
     if address is None:
         raise Misconfigured(
             f"interface {found.interface.name} ({found.reason}) has no usable {family} address: "
@@ -175,7 +192,8 @@ def _carrier(interfaces: Iterable[Interface], wanted: Address) -> Interface | No
     return next((i for i in interfaces if any(a.ip == wanted for a in i.addresses)), None)
 
 
-def _compile(pattern: str) -> re.Pattern[str]:
+def compile_pattern(pattern: str) -> re.Pattern[str]:
+    """An --iface-regex. Raises Misconfigured, naming it."""
     try:
         return re.compile(pattern)
     except re.error as error:

@@ -69,7 +69,7 @@ def _bound_path(server: grpc.aio.Server, path: Path) -> Iterator[None]:
 
 def _require_loopback(address: str) -> None:
     host, colon, port = address.rpartition(":")
-    if not colon or not port.isdecimal():
+    if not colon or not (port.isdecimal() and int(port) <= 65535):
         raise Misconfigured(f"--listen {address!r}: use unix:PATH or HOST:PORT")
     bare = host.strip("[]")
     try:

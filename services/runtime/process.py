@@ -29,6 +29,8 @@ Job = Callable[[], Coroutine[Any, Any, None]]
 
 _READY = Gauge("flannelette_ready", "1 when the service is ready, as gRPC health and /readyz say")
 _GRACE_SECONDS = 0.5
+_SETTLE_SECONDS = 1.0
+"""A reason that lasts so long is worth a line in the log; every service starts with a few that do not."""
 
 
 class Process:
@@ -65,19 +67,25 @@ class Process:
                 await server.stop()
 
     async def _publish_health(self, server: Server) -> None:
-        was_ready: bool | None = None
+        was_ready, said = False, [""]
         while True:
-            ready = self.health.ready
+            ready, reasons = self.health.ready, self.health.reasons
             if ready != was_ready:
                 await server.publish(ready=ready)
                 _READY.set(ready)
             if ready and not was_ready:
                 log.info("ready")
                 _notify_systemd("READY=1")
-            elif was_ready and not ready and not self.stopping.is_set():
-                log.warning("not ready any more", reasons=self.health.reasons)
             was_ready = ready
-            await self.health.changed()
+            unsaid = reasons != said and not self.stopping.is_set()
+            try:
+                async with asyncio.timeout(_SETTLE_SECONDS if unsaid and not ready else None):
+                    await self.health.changed()
+            except TimeoutError:
+                log.warning("not ready", reasons=reasons)
+                said = reasons
+            else:
+                said = [] if ready else said
 
 
 Build = Callable[[S, Process], AbstractAsyncContextManager[None]]
