@@ -132,7 +132,7 @@ async def test_opening_fails_as_a_misconfiguration(host: Host, monkeypatch: pyte
     shadow.mkdir()
     (shadow / "__init__.py").touch()
     monkeypatch.setattr(sys, "path", [str(host.lock.parent)])
-    with pytest.raises(Misconfigured, match=r"the IPv4 worker ended with status 1: .*No module named 'services.masq'"):
+    with pytest.raises(Misconfigured, match=r"IPv4 worker ended with status 1: .*No module named 'services.masq'"):
         await firewall.open()
     await firewall.close()
 
