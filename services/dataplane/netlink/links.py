@@ -2,6 +2,8 @@
 
 import errno
 import socket
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
 from ipaddress import ip_address, ip_interface
 from pathlib import Path
 from typing import Any, Final
@@ -27,8 +29,8 @@ _SYSCTL: Final = Path("/proc/sys")
 async def interfaces() -> list[Interface]:
     """Every interface with its addresses, by index."""
     addresses: dict[int, list[InterfaceAddress]] = {}
-    async with AsyncIPRoute() as ip:
-        async for message in await ip.addr("dump"):
+    async with _socket() as ip:
+        for message in await _all(ip.addr("dump")):
             flags = message.get("flags") or 0
             address = ip_address(message.get("local") or message.get("address"))
             unfit = bool(flags & _UNFIT) if address.version == 6 else False
@@ -37,48 +39,40 @@ async def interfaces() -> list[Interface]:
             )
         return [
             Interface(m["index"], m.get("ifname"), m.get("mtu"), tuple(addresses.get(m["index"], ())))
-            async for m in await ip.link("dump")
+            for m in await _all(ip.link("dump"))
         ]
 
 
 async def route_to(destination: Address) -> tuple[str, Address] | None:
     """The interface and the source address that the kernel would use; None if there is no route."""
-    async with AsyncIPRoute() as ip:
+    async with _socket() as ip:
         try:
             (answer,) = await ip.route("get", dst=str(destination))
-            (link,) = await ip.link("get", index=answer.get("oif"))
+            index, source = answer.get("oif"), answer.get("prefsrc")
+            if index is None or source is None:
+                return None
+            (link,) = await ip.link("get", index=index)
         except NetlinkError:
             return None
-    return link.get("ifname"), ip_address(answer.get("prefsrc"))
+    return link.get("ifname"), ip_address(source)
 
 
 async def find_link(name: str) -> LinkView | None:
     """The link of this name as it is, with its addresses; None if there is none."""
-    async with AsyncIPRoute() as ip:
+    async with _socket() as ip:
         try:
             (found,) = await ip.link("get", ifname=name)
+            addresses = await _all(ip.addr("dump", index=found["index"]))
         except NetlinkError as error:
-            if error.code == errno.ENODEV:
+            if error.code == errno.ENODEV:  # also when it goes between the two questions
                 return None
             raise
-        addresses = [m async for m in await ip.addr("dump", index=found["index"])]
     return _view(found, addresses)
-
-
-async def is_there(index: int) -> bool:
-    """Whether there is a link of this ifindex."""
-    async with AsyncIPRoute() as ip:
-        try:
-            return bool(await ip.link("get", index=index))
-        except NetlinkError as error:
-            if error.code == errno.ENODEV:
-                return False
-            raise
 
 
 async def carry_out(steps: tuple[LinkStep, ...]) -> None:
     """Does them in order. Raises Misconfigured without the privilege, Unavailable with the kernel's words."""
-    async with AsyncIPRoute() as ip:
+    async with _socket() as ip:
         for step in steps:
             log.info("device", command=step.command)
             try:
@@ -92,6 +86,24 @@ async def carry_out(steps: tuple[LinkStep, ...]) -> None:
                         f"no permission for `{step.command}`: the dataplane needs the capability NET_ADMIN"
                     ) from None
                 raise Unavailable(f"`{step.command}` failed: {error.args[-1]}") from None
+            except OSError as error:
+                raise Unavailable(f"`{step.command}` failed: {error.strerror}") from None
+
+
+@asynccontextmanager
+async def _socket() -> AsyncIterator[Any]:
+    """What goes wrong on it at a bad moment (a device that vanishes, a dump that is cut short) is Unavailable."""
+    try:
+        async with AsyncIPRoute() as ip:
+            yield ip
+    except NetlinkError as error:
+        raise Unavailable(f"the kernel does not tell its links and addresses: {error.args[-1]}") from None
+    except OSError as error:
+        raise Unavailable(f"the kernel cannot be asked for links and addresses: {error.strerror}") from None
+
+
+async def _all(dump: Awaitable[AsyncIterator[Any]]) -> list[Any]:
+    return [message async for message in await dump]
 
 
 def _view(message: Any, addresses: list[Any]) -> LinkView:
