@@ -4,19 +4,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from ipaddress import ip_address
 
-import structlog
-
 from services.core.family import Family
 from services.core.network import NetworkConfig
 from services.dataplane.backends import make_backend
-from services.dataplane.backends.backend import Backend
+from services.dataplane.backends.backend import Backend, DeviceSpec
 from services.dataplane.netlink import links
 from services.dataplane.netlink.objects import Route
 from services.dataplane.netlink.socket import KernelSocket
 from services.dataplane.netlink.uapi import RTN_UNICAST
 from services.dataplane.underlay import InterfaceChoice, Underlay, choose_underlay
-
-log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +23,18 @@ class Ground:
     backend: Backend
     families: tuple[Family, ...]
     underlay: Underlay
+    warnings: tuple[str, ...] = ()
+    """What the configuration says and this version does otherwise."""
+
+    def devices(self, node: str) -> list[tuple[Family, DeviceSpec]]:
+        """The device that each family needs, where it needs one. Raises InvalidInput, Misconfigured."""
+        wanted = ((family, self.backend.device(family, self.underlay, node)) for family in self.families)
+        return [(family, spec) for family, spec in wanted if spec is not None]
 
 
-async def find_ground(network: NetworkConfig, choice: InterfaceChoice, kernel: KernelSocket) -> Ground:
+async def find_ground(network: NetworkConfig, choice: InterfaceChoice, kernel: KernelSocket, node: str) -> Ground:
     """Raises InvalidInput for a configuration we cannot carry, Misconfigured when no interface is found."""
     backend, warnings = make_backend(network)
-    for warning in (*network.warnings, *warnings):
-        log.warning("network configuration", warning=warning)
     families = tuple(n.family for n in network.families)
     underlay = choose_underlay(
         await links.interfaces(),
@@ -42,13 +43,20 @@ async def find_ground(network: NetworkConfig, choice: InterfaceChoice, kernel: K
         reach=await links.route_to(ip_address(choice.can_reach)) if choice.can_reach else None,
         default_index=await _default_index(families, kernel),
     )
-    log.info(
-        "underlay chosen",
-        interface=underlay.name,
-        addresses=[str(a) for a in underlay.addresses],
-        reason=underlay.reason,
+    ground = Ground(network, backend, families, underlay, tuple(warnings))
+    ground.devices(node)  # so that a public address, say, that the backend cannot use is refused here
+    return ground
+
+
+async def is_firm(ground: Ground) -> bool:
+    """Whether the underlay is still as it was when it was chosen: the same interface, MTU and addresses."""
+    underlay = ground.underlay
+    link = await links.find_link(underlay.name)
+    return (
+        link is not None
+        and (link.index, link.mtu) == (underlay.index, underlay.mtu)
+        and set(underlay.addresses) <= {address.ip for address in link.addresses}
     )
-    return Ground(network, backend, families, underlay)
 
 
 async def _default_index(families: Iterable[Family], kernel: KernelSocket) -> int | None:

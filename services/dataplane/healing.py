@@ -6,24 +6,55 @@ from typing import Final
 
 from services.dataplane.dataplane import Dataplane
 from services.dataplane.netlink.monitor import Change, Monitor, Subject
+from services.dataplane.netlink.objects import KernelObject
 
 _SETTLE_SECONDS: Final = 0.05
 """One fault is many notifications (a link that goes down takes every route along): they end in one comparison."""
 
 
 async def heal(dataplane: Dataplane, monitor: Monitor, own_port: int) -> None:
-    """For ever. A change of ours is known by our socket's port id and is no reason to look again."""
+    """For ever. Reads on while a fault settles, so that a burst is one comparison and the queue stays short."""
+    loop = asyncio.get_running_loop()
+    pending = Pending()
     async for changes in monitor.changes():
-        concerns = concern(dataplane, own_port)
-        if any(concerns(change) for change in changes):
-            await asyncio.sleep(_SETTLE_SECONDS)
+        if pending.take(changes, concern(dataplane, own_port)):
+            loop.call_later(_SETTLE_SECONDS, lambda: pending.settle(dataplane))
+
+
+class Pending:
+    """What was heard and not yet acted upon."""
+
+    def __init__(self) -> None:
+        self._sure = False
+        self._gone: set[KernelObject] = set()
+
+    def take(self, changes: list[Change], concerns: Callable[[Change], bool]) -> bool:
+        """Notes what concerns us; True: it is the first, so `settle` is due soon."""
+        was_empty = not self._sure and not self._gone
+        for change in changes:
+            if concerns(change):
+                if change.entry is None:
+                    self._sure = True
+                else:
+                    self._gone.add(change.entry)
+        return was_empty and (self._sure or bool(self._gone))
+
+    def settle(self, dataplane: Dataplane) -> None:
+        """Has everything compared, unless all that is gone was taken away by ourselves."""
+        if self._sure or not self._gone.isdisjoint(dataplane.overlay.reconciler.programmed):
             dataplane.audit()
+        self._sure = False
+        self._gone.clear()
 
 
 def concern(dataplane: Dataplane, own_port: int) -> Callable[[Change], bool]:
-    """Whether a change may have touched something of ours, as things stand now."""
-    ground = dataplane.ground
-    devices = frozenset(device.index for device in dataplane.devices.values())
+    """Whether a change may have touched something of ours, as things stand now.
+
+    A change of ours is known by our socket's port id. Forwarding entries are reported without it: of those, one
+    that goes concerns us if we still believe it to be there.
+    """
+    ground = dataplane.footing.ground
+    devices = frozenset(device.index for device in dataplane.footing.devices.values())
     underlay = frozenset([ground.underlay.index]) if ground else frozenset[int]()
     protocol = dataplane.settings.route_protocol
     return lambda change: change.port != own_port and _touches(change, devices, underlay, protocol)
@@ -38,5 +69,4 @@ def _touches(change: Change, devices: Set[int], underlay: Set[int], protocol: in
         case Subject.ROUTE:
             return change.protocol == protocol or change.ifindex in devices
         case Subject.NEIGHBOUR | Subject.FDB_ENTRY:
-            # The kernel reports our own forwarding entries without our port id; only what goes can be missing.
             return change.gone and change.ifindex in devices

@@ -1,31 +1,51 @@
 """Holds the lease of this node: acquires, renews in time, acquires again when it is lost."""
 
 import asyncio
+import math
 import random
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final
+from typing import Final, Protocol
 
 import structlog
 
 from services.core.errors import FlanneletteError, NotFound
 from services.core.lease import Lease, LeaseRequest
 from services.core.table import Table
-from services.runtime.feed import LeaseConnection
 
 log = structlog.get_logger()
 
 _FIRST_PAUSE: Final = 0.5
 _LONGEST_PAUSE: Final = 10.0
+_STEADY: Final = 30.0
+"""A lease that is lost sooner than this counts as a failure: two nodes of one name would take turns at full speed."""
 _RENEW_AGAIN: Final = 60.0
-"""Seconds after a failed renewal, as in flannel."""
+"""Seconds after a failed renewal, as in flannel; less for a lease that would not live so long."""
+_SHORTEST_RENEWAL: Final = 1.0
+"""Also where the clocks of two machines disagree about what has run out."""
+
+
+class LeaseCalls(Protocol):
+    """What the holder needs of a lease service."""
+
+    async def acquire(self, request: LeaseRequest) -> Lease: ...  # noqa: D102 - see LeaseConnection, also below
+    async def renew(self, name: str) -> Lease: ...  # noqa: D102
 
 
 class Holder:
-    """One job. `lease` is the last lease we know to be ours; it stays in force while a new one is sought."""
+    """One job. `lease` is the last lease we know to be ours; it stays in force while a new one is sought.
 
-    def __init__(self, connection: LeaseConnection, margin_seconds: float, changed: Callable[[], None]) -> None:
+    `margin_seconds` before it runs out it is renewed. `clock` is Unix time.
+    """
+
+    def __init__(
+        self,
+        connection: LeaseCalls,
+        margin_seconds: float,
+        changed: Callable[[], None],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self.lease: Lease | None = None
         self.reason = "no lease yet"
         """Why the lease is missing or in doubt; empty when it is held."""
@@ -34,9 +54,12 @@ class Holder:
         self._connection = connection
         self._margin = margin_seconds
         self._changed = changed
+        self._clock = clock
         self._request: LeaseRequest | None = None
         self._confirmed = False
-        """The table had the lease as we hold it; from then on its absence means something."""
+        """The table had the lease since it was acquired; from then on its absence means something."""
+        self._acquired_at = -math.inf
+        self._pause = _FIRST_PAUSE
         self._wake = asyncio.Event()
 
     def want(self, request: LeaseRequest) -> None:
@@ -45,6 +68,12 @@ class Holder:
             self._request = request
             self._doubt("the lease is being acquired")
 
+    def lose(self, reason: str) -> None:
+        """Acquires again, unless that is under way already."""
+        if not self.reason:
+            log.warning("lease lost; acquiring again", reason=reason)
+            self._doubt(reason)
+
     def observe(self, table: Table) -> None:
         """Looks whether a synced table still has the own lease as we published it."""
         if self.lease is None or not table.synced:
@@ -52,60 +81,71 @@ class Holder:
         seen = table.leases.get(self.lease.name)
         if seen is not None and _says_the_same(seen, self.lease):
             self._confirmed = True
-        elif self._confirmed and not self.reason:
+        elif self._confirmed:
             held = seen is not None and seen.node == self.lease.node
-            self._doubt(f"the lease {self.lease.name} was {'changed by somebody else' if held else 'revoked'}")
-            log.warning("lease lost; acquiring again", reason=self.reason)
+            self.lose(f"the lease {self.lease.name} was {'changed by somebody else' if held else 'revoked'}")
 
     async def run(self) -> None:
         """For ever."""
-        pause = _FIRST_PAUSE
         while True:
-            request = self._request
-            if request is None:
+            if self._request is None:
                 await self._sleep(None)
             elif self.reason:
-                try:
-                    await self._acquire(request)
-                    pause = _FIRST_PAUSE
-                except FlanneletteError as error:
-                    self._report(str(error))
-                    await asyncio.sleep(random.uniform(pause / 2, pause))  # noqa: S311 - jitter
-                    pause = min(2 * pause, _LONGEST_PAUSE)
-            elif self.renew_at is not None and time.time() >= self.renew_at:
+                await self._acquire()
+            elif self.renew_at is not None and self._clock() >= self.renew_at:
                 await self._renew()
             else:
                 await self._sleep(self.renew_at)
 
-    async def _acquire(self, request: LeaseRequest) -> None:
-        lease = await self._connection.acquire(_with_previous(request, self.lease))
+    async def _acquire(self) -> None:
+        if self._clock() - self._acquired_at < _STEADY:
+            await self._back_off()
+        request = self._request
+        assert request is not None  # noqa: S101 - run sees to it, and it never goes
+        try:
+            lease = await self._connection.acquire(_with_previous(request, self.lease))
+        except FlanneletteError as error:
+            self._report(str(error))
+            await self._back_off()
+            return
         if self.lease is None or lease.name != self.lease.name:
             log.info("lease acquired", lease=lease.name, previous=self.lease.name if self.lease else None)
+        self._acquired_at, self._confirmed = self._clock(), False
         if request == self._request:
             self._hold(lease)
+
+    async def _back_off(self) -> None:
+        await asyncio.sleep(random.uniform(self._pause / 2, self._pause))  # noqa: S311 - jitter
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
 
     async def _renew(self) -> None:
         assert self.lease is not None  # noqa: S101 - there is a time to renew only with a lease
         try:
-            self._hold(await self._connection.renew(self.lease.name))
-            log.info("lease renewed", lease=self.lease.name)
+            lease = await self._connection.renew(self.lease.name)
+            log.info("lease renewed", lease=lease.name)
+            if not self.reason:  # else something else is to be published by now, or the lease was lost
+                self._hold(lease)
         except NotFound as error:
-            self._report(str(error))
+            self.lose(str(error))
         except FlanneletteError as error:
-            log.warning("the lease could not be renewed; trying again in a minute", reason=str(error))
-            self.renew_at = time.time() + _RENEW_AGAIN
+            left = (self.lease.expires_at or 0) - self._clock()
+            pause = min(_RENEW_AGAIN, max(left / 4, _SHORTEST_RENEWAL))
+            log.warning("the lease could not be renewed; trying again", reason=str(error), seconds=round(pause))
+            self.renew_at = self._clock() + pause
 
     def _hold(self, lease: Lease) -> None:
-        now = time.time()
+        now = self._clock()
         if lease.expires_at is None:
             self.renew_at = None
         else:
-            self.renew_at = lease.expires_at - min(self._margin, (lease.expires_at - now) / 2)
-        self._confirmed = self._confirmed and self.lease is not None and _says_the_same(lease, self.lease)
+            due = lease.expires_at - min(self._margin, (lease.expires_at - now) / 2)
+            self.renew_at = max(due, now + _SHORTEST_RENEWAL)
         self.lease, self.reason = lease, ""
         self._changed()
 
     def _doubt(self, reason: str) -> None:
+        if self._clock() - self._acquired_at >= _STEADY:
+            self._pause = _FIRST_PAUSE
         self.reason = reason
         self._wake.set()
         self._changed()
@@ -120,7 +160,7 @@ class Holder:
         self._wake.clear()
         try:
             # The wall clock may jump (suspend, NTP), so look at it at least every minute.
-            async with asyncio.timeout(None if until is None else min(max(until - time.time(), 0), 60)):
+            async with asyncio.timeout(None if until is None else min(max(until - self._clock(), 0), 60)):
                 await self._wake.wait()
         except TimeoutError:
             pass

@@ -18,7 +18,7 @@ _ROUNDS: Final = 4
 async def keep_devices(ground: Ground, node: str, own: Lease | None) -> dict[Family, Device]:
     """The device of each family that has one, in order. Raises Misconfigured, Unavailable."""
     devices: dict[Family, Device] = {}
-    for family, wanted in _wanted(ground, node):
+    for family, wanted in ground.devices(node):
         for _ in range(_ROUNDS):
             link = await links.find_link(wanted.name)
             steps = _steps(ground, family, wanted, link, own)
@@ -34,7 +34,7 @@ async def keep_devices(ground: Ground, node: str, own: Lease | None) -> dict[Fam
 async def device_commands(ground: Ground, node: str, own: Lease | None) -> list[str]:
     """What `keep_devices` would do first, as commands."""
     commands: list[str] = []
-    for family, wanted in _wanted(ground, node):
+    for family, wanted in ground.devices(node):
         link = await links.find_link(wanted.name)
         commands += [step.command for step in _steps(ground, family, wanted, link, own)]
     return commands
@@ -48,11 +48,6 @@ async def remove_devices(names: Iterable[str], *, dry_run: bool = False) -> list
     if not dry_run:
         await links.carry_out(steps)
     return [step.command for step in steps]
-
-
-def _wanted(ground: Ground, node: str) -> list[tuple[Family, DeviceSpec]]:
-    wanted = ((family, ground.backend.device(family, ground.underlay, node)) for family in ground.families)
-    return [(family, spec) for family, spec in wanted if spec is not None]
 
 
 def _steps(

@@ -7,14 +7,17 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 from flannelette.dataplane.v1 import dataplane_pb2_grpc
+from prometheus_client import REGISTRY
 
 from services.dataplane.dataplane import Dataplane
 from services.dataplane.healing import heal
-from services.dataplane.namespace import sole_dataplane
+from services.dataplane.metrics import PeerCollector
+from services.dataplane.namespace import require_rights, sole_dataplane
 from services.dataplane.netlink.monitor import Monitor
 from services.dataplane.netlink.socket import KernelSocket
 from services.dataplane.service import DataplaneServicer
 from services.dataplane.settings import DataplaneSettings
+from services.dataplane.status import states
 from services.runtime.feed import LeaseConnection
 from services.runtime.options import node_name, socket_address
 from services.runtime.process import Process, run
@@ -24,10 +27,10 @@ _NAME = "flannelette.dataplane.v1.DataplaneService"
 
 @asynccontextmanager
 async def build(settings: DataplaneSettings, process: Process) -> AsyncIterator[None]:
-    """Fills the process. Raises Misconfigured for wrong settings or a namespace that has a dataplane."""
-    settings.validate()
+    """Fills the process. Raises Misconfigured for a namespace that is not ours to change."""
     address = settings.lease_address or socket_address(settings.socket_dir, "lease")
     with sole_dataplane(), Monitor() as monitor, KernelSocket() as kernel:
+        await require_rights(kernel)
         connection = LeaseConnection(address, node_name(settings, os.environ))
         dataplane = Dataplane(settings, connection, kernel, process.health)
         servicer = DataplaneServicer(dataplane, process.health, process.stopping)
@@ -38,9 +41,12 @@ async def build(settings: DataplaneSettings, process: Process) -> AsyncIterator[
         process.jobs["holder"] = dataplane.holder.run
         process.jobs["dataplane"] = dataplane.run
         process.jobs["healing"] = partial(heal, dataplane, monitor, kernel.port)
+        peers = PeerCollector(lambda: states(dataplane.overlay))
+        REGISTRY.register(peers)
         try:
             yield
         finally:
+            REGISTRY.unregister(peers)
             await connection.close()
 
 

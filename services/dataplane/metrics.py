@@ -1,13 +1,29 @@
 """What Prometheus sees of the dataplane."""
 
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client import Counter, Histogram
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
-PEERS: Final = Gauge("flannelette_peers", "Peers by state, as GetStatus says", ["state"])
 REPAIRS: Final = Counter("flannelette_kernel_repairs", "Kernel objects put right that no lease change explains")
 RESYNC_SECONDS: Final = Histogram(
     "flannelette_kernel_resync_seconds",
     "Time of a comparison of the whole kernel state, with its repair",
     buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
 )
+
+
+class PeerCollector(Collector):
+    """Peers by state, counted when somebody asks and not at every lease change."""
+
+    def __init__(self, count: Callable[[], Mapping[str, int]]) -> None:
+        self._count = count
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        """See Collector."""
+        peers = GaugeMetricFamily("flannelette_peers", "Peers by state, as GetStatus says", labels=["state"])
+        for state, number in self._count().items():
+            peers.add_metric([state], number)
+        yield peers

@@ -1,4 +1,4 @@
-"""One dataplane per network namespace."""
+"""The network namespace: one dataplane in each, and the right to change it."""
 
 import socket
 from collections.abc import Iterator
@@ -6,9 +6,16 @@ from contextlib import contextmanager
 from typing import Final
 
 from services.core.errors import Misconfigured
+from services.core.family import IPV4
+from services.core.plan import Plan
+from services.dataplane.netlink.objects import Route
+from services.dataplane.netlink.socket import KernelSocket
 
 _NAME: Final = "\0flannelette-dataplane"
 """An abstract unix socket: scoped to the network namespace, gone with the process (unix(7))."""
+
+_PROBE_PROTOCOL: Final = 77
+_PROBE_TABLE: Final = 0x666C616E
 
 
 @contextmanager
@@ -22,3 +29,13 @@ def sole_dataplane() -> Iterator[None]:
                 "another dataplane runs in this network namespace: stop it first, two would undo each other's work"
             ) from None
         yield
+
+
+async def require_rights(kernel: KernelSocket) -> None:
+    """Raises Misconfigured when the kernel lets us change nothing: before anything is half done.
+
+    Asks the kernel itself, by the delete of a route that is not there (TEST-NET-1, in a table that nobody has): what
+    capabilities a process has says little about what they are worth in this namespace.
+    """
+    absent = Route(bytes((192, 0, 2, 0)), b"", 1, IPV4.af, 24, 0, _PROBE_PROTOCOL, table=_PROBE_TABLE)
+    await kernel.apply(Plan(frozenset(), frozenset([absent])))

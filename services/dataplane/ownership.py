@@ -61,7 +61,7 @@ def wins(foreign: Route, ours: Route) -> bool:
 
 
 def _is_flannels(route: Route, wanted: Mapping[Hashable, Route], domain: Domain, is_inside: _Membership) -> bool:
-    if route.protocol != RTPROT_BOOT or route.route_type != RTN_UNICAST or route.rest:
+    if (route.protocol, route.route_type, route.tos, route.rest) != (RTPROT_BOOT, RTN_UNICAST, 0, b""):
         return False
     if route.ifindex in domain.devices:
         return is_inside(route)

@@ -7,6 +7,8 @@ from services.core.lease import Lease
 from services.core.network import NetworkConfig, contains
 from services.dataplane.backends.backend import Backend, Links, Unsuitable
 from services.dataplane.netlink.objects import KernelObject
+from services.dataplane.ownership import Domain
+from services.dataplane.reconciler import Scope
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,22 @@ class Situation:
     backend: Backend
     links: Links
     own_subnets: tuple[Network, ...] = ()
+
+    def differs_by_devices_only(self, earlier: "Situation") -> bool:
+        """Whether nothing was decided anew since: what is missing in the kernel, somebody else took away."""
+        return (self.network, self.backend, self.links.underlay, self.own_subnets) == (
+            earlier.network,
+            earlier.backend,
+            earlier.links.underlay,
+            earlier.own_subnets,
+        )
+
+    def scope(self) -> Scope:
+        """Where its objects are."""
+        families = tuple(n.family for n in self.network.families)
+        devices = {device.index for device in self.links.devices.values()}
+        networks = tuple(n.cidr for n in self.network.families)
+        return Scope(families, Domain(networks, self.own_subnets, devices, self.links.route_protocol))
 
 
 def peer_of(lease: Lease, situation: Situation) -> Peer:

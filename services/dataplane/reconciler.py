@@ -1,6 +1,6 @@
 """Holds the kernel to what is desired: `desired - actual`, for some peers or for all, by the same plan."""
 
-from collections.abc import Hashable, Set
+from collections.abc import Hashable, Iterable, Set
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -30,8 +30,14 @@ class Reconciler:
     """Ours and there, as far as the last look and our own changes tell."""
     failures: dict[KernelObject, str] = field(default_factory=dict)
     """Wanted and refused, with the kernel's reason. Tried again at each resync."""
-    foreign: dict[Hashable, Route] = field(default_factory=dict)
-    """Routes inside the network that are not ours, by destination; the one with the lowest metric."""
+    contested: dict[KernelObject, KernelObject] = field(default_factory=dict)
+    """Wanted in a place of the kernel that another wanted object has: two leases with one MAC, say."""
+    foreign: tuple[Route, ...] = ()
+    """Routes inside the network that are not ours."""
+    _occupied: Set[Hashable] = frozenset()
+    """Their slots: what we put there would replace them."""
+    _first: dict[Hashable, Route] = field(default_factory=dict)
+    """Of each destination the one with the lowest metric."""
 
     async def compare(self, desired: Set[KernelObject], scope: Scope) -> tuple[KernelPlan, Claim]:
         """What a resync would do, from a dump of the kernel. Changes nothing."""
@@ -44,22 +50,31 @@ class Reconciler:
         for ifindex in scope.domain.devices:
             on_devices |= await self.kernel.fdb_entries(ifindex)
         divided = claim(routes, on_devices, desired, scope.domain)
-        return plan(divided.ours, _without(desired, {route.slot for route in divided.foreign})), divided
+        possible = _without(desired, {route.slot for route in divided.foreign})
+        todo = plan(divided.ours, possible)
+        # On a first start everything is put, and a rivalry shows at the next comparison.
+        if 0 < len(todo.put) < len(possible) and (losers := contested(possible)):
+            todo = plan(divided.ours, possible - losers.keys())
+        return todo, divided
 
     async def resync(self, desired: Set[KernelObject], scope: Scope) -> KernelPlan:
         """Compares everything and brings it into line; returns what it took. `failures` has what was refused."""
         todo, divided = await self.compare(desired, scope)
         by_metric = sorted(divided.foreign, key=lambda route: -route.metric)
-        self.foreign = {route.destination: route for route in by_metric}
+        self.foreign = divided.foreign
+        self._occupied = {route.slot for route in divided.foreign}
+        self._first = {route.destination: route for route in by_metric}
         self.programmed = set(divided.ours)
         self.failures.clear()
+        missing = desired - divided.ours - todo.put
+        self.contested = contested(_without(desired, self._occupied)) if missing else {}
         await self._apply(divided.ours, desired, todo)
         return todo
 
     async def update(self, before: Set[KernelObject], after: Set[KernelObject]) -> KernelPlan:
         """The same for the objects of a few peers, from what we know instead of from a dump."""
         actual = before & self.programmed
-        todo = plan(actual, _without(after, {route.slot for route in self.foreign.values()}))
+        todo = plan(actual, _without(after, self._occupied))
         for item in before:
             self.failures.pop(item, None)
         await self._apply(actual, after, todo)
@@ -67,7 +82,7 @@ class Reconciler:
 
     def shadow(self, route: Route) -> Route | None:
         """The foreign route that wins over this one, if any."""
-        foreign = self.foreign.get(route.destination)
+        foreign = self._first.get(route.destination)
         return foreign if foreign is not None and wins(foreign, route) else None
 
     async def _apply(self, actual: Set[KernelObject], desired: Set[KernelObject], todo: KernelPlan) -> None:
@@ -80,3 +95,17 @@ class Reconciler:
 def _without(desired: Set[KernelObject], occupied: Set[Hashable]) -> Set[KernelObject]:
     """`desired` but for what would replace a foreign route."""
     return {item for item in desired if item.slot not in occupied} if occupied else desired
+
+
+def contested(desired: Iterable[KernelObject]) -> dict[KernelObject, KernelObject]:
+    """Each object that wants a slot which another one gets, with that one: always the same of them, so that no
+    comparison undoes the work of the last one.
+    """
+    winners: dict[Hashable, KernelObject] = {}
+    rivals = []
+    for item in desired:
+        first = winners.setdefault(item.slot, item)
+        if first is not item:
+            winners[item.slot] = min(first, item)
+            rivals += [first, item]
+    return {item: winners[item.slot] for item in rivals if winners[item.slot] is not item}

@@ -38,11 +38,11 @@ class DataplaneServicer(dataplane_pb2_grpc.DataplaneServiceServicer):
         stopped = asyncio.ensure_future(self._stopping.wait())
         try:
             while not stopped.done():
-                status = self._status()
+                seen, status = self._dataplane.turns, self._status()
                 if status != last:
                     yield pb.WatchStatusResponse(status=status)
                     last = status
-                changed = asyncio.ensure_future(self._changed())
+                changed = asyncio.ensure_future(self._turn_after(seen))
                 await asyncio.wait((stopped, changed), return_when=asyncio.FIRST_COMPLETED)
                 changed.cancel()
                 await asyncio.sleep(_SHORTEST_PAUSE)
@@ -52,7 +52,7 @@ class DataplaneServicer(dataplane_pb2_grpc.DataplaneServiceServicer):
 
     async def ListPeers(self, request: pb.ListPeersRequest, context: Any) -> pb.ListPeersResponse:
         """See the proto."""
-        peers = list_peers(self._dataplane, request.name)
+        peers = list_peers(self._dataplane.overlay, request.name)
         if request.name and not peers:
             raise NotFound(
                 f"no peer has the lease name or the node {request.name!r}; ListPeers without a name has all"
@@ -79,9 +79,9 @@ class DataplaneServicer(dataplane_pb2_grpc.DataplaneServiceServicer):
     def _status(self) -> pb.Status:
         return status_of(self._dataplane, self._health, self._started_at)
 
-    async def _changed(self) -> None:
+    async def _turn_after(self, seen: int) -> None:
         async with self._dataplane.changed:
-            await self._dataplane.changed.wait()
+            await self._dataplane.changed.wait_for(lambda: self._dataplane.turns != seen)
 
 
 def _no_journal() -> list[pb.WatchEventsResponse]:

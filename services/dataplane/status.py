@@ -7,9 +7,11 @@ from flannelette.dataplane.v1 import dataplane_pb2 as pb
 
 from services.core.lease import Lease
 from services.dataplane.dataplane import Dataplane
-from services.dataplane.netlink.notation import text
+from services.dataplane.netlink.notation import DeviceNames, text
 from services.dataplane.netlink.objects import KernelObject, Route
+from services.dataplane.overlay import Overlay
 from services.dataplane.peers import Peer
+from services.dataplane.reconciler import Reconciler
 from services.runtime.health import Health
 from services.runtime.version import version
 
@@ -24,7 +26,8 @@ _STATE_FIELDS = {
 
 def status_of(dataplane: Dataplane, health: Health, started_at: float) -> pb.Status:
     """Everything about the node at a glance."""
-    ground, feed, names = dataplane.ground, dataplane.feed, _names(dataplane)
+    ground, feed, overlay = dataplane.footing.ground, dataplane.feed, dataplane.overlay
+    names = overlay.names()
     status = pb.Status(
         ready=health.ready,
         reasons=health.reasons,
@@ -35,39 +38,41 @@ def status_of(dataplane: Dataplane, health: Health, started_at: float) -> pb.Sta
         underlay=_underlay(dataplane),
         devices=[
             pb.Device(name=d.name, mac=d.mac, mtu=d.mtu, description=d.description)
-            for d in dataplane.devices.values()
+            for d in dataplane.footing.devices.values()
         ],
-        peers=count_peers(dataplane),
+        peers=pb.PeerCounts(total=len(overlay.peers), **states(overlay)),
         lease_service_connected=feed.connected,
         store_connected=feed.connected and feed.table.store is not None and feed.table.store.connected,
         cursor=dataplane.cursor,
-        last_resync_changes=dataplane.last_resync_changes,
-        repairs=dataplane.repairs,
-        unclaimed=sorted(text(route, names) for route in dataplane.reconciler.foreign.values()),
+        last_resync_changes=overlay.last_resync_changes,
+        repairs=overlay.repairs,
+        unclaimed=sorted(text(route, names) for route in overlay.reconciler.foreign),
         ip_masq=dataplane.settings.ip_masq,
         mtu=ground.backend.mtu(ground.underlay) if ground else 0,
     )
-    if dataplane.last_resync is not None:
-        status.last_resync_time.FromMilliseconds(int(dataplane.last_resync * 1000))
+    if overlay.last_resync is not None:
+        status.last_resync_time.FromMilliseconds(int(overlay.last_resync * 1000))
     status.start_time.FromMilliseconds(int(started_at * 1000))
     return status
 
 
-def list_peers(dataplane: Dataplane, name: str) -> list[pb.Peer]:
+def list_peers(overlay: Overlay, name: str) -> list[pb.Peer]:
     """The peers of a lease name or a node; all of them for an empty name. Sorted by name."""
-    chosen = [p for p in dataplane.peers.values() if not name or name in (p.lease.name, p.lease.node)]
-    names = _names(dataplane)
-    return [_peer(dataplane, peer, names) for peer in sorted(chosen, key=lambda peer: peer.lease.name)]
+    chosen = [p for p in overlay.peers.values() if not name or name in (p.lease.name, p.lease.node)]
+    names = overlay.names()
+    return [_peer(overlay.reconciler, peer, names) for peer in sorted(chosen, key=lambda peer: peer.lease.name)]
 
 
-def count_peers(dataplane: Dataplane) -> pb.PeerCounts:
-    """How many peers are in which state."""
-    counts = Counter(_STATE_FIELDS[_state(dataplane, peer)[0]] for peer in dataplane.peers.values())
-    return pb.PeerCounts(total=len(dataplane.peers), **counts)
+def states(overlay: Overlay) -> Counter[str]:
+    """How many peers are in which state, by the fields of PeerCounts. Also for another thread than the loop's."""
+    found = dict.fromkeys(_STATE_FIELDS.values(), 0)
+    for peer in list(overlay.peers.values()):
+        found[_STATE_FIELDS[_state(overlay.reconciler, peer, {})[0]]] += 1
+    return Counter(found)
 
 
-def _peer(dataplane: Dataplane, peer: Peer, names: dict[int, str]) -> pb.Peer:
-    state, reason = _state(dataplane, peer)
+def _peer(reconciler: Reconciler, peer: Peer, names: dict[int, str]) -> pb.Peer:
+    state, reason = _state(reconciler, peer, names)
     lease: Lease = peer.lease
     return pb.Peer(
         name=lease.name,
@@ -77,9 +82,7 @@ def _peer(dataplane: Dataplane, peer: Peer, names: dict[int, str]) -> pb.Peer:
         state=state,
         reason=reason,
         objects=[
-            pb.KernelObject(
-                text=f"{_KINDS[item.kind]} {text(item, names)}", programmed=item in dataplane.reconciler.programmed
-            )
+            pb.KernelObject(text=f"{_KINDS[item.kind]} {text(item, names)}", programmed=item in reconciler.programmed)
             for item in sorted(peer.objects)
         ],
     )
@@ -88,13 +91,16 @@ def _peer(dataplane: Dataplane, peer: Peer, names: dict[int, str]) -> pb.Peer:
 _KINDS = {1: "neigh", 2: "fdb", 3: "route"}
 
 
-def _state(dataplane: Dataplane, peer: Peer) -> tuple["pb.PeerState.ValueType", str]:
+def _state(reconciler: Reconciler, peer: Peer, names: DeviceNames) -> tuple["pb.PeerState.ValueType", str]:
     if peer.ignored:
         return pb.PEER_STATE_IGNORED, peer.ignored
-    reconciler, names = dataplane.reconciler, _names(dataplane)
     for item in peer.objects if reconciler.failures else ():
         if item in reconciler.failures:
             return pb.PEER_STATE_FAILED, f"{text(item, names)}: {reconciler.failures[item]}"
+    for item in peer.objects if reconciler.contested else ():
+        if item in reconciler.contested:
+            other = text(reconciler.contested[item], names)
+            return pb.PEER_STATE_FAILED, f"{text(item, names)}: another lease claims the same place, with {other}"
     for route in _routes(peer.objects) if reconciler.foreign else ():
         foreign = reconciler.shadow(route)
         if foreign is not None:
@@ -121,9 +127,10 @@ def _own_lease(dataplane: Dataplane) -> pb.OwnLease | None:
 
 
 def _underlay(dataplane: Dataplane) -> pb.Underlay | None:
-    if dataplane.ground is None:
+    ground = dataplane.footing.ground
+    if ground is None:
         return None
-    underlay = dataplane.ground.underlay
+    underlay = ground.underlay
     return pb.Underlay(
         interface=underlay.name,
         addresses=[str(a) for a in underlay.addresses],
@@ -131,7 +138,3 @@ def _underlay(dataplane: Dataplane) -> pb.Underlay | None:
         mtu=underlay.mtu,
         reason=underlay.reason,
     )
-
-
-def _names(dataplane: Dataplane) -> dict[int, str]:
-    return dataplane.situation.links.names() if dataplane.situation else {}

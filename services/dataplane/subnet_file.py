@@ -2,13 +2,12 @@
 
 import os
 from dataclasses import dataclass
-from ipaddress import ip_interface
 from pathlib import Path
 from typing import Final
 
 from services.core.family import FAMILIES, Network, family_of
 from services.core.lease import Lease
-from services.core.network import NetworkConfig
+from services.core.network import NetworkConfig, parse_cidr
 
 _NAMES: Final = {
     4: ("FLANNEL_NETWORK", "FLANNEL_SUBNET"),
@@ -54,7 +53,9 @@ def write_subnet_file(path: Path, content: SubnetFile) -> bool:
             return False
     except (OSError, UnicodeDecodeError):
         pass  # missing or unreadable: it is written anew
-    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    if not path.parent.is_dir():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.chmod(0o755)  # whatever the umask says: the CNI plugin may be another user
     fresh = path.with_name(f".{path.name}.new")
     fresh.write_text(text)
     fresh.chmod(0o644)
@@ -68,19 +69,17 @@ def read_previous_subnets(path: Path) -> tuple[Network, ...]:
     """The subnets that the node had, IPv4 first; none if the file is missing or says nothing usable.
 
     Bad lines are passed over. A comma list (flannel v0.22 to v0.24 wrote some) with more than one entry means no
-    previous subnet in that family.
+    previous subnet in that family. Quotes around a value do not matter.
     """
     try:
         text = path.read_text(errors="replace")
     except OSError:
         return ()
     values = dict(line.strip().partition("=")[::2] for line in text.splitlines() if "=" in line)
-    found = (_network(values.get(subnet_name, "")) for _, subnet_name in _NAMES.values())
+    found = (_network(version, values.get(name, "").strip().strip("'\"")) for version, (_, name) in _NAMES.items())
     return tuple(network for network in found if network is not None)
 
 
-def _network(text: str) -> Network | None:
-    try:
-        return ip_interface(text).network if "/" in text else None
-    except ValueError:
-        return None
+def _network(version: int, text: str) -> Network | None:
+    network = parse_cidr(text)
+    return network if network is not None and network.version == version else None

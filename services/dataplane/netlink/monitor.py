@@ -15,6 +15,7 @@ from typing import Final, Self
 
 from services.dataplane.netlink import uapi
 from services.dataplane.netlink.attributes import spans
+from services.dataplane.netlink.objects import FdbEntry
 from services.dataplane.netlink.transport import drain, enlarge_queue
 
 _GROUPS: Final = (
@@ -29,6 +30,7 @@ _RECEIVE_BYTES: Final = 64 * 1024
 QUEUE_BYTES: Final = 8 * 1024 * 1024
 _HEADER: Final = struct.Struct("=IHHII")
 _ROUTE_HEADER_BYTES: Final = 12
+_NEIGHBOUR_HEADER_BYTES: Final = 12
 _IFINDEX: Final = struct.Struct("=i")
 
 
@@ -61,6 +63,8 @@ class Change:
 
     VXLAN reports 0 for forwarding entries, whoever made them.
     """
+    entry: FdbEntry | None = None
+    """Of a forwarding entry: which, so that our own changes can be told from others' nevertheless."""
 
 
 _SUBJECTS: Final = {
@@ -133,9 +137,17 @@ def read(block: bytes) -> Iterator[Change]:
                 # All of ifinfomsg, ifaddrmsg and ndmsg have the device behind four bytes.
                 (device,) = _IFINDEX.unpack_from(block, offset + 20)
                 if subject is Subject.NEIGHBOUR and family == uapi.AF_BRIDGE:
-                    subject = Subject.FDB_ENTRY
-                yield Change(subject, gone, family, device, 0, port)
+                    entry = _fdb_entry(block, offset, length, device)
+                    yield Change(Subject.FDB_ENTRY, gone, family, device, 0, port, entry)
+                else:
+                    yield Change(subject, gone, family, device, 0, port)
         offset += (length + 3) & ~3
+
+
+def _fdb_entry(block: bytes, offset: int, length: int, device: int) -> FdbEntry | None:
+    found = {kind: block[a:b] for kind, a, b in spans(block, offset + 16 + _NEIGHBOUR_HEADER_BYTES, offset + length)}
+    mac = found.get(uapi.NDA_LLADDR)
+    return FdbEntry(mac, found.get(uapi.NDA_DST, b""), device) if mac else None
 
 
 def _route_device(block: bytes, offset: int, length: int) -> int:

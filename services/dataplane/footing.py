@@ -1,0 +1,96 @@
+"""Follows the network configuration and the underlay: which ground is in force, and which devices stand on it."""
+
+from collections.abc import Mapping
+
+import structlog
+
+from services.core.errors import InvalidInput, Misconfigured
+from services.core.family import Family
+from services.core.lease import Lease
+from services.core.network import NetworkConfig
+from services.dataplane.backends.backend import Device
+from services.dataplane.ground import Ground, find_ground, is_firm
+from services.dataplane.keeper import keep_devices, remove_devices
+from services.dataplane.netlink.socket import KernelSocket
+from services.dataplane.settings import DataplaneSettings
+
+log = structlog.get_logger()
+
+
+class Footing:
+    """The last ground that could be found stays in force; `trouble` says why a newer one could not."""
+
+    def __init__(self, settings: DataplaneSettings, node: str, kernel: KernelSocket) -> None:
+        self.ground: Ground | None = None
+        self.devices: Mapping[Family, Device] = {}
+        self.trouble = ""
+        self._settings = settings
+        self._node = node
+        self._kernel = kernel
+        self._asked: NetworkConfig | None = None
+        self._left: set[str] = set()
+        """Names of devices that an earlier ground needed."""
+
+    async def follow(self, network: NetworkConfig, *, look: bool) -> bool:
+        """Whether there is a new ground. With `look` the underlay is looked at, and what was refused tried again.
+
+        Raises Misconfigured when this node cannot carry its first network, Unavailable.
+        """
+        ground, is_news = self.ground, network != self._asked
+        if ground is not None and ground.network == network and not (look and not await is_firm(ground)):
+            self._asked, self.trouble = network, ""
+            return False
+        if not is_news and not look:
+            return False
+        self._asked = network
+        if is_news:
+            _warn(network.warnings)
+        try:
+            found = await find_ground(network, self._settings.interface_choice(), self._kernel, self._node)
+        except InvalidInput as error:
+            if isinstance(error, Misconfigured) and ground is None:
+                raise
+            if str(error) != self.trouble:
+                log.warning("the network cannot be carried", reason=str(error))
+            self.trouble = str(error)
+            return False
+        if is_news:
+            _warn(found.warnings)
+        self.trouble = ""
+        if found == ground:
+            return False
+        self.ground = found
+        log.info(
+            "underlay chosen",
+            interface=found.underlay.name,
+            addresses=[str(address) for address in found.underlay.addresses],
+            reason=found.underlay.reason,
+        )
+        return True
+
+    async def keep(self, own: Lease | None) -> None:
+        """Brings the devices into line. Raises Misconfigured, Unavailable."""
+        assert self.ground is not None  # noqa: S101 - there is something to keep only on some ground
+        self._left |= {device.name for device in self.devices.values()}
+        self.devices = await keep_devices(self.ground, self._node, own)
+
+    async def leave(self) -> None:
+        """Removes the devices of earlier grounds. Call it once the peers are reached without them."""
+        left = self._left - {device.name for device in self.devices.values()}
+        if left:
+            await remove_devices(sorted(left))
+        self._left.clear()
+
+    async def clear(self, *, dry_run: bool) -> list[str]:
+        """Removes every device; returns the commands."""
+        names = self._left | {device.name for device in self.devices.values()}
+        commands = await remove_devices(sorted(names), dry_run=dry_run)
+        if not dry_run:
+            self.devices = {}
+            self._left.clear()
+        return commands
+
+
+def _warn(warnings: tuple[str, ...]) -> None:
+    for warning in warnings:
+        log.warning("network configuration", warning=warning)
