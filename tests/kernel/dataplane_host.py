@@ -1,0 +1,237 @@
+"""A host whose dataplane is a process of its own, beside a lease service process; and what the tools say of it."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+import grpc.aio
+from flannelette.dataplane.v1 import dataplane_pb2 as pb
+from flannelette.dataplane.v1 import dataplane_pb2_grpc
+from flannelette.lease.v1 import lease_pb2, lease_pb2_grpc
+
+from tests.lease_service import ServiceProcess
+from tests.namespaces import NetworkNamespace
+
+VXLAN: Final = '{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}'
+HOST_GW: Final = '{"Network":"10.5.0.0/16","Backend":{"Type":"host-gw"}}'
+STABLE: Final = "ea:1c:bd:03:3e:64"
+MODULE: Final = ("-m", "services.dataplane.main")
+
+
+class Cluster:
+    """A lease service, and a network namespace whose eth0 is 10.99.0.11/16 as in the captures."""
+
+    def __init__(self, namespace: NetworkNamespace, directory: Path, network: str) -> None:
+        self.namespace = namespace
+        self.directory = directory
+        self.network_file = directory / "net-conf.json"
+        self.network_file.write_text(network)
+        self.leases = self.start_leases()
+        namespace.ip("link", "add", "eth0", "type", "veth", "peer", "far")
+        for name in ("eth0", "far"):
+            namespace.ip("link", "set", name, "up")
+        namespace.ip("address", "add", "10.99.0.11/16", "dev", "eth0")
+        namespace.ip("route", "add", "default", "via", "10.99.0.1")
+
+    def start_leases(self) -> ServiceProcess:
+        arguments = (f"--net-config-path={self.network_file}", f"--store-file={self.directory}/leases.db")
+        return ServiceProcess(self.directory, *arguments)
+
+    def ip(self, line: str) -> str:
+        """What `ip` prints, stripped."""
+        return self.namespace.ip(*line.split()).strip()
+
+    def run(self, line: str) -> str:
+        """What another command prints inside, stripped."""
+        return self.namespace.run(*line.split()).strip()
+
+    def routes(self, words: str = "") -> list[str]:
+        """The routes inside the network, single-spaced and sorted."""
+        lines = self.ip(f"route show root 10.5.0.0/16 {words}").splitlines()
+        return sorted(" ".join(line.split()) for line in lines)
+
+    def neighbours(self) -> list[str]:
+        """The permanent ones of flannel.1."""
+        return sorted(
+            " ".join(line.split()) for line in self.ip("neigh show dev flannel.1 nud permanent").splitlines()
+        )
+
+    def fdb(self, device: str = "flannel.1") -> list[str]:
+        return sorted(line.strip() for line in self.run(f"bridge fdb show dev {device}").splitlines())
+
+    def everything(self) -> list[Any]:
+        """Everything that a restart must not change, by the tools' JSON."""
+        commands = [
+            "ip -d -j link show",
+            "ip -d -j addr show",
+            "ip -d -j route show table all",
+            "ip -d -j neigh show nud permanent",
+            "bridge -d -j fdb show",
+        ]
+        return [json.loads(self.run(command)) for command in commands]
+
+    async def quiet(self) -> None:
+        """Until the kernel has done what a new device makes it do by itself (duplicate address detection)."""
+        async with asyncio.timeout(10):
+            while "tentative" in self.ip("addr show"):  # noqa: ASYNC110 - the kernel decides
+                await asyncio.sleep(0.1)
+        await asyncio.sleep(0.3)
+
+    @asynccontextmanager
+    async def calls(self) -> AsyncIterator[lease_pb2_grpc.LeaseServiceStub]:
+        async with grpc.aio.insecure_channel(self.leases.address) as channel:
+            await asyncio.wait_for(channel.channel_ready(), 20)
+            yield lease_pb2_grpc.LeaseServiceStub(channel)
+
+    async def join(self, node: str, public: str, mac: str = "", subnet: str = "") -> str:
+        """Another node takes a lease; the name of that."""
+        part = lease_pb2.Subnet(cidr=subnet, public_address=public)
+        if mac:
+            part.vxlan.vni, part.vxlan.mac = 1, mac
+        request = lease_pb2.AcquireLeaseRequest(node=node, subnets=[part], backend_type="vxlan" if mac else "host-gw")
+        async with self.calls() as stub:
+            name: str = (await stub.AcquireLease(request, timeout=10)).lease.name
+            return name
+
+    async def leave(self, node: str, name: str) -> None:
+        async with self.calls() as stub:
+            await stub.ReleaseLease(lease_pb2.ReleaseLeaseRequest(node=node, name=name), timeout=10)
+
+    @asynccontextmanager
+    async def dataplane(self, *arguments: str, around: tuple[str, ...] = ()) -> "AsyncIterator[Running]":
+        running = Running(self, arguments, around)
+        try:
+            yield running
+        finally:
+            await running.end(signal.SIGKILL)
+
+    def try_to_run(self, *arguments: str, around: tuple[str, ...] = (), seconds: float = 20) -> tuple[int, str]:
+        """Exit code and error output of a dataplane that cannot stay."""
+        done = subprocess.run(
+            self.namespace.command(*around, sys.executable, *MODULE, *self.arguments(*arguments)),
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=seconds,
+        )
+        return done.returncode, done.stderr
+
+    def arguments(self, *more: str) -> list[str]:
+        return [
+            "--node=n1",
+            f"--socket-dir={self.directory}",
+            f"--subnet-file={self.directory}/subnet.env",
+            *more,
+        ]
+
+
+class Running:
+    """A dataplane process and its calls."""
+
+    def __init__(self, cluster: Cluster, arguments: tuple[str, ...], around: tuple[str, ...]) -> None:
+        self.cluster = cluster
+        self.log_file = cluster.directory / "dataplane.log"
+        with self.log_file.open("ab") as log:
+            self.process = subprocess.Popen(
+                cluster.namespace.command(*around, sys.executable, *MODULE, *cluster.arguments(*arguments)),
+                env=environment(),
+                stdout=log,
+                stderr=log,
+            )
+        self._channel = grpc.aio.insecure_channel(
+            f"unix:{cluster.directory}/dataplane.sock",
+            options=[("grpc.max_reconnect_backoff_ms", 100), ("grpc.initial_reconnect_backoff_ms", 50)],
+        )
+        self.stub = dataplane_pb2_grpc.DataplaneServiceStub(self._channel)
+
+    @property
+    def log(self) -> str:
+        return self.log_file.read_text()
+
+    async def status(self) -> pb.Status:
+        call = self.stub.GetStatus(pb.GetStatusRequest(), wait_for_ready=True, timeout=15)
+        return (await call).status
+
+    async def until(
+        self, *, ready: bool = True, peers: int | None = None, within: float = 15, **more: Any
+    ) -> pb.Status:
+        """The status as soon as it is like that."""
+        status = pb.Status()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                while True:
+                    status = await self.status()
+                    fits = status.ready is ready and peers in (None, status.peers.programmed)
+                    if fits and all(getattr(status, name) == value for name, value in more.items()):
+                        return status
+                    await asyncio.sleep(0.01)
+        raise AssertionError(f"the dataplane did not come to that:\n{status}\n{self.log}")
+
+    async def peers(self) -> list[pb.Peer]:
+        return list((await self.stub.ListPeers(pb.ListPeersRequest())).peers)
+
+    async def resync(self, *, dry_run: bool = False) -> pb.ResyncKernelResponse:
+        return await self.stub.ResyncKernel(pb.ResyncKernelRequest(dry_run=dry_run), timeout=10)
+
+    async def end(self, number: int = signal.SIGTERM) -> int:
+        """Its exit code, negative for a signal."""
+        await self._channel.close()
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        return self.process.wait(10)
+
+
+def environment() -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+
+
+@contextmanager
+def cluster_in(namespace: NetworkNamespace, network: str = VXLAN) -> Iterator[Cluster]:
+    with tempfile.TemporaryDirectory(prefix="fl-") as directory:  # short, for the sockets' sake
+        cluster = Cluster(namespace, Path(directory), network)
+        try:
+            yield cluster
+        finally:
+            cluster.leases.__exit__(None, None, None)
+
+
+@contextmanager
+def monitored(cluster: Cluster) -> Iterator[list[str]]:
+    """What `ip monitor` and `bridge monitor` say while the block runs; complete when it has ended."""
+    lines: list[str] = []
+    log = cluster.directory / "monitor.log"
+    log.touch()
+    commands = (("ip", "monitor", "link", "address", "route", "neigh"), ("bridge", "monitor", "fdb"))
+    with log.open("ab") as output:
+        processes = [subprocess.Popen(cluster.namespace.command(*command), stdout=output) for command in commands]
+    try:
+        _tell(cluster, log, "192.0.2.1")
+        yield lines
+        _tell(cluster, log, "192.0.2.2")  # once this is told, so is all before it
+    finally:
+        for process in processes:
+            process.terminate()
+            process.wait(5)
+    lines += [" ".join(line.split()) for line in log.read_text().splitlines() if "192.0.2." not in line]
+
+
+def _tell(cluster: Cluster, log: Path, mark: str) -> None:
+    """Makes an event of no concern until the monitors have told it."""
+    for _ in range(200):
+        cluster.ip(f"route replace {mark} dev lo proto 99")
+        cluster.ip(f"route del {mark}")
+        time.sleep(0.05)  # also for the other monitor, which has nothing to tell
+        if f"Deleted {mark}" in log.read_text():
+            return
+    raise AssertionError(f"ip monitor says nothing: {log.read_text()}")
