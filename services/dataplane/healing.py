@@ -1,12 +1,12 @@
 """Hears what somebody else does to our objects, and has everything compared again."""
 
 import asyncio
-from collections.abc import Callable, Set
+from collections.abc import Callable, Hashable, Set
 from typing import Final
 
 from services.dataplane.dataplane import Dataplane
 from services.dataplane.netlink.monitor import Change, Monitor, Subject
-from services.dataplane.netlink.objects import KernelObject
+from services.dataplane.netlink.objects import ROUTE
 
 _SETTLE_SECONDS: Final = 0.05
 """One fault is many notifications (a link that goes down takes every route along): they end in one comparison."""
@@ -26,22 +26,23 @@ class Pending:
 
     def __init__(self) -> None:
         self._sure = False
-        self._gone: set[KernelObject] = set()
+        self._gone: set[Hashable] = set()
 
     def take(self, changes: list[Change], concerns: Callable[[Change], bool]) -> bool:
         """Notes what concerns us; True: it is the first, so `settle` is due soon."""
         was_empty = not self._sure and not self._gone
         for change in changes:
             if concerns(change):
-                if change.entry is None:
+                if change.slot is None:
                     self._sure = True
                 else:
-                    self._gone.add(change.entry)
+                    self._gone.add(change.slot)
         return was_empty and (self._sure or bool(self._gone))
 
     def settle(self, dataplane: Dataplane) -> None:
         """Has everything compared, unless all that is gone was taken away by ourselves."""
-        if self._sure or not self._gone.isdisjoint(dataplane.overlay.reconciler.programmed):
+        programmed = dataplane.overlay.reconciler.programmed
+        if self._sure or not self._gone.isdisjoint(item.slot for item in programmed if item.kind != ROUTE):
             dataplane.audit()
         self._sure = False
         self._gone.clear()
@@ -50,8 +51,8 @@ class Pending:
 def concern(dataplane: Dataplane, own_port: int) -> Callable[[Change], bool]:
     """Whether a change may have touched something of ours, as things stand now.
 
-    A change of ours is known by our socket's port id. Forwarding entries are reported without it: of those, one
-    that goes concerns us if we still believe it to be there.
+    A change of ours is known by our socket's port id, but for neighbours and forwarding entries that go (see
+    `Change.port`): they count later, if we then still believe them to be there.
     """
     ground = dataplane.footing.ground
     devices = frozenset(device.index for device in dataplane.footing.devices.values())

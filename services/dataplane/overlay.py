@@ -8,6 +8,7 @@ from itertools import chain
 import structlog
 
 from services.core.lease import Lease
+from services.core.plan import Plan
 from services.dataplane import metrics
 from services.dataplane.netlink.objects import KernelObject
 from services.dataplane.peers import Peer, Situation, peer_of
@@ -80,7 +81,7 @@ class Overlay:
         assert self.situation is not None  # noqa: S101 - as above
         scope = self.situation.scope()
         todo, _ = await self.reconciler.compare(frozenset(), scope)
-        return KernelPlan(frozenset(), frozenset(o for o in todo.delete if o.ifindex not in scope.domain.devices))
+        return Plan(frozenset(), frozenset(o for o in todo.delete if o.ifindex not in scope.domain.devices))
 
     def names(self) -> dict[int, str]:
         """Interface names by index, for texts."""

@@ -54,9 +54,9 @@ class Cluster:
         """What another command prints inside, stripped."""
         return self.namespace.run(*line.split()).strip()
 
-    def routes(self, words: str = "") -> list[str]:
+    def routes(self) -> list[str]:
         """The routes inside the network, single-spaced and sorted."""
-        lines = self.ip(f"route show root 10.5.0.0/16 {words}").splitlines()
+        lines = self.ip("route show root 10.5.0.0/16").splitlines()
         return sorted(" ".join(line.split()) for line in lines)
 
     def neighbours(self) -> list[str]:
@@ -119,8 +119,7 @@ class Cluster:
         done = subprocess.run(
             self.namespace.command(*around, sys.executable, *MODULE, *self.arguments(*arguments)),
             env=environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            capture_output=True,
             text=True,
             check=False,
             timeout=seconds,

@@ -2,8 +2,9 @@
 
 import asyncio
 import signal
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
+import grpc.aio
 import pytest
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 
@@ -134,17 +135,20 @@ async def test_a_revoked_lease_is_acquired_again_with_its_subnet(cluster: Cluste
 async def test_the_status_stream_tells_each_change_and_ends_when_the_service_stops(cluster: Cluster) -> None:
     async with cluster.dataplane() as running:
         await running.until()
-        call = running.stub.WatchStatus(pb.WatchStatusRequest())
-        first = await call.read()
+        call = aiter(running.stub.WatchStatus(pb.WatchStatusRequest()))
+        first = await anext(call)
         assert first.status.ready
         assert first.status.peers.total == 0
         for number in range(2, 5):
             await cluster.join(f"n{number}", f"10.99.0.{10 + number}", f"06:0c:56:6d:fb:{number:02x}")
             async with asyncio.timeout(5):
-                while (await call.read()).status.peers.programmed != number - 1:
+                while (await anext(call)).status.peers.programmed != number - 1:
                     pass
         running.process.send_signal(signal.SIGTERM)
-        with pytest.raises(Exception, match="is stopping"):
-            while True:
-                assert await asyncio.wait_for(call.read(), 5)
+        with pytest.raises(grpc.aio.AioRpcError, match="is stopping"):
+            await asyncio.wait_for(_all(call), 5)
         assert running.process.wait(5) == 0
+
+
+async def _all(call: "AsyncIterator[pb.WatchStatusResponse]") -> list[pb.WatchStatusResponse]:
+    return [response async for response in call]

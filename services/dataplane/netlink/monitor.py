@@ -7,7 +7,7 @@ away without a DELROUTE each, so a change of a link or an address must lead to a
 import asyncio
 import socket
 import struct
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Hashable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from errno import ENOBUFS
@@ -15,7 +15,7 @@ from typing import Final, Self
 
 from services.dataplane.netlink import uapi
 from services.dataplane.netlink.attributes import spans
-from services.dataplane.netlink.objects import FdbEntry
+from services.dataplane.netlink.objects import FdbEntry, Neighbour
 from services.dataplane.netlink.transport import drain, enlarge_queue
 
 _GROUPS: Final = (
@@ -61,10 +61,10 @@ class Change:
     port: int = 0
     """Port id of the socket that caused it (`KernelSocket.port` for our own); 0: the kernel itself.
 
-    VXLAN reports 0 for forwarding entries, whoever made them.
+    VXLAN reports 0 for forwarding entries, whoever made them, and so does the end of every neighbour.
     """
-    entry: FdbEntry | None = None
-    """Of a forwarding entry: which, so that our own changes can be told from others' nevertheless."""
+    slot: Hashable = None
+    """Of a neighbour or forwarding entry that is gone: which, to tell our own deletes from others' nevertheless."""
 
 
 _SUBJECTS: Final = {
@@ -136,18 +136,19 @@ def read(block: bytes) -> Iterator[Change]:
             else:
                 # All of ifinfomsg, ifaddrmsg and ndmsg have the device behind four bytes.
                 (device,) = _IFINDEX.unpack_from(block, offset + 20)
-                if subject is Subject.NEIGHBOUR and family == uapi.AF_BRIDGE:
-                    entry = _fdb_entry(block, offset, length, device)
-                    yield Change(Subject.FDB_ENTRY, gone, family, device, 0, port, entry)
-                else:
-                    yield Change(subject, gone, family, device, 0, port)
+                slot = None
+                if subject is Subject.NEIGHBOUR:
+                    slot = _slot(block, offset, length, family, device) if gone else None
+                    subject = Subject.FDB_ENTRY if family == uapi.AF_BRIDGE else subject
+                yield Change(subject, gone, family, device, 0, port, slot)
         offset += (length + 3) & ~3
 
 
-def _fdb_entry(block: bytes, offset: int, length: int, device: int) -> FdbEntry | None:
+def _slot(block: bytes, offset: int, length: int, family: int, device: int) -> Hashable:
     found = {kind: block[a:b] for kind, a, b in spans(block, offset + 16 + _NEIGHBOUR_HEADER_BYTES, offset + length)}
-    mac = found.get(uapi.NDA_LLADDR)
-    return FdbEntry(mac, found.get(uapi.NDA_DST, b""), device) if mac else None
+    if family == uapi.AF_BRIDGE:
+        return FdbEntry(found[uapi.NDA_LLADDR], b"", device).slot if uapi.NDA_LLADDR in found else None
+    return Neighbour(found[uapi.NDA_DST], b"", family, device).slot if uapi.NDA_DST in found else None
 
 
 def _route_device(block: bytes, offset: int, length: int) -> int:

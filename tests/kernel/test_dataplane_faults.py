@@ -1,0 +1,209 @@
+"""What somebody else does to our objects is put right within a second; what is not ours stays."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from flannelette.dataplane.v1 import dataplane_pb2 as pb
+
+from tests.kernel.dataplane_host import Cluster, Running, cluster_in
+from tests.namespaces import NetworkNamespace
+
+SUBNETS = ("10.5.53.0/24", "10.5.97.0/24")
+ROUTES = [
+    "10.5.53.0/24 via 10.5.53.0 dev flannel.1 proto 77 metric 1334 onlink",
+    "10.5.97.0/24 via 10.5.97.0 dev flannel.1 proto 77 metric 1378 onlink",
+]
+FDB = [
+    "06:0c:56:6d:fb:b3 dst 10.99.0.12 self permanent",
+    "0e:9d:40:24:9e:77 dst 10.99.0.13 self permanent",
+]
+NEIGHBOURS = ["10.5.53.0 lladdr 06:0c:56:6d:fb:b3 PERMANENT", "10.5.97.0 lladdr 0e:9d:40:24:9e:77 PERMANENT"]
+
+
+@pytest.fixture
+def cluster(netns: NetworkNamespace) -> Iterator[Cluster]:
+    with cluster_in(netns) as made:
+        yield made
+
+
+@pytest_asyncio.fixture
+async def running(cluster: Cluster) -> AsyncIterator[Running]:
+    """A dataplane with the two peers above, its comparisons seldom, and nothing left to happen by itself."""
+    async with cluster.dataplane("--audit-interval=600") as made:
+        await made.until()
+        await join(cluster)
+        await made.until(peers=2)
+        await cluster.quiet()
+        yield made
+
+
+async def join(cluster: Cluster) -> None:
+    await cluster.join("n2", "10.99.0.12", "06:0c:56:6d:fb:b3", SUBNETS[0])
+    await cluster.join("n3", "10.99.0.13", "0e:9d:40:24:9e:77", SUBNETS[1])
+
+
+def programmed(cluster: Cluster) -> tuple[list[str], ...]:
+    if "flannel.1" not in cluster.ip("-br link"):
+        return ()
+    routes = [route for route in cluster.routes() if " proto 77 " in route]
+    return routes, cluster.fdb(), cluster.neighbours()
+
+
+COMPLETE = (ROUTES, FDB, NEIGHBOURS)
+
+
+async def healed(cluster: Cluster) -> float:
+    """How long it took until everything was back."""
+    started = time.monotonic()
+    while (now := programmed(cluster)) != COMPLETE and time.monotonic() < started + 10:
+        await asyncio.sleep(0.01)
+    assert now == COMPLETE
+    return time.monotonic() - started
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "ip link set flannel.1 down",
+        "ip link del flannel.1",
+        "ip link set eth0 down",
+        "ip route flush proto 77",
+        "ip route del 10.5.53.0/24",
+        "ip route replace 10.5.53.0/24 via 10.5.97.0 dev flannel.1 proto 77 metric 1334 onlink",
+        "ip neigh flush dev flannel.1 nud permanent",
+        "ip neigh del 10.5.97.0 dev flannel.1",
+        "bridge fdb del 06:0c:56:6d:fb:b3 dev flannel.1 dst 10.99.0.12",
+        "ip link set flannel.1 mtu 1400",
+        "ip link set flannel.1 type vxlan learning",
+    ],
+)
+async def test_a_fault_is_healed_within_a_second(cluster: Cluster, running: Running, fault: str) -> None:
+    before = cluster.ip("-d link show flannel.1")
+    cluster.run(fault)
+    if "eth0 down" in fault:
+        cluster.ip("link set eth0 up")
+    assert await healed(cluster) < 1.0
+    await running.until(peers=2)
+    await cluster.quiet()
+    now = cluster.ip("-d link show flannel.1")
+    assert (now == before) or "link del" in fault
+    if "mtu" not in fault and "learning" not in fault and "eth0" not in fault:
+        assert (await running.status()).repairs > 0
+
+
+async def test_an_address_that_was_removed_comes_back(cluster: Cluster, running: Running) -> None:
+    own = (await running.status()).lease.subnets[0].split("/")[0]
+    cluster.ip(f"addr del {own}/32 dev flannel.1")
+    cluster.ip("addr add 10.5.200.7/24 dev flannel.1")
+    async with asyncio.timeout(1):
+        while f"inet {own}/32 " not in (shown := cluster.ip("addr show flannel.1")) or "10.5.200.7" in shown:  # noqa: ASYNC110 - the kernel is polled
+            await asyncio.sleep(0.01)
+    assert programmed(cluster) == COMPLETE
+
+
+async def test_a_burst_of_faults_is_one_comparison_or_two(cluster: Cluster, running: Running) -> None:
+    turns = running.log.count("kernel brought into line")
+    for _ in range(5):
+        for mac, dst in (("06:0c:56:6d:fb:b3", "10.99.0.12"), ("0e:9d:40:24:9e:77", "10.99.0.13")):
+            cluster.run(f"bridge fdb replace {mac} dev flannel.1 dst {dst} self permanent")
+    cluster.ip("route flush proto 77")
+    assert await healed(cluster) < 1.0
+    await asyncio.sleep(0.3)
+    assert running.log.count("kernel brought into line") - turns <= 2
+
+
+async def test_a_peer_that_leaves_leads_to_no_comparison_of_everything(cluster: Cluster, running: Running) -> None:
+    before = await running.status()
+    await cluster.leave("n2", "10.5.53.0-24")
+    await running.until(peers=1)
+    await asyncio.sleep(0.3)
+    after = await running.status()
+    assert after.last_resync_time == before.last_resync_time
+    assert cluster.fdb() == FDB[1:]
+
+
+async def test_an_idle_service_does_nothing(cluster: Cluster, running: Running) -> None:
+    def cpu() -> int:
+        words = Path(f"/proc/{running.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return int(words[11]) + int(words[12])
+
+    before = cpu()
+    await asyncio.sleep(2)
+    assert cpu() - before <= 3  # hundredths of a second
+    cluster.leases.terminate()
+    await running.until(ready=False)
+    before = cpu()
+    await asyncio.sleep(2)
+    assert cpu() - before <= 6
+
+
+async def test_foreign_routes_stay_and_are_listed_and_one_that_wins_shadows_the_peer(
+    cluster: Cluster, running: Running
+) -> None:
+    foreign = [
+        "10.5.53.0/24 via 10.99.0.99 dev eth0",
+        "10.5.97.0/24 via 10.99.0.99 dev eth0 proto static metric 5000",
+        "10.5.97.0/24 via 10.99.0.99 dev eth0 proto static metric 6000",
+        "10.5.250.0/24 via 10.99.0.98 dev eth0 proto bgp metric 20",
+        "unreachable 10.5.251.0/24 proto static",
+    ]
+    for route in foreign:
+        cluster.ip(f"route add {route}")
+    cluster.ip("route add 10.6.0.0/24 via 10.99.0.99")
+    await running.resync()
+    status = await running.status()
+    assert sorted(status.unclaimed) == sorted(foreign)
+    assert (status.peers.programmed, status.peers.shadowed) == (1, 1)
+    (shadowed,) = [p for p in await running.peers() if p.state == pb.PEER_STATE_SHADOWED]
+    assert shadowed.name == "10.5.53.0-24"
+    assert shadowed.reason == f"a route that is not ours wins: {foreign[0]}"
+    cluster.ip("link set flannel.1 down")
+    await asyncio.sleep(0.5)
+    await running.stub.TeardownKernel(pb.TeardownKernelRequest())
+    assert cluster.routes() == sorted(foreign)
+
+
+async def test_a_foreign_route_in_the_very_place_of_ours_is_not_replaced(cluster: Cluster, running: Running) -> None:
+    foreign = "10.5.53.0/24 via 10.99.0.99 dev eth0 proto static metric 1334"
+    cluster.ip(f"route replace {foreign}")
+    await running.resync()
+    assert foreign in cluster.routes()
+    await cluster.join("n2", "10.99.0.22", "06:0c:56:6d:fb:b3", SUBNETS[0])
+    await asyncio.sleep(0.3)
+    assert foreign in cluster.routes()
+    assert (await running.status()).peers.shadowed == 1
+    cluster.ip("route del 10.5.53.0/24 proto static")
+    await running.resync()
+    assert ROUTES[0] in cluster.routes()
+
+
+async def test_an_underlay_that_changes_its_address_is_followed(cluster: Cluster, running: Running) -> None:
+    cluster.ip("addr add 10.99.0.111/16 dev eth0")
+    cluster.ip("addr del 10.99.0.11/16 dev eth0")
+    cluster.ip("addr replace 10.99.0.111/16 dev eth0")
+    cluster.ip("route replace default via 10.99.0.1")
+    status = await running.until(peers=2)
+    async with asyncio.timeout(10):
+        while list((status := await running.status()).underlay.addresses) != ["10.99.0.111"]:  # noqa: ASYNC110 - another process decides
+            await asyncio.sleep(0.05)
+    assert await healed(cluster) < 3
+    await running.until(peers=2)
+    assert " local 10.99.0.111 " in cluster.ip("-d link show flannel.1")
+
+
+async def test_an_underlay_that_goes_and_comes_back_is_found_again(cluster: Cluster, running: Running) -> None:
+    cluster.ip("link del eth0")
+    await running.until(ready=False)
+    await asyncio.sleep(1.5)
+    cluster.ip("link add eth0 type veth peer far")
+    for name in ("eth0", "far"):
+        cluster.ip(f"link set {name} up")
+    cluster.ip("addr add 10.99.0.11/16 dev eth0")
+    cluster.ip("route add default via 10.99.0.1")
+    await running.until(peers=2)
+    assert programmed(cluster) == COMPLETE
+    assert running.log.count("[warning") <= 6
