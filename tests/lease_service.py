@@ -39,6 +39,7 @@ class FakeStore:
         self.leases = by_name(*leases)
         self.fault: Exception | None = None
         self.on_acquire: Callable[[LeaseRequest], Lease] | None = None
+        self.released: list[tuple[str, str]] = []
 
     async def watch(self) -> AsyncIterator[StoreEvent]:
         while True:
@@ -57,6 +58,7 @@ class FakeStore:
 
     async def release(self, node: str, name: str) -> None:
         self._fail()
+        self.released.append((node, name))
 
     async def close(self) -> None:
         """Nothing to free."""

@@ -10,7 +10,7 @@ from flannelette.dataplane.v1 import dataplane_pb2_grpc
 
 from services.core.errors import NotFound, NotImplementedYet, Unavailable
 from services.dataplane.dataplane import Dataplane
-from services.dataplane.status import list_peers, status_of
+from services.dataplane.status import counts, list_peers, status_of
 from services.runtime.health import Health
 
 _SHORTEST_PAUSE = 0.1
@@ -52,12 +52,15 @@ class DataplaneServicer(dataplane_pb2_grpc.DataplaneServiceServicer):
 
     async def ListPeers(self, request: pb.ListPeersRequest, context: Any) -> pb.ListPeersResponse:
         """See the proto."""
-        peers = list_peers(self._dataplane.overlay, request.name)
+        overlay = self._dataplane.overlay
+        peers = list_peers(overlay, request.name)
         if request.name and not peers:
             raise NotFound(
                 f"no peer has the lease name or the node {request.name!r}; ListPeers without a name has all"
             )
-        return pb.ListPeersResponse(peers=peers)
+        if request.unprogrammed:
+            peers = [peer for peer in peers if peer.state != pb.PEER_STATE_PROGRAMMED]
+        return pb.ListPeersResponse(peers=peers, counts=counts(overlay))
 
     async def ResyncKernel(self, request: pb.ResyncKernelRequest, context: Any) -> pb.ResyncKernelResponse:
         """See the proto."""

@@ -40,7 +40,7 @@ def status_of(dataplane: Dataplane, health: Health, started_at: float) -> pb.Sta
             pb.Device(name=d.name, mac=d.mac, mtu=d.mtu, description=d.description)
             for d in dataplane.footing.devices.values()
         ],
-        peers=pb.PeerCounts(total=len(overlay.peers), **states(overlay)),
+        peers=counts(overlay),
         lease_service_connected=feed.connected,
         store_connected=feed.connected and feed.table.store is not None and feed.table.store.connected,
         cursor=dataplane.cursor,
@@ -54,6 +54,11 @@ def status_of(dataplane: Dataplane, health: Health, started_at: float) -> pb.Sta
         status.last_resync_time.FromMilliseconds(int(overlay.last_resync * 1000))
     status.start_time.FromMilliseconds(int(started_at * 1000))
     return status
+
+
+def counts(overlay: Overlay) -> pb.PeerCounts:
+    """How many peers there are in which state."""
+    return pb.PeerCounts(total=len(overlay.peers), **states(overlay))
 
 
 def list_peers(overlay: Overlay, name: str) -> list[pb.Peer]:

@@ -12,6 +12,7 @@ from flannelette.lease.v1 import lease_pb2_grpc
 from services.core.errors import FlanneletteError, NotImplementedYet, Unavailable
 from services.lease import metrics
 from services.lease.broker import Broker
+from services.lease.find import leases_of_address
 from services.lease.identity import Identity
 from services.lease.requests import checked_request
 from services.lease.store import Store
@@ -64,6 +65,8 @@ class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
         if not table.synced:
             raise Unavailable(f"the leases are not known yet: {'; '.join(self._health.reasons)}")
         leases = self._broker.holdings.of(request.node) if request.node else table.leases
+        if request.address:
+            leases = leases_of_address(leases, request.address)
         return pb.ListLeasesResponse(
             leases=[lease_to_proto(leases[name]) for name in sorted(leases)],
             network=network_to_proto(table.network) if table.network else None,
@@ -93,7 +96,9 @@ class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
 
     async def ReleaseLease(self, request: pb.ReleaseLeaseRequest, context: Context) -> pb.ReleaseLeaseResponse:
         """Gives it back."""
-        await self._store.release(self._identity.one_node(request.node), request.name)
+        node = self._identity.one_node(request.node)
+        for name in [request.name] if request.name else list(self._broker.holdings.of(node)):
+            await self._store.release(node, name)
         return pb.ReleaseLeaseResponse()
 
     async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.GetStatusResponse:

@@ -47,6 +47,19 @@ async def test_the_list_of_a_nodes_own_service_is_all_and_its_filter_its_own(tmp
         assert code is grpc.StatusCode.PERMISSION_DENIED
 
 
+async def test_the_list_finds_the_leases_of_an_address(tmp_path: Path) -> None:
+    pod, node = str(A.subnets[0].cidr[7]), str(A.subnets[0].public_address)
+    async with serving(FakeStore(A, B), tmp_path) as running:
+        for address in (pod, node):
+            answer = await running.stub.ListLeases(pb.ListLeasesRequest(address=address))
+            assert [lease.name for lease in answer.leases] == [A.name]
+        answer = await running.stub.ListLeases(pb.ListLeasesRequest(node="node2", address=pod))
+        assert not answer.leases
+        code, message = await refusal(running.stub.ListLeases(pb.ListLeasesRequest(address="10.0.1")))
+        assert code is grpc.StatusCode.INVALID_ARGUMENT
+        assert message == "address '10.0.1' is no IP address: write for instance 10.5.52.2"
+
+
 async def test_nothing_is_listed_before_the_first_snapshot(tmp_path: Path) -> None:
     async with serving(FakeStore(), tmp_path, snapshot=False) as running:
         code, message = await refusal(running.stub.ListLeases(pb.ListLeasesRequest()))
@@ -118,6 +131,13 @@ async def test_renewing_and_releasing(tmp_path: Path) -> None:
         assert await running.stub.ReleaseLease(pb.ReleaseLeaseRequest(node="node1", name=A.name)) is not None
 
 
+async def test_a_node_gives_back_whatever_it_holds_when_it_names_no_lease(tmp_path: Path) -> None:
+    store = FakeStore(A, B)
+    async with serving(store, tmp_path) as running:
+        await running.stub.ReleaseLease(pb.ReleaseLeaseRequest(node="node1"))
+        assert store.released == [("node1", A.name)]
+
+
 CALLS: list[Callable[[Stub, str], Any]] = [
     lambda stub, node: stub.AcquireLease(request_to_proto(make_request(node, "172.16.0.1"))),
     lambda stub, node: stub.RenewLease(pb.RenewLeaseRequest(node=node, name="x")),
@@ -146,6 +166,7 @@ async def test_the_status_says_what_is_missing_and_then_ready(tmp_path: Path) ->
         assert status.start_time.seconds > 1_700_000_000
         running.broker.take(StoreStatus("fake", False, "cable cut"))
         status = await running.stub.GetStatus(pb.GetStatusRequest())
+        assert status.store.HasField("connected"), "JSON shows false only where it is set"
         assert status.store.error == "cable cut"
 
 

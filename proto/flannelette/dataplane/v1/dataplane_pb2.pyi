@@ -8,6 +8,9 @@ It pulls leases from a lease service and holds the kernel to them. Nobody
 needs to call it; the calls here are for looking, and for removing what it
 made. Stopping it changes nothing in the kernel.
 
+A field that is `optional` without a word on when it is unset is always set:
+it is there so that false and 0 are printed, which JSON leaves out otherwise.
+
 Errors, on every call: INVALID_ARGUMENT, UNIMPLEMENTED. Further codes stand
 with each call.
 """
@@ -155,7 +158,7 @@ class Status(_message.Message):
     def __init__(
         self,
         *,
-        ready: _builtins.bool = ...,
+        ready: _builtins.bool | None = ...,
         reasons: _abc.Iterable[_builtins.str] | None = ...,
         node: _builtins.str = ...,
         version: _builtins.str = ...,
@@ -164,22 +167,45 @@ class Status(_message.Message):
         underlay: Global___Underlay | None = ...,
         devices: _abc.Iterable[Global___Device] | None = ...,
         peers: Global___PeerCounts | None = ...,
-        lease_service_connected: _builtins.bool = ...,
-        store_connected: _builtins.bool = ...,
+        lease_service_connected: _builtins.bool | None = ...,
+        store_connected: _builtins.bool | None = ...,
         cursor: _builtins.str = ...,
         last_resync_time: _timestamp_pb2.Timestamp | None = ...,
-        last_resync_changes: _builtins.int = ...,
-        repairs: _builtins.int = ...,
+        last_resync_changes: _builtins.int | None = ...,
+        repairs: _builtins.int | None = ...,
         unclaimed: _abc.Iterable[_builtins.str] | None = ...,
         start_time: _timestamp_pb2.Timestamp | None = ...,
-        ip_masq: _builtins.bool = ...,
+        ip_masq: _builtins.bool | None = ...,
         mtu: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["last_resync_time", b"last_resync_time", "lease", b"lease", "peers", b"peers", "start_time", b"start_time", "underlay", b"underlay"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_ip_masq", b"_ip_masq", "_last_resync_changes", b"_last_resync_changes", "_lease_service_connected", b"_lease_service_connected", "_ready", b"_ready", "_repairs", b"_repairs", "_store_connected", b"_store_connected", "ip_masq", b"ip_masq", "last_resync_changes", b"last_resync_changes", "last_resync_time", b"last_resync_time", "lease", b"lease", "lease_service_connected", b"lease_service_connected", "peers", b"peers", "ready", b"ready", "repairs", b"repairs", "start_time", b"start_time", "store_connected", b"store_connected", "underlay", b"underlay"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "cursor", b"cursor", "devices", b"devices", "ip_masq", b"ip_masq", "last_resync_changes", b"last_resync_changes", "last_resync_time", b"last_resync_time", "lease", b"lease", "lease_service_connected", b"lease_service_connected", "mtu", b"mtu", "node", b"node", "peers", b"peers", "ready", b"ready", "reasons", b"reasons", "repairs", b"repairs", "start_time", b"start_time", "store_connected", b"store_connected", "unclaimed", b"unclaimed", "underlay", b"underlay", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ip_masq", b"_ip_masq", "_last_resync_changes", b"_last_resync_changes", "_lease_service_connected", b"_lease_service_connected", "_ready", b"_ready", "_repairs", b"_repairs", "_store_connected", b"_store_connected", "backend", b"backend", "cursor", b"cursor", "devices", b"devices", "ip_masq", b"ip_masq", "last_resync_changes", b"last_resync_changes", "last_resync_time", b"last_resync_time", "lease", b"lease", "lease_service_connected", b"lease_service_connected", "mtu", b"mtu", "node", b"node", "peers", b"peers", "ready", b"ready", "reasons", b"reasons", "repairs", b"repairs", "start_time", b"start_time", "store_connected", b"store_connected", "unclaimed", b"unclaimed", "underlay", b"underlay", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__ip_masq: _TypeAlias = _typing.Literal["ip_masq"]  # noqa: Y015
+    _WhichOneofArgType__ip_masq: _TypeAlias = _typing.Literal["_ip_masq", b"_ip_masq"]  # noqa: Y015
+    _WhichOneofReturnType__last_resync_changes: _TypeAlias = _typing.Literal["last_resync_changes"]  # noqa: Y015
+    _WhichOneofArgType__last_resync_changes: _TypeAlias = _typing.Literal["_last_resync_changes", b"_last_resync_changes"]  # noqa: Y015
+    _WhichOneofReturnType__lease_service_connected: _TypeAlias = _typing.Literal["lease_service_connected"]  # noqa: Y015
+    _WhichOneofArgType__lease_service_connected: _TypeAlias = _typing.Literal["_lease_service_connected", b"_lease_service_connected"]  # noqa: Y015
+    _WhichOneofReturnType__ready: _TypeAlias = _typing.Literal["ready"]  # noqa: Y015
+    _WhichOneofArgType__ready: _TypeAlias = _typing.Literal["_ready", b"_ready"]  # noqa: Y015
+    _WhichOneofReturnType__repairs: _TypeAlias = _typing.Literal["repairs"]  # noqa: Y015
+    _WhichOneofArgType__repairs: _TypeAlias = _typing.Literal["_repairs", b"_repairs"]  # noqa: Y015
+    _WhichOneofReturnType__store_connected: _TypeAlias = _typing.Literal["store_connected"]  # noqa: Y015
+    _WhichOneofArgType__store_connected: _TypeAlias = _typing.Literal["_store_connected", b"_store_connected"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__ip_masq) -> _WhichOneofReturnType__ip_masq | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__last_resync_changes) -> _WhichOneofReturnType__last_resync_changes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__lease_service_connected) -> _WhichOneofReturnType__lease_service_connected | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__ready) -> _WhichOneofReturnType__ready | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__repairs) -> _WhichOneofReturnType__repairs | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__store_connected) -> _WhichOneofReturnType__store_connected | None: ...
 
 Global___Status: _TypeAlias = Status  # noqa: Y015
 
@@ -326,18 +352,41 @@ class PeerCounts(_message.Message):
     def __init__(
         self,
         *,
-        total: _builtins.int = ...,
-        programmed: _builtins.int = ...,
-        pending: _builtins.int = ...,
-        failed: _builtins.int = ...,
-        shadowed: _builtins.int = ...,
-        ignored: _builtins.int = ...,
+        total: _builtins.int | None = ...,
+        programmed: _builtins.int | None = ...,
+        pending: _builtins.int | None = ...,
+        failed: _builtins.int | None = ...,
+        shadowed: _builtins.int | None = ...,
+        ignored: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_failed", b"_failed", "_ignored", b"_ignored", "_pending", b"_pending", "_programmed", b"_programmed", "_shadowed", b"_shadowed", "_total", b"_total", "failed", b"failed", "ignored", b"ignored", "pending", b"pending", "programmed", b"programmed", "shadowed", b"shadowed", "total", b"total"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["failed", b"failed", "ignored", b"ignored", "pending", b"pending", "programmed", b"programmed", "shadowed", b"shadowed", "total", b"total"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_failed", b"_failed", "_ignored", b"_ignored", "_pending", b"_pending", "_programmed", b"_programmed", "_shadowed", b"_shadowed", "_total", b"_total", "failed", b"failed", "ignored", b"ignored", "pending", b"pending", "programmed", b"programmed", "shadowed", b"shadowed", "total", b"total"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__failed: _TypeAlias = _typing.Literal["failed"]  # noqa: Y015
+    _WhichOneofArgType__failed: _TypeAlias = _typing.Literal["_failed", b"_failed"]  # noqa: Y015
+    _WhichOneofReturnType__ignored: _TypeAlias = _typing.Literal["ignored"]  # noqa: Y015
+    _WhichOneofArgType__ignored: _TypeAlias = _typing.Literal["_ignored", b"_ignored"]  # noqa: Y015
+    _WhichOneofReturnType__pending: _TypeAlias = _typing.Literal["pending"]  # noqa: Y015
+    _WhichOneofArgType__pending: _TypeAlias = _typing.Literal["_pending", b"_pending"]  # noqa: Y015
+    _WhichOneofReturnType__programmed: _TypeAlias = _typing.Literal["programmed"]  # noqa: Y015
+    _WhichOneofArgType__programmed: _TypeAlias = _typing.Literal["_programmed", b"_programmed"]  # noqa: Y015
+    _WhichOneofReturnType__shadowed: _TypeAlias = _typing.Literal["shadowed"]  # noqa: Y015
+    _WhichOneofArgType__shadowed: _TypeAlias = _typing.Literal["_shadowed", b"_shadowed"]  # noqa: Y015
+    _WhichOneofReturnType__total: _TypeAlias = _typing.Literal["total"]  # noqa: Y015
+    _WhichOneofArgType__total: _TypeAlias = _typing.Literal["_total", b"_total"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__failed) -> _WhichOneofReturnType__failed | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__ignored) -> _WhichOneofReturnType__ignored | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__pending) -> _WhichOneofReturnType__pending | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__programmed) -> _WhichOneofReturnType__programmed | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__shadowed) -> _WhichOneofReturnType__shadowed | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__total) -> _WhichOneofReturnType__total | None: ...
 
 Global___PeerCounts: _TypeAlias = PeerCounts  # noqa: Y015
 
@@ -409,13 +458,15 @@ class KernelObject(_message.Message):
         self,
         *,
         text: _builtins.str = ...,
-        programmed: _builtins.bool = ...,
+        programmed: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_programmed", b"_programmed", "programmed", b"programmed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["programmed", b"programmed", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_programmed", b"_programmed", "programmed", b"programmed", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__programmed: _TypeAlias = _typing.Literal["programmed"]  # noqa: Y015
+    _WhichOneofArgType__programmed: _TypeAlias = _typing.Literal["_programmed", b"_programmed"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__programmed) -> _WhichOneofReturnType__programmed | None: ...
 
 Global___KernelObject: _TypeAlias = KernelObject  # noqa: Y015
 
@@ -508,16 +559,20 @@ class ListPeersRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
+    UNPROGRAMMED_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """A lease name or a node. Empty: all."""
+    unprogrammed: _builtins.bool
+    """Only peers that are in any other state than PROGRAMMED."""
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
+        unprogrammed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "unprogrammed", b"unprogrammed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -530,18 +585,24 @@ class ListPeersResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     PEERS_FIELD_NUMBER: _builtins.int
+    COUNTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def peers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Peer]:
         """Sorted by name."""
+
+    @_builtins.property
+    def counts(self) -> Global___PeerCounts:
+        """How many there are in which state, with those that the request leaves out."""
 
     def __init__(
         self,
         *,
         peers: _abc.Iterable[Global___Peer] | None = ...,
+        counts: Global___PeerCounts | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["peers", b"peers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts", "peers", b"peers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

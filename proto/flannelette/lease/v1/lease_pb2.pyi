@@ -13,6 +13,9 @@ only: an empty `node` in a request means it, another is PERMISSION_DENIED. A
 central service (no `--node`) answers INVALID_ARGUMENT to a request that
 needs a node and names none.
 
+A field that is `optional` without a word on when it is unset is always set:
+it is there so that false and 0 are printed, which JSON leaves out otherwise.
+
 Errors, on every call: INVALID_ARGUMENT (the message says which field and
 what it should be), PERMISSION_DENIED (another node's business), UNAVAILABLE
 (the store is away; retry with back-off), UNIMPLEMENTED (this version or this
@@ -348,14 +351,16 @@ class StoreStatus(_message.Message):
         self,
         *,
         kind: _builtins.str = ...,
-        connected: _builtins.bool = ...,
+        connected: _builtins.bool | None = ...,
         error: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_connected", b"_connected", "connected", b"connected"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["connected", b"connected", "error", b"error", "kind", b"kind"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_connected", b"_connected", "connected", b"connected", "error", b"error", "kind", b"kind"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__connected: _TypeAlias = _typing.Literal["connected"]  # noqa: Y015
+    _WhichOneofArgType__connected: _TypeAlias = _typing.Literal["_connected", b"_connected"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__connected) -> _WhichOneofReturnType__connected | None: ...
 
 Global___StoreStatus: _TypeAlias = StoreStatus  # noqa: Y015
 
@@ -459,16 +464,22 @@ class ListLeasesRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     NODE_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     """Only leases of this node. Empty: all."""
+    address: _builtins.str
+    """Only the leases that this address belongs to: it lies in one of their
+    subnets (a pod's), or is their public address (a node's). Empty: all.
+    """
     def __init__(
         self,
         *,
         node: _builtins.str = ...,
+        address: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["node", b"node"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "node", b"node"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -637,7 +648,7 @@ class ReleaseLeaseRequest(_message.Message):
     node: _builtins.str
     """The node that holds it."""
     name: _builtins.str
-    """The name of the lease."""
+    """The name of the lease. Empty: whichever the node holds."""
     def __init__(
         self,
         *,
@@ -739,24 +750,39 @@ class GetStatusResponse(_message.Message):
     def __init__(
         self,
         *,
-        ready: _builtins.bool = ...,
+        ready: _builtins.bool | None = ...,
         reasons: _abc.Iterable[_builtins.str] | None = ...,
         node: _builtins.str = ...,
         version: _builtins.str = ...,
         store: Global___StoreStatus | None = ...,
-        leases: _builtins.int = ...,
-        watchers: _builtins.int = ...,
+        leases: _builtins.int | None = ...,
+        watchers: _builtins.int | None = ...,
         cursor: _builtins.str = ...,
         start_time: _timestamp_pb2.Timestamp | None = ...,
-        quarantined: _builtins.int = ...,
+        quarantined: _builtins.int | None = ...,
         network: Global___Network | None = ...,
         network_error: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["network", b"network", "start_time", b"start_time", "store", b"store"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_leases", b"_leases", "_quarantined", b"_quarantined", "_ready", b"_ready", "_watchers", b"_watchers", "leases", b"leases", "network", b"network", "quarantined", b"quarantined", "ready", b"ready", "start_time", b"start_time", "store", b"store", "watchers", b"watchers"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor", "leases", b"leases", "network", b"network", "network_error", b"network_error", "node", b"node", "quarantined", b"quarantined", "ready", b"ready", "reasons", b"reasons", "start_time", b"start_time", "store", b"store", "version", b"version", "watchers", b"watchers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_leases", b"_leases", "_quarantined", b"_quarantined", "_ready", b"_ready", "_watchers", b"_watchers", "cursor", b"cursor", "leases", b"leases", "network", b"network", "network_error", b"network_error", "node", b"node", "quarantined", b"quarantined", "ready", b"ready", "reasons", b"reasons", "start_time", b"start_time", "store", b"store", "version", b"version", "watchers", b"watchers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__leases: _TypeAlias = _typing.Literal["leases"]  # noqa: Y015
+    _WhichOneofArgType__leases: _TypeAlias = _typing.Literal["_leases", b"_leases"]  # noqa: Y015
+    _WhichOneofReturnType__quarantined: _TypeAlias = _typing.Literal["quarantined"]  # noqa: Y015
+    _WhichOneofArgType__quarantined: _TypeAlias = _typing.Literal["_quarantined", b"_quarantined"]  # noqa: Y015
+    _WhichOneofReturnType__ready: _TypeAlias = _typing.Literal["ready"]  # noqa: Y015
+    _WhichOneofArgType__ready: _TypeAlias = _typing.Literal["_ready", b"_ready"]  # noqa: Y015
+    _WhichOneofReturnType__watchers: _TypeAlias = _typing.Literal["watchers"]  # noqa: Y015
+    _WhichOneofArgType__watchers: _TypeAlias = _typing.Literal["_watchers", b"_watchers"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__leases) -> _WhichOneofReturnType__leases | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__quarantined) -> _WhichOneofReturnType__quarantined | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__ready) -> _WhichOneofReturnType__ready | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__watchers) -> _WhichOneofReturnType__watchers | None: ...
 
 Global___GetStatusResponse: _TypeAlias = GetStatusResponse  # noqa: Y015
 
@@ -1000,16 +1026,18 @@ class Node(_message.Message):
         *,
         name: _builtins.str = ...,
         lease: _builtins.str = ...,
-        connected: _builtins.bool = ...,
+        connected: _builtins.bool | None = ...,
         cursor: _builtins.str = ...,
         report_time: _timestamp_pb2.Timestamp | None = ...,
         failed: _abc.Iterable[Global___FailedLease] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["report_time", b"report_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_connected", b"_connected", "connected", b"connected", "report_time", b"report_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["connected", b"connected", "cursor", b"cursor", "failed", b"failed", "lease", b"lease", "name", b"name", "report_time", b"report_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_connected", b"_connected", "connected", b"connected", "cursor", b"cursor", "failed", b"failed", "lease", b"lease", "name", b"name", "report_time", b"report_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__connected: _TypeAlias = _typing.Literal["connected"]  # noqa: Y015
+    _WhichOneofArgType__connected: _TypeAlias = _typing.Literal["_connected", b"_connected"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__connected) -> _WhichOneofReturnType__connected | None: ...
 
 Global___Node: _TypeAlias = Node  # noqa: Y015
 
@@ -1066,16 +1094,18 @@ class GetConvergenceResponse(_message.Message):
         self,
         *,
         cursor: _builtins.str = ...,
-        converged: _builtins.bool = ...,
+        converged: _builtins.bool | None = ...,
         nodes_done: _abc.Iterable[_builtins.str] | None = ...,
         nodes_pending: _abc.Iterable[_builtins.str] | None = ...,
         elapsed: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["elapsed", b"elapsed"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_converged", b"_converged", "converged", b"converged", "elapsed", b"elapsed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["converged", b"converged", "cursor", b"cursor", "elapsed", b"elapsed", "nodes_done", b"nodes_done", "nodes_pending", b"nodes_pending"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_converged", b"_converged", "converged", b"converged", "cursor", b"cursor", "elapsed", b"elapsed", "nodes_done", b"nodes_done", "nodes_pending", b"nodes_pending"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__converged: _TypeAlias = _typing.Literal["converged"]  # noqa: Y015
+    _WhichOneofArgType__converged: _TypeAlias = _typing.Literal["_converged", b"_converged"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__converged) -> _WhichOneofReturnType__converged | None: ...
 
 Global___GetConvergenceResponse: _TypeAlias = GetConvergenceResponse  # noqa: Y015
 

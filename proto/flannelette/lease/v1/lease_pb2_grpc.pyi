@@ -13,6 +13,9 @@ only: an empty `node` in a request means it, another is PERMISSION_DENIED. A
 central service (no `--node`) answers INVALID_ARGUMENT to a request that
 needs a node and names none.
 
+A field that is `optional` without a word on when it is unset is always set:
+it is there so that false and 0 are printed, which JSON leaves out otherwise.
+
 Errors, on every call: INVALID_ARGUMENT (the message says which field and
 what it should be), PERMISSION_DENIED (another node's business), UNAVAILABLE
 (the store is away; retry with back-off), UNIMPLEMENTED (this version or this

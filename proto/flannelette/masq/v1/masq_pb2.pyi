@@ -9,6 +9,9 @@ firewall to the rules that follow from them. Nobody needs to call it; the
 calls here are for looking, and for removing what it made. Stopping it
 changes nothing in the firewall.
 
+A field that is `optional` without a word on when it is unset is always set:
+it is there so that false and 0 are printed, which JSON leaves out otherwise.
+
 Errors, on every call: INVALID_ARGUMENT, UNIMPLEMENTED. Further codes stand
 with each call.
 """
@@ -103,29 +106,56 @@ class Status(_message.Message):
     def __init__(
         self,
         *,
-        ready: _builtins.bool = ...,
+        ready: _builtins.bool | None = ...,
         reasons: _abc.Iterable[_builtins.str] | None = ...,
         node: _builtins.str = ...,
         version: _builtins.str = ...,
         firewall: _builtins.str = ...,
         firewall_reason: _builtins.str = ...,
-        masquerade: _builtins.bool = ...,
-        forward: _builtins.bool = ...,
+        masquerade: _builtins.bool | None = ...,
+        forward: _builtins.bool | None = ...,
         networks: _abc.Iterable[_builtins.str] | None = ...,
         subnets: _abc.Iterable[_builtins.str] | None = ...,
-        rules: _builtins.int = ...,
-        rules_present: _builtins.int = ...,
-        repairs: _builtins.int = ...,
+        rules: _builtins.int | None = ...,
+        rules_present: _builtins.int | None = ...,
+        repairs: _builtins.int | None = ...,
         last_check_time: _timestamp_pb2.Timestamp | None = ...,
         start_time: _timestamp_pb2.Timestamp | None = ...,
-        lease_service_connected: _builtins.bool = ...,
+        lease_service_connected: _builtins.bool | None = ...,
         findings: _abc.Iterable[Global___Finding] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["last_check_time", b"last_check_time", "start_time", b"start_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_forward", b"_forward", "_lease_service_connected", b"_lease_service_connected", "_masquerade", b"_masquerade", "_ready", b"_ready", "_repairs", b"_repairs", "_rules", b"_rules", "_rules_present", b"_rules_present", "forward", b"forward", "last_check_time", b"last_check_time", "lease_service_connected", b"lease_service_connected", "masquerade", b"masquerade", "ready", b"ready", "repairs", b"repairs", "rules", b"rules", "rules_present", b"rules_present", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["findings", b"findings", "firewall", b"firewall", "firewall_reason", b"firewall_reason", "forward", b"forward", "last_check_time", b"last_check_time", "lease_service_connected", b"lease_service_connected", "masquerade", b"masquerade", "networks", b"networks", "node", b"node", "ready", b"ready", "reasons", b"reasons", "repairs", b"repairs", "rules", b"rules", "rules_present", b"rules_present", "start_time", b"start_time", "subnets", b"subnets", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_forward", b"_forward", "_lease_service_connected", b"_lease_service_connected", "_masquerade", b"_masquerade", "_ready", b"_ready", "_repairs", b"_repairs", "_rules", b"_rules", "_rules_present", b"_rules_present", "findings", b"findings", "firewall", b"firewall", "firewall_reason", b"firewall_reason", "forward", b"forward", "last_check_time", b"last_check_time", "lease_service_connected", b"lease_service_connected", "masquerade", b"masquerade", "networks", b"networks", "node", b"node", "ready", b"ready", "reasons", b"reasons", "repairs", b"repairs", "rules", b"rules", "rules_present", b"rules_present", "start_time", b"start_time", "subnets", b"subnets", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__forward: _TypeAlias = _typing.Literal["forward"]  # noqa: Y015
+    _WhichOneofArgType__forward: _TypeAlias = _typing.Literal["_forward", b"_forward"]  # noqa: Y015
+    _WhichOneofReturnType__lease_service_connected: _TypeAlias = _typing.Literal["lease_service_connected"]  # noqa: Y015
+    _WhichOneofArgType__lease_service_connected: _TypeAlias = _typing.Literal["_lease_service_connected", b"_lease_service_connected"]  # noqa: Y015
+    _WhichOneofReturnType__masquerade: _TypeAlias = _typing.Literal["masquerade"]  # noqa: Y015
+    _WhichOneofArgType__masquerade: _TypeAlias = _typing.Literal["_masquerade", b"_masquerade"]  # noqa: Y015
+    _WhichOneofReturnType__ready: _TypeAlias = _typing.Literal["ready"]  # noqa: Y015
+    _WhichOneofArgType__ready: _TypeAlias = _typing.Literal["_ready", b"_ready"]  # noqa: Y015
+    _WhichOneofReturnType__repairs: _TypeAlias = _typing.Literal["repairs"]  # noqa: Y015
+    _WhichOneofArgType__repairs: _TypeAlias = _typing.Literal["_repairs", b"_repairs"]  # noqa: Y015
+    _WhichOneofReturnType__rules: _TypeAlias = _typing.Literal["rules"]  # noqa: Y015
+    _WhichOneofArgType__rules: _TypeAlias = _typing.Literal["_rules", b"_rules"]  # noqa: Y015
+    _WhichOneofReturnType__rules_present: _TypeAlias = _typing.Literal["rules_present"]  # noqa: Y015
+    _WhichOneofArgType__rules_present: _TypeAlias = _typing.Literal["_rules_present", b"_rules_present"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__forward) -> _WhichOneofReturnType__forward | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__lease_service_connected) -> _WhichOneofReturnType__lease_service_connected | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__masquerade) -> _WhichOneofReturnType__masquerade | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__ready) -> _WhichOneofReturnType__ready | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__repairs) -> _WhichOneofReturnType__repairs | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rules) -> _WhichOneofReturnType__rules | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rules_present) -> _WhichOneofReturnType__rules_present | None: ...
 
 Global___Status: _TypeAlias = Status  # noqa: Y015
 
@@ -195,15 +225,17 @@ class Rule(_message.Message):
         chain: _builtins.str = ...,
         text: _builtins.str = ...,
         reason: _builtins.str = ...,
-        present: _builtins.bool = ...,
+        present: _builtins.bool | None = ...,
         packets: _builtins.int = ...,
         bytes: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_present", b"_present", "present", b"present"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "chain", b"chain", "family", b"family", "packets", b"packets", "present", b"present", "reason", b"reason", "table", b"table", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_present", b"_present", "bytes", b"bytes", "chain", b"chain", "family", b"family", "packets", b"packets", "present", b"present", "reason", b"reason", "table", b"table", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__present: _TypeAlias = _typing.Literal["present"]  # noqa: Y015
+    _WhichOneofArgType__present: _TypeAlias = _typing.Literal["_present", b"_present"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__present) -> _WhichOneofReturnType__present | None: ...
 
 Global___Rule: _TypeAlias = Rule  # noqa: Y015
 
@@ -437,14 +469,16 @@ class ExplainResponse(_message.Message):
     def __init__(
         self,
         *,
-        masqueraded: _builtins.bool = ...,
+        masqueraded: _builtins.bool | None = ...,
         rules: _abc.Iterable[Global___Rule] | None = ...,
         explanation: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_masqueraded", b"_masqueraded", "masqueraded", b"masqueraded"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["explanation", b"explanation", "masqueraded", b"masqueraded", "rules", b"rules"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_masqueraded", b"_masqueraded", "explanation", b"explanation", "masqueraded", b"masqueraded", "rules", b"rules"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__masqueraded: _TypeAlias = _typing.Literal["masqueraded"]  # noqa: Y015
+    _WhichOneofArgType__masqueraded: _TypeAlias = _typing.Literal["_masqueraded", b"_masqueraded"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__masqueraded) -> _WhichOneofReturnType__masqueraded | None: ...
 
 Global___ExplainResponse: _TypeAlias = ExplainResponse  # noqa: Y015

@@ -9,6 +9,9 @@ firewall to the rules that follow from them. Nobody needs to call it; the
 calls here are for looking, and for removing what it made. Stopping it
 changes nothing in the firewall.
 
+A field that is `optional` without a word on when it is unset is always set:
+it is there so that false and 0 are printed, which JSON leaves out otherwise.
+
 Errors, on every call: INVALID_ARGUMENT, UNIMPLEMENTED. Further codes stand
 with each call.
 """
