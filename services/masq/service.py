@@ -2,6 +2,7 @@
 # ruff: noqa: D102 - masq.proto names and documents the calls
 
 import time
+from collections.abc import Iterable
 from ipaddress import ip_address
 from typing import Any
 
@@ -10,7 +11,7 @@ from flannelette.masq.v1 import masq_pb2_grpc
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from services.core.errors import InvalidInput, NotImplementedYet, NotYet
-from services.core.family import Address
+from services.core.family import Address, Network
 from services.masq.explain import Packet, deciding_rule, explanation
 from services.masq.firewalls.firewall import ChainState, RuleState
 from services.masq.reconciler import Reconciler
@@ -65,7 +66,7 @@ class MasqServicer(masq_pb2_grpc.MasqServiceServicer):
         return pb.TeardownRulesResponse(commands=await self._reconciler.teardown(dry_run=request.dry_run))
 
     async def Explain(self, request: pb.ExplainRequest, context: Any) -> pb.ExplainResponse:
-        packet = _packet(request)
+        packet = _packet(request, self._reconciler.facts.subnets)
         if request.trace:
             raise NotImplementedYet("this version cannot trace in the kernel: ask without trace")
         if self._reconciler.facts.network is None:
@@ -81,7 +82,7 @@ class MasqServicer(masq_pb2_grpc.MasqServiceServicer):
                         rules=[jump, ours[place]],
                         explanation=explanation(packet, rule),
                     )
-        return pb.ExplainResponse(explanation=explanation(packet, None))
+        return pb.ExplainResponse(masqueraded=False, explanation=explanation(packet, None))
 
 
 def _rules(state: ChainState) -> list[pb.Rule]:
@@ -107,11 +108,19 @@ def _rule(state: ChainState, chain: str, reason: str, rule: RuleState) -> pb.Rul
     )
 
 
-def _packet(request: pb.ExplainRequest) -> Packet:
-    source, destination = _address("source", request.source), _address("destination", request.destination)
+def _packet(request: pb.ExplainRequest, own_subnets: Iterable[Network]) -> Packet:
+    destination = _address("destination", request.destination)
+    source = _address("source", request.source) if request.source else _a_pod(own_subnets, destination.version)
     if source.version != destination.version:
         raise InvalidInput(f"source {source} and destination {destination} must be of one address family")
     return Packet(source, destination, request.mark)
+
+
+def _a_pod(own_subnets: Iterable[Network], version: int) -> Address:
+    for subnet in own_subnets:
+        if subnet.version == version:
+            return subnet[2]  # the first is the bridge's
+    raise NotYet(f"this node has no IPv{version} subnet yet, so none of its pods can be the source: name a source")
 
 
 def _address(field: str, text: str) -> Address:

@@ -342,11 +342,21 @@ async def test_a_packet_is_explained_by_the_rule_that_decides() -> None:
         assert "no rule of ours" in none.explanation
 
 
+async def test_a_packet_without_a_source_is_that_of_a_pod_of_this_node() -> None:
+    async with Running() as it:
+        await it.tell(NETWORK_KNOWN, LEASE_KNOWN)
+        answer = await it.servicer.Explain(pb.ExplainRequest(destination="10.5.99.2"), NO_CONTEXT)
+        assert answer.explanation.startswith("10.5.27.2 to 10.5.99.2: the source address stays")
+        assert answer.HasField("masqueraded"), "JSON shows false only where it is set"
+
+
 @pytest.mark.parametrize(
     ("request_", "error", "message"),
     [
         (pb.ExplainRequest(source="x", destination="10.5.0.1"), InvalidInput, "source 'x' is no IP address"),
         (pb.ExplainRequest(source="10.5.0.1", destination="::1"), InvalidInput, "one address family"),
+        (pb.ExplainRequest(source="10.5.0.1"), InvalidInput, "destination '' is no IP address"),
+        (pb.ExplainRequest(destination="198.51.100.9"), NotYet, "this node has no IPv4 subnet yet"),
         (pb.ExplainRequest(source="10.5.0.1", destination="10.5.0.2", trace=True), NotImplementedYet, "trace"),
     ],
 )

@@ -426,7 +426,7 @@ class ExplainRequest(_message.Message):
     MARK_FIELD_NUMBER: _builtins.int
     TRACE_FIELD_NUMBER: _builtins.int
     source: _builtins.str
-    """Its source address."""
+    """Its source address. Empty: that of a pod of this node."""
     destination: _builtins.str
     """Its destination address, of the same family."""
     mark: _builtins.int

@@ -107,7 +107,8 @@ class MasqServiceServicer:
         """Says which rule decides about a packet, and what becomes of its source
         address.
 
-        FAILED_PRECONDITION: the network is not known yet.
+        FAILED_PRECONDITION: the network is not known yet, or the packet has no
+        source and the node no subnet of that family.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -54,7 +54,8 @@ class MasqServiceStub:
     """Says which rule decides about a packet, and what becomes of its source
     address.
 
-    FAILED_PRECONDITION: the network is not known yet.
+    FAILED_PRECONDITION: the network is not known yet, or the packet has no
+    source and the node no subnet of that family.
     """
 
 class MasqServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -114,7 +115,8 @@ class MasqServiceServicer(metaclass=_abc_1.ABCMeta):
         """Says which rule decides about a packet, and what becomes of its source
         address.
 
-        FAILED_PRECONDITION: the network is not known yet.
+        FAILED_PRECONDITION: the network is not known yet, or the packet has no
+        source and the node no subnet of that family.
         """
 
 def add_MasqServiceServicer_to_server(servicer: MasqServiceServicer, server: _aio.Server) -> None: ...
