@@ -20,6 +20,8 @@ _FIRST_PAUSE: Final = 0.5
 _LONGEST_PAUSE: Final = 10.0
 _STEADY: Final = 30.0
 """A lease that is lost sooner than this counts as a failure: two nodes of one name would take turns at full speed."""
+_RESERVATION_RENEWAL: Final = 6 * 3600.0
+"""Seconds. A reservation never ends, but in etcd the note of who holds it lives on a lease of 24 h."""
 _RENEW_AGAIN: Final = 60.0
 """Seconds after a failed renewal, as in flannel; less for a lease that would not live so long."""
 _SHORTEST_RENEWAL: Final = 1.0
@@ -128,7 +130,7 @@ class Holder:
         except NotFound as error:
             self.lose(str(error))
         except FlanneletteError as error:
-            left = (self.lease.expires_at or 0) - self._clock()
+            left = (self.lease.expires_at or math.inf) - self._clock()
             pause = min(_RENEW_AGAIN, max(left / 4, _SHORTEST_RENEWAL))
             log.warning("the lease could not be renewed; trying again", reason=str(error), seconds=round(pause))
             self.renew_at = self._clock() + pause
@@ -136,7 +138,7 @@ class Holder:
     def _hold(self, lease: Lease) -> None:
         now = self._clock()
         if lease.expires_at is None:
-            self.renew_at = None
+            self.renew_at = now + _RESERVATION_RENEWAL if lease.reserved else None
         else:
             due = lease.expires_at - min(self._margin, (lease.expires_at - now) / 2)
             self.renew_at = max(due, now + _SHORTEST_RENEWAL)
