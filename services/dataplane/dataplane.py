@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 
 import structlog
 from flannelette.lease.v1 import lease_pb2 as pb
@@ -15,7 +16,7 @@ from services.dataplane.backends.backend import Links
 from services.dataplane.footing import Footing
 from services.dataplane.ground import Ground
 from services.dataplane.holder import Holder
-from services.dataplane.keeper import device_commands
+from services.dataplane.keeper import device_commands, present_devices
 from services.dataplane.netlink.notation import command
 from services.dataplane.netlink.objects import KernelObject, Verb, steps
 from services.dataplane.netlink.socket import KernelSocket
@@ -215,10 +216,14 @@ class Dataplane:
         return tuple(subnet.cidr for lease in own for subnet in lease.subnets)
 
     async def _preview(self) -> list[str]:
-        ground = self.footing.ground
-        if ground is None or self.overlay.situation is None:
+        ground, last = self.footing.ground, self.overlay.situation
+        if ground is None or last is None:
             raise NotYet("; ".join(self._health.reasons) or "no complete snapshot of leases yet")
-        todo, names = await self.overlay.plan(), self.overlay.names()
+        # Somebody may have made a device again since we looked; one that is not there yet is known by its name.
+        devices = {**last.links.devices, **await present_devices(ground, self.node)}
+        situation = replace(last, links=replace(last.links, devices=devices))
+        todo = await self.overlay.plan(situation, self.feed.table.leases.values())
+        names = situation.links.names()
         commands = await device_commands(ground, self.node, self.holder.lease)
         return commands + [command(verb, item, names) for verb, items in steps(todo) for item in items]
 

@@ -82,6 +82,19 @@ def fits(link: LinkView, wanted: VxlanDevice) -> bool:
     )
 
 
+def as_made(wanted: VxlanDevice) -> LinkView:
+    """The device as it is right after it was made: down, without an address; its index is not known."""
+    vxlan = {
+        "id": wanted.vni,
+        "link": wanted.parent,
+        "local": wanted.local,
+        "port": wanted.port,
+        "learning": wanted.learning,
+        "gbp": wanted.gbp,
+    }
+    return LinkView(wanted.name, 0, "vxlan", wanted.mac, wanted.mtu, up=False, vxlan=vxlan)
+
+
 def delete_steps(link: LinkView | None) -> tuple[LinkStep, ...]:
     """What removes a device, with everything on it."""
     return (_delete(link.name),) if link is not None else ()

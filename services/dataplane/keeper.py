@@ -7,7 +7,7 @@ from services.core.errors import Unavailable
 from services.core.family import Family
 from services.core.lease import Lease
 from services.dataplane.backends.backend import Device, DeviceSpec
-from services.dataplane.devices import LinkStep, LinkView, as_device, delete_steps, device_steps
+from services.dataplane.devices import LinkStep, LinkView, as_device, as_made, delete_steps, device_steps, fits
 from services.dataplane.ground import Ground
 from services.dataplane.netlink import links
 
@@ -31,12 +31,21 @@ async def keep_devices(ground: Ground, node: str, own: Lease | None) -> dict[Fam
     return devices
 
 
+async def present_devices(ground: Ground, node: str) -> dict[Family, Device]:
+    """The devices that are there and can stay, as they are."""
+    found = [(family, wanted, await links.find_link(wanted.name)) for family, wanted in ground.devices(node)]
+    return {family: as_device(link) for family, wanted, link in found if link is not None and fits(link, wanted)}
+
+
 async def device_commands(ground: Ground, node: str, own: Lease | None) -> list[str]:
-    """What `keep_devices` would do first, as commands."""
+    """What `keep_devices` would do, as commands."""
     commands: list[str] = []
     for family, wanted in ground.devices(node):
         link = await links.find_link(wanted.name)
-        commands += [step.command for step in _steps(ground, family, wanted, link, own)]
+        steps = _steps(ground, family, wanted, link, own)
+        if link is None or not fits(link, wanted):
+            steps += _steps(ground, family, wanted, as_made(wanted), own)
+        commands += [step.command for step in steps]
     return commands
 
 

@@ -70,10 +70,11 @@ class Overlay:
             del self._wanted[item]
         await self.reconciler.update(before, after)
 
-    async def plan(self) -> KernelPlan:
-        """What `program_all` would do in the same situation."""
-        assert self.situation is not None  # noqa: S101 - as above
-        todo, _ = await self.reconciler.compare(self._wanted.keys(), self.situation.scope())
+    async def plan(self, situation: Situation, leases: Iterable[Lease]) -> KernelPlan:
+        """What `program_all` would do."""
+        peers = (peer_of(lease, situation) for lease in leases if lease.node != self._node)
+        wanted = frozenset(chain.from_iterable(peer.objects for peer in peers))
+        todo, _ = await self.reconciler.compare(wanted, situation.scope())
         return todo
 
     async def everything(self) -> KernelPlan:
