@@ -9,6 +9,14 @@ from services.core.errors import Forbidden, InvalidInput
 _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?", re.ASCII)
 
 
+def check_name(node: str) -> None:
+    """Raises InvalidInput for what is neither a node name nor empty."""
+    if node and not _NAME.fullmatch(node):
+        raise InvalidInput(
+            f"node {node!r} is no node name: use letters, digits, dots, dashes and underscores, at most 253"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
     """The node that this process serves."""
@@ -21,10 +29,7 @@ class Identity:
 
         Raises Forbidden for another node's than ours, InvalidInput for what is no name.
         """
-        if asked and not _NAME.fullmatch(asked):
-            raise InvalidInput(
-                f"node {asked!r} is no node name: use letters, digits, dots, dashes and underscores, at most 253"
-            )
+        check_name(asked)
         if self.node and asked not in ("", self.node):
             raise Forbidden(
                 f"this lease service serves node {self.node} only, not {asked}: leave node empty, or ask the lease "

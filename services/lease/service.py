@@ -13,7 +13,7 @@ from services.core.errors import FlanneletteError, NotImplementedYet, Unavailabl
 from services.lease import metrics
 from services.lease.broker import Broker
 from services.lease.find import leases_of_address
-from services.lease.identity import Identity
+from services.lease.identity import Identity, check_name
 from services.lease.requests import checked_request
 from services.lease.store import Store
 from services.lease.watchers import watch_all, watch_own
@@ -58,9 +58,8 @@ class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
         return watch_all(self._broker, request.cursor)
 
     async def ListLeases(self, request: pb.ListLeasesRequest, context: Context) -> pb.ListLeasesResponse:
-        """An empty node is all of them, on any service."""
-        if request.node:
-            self._identity.any_node(request.node)
+        """The filter may be any node, on any service: all that it leaves out could be listed without it."""
+        check_name(request.node)
         table = self._broker.table
         if not table.synced:
             raise Unavailable(f"the leases are not known yet: {'; '.join(self._health.reasons)}")

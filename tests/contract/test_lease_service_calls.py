@@ -39,12 +39,14 @@ async def test_the_list_is_sorted_and_says_what_is_in_force(tmp_path: Path) -> N
         assert [lease.name for lease in answer.leases] == [B.name]
 
 
-async def test_the_list_of_a_nodes_own_service_is_all_and_its_filter_its_own(tmp_path: Path) -> None:
+async def test_the_list_of_a_nodes_own_service_is_all_and_its_filter_any_node(tmp_path: Path) -> None:
     async with serving(FakeStore(A, B), tmp_path, node="node1") as running:
         assert len((await running.stub.ListLeases(pb.ListLeasesRequest())).leases) == 2
-        assert len((await running.stub.ListLeases(pb.ListLeasesRequest(node="node1"))).leases) == 1
-        code, _ = await refusal(running.stub.ListLeases(pb.ListLeasesRequest(node="node2")))
-        assert code is grpc.StatusCode.PERMISSION_DENIED
+        for lease in (A, B):
+            answer = await running.stub.ListLeases(pb.ListLeasesRequest(node=lease.node))
+            assert [found.name for found in answer.leases] == [lease.name]
+        code, _ = await refusal(running.stub.ListLeases(pb.ListLeasesRequest(node="a b")))
+        assert code is grpc.StatusCode.INVALID_ARGUMENT
 
 
 async def test_the_list_finds_the_leases_of_an_address(tmp_path: Path) -> None:

@@ -466,7 +466,7 @@ class ListLeasesRequest(_message.Message):
     NODE_FIELD_NUMBER: _builtins.int
     ADDRESS_FIELD_NUMBER: _builtins.int
     node: _builtins.str
-    """Only leases of this node. Empty: all."""
+    """Only leases of this node, whichever node the service serves. Empty: all."""
     address: _builtins.str
     """Only the leases that this address belongs to: it lies in one of their
     subnets (a pod's), or is their public address (a node's). Empty: all.
