@@ -1,0 +1,278 @@
+"""The holder against a lease service that a test plays, in virtual time."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field, replace
+from ipaddress import ip_address, ip_network
+from typing import Any
+
+from services.core.errors import FlanneletteError, NotFound, NotYet, Unavailable
+from services.core.lease import Lease, LeaseRequest, Subnet, VxlanData, Wish
+from services.core.table import Table
+from services.dataplane.holder import Holder
+from tests.virtual_time import now, run_virtually
+
+DAY = 86_400.0
+REQUEST = LeaseRequest("n1", "vxlan", (Wish(ip_address("10.99.0.11"), VxlanData(1, "02:00:00:00:00:01")),))
+OTHER = replace(REQUEST, wishes=(replace(REQUEST.wishes[0], data=VxlanData(1, "02:00:00:00:00:02")),))
+CIDR = ip_network("10.5.27.0/24")
+
+
+@dataclass
+class FakeService:
+    """Gives 10.5.27.0/24 for `seconds`, unless it has a fault; notes when it was asked for what."""
+
+    seconds: float | None = DAY
+    faults: list[FlanneletteError] = field(default_factory=list)
+    """Of the next calls."""
+    acquired: list[tuple[float, LeaseRequest]] = field(default_factory=list)
+    renewed: list[float] = field(default_factory=list)
+    skew: float = 0.0
+    during: Callable[[], None] | None = None
+    """Happens while a call is under way."""
+
+    async def acquire(self, request: LeaseRequest) -> Lease:
+        self.acquired.append((now(), request))
+        await self._answer()
+        return self.lease(request)
+
+    async def renew(self, name: str) -> Lease:
+        self.renewed.append(now())
+        await self._answer()
+        return self.lease(self.acquired[-1][1])
+
+    def lease(self, request: LeaseRequest = REQUEST) -> Lease:
+        wish = request.wishes[0]
+        expires_at = None if self.seconds is None else now() + self.seconds + self.skew
+        return Lease("10.5.27.0-24", "n1", (Subnet(CIDR, wish.public_address, wish.data),), "vxlan", expires_at)
+
+    @property
+    def times(self) -> list[float]:
+        return [time for time, _ in self.acquired]
+
+    async def _answer(self) -> None:
+        await asyncio.sleep(0)
+        if self.during:
+            self.during()
+        if self.faults:
+            raise self.faults.pop(0)
+
+
+@dataclass
+class Scene:
+    service: FakeService
+    holder: Holder
+    wakes: list[float]
+
+    def table(self, *leases: Lease) -> Table:
+        return Table({lease.name: lease for lease in leases}, synced=True)
+
+
+def play(script: Callable[[Scene], Coroutine[Any, Any, None]], service: FakeService, margin: float = 3600.0) -> None:
+    """Runs the script beside a holder that wants REQUEST."""
+
+    async def main() -> None:
+        wakes: list[float] = []
+        holder = Holder(service, margin, lambda: wakes.append(now()), now)
+        task = asyncio.create_task(holder.run())
+        try:
+            await asyncio.sleep(0.001)
+            assert service.acquired == []
+            holder.want(REQUEST)
+            await asyncio.sleep(0.001)
+            await script(Scene(service, holder, wakes))
+            assert not task.done()
+        finally:
+            task.cancel()
+
+    run_virtually(main())
+
+
+def test_a_lease_is_acquired_at_once_and_renewed_at_the_margin() -> None:
+    async def script(scene: Scene) -> None:
+        assert scene.holder.lease == replace(scene.service.lease(), expires_at=scene.holder.lease.expires_at)  # type: ignore[union-attr]  # it is there
+        assert scene.holder.reason == ""
+        assert scene.wakes
+        await asyncio.sleep(3 * DAY)
+        gaps = [b - a for a, b in zip([0.0, *scene.service.renewed], scene.service.renewed, strict=False)]
+        assert [round(gap) for gap in gaps] == [82_800, 82_800, 82_800]
+        assert len(scene.service.acquired) == 1
+
+    play(script, FakeService())
+
+
+def test_a_short_lease_is_renewed_halfway() -> None:
+    async def script(scene: Scene) -> None:
+        await asyncio.sleep(31)
+        assert [round(time) for time in scene.service.renewed] == [5, 10, 15, 20, 25, 30]
+
+    play(script, FakeService(seconds=10))
+
+
+def test_a_reservation_is_never_renewed() -> None:
+    async def script(scene: Scene) -> None:
+        await asyncio.sleep(30 * DAY)
+        assert (scene.service.renewed, scene.holder.renew_at) == ([], None)
+
+    play(script, FakeService(seconds=None))
+
+
+def test_clocks_that_disagree_make_no_hot_loop() -> None:
+    async def script(scene: Scene) -> None:
+        await asyncio.sleep(60)
+        assert 30 <= len(scene.service.renewed) <= 60
+
+    play(script, FakeService(seconds=10, skew=-60))
+
+
+def test_a_renewal_that_fails_is_tried_again_after_a_minute_and_sooner_for_a_short_lease() -> None:
+    async def day(scene: Scene) -> None:
+        scene.service.faults = [Unavailable("away")] * 3
+        await asyncio.sleep(DAY)
+        assert [round(t - 82_800) for t in scene.service.renewed] == [0, 60, 120, 180]
+        assert (len(scene.service.acquired), scene.holder.reason) == (1, "")
+
+    async def short(scene: Scene) -> None:
+        scene.service.faults = [Unavailable("away")] * 2
+        await asyncio.sleep(20)
+        assert len(scene.service.renewed) == 3
+        assert scene.service.renewed[2] < 20
+
+    play(day, FakeService())
+    play(short, FakeService(seconds=20))
+
+
+def test_a_renewal_of_what_is_gone_acquires_again_asking_for_the_same_subnet() -> None:
+    async def script(scene: Scene) -> None:
+        scene.service.faults = [NotFound("gone")]
+        await asyncio.sleep(DAY)
+        assert [round(time) for time in scene.service.times] == [0, 82_800]
+        assert scene.service.acquired[1][1].wishes[0].previous == CIDR
+        assert scene.holder.reason == ""
+
+    play(script, FakeService())
+
+
+def test_a_revocation_is_answered_by_acquiring_again() -> None:
+    async def script(scene: Scene) -> None:
+        await asyncio.sleep(100)
+        lease = scene.holder.lease
+        assert lease is not None
+        scene.holder.observe(scene.table())  # the table lags behind: that is no revocation
+        scene.holder.observe(scene.table(lease))
+        await asyncio.sleep(1)
+        assert len(scene.service.acquired) == 1
+        scene.holder.observe(scene.table())
+        assert scene.holder.reason == "the lease 10.5.27.0-24 was revoked"
+        assert scene.holder.lease == lease, "it stays in force"
+        await asyncio.sleep(1)
+        assert len(scene.service.acquired) == 2
+        assert scene.service.acquired[1][1].wishes[0].previous == CIDR
+        for _ in range(100):  # and the table lags behind again
+            scene.holder.observe(scene.table())
+            await asyncio.sleep(0.01)
+        assert len(scene.service.acquired) == 2
+
+    play(script, FakeService())
+
+
+def test_a_table_that_is_not_synced_says_nothing() -> None:
+    async def script(scene: Scene) -> None:
+        assert scene.holder.lease is not None
+        scene.holder.observe(scene.table(scene.holder.lease))
+        scene.holder.observe(Table())
+        assert scene.holder.reason == ""
+
+    play(script, FakeService())
+
+
+def test_a_change_by_somebody_else_publishes_ours_again_and_another_time_is_no_change() -> None:
+    async def script(scene: Scene) -> None:
+        await asyncio.sleep(100)
+        lease = scene.holder.lease
+        assert lease is not None
+        scene.holder.observe(scene.table(lease))
+        scene.holder.observe(scene.table(replace(lease, expires_at=1.0)))
+        assert scene.holder.reason == ""
+        changed = replace(lease, subnets=(replace(lease.subnets[0], data=VxlanData(1, "02:00:00:00:00:09")),))
+        scene.holder.observe(scene.table(changed))
+        assert scene.holder.reason == "the lease 10.5.27.0-24 was changed by somebody else"
+        await asyncio.sleep(1)
+        assert len(scene.service.acquired) == 2
+
+    play(script, FakeService())
+
+
+def test_two_nodes_of_one_name_take_turns_slowly() -> None:
+    async def script(scene: Scene) -> None:
+        for _ in range(6000):
+            lease = scene.holder.lease
+            assert lease is not None
+            if not scene.holder.reason:
+                scene.holder.observe(scene.table(lease))
+                scene.holder.observe(scene.table(replace(lease, backend_type="host-gw")))
+            await asyncio.sleep(0.01)
+        assert len(scene.service.acquired) <= 15  # in a minute
+
+    play(script, FakeService())
+
+
+def test_failures_back_off_to_ten_seconds_and_say_why() -> None:
+    service = FakeService(faults=[NotYet("no configuration yet")] * 100)
+
+    async def script(scene: Scene) -> None:
+        assert scene.holder.reason == "no configuration yet"
+        await asyncio.sleep(120)
+        gaps = [b - a for a, b in zip(scene.service.times, scene.service.times[1:], strict=False)]
+        assert all(0.25 <= gap <= 10.001 for gap in gaps)
+        assert all(gap >= 5 for gap in gaps[6:])
+        assert len(scene.wakes) <= 3, "the same reason is said once"
+        scene.service.faults.clear()
+        await asyncio.sleep(10.1)
+        assert scene.holder.reason == ""
+
+    play(script, service)
+
+
+def test_what_is_wanted_while_a_call_is_under_way_is_published_next() -> None:
+    service = FakeService()
+
+    async def acquiring(scene: Scene) -> None:
+        await asyncio.sleep(2)
+        assert [request for _, request in service.acquired] == [REQUEST, OTHER]
+        assert scene.holder.lease is not None
+        assert scene.holder.lease.subnets[0].data == OTHER.wishes[0].data
+        assert scene.holder.reason == ""
+
+    async def renewing(scene: Scene) -> None:
+        scene.service.during = lambda: scene.holder.want(OTHER)
+        await asyncio.sleep(DAY)
+        assert scene.service.acquired[-1][1].wishes[0].data == OTHER.wishes[0].data
+        assert scene.holder.lease is not None
+        assert scene.holder.lease.subnets[0].data == OTHER.wishes[0].data
+
+    async def main() -> None:
+        holder = Holder(service, 3600, lambda: None, now)
+        service.during = lambda: holder.want(OTHER)
+        task = asyncio.create_task(holder.run())
+        holder.want(REQUEST)
+        await acquiring(Scene(service, holder, []))
+        task.cancel()
+
+    run_virtually(main())
+    play(renewing, FakeService())
+
+
+def test_the_same_wish_again_changes_nothing_and_a_lease_that_does_not_fit_is_lost_once() -> None:
+    async def script(scene: Scene) -> None:
+        await asyncio.sleep(100)
+        scene.holder.want(replace(REQUEST))
+        await asyncio.sleep(1)
+        assert len(scene.service.acquired) == 1
+        scene.holder.lose("it does not fit")
+        scene.holder.lose("it does not fit at all")
+        assert scene.holder.reason == "it does not fit"
+        await asyncio.sleep(1)
+        assert len(scene.service.acquired) == 2
+
+    play(script, FakeService())
