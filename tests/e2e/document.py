@@ -1,0 +1,97 @@
+"""A Markdown page as a test sees it: sections of commands, each with the output that the page shows."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+_FENCE = "```"
+_SHOWN = ("json", "text")
+_ELLIPSIS = "..."
+
+_VARYING = (
+    (re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z"), "TIME"),
+    (re.compile(r"(?:[0-9a-f]{2}:){5}[0-9a-f]{2}"), "MAC"),
+    (re.compile(r"\b10\.5\.(?!0\.0)\d+\.(\d+)"), r"10.5.SUBNET.\1"),
+    (re.compile(r"\bmetric \d+"), "metric METRIC"),
+    (re.compile(r'"cursor": "\w+:\d+"'), '"cursor": "CURSOR"'),
+    (re.compile(r'"version": "[^"]+"'), '"version": "VERSION"'),
+    (re.compile(r'"repairs": "\d+"'), '"repairs": "NUMBER"'),
+    (re.compile(r",$", re.MULTILINE), ""),  # whether another one follows may depend on what varies
+    (re.compile(r'^ *"(?:packets|bytes)": "\d+"\n', re.MULTILINE), ""),  # 0 is left out
+)
+
+
+@dataclass(slots=True)
+class Block:
+    """Commands that are run together."""
+
+    commands: str
+    shown: str = ""
+    """What the page says that they print."""
+
+    @property
+    def words(self) -> list[str]:
+        """The words of the commands."""
+        return self.commands.split()
+
+
+@dataclass(slots=True)
+class Section:
+    """What is under one heading."""
+
+    title: str
+    blocks: list[Block] = field(default_factory=list)
+
+    def needs(self, program: str) -> bool:
+        """Whether one of its commands runs the program."""
+        return any(program in block.words for block in self.blocks)
+
+
+def sections(page: Path) -> list[Section]:
+    """The parts of a page that have commands (fenced as `sh`), in its order.
+
+    A block fenced as `json` or `text` is the output of the nearest commands before it that have none yet.
+    """
+    found = [Section("")]
+    for language, text in _parts(page):
+        blocks = found[-1].blocks
+        if not language:
+            found.append(Section(text))
+        elif language == "sh":
+            blocks.append(Block(text))
+        elif language in _SHOWN:
+            next(block for block in reversed(blocks) if not block.shown).shown = text
+    return [section for section in found if section.blocks]
+
+
+def is_as_shown(output: str, shown: str) -> bool:
+    """Whether the output is the one shown, but for what varies.
+
+    A line `...` in what is shown stands for any number of lines, also none.
+    """
+    lines = _with_the_same_everywhere(shown).splitlines()
+    pattern = "".join(r"(?:.*\n)*?" if line.strip() == _ELLIPSIS else re.escape(line) + r"\n" for line in lines)
+    return re.fullmatch(pattern, _with_the_same_everywhere(output)) is not None
+
+
+def _with_the_same_everywhere(text: str) -> str:
+    text = text.rstrip("\n") + "\n"
+    for pattern, replacement in _VARYING:
+        text = pattern.sub(replacement, text)
+    return text
+
+
+def _parts(page: Path) -> Iterator[tuple[str, str]]:
+    """Headings, without a language, and fenced blocks with theirs."""
+    language, block = "", list[str]()
+    for line in page.read_text().splitlines():
+        if language and line == _FENCE:
+            yield language, "\n".join(block)
+            language, block = "", []
+        elif language:
+            block.append(line)
+        elif line.startswith(_FENCE):
+            language = line.removeprefix(_FENCE) or "plain"
+        elif line.startswith("## "):
+            yield "", line.removeprefix("## ")

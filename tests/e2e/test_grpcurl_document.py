@@ -1,0 +1,29 @@
+"""docs/grpcurl.md: its commands print what it shows, with a real grpcurl and a running lab."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.document import Section, sections
+from tests.e2e.reader import ROOT, Reader
+
+# The compose lab has a test of its own, because it needs a docker engine.
+SECTIONS = [section for section in sections(ROOT / "docs/grpcurl.md") if not section.needs("docker")]
+
+pytestmark = pytest.mark.skipif(shutil.which("grpcurl") is None, reason="grpcurl is not on the PATH: see make test")
+
+
+@pytest.fixture(scope="module")
+def reader() -> Iterator[Reader]:
+    with tempfile.TemporaryDirectory(prefix="fl-") as home, Reader(Path(home), SECTIONS) as reader:
+        yield reader
+
+
+@pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.title)
+def test_the_commands_under_a_heading_print_what_is_shown(section: Section, reader: Reader) -> None:
+    reader.read(section)
+    if section.needs("jq") and shutil.which("jq") is None:
+        pytest.skip("the commands with jq were left out, because it is not installed")
