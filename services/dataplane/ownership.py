@@ -1,6 +1,6 @@
 """Which of the kernel's objects are ours: pure, from a dump. Everything else stays, whatever happens."""
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Hashable, Iterable, Sequence, Set
 from dataclasses import dataclass
 from typing import Final
 
@@ -42,16 +42,25 @@ def claim(
     network (a flanneld's); elsewhere a `proto boot` route of the default metric that says exactly what one of
     `desired` says (a flanneld's host-gw route): adopted, so it goes once ours is there.
     """
-    wanted = {o.destination: o for o in desired if isinstance(o, Route)}
     is_inside = _membership(domain.networks)
     is_own = _membership(domain.own_subnets)
     ours: set[KernelObject] = set(on_devices)
     foreign: list[Route] = []
+    twins: list[Route] = []
     for route in routes:
-        if route.protocol == domain.protocol or _is_flannels(route, wanted, domain, is_inside):
+        if route.protocol == domain.protocol or (
+            route.ifindex in domain.devices and _is_plain(route) and is_inside(route)
+        ):
             ours.add(route)
+        elif _is_plain(route) and route.metric == _DEFAULT_METRIC[route.family]:
+            twins.append(route)
         elif is_inside(route) and not is_own(route):
             foreign.append(route)
+    if twins:
+        said = {_saying(o) for o in desired if isinstance(o, Route)}
+        adopted = {route for route in twins if _saying(route) in said}
+        ours |= adopted
+        foreign += (r for r in twins if r not in adopted and is_inside(r) and not is_own(r))
     return Claim(frozenset(ours), tuple(foreign))
 
 
@@ -60,17 +69,14 @@ def wins(foreign: Route, ours: Route) -> bool:
     return foreign.metric <= ours.metric
 
 
-def _is_flannels(route: Route, wanted: Mapping[Hashable, Route], domain: Domain, is_inside: _Membership) -> bool:
-    if (route.protocol, route.route_type, route.tos, route.rest) != (RTPROT_BOOT, RTN_UNICAST, 0, b""):
-        return False
-    if route.ifindex in domain.devices:
-        return is_inside(route)
-    want = wanted.get(route.destination)
-    return (
-        want is not None
-        and route.metric == _DEFAULT_METRIC[route.family]
-        and (route.gateway, route.ifindex) == (want.gateway, want.ifindex)
-    )
+def _is_plain(route: Route) -> bool:
+    """Made as flanneld makes its routes: `proto boot`, unicast, nothing special about it."""
+    return (route.protocol, route.route_type, route.tos, route.rest) == (RTPROT_BOOT, RTN_UNICAST, 0, b"")
+
+
+def _saying(route: Route) -> Hashable:
+    """What a route says but for its metric: where to, and through whom."""
+    return (route.destination, route.gateway, route.ifindex)
 
 
 def _membership(networks: Iterable[Network]) -> _Membership:

@@ -57,7 +57,8 @@ def peer_of(lease: Lease, situation: Situation) -> Peer:
     for subnet in lease.subnets:
         try:
             _require_fit(subnet.cidr, situation)
-            if subnet.public_address in situation.links.underlay.addresses:
+            underlay = situation.links.underlay
+            if subnet.public_address in (*underlay.addresses, *underlay.public_addresses):
                 raise Unsuitable(f"its public address {subnet.public_address} is our own")
             objects |= situation.backend.objects(family_of(subnet.cidr), subnet, situation.links)
         except Unsuitable as error:

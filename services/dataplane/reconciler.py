@@ -88,8 +88,11 @@ class Reconciler:
     async def _apply(self, actual: Set[KernelObject], desired: Set[KernelObject], todo: KernelPlan) -> None:
         failed = await self.kernel.apply(todo) if todo else {}
         self.programmed -= actual - desired
-        self.programmed |= (todo.put - failed.keys()) | (todo.delete & failed.keys())
-        self.failures.update(failed)
+        self.programmed |= todo.put
+        if failed:
+            self.programmed -= todo.put & failed.keys()
+            self.programmed |= todo.delete & failed.keys()
+            self.failures.update(failed)
 
 
 def _without(desired: Set[KernelObject], occupied: Set[Hashable]) -> Set[KernelObject]:

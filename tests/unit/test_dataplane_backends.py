@@ -1,0 +1,160 @@
+"""vxlan and host-gw: the objects are flanneld's but for protocol and metric; options, errors, MTU."""
+
+from dataclasses import replace
+from ipaddress import ip_address
+from pathlib import Path
+
+import pytest
+
+from services.core.errors import InvalidInput, Misconfigured
+from services.core.family import IPV4, IPV6
+from services.core.gojson import GoObject
+from services.core.lease import VxlanData
+from services.dataplane.backends import make_backend
+from services.dataplane.backends.backend import Unsuitable, VxlanDevice
+from services.dataplane.backends.host_gw import HostGw
+from services.dataplane.backends.metric import route_metric
+from services.dataplane.backends.vxlan import Vxlan, parse_vxlan, stable_mac
+from tests.dataplane_examples import (
+    CAPTURED,
+    DEVICE,
+    DUAL_LINKS,
+    DUAL_UNDERLAY,
+    HOST_GW_LINKS,
+    LINKS,
+    UNDERLAY,
+    lines,
+    subnet,
+)
+from tests.lease_examples import network
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "dataplane"
+
+
+def test_vxlan_peers_are_the_captured_objects_but_for_protocol_and_metric() -> None:
+    objects = frozenset(o for part in CAPTURED.values() for o in Vxlan().objects(IPV4, part, LINKS))
+    assert lines(objects) == (GOLDEN / "vxlan-peers.txt").read_text().splitlines()
+
+
+def test_host_gw_peers_are_the_captured_routes_but_for_protocol_and_metric() -> None:
+    parts = [subnet("10.5.41.0/24", "10.99.0.13"), subnet("10.5.78.0/24", "10.99.0.12")]
+    objects = frozenset(o for part in parts for o in HostGw().objects(IPV4, part, HOST_GW_LINKS))
+    assert lines(objects) == (GOLDEN / "host-gw-peers.txt").read_text().splitlines()
+
+
+def test_an_ipv6_peer_goes_the_same_way() -> None:
+    part = subnet("fd00:10:5:35::/64", "fd00:99::12", "06:0c:56:6d:fb:b4")
+    assert lines(Vxlan().objects(IPV6, part, DUAL_LINKS)) == [
+        "06:0c:56:6d:fb:b4 dev flannel-v6.1 dst fd00:99::12 self permanent",
+        "fd00:10:5:35:: dev flannel-v6.1 lladdr 06:0c:56:6d:fb:b4 PERMANENT",
+        "fd00:10:5:35::/64 via fd00:10:5:35:: dev flannel-v6.1 proto 77 metric 54 onlink",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("part", "reason"),
+    [
+        (subnet("10.5.53.0/24", "10.99.0.12"), "the lease has no VTEP MAC"),
+        (subnet("10.5.53.0/24", "10.99.0.12", "06:0c:56:6d:fb:b3", vni=9), "the lease has VNI 9, this network 1"),
+        (subnet("10.5.53.0/24", "", "06:0c:56:6d:fb:b3"), "the lease has no public IPv4 address"),
+    ],
+)
+def test_a_lease_that_vxlan_cannot_carry_says_why(part: object, reason: str) -> None:
+    with pytest.raises(Unsuitable, match=reason):
+        Vxlan().objects(IPV4, part, LINKS)  # type: ignore[arg-type]  # they are subnets
+
+
+def test_flannel_publishes_sixteen_bits_of_a_vni_or_none() -> None:
+    backend = Vxlan(vni=0x12345)
+    for vni in (0x12345, 0x2345, 0):
+        assert backend.objects(IPV4, subnet("10.5.53.0/24", "10.99.0.12", "06:0c:56:6d:fb:b3", vni), LINKS)
+
+
+def test_a_host_gw_lease_without_an_address_says_so() -> None:
+    with pytest.raises(Unsuitable, match="no public IPv4 address"):
+        HostGw().objects(IPV4, subnet("10.5.53.0/24"), HOST_GW_LINKS)
+
+
+def test_host_gw_refuses_a_public_address_that_is_not_on_the_interface() -> None:
+    behind_nat = replace(UNDERLAY, public_addresses=(ip_address("203.0.113.5"),))
+    with pytest.raises(Misconfigured, match=r"needs the public IPv4 address 203\.0\.113\.5 on eth0"):
+        HostGw().device(IPV4, behind_nat, "n1")
+    assert HostGw().device(IPV4, UNDERLAY, "n1") is None
+
+
+def test_the_mtu_allows_for_the_more_expensive_family() -> None:
+    assert Vxlan().mtu(UNDERLAY) == 1450
+    assert Vxlan().mtu(DUAL_UNDERLAY) == 1430
+    assert Vxlan(parent_mtu=9000).mtu(UNDERLAY) == 8950
+    assert HostGw().mtu(UNDERLAY) == 1500
+
+
+def test_the_device_is_as_flannels_with_a_stable_mac() -> None:
+    assert Vxlan(vni=7, port=4789, learning=True, gbp=True).device(IPV4, UNDERLAY, "n1") == VxlanDevice(
+        "flannel.7", 7, 4789, 2, "10.99.0.11", 1450, True, True, stable_mac("n1", "flannel.7")
+    )
+    v6 = Vxlan().device(IPV6, DUAL_UNDERLAY, "n1")
+    assert v6 is not None
+    assert (v6.name, v6.local, v6.mtu) == ("flannel-v6.1", "fd00:99::11", 1430)
+
+
+def test_a_stable_mac_is_local_unicast_and_differs_by_node_and_device() -> None:
+    macs = {stable_mac(node, device) for node in ("n1", "n2") for device in ("flannel.1", "flannel-v6.1")}
+    assert len(macs) == 4
+    assert all(int(mac[:2], 16) & 0x03 == 0x02 for mac in macs)
+    assert stable_mac("n1", "flannel.1") == stable_mac("n1", "flannel.1")
+
+
+def test_what_is_published() -> None:
+    assert Vxlan(vni=5).data(DEVICE) == VxlanData(5, DEVICE.mac)
+    assert Vxlan().data(None) is None
+    assert HostGw().data(DEVICE) is None
+
+
+@pytest.mark.parametrize(
+    ("options", "backend"),
+    [
+        ("{}", Vxlan()),
+        ('{"vni":5,"PORT":4789,"Mtu":1400,"learning":true,"gbp":true}', Vxlan(5, 4789, 1400, True, True)),
+        ('{"Port":0,"Unknown":[]}', Vxlan()),
+        ('{"VNI":16777215}', Vxlan(vni=16777215)),
+    ],
+)
+def test_options_are_flannels(options: str, backend: Vxlan) -> None:
+    assert parse_vxlan(GoObject.parse(options, "Backend")) == (backend, [])
+
+
+def test_direct_routing_is_warned_about() -> None:
+    backend, (warning,) = parse_vxlan(GoObject.parse('{"DirectRouting":true}', "Backend"))
+    assert backend == Vxlan()
+    assert warning.startswith("DirectRouting is not built yet")
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [('{"VNI":0}', "VNI"), ('{"VNI":16777216}', "VNI"), ('{"Port":65536}', "Port"), ('{"Learning":1}', "Learning")],
+)
+def test_a_wrong_option_is_named(options: str, key: str) -> None:
+    with pytest.raises(InvalidInput, match=f"^{key} in Backend"):
+        parse_vxlan(GoObject.parse(options, "Backend"))
+
+
+def test_a_backend_that_is_not_built_yet_says_which_are() -> None:
+    with pytest.raises(
+        InvalidInput, match=r"^backend 'wireguard' is not built yet in this version; use host-gw or vxlan"
+    ):
+        make_backend(network('{"Network":"10.5.0.0/16","Backend":{"Type":"wireguard"}}'))
+
+
+@pytest.mark.parametrize(
+    ("cidr", "metric"),
+    [
+        ("10.5.53.0/24", 1334),
+        ("10.5.54.0/24", 1335),
+        ("10.255.255.0/24", 65536),
+        ("11.0.0.0/24", 1),
+        ("fd00::/64", 1),
+    ],
+)
+def test_the_metric_is_the_subnets_index_and_never_zero(cidr: str, metric: int) -> None:
+    assert route_metric(subnet(cidr).cidr) == metric

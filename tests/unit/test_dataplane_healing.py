@@ -1,0 +1,94 @@
+"""Which notifications of the kernel lead to a look at everything."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from services.dataplane.dataplane import Dataplane
+from services.dataplane.healing import Pending, concern
+from services.dataplane.netlink.monitor import Change, Subject
+from services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour
+from tests.dataplane_examples import DEVICE, ETH0, FLANNEL, UNDERLAY
+
+PORT = 4711
+GROUND = SimpleNamespace(underlay=UNDERLAY)
+ENTRY = FdbEntry(bytes(6), b"\x0a\x63\0\x0c", FLANNEL)
+NEIGHBOUR = Neighbour(b"\x0a\5\x35\0", bytes(6), 2, FLANNEL)
+
+
+class FakeDataplane(SimpleNamespace):
+    """What healing looks at."""
+
+    def __init__(self, *programmed: KernelObject, ground: Any = GROUND) -> None:
+        super().__init__(
+            footing=SimpleNamespace(ground=ground, devices={4: DEVICE} if ground else {}),
+            overlay=SimpleNamespace(reconciler=SimpleNamespace(programmed=set(programmed))),
+            settings=SimpleNamespace(route_protocol=77),
+            audits=0,
+        )
+
+    def audit(self) -> None:
+        self.audits += 1
+
+    @property
+    def real(self) -> Dataplane:
+        return cast("Dataplane", self)
+
+
+@pytest.mark.parametrize(
+    ("change", "is_ours"),
+    [
+        (Change(Subject.OVERRUN), True),
+        (Change(Subject.LINK, ifindex=FLANNEL), True),
+        (Change(Subject.LINK, True, ifindex=FLANNEL), True),
+        (Change(Subject.LINK, ifindex=ETH0), True),
+        (Change(Subject.LINK, ifindex=77), False),
+        (Change(Subject.ADDRESS, True, 2, ETH0), True),
+        (Change(Subject.ADDRESS, True, 2, 77), False),
+        (Change(Subject.ROUTE, True, 2, 99, 77), True),
+        (Change(Subject.ROUTE, False, 2, FLANNEL, 3), True),
+        (Change(Subject.ROUTE, True, 2, ETH0, 4), False),
+        (Change(Subject.ROUTE, True, 2, FLANNEL, 77, PORT), False),
+        (Change(Subject.NEIGHBOUR, True, 2, FLANNEL), True),
+        (Change(Subject.NEIGHBOUR, False, 2, FLANNEL), False),
+        (Change(Subject.NEIGHBOUR, True, 2, ETH0), False),
+        (Change(Subject.FDB_ENTRY, True, 7, FLANNEL), True),
+        (Change(Subject.FDB_ENTRY, False, 7, FLANNEL), False),
+    ],
+)
+def test_what_may_touch_ours_concerns_us_and_nothing_else(change: Change, is_ours: bool) -> None:
+    assert concern(FakeDataplane().real, PORT)(change) is is_ours
+
+
+def test_before_there_is_a_ground_only_routes_of_our_protocol_do() -> None:
+    concerns = concern(FakeDataplane(ground=None).real, PORT)
+    assert not concerns(Change(Subject.LINK, ifindex=FLANNEL))
+    assert concerns(Change(Subject.ROUTE, True, 2, 99, 77))
+
+
+@pytest.mark.parametrize("item", [ENTRY, NEIGHBOUR])
+def test_an_entry_that_is_gone_counts_only_while_we_believe_it_to_be_there(item: KernelObject) -> None:
+    gone = Change(Subject.FDB_ENTRY, True, 7, FLANNEL, slot=item.slot)
+    for dataplane, audits in ((FakeDataplane(item), 1), (FakeDataplane(), 0)):
+        pending = Pending()
+        assert pending.take([gone], concern(dataplane.real, PORT))
+        pending.settle(dataplane.real)
+        assert dataplane.audits == audits
+
+
+def test_a_burst_is_one_look_and_the_next_fault_another() -> None:
+    dataplane = FakeDataplane(ENTRY)
+    concerns = concern(dataplane.real, PORT)
+    pending = Pending()
+    down = Change(Subject.LINK, ifindex=FLANNEL)
+    gone = Change(Subject.FDB_ENTRY, True, 7, FLANNEL, slot=ENTRY.slot)
+    assert not pending.take([Change(Subject.LINK, ifindex=77)], concerns)
+    assert pending.take([gone], concerns)
+    for _ in range(100):
+        assert not pending.take([down, gone], concerns)
+    pending.settle(dataplane.real)
+    assert dataplane.audits == 1
+    assert pending.take([down], concerns)
+    pending.settle(dataplane.real)
+    assert dataplane.audits == 2
