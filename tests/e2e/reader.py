@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
-from tests.e2e.document import Block, Section, is_as_shown
+from tests.document import Block, Section, is_as_shown
 from tests.e2e.lab_process import LabProcess, lab
 
 ROOT: Final = Path(__file__).parents[2]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.document import Section, sections
+from tests.document import Section, sections
 from tests.e2e.reader import ROOT, Reader
 
 # The compose lab has a test of its own, because it needs a docker engine.
