@@ -20,6 +20,11 @@ class ProcessSettings:
     )
     healthz_ip: str = flag("0.0.0.0", "Address of the HTTP server for /healthz, /readyz and /metrics.")  # noqa: S104 - flannel's default
     healthz_port: int = flag(0, "Its port; 0 switches it off.")
+    network_namespace_file: str = flag(
+        "",
+        "Where the owner of the network namespace that this service is joined to records it (what readlink prints "
+        "for /proc/self/ns/net). The service ends when it finds another one there.",
+    )
     log_format: str = flag("console", "How to write the log.", choices=("console", "json"))
     v: int = flag(0, "Log level: 0 says what changes, 1 and more says why.")
     vmodule: str = flag("", "Accepted for flannel's sake, without effect.")

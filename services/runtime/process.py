@@ -7,12 +7,13 @@ import socket
 import sys
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, ExitStack, suppress
+from pathlib import Path
 from typing import Any, TypeVar
 
 import structlog
 from prometheus_client import Gauge
 
-from services.core.errors import FlanneletteError, Misconfigured
+from services.core.errors import FlanneletteError, Misconfigured, Unavailable
 from services.runtime.health import Health
 from services.runtime.http import http_server
 from services.runtime.listen import bound
@@ -21,6 +22,7 @@ from services.runtime.options import ProcessSettings, socket_address
 from services.runtime.server import AddToServer, Server
 from services.runtime.settings import HelpRequested, parse_settings
 from services.runtime.version import version
+from services.runtime.whereabouts import until_moved
 
 log = structlog.get_logger()
 
@@ -45,9 +47,10 @@ class Process:
         """They run for the life of the process. An exception in one takes the process down."""
         self.servicers: dict[str, AddToServer] = {}
         """By full name, `flannelette.lease.v1.LeaseService`."""
+        self._moved = ""
 
     async def run(self, settings: ProcessSettings) -> None:
-        """Serves until `stopping`. Raises what a job raised, in an ExceptionGroup."""
+        """Serves until `stopping`. Raises what a job raised, in an ExceptionGroup, or Unavailable: moved away."""
         server = Server(self.servicers)
         with ExitStack() as held:
             held.enter_context(http_server(settings.healthz_ip, settings.healthz_port, self.health))
@@ -57,6 +60,9 @@ class Process:
                 async with asyncio.TaskGroup() as group:
                     tasks = [group.create_task(job(), name=name) for name, job in self.jobs.items()]
                     tasks.append(group.create_task(self._publish_health(server), name="health"))
+                    if settings.network_namespace_file:
+                        moved = self._stop_when_moved(Path(settings.network_namespace_file))
+                        tasks.append(group.create_task(moved, name="whereabouts"))
                     await self.stopping.wait()
                     log.info("stopping; the kernel stays as it is" if self.name != "lease" else "stopping")
                     self.health.stop()
@@ -65,6 +71,12 @@ class Process:
                         task.cancel()
             finally:
                 await server.stop()
+        if self._moved:
+            raise Unavailable(self._moved)
+
+    async def _stop_when_moved(self, record: Path) -> None:
+        self._moved = await until_moved(record)
+        self.stopping.set()
 
     async def _publish_health(self, server: Server) -> None:
         was_ready, said = False, [""]

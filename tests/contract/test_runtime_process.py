@@ -17,6 +17,8 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from services.runtime.probe import ask
+from services.runtime.whereabouts import this_namespace
 from tests.lease_service import eventually
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -168,3 +170,22 @@ def get(port: int, path: str) -> tuple[int, str]:
         return error.code, error.read().decode()
     except urllib.error.URLError:
         return 0, ""
+
+
+async def test_it_ends_when_it_belongs_in_another_network_namespace(tmp_path: Path) -> None:
+    record = tmp_path / "namespace"
+    record.write_text(f"{this_namespace()}\n")
+    async with running(tmp_path, f"--network-namespace-file={record}") as (tiny, _):
+        await eventually(lambda: ask(tiny.address) == "")
+        record.write_text("net:[1]\n")
+        code, lines = tiny.ended()
+    assert code == 1
+    assert f"{record} says that it belongs in net:[1]: it ends, to be started again there" in lines[-1]
+    assert not any("Traceback" in line for line in lines)
+
+
+async def test_a_record_of_its_namespace_that_is_not_there_yet_says_nothing(tmp_path: Path) -> None:
+    async with running(tmp_path, f"--network-namespace-file={tmp_path}/namespace") as (tiny, _):
+        await eventually(lambda: ask(tiny.address) == "")
+        tiny.signal(signal.SIGTERM)
+        assert tiny.ended()[0] == 0

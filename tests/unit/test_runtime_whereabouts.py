@@ -1,0 +1,25 @@
+"""Which network namespace a service is in, and in which it belongs."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from services.runtime.whereabouts import this_namespace, until_moved
+
+
+def test_a_namespace_is_written_as_readlink_prints_it() -> None:
+    assert this_namespace().startswith("net:[")
+
+
+@pytest.mark.parametrize("text", [None, "", "\n", f"{this_namespace()}\n"])
+async def test_it_waits_while_nothing_speaks_against_where_it_is(text: str | None, tmp_path: Path) -> None:
+    record = tmp_path / "namespace"
+    if text is not None:
+        record.write_text(text)
+    task = asyncio.create_task(until_moved(record, 0))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not task.done()
+    record.write_text("net:[1]\n")
+    assert "belongs in net:[1]" in await asyncio.wait_for(task, 5)
