@@ -27,7 +27,7 @@ grpcurl)
         exit 0
     fi
     echo "+ go install grpcurl@$grpcurl_version" >&2
-    GOBIN="$directory/bin" GOFLAGS=-mod=mod go install "github.com/fullstorydev/grpcurl/cmd/grpcurl@$grpcurl_version" ||
+    GOBIN="$directory/bin" CGO_ENABLED=0 GOFLAGS=-mod=mod go install "github.com/fullstorydev/grpcurl/cmd/grpcurl@$grpcurl_version" ||
         echo "grpcurl is left out: go install failed, see above" >&2
     ;;
 esac
