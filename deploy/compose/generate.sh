@@ -1,0 +1,160 @@
+#!/bin/sh
+# Prints docker-compose.yml for so many hosts (3): generate.sh [HOSTS]
+# Only what docker-compose 1.29 and docker compose v2 both understand.
+set -eu
+
+hosts=${1:-3}
+cat <<'END'
+# A lab of hosts, each with its services and a pod, joined by one network. Made by deploy/compose/generate.sh; see
+# docs/compose.md, which also says why each container has the rights it has.
+#
+#   docker compose up --detach
+#   docker compose exec h1 flannelette status
+#
+# BACKEND=host-gw is another network. --env-file embedded.env is another store: one lease service, and no etcd.
+
+x-service: &service
+  restart: unless-stopped
+  read_only: true
+  cap_drop: [ALL]
+  security_opt: ["no-new-privileges:true"]
+
+x-lease: &lease
+  <<: *service
+  image: flannelette-lease
+  build: &build
+    context: ../..
+    dockerfile: deploy/images/Dockerfile
+    target: lease
+    network: host
+    args: {BASE_IMAGE: "${BASE_IMAGE:-debian:bookworm-slim}"}
+
+x-dataplane: &dataplane
+  <<: *service
+  image: flannelette-dataplane
+  build: {<<: *build, target: dataplane}
+  cap_add: [NET_ADMIN]
+
+x-masq: &masq
+  <<: *service
+  image: flannelette-masq
+  build: {<<: *build, target: masq}
+  cap_add: [NET_ADMIN, NET_RAW]
+
+x-lab: &lab
+  <<: *service
+  image: flannelette-lab
+  build: {<<: *build, target: lab}
+
+x-host: &host
+  <<: *lab
+  user: "0:10001"
+  cap_add: [NET_ADMIN]
+  sysctls: {net.ipv4.ip_forward: 1}
+  command: [python3, -m, wiring.host]
+
+x-pod: &pod
+  <<: *lab
+  user: "0:10001"
+  cap_add: [NET_ADMIN]
+  network_mode: none
+  command: [python3, -m, wiring.pod]
+
+x-settings: &settings
+  FLANNELD_LEASE_ADDRESS: ${LEASE_ADDRESS:-unix:/run/flannelette/lease.sock}
+  FLANNELD_NETWORK_NAMESPACE_FILE: /run/flannelette/namespace
+  FLANNELD_SUBNET_FILE: /run/flannelette/subnet.env
+  FLANNELD_STORE: etcd
+  FLANNELD_ETCD_ENDPOINTS: http://${UNDERLAY:-10.99.0}.2:2379
+  FLANNELD_IP_MASQ: "true"
+  XTABLES_LOCKFILE: /run/flannelette/xtables.lock
+
+x-volume: &volume
+  driver_opts: {type: tmpfs, device: tmpfs, o: "uid=0,gid=10001,mode=0770"}
+
+services:
+  etcd:
+    <<: *service
+    image: flannelette-etcd
+    build: {<<: *build, target: etcd}
+    profiles: [etcd]
+    command: ["--listen-client-urls=http://0.0.0.0:2379", "--advertise-client-urls=http://${UNDERLAY:-10.99.0}.2:2379"]
+    networks: {underlay: {ipv4_address: "${UNDERLAY:-10.99.0}.2"}}
+    volumes: [etcd:/var/lib/etcd]
+
+  network:
+    <<: *service
+    image: flannelette-etcd
+    profiles: [etcd]
+    restart: on-failure
+    entrypoint: [sh, -c, "etcdctl --endpoints=http://${UNDERLAY:-10.99.0}.2:2379 put /coreos.com/network/config </network.json"]
+    healthcheck: {disable: true}
+    networks: {underlay: {ipv4_address: "${UNDERLAY:-10.99.0}.4"}}
+    volumes: ["./networks/${BACKEND:-vxlan}.json:/network.json:ro"]
+
+  lease:
+    <<: *lease
+    profiles: [embedded]
+    network_mode: none
+    environment: {FLANNELD_STORE: embedded}
+    volumes:
+      - lease-run:/run/flannelette
+      - lease:/var/lib/flannelette
+      - ./networks/${BACKEND:-vxlan}.json:/etc/kube-flannel/net-conf.json:ro
+
+  outside:
+    <<: *lab
+    command: [sleep, infinity]
+    stop_signal: SIGKILL
+    networks: {underlay: {ipv4_address: "${UNDERLAY:-10.99.0}.3"}}
+END
+n=1
+while [ "$n" -le "$hosts" ]; do
+    cat <<END
+
+  h$n:
+    <<: *host
+    hostname: h$n
+    environment: {FLANNELETTE_LEASE: "\${LEASE_ADDRESS:-unix:/run/flannelette/lease.sock}"}
+    networks: {underlay: {ipv4_address: "\${UNDERLAY:-10.99.0}.$((10 + n))"}}
+    volumes: ["h$n-run:/run/flannelette", "h$n-pods:/run/pods", "lease-run:/run/lease", "\${TOOLS:-./tools}:/opt/tools:ro"]
+  h$n-lease:
+    <<: *lease
+    profiles: [etcd]
+    network_mode: service:h$n
+    environment: {<<: *settings, NODE_NAME: h$n}
+    volumes: ["h$n-run:/run/flannelette"]
+  h$n-dataplane:
+    <<: *dataplane
+    network_mode: service:h$n
+    environment: {<<: *settings, NODE_NAME: h$n}
+    volumes: ["h$n-run:/run/flannelette", "lease-run:/run/lease"]
+  h$n-masq:
+    <<: *masq
+    network_mode: service:h$n
+    environment: {<<: *settings, NODE_NAME: h$n}
+    volumes: ["h$n-run:/run/flannelette", "lease-run:/run/lease"]
+  pod$n:
+    <<: *pod
+    hostname: pod$n
+    volumes: ["h$n-pods:/run/pods"]
+END
+    n=$((n + 1))
+done
+cat <<'END'
+
+networks:
+  underlay:
+    ipam:
+      config: [{subnet: "${UNDERLAY:-10.99.0}.0/24"}]
+
+volumes:
+  etcd:
+  lease:
+  lease-run: *volume
+END
+n=1
+while [ "$n" -le "$hosts" ]; do
+    printf '  h%d-run: *volume\n  h%d-pods: *volume\n' "$n" "$n"
+    n=$((n + 1))
+done
