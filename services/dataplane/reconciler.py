@@ -64,9 +64,11 @@ class Reconciler:
         self.foreign = divided.foreign
         self._occupied = {route.slot for route in divided.foreign}
         self._first = {route.destination: route for route in by_metric}
-        self.programmed = set(divided.ours)
+        replaced = {item.slot for item in todo.put} if divided.ours else set[Hashable]()
+        held = _without(divided.ours, replaced)  # also wanted objects may go: those that lose to a rival
+        self.programmed = set(held)
         self.failures.clear()
-        missing = desired - divided.ours - todo.put
+        missing = desired - held - todo.put
         self.contested = contested(_without(desired, self._occupied)) if missing else {}
         await self._apply(divided.ours, desired, todo)
         return todo
@@ -95,9 +97,9 @@ class Reconciler:
             self.failures.update(failed)
 
 
-def _without(desired: Set[KernelObject], occupied: Set[Hashable]) -> Set[KernelObject]:
-    """`desired` but for what would replace a foreign route."""
-    return {item for item in desired if item.slot not in occupied} if occupied else desired
+def _without(objects: Set[KernelObject], slots: Set[Hashable]) -> Set[KernelObject]:
+    """The objects that are in none of these slots."""
+    return {item for item in objects if item.slot not in slots} if slots else objects
 
 
 def contested(desired: Iterable[KernelObject]) -> dict[KernelObject, KernelObject]:
