@@ -161,8 +161,9 @@ class Dataplane:
             self._health.set("leases", "" if self.feed.error else reason)
             return
         self._health.set("leases")
-        is_new = await self.footing.follow(table.network, look=self._resync_due)
-        self._resync_due |= is_new
+        if await self.footing.follow(table.network, look=self._resync_due):
+            self._resync_due = True
+            self._health.set("kernel", "a new network configuration or underlay is not programmed yet")
         self._health.set("network", self.footing.trouble)
         ground = self.footing.ground
         if ground is None:

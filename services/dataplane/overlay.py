@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from itertools import chain
 
 import structlog
@@ -35,17 +35,17 @@ class Overlay:
     async def program_all(self, situation: Situation, leases: Iterable[Lease]) -> None:
         """Compares everything and brings it into line. Raises Unavailable; then it must be called again."""
         started = time.perf_counter()
-        is_explained = self.situation is None or not situation.differs_by_devices_only(self.situation)
-        self.situation = situation
+        last, before, self.situation = self.situation, self._wanted, situation
         self.peers = {lease.name: peer_of(lease, situation) for lease in leases if lease.node != self._node}
         self._wanted = Counter(chain.from_iterable(peer.objects for peer in self.peers.values()))
         todo = await self.reconciler.resync(self._wanted.keys(), situation.scope())
         self.last_resync, self.last_resync_changes = time.time(), len(todo)
         metrics.RESYNC_SECONDS.observe(time.perf_counter() - started)
-        if todo and not is_explained:
-            self.repairs += len(todo)
-            metrics.REPAIRS.inc(len(todo))
-        if todo or is_explained:
+        if todo and last is not None:
+            repairs = _repairs(todo, last, situation, before)
+            self.repairs += repairs
+            metrics.REPAIRS.inc(repairs)
+        if todo or situation != last:
             log.info("kernel brought into line", peers=len(self.peers), put=len(todo.put), deleted=len(todo.delete))
 
     async def program_some(self, names: Iterable[str], leases: Mapping[str, Lease]) -> None:
@@ -87,3 +87,10 @@ class Overlay:
     def names(self) -> dict[int, str]:
         """Interface names by index, for texts."""
         return self.situation.links.names() if self.situation else {}
+
+
+def _repairs(todo: KernelPlan, last: Situation, now: Situation, wanted: Container[KernelObject]) -> int:
+    """How many of the changes no decision of ours explains; `wanted` is what was, in the situation of then."""
+    if last.links.devices != now.links.devices and now.differs_by_devices_only(last):
+        return len(todo)  # somebody took the device away with everything on it
+    return sum(item in wanted for item in todo.put) + sum(item not in wanted for item in todo.delete)

@@ -195,6 +195,15 @@ async def test_repairs_are_what_no_decision_explains() -> None:
     assert scene.overlay.repairs == 12
 
 
+async def test_a_lease_change_that_a_comparison_finds_first_is_no_repair() -> None:
+    scene = Scene()
+    await scene.all()
+    del scene.leases[N2]
+    scene.put(lease(subnet("10.5.54.0/24", "10.99.0.99", "02:00:00:00:00:09"), node="n9"))
+    assert len(await scene.all()) == 6
+    assert (scene.overlay.repairs, scene.overlay.last_resync_changes) == (0, 6)
+
+
 async def test_a_plan_changes_nothing_and_knows_leases_that_are_not_programmed_yet() -> None:
     scene = Scene()
     await scene.all()
