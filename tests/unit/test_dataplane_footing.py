@@ -1,0 +1,124 @@
+"""Which ground is in force while configurations come and go; the parts that need no kernel."""
+
+from dataclasses import replace
+from ipaddress import ip_address
+
+import pytest
+from structlog.testing import capture_logs
+
+from services.core.errors import Misconfigured
+from services.core.family import IPV4, IPV6
+from services.core.network import NetworkConfig
+from services.dataplane.backends.host_gw import HostGw
+from services.dataplane.backends.vxlan import Vxlan
+from services.dataplane.footing import Footing
+from services.dataplane.ground import Ground, is_default
+from services.dataplane.settings import DataplaneSettings
+from tests.dataplane_examples import DUAL_UNDERLAY, UNDERLAY, FakeKernel, route
+from tests.lease_examples import DUAL_JSON, network
+
+HOST_GW = network('{"Network":"10.5.0.0/16","Backend":{"Type":"host-gw"}}')
+IPIP = network('{"Network":"10.5.0.0/16","Backend":{"Type":"ipip"}}')
+WRONG = network('{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan","VNI":0}}')
+GROUND = Ground(HOST_GW, HostGw(), (IPV4,), UNDERLAY)
+
+
+def footing(ground: Ground | None = None) -> Footing:
+    made = Footing(DataplaneSettings(), "n1", FakeKernel())  # type: ignore[arg-type]  # never asked here
+    made.ground = ground
+    return made
+
+
+@pytest.mark.parametrize(
+    ("bad", "trouble"),
+    [
+        (IPIP, "backend 'ipip' is not built yet in this version; use host-gw or vxlan"),
+        (WRONG, "VNI in Backend in the network configuration must be a whole number from 1 to 16777215, not 0"),
+    ],
+)
+async def test_a_network_that_cannot_be_carried_is_told_and_waited_out(bad: NetworkConfig, trouble: str) -> None:
+    first = footing()
+    assert not await first.follow(bad, look=True)
+    assert (first.ground, first.trouble) == (None, trouble)
+
+
+async def test_the_last_ground_stays_in_force_until_a_better_network_comes() -> None:
+    standing = footing(GROUND)
+    assert not await standing.follow(IPIP, look=False)
+    assert standing.ground is GROUND
+    assert standing.trouble.startswith("backend 'ipip' is not built yet")
+    assert not await standing.follow(HOST_GW, look=False), "back to what is in force: nothing is new"
+    assert (standing.ground, standing.trouble) == (GROUND, "")
+
+
+async def test_what_was_refused_is_tried_again_only_with_a_look_and_told_once() -> None:
+    standing = footing(GROUND)
+    with capture_logs() as logs:
+        for look in (False, False, True, True):
+            await standing.follow(IPIP, look=look)
+    assert [entry["event"] for entry in logs] == ["the network cannot be carried"]
+    standing.trouble = "as it was"
+    await standing.follow(IPIP, look=False)
+    assert standing.trouble == "as it was"
+    await standing.follow(IPIP, look=True)
+    assert standing.trouble.startswith("backend 'ipip'")
+
+
+async def test_a_refused_network_that_comes_back_is_looked_at_again() -> None:
+    standing = footing(GROUND)
+    await standing.follow(IPIP, look=False)
+    await standing.follow(HOST_GW, look=False)
+    await standing.follow(IPIP, look=False)
+    assert standing.trouble.startswith("backend 'ipip'")
+
+
+async def test_warnings_of_a_configuration_are_told_once() -> None:
+    missing = network('{"Network":"10.5.0.0/16"}')
+    standing = footing(GROUND)
+    with capture_logs() as logs:
+        for look in (False, True):
+            await standing.follow(missing, look=look)
+    assert [entry["event"] for entry in logs] == ["network configuration", "the network cannot be carried"]
+    assert logs[0]["warning"].startswith('Backend is missing, which means {"Type":"udp"}')
+
+
+async def test_without_devices_there_is_nothing_to_keep_to_leave_or_to_clear() -> None:
+    standing = footing(GROUND)
+    await standing.keep(None)
+    assert standing.devices == {}
+    await standing.leave()
+    assert await standing.clear(dry_run=False) == []
+
+
+def test_each_family_of_a_vxlan_network_has_a_device_and_host_gw_has_none() -> None:
+    dual = network(DUAL_JSON)
+    ground = Ground(dual, Vxlan(), tuple(n.family for n in dual.families), DUAL_UNDERLAY)
+    assert [(family, spec.name) for family, spec in ground.devices("n1")] == [
+        (IPV4, "flannel.1"),
+        (IPV6, "flannel-v6.1"),
+    ]
+    assert GROUND.devices("n1") == []
+
+
+def test_a_public_address_that_the_backend_cannot_use_is_refused_with_the_ground() -> None:
+    behind_nat = replace(UNDERLAY, public_addresses=(ip_address("203.0.113.5"),))
+    with pytest.raises(Misconfigured, match="correct --public-ip, or use vxlan"):
+        replace(GROUND, underlay=behind_nat).devices("n1")
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("0.0.0.0/0 via 10.99.0.1 dev eth0", True),
+        ("::/0 via fe80::1 dev eth0 metric 1024", True),
+        ("0.0.0.0/1 via 10.99.0.1 dev eth0", False),
+    ],
+)
+def test_a_default_route_leads_everywhere(line: str, expected: bool) -> None:
+    assert is_default(route(line)) is expected
+
+
+def test_a_default_route_that_leads_nowhere_tells_no_interface() -> None:
+    default = route("0.0.0.0/0 via 10.99.0.1 dev eth0")
+    assert not is_default(default._replace(route_type=7))  # unreachable
+    assert not is_default(default._replace(ifindex=0))  # multipath, or a nexthop object
