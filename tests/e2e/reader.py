@@ -19,8 +19,9 @@ ROOT: Final = Path(__file__).parents[2]
 PATIENCE: Final = 10.0
 
 _MAKE_LAB: Final = re.compile(r"make lab\b(.*)")
-_NAMES: Final = re.compile(r"(\w+=.*\n?)+")
+_LASTS: Final = re.compile(r"((\w+=|cd ).*\n?)+")
 _CHANGES: Final = re.compile(r"/(Teardown|Resync|Acquire|Release)|etcdctl")
+_COMPOSE: Final = "docker-compose" if shutil.which("docker-compose") else "docker compose"
 _STREAMS: Final = re.compile(r"/Watch\w+$")
 _WAY_IN: Final = re.compile(r"^ *(nsenter -t .*) ip -n ", re.MULTILINE)
 
@@ -35,13 +36,13 @@ class _Stream:
 
 
 class Reader(ExitStack):
-    """Keeps the lab that the page starts, and the names that it sets, from block to block."""
+    """Keeps the lab that the page starts, the names that it sets and where it goes, from block to block."""
 
     def __init__(self, home: Path, page: list[Section]) -> None:
         super().__init__()
         self._home = home
         self._unread = list(page)
-        self._names = ""
+        self._shell = ""
         self._lab = self.enter_context(ExitStack())
         self._way_in = ""
         self._streams: list[_Stream] = []
@@ -60,8 +61,8 @@ class Reader(ExitStack):
     def _type(self, block: Block) -> None:
         if make_lab := _MAKE_LAB.fullmatch(block.commands):
             self._start_lab(make_lab[1].split())
-        elif _NAMES.fullmatch(block.commands):
-            self._names = block.commands
+        elif _LASTS.fullmatch(block.commands):
+            self._shell += f"{block.commands}\n"
         elif _STREAMS.search(block.commands):
             self._start_stream(block)
         elif "jq" not in block.words or shutil.which("jq"):
@@ -109,9 +110,9 @@ class Reader(ExitStack):
 
     def _start(self, block: Block, output: int) -> subprocess.Popen[bytes]:
         commands = block.commands.replace("nsenter -t 4711 -m -n", self._way_in)
-        commands = commands.replace(".venv/bin/", f"{sys.prefix}/bin/")
+        commands = commands.replace(".venv/bin/", f"{sys.prefix}/bin/").replace("docker compose", _COMPOSE)
         return subprocess.Popen(
-            ["sh", "-euc", f"{self._names}\n{commands}"],
+            ["sh", "-euc", self._shell + commands],
             env=os.environ | {"TMPDIR": str(self._home)},
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
