@@ -28,6 +28,7 @@ class FakeService:
     acquired: list[tuple[float, LeaseRequest]] = field(default_factory=list)
     renewed: list[float] = field(default_factory=list)
     skew: float = 0.0
+    reserved: bool = False
     during: Callable[[], None] | None = None
     """Happens while a call is under way."""
 
@@ -44,7 +45,8 @@ class FakeService:
     def lease(self, request: LeaseRequest = REQUEST) -> Lease:
         wish = request.wishes[0]
         expires_at = None if self.seconds is None else now() + self.seconds + self.skew
-        return Lease("10.5.27.0-24", "n1", (Subnet(CIDR, wish.public_address, wish.data),), "vxlan", expires_at)
+        part = Subnet(CIDR, wish.public_address, wish.data)
+        return Lease("10.5.27.0-24", "n1", (part,), "vxlan", expires_at, self.reserved)
 
     @property
     def times(self) -> list[float]:
@@ -109,7 +111,50 @@ def test_a_short_lease_is_renewed_halfway() -> None:
     play(script, FakeService(seconds=10))
 
 
-def test_a_reservation_is_never_renewed() -> None:
+def test_a_reservation_is_renewed_every_six_hours_for_the_note_of_who_holds_it() -> None:
+    async def script(scene: Scene) -> None:
+        await asyncio.sleep(DAY + 1)
+        assert [round(time / 3600) for time in scene.service.renewed] == [6, 12, 18, 24]
+        scene.service.faults = [Unavailable("away")] * 2
+        await asyncio.sleep(DAY / 4 + 200)
+        assert [round(time - 1.25 * DAY) for time in scene.service.renewed[4:]] == [0, 60, 120]
+        assert len(scene.service.acquired) == 1
+
+    play(script, FakeService(seconds=None, reserved=True))
+
+
+def test_a_clock_that_jumps_ahead_is_noticed_within_a_minute() -> None:
+    service, jump = FakeService(), 0.0
+
+    async def main() -> None:
+        nonlocal jump
+        holder = Holder(service, 3600, lambda: None, lambda: now() + jump)
+        task = asyncio.create_task(holder.run())
+        holder.want(REQUEST)
+        await asyncio.sleep(100)
+        assert service.renewed == []
+        jump = DAY  # the machine was suspended
+        await asyncio.sleep(61)
+        assert len(service.renewed) >= 1
+        task.cancel()
+
+    run_virtually(main())
+
+
+def test_renewals_that_fail_until_the_lease_is_over_end_in_acquiring_it_again() -> None:
+    async def script(scene: Scene) -> None:
+        scene.service.faults = [*[Unavailable("away")] * 8, NotFound("it ran out")]
+        await asyncio.sleep(60)
+        assert scene.service.acquired[1][1].wishes[0].previous == CIDR
+        assert scene.holder.reason == ""
+        gaps = [b - a for a, b in zip(scene.service.renewed[:9], scene.service.renewed[1:9], strict=False)]
+        assert gaps == sorted(gaps, reverse=True), "the less is left, the sooner"
+        assert min(gaps) >= 0.999
+
+    play(script, FakeService(seconds=20))
+
+
+def test_a_lease_whose_end_only_the_store_knows_is_never_renewed() -> None:
     async def script(scene: Scene) -> None:
         await asyncio.sleep(30 * DAY)
         assert (scene.service.renewed, scene.holder.renew_at) == ([], None)
