@@ -1,0 +1,121 @@
+"""In which state a peer is shown, and with which reason."""
+
+import pytest
+from flannelette.dataplane.v1 import dataplane_pb2 as pb
+
+from services.core.errors import Unavailable
+from services.core.lease import Lease
+from services.dataplane.backends.vxlan import Vxlan
+from services.dataplane.netlink.objects import Route
+from services.dataplane.overlay import Overlay
+from services.dataplane.peers import Situation
+from services.dataplane.reconciler import Reconciler
+from services.dataplane.status import counts, list_peers, states
+from tests.dataplane_examples import CAPTURED, LINKS, FakeKernel, lease, route, subnet
+from tests.lease_examples import SMALL
+
+SITUATION = Situation(SMALL, Vxlan(), LINKS, (subnet("10.5.27.0/24").cidr,))
+N2, N3, N4 = (lease(CAPTURED[node], node=node) for node in ("n2", "n3", "n4"))
+OLD = lease(subnet("10.5.99.0/24", "10.99.0.9"), node="n9", kind="host-gw")
+
+
+class Scene:
+    def __init__(self, *leases: Lease) -> None:
+        self.kernel = FakeKernel()
+        self.overlay = Overlay("n1", Reconciler(self.kernel))  # type: ignore[arg-type]  # it answers the same questions
+        self.leases = leases
+
+    async def program(self) -> None:
+        await self.overlay.program_all(SITUATION, self.leases)
+
+    def shown(self) -> dict[str, tuple[str, str]]:
+        """State and reason by node."""
+        peers = list_peers(self.overlay, "")
+        return {
+            peer.node: (pb.PeerState.Name(peer.state).removeprefix("PEER_STATE_").lower(), peer.reason)
+            for peer in peers
+        }
+
+    def route_of(self, owner: Lease) -> Route:
+        return next(item for item in self.overlay.peers[owner.name].objects if isinstance(item, Route))
+
+
+async def test_a_peer_whose_objects_are_all_there_is_programmed_and_shows_them() -> None:
+    scene = Scene(N2)
+    await scene.program()
+    assert scene.shown() == {"n2": ("programmed", "")}
+    (peer,) = list_peers(scene.overlay, "n2")
+    assert [(item.text, item.programmed) for item in peer.objects] == [
+        ("neigh 10.5.53.0 dev flannel.1 lladdr 06:0c:56:6d:fb:b3 PERMANENT", True),
+        ("fdb 06:0c:56:6d:fb:b3 dev flannel.1 dst 10.99.0.12 self permanent", True),
+        ("route 10.5.53.0/24 via 10.5.53.0 dev flannel.1 proto 77 metric 1334 onlink", True),
+    ]
+    assert (list(peer.subnets), list(peer.public_addresses)) == (["10.5.53.0/24"], ["10.99.0.12"])
+
+
+async def test_every_state_has_its_reason() -> None:
+    scene = Scene(N2, N3, N4, OLD)
+    await scene.program()
+    refused = scene.route_of(N4)
+    scene.kernel.objects.discard(refused)
+    scene.kernel.refused[refused] = "No route to host (EHOSTUNREACH)"
+    scene.kernel.objects.add(route("10.5.97.0/24 via 10.99.0.77 dev eth0", 4))
+    await scene.program()
+    assert scene.shown() == {
+        "n2": ("programmed", ""),
+        "n3": ("shadowed", "a route that is not ours wins: 10.5.97.0/24 via 10.99.0.77 dev eth0 proto static"),
+        "n4": (
+            "failed",
+            "10.5.82.0/24 via 10.5.82.0 dev flannel.1 proto 77 metric 1363 onlink: No route to host (EHOSTUNREACH)",
+        ),
+        "n9": ("ignored", "its backend is host-gw, this network's is vxlan"),
+    }
+    assert states(scene.overlay) == {"programmed": 1, "shadowed": 1, "failed": 1, "ignored": 1, "pending": 0}
+    assert counts(scene.overlay) == pb.PeerCounts(total=4, programmed=1, pending=0, failed=1, shadowed=1, ignored=1)
+
+
+async def test_a_foreign_route_behind_ours_shadows_nothing() -> None:
+    scene = Scene(N3)
+    scene.kernel.objects.add(route("10.5.97.0/24 via 10.99.0.77 dev eth0 metric 70000", 4))
+    await scene.program()
+    assert scene.shown() == {"n3": ("programmed", "")}
+
+
+async def test_before_the_kernel_answered_every_peer_is_pending() -> None:
+    scene = Scene(N2, N3)
+    scene.kernel.fault = Unavailable("the kernel's routes kept changing while they were read: try again")
+    with pytest.raises(Unavailable):
+        await scene.program()
+    assert scene.shown() == dict.fromkeys(("n2", "n3"), ("pending", "objects are missing and will be made"))
+    await scene.program()
+    assert scene.shown() == dict.fromkeys(("n2", "n3"), ("programmed", ""))
+
+
+async def test_of_two_leases_with_one_mac_one_is_failed_with_the_other_named() -> None:
+    twin = lease(subnet("10.5.54.0/24", "10.99.0.99", "06:0c:56:6d:fb:b3"), node="twin")
+    scene = Scene(N2, twin)
+    for _ in range(2):  # rivals show at the second look
+        await scene.program()
+    assert scene.shown() == {
+        "n2": ("programmed", ""),
+        "twin": (
+            "failed",
+            "06:0c:56:6d:fb:b3 dev flannel.1 dst 10.99.0.99 self permanent: another lease claims the same place, "
+            "with 06:0c:56:6d:fb:b3 dev flannel.1 dst 10.99.0.12 self permanent",
+        ),
+    }
+
+
+async def test_peers_are_listed_by_name_and_found_by_lease_or_node() -> None:
+    scene = Scene(N4, N3, N2)
+    await scene.program()
+    assert [peer.name for peer in list_peers(scene.overlay, "")] == ["10.5.53.0-24", "10.5.82.0-24", "10.5.97.0-24"]
+    assert [peer.node for peer in list_peers(scene.overlay, "10.5.97.0-24")] == ["n3"]
+    assert [peer.name for peer in list_peers(scene.overlay, "n4")] == ["10.5.82.0-24"]
+    assert list_peers(scene.overlay, "n1") == []
+
+
+async def test_the_own_lease_is_no_peer() -> None:
+    scene = Scene(lease(subnet("10.5.27.0/24", "10.99.0.11", "76:92:07:f7:74:5d"), node="n1"), N2)
+    await scene.program()
+    assert list(scene.shown()) == ["n2"]
