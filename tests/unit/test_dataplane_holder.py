@@ -279,6 +279,22 @@ def test_failures_back_off_to_ten_seconds_and_say_why() -> None:
     play(script, service)
 
 
+def test_after_steady_times_a_new_loss_is_tried_at_short_pauses_again() -> None:
+    service = FakeService(faults=[NotYet("no configuration yet")] * 20)
+
+    async def script(scene: Scene) -> None:
+        await asyncio.sleep(300)
+        assert scene.holder.reason == ""
+        asked = len(service.times)
+        service.faults = [Unavailable("away")] * 2
+        scene.holder.lose("it does not fit")
+        await asyncio.sleep(2)
+        assert len(service.times) == asked + 3
+        assert scene.holder.reason == ""
+
+    play(script, service)
+
+
 def test_what_is_wanted_while_a_call_is_under_way_is_published_next() -> None:
     service = FakeService()
 

@@ -1,0 +1,48 @@
+"""What the overlay remembers between two looks at the kernel."""
+
+from services.core.lease import Lease
+from services.dataplane.backends.vxlan import Vxlan
+from services.dataplane.netlink.objects import Neighbour
+from services.dataplane.overlay import Overlay
+from services.dataplane.peers import Situation
+from services.dataplane.reconciler import Reconciler
+from tests.dataplane_examples import CAPTURED, LINKS, FakeKernel, lease, subnet
+from tests.lease_examples import SMALL, by_name
+
+SITUATION = Situation(SMALL, Vxlan(), LINKS, (subnet("10.5.27.0/24").cidr,))
+N2, N3 = (lease(CAPTURED[node], node=node) for node in ("n2", "n3"))
+
+
+async def overlay(kernel: FakeKernel, *leases: Lease) -> Overlay:
+    made = Overlay("n1", Reconciler(kernel))  # type: ignore[arg-type]  # it answers the same questions
+    await made.program_all(SITUATION, leases)
+    return made
+
+
+async def test_a_lease_that_left_and_comes_back_at_a_comparison_is_no_repair() -> None:
+    made = await overlay(FakeKernel(), N2, N3)
+    await made.program_some([N2.name], by_name(N3))
+    await made.program_all(SITUATION, [N2, N3])
+    assert (made.last_resync_changes, made.repairs) == (3, 0)
+
+
+async def test_what_could_not_be_deleted_is_believed_to_be_there_and_said_to_have_failed() -> None:
+    kernel = FakeKernel()
+    made = await overlay(kernel, N2)
+    stuck = next(item for item in made.peers[N2.name].objects if isinstance(item, Neighbour))
+    kernel.refused[stuck] = "Device or resource busy (EBUSY)"
+    await made.program_some([N2.name], {})
+    assert made.reconciler.programmed == kernel.objects == {stuck}
+    assert made.reconciler.failures == {stuck: "Device or resource busy (EBUSY)"}
+    kernel.refused.clear()
+    await made.program_all(SITUATION, [])
+    assert made.reconciler.programmed == kernel.objects == set()
+    assert made.reconciler.failures == {}
+
+
+async def test_an_unknown_name_is_no_change() -> None:
+    kernel = FakeKernel()
+    made = await overlay(kernel, N2)
+    before, dumps = list(kernel.done), kernel.dumps
+    await made.program_some(["10.5.99.0-24"], by_name(N2))
+    assert (kernel.done, kernel.dumps) == (before, dumps)
