@@ -4,7 +4,7 @@ CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/flannelette
 export PATH := $(PATH):$(CACHE)/bin
 BIN := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: help venv lab test soak lint types proto check-generated bench clean
+.PHONY: help venv lab test soak lint types proto check-generated bench images constraints compose-lab compose-test clean
 
 help: ; @awk -F'  ## ' '/^[a-z-]+:/ {split($$1, target, ":"); printf "%-16s %s\n", target[1], $$NF}' Makefile  ## this list
 venv: ; @sh lab/prepare.sh  ## .venv and the system packages it needs; PYTHON= chooses the Python
@@ -16,4 +16,8 @@ types: venv ; @$(BIN)/mypy  ## mypy, strict
 proto: venv ; @sh proto/generate.sh  ## the generated code beside the .proto files
 check-generated: venv ; @sh proto/generate.sh --check  ## that it is what the .proto files give
 bench: venv ; @$(BIN)/python -m bench all  ## every benchmark
+images: ; @sh deploy/engine.sh build sh deploy/images/build.sh  ## the container images; BASE_IMAGE= another Debian
+constraints: ; @sh deploy/images/constraints.sh  ## deploy/images/constraints.txt: the versions in the images
+compose-lab: ; @sh deploy/compose/lab.sh  ## three hosts in containers until Ctrl-C; NODES= BACKEND= STORE=
+compose-test: venv ; @sh deploy/compose/test.sh $(BIN)/pytest -rfEs $(ARGS)  ## the images and the compose lab, tried
 clean: ; rm -rf .venv .build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache  ## leaves what git knows

@@ -8,6 +8,7 @@ from ipaddress import IPv4Address
 from typing import Final, TypeVar
 
 from lab.cluster import Pod
+from lab.netns import NetworkNamespace
 from lab.pings import Pinger, Witness
 from lab.stream import Path
 from lab.topology import OUTSIDE, SERVICE_ADDRESS
@@ -63,9 +64,13 @@ def unreached(matrix: Matrix, outside: Outside) -> Iterator[str]:
 class Reach:
     """Pings between pods, and from pods to the outside."""
 
-    def __init__(self, pods: Sequence[Pod], pingers: Mapping[Pod, Pinger]) -> None:
+    def __init__(
+        self, pods: Sequence[Pod], pingers: Mapping[Pod, Pinger], outside: NetworkNamespace, service: IPv4Address
+    ) -> None:
         self._pods = pods
         self._pingers = pingers
+        self._outside = outside
+        self._service = service
 
     async def matrix(self) -> Matrix:
         """Every ordered pair of pods. No host may translate an address between pods."""
@@ -83,10 +88,10 @@ class Reach:
 
     async def outside(self) -> Outside:
         """Every pod to the outside service, by host, which must see the host's own address."""
-        with Witness(OUTSIDE) as witness:
+        with Witness(self._outside) as witness:
             return await _ask_all(
                 {
-                    pod.host.name: _Question(self._pingers[pod], SERVICE_ADDRESS, witness, pod.host.address)
+                    pod.host.name: _Question(self._pingers[pod], self._service, witness, pod.host.address)
                     for pod in self._pods
                 }
             )
@@ -94,7 +99,7 @@ class Reach:
     def paths(self) -> list[Path]:
         """From each pod to the outside service and to every other pod; in a large cluster to the next few."""
         count = len(self._pods)
-        paths = [Path(pod.host.name, OUTSIDE.name, self._pingers[pod], SERVICE_ADDRESS) for pod in self._pods]
+        paths = [Path(pod.host.name, OUTSIDE.name, self._pingers[pod], self._service) for pod in self._pods]
         for number, source in enumerate(self._pods):
             for step in range(1, min(count, _MOST_PATHS_OF_A_POD)):
                 target = self._pods[(number + step) % count]
@@ -103,10 +108,13 @@ class Reach:
 
 
 @contextmanager
-def reach(pods: Sequence[Pod]) -> Iterator[Reach]:
-    """Opens a socket in each pod."""
+def reach(
+    pods: Sequence[Pod], outside: NetworkNamespace = OUTSIDE, service: IPv4Address = SERVICE_ADDRESS
+) -> Iterator[Reach]:
+    """Opens a socket in each pod. The outside service has that address, in that namespace."""
     with ExitStack() as stack:
-        yield Reach(pods, {pod: stack.enter_context(Pinger(pod.host.pod)) for pod in pods})
+        pingers = {pod: stack.enter_context(Pinger(pod.host.pod)) for pod in pods}
+        yield Reach(pods, pingers, outside, service)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,69 @@
+#!/bin/sh
+# The compose lab, until Ctrl-C: builds the images, starts it, says what to try, and shows the logs.
+# NODES, BACKEND (vxlan, host-gw) and STORE (etcd, embedded) make it another lab.
+set -eu
+cd "$(dirname "$0")/../.."
+
+if [ "${1:-}" != inside ]; then
+    sh deploy/engine.sh build sh deploy/images/build.sh
+    exec sh deploy/engine.sh lab sh deploy/compose/lab.sh inside
+fi
+
+nodes=${NODES:-3}
+backend=${BACKEND:-vxlan}
+store=${STORE:-etcd}
+settings=.env
+[ "$store" = etcd ] || settings=$store.env
+if [ ! -f "deploy/compose/$settings" ] || [ ! -f "deploy/compose/networks/$backend.json" ]; then
+    echo "compose-lab: STORE is etcd or embedded, BACKEND is vxlan or host-gw" >&2
+    exit 2
+fi
+compose() { sh deploy/compose/compose.sh --env-file "$settings" "$@"; }
+
+down() {
+    trap - INT TERM EXIT
+    echo "stopping"
+    compose down --volumes --timeout 2 >/dev/null 2>&1
+}
+trap down EXIT
+trap 'exit 0' INT TERM
+
+echo "starting: $nodes hosts, $backend, $store store"
+compose up --detach >/dev/null 2>&1 || compose up --detach
+host=1
+attempt=0
+while [ "$host" -le "$nodes" ]; do
+    if compose exec -T "h$host" flannelette status >/dev/null 2>&1; then
+        host=$((host + 1))
+        continue
+    fi
+    attempt=$((attempt + 1))
+    if [ "$attempt" -gt 120 ]; then
+        compose exec -T "h$host" flannelette status || true
+        exit 1
+    fi
+    sleep 0.5
+done
+compose exec -T h1 flannelette leases
+
+command="docker compose"
+docker compose version >/dev/null 2>&1 || command=docker-compose
+[ "$settings" = .env ] || command="$command --env-file $settings"
+leases=h1-lease
+[ "$store" = etcd ] || leases=lease
+address=$(compose exec -T "pod$nodes" ip -4 -o address show eth0 | sed 's/.*inet \([0-9.]*\).*/\1/')
+printf '\nThe lab is up. In a second terminal:\n\n    cd %s\n' "$PWD/deploy/compose"
+[ -z "${DOCKER_HOST:-}" ] || printf '    export DOCKER_HOST=%s\n' "$DOCKER_HOST"
+[ "$nodes" -eq 3 ] || printf '    export COMPOSE_FILE=generated.yml\n'
+try() { printf '\n  %s:\n    %s %s\n' "$1" "$command" "$2"; }
+try "Is a host healthy, and why not" "exec h1 flannelette status"
+try "What the kernel has for each peer" "exec h1 flannelette peers"
+try "Leases, live" "exec h1 flannelette watch"
+try "From a pod to the pod of h$nodes" "exec pod1 ping $address"
+try "Any command of a host" "exec h1 ip route"
+try "The logs of a host, side by side" "logs --follow $leases h1-dataplane h1-masq"
+try "A host that goes and comes back with everything on it" "restart h2"
+try "grpcurl, if there is one in deploy/compose/tools" \
+    "exec h1 grpcurl -plaintext -unix /run/flannelette/dataplane.sock list"
+printf '\nCtrl-C ends the lab. What is said from now on:\n\n'
+compose logs --follow --tail=0 || true
