@@ -22,8 +22,9 @@ state=${CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/flannelette}/engine
 PATH="$PATH:/usr/sbin:/sbin"
 
 start() {
-    # Of an engine that was killed: this one would start its containers again.
-    rm -rf "$state/data/containers" "$state/data/network"
+    # Of an engine that was killed: this one would start its containers again, or take a process number that is
+    # somebody else's by now for a containerd that runs.
+    rm -rf "$state/data/containers" "$state/data/network" "$state/exec" "$state/pid" "$state/docker.sock"
     set -- --data-root "$state/data" --exec-root "$state/exec" --pidfile "$state/pid" --host "$DOCKER_HOST" --bridge none
     if [ "$mode" = build ]; then
         set -- "$@" --iptables=false --ip-masq=false --ip-forward=false
