@@ -38,7 +38,7 @@ class Overlay:
         last, before, self.situation = self.situation, self._wanted, situation
         self.peers = {lease.name: peer_of(lease, situation) for lease in leases if lease.node != self._node}
         self._wanted = Counter(chain.from_iterable(peer.objects for peer in self.peers.values()))
-        todo = await self.reconciler.resync(self._wanted.keys(), situation.scope())
+        todo = await self.reconciler.resync(self._wanted.keys(), situation.scope(self.peers.values()))
         self.last_resync, self.last_resync_changes = time.time(), len(todo)
         metrics.RESYNC_SECONDS.observe(time.perf_counter() - started)
         if todo and last is not None:
@@ -72,9 +72,9 @@ class Overlay:
 
     async def plan(self, situation: Situation, leases: Iterable[Lease]) -> KernelPlan:
         """What `program_all` would do."""
-        peers = (peer_of(lease, situation) for lease in leases if lease.node != self._node)
+        peers = [peer_of(lease, situation) for lease in leases if lease.node != self._node]
         wanted = frozenset(chain.from_iterable(peer.objects for peer in peers))
-        todo, _ = await self.reconciler.compare(wanted, situation.scope())
+        todo, _ = await self.reconciler.compare(wanted, situation.scope(peers))
         return todo
 
     async def everything(self) -> KernelPlan:

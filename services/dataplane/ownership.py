@@ -31,6 +31,13 @@ class Domain:
     devices: Set[int]
     """ifindex of our own devices; everything that they carry is ours."""
     protocol: int
+    direct: Callable[[], Set[Hashable]] = frozenset
+    """`directly` of every peer: what a flanneld routes without our device. Asked only if something looks like it."""
+
+
+def directly(route: Route) -> Hashable:
+    """Where to, through whom, and out of which device: all that a route to a peer's own address says."""
+    return (route.destination, route.gateway, route.ifindex)
 
 
 def claim(
@@ -39,8 +46,8 @@ def claim(
     """Divides a dump: `routes` of the main table, and what `on_devices` (neighbours, FDB) our own devices have.
 
     Ours are: routes of our protocol; on a device of ours, everything there and `proto boot` routes inside the
-    network (a flanneld's); elsewhere a `proto boot` route of the default metric that says exactly what one of
-    `desired` says (a flanneld's host-gw route): adopted, so it goes once ours is there.
+    network (a flanneld's); elsewhere a `proto boot` route of the default metric to a peer's subnet through that
+    peer's own address (a flanneld's, of host-gw or with DirectRouting): adopted, so it goes once ours is there.
     """
     is_inside = _membership(domain.networks)
     is_own = _membership(domain.own_subnets)
@@ -57,8 +64,8 @@ def claim(
         elif is_inside(route) and not is_own(route):
             foreign.append(route)
     if twins:
-        said = {_saying(o) for o in desired if isinstance(o, Route)}
-        adopted = {route for route in twins if _saying(route) in said}
+        said = {directly(o) for o in desired if isinstance(o, Route)} | domain.direct()
+        adopted = {route for route in twins if directly(route) in said}
         ours |= adopted
         foreign += (r for r in twins if r not in adopted and is_inside(r) and not is_own(r))
     return Claim(frozenset(ours), tuple(foreign))
@@ -72,11 +79,6 @@ def wins(foreign: Route, ours: Route) -> bool:
 def _is_plain(route: Route) -> bool:
     """Made as flanneld makes its routes: `proto boot`, unicast, nothing special about it."""
     return (route.protocol, route.route_type, route.tos, route.rest) == (RTPROT_BOOT, RTN_UNICAST, 0, b"")
-
-
-def _saying(route: Route) -> Hashable:
-    """What a route says but for its metric: where to, and through whom."""
-    return (route.destination, route.gateway, route.ifindex)
 
 
 def _membership(networks: Iterable[Network]) -> _Membership:

@@ -1,13 +1,15 @@
 """From a lease to the kernel objects that carry it: pure, one peer at a time."""
 
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
-from services.core.family import Network, family_of
+from services.core.family import Address, Network, family_of
 from services.core.lease import Lease
 from services.core.network import NetworkConfig, contains
 from services.dataplane.backends.backend import Backend, Links, Unsuitable
-from services.dataplane.netlink.objects import KernelObject
-from services.dataplane.ownership import Domain
+from services.dataplane.netlink.objects import KernelObject, Route
+from services.dataplane.ownership import Domain, directly
 from services.dataplane.reconciler import Scope
 
 
@@ -39,12 +41,24 @@ class Situation:
             earlier.own_subnets,
         )
 
-    def scope(self) -> Scope:
-        """Where its objects are."""
+    def scope(self, peers: Iterable["Peer"] = ()) -> Scope:
+        """Where the objects of these peers are."""
         families = tuple(n.family for n in self.network.families)
         devices = {device.index for device in self.links.devices.values()}
         networks = tuple(n.cidr for n in self.network.families)
-        return Scope(families, Domain(networks, self.own_subnets, devices, self.links.route_protocol))
+        direct = partial(direct_routes, peers, self.links.underlay.index)
+        domain = Domain(networks, self.own_subnets, devices, self.links.route_protocol, direct)
+        return Scope(families, domain)
+
+
+def direct_routes(peers: Iterable[Peer], underlay: int) -> frozenset[Hashable]:
+    """What the routes say that lead to the peers' subnets through their own addresses; see ownership.directly."""
+    rows = (subnet for peer in peers if peer.objects for subnet in peer.lease.subnets)
+    return frozenset(directly(_direct_route(s.cidr, s.public_address, underlay)) for s in rows if s.public_address)
+
+
+def _direct_route(cidr: Network, gateway: Address, underlay: int) -> Route:
+    return Route(cidr.network_address.packed, gateway.packed, 0, family_of(cidr).af, cidr.prefixlen, underlay, 0)
 
 
 def peer_of(lease: Lease, situation: Situation) -> Peer:

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from ipaddress import ip_network
 from pathlib import Path
 
 import pytest
 
 from services.core.family import IPV4
-from services.core.lease import Subnet
+from services.core.lease import Lease, Subnet
 from services.core.plan import plan
 from services.dataplane.backends.backend import Backend, Links
 from services.dataplane.backends.host_gw import HostGw
@@ -16,6 +17,7 @@ from services.dataplane.backends.vxlan import Vxlan
 from services.dataplane.netlink.notation import command
 from services.dataplane.netlink.objects import KernelObject, Route, steps
 from services.dataplane.ownership import Claim, Domain, claim
+from services.dataplane.peers import Peer, direct_routes
 from tests.dataplane_examples import HOST_GW_LINKS, LINKS, NAMES, route, subnet
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "dataplane"
@@ -37,9 +39,16 @@ class Host:
         text = (GOLDEN / "flanneld" / f"{self.name}.txt").read_text()
         return [line.removeprefix("unicast ") for line in text.splitlines()]
 
-    def domain(self) -> Domain:
+    def domain(self, subnets: Iterable[Subnet]) -> Domain:
         devices = {device.index for device in self.links.devices.values()}
-        return Domain([ip_network("10.5.0.0/16")], [ip_network(self.own)], devices, 77)
+        peers = [Peer(Lease(str(s.cidr), "", (s,)), self.wanted([s])) for s in subnets]
+        return Domain(
+            [ip_network("10.5.0.0/16")],
+            [ip_network(self.own)],
+            devices,
+            77,
+            partial(direct_routes, peers, self.links.underlay.index),
+        )
 
     def wanted(self, peers: Iterable[Subnet]) -> frozenset[KernelObject]:
         return frozenset(item for peer in peers for item in self.backend.objects(IPV4, peer, self.links))
@@ -91,9 +100,10 @@ def whose(made: Route, found: Claim) -> str:
 
 def report(host: Host, peers: Iterable[Subnet]) -> str:
     """Whose each route is; then the commands that take over, neighbours and forwarding entries being there."""
+    peers = tuple(peers)
     wanted = host.wanted(peers)
     on_devices = {item for item in wanted if not isinstance(item, Route)}
-    found = claim(map(parsed, host.lines()), on_devices, wanted, host.domain())
+    found = claim(map(parsed, host.lines()), on_devices, wanted, host.domain(peers))
     taken = {item.slot for item in found.foreign}
     todo = plan(found.ours, frozenset(item for item in wanted if item.slot not in taken))
     rows = [f"{whose(parsed(line), found):10}  {line}" for line in host.lines()]
@@ -102,17 +112,15 @@ def report(host: Host, peers: Iterable[Subnet]) -> str:
     return "\n".join(rows) + "\n"
 
 
-@pytest.mark.parametrize("host", [VXLAN, HOST_GW], ids=lambda host: host.name)
+@pytest.mark.parametrize("host", [VXLAN, DIRECT, HOST_GW], ids=lambda host: host.name)
 def test_a_host_of_flannelds_is_taken_over_by_these_commands(host: Host) -> None:
     assert report(host, host.peers) == (GOLDEN / f"takeover-{host.name}.txt").read_text()
 
 
-def test_direct_routes_carry_the_traffic_until_direct_routing_is_built() -> None:
-    text = report(DIRECT, DIRECT.peers)
-    for peer in DIRECT.peers[1:]:
-        assert f"foreign     {peer.cidr} via {peer.public_address} dev eth0 proto boot scope global\n" in text
-        assert f"ip route replace {peer.cidr} via {peer.cidr.network_address} dev flannel.1 " in text
-        assert f"ip route del {peer.cidr}" not in text
+def test_vxlan_keeps_its_hands_off_a_direct_route_whose_lease_is_gone() -> None:
+    n4, n3, *others = DIRECT.peers
+    text = report(DIRECT, [n4, *others])
+    assert f"foreign     {n3.cidr} via {n3.public_address} dev eth0 proto boot scope global\n" in text
 
 
 def test_host_gw_keeps_its_hands_off_a_route_whose_lease_is_gone() -> None:
