@@ -39,9 +39,10 @@ def _what_is_missing() -> str:
         return "the tests look into the containers' network namespaces, which only root may"
     if not shutil.which("docker") or subprocess.run(["docker", "version"], capture_output=True).returncode:
         return "no docker engine answers; make compose-test starts one where that is possible"
-    compose = subprocess.run(["sh", str(ROOT / "compose.sh"), "version"], capture_output=True, text=True)
+    compose = subprocess.run(["sh", str(ROOT / "compose.sh"), "version", "--short"], capture_output=True, text=True)
     if compose.returncode:
         return compose.stderr.strip()
+    FIGURES.compose = compose.stdout.strip()
     for name in _IMAGES:
         if subprocess.run(["docker", "image", "inspect", f"flannelette-{name}"], capture_output=True).returncode:
             return f"there is no image flannelette-{name}: make images"

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 class Figures:
     """Filled by the tests as they go."""
 
+    compose: str = ""
+    """Its version."""
     hosts: int = 0
     up_seconds: float = 0.0
     within_rights: int = 0
@@ -24,7 +26,7 @@ class Figures:
             f"{len(self.back)} kills and restarts, well again within {self.back.get(slowest, 0):.1f} s ({slowest})",
             f"{self.pings:,} pings meanwhile that nothing should disturb, {self.lost} lost",
         )
-        return "compose: " + "; ".join(parts)
+        return f"compose {self.compose}: " + "; ".join(parts)
 
 
 FIGURES = Figures()
