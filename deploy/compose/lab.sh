@@ -29,6 +29,7 @@ trap down EXIT
 trap 'exit 0' INT TERM
 
 echo "starting: $nodes hosts, $backend, $store store"
+compose down --volumes --timeout 2 >/dev/null 2>&1 # of a lab that was killed
 compose up --detach >/dev/null 2>&1 || compose up --detach
 host=1
 attempt=0

@@ -12,7 +12,7 @@ import pytest
 from tests.compose.composition import ROOT
 from tests.compose.figures import FIGURES
 
-_IMAGES = ("lease", "dataplane", "masq", "lab", "etcd")
+_IMAGES = ("lease", "dataplane", "masq", "ctl", "lab", "etcd")
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,86 @@
+"""What is in the images, and what is not."""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.compose.composition import docker
+
+pytestmark = [pytest.mark.compose, pytest.mark.usefixtures("directory")]
+
+SERVICES = ["lease", "dataplane", "masq", "ctl"]
+OWN = {"lease": "etcd3", "dataplane": "pyroute2", "masq": "iptc", "ctl": "rich"}
+LEAST = ("--network=none", "--read-only", "--cap-drop=ALL", "--security-opt=no-new-privileges", "--rm")
+NOT_THERE = "gcc cc make pip pip3 git curl wget"
+
+LIST = """
+import importlib.metadata, sys
+for found in importlib.metadata.distributions(path=[path for path in sys.path if "flannelette" in path]):
+    print(f"{found.name}=={found.version}")
+"""
+
+
+def run(name: str, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A program in an image, with no right at all."""
+    command = ["docker", "run", *LEAST, f"--entrypoint={program}", f"flannelette-{name}", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def config(name: str) -> Any:
+    return json.loads(docker("image", "inspect", "--format={{json .Config}}", f"flannelette-{name}"))
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_its_program_starts_on_a_read_only_root_without_a_right(name: str) -> None:
+    program = "flannelette" if name == "ctl" else f"flannelette-{name}"
+    done = run(name, program, "--version")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "0.1.0" in done.stdout
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_there_is_no_compiler_and_nothing_to_fetch_more_with(name: str) -> None:
+    found = run(name, "sh", "-c", f"for program in {NOT_THERE}; do command -v $program; done; true")
+    assert (found.returncode, found.stdout) == (0, "")
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_each_has_its_own_libraries_and_not_those_of_the_others(name: str) -> None:
+    code = "import importlib.util as u, sys; print([m for m in sys.argv[1:] if u.find_spec(m)])"
+    found = run(name, "python3", "-c", code, *OWN.values(), "kubernetes", "pytest")
+    assert found.stdout.strip() == str([OWN[name]]), found.stderr
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_every_version_is_a_pinned_one(name: str) -> None:
+    text = Path(__file__).parents[2].joinpath("deploy/images/constraints.txt").read_text()
+    pinned = {line.strip().lower() for line in text.splitlines() if not line.startswith("#")}
+    found = run(name, "python3", "-c", LIST)
+    installed = {line.lower() for line in found.stdout.split()}
+    assert "flannelette==0.1.0" in installed, found.stderr
+    assert installed - {"flannelette==0.1.0"} <= pinned
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_its_labels_say_what_it_is(name: str) -> None:
+    labels = config(name)["Labels"]
+    title = "flannelette" if name == "ctl" else f"flannelette-{name}"
+    assert labels["org.opencontainers.image.title"] == title
+    assert labels["org.opencontainers.image.licenses"] == "Apache-2.0"
+    assert labels["org.opencontainers.image.version"] == "0.1.0"
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_only_those_with_capabilities_are_root(name: str) -> None:
+    user = "0:10001" if name in ("dataplane", "masq") else "10001:10001"
+    assert config(name)["User"] == user
+
+
+@pytest.mark.parametrize("name", [name for name in SERVICES if name != "ctl"])
+def test_the_engine_asks_grpc_health_every_30_seconds(name: str) -> None:
+    check = config(name)["Healthcheck"]
+    assert check["Test"] == ["CMD", "flannelette-probe", name]
+    assert check["Interval"] == 30 * 10**9
