@@ -108,6 +108,9 @@ class Cluster:
 
     @asynccontextmanager
     async def dataplane(self, *arguments: str, around: tuple[str, ...] = ()) -> "AsyncIterator[Running]":
+        subnet_file = self.directory / "subnet.env"
+        if not subnet_file.exists():  # else chance could give it the subnet that a test wants for a peer
+            subnet_file.write_text(f"FLANNEL_SUBNET={OWN_SUBNET}\n")
         running = Running(self, arguments, around)
         try:
             yield running
@@ -133,6 +136,9 @@ class Cluster:
             f"--subnet-file={self.directory}/subnet.env",
             *more,
         ]
+
+
+OWN_SUBNET = "10.5.27.1/24"
 
 
 class Running:

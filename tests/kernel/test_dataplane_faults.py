@@ -80,7 +80,7 @@ async def healed(cluster: Cluster) -> None:
         "ip link set flannel.1 type vxlan learning",
     ],
 )
-async def test_a_fault_is_healed_within_a_second(cluster: Cluster, running: Running, fault: str) -> None:
+async def test_a_fault_is_healed(cluster: Cluster, running: Running, fault: str) -> None:
     before = cluster.ip("-d link show flannel.1")
     cluster.run(fault)
     if "eth0 down" in fault:
@@ -189,7 +189,7 @@ async def test_an_underlay_that_changes_its_address_is_followed(cluster: Cluster
     async with asyncio.timeout(10):
         while list((await running.status()).underlay.addresses) != ["10.99.0.111"]:  # noqa: ASYNC110 - another process decides
             await asyncio.sleep(0.05)
-    assert await healed(cluster) < 3
+    await healed(cluster)
     await running.until(peers=2)
     assert " local 10.99.0.111 " in cluster.ip("-d link show flannel.1")
 
