@@ -169,7 +169,7 @@ class Running:
         return (await call).status
 
     async def until(
-        self, *, ready: bool = True, peers: int | None = None, within: float = 15, **more: Any
+        self, *, ready: bool = True, peers: int | None = None, within: float = 30, **more: Any
     ) -> pb.Status:
         """The status as soon as it is like that."""
         status = pb.Status()
