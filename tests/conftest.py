@@ -5,6 +5,7 @@ tests can do to the kernel's network what they like. Where that is forbidden the
 unit and contract tests still run, and those that need it are skipped.
 """
 
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +24,8 @@ _forbidden = pytest.StashKey[str]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A shell's background job ignores Ctrl-C, and so would every program that a test starts and interrupts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if private.is_private(_MARK) or config.option.markexpr == "compose":  # those live where the docker engine does
         private.find_system_tools()
         return
