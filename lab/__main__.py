@@ -2,6 +2,10 @@
 
 import sys
 
-from lab.main import main
+try:
+    from lab.main import main
 
-sys.exit(main())
+    code = main()
+except KeyboardInterrupt:  # before there is anything to stop
+    code = 130
+sys.exit(code)

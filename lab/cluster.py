@@ -11,7 +11,7 @@ from typing import Final, Never
 
 from lab import look, programs, topology
 from lab.build import carry_out, make_router
-from lab.etcd import put
+from lab.etcd import put, until_answering
 from lab.options import Options
 from lab.programs import Program
 from lab.supervise import Supervised
@@ -122,6 +122,13 @@ class Cluster:
             if program.name == "dataplane":
                 await look.until_programmed(program.address, len(self.hosts) - 1)
             await look.until_serving(program.address)
+
+    async def answers(self, service: Supervised) -> None:
+        """Returns when it is ready, however long that takes: what a person does to the lab, they may undo later."""
+        if service.program.name == "etcd":
+            await until_answering(service.program.namespace, programs.ETCD_ENDPOINT)
+        else:
+            await look.until_serving(service.program.address)
 
     def _died(self, service: Supervised, code: int) -> None:
         if not self.is_up and service.restarts >= _HOPELESS:

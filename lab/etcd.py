@@ -1,4 +1,4 @@
-"""Writes a key to etcd through its JSON gateway, so that the lab needs no etcd client."""
+"""Speaks to etcd through its JSON gateway, so that the lab needs no etcd client."""
 
 import asyncio
 import json
@@ -16,11 +16,23 @@ class EtcdRefuses(Exception):
 
 async def put(namespace: NetworkNamespace, endpoint: str, key: str, value: str) -> None:
     """Puts it, from inside the namespace; tries again until etcd answers. Raises EtcdRefuses."""
-    body = json.dumps({"key": b64encode(key.encode()).decode(), "value": b64encode(value.encode()).decode()})
+    await _until_answered(namespace, endpoint, "/v3/kv/put", {"key": _encoded(key), "value": _encoded(value)})
+
+
+async def until_answering(namespace: NetworkNamespace, endpoint: str) -> None:
+    """Returns when etcd answers reads, which takes a leader. Raises EtcdRefuses."""
+    await _until_answered(namespace, endpoint, "/v3/kv/range", {"key": _encoded("any")})
+
+
+async def _until_answered(namespace: NetworkNamespace, endpoint: str, path: str, request: dict[str, str]) -> None:
     while True:
         with suppress(OSError, HTTPException):
-            return await asyncio.to_thread(_post, namespace, endpoint, "/v3/kv/put", body)
+            return await asyncio.to_thread(_post, namespace, endpoint, path, json.dumps(request))
         await asyncio.sleep(0.05)
+
+
+def _encoded(text: str) -> str:
+    return b64encode(text.encode()).decode()
 
 
 def _post(namespace: NetworkNamespace, endpoint: str, path: str, body: str) -> None:
@@ -36,4 +48,4 @@ def _post(namespace: NetworkNamespace, endpoint: str, path: str, body: str) -> N
     if response.status == 503:
         raise ConnectionError(text)  # it has no leader yet
     if response.status != 200:
-        raise EtcdRefuses(f"etcd refuses to put: {response.status} {text}")
+        raise EtcdRefuses(f"etcd refuses {path}: {response.status} {text}")

@@ -16,6 +16,7 @@ from lab.etcd import EtcdRefuses
 from lab.options import USAGE, BadOption, Options, parse
 from lab.programs import NoEtcd
 from lab.session import Session
+from lab.trial import FiguresUnwritable
 
 _MARK: Final = "FLANNELETTE_LAB_PRIVATE"
 _OURS: Final = (
@@ -26,6 +27,7 @@ _OURS: Final = (
     CommandFailed,
     EtcdRefuses,
     LabFailed,
+    FiguresUnwritable,
 )
 
 
@@ -49,10 +51,11 @@ def main() -> int:
 
 
 async def _run(options: Options, directory: Path) -> int:
-    """One TaskGroup owns every process of the lab; SIGINT and SIGTERM cancel it, which stops them all."""
+    """One TaskGroup owns every process of the lab; what asks us to end cancels it, which stops them all."""
     task = asyncio.current_task()
     assert task is not None  # noqa: S101 - a coroutine runs in a task
-    for number in (signal.SIGINT, signal.SIGTERM):
+    hang_up = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)  # nohup says to stay
+    for number in (signal.SIGINT, signal.SIGTERM, *hang_up):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     try:
         async with asyncio.TaskGroup() as group:

@@ -57,6 +57,10 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
         raise BadOption("JSON needs ONCE=1: only a trial has figures to write")
     if options.json and not options.json.parent.is_dir():
         raise BadOption(f"JSON={given['JSON']}: there is no directory {options.json.parent}")
+    if options.json and options.json.is_dir():
+        raise BadOption(f"JSON={given['JSON']} is a directory: name a file")
+    if options.json and options.json.resolve().is_relative_to("/run"):
+        raise BadOption(f"JSON={given['JSON']}: the lab has a /run of its own, name a file in another directory")
     return options
 
 

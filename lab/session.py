@@ -4,7 +4,6 @@ import asyncio
 import signal
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from lab import look
 from lab.cluster import Cluster, Pod
@@ -12,11 +11,9 @@ from lab.kills import kill_each
 from lab.options import Options
 from lab.reach import Matrix, Outside, Reach, reach, unreached
 from lab.show import Screen, hosts_table, matrix_table
+from lab.supervise import Supervised
 from lab.topology import UNDERLAY
 from lab.trial import Outcome
-
-if TYPE_CHECKING:
-    from lab.supervise import Supervised
 
 
 class Session:
@@ -93,13 +90,19 @@ class Session:
         for failure in unreached(matrix, outside):
             screen.failure(failure)
         screen.how_to_look_inside(cluster.directory, next(cluster.named("lease")).program.socket, self._way_in)
-        while True:
-            service, code = await self._deaths.get()
-            screen.event(
-                f"the {service.program.title} died ({_how(code)}), restart number {service.restarts} follows"
-            )
-            await cluster.ready(service)
-            screen.event(f"the {service.program.title} is ready again")
+        async with asyncio.TaskGroup() as group:
+            while True:
+                service, code = await self._deaths.get()
+                screen.event(
+                    f"the {service.program.title} died ({_how(code)}), restart number {service.restarts} follows"
+                )
+                group.create_task(self._tell_when_back(service))
+
+    async def _tell_when_back(self, service: Supervised) -> None:
+        restarts = service.restarts
+        await self._cluster.answers(service)
+        if service.restarts == restarts:  # else its next death has been told, and waits for itself
+            self._screen.event(f"the {service.program.title} is ready again")
 
 
 def _how(code: int) -> str:

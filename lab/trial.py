@@ -10,6 +10,10 @@ from lab.options import Options
 from lab.reach import Answer, Matrix, Outside, unreached
 
 
+class FiguresUnwritable(Exception):
+    """One line that names the file and says why."""
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What the trial found."""
@@ -31,7 +35,7 @@ class Outcome:
             yield f"{len(lost)} of the pings were lost {when} ({paths})"
 
     def write(self, options: Options, path: Path) -> None:
-        """Writes the figures as JSON."""
+        """Writes the figures as JSON. Raises FiguresUnwritable."""
         figures = {
             "nodes": options.nodes,
             "backend": options.backend,
@@ -41,7 +45,12 @@ class Outcome:
             "restart_lost": len(self.kills.lost),
             "ready_seconds": round(self.ready_seconds, 3),
         }
-        path.write_text(json.dumps(figures) + "\n")
+        try:
+            path.write_text(json.dumps(figures) + "\n")
+        except OSError as error:
+            raise FiguresUnwritable(
+                f"cannot write the figures to {path} ({error.strerror}): name another file"
+            ) from None
 
 
 def _count(answers: Collection[Answer]) -> dict[str, int]:

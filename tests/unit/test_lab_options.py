@@ -46,3 +46,13 @@ def test_a_wrong_option_gets_one_line_that_says_what_is_right(argument: str, com
 def test_figures_cannot_be_written_into_a_directory_that_does_not_exist(tmp_path: Path) -> None:
     with pytest.raises(BadOption, match="there is no directory"):
         parse(["ONCE=1", f"JSON={tmp_path}/missing/lab.json"], {})
+
+
+def test_figures_cannot_be_written_over_a_directory(tmp_path: Path) -> None:
+    with pytest.raises(BadOption, match="is a directory: name a file"):
+        parse(["ONCE=1", f"JSON={tmp_path}"], {})
+
+
+def test_figures_would_vanish_with_the_labs_own_run_directory() -> None:
+    with pytest.raises(BadOption, match="the lab has a /run of its own"):
+        parse(["ONCE=1", "JSON=/run/lab.json"], {})

@@ -4,6 +4,8 @@ from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
+
 from lab.icmp import REPLY, REQUEST, Echo, decode
 from lab.kills import Kill, Kills
 from lab.options import Options
@@ -11,7 +13,7 @@ from lab.pings import Pinger
 from lab.reach import Answer
 from lab.stream import Lost
 from lab.stream import Path as PingPath
-from lab.trial import Outcome
+from lab.trial import FiguresUnwritable, Outcome
 
 POD, HOST = IPv4Address("10.5.1.2"), IPv4Address("10.99.0.11")
 GOOD = Answer(0.0001, POD, POD)
@@ -82,6 +84,14 @@ def test_the_figures_are_written_as_the_issue_lists_them(tmp_path: Path) -> None
         "restart_lost": 0,
         "ready_seconds": 1.235,
     }
+
+
+def test_figures_that_cannot_be_written_are_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(FiguresUnwritable) as caught:
+        outcome().write(Options(), tmp_path / "missing" / "lab.json")
+    assert str(caught.value) == (
+        f"cannot write the figures to {tmp_path}/missing/lab.json (No such file or directory): name another file"
+    )
 
 
 def test_one_bad_answer_spoils_the_good_ones_and_the_fastest_good_one_counts() -> None:
