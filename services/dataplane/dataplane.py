@@ -208,8 +208,8 @@ class Dataplane:
         if self._resync_due or situation != self.overlay.situation:
             self._resync_due = False
             await self.overlay.program_all(situation, table.leases.values())
-        elif touched:
-            await self.overlay.program_some(touched, table.leases)
+        elif touched and await self.overlay.program_some(touched, table.leases):
+            self.audit()
 
     def _own_subnets(self, table: Table) -> tuple[Network, ...]:
         """Those of the lease we hold; after a restart, until we do, of the one that the table says is ours."""

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Collection, Container, Hashable, Iterable, Mapping
 from itertools import chain
 
 import structlog
@@ -10,6 +10,7 @@ import structlog
 from services.core.lease import Lease
 from services.core.plan import Plan
 from services.dataplane import metrics
+from services.dataplane.netlink.notation import text
 from services.dataplane.netlink.objects import KernelObject
 from services.dataplane.peers import Peer, Situation, peer_of
 from services.dataplane.reconciler import KernelPlan, Reconciler
@@ -31,6 +32,10 @@ class Overlay:
         self._node = node
         self._wanted: Counter[KernelObject] = Counter()
         """How many peers need an object: two leases of one node share its forwarding entry."""
+        self._slots: Counter[Hashable] = Counter()
+        """How many objects want a place of the kernel that has room for one."""
+        self._refused: dict[KernelObject, str] = {}
+        """What was logged last."""
 
     async def program_all(self, situation: Situation, leases: Iterable[Lease]) -> None:
         """Compares everything and brings it into line. Raises Unavailable; then it must be called again."""
@@ -38,37 +43,75 @@ class Overlay:
         last, before, self.situation = self.situation, self._wanted, situation
         self.peers = {lease.name: peer_of(lease, situation) for lease in leases if lease.node != self._node}
         self._wanted = Counter(chain.from_iterable(peer.objects for peer in self.peers.values()))
-        todo = await self.reconciler.resync(self._wanted.keys(), situation.scope(self.peers.values()))
-        self.last_resync, self.last_resync_changes = time.time(), len(todo)
+        todo = await self.reconciler.resync(self._wanted.keys(), situation.scope())
+        failures = self.reconciler.failures
+        done = Plan(todo.put - failures.keys(), todo.delete - failures.keys())
+        self._slots = Counter(item.slot for item in self._wanted)
+        self.last_resync, self.last_resync_changes = time.time(), len(done)
         metrics.RESYNC_SECONDS.observe(time.perf_counter() - started)
-        if todo and last is not None:
-            repairs = _repairs(todo, last, situation, before)
+        if done and last is not None:
+            repairs = _repairs(done, last, situation, before)
             self.repairs += repairs
             metrics.REPAIRS.inc(repairs)
-        if todo or situation != last:
-            log.info("kernel brought into line", peers=len(self.peers), put=len(todo.put), deleted=len(todo.delete))
+        if done or situation != last:
+            log.info("kernel brought into line", peers=len(self.peers), put=len(done.put), deleted=len(done.delete))
+        self._tell_refusals()
 
-    async def program_some(self, names: Iterable[str], leases: Mapping[str, Lease]) -> None:
-        """The same for the leases of these names. Raises Unavailable; then `program_all` must be called."""
-        assert self.situation is not None  # noqa: S101 - everything was programmed once before
-        before: set[KernelObject] = set()
-        after: set[KernelObject] = set()
-        for name in names:
-            old, lease = self.peers.pop(name, None), leases.get(name)
-            if old is not None:
-                before |= old.objects
-                self._wanted.subtract(old.objects)
-            if lease is not None and lease.node != self._node:
-                peer = self.peers[name] = peer_of(lease, self.situation)
-                after |= peer.objects
-                self._wanted.update(peer.objects)
-                if peer.ignored and (old is None or old.ignored != peer.ignored):
-                    log.warning("a lease is ignored", lease=name, node=lease.node, reason=peer.ignored)
-        gone = before - after
-        after |= {item for item in gone if self._wanted[item] > 0}
-        for item in gone - after:
-            del self._wanted[item]
-        await self.reconciler.update(before, after)
+    async def program_some(self, names: Collection[str], leases: Mapping[str, Lease]) -> bool:
+        """The same for the leases of these names. Raises Unavailable; then `program_all` must be called.
+
+        So it must be when the answer is True: two leases want one place in the kernel, or did, and only a
+        comparison of everything says who has it now.
+        """
+        situation = self.situation
+        assert situation is not None  # noqa: S101 - everything was programmed once before
+        old = {name: peer for name in names if (peer := self.peers.pop(name, None)) is not None}
+        others = (lease for name in names if (lease := leases.get(name)) is not None and lease.node != self._node)
+        new = {lease.name: peer_of(lease, situation) for lease in others}
+        self.peers |= new
+        for name, peer in new.items():
+            if peer.ignored and (name not in old or old[name].ignored != peer.ignored):
+                log.warning("a lease is ignored", lease=name, node=peer.lease.node, reason=peer.ignored)
+        before = {item for peer in old.values() for item in peer.objects}
+        after = {item for peer in new.values() for item in peer.objects}
+        # Both, in this order: what leaves a place to another is no rival of it.
+        rivals = self._leave(chain.from_iterable(peer.objects for peer in old.values()))
+        rivals = self._want(chain.from_iterable(peer.objects for peer in new.values())) or rivals
+        await self.reconciler.update(before, after | {item for item in before if item in self._wanted})
+        self._tell_refusals()
+        return rivals
+
+    def _want(self, objects: Iterable[KernelObject]) -> bool:
+        """Whether one of them wants the place of another."""
+        rivals = False
+        for item in objects:
+            if item not in self._wanted:
+                self._slots[item.slot] += 1
+                rivals |= self._slots[item.slot] > 1
+            self._wanted[item] += 1
+        return rivals
+
+    def _leave(self, objects: Iterable[KernelObject]) -> bool:
+        """Whether one of them wanted the place of another."""
+        rivals = False
+        for item in objects:
+            self._wanted[item] -= 1
+            if not self._wanted[item]:
+                del self._wanted[item]
+                rivals |= self._slots[item.slot] > 1
+                self._slots[item.slot] -= 1
+                if not self._slots[item.slot]:
+                    del self._slots[item.slot]
+        return rivals
+
+    def _tell_refusals(self) -> None:
+        """Once, not at each attempt; ListPeers has all of them at any time."""
+        failures = self.reconciler.failures
+        if failures.keys() - self._refused.keys():
+            item, reason = next(pair for pair in failures.items() if pair[0] not in self._refused)
+            first = f"{text(item, self.names())}: {reason}"
+            log.warning("the kernel refuses what leases need; trying again", objects=len(failures), first=first)
+        self._refused = dict(failures)
 
     async def plan(self, situation: Situation, leases: Iterable[Lease]) -> KernelPlan:
         """What `program_all` would do."""

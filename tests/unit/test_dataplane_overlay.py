@@ -1,15 +1,21 @@
 """What the overlay remembers between two looks at the kernel."""
 
-from services.core.lease import Lease
+from dataclasses import replace
+from ipaddress import ip_network
+
+from structlog.testing import capture_logs
+
+from services.core.lease import Lease, VxlanData
 from services.dataplane.backends.vxlan import Vxlan
 from services.dataplane.netlink.objects import Neighbour
 from services.dataplane.overlay import Overlay
-from services.dataplane.peers import Situation
+from services.dataplane.peers import Situation, peer_of
 from services.dataplane.reconciler import Reconciler
 from tests.dataplane_examples import CAPTURED, LINKS, FakeKernel, lease, subnet
 from tests.lease_examples import SMALL, by_name
 
 SITUATION = Situation(SMALL, Vxlan(), LINKS, (subnet("10.5.27.0/24").cidr,))
+MAC = "02:00:00:00:00:99"
 N2, N3 = (lease(CAPTURED[node], node=node) for node in ("n2", "n3"))
 
 
@@ -46,3 +52,37 @@ async def test_an_unknown_name_is_no_change() -> None:
     before, dumps = list(kernel.done), kernel.dumps
     await made.program_some(["10.5.99.0-24"], by_name(N2))
     assert (kernel.done, kernel.dumps) == (before, dumps)
+
+
+async def test_whoever_lost_its_place_to_a_rival_has_it_again_as_soon_as_the_rival_is_gone() -> None:
+    kernel = FakeKernel()
+    made = await overlay(kernel, N2, N3)
+    before = set(kernel.objects)
+    rival = lease(replace(CAPTURED["n2"], cidr=ip_network("10.5.53.0/25"), data=VxlanData(1, MAC)), node="n9")
+    assert await made.program_some([rival.name], by_name(N2, N3, rival))
+    await made.program_all(SITUATION, [N2, N3, rival])
+    assert await made.program_some([rival.name], by_name(N2, N3))
+    await made.program_all(SITUATION, [N2, N3])
+    assert kernel.objects == made.reconciler.programmed == before
+
+
+async def test_a_subnet_that_goes_from_one_lease_to_another_is_no_rivalry() -> None:
+    kernel = FakeKernel()
+    made = await overlay(kernel, N2, N3)
+    heir = lease(replace(CAPTURED["n2"], cidr=ip_network("10.5.53.0/25"), data=VxlanData(1, MAC)), node="n2")
+    assert not await made.program_some([heir.name, N2.name], by_name(heir, N3))
+    assert kernel.objects == made.reconciler.programmed
+
+
+async def test_what_the_kernel_refuses_is_logged_once_and_is_no_repair() -> None:
+    kernel = FakeKernel()
+    made = await overlay(kernel, N2)
+    refused = next(item for item in peer_of(N3, SITUATION).objects if isinstance(item, Neighbour))
+    kernel.refused[refused] = "Operation not supported (ENOTSUP)"
+    with capture_logs() as logs:
+        await made.program_some([N3.name], by_name(N2, N3))
+        for _ in range(3):
+            await made.program_all(SITUATION, [N2, N3])
+    assert [entry["event"] for entry in logs] == ["the kernel refuses what leases need; trying again"]
+    assert logs[0]["first"].endswith("PERMANENT: Operation not supported (ENOTSUP)")
+    assert (made.last_resync_changes, made.repairs) == (0, 0)
