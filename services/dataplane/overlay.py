@@ -43,7 +43,7 @@ class Overlay:
         last, before, self.situation = self.situation, self._wanted, situation
         self.peers = {lease.name: peer_of(lease, situation) for lease in leases if lease.node != self._node}
         self._wanted = Counter(chain.from_iterable(peer.objects for peer in self.peers.values()))
-        todo = await self.reconciler.resync(self._wanted.keys(), situation.scope())
+        todo = await self.reconciler.resync(self._wanted.keys(), situation.scope(self.peers.values()))
         failures = self.reconciler.failures
         done = Plan(todo.put - failures.keys(), todo.delete - failures.keys())
         self._slots = Counter(item.slot for item in self._wanted)
