@@ -68,6 +68,7 @@ class Holder:
         """What to publish from now on; acquires when it differs from what is held."""
         if request != self._request:
             self._request = request
+            self._acquired_at = -math.inf  # a wish of our own is no loss: peers cannot reach us until it is published
             self._doubt("the lease is being acquired")
 
     def lose(self, reason: str) -> None:

@@ -295,6 +295,19 @@ def test_after_steady_times_a_new_loss_is_tried_at_short_pauses_again() -> None:
     play(script, service)
 
 
+def test_a_new_wish_is_published_at_once_also_soon_after_the_last_one() -> None:
+    service = FakeService()
+
+    async def script(scene: Scene) -> None:
+        for wish in (OTHER, REQUEST, OTHER):
+            await asyncio.sleep(1)
+            scene.holder.want(wish)
+        await asyncio.sleep(0.1)
+        assert [round(time, 1) for time in service.times] == [0, 1, 2, 3]
+
+    play(script, service)
+
+
 def test_what_is_wanted_while_a_call_is_under_way_is_published_next() -> None:
     service = FakeService()
 
