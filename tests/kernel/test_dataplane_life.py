@@ -94,7 +94,7 @@ async def test_peers_that_left_while_it_was_down_go_after_the_snapshot_and_not_b
     cluster.leases.terminate()
     async with cluster.dataplane() as running:
         status = await running.until(ready=False)
-        assert "nobody answers" in "".join(status.reasons)
+        assert "lease.sock" in "".join(status.reasons)  # not connected yet, or nobody answers: as it is asked
         await asyncio.sleep(0.3)
         assert cluster.routes() == sorted([route(name), route(other)])
         cluster.leases = cluster.start_leases()
