@@ -51,5 +51,5 @@ def screen(output: str) -> Screen:
 
 
 def to_json(message: Message) -> Any:
-    """protobuf's canonical JSON, as grpcurl prints it: lowerCamelCase, without fields at their default."""
-    return MessageToDict(message)
+    """JSON as grpcurl prints it: fields are named as in the .proto files, those at their default left out."""
+    return MessageToDict(message, preserving_proto_field_name=True)

@@ -36,8 +36,8 @@ async def test_a_healthy_node_has_exit_code_0_and_all_three_services(node: FakeN
 async def test_status_as_json_is_one_document_with_the_responses(node: FakeNode) -> None:
     document = (await run(node.directory, "status", "-o", "json")).json
     assert (document["healthy"], document["node"]) == (True, "h1")
-    assert document["lease"]["response"]["network"]["families"][0]["subnetLength"] == 24
-    assert document["dataplane"]["response"]["status"]["leaseServiceConnected"] is True
+    assert document["lease"]["response"]["network"]["families"][0]["subnet_length"] == 24
+    assert document["dataplane"]["response"]["status"]["lease_service_connected"] is True
     assert document["masq"]["state"] == "READY"
 
 
@@ -158,7 +158,7 @@ async def test_an_empty_list_is_well_only_if_the_service_is_ready(node: FakeNode
 
 
 async def test_lists_as_json_are_the_responses(node: FakeNode) -> None:
-    assert (await run(node.directory, "-o", "json", "leases")).json["leases"][0]["backendType"] == "vxlan"
+    assert (await run(node.directory, "-o", "json", "leases")).json["leases"][0]["backend_type"] == "vxlan"
     assert (await run(node.directory, "peers", "-o", "json")).json["peers"][2]["state"] == "PEER_STATE_FAILED"
     assert (await run(node.directory, "rules", "-o", "json")).json["rules"][1]["packets"] == "12"
 
