@@ -110,7 +110,9 @@ class Reader(ExitStack):
 
     def _start(self, block: Block, output: int) -> subprocess.Popen[bytes]:
         commands = block.commands.replace("nsenter -t 4711 -m -n", self._way_in)
-        commands = commands.replace(".venv/bin/", f"{sys.prefix}/bin/").replace("docker compose", _COMPOSE)
+        for venv in ("$PWD/.venv/bin/", ".venv/bin/"):
+            commands = commands.replace(venv, f"{sys.prefix}/bin/")
+        commands = commands.replace("docker compose", _COMPOSE)
         return subprocess.Popen(
             ["sh", "-euc", self._shell + commands],
             env=os.environ | {"TMPDIR": str(self._home)},
