@@ -105,7 +105,10 @@ def judge(answers: Answers, targets: Mapping[Service, Target]) -> Verdict:
 def _lease(answers: Answers, target: Target) -> Standing:
     answer = answers.lease
     if not isinstance(answer, Failure):
-        return _own_word(target, answer.ready, answer.reasons)
+        doubts = []
+        if answer.network_error:
+            doubts.append(f"the stored network configuration is not in force: {answer.network_error}")
+        return _own_word(target, answer.ready, answer.reasons, doubts)
     if answer.missing and not target.named:
         dataplane = answers.dataplane
         if not isinstance(dataplane, Failure) and dataplane.status.lease_service_connected:
@@ -127,6 +130,9 @@ def _dataplane(answers: Answers, target: Target) -> Standing:
         doubts.append("no connection to the lease service: the leases are the last ones known")
     elif not status.store_connected:
         doubts.append("the lease service has lost its store: the leases are the last ones known")
+    unreached = status.peers.failed + status.peers.shadowed
+    if unreached:
+        doubts.append(f"{unreached} of {status.peers.total} peers cannot be reached: `flannelette peers` says why")
     return _own_word(target, status.ready, status.reasons, doubts)
 
 

@@ -96,3 +96,21 @@ def test_a_difference_in_ip_masq_is_found() -> None:
     assert verdict.standings["masq"].remarks == (
         "--ip-masq is false here and true on the dataplane: give both the same",
     )
+
+
+def test_peers_that_cannot_be_reached_are_not_well_although_the_dataplane_is_ready() -> None:
+    dataplane = samples.dataplane_status()
+    dataplane.status.peers.total, dataplane.status.peers.failed = 3, 1
+    verdict = judged(replace(WELL, dataplane=dataplane))
+    assert verdict.exit_code == 1
+    assert verdict.standings["dataplane"].remarks == ("1 of 3 peers cannot be reached: `flannelette peers` says why",)
+
+
+def test_a_configuration_that_is_not_in_force_is_not_well() -> None:
+    lease = samples.lease_status()
+    lease.network_error = "it is not valid JSON"
+    verdict = judged(replace(WELL, lease=lease))
+    assert verdict.exit_code == 1
+    assert verdict.standings["lease"].remarks == (
+        "the stored network configuration is not in force: it is not valid JSON",
+    )
