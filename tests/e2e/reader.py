@@ -23,6 +23,7 @@ _LASTS: Final = re.compile(r"((\w+=|cd ).*\n?)+")
 _CHANGES: Final = re.compile(r"/(Teardown|Resync|Acquire|Release)|etcdctl")
 _COMPOSE: Final = "docker-compose" if shutil.which("docker-compose") else "docker compose"
 _STREAMS: Final = re.compile(r"/Watch\w+$")
+_VENV: Final = re.compile(r"(\$PWD/)?\.venv/bin/")
 _WAY_IN: Final = re.compile(r"^ *(nsenter -t .*) ip -n ", re.MULTILINE)
 
 
@@ -110,8 +111,7 @@ class Reader(ExitStack):
 
     def _start(self, block: Block, output: int) -> subprocess.Popen[bytes]:
         commands = block.commands.replace("nsenter -t 4711 -m -n", self._way_in)
-        for venv in ("$PWD/.venv/bin/", ".venv/bin/"):
-            commands = commands.replace(venv, f"{sys.prefix}/bin/")
+        commands = _VENV.sub(f"{sys.prefix}/bin/", commands)
         commands = commands.replace("docker compose", _COMPOSE)
         return subprocess.Popen(
             ["sh", "-euc", self._shell + commands],
