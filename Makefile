@@ -19,5 +19,5 @@ bench: venv ; @$(BIN)/python -m bench all  ## every benchmark
 images: ; @sh deploy/engine.sh build sh deploy/images/build.sh  ## the container images; BASE_IMAGE= another Debian
 constraints: ; @sh deploy/images/constraints.sh  ## deploy/images/constraints.txt: the versions in the images
 compose-lab: ; @sh deploy/compose/lab.sh  ## three hosts in containers until Ctrl-C; NODES= BACKEND= STORE=
-compose-test: venv ; @sh deploy/compose/test.sh $(BIN)/pytest -rfEs $(ARGS)  ## the images and the compose lab, tried
+compose-test: venv ; @sh lab/tools.sh grpcurl $(CACHE) && sh deploy/compose/test.sh $(BIN)/pytest -rfEs $(ARGS)  ## the images and the compose lab, tried
 clean: ; rm -rf .venv .build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache  ## leaves what git knows

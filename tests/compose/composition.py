@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -87,13 +88,17 @@ class Composition:
         self._directory = directory
         self._arguments = ("--env-file", env_file, "--project-name", PROJECT)
         kept = {name: value for name, value in os.environ.items() if not name.startswith("COMPOSE_")}
-        self._environment = kept | {"NODES": str(hosts), "BACKEND": backend}
+        self.copy = directory
+        """Has a copy of deploy/compose with the hosts' tools: what a page says to put there stays out of the tree."""
+        tools = _copied(ROOT, directory / "deploy" / "compose") / "tools"
+        self.environment = kept | {"NODES": str(hosts), "BACKEND": backend, "TOOLS": str(tools)}
+        self.environment["COMPOSE_PROJECT_NAME"] = PROJECT
         self._central = env_file == "embedded.env"
 
     def compose(self, *arguments: str) -> str:
         """What it prints. AssertionError: it failed."""
         command = ["sh", str(ROOT / "compose.sh"), *self._arguments, *arguments]
-        done = subprocess.run(command, env=self._environment, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"docker compose {' '.join(arguments)}\n{done.stdout}{done.stderr}"
         return done.stdout
 
@@ -189,6 +194,11 @@ class Composition:
                     await look.until_serving(f"unix:{sockets}/lease.sock")
         except TimeoutError:
             raise NotWell(f"a service of h{number} is not ready") from None
+
+
+def _copied(source: Path, target: Path) -> Path:
+    shutil.copytree(source, target, dirs_exist_ok=True)
+    return target
 
 
 def docker(*arguments: str) -> str:

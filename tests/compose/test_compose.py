@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shutil
 import signal
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -15,8 +16,13 @@ from lab.changes import ChangeWatch
 from lab.stream import Stream
 from tests.compose.composition import OUTSIDE, Composition
 from tests.compose.figures import FIGURES
+from tests.document import Section, sections
+from tests.e2e.reader import ROOT, Reader
 
 pytestmark = pytest.mark.compose
+
+PAGE = sections(ROOT / "docs/grpcurl.md")
+COMPOSE_SECTIONS = [section for section in PAGE if section.needs("docker")]
 
 HOSTS = 3
 NUMBERS = range(1, HOSTS + 1)
@@ -81,6 +87,18 @@ def test_no_container_may_do_more_than_is_listed(composition: Composition) -> No
     assert containers.keys() == composition.expected()
     assert [sentence for container in containers.values() for sentence in container.excess()] == []
     FIGURES.within_rights = len(containers)
+
+
+@pytest.mark.skipif(shutil.which("grpcurl") is None, reason="grpcurl is not on the PATH: see make compose-test")
+@pytest.mark.parametrize("section", COMPOSE_SECTIONS, ids=lambda section: section.title)
+def test_the_commands_of_the_page_print_what_it_shows(
+    composition: Composition, section: Section, tmp_path: Path
+) -> None:
+    names = next(block for part in PAGE for block in part.blocks if block.commands.startswith("at="))
+    with Reader(
+        tmp_path, [Section("", [names]), section], place=composition.copy, environment=composition.environment
+    ) as reader:
+        reader.read(section)
 
 
 @pytest.mark.parametrize("host", [f"h{n}" for n in NUMBERS])

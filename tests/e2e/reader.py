@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,9 +40,14 @@ class _Stream:
 class Reader(ExitStack):
     """Keeps the lab that the page starts, the names that it sets and where it goes, from block to block."""
 
-    def __init__(self, home: Path, page: list[Section]) -> None:
+    def __init__(
+        self, home: Path, page: list[Section], *, place: Path = ROOT, environment: Mapping[str, str] = os.environ
+    ) -> None:
         super().__init__()
         self._home = home
+        self._place = place
+        """Where the commands are typed."""
+        self._environment = environment
         self._unread = list(page)
         self._shell = ""
         self._lab = self.enter_context(ExitStack())
@@ -115,8 +121,8 @@ class Reader(ExitStack):
         commands = commands.replace("docker compose", _COMPOSE)
         return subprocess.Popen(
             ["sh", "-euc", self._shell + commands],
-            env=os.environ | {"TMPDIR": str(self._home)},
-            cwd=ROOT,
+            env={**self._environment, "TMPDIR": str(self._home)},
+            cwd=self._place,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

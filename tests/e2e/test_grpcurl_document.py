@@ -1,7 +1,9 @@
-"""docs/grpcurl.md: its commands print what it shows, with a real grpcurl and a running lab."""
+"""docs/grpcurl.md: its commands print what it shows, with a real grpcurl and a running lab.
+
+Those that go into the compose lab are in tests/compose.
+"""
 
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,17 +13,7 @@ import pytest
 from tests.document import Section, sections
 from tests.e2e.reader import ROOT, Reader
 
-PAGE = sections(ROOT / "docs/grpcurl.md")
-SECTIONS = [section for section in PAGE if not section.needs("docker")]
-COMPOSE = [section for section in PAGE if section.needs("docker")]
-
-
-def compose_lab_runs() -> bool:
-    """Whether a docker engine answers and has the hosts of deploy/compose."""
-    if shutil.which("docker") is None:
-        return False
-    listing = ["docker", "ps", "--quiet", "--filter", "label=com.docker.compose.service=h1"]
-    return bool(subprocess.run(listing, capture_output=True, check=False).stdout)
+SECTIONS = [section for section in sections(ROOT / "docs/grpcurl.md") if not section.needs("docker")]
 
 
 pytestmark = pytest.mark.skipif(shutil.which("grpcurl") is None, reason="grpcurl is not on the PATH: see make test")
@@ -38,11 +30,3 @@ def test_the_commands_under_a_heading_print_what_is_shown(section: Section, read
     reader.read(section)
     if section.needs("jq") and shutil.which("jq") is None:
         pytest.skip("the commands with jq were left out, because it is not installed")
-
-
-@pytest.mark.skipif(not compose_lab_runs(), reason="no compose lab is running: see make compose-test")
-@pytest.mark.parametrize("section", COMPOSE, ids=lambda section: section.title)
-def test_the_commands_into_the_compose_lab_print_what_is_shown(section: Section, tmp_path: Path) -> None:
-    names = next(block for part in PAGE for block in part.blocks if block.commands.startswith("at="))
-    with Reader(tmp_path, [Section("", [names]), section]) as reader:
-        reader.read(section)
