@@ -18,6 +18,7 @@ from flannelette.lease.v1 import lease_pb2_grpc
 
 from services.core.errors import NotFound
 from services.core.lease import Lease, LeaseRequest
+from services.core.progress import Progress
 from services.core.table import Step
 from services.lease.broker import Broker
 from services.lease.identity import Identity
@@ -40,6 +41,7 @@ class FakeStore:
         self.fault: Exception | None = None
         self.on_acquire: Callable[[LeaseRequest], Lease] | None = None
         self.released: list[tuple[str, str]] = []
+        self.reported: list[Progress] = []
 
     async def watch(self) -> AsyncIterator[StoreEvent]:
         while True:
@@ -59,6 +61,10 @@ class FakeStore:
     async def release(self, node: str, name: str) -> None:
         self._fail()
         self.released.append((node, name))
+
+    async def report(self, progress: Progress) -> None:
+        self._fail()
+        self.reported.append(progress)
 
     async def close(self) -> None:
         """Nothing to free."""

@@ -12,6 +12,7 @@ from services.lease import metrics
 from services.lease.encoding import RESET, SYNCED, encode, encode_change, messages
 from services.lease.history import Entry, History
 from services.lease.holdings import Holdings
+from services.lease.presence import Presence
 from services.lease.quarantine import Quarantine
 from services.lease.signals import Signals
 from services.lease.steps import NOTHING, step_of
@@ -42,6 +43,7 @@ class Broker:
         self.holdings = Holdings()
         self.quarantine = Quarantine(clock)
         self.signals = Signals()
+        self.presence = Presence()
         self.watchers = 0
         """Open streams."""
         self._pieces: dict[str, bytes] = {}

@@ -55,7 +55,7 @@ class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
         if request.view == pb.VIEW_OWN:
             return watch_own(self._broker, self._identity.one_node(request.node))
         self._identity.any_node(request.node)
-        return watch_all(self._broker, request.cursor)
+        return watch_all(self._broker, request.cursor, request.node if request.view == pb.VIEW_ALL else "")
 
     async def ListLeases(self, request: pb.ListLeasesRequest, context: Context) -> pb.ListLeasesResponse:
         """The filter may be any node, on any service: all that it leaves out could be listed without it."""

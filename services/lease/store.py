@@ -1,4 +1,4 @@
-"""What a store is: five calls and a stream of what happens in it."""
+"""What a store is: a few calls and a stream of what happens in it."""
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
@@ -6,6 +6,7 @@ from typing import Protocol, TypeAlias
 
 from services.core.lease import Lease, LeaseRequest
 from services.core.network import NetworkConfig
+from services.core.progress import Progress
 from services.core.table import Change, StoreStatus
 
 
@@ -65,6 +66,14 @@ class Store(Protocol):
 
     async def release(self, node: str, name: str) -> None:
         """Gives it back; nothing happens if the node does not hold it. Raises Unavailable."""
+        ...
+
+    async def report(self, progress: Progress) -> None:
+        """Tells the store how far a node's kernel is, where that is its business; nothing for most.
+
+        Called for every report that is news, one at a time for a node. Raises Unavailable; the last report of a
+        node is then told again.
+        """
         ...
 
     async def close(self) -> None:

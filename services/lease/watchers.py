@@ -11,13 +11,15 @@ from services.lease.encoding import SYNCED, encode
 from services.lease.steps import NOTHING
 
 
-async def watch_all(broker: Broker, cursor: str) -> AsyncIterator[bytes]:
+async def watch_all(broker: Broker, cursor: str, dataplane_of: str = "") -> AsyncIterator[bytes]:
     """VIEW_ALL, serialised; the guarantees are those of WatchLeases in lease.proto.
 
     A watcher that reads slowly costs nothing but its place: it gets the difference between its table and the newest
     one, or a reset when the history does not reach back to it.
+
+    `dataplane_of` is the node that is connected while this stream lives; empty: whoever watches is no dataplane.
     """
-    with _counted(broker):
+    with _counted(broker), broker.presence.stream(dataplane_of):
         async for message in _until_synced(broker):
             yield message
         history = broker.history

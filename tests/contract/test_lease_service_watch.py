@@ -167,3 +167,29 @@ async def test_a_watcher_that_does_not_read_holds_up_nobody_and_catches_up(tmp_p
         assert late.leases == table.leases
         slow.cancel()
         quick.cancel()
+
+
+async def test_a_dataplanes_stream_makes_its_node_present_and_no_other_stream_does(tmp_path: Path) -> None:
+    async with serving(FakeStore(), tmp_path) as running:
+        presence = running.broker.presence
+        others = [
+            running.stub.WatchLeases(pb.WatchLeasesRequest(node="node2", view=pb.VIEW_OWN)),  # masq
+            running.stub.WatchLeases(pb.WatchLeasesRequest(view=pb.VIEW_ALL)),  # flannelette watch
+        ]
+        dataplane = running.stub.WatchLeases(pb.WatchLeasesRequest(node="node1", view=pb.VIEW_ALL))
+        for call in (*others, dataplane):
+            await next_step(call)
+        assert set(presence.nodes) == {"node1"}
+        dataplane.cancel()
+        await asyncio.wait_for(presence.changed_since(1), 10)
+        assert not presence.nodes
+
+
+async def test_on_one_nodes_service_only_who_names_the_node_is_its_dataplane(tmp_path: Path) -> None:
+    async with serving(FakeStore(), tmp_path, node="node1") as running:
+        looking = running.stub.WatchLeases(pb.WatchLeasesRequest(view=pb.VIEW_ALL))
+        await next_step(looking)
+        assert not running.broker.presence.nodes
+        dataplane = running.stub.WatchLeases(pb.WatchLeasesRequest(node="node1", view=pb.VIEW_ALL))
+        await next_step(dataplane)
+        assert set(running.broker.presence.nodes) == {"node1"}

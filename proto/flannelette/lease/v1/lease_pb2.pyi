@@ -374,7 +374,12 @@ class WatchLeasesRequest(_message.Message):
     VIEW_FIELD_NUMBER: _builtins.int
     CURSOR_FIELD_NUMBER: _builtins.int
     node: _builtins.str
-    """The node that asks. Required for VIEW_OWN on a central service."""
+    """The node that asks. Required for VIEW_OWN on a central service.
+
+    A stream of VIEW_ALL that names its node is that of the node's dataplane:
+    while it is open, the node counts as connected. Who only looks leaves it
+    empty.
+    """
     view: Global___View.ValueType
     """All leases or the own one only."""
     cursor: _builtins.str

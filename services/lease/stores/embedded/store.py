@@ -12,6 +12,7 @@ import structlog
 
 from services.core.errors import NotFound, NotYet, Unavailable
 from services.core.lease import Lease, LeaseRequest
+from services.core.progress import Progress
 from services.core.subnets import Draw
 from services.core.table import Change, Removed, StoreStatus, Upserted
 from services.lease.store import Changed, Snapshot, StoreEvent
@@ -119,6 +120,9 @@ class EmbeddedStore:
             self._write(put=[without_holder(lease)])
         else:
             self._write(delete=[name])
+
+    async def report(self, progress: Progress) -> None:
+        """See Store. Nobody asks this store."""
 
     async def close(self) -> None:
         """See Store."""

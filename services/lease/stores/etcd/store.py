@@ -11,6 +11,7 @@ import structlog
 
 from services.core.errors import LostRace, NotFound, NotYet, Unavailable
 from services.core.lease import Lease, LeaseRequest
+from services.core.progress import Progress
 from services.core.subnets import Draw
 from services.lease.store import StoreEvent
 from services.lease.stores.etcd.client import EtcdClient
@@ -109,6 +110,9 @@ class EtcdStore:
                     return
                 await self._pause(attempt)
         raise LostRace(f"lease {name} of node {node} keeps changing in etcd: try again")
+
+    async def report(self, progress: Progress) -> None:
+        """See Store. Nobody asks this store."""
 
     async def close(self) -> None:
         """See Store."""

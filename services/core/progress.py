@@ -1,0 +1,22 @@
+"""How far a node's dataplane is: what its kernel has of the lease table."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class FailedLease:
+    """A lease that a node could not program."""
+
+    name: str
+    reason: str
+    """One sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What a node's dataplane has programmed. A node says so only once a complete table is in its kernel."""
+
+    node: str
+    cursor: str
+    """Every change up to here is in the kernel, but for the failed leases. Of the lease service's own epoch."""
+    failed: tuple[FailedLease, ...] = ()

@@ -1,0 +1,57 @@
+"""Which nodes' dataplanes are connected: those with an open WatchLeases stream that names its node (VIEW_ALL)."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator, KeysView
+from contextlib import contextmanager
+
+
+class Presence:
+    """The nodes of this process's open streams; a node with several is there until the last one ends.
+
+    Level-triggered, so that whoever waits may await other things between two looks:
+
+        seen = -1
+        while True:
+            seen = await presence.changed_since(seen)
+            ... look at presence.nodes ...
+    """
+
+    def __init__(self) -> None:
+        self.changes = 0
+        """How often a node has come or gone."""
+        self._streams: Counter[str] = Counter()
+        self._changed = asyncio.Event()
+
+    @property
+    def nodes(self) -> KeysView[str]:
+        """The nodes that are connected now, as a live view."""
+        return self._streams.keys()
+
+    @contextmanager
+    def stream(self, node: str) -> Iterator[None]:
+        """For the life of one stream the node is there; an empty name is a stream that is no dataplane's."""
+        if not node:
+            yield
+            return
+        self._streams[node] += 1
+        if self._streams[node] == 1:
+            self._note()
+        try:
+            yield
+        finally:
+            self._streams[node] -= 1
+            if not self._streams[node]:
+                del self._streams[node]
+                self._note()
+
+    async def changed_since(self, changes: int) -> int:
+        """Returns `changes` as soon as it is another than this; at once if a node came or went meanwhile."""
+        while self.changes == changes:
+            await self._changed.wait()
+        return self.changes
+
+    def _note(self) -> None:
+        self.changes += 1
+        self._changed.set()
+        self._changed = asyncio.Event()

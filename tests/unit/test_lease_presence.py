@@ -1,0 +1,56 @@
+"""A node is connected while one of its dataplane's streams is open."""
+
+import asyncio
+from contextlib import ExitStack
+
+from services.lease.broker import Broker
+from services.lease.presence import Presence
+from services.lease.store import Snapshot
+from services.lease.watchers import watch_all
+from tests.lease_examples import NETWORK
+
+
+def test_a_node_with_several_streams_is_there_until_the_last_one_ends() -> None:
+    presence = Presence()
+    with ExitStack() as streams:
+        first = streams.enter_context(ExitStack())
+        first.enter_context(presence.stream("node1"))
+        streams.enter_context(presence.stream("node1"))
+        streams.enter_context(presence.stream("node2"))
+        first.close()
+        assert set(presence.nodes) == {"node1", "node2"}
+        assert presence.changes == 2
+    assert not presence.nodes
+    assert presence.changes == 4
+
+
+def test_a_stream_without_a_node_is_nobody() -> None:
+    presence = Presence()
+    with presence.stream(""):
+        assert not presence.nodes
+    assert presence.changes == 0
+
+
+async def test_a_change_wakes_who_waits_and_is_not_missed_by_who_looks_late() -> None:
+    presence = Presence()
+    waiting = asyncio.create_task(presence.changed_since(0))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    with presence.stream("node1"):
+        assert await waiting == 1
+        assert await presence.changed_since(0) == 1
+        late = asyncio.create_task(presence.changed_since(1))
+        await asyncio.sleep(0)
+        assert not late.done()
+    assert await late == 2
+
+
+async def test_a_watcher_is_present_from_its_first_read_until_it_is_closed() -> None:
+    broker = Broker("test", epoch="e")
+    broker.take(Snapshot({}, NETWORK))
+    stream, onlooker = watch_all(broker, "", "node1"), watch_all(broker, "")
+    await anext(stream)
+    await anext(onlooker)
+    assert set(broker.presence.nodes) == {"node1"}
+    await stream.aclose()  # type: ignore[attr-defined]  # an async generator
+    assert not broker.presence.nodes
