@@ -47,6 +47,10 @@ class FakeStore:
         while True:
             yield await self.events.get()
 
+    async def relist(self) -> Snapshot:
+        self._fail()
+        return Snapshot(dict(self.leases), NETWORK)
+
     async def acquire(self, request: LeaseRequest) -> Lease:
         self._fail()
         assert self.on_acquire is not None

@@ -53,6 +53,14 @@ class Store(Protocol):
         """
         ...
 
+    async def relist(self) -> Snapshot:
+        """A second, complete listing: what the store holds now, read anew and not from what the watch has told.
+
+        At least as new as everything that the watch told before the call. A key that stands in `refused` is there,
+        whether or not it is among the leases. Raises Unavailable.
+        """
+        ...
+
     async def acquire(self, request: LeaseRequest) -> Lease:
         """The lease of the node, made or updated; see AcquireLease in lease.proto for the order of choice.
 

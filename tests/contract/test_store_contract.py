@@ -260,6 +260,21 @@ async def test_the_configuration_may_come_break_and_be_mended_while_it_is_watche
         assert seen.nodes == {lease.name: "n1"}
 
 
+async def test_a_second_listing_has_everything_that_the_watch_has_told(world: World) -> None:
+    store = world.open()
+    async with following(store) as seen:
+        leases = await asyncio.gather(*(store.acquire(asks(number)) for number in range(1, 4)))
+        await seen.until(lambda f: len(f.leases) == 3)
+        await store.release("n2", leases[1].name)
+        await seen.until(lambda f: len(f.leases) == 2)
+        again = await store.relist()
+    assert {name: told(lease) for name, lease in again.leases.items()} == {
+        name: told(lease) for name, lease in seen.leases.items()
+    }
+    assert again.network == seen.network
+    assert not again.refused
+
+
 async def test_a_dual_stack_network_gives_one_lease_with_both(world: World) -> None:
     await world.write_network(DUAL)
     store = world.open()

@@ -81,6 +81,11 @@ class EmbeddedStore:
                 self._news.clear()
                 await self._news_within(self._seconds_to_wait())
 
+    async def relist(self) -> Snapshot:
+        """See Store: what the file says, not what is in memory. The network is the one in force."""
+        leases, refused = self._database.load()
+        return Snapshot(leases, self._file.network, self._file.error, refused)
+
     async def acquire(self, request: LeaseRequest) -> Lease:
         """See Store. Never LostRace: nobody else writes."""
         self._expire()

@@ -13,7 +13,7 @@ from services.core.errors import LostRace, NotFound, NotYet, Unavailable
 from services.core.lease import Lease, LeaseRequest
 from services.core.progress import Progress
 from services.core.subnets import Draw
-from services.lease.store import StoreEvent
+from services.lease.store import Snapshot, StoreEvent
 from services.lease.stores.etcd.client import EtcdClient
 from services.lease.stores.etcd.configuration import read_configuration
 from services.lease.stores.etcd.decision import Decision, decide
@@ -23,6 +23,7 @@ from services.lease.stores.etcd.keyspace import Keyspace
 from services.lease.stores.etcd.listing import read_listing
 from services.lease.stores.etcd.members import Timing
 from services.lease.stores.etcd.records import EtcdLeaseGone, HistoryLost
+from services.lease.stores.etcd.relisting import relist
 from services.lease.stores.etcd.settings import EtcdSettings
 from services.lease.stores.etcd.table import Entry, Table, read_entry, read_table
 from services.lease.stores.etcd.transactions import clearing, extending, giving_back, taking
@@ -70,6 +71,10 @@ class EtcdStore:
         async with aclosing(watcher.events()) as events:
             async for event in events:
                 yield event
+
+    async def relist(self) -> Snapshot:
+        """See Store."""
+        return await relist(self._client, self._keyspace, self._decoder)
 
     async def acquire(self, request: LeaseRequest) -> Lease:
         """See Store; the order of choice is in decide()."""
