@@ -1,15 +1,14 @@
 """A gRPC server with what every one of ours has: our errors, health, reflection v1 and v1alpha."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Final
 
 import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as grpc_health
-from grpc_reflection.v1alpha import reflection, reflection_pb2
-from grpc_reflection.v1alpha.reflection import aio as grpc_reflection
 
 from services.runtime.interceptor import ErrorInterceptor
+from services.runtime.reflection import enable_reflection
 
 AddToServer = Callable[[grpc.aio.Server], None]
 
@@ -19,7 +18,6 @@ _OPTIONS: Final = (
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
 )
-_REFLECTION_V1: Final = "grpc.reflection.v1.ServerReflection"
 
 
 class Server:
@@ -33,7 +31,7 @@ class Server:
             add(self.grpc)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.grpc)
         health_name = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
-        _enable_reflection((*servicers, health_name, reflection.SERVICE_NAME, _REFLECTION_V1), self.grpc)
+        enable_reflection((*servicers, health_name), self.grpc)
 
     async def start(self) -> None:
         """Accepts calls from now on."""
@@ -50,17 +48,3 @@ class Server:
         """NOT_SERVING for good; open calls have `grace` seconds. May be called again."""
         await self._health.enter_graceful_shutdown()
         await self.grpc.stop(grace)
-
-
-def _enable_reflection(names: tuple[str, ...], server: grpc.aio.Server) -> None:
-    """Reflection under both names: grpcurl asks v1 first, grpcio knows v1alpha; their messages are the same."""
-    reflection.enable_server_reflection(names, server)
-    servicer: Any = grpc_reflection.ReflectionServicer(names)
-    handler = grpc.stream_stream_rpc_method_handler(
-        servicer.ServerReflectionInfo,
-        request_deserializer=reflection_pb2.ServerReflectionRequest.FromString,
-        response_serializer=reflection_pb2.ServerReflectionResponse.SerializeToString,
-    )
-    server.add_generic_rpc_handlers(
-        (grpc.method_handlers_generic_handler(_REFLECTION_V1, {"ServerReflectionInfo": handler}),)
-    )

@@ -64,6 +64,16 @@ async def test_it_lists_and_describes_the_services(service: ServiceProcess) -> N
     assert "rpc WatchLeases ( .flannelette.lease.v1.WatchLeasesRequest ) returns ( stream" in description
 
 
+def test_it_describes_everything_without_being_told_what(service: ServiceProcess) -> None:
+    assert all(f"{name} is a service" in grpcurl(service, "describe") for name in grpcurl(service, "list").split())
+
+
+def test_it_describes_a_method_a_field_and_a_value(service: ServiceProcess) -> None:
+    assert "rpc GetStatus (" in grpcurl(service, "describe", "flannelette.lease.v1.LeaseService.GetStatus")
+    assert "string cidr = 1" in grpcurl(service, "describe", "flannelette.lease.v1.Subnet.cidr")
+    assert "VIEW_OWN = 2" in grpcurl(service, "describe", "flannelette.lease.v1.VIEW_OWN")
+
+
 async def test_it_watches_the_table(service: ServiceProcess) -> None:
     (message,) = watch(service, "{}")
     assert (message["reset"], message["synced"]) == (True, True)
