@@ -42,6 +42,7 @@ class FakeStore:
         self.on_acquire: Callable[[LeaseRequest], Lease] | None = None
         self.released: list[tuple[str, str]] = []
         self.reported: list[Progress] = []
+        self.discarded: list[tuple[str, Lease | str]] = []
 
     async def watch(self) -> AsyncIterator[StoreEvent]:
         while True:
@@ -69,6 +70,13 @@ class FakeStore:
     async def report(self, progress: Progress) -> None:
         self._fail()
         self.reported.append(progress)
+
+    def made(self, name: str) -> int:
+        return 0
+
+    async def discard(self, key: str, seen: Lease | str) -> None:
+        self._fail()
+        self.discarded.append((key, seen))
 
     async def close(self) -> None:
         """Nothing to free."""

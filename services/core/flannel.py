@@ -28,12 +28,12 @@ def parse_key(key: str) -> tuple[Network, ...]:
     """
     match = _KEY.fullmatch(key) or _KEY_V6_ONLY.fullmatch(key)
     if match is None:
-        raise InvalidInput(f"key {key!r} is not a lease: expected something like 10.5.52.0-24")
+        raise InvalidInput(f"key {_quoted(key)} is not a lease: expected something like 10.5.52.0-24")
     parts = [part for part in match.groups() if part is not None]
     texts = [f"{address}/{length}" for address, length in zip(parts[::2], parts[1::2], strict=True)]
     cidrs = tuple(cidr for cidr in map(parse_cidr, texts) if cidr is not None)
     if lease_key(cidrs) != key or any(cidr.prefixlen == cidr.max_prefixlen for cidr in cidrs):
-        raise InvalidInput(f"key {key!r} is not a lease: it names no subnet in its usual notation")
+        raise InvalidInput(f"key {_quoted(key)} is not a lease: it names no subnet in its usual notation")
     return cidrs
 
 
@@ -114,3 +114,8 @@ def _data(document: GoObject, backend_type: str, family: Family, key: str) -> Ba
 
 def _dump(value: object) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def _quoted(key: str) -> str:
+    """In quotes; what a store has escaped already is not escaped again."""
+    return f"'{key}'" if key.isprintable() else repr(key)

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import structlog
 
-from services.core.table import Change, Upserted
 from services.lease.store import Changed, Snapshot, StoreEvent
 
 log = structlog.get_logger()
@@ -21,7 +20,7 @@ class Refused:
 
 
 class Quarantine:
-    """What is refused now. A key leaves when it is put right or removed, at the latest with the next Snapshot."""
+    """What is refused now, as the events of the store say."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.keys: dict[str, Refused] = {}
@@ -34,8 +33,8 @@ class Quarantine:
                 del self.keys[key]
             self._refuse(event.refused)
         elif isinstance(event, Changed):
-            for change in event.changes:
-                self.keys.pop(_name(change), None)
+            for key in event.cleared:
+                self.keys.pop(key, None)
             self._refuse(event.refused)
 
     def _refuse(self, refused: Mapping[str, str]) -> None:
@@ -44,7 +43,3 @@ class Quarantine:
             if known is None:
                 log.warning("a key of the store is refused and changes nothing", key=key, reason=reason)
             self.keys[key] = Refused(reason, known.first_seen if known else self._clock())
-
-
-def _name(change: Change) -> str:
-    return change.lease.name if isinstance(change, Upserted) else change.name

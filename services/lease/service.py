@@ -150,3 +150,7 @@ class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
     async def ConfirmRemoval(self, request: pb.ConfirmRemovalRequest, context: Context) -> NoReturn:
         """Comes later."""
         raise NotImplementedYet("ConfirmRemoval is not built yet: this version holds no removals back")
+
+    async def DeleteQuarantined(self, request: pb.DeleteQuarantinedRequest, context: Context) -> NoReturn:
+        """Comes with the guard."""
+        raise NotImplementedYet("DeleteQuarantined is not built yet: delete the key in the store")

@@ -31,7 +31,9 @@ class Changed:
     """The new configuration; None: as before."""
     network_error: str = ""
     refused: Mapping[str, str] = field(default_factory=dict)
-    """Newly refused keys; the lease that such a key held before stays as it was."""
+    """Newly refused keys, or with a new reason; the lease that such a key held before stays as it was."""
+    cleared: frozenset[str] = frozenset()
+    """Keys that are refused no longer: good again, or gone."""
 
 
 StoreEvent: TypeAlias = Snapshot | Changed | StoreStatus
@@ -81,6 +83,22 @@ class Store(Protocol):
 
         Called for every report that is news, one at a time for a node. Raises Unavailable; the last report of a
         node is then told again.
+        """
+        ...
+
+    def made(self, name: str) -> int:
+        """When the store made this lease, as a number in an order of its own; 0: it keeps none.
+
+        Asked about leases that overlap, of which the older one is served. Every process must get the same answer.
+        """
+        ...
+
+    async def discard(self, key: str, seen: Lease | str) -> None:
+        """Deletes what an operator wants gone: a key that is refused, if it still is what it was seen to be.
+
+        `seen` is the lease that it holds, or the reason why the store refuses it, word for word. Raises NotFound (the
+        key is gone), LostRace (it is something else by now), NotImplementedYet (not a thing this store deletes),
+        Unavailable.
         """
         ...
 

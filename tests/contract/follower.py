@@ -58,6 +58,7 @@ class Follower:
             self.leases, self.refused = dict(event.leases), dict(event.refused)
             self.network_error = event.network_error
         else:
+            self.refused = {key: why for key, why in self.refused.items() if key not in event.cleared}
             self.refused |= event.refused
             self.network_error = event.network_error or ("" if event.network else self.network_error)
             for change in event.changes:

@@ -34,5 +34,5 @@ def test_a_snapshot_says_all_that_is_refused() -> None:
 def test_a_key_that_is_put_right_or_removed_leaves() -> None:
     kept = quarantine()
     kept.take(Changed(refused={A.name: "bad", "gone": "bad"}))
-    kept.take(Changed((Upserted(A), Removed("gone"))))
+    kept.take(Changed((Upserted(A), Removed("gone")), cleared=frozenset({A.name, "gone"})))
     assert kept.keys == {}

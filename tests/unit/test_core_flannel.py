@@ -166,6 +166,11 @@ def test_a_foreign_key_is_refused_by_name(key: str) -> None:
         parse_lease(key, '{"PublicIP":"1.2.3.4","PublicIPv6":null}')
 
 
+def test_a_key_that_a_store_has_escaped_is_not_escaped_again() -> None:
+    with pytest.raises(InvalidInput, match=r"key '\\xff' is not a lease"):
+        parse_key("\\xff")
+
+
 @given(st.text("0123456789abcdf.:&-/ ", max_size=30))
 def test_any_text_is_the_one_key_of_its_subnets_or_foreign(key: str) -> None:
     try:

@@ -1,11 +1,13 @@
 """Keys and holders: what is whose under the prefix."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from services.core.errors import InvalidInput
 from services.core.flannel import parse_lease
 from services.lease.stores.etcd.holders import Holder, format_holder, holder_of, parse_holder
-from services.lease.stores.etcd.keyspace import Keyspace, Kind
+from services.lease.stores.etcd.keyspace import Keyspace, Kind, as_key, readable
 from services.lease.stores.etcd.records import end_of
 
 KEYS = Keyspace("/coreos.com/network")
@@ -29,6 +31,24 @@ KEYS = Keyspace("/coreos.com/network")
 )
 def test_every_key_is_of_one_kind(key: bytes, kind: Kind, name: str) -> None:
     assert KEYS.classify(key) == (kind, name)
+
+
+@given(st.binary(max_size=12) | st.text("\\x0/\n é", max_size=6).map(str.encode))
+def test_a_key_is_told_as_printable_text_that_leads_back_to_it(rest: bytes) -> None:
+    key = KEYS.subnets + rest
+    assert readable(key).isprintable()
+    assert as_key(readable(key)) == key
+    kind, name = KEYS.classify(key)
+    if kind is Kind.SUBNET:
+        assert key in KEYS.keys_called(name)
+
+
+def test_a_name_leads_to_every_key_that_could_be_refused_under_it() -> None:
+    prefix = b"/coreos.com/network"
+    assert KEYS.keys_called("foo") == (prefix + b"/subnets/foo",)
+    assert KEYS.keys_called("holders/foo") == (prefix + b"/subnets/holders/foo", prefix + b"/holders/foo")
+    assert prefix + b"/subnets-old" in KEYS.keys_called("/coreos.com/network/subnets-old")
+    assert KEYS.keys_called("/etc/passwd") == (prefix + b"/subnets//etc/passwd",)
 
 
 def test_our_keys_are_never_seen_by_flanneld() -> None:

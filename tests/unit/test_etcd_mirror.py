@@ -3,7 +3,7 @@
 import pytest
 
 from services.core.table import Removed, Upserted
-from services.lease.store import Changed, Snapshot
+from services.lease.store import Changed
 from services.lease.stores.etcd.decoder import Decoder
 from services.lease.stores.etcd.keyspace import Keyspace
 from services.lease.stores.etcd.mirror import Mirror
@@ -35,11 +35,11 @@ def mirror_of(*items: Item) -> Mirror:
     return mirror
 
 
-def fold(mirror: Mirror, *events: Event) -> Snapshot | Changed | None:
+def fold(mirror: Mirror, *events: Event) -> Changed | None:
     return mirror.fold(Batch(events, Position(1, events[-1].revision)))
 
 
-def nodes(event: Snapshot | Changed | None) -> list[tuple[str, str]]:
+def nodes(event: Changed | None) -> list[tuple[str, str]]:
     assert isinstance(event, Changed)
     return [(c.lease.name, c.lease.node) for c in event.changes if isinstance(c, Upserted)]
 
@@ -123,21 +123,22 @@ def test_a_lease_with_a_bad_value_stays_through_a_new_listing_until_its_key_is_g
     assert set(snapshot.leases) == {NAME, OTHER}
     assert set(snapshot.refused) == {NAME}
     after = fold(mirror, Gone(KEYS.subnet(NAME), 13))
-    assert isinstance(after, Snapshot)
-    assert set(after.leases) == {OTHER}
-    assert not after.refused
+    assert after == Changed((Removed(NAME),), cleared=frozenset({NAME}))
+    assert not mirror.snapshot().refused
 
 
 def test_a_refused_key_that_is_good_again_or_gone_is_taken_back() -> None:
     mirror = mirror_of(lease(value=b"bad"), lease("junk"), Item(b"/net/subnetsfoo", b"", 2, 0), holder(value=b"[]"))
     assert set(mirror.snapshot().refused) == {NAME, "junk", "/net/subnetsfoo", f"holders/{NAME}"}
-    for event in (
-        lease(revision=11),
-        Gone(KEYS.subnet("junk"), 12),
-        Gone(b"/net/subnetsfoo", 13),
-        holder(revision=14),
+    for key, event in (
+        (NAME, lease(revision=11)),
+        ("junk", Gone(KEYS.subnet("junk"), 12)),
+        ("/net/subnetsfoo", Gone(b"/net/subnetsfoo", 13)),
+        (f"holders/{NAME}", holder(revision=14)),
     ):
-        assert isinstance(fold(mirror, event), Snapshot)
+        told = fold(mirror, event)
+        assert told is not None
+        assert told.cleared == {key}
     left = mirror.snapshot()
     assert not left.refused
     assert left.leases[NAME].node == "n1"

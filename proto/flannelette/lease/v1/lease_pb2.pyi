@@ -69,6 +69,38 @@ more, and so that a change elsewhere wakes nobody.
 """
 Global___View: _TypeAlias = View  # noqa: Y015
 
+class _RefusalKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _RefusalKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RefusalKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    REFUSAL_KIND_UNSPECIFIED: _RefusalKind.ValueType  # 0
+    """Not told by this version."""
+    REFUSAL_KIND_UNREADABLE: _RefusalKind.ValueType  # 1
+    """The key is no lease, or its value does not parse."""
+    REFUSAL_KIND_OVERLAP: _RefusalKind.ValueType  # 2
+    """It overlaps a lease that goes before it: of two, the one of a known node,
+    then the older one.
+    """
+    REFUSAL_KIND_OUTSIDE_NETWORK: _RefusalKind.ValueType  # 3
+    """It lies outside the network."""
+
+class RefusalKind(_RefusalKind, metaclass=_RefusalKindEnumTypeWrapper):
+    """Why a key is refused."""
+
+REFUSAL_KIND_UNSPECIFIED: RefusalKind.ValueType  # 0
+"""Not told by this version."""
+REFUSAL_KIND_UNREADABLE: RefusalKind.ValueType  # 1
+"""The key is no lease, or its value does not parse."""
+REFUSAL_KIND_OVERLAP: RefusalKind.ValueType  # 2
+"""It overlaps a lease that goes before it: of two, the one of a known node,
+then the older one.
+"""
+REFUSAL_KIND_OUTSIDE_NETWORK: RefusalKind.ValueType  # 3
+"""It lies outside the network."""
+Global___RefusalKind: _TypeAlias = RefusalKind  # noqa: Y015
+
 @_typing.final
 class Lease(_message.Message):
     """One lease: a node holds these subnets."""
@@ -720,6 +752,8 @@ class GetStatusResponse(_message.Message):
     QUARANTINED_FIELD_NUMBER: _builtins.int
     NETWORK_FIELD_NUMBER: _builtins.int
     NETWORK_ERROR_FIELD_NUMBER: _builtins.int
+    HELD_REMOVALS_FIELD_NUMBER: _builtins.int
+    HELD_REASON_FIELD_NUMBER: _builtins.int
     ready: _builtins.bool
     """A complete table is being served and follows the store."""
     node: _builtins.str
@@ -736,6 +770,10 @@ class GetStatusResponse(_message.Message):
     """Keys and values of the store that were refused and changed nothing."""
     network_error: _builtins.str
     """Why the configuration in the store is not in force; empty if it is."""
+    held_removals: _builtins.int
+    """Leases that the store has lost and the guard keeps in the table."""
+    held_reason: _builtins.str
+    """What their removal waits for, one sentence; empty when none is held."""
     @_builtins.property
     def reasons(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Why not, one sentence each. Empty when ready."""
@@ -767,11 +805,15 @@ class GetStatusResponse(_message.Message):
         quarantined: _builtins.int | None = ...,
         network: Global___Network | None = ...,
         network_error: _builtins.str = ...,
+        held_removals: _builtins.int | None = ...,
+        held_reason: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_leases", b"_leases", "_quarantined", b"_quarantined", "_ready", b"_ready", "_watchers", b"_watchers", "leases", b"leases", "network", b"network", "quarantined", b"quarantined", "ready", b"ready", "start_time", b"start_time", "store", b"store", "watchers", b"watchers"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_held_removals", b"_held_removals", "_leases", b"_leases", "_quarantined", b"_quarantined", "_ready", b"_ready", "_watchers", b"_watchers", "held_removals", b"held_removals", "leases", b"leases", "network", b"network", "quarantined", b"quarantined", "ready", b"ready", "start_time", b"start_time", "store", b"store", "watchers", b"watchers"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_leases", b"_leases", "_quarantined", b"_quarantined", "_ready", b"_ready", "_watchers", b"_watchers", "cursor", b"cursor", "leases", b"leases", "network", b"network", "network_error", b"network_error", "node", b"node", "quarantined", b"quarantined", "ready", b"ready", "reasons", b"reasons", "start_time", b"start_time", "store", b"store", "version", b"version", "watchers", b"watchers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_held_removals", b"_held_removals", "_leases", b"_leases", "_quarantined", b"_quarantined", "_ready", b"_ready", "_watchers", b"_watchers", "cursor", b"cursor", "held_reason", b"held_reason", "held_removals", b"held_removals", "leases", b"leases", "network", b"network", "network_error", b"network_error", "node", b"node", "quarantined", b"quarantined", "ready", b"ready", "reasons", b"reasons", "start_time", b"start_time", "store", b"store", "version", b"version", "watchers", b"watchers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__held_removals: _TypeAlias = _typing.Literal["held_removals"]  # noqa: Y015
+    _WhichOneofArgType__held_removals: _TypeAlias = _typing.Literal["_held_removals", b"_held_removals"]  # noqa: Y015
     _WhichOneofReturnType__leases: _TypeAlias = _typing.Literal["leases"]  # noqa: Y015
     _WhichOneofArgType__leases: _TypeAlias = _typing.Literal["_leases", b"_leases"]  # noqa: Y015
     _WhichOneofReturnType__quarantined: _TypeAlias = _typing.Literal["quarantined"]  # noqa: Y015
@@ -780,6 +822,8 @@ class GetStatusResponse(_message.Message):
     _WhichOneofArgType__ready: _TypeAlias = _typing.Literal["_ready", b"_ready"]  # noqa: Y015
     _WhichOneofReturnType__watchers: _TypeAlias = _typing.Literal["watchers"]  # noqa: Y015
     _WhichOneofArgType__watchers: _TypeAlias = _typing.Literal["_watchers", b"_watchers"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__held_removals) -> _WhichOneofReturnType__held_removals | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__leases) -> _WhichOneofReturnType__leases | None: ...
     @_typing.overload
@@ -1139,6 +1183,10 @@ class ListQuarantineResponse(_message.Message):
 
     KEYS_FIELD_NUMBER: _builtins.int
     HELD_REMOVALS_FIELD_NUMBER: _builtins.int
+    HELD_REASON_FIELD_NUMBER: _builtins.int
+    HELD_SINCE_TIME_FIELD_NUMBER: _builtins.int
+    held_reason: _builtins.str
+    """What it waits for, one sentence; empty when none is held."""
     @_builtins.property
     def keys(self) -> _containers.RepeatedCompositeFieldContainer[Global___QuarantinedKey]:
         """Sorted by key."""
@@ -1147,15 +1195,21 @@ class ListQuarantineResponse(_message.Message):
     def held_removals(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Names of leases whose removal waits for confirmation, sorted."""
 
+    @_builtins.property
+    def held_since_time(self) -> _timestamp_pb2.Timestamp:
+        """When the first of them was held back; unset when none is."""
+
     def __init__(
         self,
         *,
         keys: _abc.Iterable[Global___QuarantinedKey] | None = ...,
         held_removals: _abc.Iterable[_builtins.str] | None = ...,
+        held_reason: _builtins.str = ...,
+        held_since_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["held_since_time", b"held_since_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["held_removals", b"held_removals", "keys", b"keys"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["held_reason", b"held_reason", "held_removals", b"held_removals", "held_since_time", b"held_since_time", "keys", b"keys"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1170,10 +1224,16 @@ class QuarantinedKey(_message.Message):
     KEY_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     FIRST_SEEN_TIME_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    OTHER_LEASE_FIELD_NUMBER: _builtins.int
     key: _builtins.str
     """The key."""
     reason: _builtins.str
     """Why, one sentence."""
+    kind: Global___RefusalKind.ValueType
+    """The kind of reason."""
+    other_lease: _builtins.str
+    """Name of the lease that it overlaps; empty for every other kind."""
     @_builtins.property
     def first_seen_time(self) -> _timestamp_pb2.Timestamp:
         """When it was seen first."""
@@ -1184,10 +1244,12 @@ class QuarantinedKey(_message.Message):
         key: _builtins.str = ...,
         reason: _builtins.str = ...,
         first_seen_time: _timestamp_pb2.Timestamp | None = ...,
+        kind: Global___RefusalKind.ValueType = ...,
+        other_lease: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["first_seen_time", b"first_seen_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_seen_time", b"first_seen_time", "key", b"key", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_seen_time", b"first_seen_time", "key", b"key", "kind", b"kind", "other_lease", b"other_lease", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1233,3 +1295,42 @@ class ConfirmRemovalResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ConfirmRemovalResponse: _TypeAlias = ConfirmRemovalResponse  # noqa: Y015
+
+@_typing.final
+class DeleteQuarantinedRequest(_message.Message):
+    """Asks to delete a key that is quarantined."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    key: _builtins.str
+    """The key, as ListQuarantine has it."""
+    def __init__(
+        self,
+        *,
+        key: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteQuarantinedRequest: _TypeAlias = DeleteQuarantinedRequest  # noqa: Y015
+
+@_typing.final
+class DeleteQuarantinedResponse(_message.Message):
+    """Nothing to say."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteQuarantinedResponse: _TypeAlias = DeleteQuarantinedResponse  # noqa: Y015

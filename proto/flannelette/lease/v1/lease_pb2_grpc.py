@@ -100,6 +100,11 @@ class LeaseServiceStub:
                 request_serializer=flannelette_dot_lease_dot_v1_dot_lease__pb2.ConfirmRemovalRequest.SerializeToString,
                 response_deserializer=flannelette_dot_lease_dot_v1_dot_lease__pb2.ConfirmRemovalResponse.FromString,
                 _registered_method=True)
+        self.DeleteQuarantined = channel.unary_unary(
+                '/flannelette.lease.v1.LeaseService/DeleteQuarantined',
+                request_serializer=flannelette_dot_lease_dot_v1_dot_lease__pb2.DeleteQuarantinedRequest.SerializeToString,
+                response_deserializer=flannelette_dot_lease_dot_v1_dot_lease__pb2.DeleteQuarantinedResponse.FromString,
+                _registered_method=True)
 
 
 class LeaseServiceServicer:
@@ -235,16 +240,41 @@ class LeaseServiceServicer:
 
     def ListQuarantine(self, request, context):
         """Returns what the store holds and this service refuses to act on: keys that
-        are no lease, values that do not parse, removals that wait for confirmation.
+        are no lease, values that do not parse, leases that get in the way of
+        others or lie outside the network; and the removals that the guard holds
+        back.
+
+        A key that is refused changes nothing. What it held before, if that was a
+        lease, stays in force until the key is gone. A lease that is refused is in
+        no table and reaches no node; it is served as soon as nothing is in its way.
+
+        The guard: a snapshot of the store, or removals within 2 s, that would take
+        away more than a set share of the leases (`--guard-share`) and at least ten
+        are held back. The leases stay in every table until the store, listed a
+        second time after `--guard-seconds`, says again that they are gone, or an
+        operator says so with ConfirmRemoval. One that comes back meanwhile is held
+        no longer. Everything else goes on.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ConfirmRemoval(self, request, context):
-        """Confirms a removal of many leases that the guard holds back.
+        """Carries out at once what the guard holds back.
 
         FAILED_PRECONDITION: nothing is held back.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteQuarantined(self, request, context):
+        """Deletes a quarantined key from the store, if it still is what this service
+        has seen. A lease that such a key held before ends with it.
+
+        NOT_FOUND: no such key is quarantined, or it is gone from the store.
+        ABORTED: it has changed in the store; list the quarantine again.
+        UNIMPLEMENTED: it is not for this store to delete (a Kubernetes node).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -317,6 +347,11 @@ def add_LeaseServiceServicer_to_server(servicer, server):
                     servicer.ConfirmRemoval,
                     request_deserializer=flannelette_dot_lease_dot_v1_dot_lease__pb2.ConfirmRemovalRequest.FromString,
                     response_serializer=flannelette_dot_lease_dot_v1_dot_lease__pb2.ConfirmRemovalResponse.SerializeToString,
+            ),
+            'DeleteQuarantined': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteQuarantined,
+                    request_deserializer=flannelette_dot_lease_dot_v1_dot_lease__pb2.DeleteQuarantinedRequest.FromString,
+                    response_serializer=flannelette_dot_lease_dot_v1_dot_lease__pb2.DeleteQuarantinedResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -671,6 +706,33 @@ class LeaseService:
             '/flannelette.lease.v1.LeaseService/ConfirmRemoval',
             flannelette_dot_lease_dot_v1_dot_lease__pb2.ConfirmRemovalRequest.SerializeToString,
             flannelette_dot_lease_dot_v1_dot_lease__pb2.ConfirmRemovalResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteQuarantined(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/flannelette.lease.v1.LeaseService/DeleteQuarantined',
+            flannelette_dot_lease_dot_v1_dot_lease__pb2.DeleteQuarantinedRequest.SerializeToString,
+            flannelette_dot_lease_dot_v1_dot_lease__pb2.DeleteQuarantinedResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -120,12 +120,33 @@ class LeaseServiceStub:
     """
     ListQuarantine: _aio.UnaryUnaryMultiCallable[_lease_pb2.ListQuarantineRequest, _lease_pb2.ListQuarantineResponse]
     """Returns what the store holds and this service refuses to act on: keys that
-    are no lease, values that do not parse, removals that wait for confirmation.
+    are no lease, values that do not parse, leases that get in the way of
+    others or lie outside the network; and the removals that the guard holds
+    back.
+
+    A key that is refused changes nothing. What it held before, if that was a
+    lease, stays in force until the key is gone. A lease that is refused is in
+    no table and reaches no node; it is served as soon as nothing is in its way.
+
+    The guard: a snapshot of the store, or removals within 2 s, that would take
+    away more than a set share of the leases (`--guard-share`) and at least ten
+    are held back. The leases stay in every table until the store, listed a
+    second time after `--guard-seconds`, says again that they are gone, or an
+    operator says so with ConfirmRemoval. One that comes back meanwhile is held
+    no longer. Everything else goes on.
     """
     ConfirmRemoval: _aio.UnaryUnaryMultiCallable[_lease_pb2.ConfirmRemovalRequest, _lease_pb2.ConfirmRemovalResponse]
-    """Confirms a removal of many leases that the guard holds back.
+    """Carries out at once what the guard holds back.
 
     FAILED_PRECONDITION: nothing is held back.
+    """
+    DeleteQuarantined: _aio.UnaryUnaryMultiCallable[_lease_pb2.DeleteQuarantinedRequest, _lease_pb2.DeleteQuarantinedResponse]
+    """Deletes a quarantined key from the store, if it still is what this service
+    has seen. A lease that such a key held before ends with it.
+
+    NOT_FOUND: no such key is quarantined, or it is gone from the store.
+    ABORTED: it has changed in the store; list the quarantine again.
+    UNIMPLEMENTED: it is not for this store to delete (a Kubernetes node).
     """
 
 class LeaseServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -286,7 +307,20 @@ class LeaseServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _aio.ServicerContext[_lease_pb2.ListQuarantineRequest, _abc.Awaitable[_lease_pb2.ListQuarantineResponse]],
     ) -> _abc.Awaitable[_lease_pb2.ListQuarantineResponse]:
         """Returns what the store holds and this service refuses to act on: keys that
-        are no lease, values that do not parse, removals that wait for confirmation.
+        are no lease, values that do not parse, leases that get in the way of
+        others or lie outside the network; and the removals that the guard holds
+        back.
+
+        A key that is refused changes nothing. What it held before, if that was a
+        lease, stays in force until the key is gone. A lease that is refused is in
+        no table and reaches no node; it is served as soon as nothing is in its way.
+
+        The guard: a snapshot of the store, or removals within 2 s, that would take
+        away more than a set share of the leases (`--guard-share`) and at least ten
+        are held back. The leases stay in every table until the store, listed a
+        second time after `--guard-seconds`, says again that they are gone, or an
+        operator says so with ConfirmRemoval. One that comes back meanwhile is held
+        no longer. Everything else goes on.
         """
 
     @_abc_1.abstractmethod
@@ -295,9 +329,23 @@ class LeaseServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _lease_pb2.ConfirmRemovalRequest,
         context: _aio.ServicerContext[_lease_pb2.ConfirmRemovalRequest, _abc.Awaitable[_lease_pb2.ConfirmRemovalResponse]],
     ) -> _abc.Awaitable[_lease_pb2.ConfirmRemovalResponse]:
-        """Confirms a removal of many leases that the guard holds back.
+        """Carries out at once what the guard holds back.
 
         FAILED_PRECONDITION: nothing is held back.
+        """
+
+    @_abc_1.abstractmethod
+    def DeleteQuarantined(
+        self,
+        request: _lease_pb2.DeleteQuarantinedRequest,
+        context: _aio.ServicerContext[_lease_pb2.DeleteQuarantinedRequest, _abc.Awaitable[_lease_pb2.DeleteQuarantinedResponse]],
+    ) -> _abc.Awaitable[_lease_pb2.DeleteQuarantinedResponse]:
+        """Deletes a quarantined key from the store, if it still is what this service
+        has seen. A lease that such a key held before ends with it.
+
+        NOT_FOUND: no such key is quarantined, or it is gone from the store.
+        ABORTED: it has changed in the store; list the quarantine again.
+        UNIMPLEMENTED: it is not for this store to delete (a Kubernetes node).
         """
 
 def add_LeaseServiceServicer_to_server(servicer: LeaseServiceServicer, server: _aio.Server) -> None: ...

@@ -10,7 +10,7 @@ from typing import Final
 
 import structlog
 
-from services.core.errors import NotFound, NotYet, Unavailable
+from services.core.errors import LostRace, NotFound, NotYet, Unavailable
 from services.core.lease import Lease, LeaseRequest
 from services.core.progress import Progress
 from services.core.subnets import Draw
@@ -52,6 +52,7 @@ class EmbeddedStore:
         self._file.look()
         self._leases, self._refused = self._database.load()
         self._pending: list[Change] = []
+        self._cleared: set[str] = set()
         self._news = asyncio.Event()
         self._expire()
 
@@ -76,7 +77,8 @@ class EmbeddedStore:
             if looks_new or self._pending:
                 network = self._file.network if looks_new and not self._file.error else None
                 changes, self._pending = tuple(self._pending), []
-                yield Changed(changes, network, self._file.error if looks_new else "")
+                cleared, self._cleared = frozenset(self._cleared), set()
+                yield Changed(changes, network, self._file.error if looks_new else "", cleared=cleared)
             else:
                 self._news.clear()
                 await self._news_within(self._seconds_to_wait())
@@ -129,6 +131,19 @@ class EmbeddedStore:
     async def report(self, progress: Progress) -> None:
         """See Store. Nobody asks this store."""
 
+    def made(self, name: str) -> int:
+        """See Store. Nobody else writes here, so that no two leases overlap."""
+        return 0
+
+    async def discard(self, key: str, seen: Lease | str) -> None:
+        """See Store."""
+        lease = self._leases.get(key)
+        if (lease or self._refused.get(key)) is None:
+            raise NotFound(f"there is no key {key} in the lease database any more")
+        if seen not in (lease, self._refused.get(key)):
+            raise LostRace(f"the key {key} is something else by now: look at the quarantine again")
+        self._write(delete=[key])
+
     async def close(self) -> None:
         """See Store."""
         self._database.close()
@@ -150,7 +165,9 @@ class EmbeddedStore:
         put, delete = list(put), list(delete)
         self._database.write(put, delete)
         for name in delete:
-            del self._leases[name]
+            self._leases.pop(name, None)
+            self._cleared |= {name} & self._refused.keys()
+            self._refused.pop(name, None)
         self._leases.update((lease.name, lease) for lease in put)
         self._pending += [*map(Removed, delete), *map(Upserted, put)]
         self._news.set()

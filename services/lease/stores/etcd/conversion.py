@@ -78,7 +78,7 @@ def batch_of(response: Any, position: Position) -> Batch:
 
 
 def _item(kv: Any) -> Item:
-    return Item(kv.key, kv.value, kv.mod_revision, kv.lease)
+    return Item(kv.key, kv.value, kv.mod_revision, kv.lease, kv.create_revision)
 
 
 def _event(event: Any) -> Event:

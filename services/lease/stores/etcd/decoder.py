@@ -36,6 +36,11 @@ class Decoder:
         """The holder in a holder key. Raises InvalidInput, naming the key."""
         return self._once(item, lambda: parse_holder(name, item.value))
 
+    def created(self, key: bytes) -> int:
+        """The revision that made the key, as last seen; 0: not known."""
+        known = self._parsed.get(key)
+        return known[0].created if known else 0
+
     def forget(self, key: bytes) -> None:
         """The key is gone."""
         self._parsed.pop(key, None)

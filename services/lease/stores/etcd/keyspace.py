@@ -1,5 +1,6 @@
 """The keys under the prefix: which of them mean something, and what."""
 
+import re
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
@@ -58,9 +59,31 @@ class Keyspace:
             return Kind.CONFIG, readable(key)
         return Kind.FOREIGN if key.startswith(self.subnets[:-1]) else Kind.OTHER, readable(key)
 
+    def keys_called(self, name: str) -> tuple[bytes, ...]:
+        """The keys that a listing may refuse, or list as a lease, under this name: rarely more than one exists."""
+        key = as_key(name)
+        named = [self.subnets + key, key]
+        if name.startswith("holders/"):
+            named.insert(1, self.holders + key.removeprefix(b"holders/"))
+        return tuple(k for k in named if k.startswith(self.root))
+
 
 def readable(key: bytes) -> str:
-    """A key as text; no two keys give the same."""
+    """A key as text that can be printed; no two keys give the same."""
     if b"\\" in key:
         key = key.replace(b"\\", b"\\\\")
-    return key.decode("utf-8", "backslashreplace")
+    text = key.decode("utf-8", "backslashreplace")
+    return text if text.isprintable() else "".join(map(_printable, text))
+
+
+def as_key(text: str) -> bytes:
+    """The key that is readable like this."""
+    return re.sub(rb"\\(?:x([0-9a-f]{2})|\\)", _unescaped, text.encode())
+
+
+def _printable(character: str) -> str:
+    return character if character.isprintable() else "".join(f"\\x{byte:02x}" for byte in character.encode())
+
+
+def _unescaped(match: re.Match[bytes]) -> bytes:
+    return bytes.fromhex(match[1].decode()) if match[1] else b"\\"

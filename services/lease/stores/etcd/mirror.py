@@ -28,7 +28,6 @@ class Mirror:
     * What does not parse is refused and changes nothing: a lease whose value is overwritten by a bad one stays as
       it was, also through a new listing, until its key is gone or good again.
     * A lease and its holder that are written in one revision are one change.
-    * Refused keys that are good again or gone are taken back by a Snapshot, which replaces them all.
     """
 
     def __init__(self, keyspace: Keyspace, decoder: Decoder) -> None:
@@ -58,7 +57,7 @@ class Mirror:
         self.position = position
         return self.snapshot()
 
-    def fold(self, batch: Batch) -> Snapshot | Changed | None:
+    def fold(self, batch: Batch) -> Changed | None:
         """Takes what happened; None: nothing that anybody has to know."""
         network, network_error, refused = self._network, self._network_error, dict(self._refused)
         changes: list[Change] = []
@@ -66,13 +65,12 @@ class Mirror:
             touched = {name: None for event in events if (name := self._take(event))}
             changes += [change for name in touched if (change := self._settle(name))]
         self.position = batch.position
-        if refused.keys() - self._refused.keys():
-            return self.snapshot()
         event = Changed(
             tuple(changes),
             self._network if self._network != network else None,
             self._network_error if self._network_error != network_error else "",
             {key: reason for key, reason in self._refused.items() if refused.get(key) != reason},
+            frozenset(refused.keys() - self._refused.keys()),
         )
         return event if event != Changed() else None
 

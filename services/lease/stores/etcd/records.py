@@ -13,6 +13,8 @@ class Item(NamedTuple):
     """ModRevision: the revision that wrote it."""
     etcd_lease: int
     """The etcd lease it hangs on; 0: none, it never expires."""
+    created: int = 0
+    """CreateRevision: the revision that made it."""
 
 
 class Gone(NamedTuple):

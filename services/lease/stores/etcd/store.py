@@ -18,6 +18,7 @@ from services.lease.stores.etcd.client import EtcdClient
 from services.lease.stores.etcd.configuration import read_configuration
 from services.lease.stores.etcd.decision import Decision, decide
 from services.lease.stores.etcd.decoder import Decoder
+from services.lease.stores.etcd.discarding import discard
 from services.lease.stores.etcd.etcd_leases import EtcdLeases
 from services.lease.stores.etcd.keyspace import Keyspace
 from services.lease.stores.etcd.listing import read_listing
@@ -118,6 +119,14 @@ class EtcdStore:
 
     async def report(self, progress: Progress) -> None:
         """See Store. Nobody asks this store."""
+
+    def made(self, name: str) -> int:
+        """See Store."""
+        return self._decoder.created(self._keyspace.subnet(name))
+
+    async def discard(self, key: str, seen: Lease | str) -> None:
+        """See Store."""
+        await discard(self._client, self._keyspace, self._decoder, key, seen)
 
     async def close(self) -> None:
         """See Store."""
