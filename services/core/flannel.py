@@ -7,8 +7,9 @@ from typing import Final
 from services.core.errors import InvalidInput
 from services.core.family import FAMILIES, Address, Family, Network, family_of
 from services.core.gojson import GoObject
-from services.core.lease import BackendData, Lease, OpaqueData, Subnet, VxlanData, WireguardData, lease_key
-from services.core.network import parse_address, parse_cidr
+from services.core.lease import BackendData, Lease, OpaqueData, Subnet, VxlanData, WireguardData
+from services.core.notation import exact_cidr, parse_address
+from services.core.usual import read_usual
 
 _KEY: Final = re.compile(r"([0-9.]+)-([0-9]{1,2})(?:&([0-9a-f:]+)-([0-9]{1,3}))?", re.ASCII)
 _KEY_V6_ONLY: Final = re.compile(r"([0-9a-f:]+)-([0-9]{1,3})", re.ASCII)
@@ -26,20 +27,24 @@ def parse_key(key: str) -> tuple[Network, ...]:
     Ours also: IPv6 alone, `fd00:10:5:34::-64`, which flanneld takes for foreign. Raises InvalidInput for
     everything else, also for host bits, other spellings of the same subnet, and /32 or /128.
     """
-    match = _KEY.fullmatch(key) or _KEY_V6_ONLY.fullmatch(key)
-    if match is None:
+    if not (_KEY.fullmatch(key) or _KEY_V6_ONLY.fullmatch(key)):
         raise InvalidInput(f"key {_quoted(key)} is not a lease: expected something like 10.5.52.0-24")
-    parts = [part for part in match.groups() if part is not None]
-    texts = [f"{address}/{length}" for address, length in zip(parts[::2], parts[1::2], strict=True)]
-    cidrs = tuple(cidr for cidr in map(parse_cidr, texts) if cidr is not None)
-    if lease_key(cidrs) != key or any(cidr.prefixlen == cidr.max_prefixlen for cidr in cidrs):
-        raise InvalidInput(f"key {_quoted(key)} is not a lease: it names no subnet in its usual notation")
-    return cidrs
+    cidrs = []
+    for text in key.split("&"):
+        cidr = exact_cidr(text.replace("-", "/"))
+        if cidr is None or cidr.prefixlen == cidr.max_prefixlen:
+            raise InvalidInput(f"key {_quoted(key)} is not a lease: it names no subnet in its usual notation")
+        cidrs.append(cidr)
+    return tuple(cidrs)
 
 
 def parse_lease(key: str, value: str | bytes, *, node: str = "", reserved: bool = False) -> Lease:
     """The lease in a key (without its prefix) and value. Raises InvalidInput, naming the key."""
     cidrs = parse_key(key)
+    if isinstance(value, bytes):
+        value = value.decode(errors="replace")  # as Go does
+    if usual := read_usual(cidrs, value):
+        return Lease(key, node, usual[1], usual[0], reserved=reserved)
     document = GoObject.parse(value, f"the value of {key}")
     backend_type = document.text("BackendType")
     subnets = tuple(

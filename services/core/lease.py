@@ -64,6 +64,10 @@ class Lease:
         """Its part in one family, if any."""
         return next((s for s in self.subnets if s.cidr.version == family.version), None)
 
+    def held_by(self, node: str) -> "Lease":
+        """The same lease, of this node."""
+        return Lease(self.name, node, self.subnets, self.backend_type, self.expires_at, self.reserved)
+
     def with_time(self, expires_at: float | None) -> "Lease":
         """The same lease, until then."""
         return replace(self, expires_at=expires_at)

@@ -1,13 +1,12 @@
 """flannel's network configuration: what it may say, what it means, and what we would rather see changed."""
 
-import re
 from dataclasses import dataclass, field
-from ipaddress import IPv4Address, ip_address, ip_network
 from typing import Final
 
 from services.core.errors import InvalidInput
 from services.core.family import FAMILIES, IPV4, Address, Family, Network
 from services.core.gojson import GoObject
+from services.core.notation import parse_address, parse_cidr
 
 KNOWN_BACKENDS: Final = frozenset(
     "vxlan host-gw udp ipip wireguard ipsec alloc extension aws-vpc gce ali-vpc tencent-vpc".split()
@@ -161,25 +160,3 @@ def _parse_cidr(family: Family, key: str, text: str) -> Network:
     if network.prefixlen == 0:
         raise InvalidInput(f"{key} {network} holds every address there is: write for instance {example}")
     return network
-
-
-def parse_cidr(text: str) -> Network | None:
-    """The network in `address/length`, host bits masked off, as Go's ParseCIDR; None if it is none."""
-    address, _, length = text.partition("/")
-    if "%" in address or not re.fullmatch(r"[0-9]{1,3}", length, re.ASCII):
-        return None
-    try:
-        return ip_network(text, strict=False)
-    except ValueError:
-        return None
-
-
-def parse_address(text: str) -> Address | None:
-    """The address in `text`, as Go's ParseIP: without a zone, and `::ffff:1.2.3.4` is IPv4; None if it is none."""
-    try:
-        address = ip_address(text)
-    except ValueError:
-        return None
-    if isinstance(address, IPv4Address):
-        return address
-    return None if address.scope_id else address.ipv4_mapped or address

@@ -7,7 +7,8 @@ from typing import Final
 
 from services.core.family import FAMILIES, Network, family_of
 from services.core.lease import Lease
-from services.core.network import NetworkConfig, parse_cidr
+from services.core.network import NetworkConfig
+from services.core.notation import parse_cidr
 
 _NAMES: Final = {
     4: ("FLANNEL_NETWORK", "FLANNEL_SUBNET"),

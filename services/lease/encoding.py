@@ -12,8 +12,10 @@ be in one piece only: two would be merged.
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from flannelette.lease.v1 import lease_pb2 as pb
+
 from services.core.table import Change, Step
-from services.runtime.wire import step_to_proto
+from services.runtime.wire import add_change, step_to_proto
 
 MOST_CHANGES: Final = 500
 """In one message, as lease.proto promises."""
@@ -28,7 +30,9 @@ def encode(step: Step) -> bytes:
 
 def encode_change(change: Change) -> bytes:
     """The piece of one change."""
-    return encode(Step(changes=(change,)))
+    message = pb.WatchLeasesResponse()
+    add_change(message, change)
+    return message.SerializeToString(deterministic=True)
 
 
 RESET: Final = encode(Step(reset=True))

@@ -1,39 +1,33 @@
 """Domain types to protobuf and back. Behind this module, nobody sees a protobuf message of a lease."""
 
+from sys import intern
+
 from flannelette.lease.v1 import lease_pb2 as pb
 
 from services.core.errors import InvalidInput
 from services.core.family import Address, Network
 from services.core.lease import BackendData, Lease, LeaseRequest, OpaqueData, Subnet, VxlanData, WireguardData, Wish
-from services.core.network import NetworkConfig, parse_address, parse_cidr, parse_network
+from services.core.network import NetworkConfig, parse_network
+from services.core.notation import exact_cidr, parse_address, parse_cidr
 from services.core.table import Change, Removed, Step, StoreStatus, Upserted
 
 
 def lease_to_proto(lease: Lease) -> pb.Lease:
     """The lease as a message."""
-    message = pb.Lease(
-        name=lease.name,
-        node=lease.node,
-        backend_type=lease.backend_type,
-        reserved=lease.reserved,
-        subnets=[_subnet_to_proto(str(s.cidr), s.public_address, s.data) for s in lease.subnets],
-    )
-    if lease.expires_at is not None:
-        message.expire_time.FromNanoseconds(int(lease.expires_at * 1000) * 1_000_000)
+    message = pb.Lease()
+    _fill(message, lease)
     return message
 
 
 def lease_from_proto(message: pb.Lease) -> Lease:
     """The lease in a message. Raises InvalidInput."""
     return Lease(
-        name=message.name,
-        node=message.node,
-        subnets=tuple(
-            Subnet(_network(s.cidr), _address(s.public_address), _data_from_proto(s)) for s in message.subnets
-        ),
-        backend_type=message.backend_type,
-        expires_at=message.expire_time.ToNanoseconds() / 1e9 if message.HasField("expire_time") else None,
-        reserved=message.reserved,
+        message.name,
+        message.node,
+        tuple([Subnet(_network(s.cidr), _address(s.public_address), _data_from_proto(s)) for s in message.subnets]),
+        intern(message.backend_type),
+        message.expire_time.ToNanoseconds() / 1e9 if message.HasField("expire_time") else None,
+        message.reserved,
     )
 
 
@@ -42,9 +36,7 @@ def request_to_proto(request: LeaseRequest) -> pb.AcquireLeaseRequest:
     return pb.AcquireLeaseRequest(
         node=request.node,
         backend_type=request.backend_type,
-        subnets=[
-            _subnet_to_proto(str(wish.previous or ""), wish.public_address, wish.data) for wish in request.wishes
-        ],
+        subnets=[_wish_to_proto(wish) for wish in request.wishes],
     )
 
 
@@ -94,15 +86,25 @@ def status_to_proto(status: StoreStatus) -> pb.StoreStatus:
 
 def step_to_proto(step: Step) -> pb.WatchLeasesResponse:
     """One step of the table as a message."""
-    return pb.WatchLeasesResponse(
+    message = pb.WatchLeasesResponse(
         reset=step.reset,
-        changes=[_change_to_proto(change) for change in step.changes],
         network=network_to_proto(step.network) if step.network else None,
         network_error=step.network_error,
         store=status_to_proto(step.store) if step.store else None,
         synced=step.synced,
         cursor=step.cursor,
     )
+    for change in step.changes:
+        add_change(message, change)
+    return message
+
+
+def add_change(message: pb.WatchLeasesResponse, change: Change) -> None:
+    """One more change in a message."""
+    if isinstance(change, Upserted):
+        _fill(message.changes.add().upserted, change.lease)
+    else:
+        message.changes.add().removed = change.name
 
 
 def step_from_proto(message: pb.WatchLeasesResponse) -> Step:
@@ -120,44 +122,60 @@ def step_from_proto(message: pb.WatchLeasesResponse) -> Step:
     )
 
 
-def _change_to_proto(change: Change) -> pb.Change:
-    if isinstance(change, Upserted):
-        return pb.Change(upserted=lease_to_proto(change.lease))
-    return pb.Change(removed=change.name)
-
-
 def _change_from_proto(message: pb.Change) -> Change:
     if message.WhichOneof("change") == "upserted":
         return Upserted(lease_from_proto(message.upserted))
     return Removed(message.removed)
 
 
-def _subnet_to_proto(cidr: str, address: Address | None, data: BackendData | None) -> pb.Subnet:
-    message = pb.Subnet(cidr=cidr, public_address=str(address or ""))
+# Snapshots have many leases: they are filled where they belong, not made, copied and thrown away.
+def _fill(message: pb.Lease, lease: Lease) -> None:
+    message.name, message.node, message.backend_type = lease.name, lease.node, lease.backend_type
+    message.reserved = lease.reserved
+    for subnet in lease.subnets:
+        part = message.subnets.add()
+        part.cidr = str(subnet.cidr)
+        if subnet.public_address is not None:
+            part.public_address = str(subnet.public_address)
+        _fill_data(part, subnet.data)
+    if lease.expires_at is not None:
+        message.expire_time.FromNanoseconds(int(lease.expires_at * 1000) * 1_000_000)
+
+
+def _wish_to_proto(wish: Wish) -> pb.Subnet:
+    message = pb.Subnet(cidr=str(wish.previous or ""), public_address=str(wish.public_address))
+    _fill_data(message, wish.data)
+    return message
+
+
+def _fill_data(message: pb.Subnet, data: BackendData | None) -> None:
     match data:
         case VxlanData(vni, mac):
-            message.vxlan.vni, message.vxlan.mac = vni, mac
+            vxlan = message.vxlan
+            vxlan.vni, vxlan.mac = vni, mac
         case WireguardData(public_key, port):
-            message.wireguard.public_key, message.wireguard.port = public_key, port
+            wireguard = message.wireguard
+            wireguard.public_key, wireguard.port = public_key, port
         case OpaqueData(text):
             message.opaque_json = text
-    return message
 
 
 def _data_from_proto(message: pb.Subnet) -> BackendData | None:
     match message.WhichOneof("backend_data"):
         case "vxlan":
-            return VxlanData(message.vxlan.vni, message.vxlan.mac)
+            vxlan = message.vxlan
+            return VxlanData(vxlan.vni, vxlan.mac)
         case "wireguard":
-            return WireguardData(message.wireguard.public_key, message.wireguard.port)
+            wireguard = message.wireguard
+            return WireguardData(wireguard.public_key, wireguard.port)
         case "opaque_json":
             return OpaqueData(message.opaque_json)
     return None
 
 
 def _network(text: str) -> Network:
-    network = parse_cidr(text)
-    if network is None or str(network) != text:
+    network = exact_cidr(text)
+    if network is None:
         raise InvalidInput(f"{text!r} is no subnet: write it like 10.5.1.0/24")
     return network
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from services.core.errors import InvalidInput
 from services.core.family import IPV4, IPV6, Family
-from services.core.network import KNOWN_BACKENDS, FamilyNetwork, contains, parse_address, parse_cidr, parse_network
+from services.core.network import KNOWN_BACKENDS, FamilyNetwork, contains, parse_network
+from services.core.notation import parse_address, parse_cidr
 from tests.unit.strategies import families, subnets_of
 
 

@@ -86,3 +86,13 @@ def test_a_holder_that_names_no_node_is_refused(value: bytes) -> None:
 def test_a_holder_of_what_is_no_lease_is_refused() -> None:
     with pytest.raises(InvalidInput, match="'junk' is not a lease"):
         parse_holder("junk", b'{"node":"n1"}')
+
+
+@given(
+    st.text(min_size=1, max_size=4), st.sampled_from(["", "10.99.0.1"]), st.sampled_from(["", "fd99::1", "::1.2.3.4"])
+)
+def test_a_holder_comes_back_whatever_its_node_is_called(node: str, public_ip: str, public_ipv6: str) -> None:
+    holder = Holder(node, public_ip, public_ipv6)
+    assert parse_holder("10.5.52.0-24", format_holder(holder)) == holder
+    with_blanks = format_holder(holder).replace(b":", b": ", 1)
+    assert parse_holder("10.5.52.0-24", with_blanks) == holder

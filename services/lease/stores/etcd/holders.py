@@ -1,13 +1,19 @@
 """Who holds a lease: flannel's value does not say, so it is kept beside it, under `<prefix>/holders/`."""
 
 import json
+import re
 from dataclasses import dataclass
+from typing import Final
 
 from services.core.errors import InvalidInput
-from services.core.family import IPV4, IPV6, Family
 from services.core.flannel import parse_key
 from services.core.gojson import GoObject
 from services.core.lease import Lease
+
+_USUAL: Final = re.compile(
+    rb'\{"node":"([A-Za-z0-9._-]+)","public_ip":"([0-9.]*)","public_ipv6":"([0-9a-f:.]*)"\}', re.ASCII
+)
+"""What we write, which can mean nothing else: most holders need no JSON parser."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,17 +28,19 @@ class Holder:
 
     def holds(self, lease: Lease) -> bool:
         """Whether this is still true of the lease: a flanneld that took it over published other addresses."""
-        return (self.public_ip, self.public_ipv6) == (_address(lease, IPV4), _address(lease, IPV6))
+        return (self.public_ip, self.public_ipv6) == _addresses(lease)
 
 
 def holder_of(lease: Lease) -> Holder:
     """What to write beside a lease."""
-    return Holder(lease.node, _address(lease, IPV4), _address(lease, IPV6))
+    return Holder(lease.node, *_addresses(lease))
 
 
 def parse_holder(name: str, value: bytes) -> Holder:
     """Reads the one of a lease. Raises InvalidInput, naming the key."""
     parse_key(name)
+    if usual := _USUAL.fullmatch(value):
+        return Holder(*map(bytes.decode, usual.groups()))
     key = f"holders/{name}"
     document = GoObject.parse(value, f"the value of {key}")
     holder = Holder(document.text("node"), document.text("public_ip"), document.text("public_ipv6"))
@@ -47,6 +55,14 @@ def format_holder(holder: Holder) -> bytes:
     return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def _address(lease: Lease, family: Family) -> str:
-    subnet = lease.subnet(family)
-    return str(subnet.public_address) if subnet and subnet.public_address else ""
+def _addresses(lease: Lease) -> tuple[str, str]:
+    """The public addresses, IPv4 first; empty: none."""
+    ipv4 = ipv6 = ""
+    for subnet in lease.subnets:
+        if subnet.public_address is None:
+            continue
+        if subnet.cidr.version == 4:
+            ipv4 = str(subnet.public_address)
+        else:
+            ipv6 = str(subnet.public_address)
+    return ipv4, ipv6

@@ -1,7 +1,6 @@
 """The prefix as the watch has seen it so far, and what each message of the watch means. No IO."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from itertools import groupby
 from types import MappingProxyType
 from typing import Final, TypeVar
@@ -129,7 +128,7 @@ class Mirror:
 
     def _held(self, name: str, lease: Lease) -> Lease:
         holder = self._holders.get(name)
-        return replace(lease, node=holder.node) if holder and holder.holds(lease) else lease
+        return lease.held_by(holder.node) if holder and holder.holds(lease) else lease
 
 
 def _copy(mapping: Mapping[str, Value]) -> Mapping[str, Value]:

@@ -1,0 +1,50 @@
+"""Lease values exactly as flannel and we write them, read without a JSON parser, in a fifth of the time.
+
+Only what can mean nothing else is answered here. Whatever deviates by one character is None, and for the strict
+reader in `services.core.flannel`; a property test holds that both agree on everything that is answered.
+"""
+
+import re
+from sys import intern
+from typing import Final
+
+from services.core.family import Network
+from services.core.lease import BackendData, Subnet, VxlanData, WireguardData
+from services.core.notation import parse_address
+
+_VALUE: Final = re.compile(
+    r'\{"PublicIP":"([0-9.]{7,15})","PublicIPv6":(?:null|"([0-9a-f:]{2,39})")(?:,"BackendType":"([a-z-]{1,20})")?'
+    r'(?:,"BackendData":(\{[^{}\\]*\}))?(?:,"BackendV6Data":(\{[^{}\\]*\}))?\}',
+    re.ASCII,
+)
+_VXLAN: Final = re.compile(r'\{"VNI":(0|[1-9][0-9]{0,7}),"VtepMAC":"([0-9a-f]{2}(?::[0-9a-f]{2}){5})"\}', re.ASCII)
+_WIREGUARD: Final = re.compile(r'\{"PublicKey":"([A-Za-z0-9+/=]*)","Port":(0|[1-9][0-9]{0,4})\}', re.ASCII)
+
+
+def read_usual(cidrs: tuple[Network, ...], value: str) -> tuple[str, tuple[Subnet, ...]] | None:
+    """Backend type and parts of the lease of these subnets; None: read it strictly."""
+    found = _VALUE.fullmatch(value)
+    if found is None:
+        return None
+    ipv4, ipv6, backend_type, data_v4, data_v6 = found.groups("")
+    if (data_v4 and cidrs[0].version == 6) or (data_v6 and cidrs[-1].version == 4):
+        return None  # data of a family that it has not, which may be no JSON
+    parts = []
+    for cidr in cidrs:
+        text, raw = (ipv4, data_v4) if cidr.version == 4 else (ipv6, data_v6)
+        address = parse_address(text)
+        if address is None or address.version != cidr.version or not int(address):
+            return None
+        data = _data(raw, backend_type) if raw else None
+        if raw and data is None:
+            return None
+        parts.append(Subnet(cidr, address, data))
+    return intern(backend_type), tuple(parts)
+
+
+def _data(raw: str, backend_type: str) -> BackendData | None:
+    if backend_type == "vxlan" and (vxlan := _VXLAN.fullmatch(raw)) and (vni := int(vxlan[1])) < 2**24:
+        return VxlanData(vni, vxlan[2])
+    if backend_type == "wireguard" and (peer := _WIREGUARD.fullmatch(raw)) and (port := int(peer[2])) < 2**16:
+        return WireguardData(peer[1], port)
+    return None

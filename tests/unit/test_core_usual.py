@@ -1,0 +1,105 @@
+"""The quick readers of what flannel usually writes: wherever they answer, the strict reader says the same."""
+
+from ipaddress import ip_address, ip_network
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from services.core import flannel
+from services.core.errors import InvalidInput
+from services.core.flannel import format_value, parse_lease
+from services.core.lease import Lease
+from services.core.notation import exact_cidr, parse_address, parse_cidr
+from services.core.usual import read_usual
+from tests.unit.strategies import leases
+
+PIECES = ["{", "}", '"', ",", ":", "null", "0", "00", "1", ".", "-", "\\", " ", "\n", "ff", '"a":1,', "é", "٠", "{}"]
+
+
+@st.composite
+def nearly_usual(draw: st.DrawFn) -> tuple[str, str]:
+    """A lease's key and its value with something cut out, put in, or taken from another lease's value."""
+    lease, other = draw(leases()), draw(leases())
+    value, stranger = format_value(lease), format_value(other)
+    for _ in range(draw(st.integers(0, 2))):
+        start = draw(st.integers(0, len(value)))
+        stop = draw(st.integers(start, min(start + 12, len(value))))
+        value = value[:start] + draw(st.sampled_from([*PIECES, stranger[start:stop], ""])) + value[stop:]
+    return draw(st.sampled_from([lease.name, other.name])), value
+
+
+def strict(key: str, value: str, monkeypatch: pytest.MonkeyPatch) -> Lease | None:
+    with monkeypatch.context() as patch:
+        patch.setattr(flannel, "read_usual", lambda cidrs, text: None)
+        try:
+            return parse_lease(key, value)
+        except InvalidInput:
+            return None
+
+
+VXLAN = '"BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"c6:d2:32:6f:8f:44"}'
+V4, V6 = "10.5.52.0-24", "fd00::-64"
+
+
+@given(nearly_usual())
+@example((V6, '{"PublicIP":"0.0.0.0","PublicIPv6":"fd99::1","BackendType":"vxlan","BackendData":{no JSON}}'))
+@example((V4, f'{{"PublicIP":"1.2.3.4","PublicIPv6":null,{VXLAN},"BackendV6Data":{{no JSON}}}}'))
+@example((V4, '{"PublicIP":"1.2.3.4","PublicIPv6":null,"BackendType":"vxlan","BackendData":{}}'))
+@example((V4, f'{{"PublicIP":"0.0.0.0","PublicIPv6":null,{VXLAN}}}'))
+@example((V4, f'{{"PublicIP":"1.2.3.04","PublicIPv6":null,{VXLAN}}}'))
+@example((V4, f'{{"PublicIP":"1.2.3.4","PublicIPv6":null,{VXLAN.replace("1", "16777216")}}}'))
+@example((V4, f'{{"PublicIP":"1.2.3.4","PublicIPv6":null,{VXLAN.replace("vxlan", "wireguard")}}}'))
+@example((f"{V4}&{V6}", f'{{"PublicIP":"1.2.3.4","PublicIPv6":null,{VXLAN}}}'))
+@example((f"{V4}&{V6}", f'{{"PublicIP":"1.2.3.4","PublicIPv6":"::ffff:1.2.3.4",{VXLAN}}}'))
+def test_what_is_read_quickly_is_what_the_strict_reader_reads(document: tuple[str, str]) -> None:
+    key, value = document
+    cidrs = flannel.parse_key(key)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        expected = strict(key, value, monkeypatch)
+    usual = read_usual(cidrs, value)
+    assert usual is None or Lease(key, "", usual[1], usual[0]) == expected
+
+
+@pytest.mark.parametrize("backend", ["", f",{VXLAN}", ',"BackendType":"host-gw"'])
+def test_the_form_that_most_leases_have_is_read_quickly(backend: str) -> None:
+    assert read_usual(flannel.parse_key(V4), f'{{"PublicIP":"1.2.3.4","PublicIPv6":null{backend}}}')
+
+
+@given(leases())
+def test_every_lease_without_opaque_data_is_read_quickly(lease: Lease) -> None:
+    cidrs = tuple(subnet.cidr for subnet in lease.subnets)
+    if lease.backend_type != "extension":
+        assert read_usual(cidrs, format_value(lease)) == (lease.backend_type, lease.subnets)
+
+
+numbers = st.integers(0, 300).map(str) | st.sampled_from(["", "00", "01", " 1", "+1", "1_0", "²", "١"])
+dotted = st.lists(numbers, min_size=3, max_size=5).map(".".join)
+texts = dotted | st.ip_addresses().map(str) | st.text("0123456789abcdef:.%/", max_size=20)
+
+
+@given(texts)
+def test_an_address_is_what_ipaddress_takes_for_one(text: str) -> None:
+    try:
+        expected = ip_address(text)
+    except ValueError:
+        assert parse_address(text) is None
+        return
+    if "%" not in text:
+        assert parse_address(text) == (getattr(expected, "ipv4_mapped", None) or expected)
+
+
+@given(texts, numbers)
+@example("10.5.52.0", "24")
+@example("10.5.52.1", "24")
+@example("0.0.0.0", "0")  # noqa: S104 - the whole IPv4 Internet, not a socket
+def test_an_exact_network_is_one_that_is_written_as_it_was_read(address: str, length: str) -> None:
+    text = f"{address}/{length}"
+    network = parse_cidr(text)
+    assert exact_cidr(text) == (network if network is not None and str(network) == text else None)
+
+
+@given(st.ip_addresses(v=4), st.integers(0, 32))
+def test_every_network_without_host_bits_is_exact(address: object, length: int) -> None:
+    network = ip_network(f"{address}/{length}", strict=False)
+    assert exact_cidr(str(network)) == network
