@@ -3,7 +3,7 @@
 import json
 import resource
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rich.console import Console
 from rich.table import Table
@@ -22,6 +22,8 @@ class Result:
     less_is_better: bool
     cpu_seconds: float
     """Of our own process, user and system, for the round that `ours` is from."""
+    figures: Mapping[str, float] = field(default_factory=dict)
+    """What else is to be told of ours, where it applies: `p50_ms`, `p99_ms`, `lost`, ..."""
 
     @property
     def ratio(self) -> float:
@@ -40,6 +42,7 @@ class Result:
                 "ours": _rounded(self.ours),
                 "peers": {name: _rounded(figure) for name, figure in self.peers.items()},
                 "ratio": round(self.ratio, 2),
+                **{name: _rounded(figure) for name, figure in self.figures.items()},
                 "cpu_seconds": _rounded(self.cpu_seconds),
                 "peak_rss_mib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
             }
@@ -57,6 +60,8 @@ class Result:
             table.add_row(name, f"{figure}")
         console.print(f"[bold]{self.name}[/bold] ({settings})")
         console.print(table)
+        if self.figures:
+            console.print(", ".join(f"{name} {fields[name]}" for name in self.figures), highlight=False)
         console.print(
             f"{fields['ratio']} times the best peer; ours took {fields['cpu_seconds']} s of CPU, "
             f"{fields['peak_rss_mib']} MiB at most",

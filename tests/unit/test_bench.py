@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -30,6 +31,16 @@ def test_the_json_has_the_figures_of_all_and_what_ours_cost() -> None:
         "ratio": 2.5,
         "cpu_seconds": 0.09123,
     }
+
+
+def test_further_figures_stand_in_the_json_and_below_the_table() -> None:
+    result = replace(SECONDS, figures={"p99_ms": 12.3456, "lost": 0})
+    fields = json.loads(result.json())
+    assert (fields["p99_ms"], fields["lost"]) == (12.35, 0)
+    console = Console(width=100, file=io.StringIO())
+    with console.capture() as captured:
+        result.show(console)
+    assert "p99_ms 12.35, lost 0" in captured.get()
 
 
 def test_the_table_shows_every_contender() -> None:
