@@ -31,7 +31,7 @@ async def build(settings: DataplaneSettings, process: Process) -> AsyncIterator[
     address = settings.lease_address or socket_address(settings.socket_dir, "lease")
     with sole_dataplane(), Monitor() as monitor, KernelSocket() as kernel:
         await require_rights(kernel)
-        connection = LeaseConnection(address, node_name(settings, os.environ))
+        connection = LeaseConnection(address, node_name(settings, os.environ), process.transport)
         dataplane = Dataplane(settings, connection, kernel, process.health)
         servicer = DataplaneServicer(dataplane, process.health, process.stopping)
         process.servicers[_NAME] = lambda server: dataplane_pb2_grpc.add_DataplaneServiceServicer_to_server(

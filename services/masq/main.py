@@ -20,7 +20,7 @@ from services.runtime.process import Process, run
 async def build(settings: MasqSettings, process: Process) -> AsyncIterator[None]:
     """Wires the feed, the reconciler, the firewall and the calls. Raises Misconfigured: no rule could be set here."""
     firewall = IptablesFirewall(lock_path())
-    connection = LeaseConnection(settings.lease_service, node_name(settings))
+    connection = LeaseConnection(settings.lease_service, node_name(settings), process.transport)
     reconciler = Reconciler(connection.node, settings.rules, settings.iptables_resync, firewall, process.health)
     feed = Feed(connection, lease_pb2.VIEW_OWN, lambda touched: reconciler.learn(feed.table, feed.error))
     servicer = MasqServicer(reconciler, process.health)

@@ -14,11 +14,13 @@ from services.core.errors import InvalidInput
 from services.core.lease import Lease, LeaseRequest
 from services.core.table import Step, Table
 from services.runtime.interceptor import error_of
+from services.runtime.line import Line
+from services.runtime.transport import PLAIN, Transport
 from services.runtime.wire import lease_from_proto, request_to_proto, step_from_proto
 
 log = structlog.get_logger()
 
-_CHANNEL_OPTIONS: Final = (
+_OPTIONS: Final = (
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.http2.ping_timeout_ms", 4_000),  # keepalive_timeout_ms has no effect in this core
     ("grpc.keepalive_permit_without_calls", 1),
@@ -26,7 +28,6 @@ _CHANNEL_OPTIONS: Final = (
     ("grpc.min_reconnect_backoff_ms", 1_000),  # also the time a connection may take
     ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.max_receive_message_length", 64 << 20),
-    ("grpc.enable_http_proxy", 0),  # a proxy of the environment is not meant for us
 )
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 _CALL_SECONDS: Final = 15.0
@@ -38,11 +39,12 @@ Notice = Callable[[frozenset[str]], None]
 class LeaseConnection:
     """The one connection of a node's service to its lease service: the feed, and the calls of the holder."""
 
-    def __init__(self, address: str, node: str) -> None:
+    def __init__(self, address: str, node: str, transport: Transport = PLAIN) -> None:
         self.address = address
         self.node = node
-        self._channel = grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
-        self.stub = lease_pb2_grpc.LeaseServiceStub(self._channel)
+        self._line = Line(address, transport, _OPTIONS)
+        self.stub = lease_pb2_grpc.LeaseServiceStub(self._line.channel)
+        """Another one after `lost`: do not keep it."""
 
     async def acquire(self, request: LeaseRequest) -> Lease:
         """See AcquireLease in lease.proto. Raises the errors that it names."""
@@ -62,9 +64,16 @@ class LeaseConnection:
             raise error_of(error) from None
         return lease_from_proto(response.lease)
 
+    async def lost(self, error: grpc.aio.AioRpcError) -> str:
+        """Why, in a sentence that says what to do. The next call shows the certificate that is in force by now."""
+        why = await self._line.why(error)
+        if await self._line.renew():
+            self.stub = lease_pb2_grpc.LeaseServiceStub(self._line.channel)
+        return why
+
     async def close(self) -> None:
         """Ends open calls."""
-        await self._channel.close()
+        await self._line.close()
 
 
 class Feed:
@@ -92,7 +101,7 @@ class Feed:
                 self._away("the lease service ended the stream")
             except grpc.aio.AioRpcError as error:
                 pause = _SHORTEST_PAUSE if self.connected else min(2 * pause, _LONGEST_PAUSE)
-                self._away(self._why(error))
+                self._away(await self._connection.lost(error))
             await asyncio.sleep(random.uniform(pause / 2, pause))  # noqa: S311 - jitter
 
     async def _follow(self) -> None:
@@ -102,12 +111,6 @@ class Feed:
                 self.connected, self.error = True, ""
                 log.info("connected to the lease service", address=self._connection.address)
             self._notice(self.table.fold(_readable(message)))
-
-    def _why(self, error: grpc.aio.AioRpcError) -> str:
-        address = self._connection.address
-        if error.code() is grpc.StatusCode.UNAVAILABLE and "failed to connect" in (error.details() or ""):
-            return f"nobody answers on {address}: is the lease service running, and may this service use its socket?"
-        return f"{address}: {error.details() or error.code().name}"
 
     def _away(self, reason: str) -> None:
         if self.connected:

@@ -69,7 +69,7 @@ def _wrap_unary(inner: Any, method: str) -> Any:
         try:
             return await inner(request, context)
         except Exception as error:
-            await _abort(error, method, context)
+            await abort(error, method, context)
 
     return call
 
@@ -82,12 +82,13 @@ def _wrap_stream(inner: Any, method: str) -> Any:
                 async for response in responses:
                     yield response
         except Exception as error:
-            await _abort(error, method, context)
+            await abort(error, method, context)
 
     return call
 
 
-async def _abort(error: Exception, method: str, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+async def abort(error: Exception, method: str, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+    """Ends the call with the status of the error; never returns."""
     if isinstance(error, errors.FlanneletteError):
         await context.abort(code_of(error), str(error))
     if isinstance(error, grpc.aio.AbortError):

@@ -1,35 +1,35 @@
-"""Addresses to serve on: a locked unix socket, or TCP on loopback."""
+"""Addresses to serve on: a locked unix socket, or TCP, with TLS unless it is on loopback."""
 
 import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
 
+import grpc
 import grpc.aio
 
 from services.core.errors import Misconfigured
+from services.runtime.transport import PLAIN, Transport
 
 _LONGEST_PATH: Final = 107
 """sun_path of unix(7) is 108 bytes with its closing zero."""
 
 
 @contextmanager
-def bound(server: grpc.aio.Server, address: str) -> Iterator[None]:
+def bound(server: grpc.aio.Server, address: str, transport: Transport = PLAIN) -> Iterator[None]:
     """Binds the server and holds the address for it.
 
     A unix socket has mode 0660; its directory is made with mode 0770 if it is missing. grpc would silently take
     over the socket of a running server, so PATH.lock is locked first (flock, freed with the process).
-    Raises Misconfigured: taken, too long, no permission, or not on loopback.
+    Raises Misconfigured: taken, too long, no permission, or TCP beyond loopback without TLS.
     """
     if address.startswith("unix:"):
         with _bound_path(server, Path(address.removeprefix("unix:"))):
             yield
     else:
-        _require_loopback(address)
-        _bind(server, address)
+        _bind(server, address, transport.server_credentials(address))
         yield
 
 
@@ -67,24 +67,12 @@ def _bound_path(server: grpc.aio.Server, path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _require_loopback(address: str) -> None:
-    host, colon, port = address.rpartition(":")
-    if not colon or not (port.isdecimal() and int(port) <= 65535):
-        raise Misconfigured(f"--listen {address!r}: use unix:PATH or HOST:PORT")
-    bare = host.strip("[]")
+def _bind(server: grpc.aio.Server, address: str, credentials: grpc.ServerCredentials | None = None) -> None:
     try:
-        on_loopback = bare == "localhost" or ip_address(bare).is_loopback
-    except ValueError:
-        on_loopback = False
-    if not on_loopback:
-        raise Misconfigured(
-            f"--listen {address!r} is not on loopback, and there is no TLS yet: use unix:PATH or 127.0.0.1:PORT"
-        )
-
-
-def _bind(server: grpc.aio.Server, address: str) -> None:
-    try:
-        bound_port = server.add_insecure_port(address)
+        if credentials is None:
+            bound_port = server.add_insecure_port(address)
+        else:
+            bound_port = server.add_secure_port(address, credentials)
     except RuntimeError as error:
         raise Misconfigured(f"cannot listen on {address}: is it in use? ({error})") from None
     if not bound_port:

@@ -7,6 +7,7 @@ import socket
 import sys
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,13 +15,15 @@ import structlog
 from prometheus_client import Gauge
 
 from services.core.errors import FlanneletteError, Misconfigured, Unavailable
+from services.runtime.admission import Admission
 from services.runtime.health import Health
 from services.runtime.http import http_server
 from services.runtime.listen import bound
 from services.runtime.logs import configure_logs
-from services.runtime.options import ProcessSettings, socket_address
+from services.runtime.options import ProcessSettings, listen_addresses, transport_of
 from services.runtime.server import AddToServer, Server
 from services.runtime.settings import HelpRequested, parse_settings
+from services.runtime.transport import PLAIN, Transport
 from services.runtime.version import version
 from services.runtime.whereabouts import until_moved
 
@@ -38,8 +41,10 @@ _SETTLE_SECONDS = 1.0
 class Process:
     """What a service is made of: its `build` fills it, `run` carries it out."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, transport: Transport = PLAIN) -> None:
         self.name = name
+        self.transport = transport
+        """For every channel to another service."""
         self.health = Health()
         self.stopping = asyncio.Event()
         """Set on SIGTERM and SIGINT: streams end; the jobs are cancelled soon after."""
@@ -51,15 +56,20 @@ class Process:
 
     async def run(self, settings: ProcessSettings) -> None:
         """Serves until `stopping`. Raises what a job raised, in an ExceptionGroup, or Unavailable: moved away."""
-        server = Server(self.servicers)
+        addresses = listen_addresses(settings, self.name)
+        server = Server(self.servicers, self._admission(addresses))
         with ExitStack() as held:
             held.enter_context(http_server(settings.healthz_ip, settings.healthz_port, self.health))
-            held.enter_context(bound(server.grpc, settings.listen or socket_address(settings.socket_dir, self.name)))
+            for address in addresses:
+                held.enter_context(bound(server.grpc, address, self.transport))
             await server.start()
             try:
                 async with asyncio.TaskGroup() as group:
                     tasks = [group.create_task(job(), name=name) for name, job in self.jobs.items()]
                     tasks.append(group.create_task(self._publish_health(server), name="health"))
+                    if self.transport.credentials is not None:
+                        follow = self.transport.credentials.follow(partial(self._doubt_certificate, addresses))
+                        tasks.append(group.create_task(follow, name="certificate"))
                     if settings.network_namespace_file:
                         moved = self._stop_when_moved(Path(settings.network_namespace_file))
                         tasks.append(group.create_task(moved, name="whereabouts"))
@@ -73,6 +83,17 @@ class Process:
                 await server.stop()
         if self._moved:
             raise Unavailable(self._moved)
+
+    def _admission(self, addresses: list[str]) -> Admission | None:
+        """Without TLS there is nobody to tell from anybody else: the listening addresses are the authority."""
+        if self.transport.credentials is None:
+            return None
+        return Admission(plain=any(address.startswith("unix:") for address in addresses))
+
+    def _doubt_certificate(self, addresses: list[str], doubt: str) -> None:
+        """Not ready while no client trusts the certificate. Where only servers see it, the feed knows the effect."""
+        if any(not address.startswith("unix:") for address in addresses):
+            self.health.set("certificate", doubt)
 
     async def _stop_when_moved(self, record: Path) -> None:
         self._moved = await until_moved(record)
@@ -135,7 +156,7 @@ def run(name: str, kind: type[S], build: Build[S], arguments: list[str] | None =
 
 
 async def _serve(name: str, settings: S, build: Build[S]) -> None:
-    process = Process(name)
+    process = Process(name, transport_of(settings))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, process.stopping.set)

@@ -7,6 +7,7 @@ import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as grpc_health
 
+from services.runtime.admission import Admission
 from services.runtime.interceptor import ErrorInterceptor
 from services.runtime.reflection import enable_reflection
 
@@ -21,10 +22,14 @@ _OPTIONS: Final = (
 
 
 class Server:
-    """Serves the given servicers, by full name; health of each and of the whole is NOT_SERVING at first."""
+    """Serves the given servicers, by full name; health of each and of the whole is NOT_SERVING at first.
 
-    def __init__(self, servicers: Mapping[str, AddToServer]) -> None:
-        self.grpc = grpc.aio.server(interceptors=[ErrorInterceptor()], options=_OPTIONS)
+    With an admission, every call over TLS needs what permissions.py says.
+    """
+
+    def __init__(self, servicers: Mapping[str, AddToServer], admission: Admission | None = None) -> None:
+        admissions = [admission] if admission else []
+        self.grpc = grpc.aio.server(interceptors=[*admissions, ErrorInterceptor()], options=_OPTIONS)
         self._health = grpc_health.HealthServicer()
         self._names = ("", *servicers)
         for add in servicers.values():

@@ -1,0 +1,105 @@
+"""Who may do what over TLS: certificates name their bearer by URI, every call has a requirement. Pure.
+
+flannelette://node/NAME/dataplane   the dataplane of a node
+flannelette://node/NAME/masq        its masq
+flannelette://relay/NAME            a lease service that stands between nodes and another lease service
+flannelette://admin/NAME            a person or a program that operates the overlay
+"""
+
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+_URI: Final = re.compile(
+    r"flannelette://(?:node/(?P<node>NAME)/(?P<service>dataplane|masq)|(?P<role>relay|admin)/(?P<name>NAME))".replace(
+        "NAME", r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?"
+    ),
+    re.ASCII,
+)
+
+
+class Role(Enum):
+    """What the bearer of a certificate is."""
+
+    DATAPLANE = "dataplane"
+    MASQ = "masq"
+    RELAY = "relay"
+    ADMIN = "admin"
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """One URI of a certificate."""
+
+    role: Role
+    name: str
+    """Of the node, for a dataplane and a masq."""
+
+    @property
+    def uri(self) -> str:
+        """As it stands in the certificate."""
+        if self.role in (Role.DATAPLANE, Role.MASQ):
+            return f"flannelette://node/{self.name}/{self.role.value}"
+        return f"flannelette://{self.role.value}/{self.name}"
+
+
+class Requirement(Enum):
+    """What a call needs; every member may do what any member may."""
+
+    MEMBER = "a URI flannelette://node/..., flannelette://relay/... or flannelette://admin/..."
+    """Looking: any of the four."""
+    HOLDER = "flannelette://node/NAME/dataplane of the node that the request names"
+    """Acting as a node: its own dataplane, or a relay, which has looked at the certificate of that dataplane."""
+    WATCHER = "HOLDER for who watches everything in the name of a node, else MEMBER"
+    """Such a stream counts as that node's dataplane being alive; every other one only looks."""
+    ADMIN = "flannelette://admin/..."
+    """Changing what belongs to no node, or to all of them."""
+
+
+def principals(uris: Iterable[str]) -> frozenset[Principal]:
+    """The principals of a certificate. A URI of another scheme is none, and one of ours with a typo neither."""
+    found = set()
+    for match in map(_URI.fullmatch, uris):
+        if match:
+            role = Role(match["service"] or match["role"])
+            found.add(Principal(role, match["node"] or match["name"]))
+    return frozenset(found)
+
+
+def refusal(bearer: Collection[Principal], requirement: Requirement, node: str = "", *, whole: bool = True) -> str:
+    """Why the bearer may not, in a sentence that says what would do; empty: it may.
+
+    `node` is the node that the request names. `whole` is for WATCHER: the request is for the whole table.
+    """
+    if requirement is Requirement.WATCHER:
+        requirement = Requirement.HOLDER if node and whole else Requirement.MEMBER
+    if _may(bearer, requirement, node):
+        return ""
+    who = f"this is {', '.join(sorted(p.uri for p in bearer))}" if bearer else "it has none of ours"
+    return f"{_wanted(requirement, node)}; {who}"
+
+
+def _may(bearer: Collection[Principal], requirement: Requirement, node: str) -> bool:
+    match requirement:
+        case Requirement.MEMBER:
+            return bool(bearer)
+        case Requirement.ADMIN:
+            return any(p.role is Role.ADMIN for p in bearer)
+        case Requirement.HOLDER if node:
+            return Principal(Role.DATAPLANE, node) in bearer or any(p.role is Role.RELAY for p in bearer)
+    return False
+
+
+def _wanted(requirement: Requirement, node: str) -> str:
+    match requirement:
+        case Requirement.ADMIN:
+            return "this needs a certificate with a URI flannelette://admin/NAME"
+        case Requirement.HOLDER if node:
+            return f"only the dataplane of node {node} may do this for it: a certificate with the URI " + (
+                Principal(Role.DATAPLANE, node).uri
+            )
+        case Requirement.HOLDER:
+            return "node is empty: over TLS a request names the node that it is for"
+    return "the certificate must have a URI like flannelette://node/NAME/dataplane or flannelette://admin/NAME"

@@ -1,0 +1,59 @@
+"""The line to one server: a channel that shows the certificate in force, and words for what is wrong with it."""
+
+import asyncio
+from typing import Final
+
+import grpc
+import grpc.aio
+
+from services.runtime.transport import Options, Transport
+
+_LONGEST_CALL_SECONDS: Final = 60.0
+"""So long a channel that was replaced may have calls that are still running."""
+
+
+class Line:
+    """A channel to `address` for as long as the process lives. Raises Misconfigured for one that is not allowed."""
+
+    def __init__(self, address: str, transport: Transport, options: Options = ()) -> None:
+        self.address = address
+        self._transport = transport
+        self._options = options
+        self._replaced: list[tuple[float, grpc.aio.Channel]] = []
+        self._explained: tuple[object, str, str] = (None, "", "")
+        self._open()
+
+    def _open(self) -> None:
+        self._shown = self._transport.material
+        self.channel = self._transport.channel(self.address, self._options)
+
+    async def renew(self) -> bool:
+        """To be called when the connection is lost: whether `channel` is another one now, with a new certificate.
+
+        Calls on the one before run on: closing it would cancel whoever awaits them.
+        """
+        if self._transport.material is self._shown:
+            return False
+        now = asyncio.get_running_loop().time()
+        self._replaced.append((now, self.channel))
+        self._open()
+        while self._replaced[0][0] < now - _LONGEST_CALL_SECONDS:
+            await self._replaced.pop(0)[1].close()
+        return True
+
+    async def why(self, error: grpc.aio.AioRpcError) -> str:
+        """What is wrong, in a sentence that says what to do. Looks closer when there is no connection at all."""
+        details = error.details() or error.code().name
+        if error.code() is not grpc.StatusCode.UNAVAILABLE or "failed to connect" not in details:
+            return f"{self.address}: {details}"
+        shown, explained, sentence = self._explained
+        if shown is not self._transport.material or explained != details:  # a look costs the server a handshake
+            sentence = await self._transport.explained(self.address, details)
+            self._explained = (self._transport.material, details, sentence)
+        return sentence
+
+    async def close(self) -> None:
+        """Ends open calls."""
+        for _, channel in self._replaced:
+            await channel.close()
+        await self.channel.close()

@@ -1,0 +1,120 @@
+"""What a certificate says, learned from a TLS handshake with ourselves in memory.
+
+The standard library has no parser of certificates, but after a handshake it tells what the other side has shown.
+Such a handshake also proves that key and certificate belong together and which ends of a connection they suit.
+"""
+
+import ssl
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from services.core.errors import Misconfigured
+
+_NO_CHECK_TIME: Final = 0x200000
+"""X509_V_FLAG_NO_CHECK_TIME of OpenSSL: we want to say when it ran out, not only that it did."""
+_FLIGHTS: Final = 6
+"""A handshake is over after so many turns, or will never be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """Ours, as the other side sees it."""
+
+    uris: tuple[str, ...]
+    """Who we are to a server: see services/core/access.py."""
+    issuer: str
+    not_before: float
+    """Unix time, also below."""
+    not_after: float
+    serves: bool
+    """It suits a server."""
+    connects: bool
+    """It suits a client."""
+
+    def doubt(self, now: float) -> str:
+        """Why nobody accepts it at this time, to be put behind "the certificate ..."; empty: its time is now."""
+        if now < self.not_before:
+            return f"is not valid before {_date(self.not_before)}: is the clock right?"
+        if now > self.not_after:
+            return f"ran out on {_date(self.not_after)}: put a new one in its place, no restart is needed"
+        return ""
+
+
+def certificate_of(chain: Path, key: Path) -> Certificate:
+    """What the first certificate of the chain says. Raises Misconfigured: key and certificate do not fit together."""
+    served, connected = _shown_by_server(chain, key), _shown_by_client(chain, key)
+    shown = served if isinstance(served, dict) else connected
+    if not isinstance(shown, dict):
+        raise Misconfigured(f"the certificate in {chain} cannot be used: {shown}")
+    return Certificate(
+        uris=tuple(value for kind, value in shown.get("subjectAltName", ()) if kind == "URI"),
+        issuer=", ".join(f"{name}={value}" for part in shown["issuer"] for name, value in part),
+        not_before=ssl.cert_time_to_seconds(shown["notBefore"]),
+        not_after=ssl.cert_time_to_seconds(shown["notAfter"]),
+        serves=isinstance(served, dict),
+        connects=isinstance(connected, dict),
+    )
+
+
+def load_pair(context: ssl.SSLContext, chain: Path, key: Path) -> None:
+    """Gives a context our certificate. Raises Misconfigured."""
+    try:
+        context.load_cert_chain(chain, key, password=lambda: b"")
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            reason = f"the key in {key} does not belong to the certificate in {chain}: give the pair"
+        else:
+            reason = (
+                f"{key} and {chain} are no key and certificate that can be used: is one of them damaged, or the key "
+                f"encrypted? ({error.reason or error})"
+            )
+        raise Misconfigured(reason) from None
+
+
+def _shown_by_server(chain: Path, key: Path) -> Any:
+    server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname = False
+    return _shown(server, client, chain, key, verifies=client)
+
+
+def _shown_by_client(chain: Path, key: Path) -> Any:
+    server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname = False
+    client.verify_mode = ssl.CERT_NONE
+    server.verify_mode = ssl.CERT_REQUIRED
+    load_pair(client, chain, key)
+    return _shown(server, client, chain, key, verifies=server)
+
+
+def _shown(
+    server: ssl.SSLContext, client: ssl.SSLContext, chain: Path, key: Path, *, verifies: ssl.SSLContext
+) -> dict[str, Any] | str:
+    """What the other side of `verifies` has shown, or why it was refused; it trusts this very certificate."""
+    load_pair(server, chain, key)
+    verifies.load_verify_locations(chain)
+    verifies.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | _NO_CHECK_TIME
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = {
+        server: server.wrap_bio(to_server, to_client, server_side=True),
+        client: client.wrap_bio(to_client, to_server),
+    }
+    undone = dict(ends)
+    try:
+        for _ in range(_FLIGHTS):
+            for context, end in tuple(undone.items()):
+                try:
+                    end.do_handshake()
+                    del undone[context]
+                except ssl.SSLWantReadError:
+                    continue
+    except ssl.SSLCertVerificationError as error:
+        return error.verify_message
+    except ssl.SSLError as error:
+        return error.reason or str(error)
+    return ends[verifies].getpeercert() or "it shows nothing"
+
+
+def _date(time: float) -> str:
+    return datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%d %H:%M UTC")
