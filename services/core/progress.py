@@ -18,5 +18,11 @@ class Progress:
 
     node: str
     cursor: str
-    """Every change up to here is in the kernel, but for the failed leases. Of the lease service's own epoch."""
+    """Every change up to here is in the kernel, but for the failed leases. Of the lease service's own epoch.
+
+    Empty: nothing is there any more, since an operator tore it down.
+    """
     failed: tuple[FailedLease, ...] = ()
+    """Sorted by name; only the first ones, if there are many."""
+    failed_count: int = 0
+    """How many there are."""

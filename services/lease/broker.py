@@ -14,6 +14,7 @@ from services.lease.history import Entry, History
 from services.lease.holdings import Holdings
 from services.lease.presence import Presence
 from services.lease.quarantine import Quarantine
+from services.lease.reports import Reports
 from services.lease.signals import Signals
 from services.lease.steps import NOTHING, step_of
 from services.lease.store import Store, StoreEvent
@@ -43,7 +44,8 @@ class Broker:
         self.holdings = Holdings()
         self.quarantine = Quarantine(clock)
         self.signals = Signals()
-        self.presence = Presence()
+        self.reports = Reports(self.history, clock)
+        self.presence = Presence(self.reports)
         self.watchers = 0
         """Open streams."""
         self._pieces: dict[str, bytes] = {}
@@ -71,6 +73,8 @@ class Broker:
         if self.table.synced:  # before, nobody has a cursor
             self.history.append(entry)
         nodes = self._fold(step)
+        if self.table.synced:
+            self.reports.entered()
         self._snapshot = ()
         self.signals.wake(None if _concerns_all(step) else nodes)
         self._measure()
@@ -97,7 +101,9 @@ class Broker:
 
     def stop(self) -> None:
         """Ends every stream with Unavailable."""
-        self.signals.stop(Unavailable("the lease service is stopping: reconnect with the last cursor"))
+        stopping = Unavailable("the lease service is stopping: reconnect with the last cursor")
+        self.signals.stop(stopping)
+        self.reports.signals.stop(stopping)
 
     def _entry(self, step: Step) -> Entry:
         pieces: list[tuple[str, bytes]] = []

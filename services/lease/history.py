@@ -65,13 +65,17 @@ class History:
         while len(self._entries) > 1 and (len(self._entries) > self._most_entries or self.bytes > self._most_bytes):
             self.bytes -= self._entries.popleft().size
 
-    def position(self, cursor: str) -> int | None:
-        """Where a watcher with this cursor stands; None: of another epoch, no cursor, or too long ago."""
+    def number(self, cursor: str) -> int | None:
+        """The entry that a cursor names, however long ago; None: of another epoch, or no cursor."""
         epoch, _, number = cursor.partition(":")
         if epoch != self.epoch or not (number.isascii() and number.isdecimal()) or len(number) > 18:
             return None
-        position = int(number)
-        return position if self.last - len(self._entries) <= position <= self.last else None
+        return int(number) if int(number) <= self.last else None
+
+    def position(self, cursor: str) -> int | None:
+        """Where a watcher with this cursor stands; None: of another epoch, no cursor, or too long ago."""
+        number = self.number(cursor)
+        return number if number is not None and number >= self.last - len(self._entries) else None
 
     def since(self, position: int) -> tuple[bytes, ...] | None:
         """The messages that take a watcher from there to the newest entry; None: it is too far behind.

@@ -1,6 +1,6 @@
 """Which node holds which leases: an index beside the table, so that an own view costs one look."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 from services.core.lease import Lease
 
@@ -14,6 +14,11 @@ class Holdings:
     def of(self, node: str) -> Mapping[str, Lease]:
         """The leases that a node holds."""
         return self._of_node.get(node, {})
+
+    @property
+    def nodes(self) -> Set[str]:
+        """The nodes that hold one."""
+        return self._of_node.keys() - {""}
 
     def replace(self, before: Lease | None, after: Lease | None) -> None:
         """One lease is now another, new (`before` None) or gone (`after` None)."""

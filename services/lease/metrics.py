@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from prometheus_client import Counter, Gauge
+from prometheus_client import Counter, Gauge, Histogram
 
 LEASES: Final = Gauge("flannelette_lease_leases", "Leases in the table")
 WATCHERS: Final = Gauge("flannelette_lease_watchers", "Open WatchLeases streams")
@@ -13,3 +13,11 @@ HISTORY_BYTES: Final = Gauge("flannelette_lease_history_bytes", "About what they
 MESSAGES: Final = Counter("flannelette_lease_messages_total", "Messages of leases sent to watchers")
 RESETS: Final = Counter("flannelette_lease_resets_total", "Snapshots sent to watchers, by why", ["reason"])
 ACQUIRES: Final = Counter("flannelette_lease_acquires_total", "AcquireLease calls, by status code", ["code"])
+NODES_CONNECTED: Final = Gauge("flannelette_lease_nodes_connected", "Nodes whose dataplane is connected")
+NODES_BEHIND: Final = Gauge("flannelette_lease_nodes_behind", "Of these, those that lack the newest change")
+NODES_FAILING: Final = Gauge("flannelette_lease_nodes_failing", "Of these, those that could not program some leases")
+CONVERGENCE: Final = Histogram(
+    "flannelette_convergence_seconds",
+    "From a change of the table until every connected node had it in its kernel",
+    buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300),
+)

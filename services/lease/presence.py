@@ -4,6 +4,19 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterator, KeysView
 from contextlib import contextmanager
+from typing import Protocol
+
+
+class Follower(Protocol):
+    """Whoever has to know at once."""
+
+    def came(self, node: str) -> None:
+        """A stream of its dataplane was opened: the first one, or a newer one."""
+        ...
+
+    def went(self, node: str) -> None:
+        """The last one has ended."""
+        ...
 
 
 class Presence:
@@ -17,11 +30,12 @@ class Presence:
             ... look at presence.nodes ...
     """
 
-    def __init__(self) -> None:
+    def __init__(self, follower: Follower) -> None:
         self.changes = 0
         """How often a node has come or gone."""
         self._streams: Counter[str] = Counter()
         self._changed = asyncio.Event()
+        self._follower = follower
 
     @property
     def nodes(self) -> KeysView[str]:
@@ -35,6 +49,7 @@ class Presence:
             yield
             return
         self._streams[node] += 1
+        self._follower.came(node)
         if self._streams[node] == 1:
             self._note()
         try:
@@ -43,6 +58,7 @@ class Presence:
             self._streams[node] -= 1
             if not self._streams[node]:
                 del self._streams[node]
+                self._follower.went(node)
                 self._note()
 
     async def changed_since(self, changes: int) -> int:

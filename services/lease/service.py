@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any, Final, NoReturn
 
 import grpc
@@ -9,22 +10,24 @@ import grpc.aio
 from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.lease.v1 import lease_pb2_grpc
 
-from services.core.errors import FlanneletteError, NotImplementedYet, Unavailable
+from services.core.errors import FlanneletteError, InvalidInput, NotFound, NotImplementedYet, Unavailable
 from services.lease import metrics
 from services.lease.broker import Broker
 from services.lease.find import leases_of_address
 from services.lease.identity import Identity, check_name
+from services.lease.nodes import convergence, list_nodes
 from services.lease.requests import checked_request
 from services.lease.store import Store
 from services.lease.watchers import watch_all, watch_own
 from services.runtime.health import Health
 from services.runtime.interceptor import code_of
 from services.runtime.version import version
-from services.runtime.wire import lease_to_proto, network_to_proto, status_to_proto
+from services.runtime.wire import lease_to_proto, network_to_proto, progress_from_proto, status_to_proto
 
 SERVICE: Final = "flannelette.lease.v1.LeaseService"
 
 _READ_OWN_WRITE_SECONDS: Final = 2.0
+_LONGEST_WAIT_SECONDS: Final = 60.0
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -60,9 +63,8 @@ class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
     async def ListLeases(self, request: pb.ListLeasesRequest, context: Context) -> pb.ListLeasesResponse:
         """The filter may be any node, on any service: all that it leaves out could be listed without it."""
         check_name(request.node)
+        self._require_table()
         table = self._broker.table
-        if not table.synced:
-            raise Unavailable(f"the leases are not known yet: {'; '.join(self._health.reasons)}")
         leases = self._broker.holdings.of(request.node) if request.node else table.leases
         if request.address:
             leases = leases_of_address(leases, request.address)
@@ -135,17 +137,35 @@ class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
         """Comes later."""
         raise NotImplementedYet("ReleaseSubnet is not built yet: this version makes no reservations")
 
-    async def ReportProgress(self, request: pb.ReportProgressRequest, context: Context) -> NoReturn:
-        """Comes later."""
-        raise NotImplementedYet("ReportProgress is not built yet: ask the dataplane's GetStatus instead")
+    async def ReportProgress(self, request: pb.ReportProgressRequest, context: Context) -> pb.ReportProgressResponse:
+        """Kept here, and told to the store, which may be waiting for it."""
+        progress = replace(progress_from_proto(request), node=self._identity.one_node(request.node))
+        reports = self._broker.reports
+        if reports.take(progress):
+            await self._store.report(progress)
+        response = pb.ReportProgressResponse()
+        response.pause.FromMicroseconds(int(reports.pause * 1e6))
+        return response
 
-    async def ListNodes(self, request: pb.ListNodesRequest, context: Context) -> NoReturn:
-        """Comes later."""
-        raise NotImplementedYet("ListNodes is not built yet: ListLeases names the node of each lease")
+    async def ListNodes(self, request: pb.ListNodesRequest, context: Context) -> pb.ListNodesResponse:
+        """Every node, as far as this process can know."""
+        return list_nodes(self._broker, {self._identity.node} if self._identity.node else None)
 
-    async def GetConvergence(self, request: pb.GetConvergenceRequest, context: Context) -> NoReturn:
-        """Comes later."""
-        raise NotImplementedYet("GetConvergence is not built yet: ask the dataplanes' GetStatus instead")
+    async def GetConvergence(self, request: pb.GetConvergenceRequest, context: Context) -> pb.GetConvergenceResponse:
+        """The answer is that of its own moment, also after a wait."""
+        self._require_table()
+        cursor = request.cursor or self._broker.history.cursor
+        position = self._broker.history.position(cursor)
+        if position is None:
+            raise NotFound(
+                f"cursor {cursor!r} was compacted, or is of another start of this service: ask for the newest, "
+                "which has every change before it, with an empty cursor"
+            )
+        seconds = request.wait.ToMicroseconds() / 1e6
+        if not 0 <= seconds <= _LONGEST_WAIT_SECONDS:
+            raise InvalidInput(f"wait is {seconds:g} s: use 0 to {_LONGEST_WAIT_SECONDS:g} s, and ask again")
+        await self._broker.reports.converged(position, seconds)
+        return convergence(self._broker, cursor, position)
 
     async def ConfirmRemoval(self, request: pb.ConfirmRemovalRequest, context: Context) -> NoReturn:
         """Comes later."""
@@ -154,3 +174,7 @@ class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
     async def DeleteQuarantined(self, request: pb.DeleteQuarantinedRequest, context: Context) -> NoReturn:
         """Comes with the guard."""
         raise NotImplementedYet("DeleteQuarantined is not built yet: delete the key in the store")
+
+    def _require_table(self) -> None:
+        if not self._broker.table.synced:
+            raise Unavailable(f"the leases are not known yet: {'; '.join(self._health.reasons)}")

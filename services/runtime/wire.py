@@ -9,6 +9,7 @@ from services.core.family import Address, Network
 from services.core.lease import BackendData, Lease, LeaseRequest, OpaqueData, Subnet, VxlanData, WireguardData, Wish
 from services.core.network import NetworkConfig, parse_network
 from services.core.notation import exact_cidr, parse_address, parse_cidr
+from services.core.progress import FailedLease, Progress
 from services.core.table import Change, Removed, Step, StoreStatus, Upserted
 
 
@@ -77,6 +78,27 @@ def network_to_proto(network: NetworkConfig) -> pb.Network:
 def network_from_proto(message: pb.Network) -> NetworkConfig:
     """The network configuration in a message, parsed again from its JSON. Raises InvalidInput."""
     return parse_network(message.json, leases_subnets=all(n.subnet_length for n in message.families))
+
+
+def progress_to_proto(progress: Progress) -> pb.ReportProgressRequest:
+    """How far a node is, as a message."""
+    return pb.ReportProgressRequest(
+        node=progress.node,
+        cursor=progress.cursor,
+        failed=map(failed_to_proto, progress.failed),
+        failed_count=progress.failed_count,
+    )
+
+
+def progress_from_proto(message: pb.ReportProgressRequest) -> Progress:
+    """How far a node is."""
+    failed = tuple(FailedLease(lease.name, lease.reason) for lease in message.failed)
+    return Progress(message.node, message.cursor, failed, max(message.failed_count, len(failed)))
+
+
+def failed_to_proto(lease: FailedLease) -> pb.FailedLease:
+    """A lease that a node could not program, as a message."""
+    return pb.FailedLease(name=lease.name, reason=lease.reason)
 
 
 def status_to_proto(status: StoreStatus) -> pb.StoreStatus:

@@ -186,9 +186,6 @@ async def test_refused_keys_are_counted_and_listed(tmp_path: Path) -> None:
 LATER: list[tuple[str, Any]] = [
     ("ReserveSubnet", pb.ReserveSubnetRequest()),
     ("ReleaseSubnet", pb.ReleaseSubnetRequest()),
-    ("ReportProgress", pb.ReportProgressRequest()),
-    ("ListNodes", pb.ListNodesRequest()),
-    ("GetConvergence", pb.GetConvergenceRequest()),
     ("ConfirmRemoval", pb.ConfirmRemovalRequest()),
 ]
 

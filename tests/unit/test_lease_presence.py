@@ -10,8 +10,22 @@ from services.lease.watchers import watch_all
 from tests.lease_examples import NETWORK
 
 
+class Followed:
+    """Notes who came and went."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def came(self, node: str) -> None:
+        self.heard.append(f"{node} came")
+
+    def went(self, node: str) -> None:
+        self.heard.append(f"{node} went")
+
+
 def test_a_node_with_several_streams_is_there_until_the_last_one_ends() -> None:
-    presence = Presence()
+    followed = Followed()
+    presence = Presence(followed)
     with ExitStack() as streams:
         first = streams.enter_context(ExitStack())
         first.enter_context(presence.stream("node1"))
@@ -22,17 +36,19 @@ def test_a_node_with_several_streams_is_there_until_the_last_one_ends() -> None:
         assert presence.changes == 2
     assert not presence.nodes
     assert presence.changes == 4
+    assert followed.heard[:3] == ["node1 came", "node1 came", "node2 came"], "a newer stream may be a newer process"
+    assert sorted(followed.heard[3:]) == ["node1 went", "node2 went"]
 
 
 def test_a_stream_without_a_node_is_nobody() -> None:
-    presence = Presence()
+    presence = Presence(Followed())
     with presence.stream(""):
         assert not presence.nodes
     assert presence.changes == 0
 
 
 async def test_a_change_wakes_who_waits_and_is_not_missed_by_who_looks_late() -> None:
-    presence = Presence()
+    presence = Presence(Followed())
     waiting = asyncio.create_task(presence.changed_since(0))
     await asyncio.sleep(0)
     assert not waiting.done()

@@ -935,13 +935,22 @@ class ReportProgressRequest(_message.Message):
     NODE_FIELD_NUMBER: _builtins.int
     CURSOR_FIELD_NUMBER: _builtins.int
     FAILED_FIELD_NUMBER: _builtins.int
+    FAILED_COUNT_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     """The node whose kernel it is."""
     cursor: _builtins.str
-    """Every change up to this cursor is in the kernel, but for the failed ones."""
+    """Every change up to this cursor is in the kernel, but for the failed ones.
+    Empty: nothing is there any more (TeardownKernel).
+    """
+    failed_count: _builtins.int
+    """How many leases could not be programmed, also those that `failed` leaves
+    out.
+    """
     @_builtins.property
     def failed(self) -> _containers.RepeatedCompositeFieldContainer[Global___FailedLease]:
-        """Leases that could not be programmed."""
+        """Leases that could not be programmed, sorted by name; the first 50, if there
+        are more.
+        """
 
     def __init__(
         self,
@@ -949,10 +958,11 @@ class ReportProgressRequest(_message.Message):
         node: _builtins.str = ...,
         cursor: _builtins.str = ...,
         failed: _abc.Iterable[Global___FailedLease] | None = ...,
+        failed_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor", "failed", b"failed", "node", b"node"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor", "failed", b"failed", "failed_count", b"failed_count", "node", b"node"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -986,16 +996,25 @@ Global___FailedLease: _TypeAlias = FailedLease  # noqa: Y015
 
 @_typing.final
 class ReportProgressResponse(_message.Message):
-    """Nothing to say."""
+    """When to report again."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    PAUSE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def pause(self) -> _duration_pb2.Duration:
+        """At least so long after this report, so that thousands of nodes together are
+        no burden to the service: 50 ms, a second for 1,000 nodes.
+        """
+
     def __init__(
         self,
+        *,
+        pause: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["pause", b"pause"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["pause", b"pause"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1025,6 +1044,9 @@ class ListNodesResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     NODES_FIELD_NUMBER: _builtins.int
+    CURSOR_FIELD_NUMBER: _builtins.int
+    cursor: _builtins.str
+    """The newest cursor."""
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Node]:
         """Sorted by name."""
@@ -1033,10 +1055,11 @@ class ListNodesResponse(_message.Message):
         self,
         *,
         nodes: _abc.Iterable[Global___Node] | None = ...,
+        cursor: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["nodes", b"nodes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor", "nodes", b"nodes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1054,21 +1077,40 @@ class Node(_message.Message):
     CURSOR_FIELD_NUMBER: _builtins.int
     REPORT_TIME_FIELD_NUMBER: _builtins.int
     FAILED_FIELD_NUMBER: _builtins.int
+    SUBNETS_FIELD_NUMBER: _builtins.int
+    BEHIND_FIELD_NUMBER: _builtins.int
+    FAILED_COUNT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The node's name."""
     lease: _builtins.str
     """The name of its lease; empty if it has none."""
     connected: _builtins.bool
-    """Its dataplane is connected."""
+    """Its dataplane is connected to the lease service. Unset: not known here,
+    where a service of one node sees the dataplane of that node alone.
+    """
     cursor: _builtins.str
     """The last cursor it reported; empty if none."""
+    behind: _builtins.int
+    """How many changes lie between its kernel and the table. Unset: it has not
+    said how far it is, on this stream of its dataplane.
+    """
+    failed_count: _builtins.int
+    """How many leases it could not program, also those that `failed` leaves out.
+    Unset: it has not reported.
+    """
     @_builtins.property
     def report_time(self) -> _timestamp_pb2.Timestamp:
         """When it reported that."""
 
     @_builtins.property
     def failed(self) -> _containers.RepeatedCompositeFieldContainer[Global___FailedLease]:
-        """Leases it could not program."""
+        """Leases it could not program, sorted by name; the first 50, if there are
+        more.
+        """
+
+    @_builtins.property
+    def subnets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The subnets of its lease as CIDR text, IPv4 first."""
 
     def __init__(
         self,
@@ -1079,14 +1121,26 @@ class Node(_message.Message):
         cursor: _builtins.str = ...,
         report_time: _timestamp_pb2.Timestamp | None = ...,
         failed: _abc.Iterable[Global___FailedLease] | None = ...,
+        subnets: _abc.Iterable[_builtins.str] | None = ...,
+        behind: _builtins.int | None = ...,
+        failed_count: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_connected", b"_connected", "connected", b"connected", "report_time", b"report_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_behind", b"_behind", "_connected", b"_connected", "_failed_count", b"_failed_count", "behind", b"behind", "connected", b"connected", "failed_count", b"failed_count", "report_time", b"report_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_connected", b"_connected", "connected", b"connected", "cursor", b"cursor", "failed", b"failed", "lease", b"lease", "name", b"name", "report_time", b"report_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_behind", b"_behind", "_connected", b"_connected", "_failed_count", b"_failed_count", "behind", b"behind", "connected", b"connected", "cursor", b"cursor", "failed", b"failed", "failed_count", b"failed_count", "lease", b"lease", "name", b"name", "report_time", b"report_time", "subnets", b"subnets"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__behind: _TypeAlias = _typing.Literal["behind"]  # noqa: Y015
+    _WhichOneofArgType__behind: _TypeAlias = _typing.Literal["_behind", b"_behind"]  # noqa: Y015
     _WhichOneofReturnType__connected: _TypeAlias = _typing.Literal["connected"]  # noqa: Y015
     _WhichOneofArgType__connected: _TypeAlias = _typing.Literal["_connected", b"_connected"]  # noqa: Y015
+    _WhichOneofReturnType__failed_count: _TypeAlias = _typing.Literal["failed_count"]  # noqa: Y015
+    _WhichOneofArgType__failed_count: _TypeAlias = _typing.Literal["_failed_count", b"_failed_count"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__behind) -> _WhichOneofReturnType__behind | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__connected) -> _WhichOneofReturnType__connected | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__failed_count) -> _WhichOneofReturnType__failed_count | None: ...
 
 Global___Node: _TypeAlias = Node  # noqa: Y015
 
@@ -1097,16 +1151,25 @@ class GetConvergenceRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CURSOR_FIELD_NUMBER: _builtins.int
+    WAIT_FIELD_NUMBER: _builtins.int
     cursor: _builtins.str
-    """The change. Empty: the newest."""
+    """The change, with all before it. Empty: the newest."""
+    @_builtins.property
+    def wait(self) -> _duration_pb2.Duration:
+        """Answer at once when it has converged, else after this time, at most a
+        minute: a client that waits for it need not ask again and again. Unset:
+        answer now.
+        """
+
     def __init__(
         self,
         *,
         cursor: _builtins.str = ...,
+        wait: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["wait", b"wait"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor", "wait", b"wait"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1123,13 +1186,16 @@ class GetConvergenceResponse(_message.Message):
     NODES_DONE_FIELD_NUMBER: _builtins.int
     NODES_PENDING_FIELD_NUMBER: _builtins.int
     ELAPSED_FIELD_NUMBER: _builtins.int
+    NODES_FAILED_FIELD_NUMBER: _builtins.int
     cursor: _builtins.str
     """The cursor asked for."""
     converged: _builtins.bool
-    """Every connected node has it."""
+    """Every connected node has it, with no lease that failed, and at least one is
+    connected.
+    """
     @_builtins.property
     def nodes_done(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Nodes that have it, sorted."""
+        """Connected nodes that have it, sorted."""
 
     @_builtins.property
     def nodes_pending(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -1137,7 +1203,15 @@ class GetConvergenceResponse(_message.Message):
 
     @_builtins.property
     def elapsed(self) -> _duration_pb2.Duration:
-        """From the change to the last report, or to now while nodes are pending."""
+        """From the change until all nodes connected then had reported it, or until
+        now while nodes are pending. Unset: nobody is connected, or was since.
+        """
+
+    @_builtins.property
+    def nodes_failed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Connected nodes that got so far and could not program some leases, sorted;
+        ListNodes has the leases and the reasons.
+        """
 
     def __init__(
         self,
@@ -1147,10 +1221,11 @@ class GetConvergenceResponse(_message.Message):
         nodes_done: _abc.Iterable[_builtins.str] | None = ...,
         nodes_pending: _abc.Iterable[_builtins.str] | None = ...,
         elapsed: _duration_pb2.Duration | None = ...,
+        nodes_failed: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_converged", b"_converged", "converged", b"converged", "elapsed", b"elapsed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_converged", b"_converged", "converged", b"converged", "cursor", b"cursor", "elapsed", b"elapsed", "nodes_done", b"nodes_done", "nodes_pending", b"nodes_pending"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_converged", b"_converged", "converged", b"converged", "cursor", b"cursor", "elapsed", b"elapsed", "nodes_done", b"nodes_done", "nodes_failed", b"nodes_failed", "nodes_pending", b"nodes_pending"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__converged: _TypeAlias = _typing.Literal["converged"]  # noqa: Y015
     _WhichOneofArgType__converged: _TypeAlias = _typing.Literal["_converged", b"_converged"]  # noqa: Y015

@@ -214,23 +214,35 @@ class LeaseServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ReportProgress(self, request, context):
-        """Tells how far a node's dataplane has programmed its kernel. Reports are
-        kept in memory and may be repeated; an older cursor than the last is ignored.
+        """Tells how far a node's dataplane has programmed its kernel; for that node's
+        dataplane only, which calls it after it has programmed a first complete
+        snapshot, after every change, and again on every new WatchLeases stream:
+        what it said before that stream is not believed any more.
+
+        The last report of a node is kept in memory while its dataplane is
+        connected, and for an hour after. It may be repeated. An older cursor than
+        the last, and one of another epoch, is ignored.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListNodes(self, request, context):
-        """Returns every node with its lease and its last report, sorted by name.
+        """Returns every node with its lease and its last report, sorted by name: the
+        nodes that hold a lease, and those that were connected within the hour.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetConvergence(self, request, context):
-        """Says which nodes have the change of a cursor (default: the newest) in
+        """Says which nodes have every change up to a cursor (default: the newest) in
         their kernel, which have not, and how long it took.
+
+        It counts the nodes whose dataplane is connected to this process; a node
+        that is cut off or switched off keeps nobody waiting, ListNodes shows it.
+        So a service of one node answers for that node alone; a central one
+        answers for all. Nobody waits for masq, which has no part in routes.
 
         NOT_FOUND: the cursor is of another epoch or was compacted.
         """

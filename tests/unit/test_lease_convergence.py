@@ -1,0 +1,180 @@
+"""Who has which change, and how long it took: by examples, and against a model that counts everybody."""
+
+from dataclasses import dataclass, field
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.lease.convergence import NOTHING_YET, Convergence
+
+
+@dataclass
+class Clock:
+    now: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Scene:
+    """A convergence with its clock and what it observed."""
+
+    clock: Clock = field(default_factory=Clock)
+    observed: list[float] = field(default_factory=list)
+    most_times: int = 100
+
+    def __post_init__(self) -> None:
+        self.convergence = Convergence(self.clock, self.observed.append, self.most_times)
+
+    def enter(self, *, after: float = 1.0) -> int:
+        """A change, some time after what was before it; returns its position."""
+        self.clock.now += after
+        self.convergence.entered(self.convergence.last + 1)
+        return self.convergence.last
+
+    def place(self, node: str, position: int, *, after: float = 0.0, failing: bool = False) -> None:
+        self.clock.now += after
+        self.convergence.place(node, position, failing=failing)
+
+
+def scene_with(*nodes: str) -> Scene:
+    """The nodes have the first snapshot."""
+    scene = Scene()
+    scene.enter()
+    for node in nodes:
+        scene.place(node, 0)
+    return scene
+
+
+def test_a_change_has_converged_when_the_last_connected_node_has_it() -> None:
+    scene = scene_with("a", "b", "c")
+    change = scene.enter()
+    scene.place("a", change, after=0.1)
+    scene.place("b", change, after=0.2)
+    assert not scene.convergence.is_converged(change)
+    assert (scene.convergence.having(change), scene.convergence.lacking(change)) == (["a", "b"], ["c"])
+    assert scene.convergence.nodes_behind == 1
+    scene.place("c", change, after=0.3)
+    assert scene.convergence.is_converged(change)
+    assert scene.convergence.nodes_behind == 0
+    assert scene.observed == [0.6000000000000227]
+
+
+def test_how_long_it_took_stays_as_it_was_while_time_and_later_changes_go_on() -> None:
+    scene = scene_with("a")
+    first = scene.enter()
+    scene.place("a", first, after=0.5)
+    second = scene.enter()
+    scene.clock.now += 7
+    assert scene.convergence.elapsed(first) == 0.5
+    assert scene.convergence.elapsed(second) == 7
+    scene.place("a", second)
+    scene.clock.now += 9
+    assert scene.convergence.elapsed(second) == 7
+
+
+def test_each_change_of_a_burst_is_observed_once_by_one_report_of_the_last() -> None:
+    scene = scene_with("a", "b")
+    for _ in range(3):
+        scene.enter(after=0.25)
+    scene.place("a", 3)
+    scene.place("b", 2, after=0.25)
+    assert scene.observed == [0.75, 0.5]
+    scene.place("b", 3, after=0.25)
+    assert scene.observed == [0.75, 0.5, 0.5]
+
+
+def test_a_node_that_is_cut_off_keeps_nobody_waiting() -> None:
+    scene = scene_with("a", "b")
+    change = scene.enter()
+    scene.place("a", change)
+    scene.convergence.forget("b")
+    assert scene.convergence.is_converged(change)
+    assert scene.convergence.lacking(change) == []
+
+
+def test_nobody_connected_is_no_convergence() -> None:
+    scene = scene_with("a")
+    scene.convergence.forget("a")
+    assert not scene.convergence.is_converged(0)
+    assert scene.convergence.elapsed(0) == 0.0
+    assert Scene().convergence.nodes_behind == 0
+
+
+def test_what_entered_while_nobody_was_connected_is_not_measured() -> None:
+    scene = scene_with()
+    scene.enter()
+    scene.enter(after=3600)
+    scene.place("a", NOTHING_YET)
+    scene.place("a", 2, after=5)
+    assert scene.observed == []
+    change = scene.enter()
+    scene.place("a", change, after=0.5)
+    assert scene.observed == [0.5]
+
+
+def test_a_node_that_comes_later_is_waited_for_but_not_measured_again() -> None:
+    scene = scene_with("a")
+    change = scene.enter()
+    scene.place("a", change, after=0.5)
+    scene.place("b", NOTHING_YET, after=60)
+    assert scene.convergence.lacking(change) == ["b"]
+    assert scene.convergence.elapsed(change) == 60.5
+    scene.place("b", change, after=1)
+    assert scene.convergence.is_converged(change)
+    assert scene.convergence.elapsed(change) == 0.5
+    assert scene.observed == [0.5]
+
+
+def test_a_lease_that_a_node_could_not_program_is_no_convergence_until_it_could() -> None:
+    scene = scene_with("a", "b")
+    change = scene.enter()
+    scene.place("a", change)
+    scene.place("b", change, failing=True)
+    assert not scene.convergence.is_converged(change)
+    assert scene.convergence.lacking(change) == []
+    scene.place("b", change)
+    assert scene.convergence.is_converged(change)
+
+
+def test_a_time_that_is_forgotten_counts_as_the_oldest_that_is_known() -> None:
+    scene = Scene(most_times=3)
+    scene.place("a", NOTHING_YET)
+    for _ in range(10):
+        scene.enter(after=1)
+    scene.place("a", 9, after=1)
+    assert scene.observed == [3, 3, 3, 3, 3, 3, 3, 3, 2, 1]
+
+
+nodes = st.sampled_from("abcd")
+actions = st.one_of(st.just("enter"), nodes, st.tuples(nodes, st.integers(-1, 30)))
+"""A change; a node that leaves; a node that is at a position."""
+
+
+@given(st.lists(actions, max_size=80))
+def test_it_agrees_with_a_model_that_looks_at_everybody(script: list[str | tuple[str, int]]) -> None:
+    scene, at = scene_with(), dict[str, int]()
+    measurable: set[int] = set()
+    for action in script:
+        match action:
+            case "enter":
+                position = scene.enter()
+                if at:
+                    measurable.add(position)
+            case (node, position):
+                at[node] = min(position, scene.convergence.last)
+                scene.place(node, at[node])
+            case node if node in at:
+                del at[node]
+                scene.convergence.forget(node)
+        found = scene.convergence
+        for position in range(found.last + 1):
+            assert found.is_converged(position) == (bool(at) and min(at.values()) >= position)
+            assert found.lacking(position) == sorted(node for node, place in at.items() if place < position)
+        assert found.nodes_behind == sum(place < found.last for place in at.values())
+        assert len(scene.observed) <= len(measurable), "no change is observed twice"
+    scene.place("last", scene.convergence.last)
+    for node in at:
+        scene.place(node, scene.convergence.last)
+    assert len(scene.observed) == len(measurable), "and each one is, in the end"
