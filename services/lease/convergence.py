@@ -14,8 +14,9 @@ class Convergence:
     """Positions are those of the history: a node that is at one has every change up to it.
 
     A change converges when the last node that is connected has it, and that is observed once, however many nodes
-    come later. What enters while nobody is connected is observed never: nobody was waiting for it. Cheap enough to
-    be told everything by thousands of nodes: a report costs a few dictionary operations, a change one observation.
+    come later. What nobody waits for is never observed: it entered while nobody was connected, or all who were have
+    left before it converged. Cheap enough to be told everything by thousands of nodes: a report costs a few
+    dictionary operations, a change one observation.
     """
 
     def __init__(
@@ -34,7 +35,7 @@ class Convergence:
         self._lowest: float = math.inf
         """Where the last of the connected nodes is."""
         self._unattended = NOTHING_YET
-        """Up to here, changes entered while nobody was connected."""
+        """Up to here, nobody waits for a change any more."""
         self._settled: deque[tuple[int, float]] = deque(maxlen=most_times)
         """Up to which change everything had converged, when; both grow."""
 
@@ -60,6 +61,8 @@ class Convergence:
         """The node is not connected any more, and nobody waits for it."""
         self.failing.discard(node)
         self._move(self._positions.pop(node), None)
+        if not self._positions:
+            self._unattended = self.last
 
     def position(self, node: str) -> int | None:
         """Where it is; None: not connected."""
