@@ -60,6 +60,16 @@ class Lease:
     """Unix seconds; None: never, or only the store knows."""
     reserved: bool = False
 
+    @property
+    def cidrs(self) -> tuple[Network, ...]:
+        """What it takes."""
+        return tuple(subnet.cidr for subnet in self.subnets)
+
+    @property
+    def addresses(self) -> tuple[Address, ...]:
+        """The public addresses that it publishes."""
+        return tuple(subnet.public_address for subnet in self.subnets if subnet.public_address)
+
     def subnet(self, family: Family) -> Subnet | None:
         """Its part in one family, if any."""
         return next((s for s in self.subnets if s.cidr.version == family.version), None)

@@ -35,6 +35,7 @@ class Broker:
         kind: str,
         *,
         epoch: str,
+        presence: Presence | None = None,
         clock: Callable[[], float] = time.time,
         most_entries: int = _MOST_ENTRIES,
         most_bytes: int = _MOST_BYTES,
@@ -45,7 +46,8 @@ class Broker:
         self.quarantine = Quarantine(clock)
         self.signals = Signals()
         self.reports = Reports(self.history, clock)
-        self.presence = Presence(self.reports)
+        self.presence = presence or Presence()
+        self.presence.tell(self.reports)
         self.watchers = 0
         """Open streams."""
         self._pieces: dict[str, bytes] = {}

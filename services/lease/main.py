@@ -10,6 +10,7 @@ from pathlib import Path
 
 from services.lease.broker import Broker
 from services.lease.identity import Identity
+from services.lease.presence import Presence
 from services.lease.readiness import keep_health, show
 from services.lease.service import SERVICE, LeaseService, add_to_server
 from services.lease.settings import IN_MEMORY, LeaseSettings
@@ -27,9 +28,10 @@ def main() -> int:
 async def build(settings: LeaseSettings, process: Process) -> AsyncIterator[None]:
     """Opens the store and fills the process."""
     identity = Identity("" if settings.central or settings.store == "embedded" else node_name(settings))
-    store = _open(settings, identity)
+    presence = Presence()
+    store = _open(settings, identity, presence)
     try:
-        broker = Broker(store.kind, epoch=secrets.token_hex(4))
+        broker = Broker(store.kind, epoch=secrets.token_hex(4), presence=presence)
         service = LeaseService(store, broker, identity, process.health)
         process.servicers[SERVICE] = partial(add_to_server, service)
         process.jobs["store"] = partial(broker.follow, store)
@@ -47,7 +49,7 @@ async def _end_streams(broker: Broker, stopping: asyncio.Event) -> None:
     broker.stop()
 
 
-def _open(settings: LeaseSettings, identity: Identity) -> Store:
+def _open(settings: LeaseSettings, identity: Identity, presence: Presence) -> Store:
     """The store that was asked for; the others are not even imported, each brings a client of its own."""
     if settings.store == "etcd":
         from services.lease.stores.etcd import EtcdSettings, EtcdStore
@@ -71,6 +73,7 @@ def _open(settings: LeaseSettings, identity: Identity) -> Store:
         None if settings.store_file == Path(IN_MEMORY) else settings.store_file,
         net_config_path=settings.net_config_path,
         lease_seconds=settings.lease_seconds,
+        presence=presence,
     )
 
 

@@ -1,10 +1,14 @@
 """Which nodes' dataplanes are connected: those with an open WatchLeases stream that names its node (VIEW_ALL)."""
 
 import asyncio
+import time
 from collections import Counter
-from collections.abc import Iterator, KeysView
+from collections.abc import Callable, Iterator, KeysView
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Final, Protocol
+
+ALIVE_SECONDS: Final = 60.0
+"""So long after its last sign of life a node counts as alive: no restart of a service takes longer."""
 
 
 class Follower(Protocol):
@@ -30,17 +34,29 @@ class Presence:
             ... look at presence.nodes ...
     """
 
-    def __init__(self, follower: Follower) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.changes = 0
         """How often a node has come or gone."""
         self._streams: Counter[str] = Counter()
+        self._left: dict[str, float] = {}
+        """When the last stream of a node ended."""
+        self._clock = clock
+        self._started = clock()
         self._changed = asyncio.Event()
-        self._follower = follower
+        self._followers: list[Follower] = []
 
     @property
     def nodes(self) -> KeysView[str]:
         """The nodes that are connected now, as a live view."""
         return self._streams.keys()
+
+    def tell(self, follower: Follower) -> None:
+        """From now on it is told who comes and goes."""
+        self._followers.append(follower)
+
+    def may_be_alive(self, node: str) -> bool:
+        """Whether the node is or was connected within the last minute; before that has passed, nobody can say no."""
+        return node in self._streams or self._clock() - max(self._left.get(node, 0), self._started) < ALIVE_SECONDS
 
     @contextmanager
     def stream(self, node: str) -> Iterator[None]:
@@ -49,7 +65,8 @@ class Presence:
             yield
             return
         self._streams[node] += 1
-        self._follower.came(node)
+        for follower in self._followers:
+            follower.came(node)
         if self._streams[node] == 1:
             self._note()
         try:
@@ -58,7 +75,9 @@ class Presence:
             self._streams[node] -= 1
             if not self._streams[node]:
                 del self._streams[node]
-                self._follower.went(node)
+                self._left[node] = self._clock()
+                for follower in self._followers:
+                    follower.went(node)
                 self._note()
 
     async def changed_since(self, changes: int) -> int:

@@ -12,7 +12,8 @@ from services.core.errors import Exhausted
 from services.core.family import IPV4, IPV6, Family, Network
 from services.core.lease import Lease, LeaseRequest, Subnet, Wish
 from services.core.network import FamilyNetwork, NetworkConfig, parse_network
-from services.core.subnets import CANDIDATES, Usage, choose_subnets, fits, usage
+from services.core.occupancy import Occupancy, Usage, Use
+from services.core.subnets import CANDIDATES, choose_subnets, fits
 from tests.unit.strategies import subnets_of
 
 BASES = {4: int(ip_address("10.5.0.0")), 6: int(ip_address("fd00:10:5::"))}
@@ -43,6 +44,10 @@ def address(family: Family, value: int) -> str:
 
 def pick(index: int, _: int) -> int:
     return index
+
+
+def occupied(network: NetworkConfig, taken: Sequence[Network]) -> Occupancy:
+    return Occupancy(network, [(cidr, Use.LEASED) for cidr in taken])
 
 
 def no_draw(_: int) -> int:
@@ -122,9 +127,9 @@ def test_a_free_subnet_is_drawn_among_the_first_hundred_that_overlap_nothing(
     version = network.family.version
     if not candidates:
         with pytest.raises(Exhausted):
-            choose_subnets(configuration(network), request(versions=(version,)), taken, draw)
+            choose_subnets(occupied(configuration(network), taken), request(versions=(version,)), draw)
         return
-    (chosen,) = choose_subnets(configuration(network), request(versions=(version,)), taken, draw)
+    (chosen,) = choose_subnets(occupied(configuration(network), taken), request(versions=(version,)), draw)
     assert chosen in candidates
     assert asked == [len(candidates)]
     assert not any(overlap(chosen, t) for t in taken)
@@ -135,19 +140,42 @@ def test_a_free_subnet_is_drawn_among_the_first_hundred_that_overlap_nothing(
 def test_every_candidate_can_be_drawn_in_order(situation: tuple[FamilyNetwork, list[Network]]) -> None:
     network, taken = situation
     candidates = free_subnets(network, taken)[:CANDIDATES]
-    whole, asked = configuration(network), request(versions=(network.family.version,))
+    whole, asked = occupied(configuration(network), taken), request(versions=(network.family.version,))
     for index, candidate in enumerate(candidates):
         if index % 9 == 0 or candidate == candidates[-1]:
-            assert choose_subnets(whole, asked, taken, partial(pick, index)) == (candidate,)
+            assert choose_subnets(whole, asked, partial(pick, index)) == (candidate,)
 
 
 @given(situations())
 def test_usage_counts_each_touched_subnet_once(situation: tuple[FamilyNetwork, list[Network]]) -> None:
     network, taken = situation
+    leased = len({cidr for cidr in taken if network.fits(cidr)})
     total, free = len(every_subnet(network)), len(free_subnets(network, taken))
-    seen = usage(network, taken)
-    assert seen == Usage(total, total - free)
+    seen = occupied(configuration(network), taken).rooms[0].usage
+    assert seen == Usage(total, leased, 0, total - free - leased)
     assert seen.free == free
+
+
+@given(situations(), st.data())
+def test_what_comes_and_goes_leaves_no_trace(
+    situation: tuple[FamilyNetwork, list[Network]], data: st.DataObject
+) -> None:
+    """Whatever the order, and also when the same is taken twice: what counts is what is there in the end."""
+    network, taken = situation
+    uses = [(cidr, data.draw(st.sampled_from(Use))) for cidr in taken]
+    stays = data.draw(st.lists(st.booleans(), min_size=len(uses), max_size=len(uses)))
+    occupancy = Occupancy(configuration(network))
+    (room,) = occupancy.rooms
+    for cidr, use in uses:
+        occupancy.add(cidr, use)
+        room.candidates(3)
+    with occupancy.without(uses):
+        assert room.candidates(1000) == every_subnet(network)
+    for cidr, use in (taking for taking, stay in zip(uses, stays, strict=True) if not stay):
+        occupancy.remove(cidr, use)
+    left = [taking for taking, stay in zip(uses, stays, strict=True) if stay]
+    assert room.candidates(1000) == free_subnets(network, [cidr for cidr, _ in left])
+    assert room.usage == Occupancy(configuration(network), left).rooms[0].usage
 
 
 @given(situations(), st.data())
@@ -161,10 +189,10 @@ def test_the_previous_subnet_is_kept_exactly_when_it_is_free_and_fits(
     asked = request(previous, versions=(network.family.version,))
     if not free:
         with pytest.raises(Exhausted):
-            choose_subnets(configuration(network), asked, taken, no_draw)
+            choose_subnets(occupied(configuration(network), taken), asked, no_draw)
         return
     expected = previous if previous in free else free[0]
-    assert choose_subnets(configuration(network), asked, taken, partial(pick, 0)) == (expected,)
+    assert choose_subnets(occupied(configuration(network), taken), asked, partial(pick, 0)) == (expected,)
 
 
 @given(st.data())
@@ -172,12 +200,12 @@ def test_each_family_of_a_dual_stack_is_chosen_for_itself(data: st.DataObject) -
     v4, v6 = data.draw(small_networks(IPV4)), data.draw(small_networks(IPV6))
     taken = data.draw(taken_in(v4)) + data.draw(taken_in(v6))
     free4, free6 = free_subnets(v4, taken), free_subnets(v6, taken)
-    both = configuration(v4, v6)
+    both = occupied(configuration(v4, v6), taken)
     if not free4 or not free6:
         with pytest.raises(Exhausted, match=f"no {'IPv6' if free4 else 'IPv4'} subnet is free"):
-            choose_subnets(both, request(versions=(4, 6)), taken, lambda count: count - 1)
+            choose_subnets(both, request(versions=(4, 6)), lambda count: count - 1)
         return
-    chosen = choose_subnets(both, request(versions=(4, 6)), taken, lambda count: count - 1)
+    chosen = choose_subnets(both, request(versions=(4, 6)), lambda count: count - 1)
     assert chosen == (free4[:CANDIDATES][-1], free6[:CANDIDATES][-1])
 
 
@@ -192,9 +220,8 @@ DUAL = parse_network(
 def choose(network: NetworkConfig, *taken: str, previous: Sequence[str | None] = (), index: int = 0) -> list[str]:
     versions = tuple(n.family.version for n in network.families)
     asked = request(*(ip_network(p) if p else None for p in previous), versions=versions)
-    return [
-        str(cidr) for cidr in choose_subnets(network, asked, [ip_network(t) for t in taken], partial(pick, index))
-    ]
+    occupancy = occupied(network, [ip_network(t) for t in taken])
+    return [str(cidr) for cidr in choose_subnets(occupancy, asked, partial(pick, index))]
 
 
 def test_the_first_subnet_of_a_network_is_not_given_away() -> None:
@@ -208,7 +235,7 @@ def test_the_draw_is_among_a_hundred_candidates_as_in_flannel() -> None:
         asked.append(count)
         return 0
 
-    choose_subnets(V4, request(), [], draw)
+    choose_subnets(Occupancy(V4), request(), draw)
     assert asked == [100]
     assert choose(V4, index=99) == ["10.5.100.0/24"]
     assert choose(V4, "10.5.7.0/24", index=99) == ["10.5.101.0/24"]
@@ -222,7 +249,7 @@ def test_longer_and_shorter_subnets_and_strangers_are_kept_clear_of() -> None:
 
 def test_a_previous_subnet_is_kept_without_a_draw() -> None:
     asked = request(ip_network("10.5.77.0/24"))
-    assert choose_subnets(V4, asked, [ip_network("10.5.76.0/24")], no_draw) == (ip_network("10.5.77.0/24"),)
+    assert choose_subnets(occupied(V4, [ip_network("10.5.76.0/24")]), asked, no_draw) == (ip_network("10.5.77.0/24"),)
 
 
 @pytest.mark.parametrize(
@@ -232,16 +259,24 @@ def test_a_previous_subnet_that_does_not_fit_is_forgotten(previous: str) -> None
     assert choose(V4, previous=[previous]) == ["10.5.1.0/24"]
 
 
-def test_dual_stack_keeps_both_previous_subnets_or_none() -> None:
+def test_dual_stack_keeps_what_it_can_in_each_family() -> None:
     both = ["10.5.77.0/24", "fd00:10:5:77::/64"]
     assert choose(DUAL, previous=both) == both
-    for missing in (["10.5.77.0/24", None], [None, "fd00:10:5:77::/64"]):
-        assert choose(DUAL, previous=missing) == ["10.5.1.0/24", "fd00:10:5:1::/64"]
-    assert choose(DUAL, "fd00:10:5:77::/64", previous=both) == ["10.5.1.0/24", "fd00:10:5:1::/64"]
+    assert choose(DUAL, previous=["10.5.77.0/24", None]) == ["10.5.77.0/24", "fd00:10:5:1::/64"]
+    assert choose(DUAL, previous=[None, "fd00:10:5:77::/64"]) == ["10.5.1.0/24", "fd00:10:5:77::/64"]
+    assert choose(DUAL, "fd00:10:5:77::/64", previous=both) == ["10.5.77.0/24", "fd00:10:5:1::/64"]
+
+
+def test_a_former_subnet_comes_after_the_previous_one_and_before_any_other() -> None:
+    former = [ip_network("10.6.9.0/24"), ip_network("10.5.9.0/24"), ip_network("10.5.8.0/24")]
+    free, wished = Occupancy(V4), request(ip_network("10.5.77.0/24"))
+    assert choose_subnets(free, wished, no_draw, former) == (ip_network("10.5.77.0/24"),)
+    assert choose_subnets(free, request(), no_draw, former) == (ip_network("10.5.9.0/24"),)
+    assert choose_subnets(occupied(V4, former), request(), lambda _: 0, former) == (ip_network("10.5.1.0/24"),)
 
 
 def test_a_family_nobody_wished_for_gets_a_free_subnet_too() -> None:
-    chosen = choose_subnets(DUAL, request(versions=(4,)), [], lambda _: 0)
+    chosen = choose_subnets(Occupancy(DUAL), request(versions=(4,)), lambda _: 0)
     assert [str(cidr) for cidr in chosen] == ["10.5.1.0/24", "fd00:10:5:1::/64"]
 
 
@@ -251,7 +286,7 @@ def test_a_huge_network_costs_no_more_than_a_small_one() -> None:
         ' "Backend": {"Type": "vxlan"}}'
     )
     assert choose(huge, "fd00::/9", index=99) == [f"fd80::{99 * 4:x}/126"]
-    assert usage(huge.families[0], [ip_network("fd00::/9")]) == Usage(2**118 - 1, 2**117 - 1)
+    assert occupied(huge, [ip_network("fd00::/9")]).rooms[0].usage == Usage(2**118 - 1, blocked=2**117 - 1)
 
 
 def test_when_nothing_is_free_the_numbers_are_told() -> None:
@@ -259,8 +294,8 @@ def test_when_nothing_is_free_the_numbers_are_told() -> None:
     with pytest.raises(Exhausted) as exhausted:
         choose(tiny, "10.5.0.4/30", "10.5.0.8/29")
     assert str(exhausted.value) == (
-        "no IPv4 subnet is free: 3 of 3 /30 subnets of 10.5.0.0/28 are leased or reserved; "
-        "release some, or widen SubnetMin and SubnetMax or the network"
+        "no IPv4 subnet is free: 3 of 3 /30 subnets of 10.5.0.0/28 are taken (1 leased, 0 reserved, 2 overlapped by "
+        "something else); release or reclaim some, or widen SubnetMin and SubnetMax or the network"
     )
 
 
@@ -271,7 +306,7 @@ def test_a_full_family_is_named_in_a_dual_stack() -> None:
 
 def test_without_subnets_of_its_own_a_network_has_no_usage() -> None:
     kubernetes = parse_network('{"Network": "10.5.0.0/16", "Backend": {"Type": "vxlan"}}', leases_subnets=False)
-    assert usage(kubernetes.families[0], [ip_network("10.5.1.0/24")]) == Usage(0, 0)
+    assert occupied(kubernetes, [ip_network("10.5.1.0/24")]).rooms[0].usage == Usage(0)
 
 
 @pytest.mark.parametrize(

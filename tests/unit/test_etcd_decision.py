@@ -8,12 +8,12 @@ from services.core.errors import Exhausted, InvalidInput, NotYet
 from services.core.flannel import format_value, parse_lease
 from services.core.lease import Lease, LeaseRequest, VxlanData, Wish
 from services.core.network import NetworkConfig, parse_network
-from services.lease.stores.etcd.decision import Decision, decide
+from services.lease.allocation import Allocation, allocate
 from services.lease.stores.etcd.decoder import Decoder
 from services.lease.stores.etcd.holders import Holder, format_holder
+from services.lease.stores.etcd.index import Index
 from services.lease.stores.etcd.keyspace import Keyspace
 from services.lease.stores.etcd.records import Delete, Item, NothingPutSince, Position, Put, Unchanged
-from services.lease.stores.etcd.table import Table, read_table
 from services.lease.stores.etcd.transactions import clearing, extending, giving_back, taking
 
 KEYS = Keyspace("/net")
@@ -40,8 +40,10 @@ def held(name: str, address: str, node: str, *, etcd_lease: int = NODES_LEASE, h
     ]
 
 
-def table(*entries: list[Item]) -> Table:
-    return read_table(KEYS, Decoder(), [CONFIG, *(item for items in entries for item in items)], Position(1, 30))
+def table(*entries: list[Item]) -> Index:
+    index = Index(KEYS, Decoder())
+    index.replace([CONFIG, *(item for items in entries for item in items)], Position(1, 30))
+    return index
 
 
 def request(node: str = "n1", address: str = "10.99.0.1", previous: str = "") -> LeaseRequest:
@@ -50,9 +52,11 @@ def request(node: str = "n1", address: str = "10.99.0.1", previous: str = "") ->
 
 
 def decided(
-    listed: Table, asked: LeaseRequest | None = None, network: NetworkConfig = NETWORK, alive: bool = True
-) -> Decision:
-    return decide(listed, network, asked or request(), lambda n: 0, lambda node: alive)
+    listed: Index, asked: LeaseRequest | None = None, network: NetworkConfig = NETWORK, alive: bool = True
+) -> Allocation:
+    listed.claims.lease_from(network)
+    assert listed.claims.occupancy
+    return allocate(listed.claims, listed.claims.occupancy, asked or request(), lambda n: 0, lambda node: alive)
 
 
 def test_the_subnet_that_the_node_holds_comes_first_and_its_new_address_is_kept_with_it() -> None:
@@ -119,7 +123,7 @@ def test_an_address_of_a_node_that_is_not_alive_is_taken_over() -> None:
 
 
 def test_a_node_must_publish_every_family_of_the_network() -> None:
-    with pytest.raises(InvalidInput, match="the network has IPv6, and node n1 names no public IPv6 address"):
+    with pytest.raises(InvalidInput, match="the network has IPv6, and the request of node n1 has no IPv6 "):
         decided(table(), network=DUAL)
 
 

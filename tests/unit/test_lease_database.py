@@ -10,8 +10,8 @@ from hypothesis import given
 
 from services.core.errors import Misconfigured, Unavailable
 from services.core.lease import Lease
-from services.lease.stores.embedded.acquisition import without_holder
 from services.lease.stores.embedded.database import Database
+from services.lease.stores.embedded.store import vacated
 from tests.lease_examples import by_name, make_lease
 from tests.unit.strategies import leases
 
@@ -28,7 +28,7 @@ def test_every_lease_comes_back_as_it_was_put(lease: Lease) -> None:
 
 def test_a_reservation_that_nobody_holds_comes_back() -> None:
     with closing(Database(None)) as database:
-        free = without_holder(replace(A, reserved=True))
+        free = vacated(replace(A, reserved=True))
         database.write(put=[free])
         assert database.load() == (by_name(free), {})
 

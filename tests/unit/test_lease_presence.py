@@ -4,7 +4,7 @@ import asyncio
 from contextlib import ExitStack
 
 from services.lease.broker import Broker
-from services.lease.presence import Presence
+from services.lease.presence import ALIVE_SECONDS, Presence
 from services.lease.store import Snapshot
 from services.lease.watchers import watch_all
 from tests.lease_examples import NETWORK
@@ -25,7 +25,8 @@ class Followed:
 
 def test_a_node_with_several_streams_is_there_until_the_last_one_ends() -> None:
     followed = Followed()
-    presence = Presence(followed)
+    presence = Presence()
+    presence.tell(followed)
     with ExitStack() as streams:
         first = streams.enter_context(ExitStack())
         first.enter_context(presence.stream("node1"))
@@ -41,14 +42,14 @@ def test_a_node_with_several_streams_is_there_until_the_last_one_ends() -> None:
 
 
 def test_a_stream_without_a_node_is_nobody() -> None:
-    presence = Presence(Followed())
+    presence = Presence()
     with presence.stream(""):
         assert not presence.nodes
     assert presence.changes == 0
 
 
 async def test_a_change_wakes_who_waits_and_is_not_missed_by_who_looks_late() -> None:
-    presence = Presence(Followed())
+    presence = Presence()
     waiting = asyncio.create_task(presence.changed_since(0))
     await asyncio.sleep(0)
     assert not waiting.done()
@@ -70,3 +71,19 @@ async def test_a_watcher_is_present_from_its_first_read_until_it_is_closed() -> 
     assert set(broker.presence.nodes) == {"node1"}
     await stream.aclose()  # type: ignore[attr-defined]  # an async generator
     assert not broker.presence.nodes
+
+
+def test_a_node_may_be_alive_for_a_minute_after_it_went_and_after_a_start() -> None:
+    now = 1000.0
+    presence = Presence(clock=lambda: now)
+    now += ALIVE_SECONDS - 1
+    assert presence.may_be_alive("node1"), "a process that has just started cannot know"
+    now += 1
+    assert not presence.may_be_alive("node1")
+    with presence.stream("node1"):
+        now += 1000
+        assert presence.may_be_alive("node1")
+    now += ALIVE_SECONDS - 1
+    assert presence.may_be_alive("node1")
+    now += 1
+    assert not presence.may_be_alive("node1")

@@ -5,19 +5,22 @@ import math
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import structlog
 
 from services.core.errors import LostRace, NotFound, NotYet, Unavailable
-from services.core.lease import Lease, LeaseRequest
+from services.core.lease import Lease, LeaseRequest, Subnet
 from services.core.progress import Progress
 from services.core.subnets import Draw
-from services.core.table import Change, Removed, StoreStatus, Upserted
+from services.core.table import StoreStatus
+from services.lease.allocation import allocate
+from services.lease.presence import ALIVE_SECONDS, Presence
 from services.lease.store import Changed, Snapshot, StoreEvent
-from services.lease.stores.embedded.acquisition import decide, without_holder
 from services.lease.stores.embedded.database import Database
+from services.lease.stores.embedded.ledger import Ledger
 from services.lease.stores.embedded.network_file import NetworkFile
 
 log = structlog.get_logger()
@@ -30,7 +33,8 @@ class EmbeddedStore:
     """A store in this process: what it answers has happened, and is on disk.
 
     The file belongs to one process; leases survive a restart, those that ran out meanwhile do not. `path` None keeps
-    leases in memory. `clock` is Unix time, since a lease outlives the process that gave it.
+    leases in memory. `clock` is Unix time, since a lease outlives the process that gave it. Without `presence` every
+    node that holds a lease counts as alive.
     """
 
     kind = "embedded"
@@ -41,26 +45,26 @@ class EmbeddedStore:
         *,
         net_config_path: Path,
         lease_seconds: int,
+        presence: Presence | None = None,
         clock: Callable[[], float] = time.time,
         draw: Draw = random.randrange,
     ) -> None:
         self._database = Database(path)
+        self._presence = presence
         self._lease_seconds = lease_seconds
         self._clock = clock
         self._draw = draw
         self._file = NetworkFile(net_config_path)
         self._file.look()
-        self._leases, self._refused = self._database.load()
-        self._pending: list[Change] = []
-        self._cleared: set[str] = set()
+        self._ledger = Ledger(self._database)
         self._news = asyncio.Event()
         self._expire()
 
     async def watch(self) -> AsyncIterator[StoreEvent]:
         """See Store. One task does all that needs time: leases run out to the moment, the file is looked at."""
         self._expire()
-        self._pending.clear()
-        yield Snapshot(dict(self._leases), self._file.network, self._file.error, self._refused)
+        self._ledger.pending.clear()
+        yield Snapshot(dict(self._ledger.leases), self._file.network, self._file.error, self._ledger.refused)
         connected = True
         while True:
             try:
@@ -73,11 +77,11 @@ class EmbeddedStore:
             if not connected:
                 connected = True
                 yield StoreStatus(self.kind, connected)
-            looks_new = self._file.look()
-            if looks_new or self._pending:
+            looks_new, ledger = self._file.look(), self._ledger
+            if looks_new or ledger.pending:
                 network = self._file.network if looks_new and not self._file.error else None
-                changes, self._pending = tuple(self._pending), []
-                cleared, self._cleared = frozenset(self._cleared), set()
+                changes, ledger.pending = tuple(ledger.pending), []
+                cleared, ledger.cleared = frozenset(ledger.cleared), set()
                 yield Changed(changes, network, self._file.error if looks_new else "", cleared=cleared)
             else:
                 self._news.clear()
@@ -91,23 +95,29 @@ class EmbeddedStore:
     async def acquire(self, request: LeaseRequest) -> Lease:
         """See Store. Never LostRace: nobody else writes."""
         self._expire()
-        network = self._file.network
-        if network is None:
+        claims = self._ledger.claims
+        claims.lease_from(self._file.network)
+        if claims.occupancy is None:
             raise NotYet(self._file.error)
-        chosen = decide(network, self._leases, request, self._full_time(), self._draw)
-        for lease in chosen.given_up:
-            log.info("a lease no longer fits the network and is given up", lease=lease.name, node=lease.node)
-        freed = [without_holder(lease) for lease in chosen.given_up if lease.reserved]
-        gone = [lease.name for lease in chosen.given_up if not lease.reserved]
-        if chosen.lease.name not in self._leases:
-            log.info("lease given", lease=chosen.lease.name, node=request.node)
-        self._write(put=[*freed, chosen.lease], delete=gone)
-        return chosen.lease
+        chosen = allocate(claims, claims.occupancy, request, self._draw, self._is_alive)
+        lease = chosen.lease if chosen.lease.reserved else chosen.lease.with_time(self._full_time())
+        given_up = [self._ledger.leases[claim.name] for claim in chosen.given_up]
+        for gone in given_up:
+            log.info("a lease is given up", lease=gone.name, held_by=gone.node, for_node=request.node)
+        for rival in chosen.rivals:
+            log.warning("a public address is taken over: its node is not alive", node=request.node, rival=rival)
+        if lease.name not in self._ledger.leases:
+            log.info("lease given", lease=lease.name, node=request.node)
+        self._write(
+            put=[*(vacated(gone) for gone in given_up if gone.reserved), lease],
+            delete=[gone.name for gone in given_up if not gone.reserved],
+        )
+        return lease
 
     async def renew(self, node: str, name: str) -> Lease:
         """See Store."""
         self._expire()
-        lease = self._leases.get(name)
+        lease = self._ledger.leases.get(name)
         if lease is None or lease.node != node:
             raise NotFound(f"node {node} does not hold the lease {name} any more: acquire again")
         if lease.reserved:
@@ -119,12 +129,12 @@ class EmbeddedStore:
     async def release(self, node: str, name: str) -> None:
         """See Store."""
         self._expire()
-        lease = self._leases.get(name)
+        lease = self._ledger.leases.get(name)
         if lease is None or lease.node != node:
             return
         log.info("lease released", lease=name, node=node)
         if lease.reserved:
-            self._write(put=[without_holder(lease)])
+            self._write(put=[vacated(lease)])
         else:
             self._write(delete=[name])
 
@@ -137,10 +147,10 @@ class EmbeddedStore:
 
     async def discard(self, key: str, seen: Lease | str) -> None:
         """See Store."""
-        lease = self._leases.get(key)
-        if (lease or self._refused.get(key)) is None:
+        lease = self._ledger.leases.get(key)
+        if (lease or self._ledger.refused.get(key)) is None:
             raise NotFound(f"there is no key {key} in the lease database any more")
-        if seen not in (lease, self._refused.get(key)):
+        if seen not in (lease, self._ledger.refused.get(key)):
             raise LostRace(f"the key {key} is something else by now: look at the quarantine again")
         self._write(delete=[key])
 
@@ -153,28 +163,25 @@ class EmbeddedStore:
         return float(math.ceil(self._clock() + self._lease_seconds))
 
     def _expire(self) -> None:
-        now = self._clock()
-        gone = [
-            name for name, lease in self._leases.items() if lease.expires_at is not None and lease.expires_at <= now
-        ]
+        gone = self._ledger.run_out(self._clock())
         if gone:
             log.info("leases ran out", leases=gone)
             self._write(delete=gone)
 
     def _write(self, put: Iterable[Lease] = (), delete: Iterable[str] = ()) -> None:
-        put, delete = list(put), list(delete)
-        self._database.write(put, delete)
-        for name in delete:
-            self._leases.pop(name, None)
-            self._cleared |= {name} & self._refused.keys()
-            self._refused.pop(name, None)
-        self._leases.update((lease.name, lease) for lease in put)
-        self._pending += [*map(Removed, delete), *map(Upserted, put)]
+        self._ledger.write(put, delete)
         self._news.set()
 
+    def _is_alive(self, node: str) -> bool:
+        """Its dataplane is or was connected, or it was given a lease or renewed one, within the last minute."""
+        if self._presence is None or self._presence.may_be_alive(node):
+            return True
+        last = self._clock() - ALIVE_SECONDS + self._lease_seconds
+        held = (self._ledger.leases[claim.name].expires_at for claim in self._ledger.claims.of_node(node))
+        return any(time is not None and time > last for time in held)
+
     def _seconds_to_wait(self) -> float:
-        times = (lease.expires_at for lease in self._leases.values() if lease.expires_at is not None)
-        return max(0.0, min(_LOOK_SECONDS, min(times, default=math.inf) - self._clock()))
+        return max(0.0, min(_LOOK_SECONDS, self._ledger.next_time - self._clock()))
 
     async def _news_within(self, seconds: float) -> None:
         try:
@@ -182,3 +189,8 @@ class EmbeddedStore:
                 await self._news.wait()
         except TimeoutError:
             pass
+
+
+def vacated(lease: Lease) -> Lease:
+    """A reservation that nobody uses: without an address, so that no peer sends there. It stays its node's."""
+    return replace(lease, subnets=tuple(Subnet(cidr) for cidr in lease.cidrs), backend_type="", expires_at=None)

@@ -40,6 +40,8 @@ from services.lease.stores.etcd.settings import EtcdSettings
 PAGE: Final = 500
 """Keys in a page: some 100 KB, and not long to parse."""
 
+_FOR_EVER: Final = 1 << 62
+
 _requests: Final = Counter("flannelette_etcd_requests", "Requests to etcd.", ["call", "result"])
 
 
@@ -82,9 +84,10 @@ class EtcdClient:
         if response.header.cluster_id != position.cluster:
             raise HistoryLost("another cluster answers")
 
-    async def transact(self, transaction: Transaction) -> bool:
-        """Whether the guards held and the writes were done. Raises EtcdLeaseGone."""
-        return bool((await self._call("txn", txn_request(transaction))).succeeded)
+    async def transact(self, transaction: Transaction) -> int:
+        """The revision at which the guards held and the writes were done; 0: they did not. Raises EtcdLeaseGone."""
+        response = await self._call("txn", txn_request(transaction))
+        return int(response.header.revision) if response.succeeded else 0
 
     async def grant(self, etcd_lease: int, seconds: int) -> int:
         """Makes the etcd lease of this number; returns the seconds it lives. If it exists, it is kept alive."""
@@ -110,6 +113,11 @@ class EtcdClient:
         """The keys that hang on it; none if it is gone."""
         response = await self._call("lease_time_to_live", rpc.LeaseTimeToLiveRequest(ID=etcd_lease, keys=True))
         return tuple(response.keys)
+
+    async def renewed_ago(self, etcd_lease: int) -> int:
+        """Seconds since it was granted or kept alive last; for ever if it is gone."""
+        response = await self._call("lease_time_to_live", rpc.LeaseTimeToLiveRequest(ID=etcd_lease))
+        return int(response.grantedTTL - response.TTL) if response.TTL > 0 else _FOR_EVER
 
     async def watch(self, prefix: bytes, position: Position) -> AsyncGenerator[Batch, None]:
         """What happens to keys with the prefix after a position, for ever; first an empty batch: the watch is open.

@@ -4,6 +4,7 @@ import random
 import time
 from dataclasses import dataclass
 
+from services.lease.presence import ALIVE_SECONDS
 from services.lease.stores.etcd.client import EtcdClient
 
 
@@ -39,6 +40,10 @@ class EtcdLeases:
         now = time.time()
         seconds = await self._client.grant(number, self._seconds)
         return self._remember(node, number, now + seconds)
+
+    async def is_fresh(self, number: int) -> bool:
+        """Whether it was granted or kept alive within the last minute: somebody was there then."""
+        return bool(number) and await self._client.renewed_ago(number) < ALIVE_SECONDS
 
     async def drop(self, node: str, number: int) -> None:
         """Revokes it, if nothing hangs on it."""

@@ -14,6 +14,8 @@ class Kind(Enum):
     """A lease, or what stands in its place; the name is the rest of the key, not yet checked."""
     HOLDER = auto()
     """Who holds the lease of the same name."""
+    SESSION = auto()
+    """That a node's dataplane is connected to a lease service; the name is the node's."""
     FOREIGN = auto()
     """Under what flannel watches (the prefix `subnets`, without a closing slash), but no lease."""
     OTHER = auto()
@@ -36,10 +38,13 @@ class Keyspace:
     """What all leases start with."""
     holders: bytes = field(init=False)
     """What all holders start with."""
+    sessions: bytes = field(init=False)
+    """What all sessions start with."""
 
     def __post_init__(self) -> None:
-        for name, rest in (("root", ""), ("config", "config"), ("subnets", "subnets/"), ("holders", "holders/")):
-            object.__setattr__(self, name, f"{self.prefix}/{rest}".encode())
+        for name in ("config", "subnets/", "holders/", "sessions/"):
+            object.__setattr__(self, name.removesuffix("/"), f"{self.prefix}/{name}".encode())
+        object.__setattr__(self, "root", f"{self.prefix}/".encode())
 
     def subnet(self, name: str) -> bytes:
         """The key of a lease."""
@@ -49,12 +54,18 @@ class Keyspace:
         """The key that says who holds a lease."""
         return self.holders + name.encode()
 
+    def session(self, node: str) -> bytes:
+        """The key that says that a node's dataplane is connected."""
+        return self.sessions + node.encode()
+
     def classify(self, key: bytes) -> tuple[Kind, str]:
-        """What a key is, and its name: the lease's for SUBNET and HOLDER, else the whole key."""
+        """What a key is, and its name: the lease's for SUBNET and HOLDER, the node's for SESSION, else the key."""
         if key.startswith(self.subnets) and key != self.subnets:
             return Kind.SUBNET, readable(key[len(self.subnets) :])
         if key.startswith(self.holders):
             return Kind.HOLDER, readable(key[len(self.holders) :])
+        if key.startswith(self.sessions):
+            return Kind.SESSION, readable(key[len(self.sessions) :])
         if key == self.config:
             return Kind.CONFIG, readable(key)
         return Kind.FOREIGN if key.startswith(self.subnets[:-1]) else Kind.OTHER, readable(key)

@@ -4,12 +4,15 @@ Every write is guarded by the revisions of the keys that it replaces, so that it
 not at all; repeating one that had happened (its answer was lost) changes nothing.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from services.core.family import Network
 from services.core.flannel import format_value
-from services.core.lease import Lease
-from services.lease.stores.etcd.decision import Decision
-from services.lease.stores.etcd.holders import format_holder, holder_of
+from services.core.lease import Lease, Subnet
+from services.lease.allocation import Allocation
+from services.lease.stores.etcd.entry import Entry
+from services.lease.stores.etcd.holders import Holder, format_holder, holder_of
+from services.lease.stores.etcd.index import Index
 from services.lease.stores.etcd.keyspace import Keyspace
 from services.lease.stores.etcd.records import (
     Delete,
@@ -21,34 +24,36 @@ from services.lease.stores.etcd.records import (
     Unchanged,
     Write,
 )
-from services.lease.stores.etcd.table import Entry, Table
 
 
-def taking(keyspace: Keyspace, table: Table, decision: Decision, etcd_lease: int) -> Transaction:
+def taking(keyspace: Keyspace, index: Index, allocation: Allocation, etcd_lease: int) -> Transaction:
     """Makes a decision true; without writes if it is.
 
     No two leases made like this overlap or share an address: what adds a subnet or changes an address is guarded
-    by "no subnet key was put since the listing", so it was decided on all that is there. (A guard on the new key
-    alone, as flanneld's, lets 10.5.52.0-24 pass beside 10.5.52.0-24&fd00::-64 or 10.5.52.0-25, and one address
-    beside itself.) It is guarded by the configuration that was decided on, too.
+    by "no subnet key was put since", so it was decided on all that is there. (A guard on the new key alone, as
+    flanneld's, lets 10.5.52.0-24 pass beside 10.5.52.0-24&fd00::-64 or 10.5.52.0-25, and one address beside itself.)
+    It is guarded by the configuration that was decided on, too, and by the absence of the sessions of nodes that
+    lose something because they are not alive.
     """
-    lease, current = decision.lease, decision.current
-    holder_item = current.holder_item if current else table.orphans.get(lease.name)
+    lease = allocation.lease
+    current = index.entries[lease.name] if allocation.current else None
+    items = (current.item if current else None, current.holder_item if current else index.orphans.get(lease.name))
     writes = _replacing(
         keyspace,
         lease.name,
-        (current.item if current else None, holder_item),
+        items,
         (format_value(lease).encode(), format_holder(holder_of(lease))),
         etcd_lease,
+        bound=current is not None and current.bound,
     )
-    guards = [*_as_seen(keyspace, lease.name, current.item if current else None, holder_item)]
-    for entry in decision.given_up:
-        surrender = giving_back(keyspace, entry)
+    guards = [*_as_seen(keyspace, lease.name, *items), Unchanged(keyspace.config, _revision(index.config))]
+    for claim in allocation.given_up:
+        surrender = giving_back(keyspace, index.entries[claim.name])
         guards += surrender.guards
         writes += surrender.writes
-    guards.append(Unchanged(keyspace.config, _revision(table.config)))
-    if current is None or _addresses(current.lease) != _addresses(lease):
-        guards.append(NothingPutSince(keyspace.subnets, table.revision))
+    guards += [Unchanged(keyspace.session(node), 0) for node in sorted(allocation.rivals)]
+    if current is None or current.claim.addresses != lease.addresses:
+        guards.append(NothingPutSince(keyspace.subnets, index.revision))
     return Transaction(tuple(guards), tuple(writes))
 
 
@@ -58,16 +63,19 @@ def extending(keyspace: Keyspace, entry: Entry, etcd_lease: int) -> Transaction:
     values = (entry.item.value, entry.holder_item.value if entry.holder_item else b"")
     return Transaction(
         _as_seen(keyspace, entry.name, *items),
-        tuple(_replacing(keyspace, entry.name, items, values, etcd_lease)),
+        tuple(_replacing(keyspace, entry.name, items, values, etcd_lease, bound=entry.bound)),
     )
 
 
 def giving_back(keyspace: Keyspace, entry: Entry) -> Transaction:
-    """Deletes a lease and its holder; of a reservation only the holder."""
+    """Deletes a lease and its holder. Of a reservation only the holder; one that is bound to its node keeps it."""
+    guards = _as_seen(keyspace, entry.name, entry.item, entry.holder_item)
+    if entry.bound:
+        return Transaction(guards, _setting_aside(keyspace, entry.name, entry.claim.cidrs, entry.node))
     writes: list[Write] = [] if entry.reserved else [Delete(keyspace.subnet(entry.name))]
     if entry.holder_item:
         writes.append(Delete(keyspace.holder(entry.name)))
-    return Transaction(_as_seen(keyspace, entry.name, entry.item, entry.holder_item), tuple(writes))
+    return Transaction(guards, tuple(writes))
 
 
 def clearing(keyspace: Keyspace, orphans: Mapping[str, Item]) -> tuple[Transaction, ...]:
@@ -84,18 +92,27 @@ def _replacing(
     items: tuple[Item | None, Item | None],
     values: tuple[bytes, bytes],
     etcd_lease: int,
+    *,
+    bound: bool = False,
 ) -> list[Write]:
     """Puts the subnet and the holder key where value or etcd lease differ. A reservation never gets an etcd lease."""
     reserved = items[0] is not None and items[0].etcd_lease == 0
     wanted = (
         Put(keyspace.subnet(name), values[0], 0 if reserved else etcd_lease),
-        Put(keyspace.holder(name), values[1], etcd_lease),
+        Put(keyspace.holder(name), values[1], 0 if bound else etcd_lease),
     )
     return [
         put
         for put, item in zip(wanted, items, strict=True)
         if item is None or (item.value, item.etcd_lease) != (put.value, put.etcd_lease)
     ]
+
+
+def _setting_aside(keyspace: Keyspace, name: str, cidrs: Sequence[Network], node: str) -> tuple[Write, ...]:
+    """A reservation that nobody uses, for this node or (empty) for nobody: its value has no address."""
+    unused = Lease(name, node, tuple(map(Subnet, cidrs)), reserved=True)
+    subnet = Put(keyspace.subnet(name), format_value(unused).encode())
+    return (subnet, Put(keyspace.holder(name), format_holder(Holder(node, "", "")))) if node else (subnet,)
 
 
 def _as_seen(keyspace: Keyspace, name: str, item: Item | None, holder_item: Item | None) -> tuple[Guard, ...]:
@@ -107,7 +124,3 @@ def _as_seen(keyspace: Keyspace, name: str, item: Item | None, holder_item: Item
 
 def _revision(item: Item | None) -> int:
     return item.revision if item else 0
-
-
-def _addresses(lease: Lease | None) -> tuple[object, ...]:
-    return tuple(subnet.public_address for subnet in lease.subnets) if lease else ()

@@ -12,6 +12,7 @@ from services.core.table import StoreStatus
 from services.lease.store import StoreEvent
 from services.lease.stores.etcd.client import EtcdClient
 from services.lease.stores.etcd.decoder import Decoder
+from services.lease.stores.etcd.index import Index
 from services.lease.stores.etcd.keyspace import Keyspace
 from services.lease.stores.etcd.listing import read_listing
 from services.lease.stores.etcd.members import Timing
@@ -31,11 +32,14 @@ class Watcher:
       again after a watch that lasted longer than `retry_most`.
     """
 
-    def __init__(self, client: EtcdClient, keyspace: Keyspace, decoder: Decoder, timing: Timing) -> None:
+    def __init__(
+        self, client: EtcdClient, keyspace: Keyspace, decoder: Decoder, timing: Timing, index: Index
+    ) -> None:
         self._client = client
         self._keyspace = keyspace
         self._decoder = decoder
         self._timing = timing
+        self._index = index
         self._mirror = Mirror(keyspace, decoder)
         self._status: StoreStatus | None = None
 
@@ -64,14 +68,20 @@ class Watcher:
         if position is None:
             items, position = await read_listing(self._client, self._keyspace, self._decoder)
             yield self._mirror.replace(items, position)
+            self._index.replace(items, position)
         else:
             await self._client.require_history(self._keyspace.root, position)  # before we say that it is connected
-        async with aclosing(self._client.watch(self._keyspace.root, position)) as batches:
-            async for batch in batches:
-                if status := self._changed(StoreStatus(KIND, connected=True)):
-                    yield status
-                if event := self._mirror.fold(batch):
-                    yield event
+        try:
+            async with aclosing(self._client.watch(self._keyspace.root, position)) as batches:
+                async for batch in batches:
+                    self._index.fold(batch.events, batch.position.revision)
+                    self._index.live = True
+                    if status := self._changed(StoreStatus(KIND, connected=True)):
+                        yield status
+                    if event := self._mirror.fold(batch):
+                        yield event
+        finally:
+            self._index.live = False
 
     def _changed(self, status: StoreStatus) -> StoreStatus | None:
         if status == self._status:

@@ -1,0 +1,99 @@
+"""Which lease a node gets: the order of choice of AcquireLease. Pure; chance and signs of life are arguments."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from services.core.errors import InvalidInput, NotYet
+from services.core.family import Address, Network
+from services.core.lease import Lease, LeaseRequest, Subnet, Wish, lease_key
+from services.core.network import NetworkConfig
+from services.core.occupancy import Occupancy
+from services.core.subnets import Draw, all_fit, choose_subnets
+from services.lease.claims import Claim, Claims
+
+IsAlive = Callable[[str], bool]
+"""Whether a node's dataplane is there, as far as anybody can know."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """What the node shall hold."""
+
+    lease: Lease
+    """Complete but for its time."""
+    current: Claim | None
+    """What is under its name now; None: it is new."""
+    given_up: tuple[Claim, ...]
+    """What goes for it: what the node held and does not fit or is one too many, and what dead rivals held."""
+    rivals: frozenset[str] = frozenset()
+    """Nodes that are not alive and lose a claim to this one."""
+
+
+def allocate(
+    claims: Claims, occupancy: Occupancy, request: LeaseRequest, draw: Draw, is_alive: IsAlive
+) -> Allocation:
+    """In this order: the subnet it holds; a lease with its address that nobody holds; its previous one; a free one.
+
+    Raises NotYet when another node that is alive holds one of its public addresses, Exhausted when no subnet is
+    free, InvalidInput when the request lacks an address that the network needs.
+    """
+    network = occupancy.network
+    wishes = _wishes(network, request)
+    rivals = rivals_of(claims, request.node, wishes)
+    _refuse_living(rivals, wishes, request.node, is_alive)
+    # A node that publishes from one of its subnets stays there, also if an operator reserves it another one.
+    own = sorted(claims.of_node(request.node), key=lambda claim: not claim.addresses)
+    unheld = [claim for wish in wishes for claim in claims.of_address(wish.public_address) if not claim.node]
+    inheritable = [claim for claim in rivals if not claim.bound]
+    candidates = (claim for claim in (*own, *unheld, *inheritable) if claim.addresses or claim.reserved)
+    current = next((claim for claim in candidates if all_fit(network, claim.cidrs)), None)
+    gone = [claim for claim in (*own, *rivals) if claim is not current and (claim.addresses or not claim.bound)]
+    if current is None:
+        first = wishes[0].public_address  # by which a flanneld knows its own lease
+        gone += [claim for claim in unheld if not claim.reserved and first in claim.addresses]
+        freed = [taken for claim in gone if not claim.reserved for taken in claim.taken]
+        with occupancy.without(freed):
+            cidrs = choose_subnets(occupancy, request, draw, [cidr for claim in own for cidr in claim.cidrs])
+    else:
+        cidrs = current.cidrs
+    lease = _lease(request, cidrs, wishes, reserved=current is not None and current.reserved)
+    losers = {claim.node for claim in (*gone, *([current] if current else []))} - {"", request.node}
+    return Allocation(lease, current, tuple(dict.fromkeys(gone)), frozenset(losers))
+
+
+def rivals_of(claims: Claims, node: str, wishes: Iterable[Wish]) -> tuple[Claim, ...]:
+    """What other nodes hold with one of the public addresses that this node asks for."""
+    found = (claim for wish in wishes for claim in claims.of_address(wish.public_address))
+    return tuple(dict.fromkeys(claim for claim in found if claim.node not in ("", node)))
+
+
+def _wishes(network: NetworkConfig, request: LeaseRequest) -> tuple[Wish, ...]:
+    wishes = tuple(wish for n in network.families if (wish := request.wish(n.family)))
+    if len(wishes) < len(network.families):
+        missing = next(n.family for n in network.families if request.wish(n.family) is None)
+        raise InvalidInput(
+            f"the network has {missing}, and the request of node {request.node} has no {missing} public address: "
+            "give the node one, or disable the family in the network configuration"
+        )
+    return wishes
+
+
+def _refuse_living(rivals: Iterable[Claim], wishes: tuple[Wish, ...], node: str, is_alive: IsAlive) -> None:
+    wanted = {wish.public_address for wish in wishes}
+    for claim in rivals:
+        shared = _shared(claim.addresses, wanted)
+        if shared and is_alive(claim.node):
+            raise NotYet(
+                f"node {node} cannot have the public address {shared}: node {claim.node} holds it with lease "
+                f"{claim.name} and is alive; give one of the two another address (--public-ip, --iface), or stop the "
+                f"dataplane of {claim.node}: a minute after its last sign of life the address is free"
+            )
+
+
+def _shared(addresses: Iterable[Address], wanted: set[Address]) -> str:
+    return next((str(address) for address in addresses if address in wanted), "")
+
+
+def _lease(request: LeaseRequest, cidrs: tuple[Network, ...], wishes: tuple[Wish, ...], *, reserved: bool) -> Lease:
+    subnets = (Subnet(cidr, wish.public_address, wish.data) for cidr, wish in zip(cidrs, wishes, strict=True))
+    return Lease(lease_key(cidrs), request.node, tuple(subnets), request.backend_type, reserved=reserved)

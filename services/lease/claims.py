@@ -1,0 +1,115 @@
+"""What decides who gets which subnet: every key of a store that takes one, found by node and by address. No IO."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from services.core.family import Address, Network
+from services.core.network import NetworkConfig
+from services.core.occupancy import Occupancy, Taken, Use
+
+Key = TypeVar("Key")
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A lease, a reservation, or what blocks a subnet without being either."""
+
+    name: str
+    node: str
+    """The node that holds it, empty if none does."""
+    cidrs: tuple[Network, ...]
+    addresses: tuple[Address, ...]
+    """What it publishes. Empty: a reservation that nobody uses now, or a key whose value is refused."""
+    reserved: bool = False
+    bound: bool = False
+    """Reserved for `node` by an operator: no other node gets it, also when this one is gone."""
+
+    @property
+    def taken(self) -> list[Taken]:
+        """What it takes, and as what it counts."""
+        use = Use.RESERVED if self.reserved else Use.LEASED if self.addresses else Use.BLOCKED
+        return [(cidr, use) for cidr in self.cidrs]
+
+
+class Claims:
+    """All claims by name, beside what is taken of the network. A change costs the same however many there are."""
+
+    def __init__(self) -> None:
+        self._claims: dict[str, Claim] = {}
+        self._of_node: dict[str, set[str]] = {}
+        self._of_address: dict[Address, set[str]] = {}
+        self._occupancy: Occupancy | None = None
+
+    @property
+    def occupancy(self) -> Occupancy | None:
+        """What is taken of the network; None without one."""
+        return self._occupancy
+
+    def lease_from(self, network: NetworkConfig | None) -> None:
+        """From now on, subnets are those of this network."""
+        if network is None:
+            self._occupancy = None
+        elif self._occupancy is None or self._occupancy.network != network:
+            taken = (taken for claim in self._claims.values() for taken in claim.taken)
+            self._occupancy = Occupancy(network, taken)
+
+    def get(self, name: str) -> Claim | None:
+        """The claim of this name."""
+        return self._claims.get(name)
+
+    def of_node(self, node: str) -> list[Claim]:
+        """What the node holds, by name."""
+        return self._named(self._of_node.get(node, ()))
+
+    def of_address(self, address: Address) -> list[Claim]:
+        """What publishes this address, by name."""
+        return self._named(self._of_address.get(address, ()))
+
+    def overlapping(self, cidr: Network) -> list[Claim]:
+        """What takes any part of it, by name. Looks at all: for an operator's calls."""
+        found = (
+            claim.name
+            for claim in self._claims.values()
+            if any(cidr.version == taken.version and cidr.overlaps(taken) for taken in claim.cidrs)
+        )
+        return self._named(found)
+
+    def all(self) -> list[Claim]:
+        """Every one, by name."""
+        return self._named(self._claims)
+
+    def put(self, claim: Claim) -> None:
+        """It is new or has changed."""
+        if self._claims.get(claim.name) == claim:
+            return
+        self.drop(claim.name)
+        self._claims[claim.name] = claim
+        self._of_node.setdefault(claim.node, set()).add(claim.name)
+        for address in claim.addresses:
+            self._of_address.setdefault(address, set()).add(claim.name)
+        if self._occupancy is not None:
+            for cidr, use in claim.taken:
+                self._occupancy.add(cidr, use)
+
+    def drop(self, name: str) -> None:
+        """It is gone, if it was there."""
+        claim = self._claims.pop(name, None)
+        if claim is None:
+            return
+        _discard(self._of_node, claim.node, name)
+        for address in claim.addresses:
+            _discard(self._of_address, address, name)
+        if self._occupancy is not None:
+            for cidr, use in claim.taken:
+                self._occupancy.remove(cidr, use)
+
+    def _named(self, names: Iterable[str]) -> list[Claim]:
+        return [self._claims[name] for name in sorted(names)]
+
+
+def _discard(index: dict[Key, set[str]], key: Key, name: str) -> None:
+    names = index[key]
+    names.discard(name)
+    if not names:
+        del index[key]

@@ -1,0 +1,76 @@
+"""The leases of the embedded store in memory, one step behind the file that they are written to first."""
+
+import heapq
+import math
+from collections.abc import Iterable
+
+from services.core.errors import InvalidInput
+from services.core.flannel import parse_key
+from services.core.lease import Lease
+from services.core.table import Change, Removed, Upserted
+from services.lease.claims import Claim, Claims
+from services.lease.stores.embedded.database import Database
+
+
+class Ledger:
+    """What is written here has happened, and is on disk. No call's time grows with the number of leases."""
+
+    def __init__(self, database: Database) -> None:
+        self.leases, self.refused = database.load()
+        self.claims = Claims()
+        self.pending: list[Change] = []
+        """What happened since somebody emptied this list."""
+        self.cleared: set[str] = set()
+        """Names that were refused, and are gone since somebody emptied this set."""
+        self._database = database
+        self._times: list[tuple[float, str]] = []
+        """A heap. A lease that was renewed is in it twice; only the time that it still has counts."""
+        for lease in self.leases.values():
+            self._note(lease)
+        for name in self.refused:
+            try:
+                self.claims.put(Claim(name, "", parse_key(name), ()))
+            except InvalidInput:
+                continue  # no subnet, so it blocks none
+
+    def write(self, put: Iterable[Lease] = (), delete: Iterable[str] = ()) -> None:
+        """Deletes and puts, all or nothing. Raises Unavailable."""
+        put, delete = list(put), list(delete)
+        self._database.write(put, delete)
+        for name in delete:
+            self.leases.pop(name, None)
+            self.claims.drop(name)
+            self.cleared |= {name} & self.refused.keys()
+            self.refused.pop(name, None)
+        for lease in put:
+            self.leases[lease.name] = lease
+            self._note(lease)
+        self.pending += [*map(Removed, delete), *map(Upserted, put)]
+
+    def run_out(self, now: float) -> list[str]:
+        """The names of leases whose time is over; they stay until they are deleted."""
+        gone = set[str]()
+        while self._times and self.next_time <= now:
+            gone.add(heapq.heappop(self._times)[1])
+        for name in gone:  # once more, for whom the deletion fails
+            heapq.heappush(self._times, (now, name))
+        return sorted(gone)
+
+    @property
+    def next_time(self) -> float:
+        """When the next lease runs out; infinite if none does."""
+        while self._times and not self._counts(*self._times[0]):
+            heapq.heappop(self._times)
+        return self._times[0][0] if self._times else math.inf
+
+    def _counts(self, time: float, name: str) -> bool:
+        lease = self.leases.get(name)
+        return lease is not None and lease.expires_at is not None and lease.expires_at <= time
+
+    def _note(self, lease: Lease) -> None:
+        held = bool(lease.node)
+        self.claims.put(
+            Claim(lease.name, lease.node, lease.cidrs, lease.addresses, lease.reserved, lease.reserved and held)
+        )
+        if lease.expires_at is not None:
+            heapq.heappush(self._times, (lease.expires_at, lease.name))

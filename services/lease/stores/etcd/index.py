@@ -1,0 +1,138 @@
+"""What etcd holds, ready for a decision: the watch keeps it, so that an acquisition costs no listing. No IO."""
+
+import asyncio
+from collections.abc import Iterable
+from typing import TypeVar
+
+from services.core.errors import NotYet
+from services.core.occupancy import Occupancy
+from services.lease.claims import Claims
+from services.lease.stores.etcd.configuration import read_configuration
+from services.lease.stores.etcd.decoder import Decoder
+from services.lease.stores.etcd.entry import Entry, is_subnet, read_entry
+from services.lease.stores.etcd.keyspace import Keyspace, Kind
+from services.lease.stores.etcd.records import Delete, Event, Gone, Item, Position, Transaction
+
+Value = TypeVar("Value")
+
+
+class Index:
+    """Entries, claims, orphans and sessions, at `revision`.
+
+    It may be behind etcd. What is decided on it is written under guards on what was looked at, so that it happens on
+    the truth or not at all; deletions it has not heard of only make it more careful. Level-triggered:
+    `changed_since` says when to look again.
+    """
+
+    def __init__(self, keyspace: Keyspace, decoder: Decoder) -> None:
+        self.live = False
+        """The watch keeps it up to date. If not, list before deciding."""
+        self.revision = 0
+        """Every put of a subnet key up to here is in."""
+        self.changes = 0
+        """How often anything has changed."""
+        self.config: Item | None = None
+        self.entries: dict[str, Entry] = {}
+        """By name. Keys that are no subnets are left out."""
+        self.orphans: dict[str, Item] = {}
+        """Holders without a lease, by name."""
+        self.sessions: dict[str, Item] = {}
+        """By node: those whose dataplane is connected to some lease service."""
+        self.claims = Claims()
+        self._keyspace = keyspace
+        self._decoder = decoder
+        self._items: dict[bytes, Item] = {}
+        self._listed = 0
+        self._changed = asyncio.Event()
+
+    @property
+    def occupancy(self) -> Occupancy:
+        """What is taken of the network. Raises NotYet where there is none, or none that can be read."""
+        network, error = read_configuration(self._keyspace.config, self.config)
+        self.claims.lease_from(network)
+        if self.claims.occupancy is None:
+            raise NotYet(error)
+        return self.claims.occupancy
+
+    def etcd_lease_of(self, node: str) -> int:
+        """What the holder keys of the node hang on; 0: not known."""
+        items = (self.entries[claim.name].holder_item for claim in self.claims.of_node(node))
+        return next((item.etcd_lease for item in items if item and item.etcd_lease), 0)
+
+    def replace(self, items: Iterable[Item], position: Position) -> None:
+        """Takes a complete listing."""
+        before, self._items = self._items, {item.key: item for item in items}
+        self._listed = self.revision = position.revision
+        changed = before.items() ^ self._items.items()
+        for touched in {self._keyspace.classify(key) for key, _ in changed}:
+            self._look(*touched)
+        self._note()
+
+    def fold(self, events: Iterable[Event], revision: int) -> None:
+        """Takes what the watch tells, up to a revision. What is older than what is known already changes nothing."""
+        for event in events:
+            known = self._items.get(event.key)
+            if event.revision > self._listed and (known is None or event.revision > known.revision):
+                self._take(event.key, None if isinstance(event, Gone) else event)
+        self.revision = max(self.revision, revision)
+        self._note()
+
+    def apply(self, transaction: Transaction, revision: int, *, complete: bool) -> None:
+        """Takes our own writes before the watch tells them. `complete`: no subnet key of others was put meanwhile."""
+        for write in transaction.writes:
+            known = self._items.get(write.key)
+            if known is not None and known.revision >= revision:
+                continue
+            if isinstance(write, Delete):
+                self._take(write.key, None)
+            else:
+                created = known.created if known else revision
+                self._take(write.key, Item(write.key, write.value, revision, write.etcd_lease, created))
+        if complete:
+            self.revision = max(self.revision, revision)
+        self._note()
+
+    async def changed_since(self, changes: int) -> None:
+        """Returns as soon as `changes` is another than this."""
+        while self.changes == changes:
+            await self._changed.wait()
+
+    def _take(self, key: bytes, item: Item | None) -> None:
+        if item is None:
+            self._items.pop(key, None)
+        else:
+            self._items[key] = item
+        self._look(*self._keyspace.classify(key))
+
+    def _look(self, kind: Kind, name: str) -> None:
+        """Brings what is known in line with the keys."""
+        match kind:
+            case Kind.CONFIG:
+                self.config = self._items.get(self._keyspace.config)
+            case Kind.SESSION:
+                _set(self.sessions, name, self._items.get(self._keyspace.session(name)))
+            case Kind.SUBNET | Kind.HOLDER:
+                self._settle(name)
+
+    def _settle(self, name: str) -> None:
+        item = self._items.get(self._keyspace.subnet(name))
+        holder_item = self._items.get(self._keyspace.holder(name))
+        entry = read_entry(self._decoder, name, item, holder_item) if item else None
+        _set(self.entries, name, entry)
+        _set(self.orphans, name, holder_item if item is None and is_subnet(name) else None)
+        if entry is not None:
+            self.claims.put(entry.claim)
+        else:
+            self.claims.drop(name)
+
+    def _note(self) -> None:
+        self.changes += 1
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
+def _set(table: dict[str, Value], name: str, value: Value | None) -> None:
+    if value is None:
+        table.pop(name, None)
+    else:
+        table[name] = value
