@@ -25,11 +25,25 @@ def parse_cidr(text: str) -> Network | None:
 def exact_cidr(text: str) -> Network | None:
     """The network in `address/length` if that is how we would write it; None for host bits and other spellings."""
     address, _, length = text.partition("/")
+    return exact_network(address, length)
+
+
+def exact_network(address: str, length: str) -> Network | None:
+    """The same, of its two parts."""
     start, bits = _dotted(address), _NUMBERS.get(length, 33)
     if start is not None and bits <= 32:
         return None if start & _HOST_BITS[bits] else IPv4Network((start, bits))
+    text = f"{address}/{length}"
     network = parse_cidr(text)
     return network if network is not None and str(network) == text else None
+
+
+def is_exact_network(address: str, length: str) -> bool:
+    """Whether there is one; it is not made."""
+    start, bits = _dotted(address), _NUMBERS.get(length, 33)
+    if start is not None and bits <= 32:
+        return not start & _HOST_BITS[bits]
+    return exact_network(address, length) is not None
 
 
 def parse_address(text: str) -> Address | None:

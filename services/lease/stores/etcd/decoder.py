@@ -1,8 +1,7 @@
 """From keys and values to leases and holders: each version of a key is parsed once."""
 
-from collections.abc import Callable, Iterable, Set
-from contextlib import suppress
-from typing import TypeVar
+from collections.abc import Iterable, Set
+from typing import NamedTuple
 
 from services.core.errors import InvalidInput
 from services.core.flannel import parse_lease
@@ -11,54 +10,79 @@ from services.lease.stores.etcd.holders import Holder, parse_holder
 from services.lease.stores.etcd.keyspace import Keyspace, Kind
 from services.lease.stores.etcd.records import Item
 
-Parsed = TypeVar("Parsed", Lease, Holder)
+
+class Known(NamedTuple):
+    """One version of a key, and what it means."""
+
+    item: Item
+    kind: Kind
+    name: str
+    value: Lease | Holder | None
+    """The lease (`node` not known yet) or the holder; None: it is neither, or does not parse."""
+    error: str
+    """Why it does not parse, naming the key."""
 
 
 class Decoder:
     """A memory of what was parsed, shared by the watch and every decision; bounded by what etcd holds."""
 
     def __init__(self) -> None:
-        self._parsed: dict[bytes, tuple[Item, Lease | Holder | str]] = {}
+        self._known: dict[bytes, Known] = {}
 
     def prepare(self, keyspace: Keyspace, items: Iterable[Item]) -> None:
-        """Parses the leases among these now, so that asking for them later is quick."""
+        """Parses these now, so that asking for them later is quick."""
         for item in items:
-            kind, name = keyspace.classify(item.key)
-            if kind is Kind.SUBNET:
-                with suppress(InvalidInput):  # told again to whoever asks
-                    self.lease(name, item)
+            self.read(keyspace, item)
+
+    def read(self, keyspace: Keyspace, item: Item) -> Known:
+        """What the key means."""
+        known = self._known.get(item.key)
+        if known is None or known.item != item:
+            known = self._known[item.key] = _parse(item, *keyspace.classify(item.key))
+        return known
 
     def lease(self, name: str, item: Item) -> Lease:
         """The lease in a subnet key, `node` not known yet. Raises InvalidInput, naming the key."""
-        return self._once(item, lambda: parse_lease(name, item.value, reserved=item.etcd_lease == 0))
+        value = self._value(item, Kind.SUBNET, name)
+        assert isinstance(value, Lease)  # noqa: S101 - what else is in a subnet key
+        return value
 
     def holder(self, name: str, item: Item) -> Holder:
         """The holder in a holder key. Raises InvalidInput, naming the key."""
-        return self._once(item, lambda: parse_holder(name, item.value))
+        value = self._value(item, Kind.HOLDER, name)
+        assert isinstance(value, Holder)  # noqa: S101 - what else is in a holder key
+        return value
 
     def created(self, key: bytes) -> int:
         """The revision that made the key, as last seen; 0: not known."""
-        known = self._parsed.get(key)
-        return known[0].created if known else 0
+        known = self._known.get(key)
+        return known.item.created if known else 0
 
     def forget(self, key: bytes) -> None:
         """The key is gone."""
-        self._parsed.pop(key, None)
+        self._known.pop(key, None)
 
     def forget_all_but(self, keys: Set[bytes]) -> None:
         """Other keys are gone."""
-        for key in self._parsed.keys() - keys:
-            del self._parsed[key]
+        for key in self._known.keys() - keys:
+            del self._known[key]
 
-    def _once(self, item: Item, parse: Callable[[], Parsed]) -> Parsed:
-        known = self._parsed.get(item.key)
-        if known is None or known[0] != item:
-            try:
-                known = (item, parse())
-            except InvalidInput as error:
-                known = (item, str(error))
-            self._parsed[item.key] = known
-        result = known[1]
-        if isinstance(result, str):
-            raise InvalidInput(result)
-        return result  # type: ignore[return-value]  # a key is always parsed by the same function
+    def _value(self, item: Item, kind: Kind, name: str) -> Lease | Holder | None:
+        known = self._known.get(item.key)
+        if known is None or known.item != item:
+            known = self._known[item.key] = _parse(item, kind, name)
+        if known.error:
+            raise InvalidInput(known.error)
+        return known.value
+
+
+def _parse(item: Item, kind: Kind, name: str) -> Known:
+    value: Lease | Holder | None = None
+    try:
+        if kind is Kind.SUBNET:
+            value = parse_lease(name, item.value, reserved=item.etcd_lease == 0)
+        elif kind is Kind.HOLDER:
+            value = parse_holder(name, item.value)
+    except InvalidInput as error:
+        return Known(item, kind, name, None, str(error))
+    return Known(item, kind, name, value, "")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from services.core.errors import InvalidInput
-from services.core.flannel import parse_key
+from services.core.flannel import check_key
 from services.core.gojson import GoObject
 from services.core.lease import Lease
 
@@ -38,7 +38,7 @@ def holder_of(lease: Lease) -> Holder:
 
 def parse_holder(name: str, value: bytes) -> Holder:
     """Reads the one of a lease. Raises InvalidInput, naming the key."""
-    parse_key(name)
+    check_key(name)
     if usual := _USUAL.fullmatch(value):
         return Holder(*map(bytes.decode, usual.groups()))
     key = f"holders/{name}"

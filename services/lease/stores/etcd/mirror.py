@@ -1,21 +1,19 @@
 """The prefix as the watch has seen it so far, and what each message of the watch means. No IO."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from itertools import groupby
 from types import MappingProxyType
 from typing import Final, TypeVar
 
-from services.core.errors import InvalidInput
 from services.core.lease import Lease
 from services.core.table import Change, Removed, Upserted
 from services.lease.store import Changed, Snapshot
 from services.lease.stores.etcd.configuration import read_configuration
-from services.lease.stores.etcd.decoder import Decoder
+from services.lease.stores.etcd.decoder import Decoder, Known
 from services.lease.stores.etcd.holders import Holder
 from services.lease.stores.etcd.keyspace import Keyspace, Kind
 from services.lease.stores.etcd.records import Batch, Event, Gone, Item, Position
 
-Parsed = TypeVar("Parsed", Lease, Holder)
 Value = TypeVar("Value")
 
 _FOREIGN: Final = "flannel watches everything that starts with {subnets}, and this is no lease: delete it"
@@ -46,12 +44,12 @@ class Mirror:
         self._leases, self._holders, self._refused = {}, {}, {}
         self._network, self._network_error = read_configuration(self._keyspace.config, None)
         for item in items:
-            kind, name = self._keyspace.classify(item.key)
-            if kind is Kind.SUBNET and name in old_leases:
-                self._leases[name] = old_leases[name]
-            elif kind is Kind.HOLDER and name in old_holders:
-                self._holders[name] = old_holders[name]
-            self._take(item)
+            known = self._decoder.read(self._keyspace, item)
+            if known.error and known.name in old_leases and known.kind is Kind.SUBNET:
+                self._leases[known.name] = old_leases[known.name]
+            elif known.error and known.name in old_holders and known.kind is Kind.HOLDER:
+                self._holders[known.name] = old_holders[known.name]
+            self._keep(known)
         self._table = {name: self._held(name, lease) for name, lease in self._leases.items()}
         self.position = position
         return self.snapshot()
@@ -79,41 +77,46 @@ class Mirror:
 
     def _take(self, event: Event) -> str:
         """Takes one key; returns the name of the lease that it may concern."""
-        kind, name = self._keyspace.classify(event.key)
-        item = None if isinstance(event, Gone) else event
-        if item is None:
+        if isinstance(event, Gone):
             self._decoder.forget(event.key)
-        match kind:
-            case Kind.CONFIG:
-                self._network, self._network_error = read_configuration(event.key, item)
-            case Kind.SUBNET:
-                self._take_parsed(self._leases, self._decoder.lease, name, item, name)
-                return name
-            case Kind.HOLDER:
-                self._take_parsed(self._holders, self._decoder.holder, name, item, f"holders/{name}")
-                return name
-            case Kind.FOREIGN if item is None:
-                self._refused.pop(name, None)
-            case Kind.FOREIGN:
-                self._refused[name] = _FOREIGN.format(subnets=self._keyspace.subnets[:-1].decode())
+            return self._drop(event.key)
+        return self._keep(self._decoder.read(self._keyspace, event))
+
+    def _keep(self, known: Known) -> str:
+        kind, name, value = known.kind, known.name, known.value
+        if kind is Kind.SUBNET or kind is Kind.HOLDER:
+            refused_as = name if kind is Kind.SUBNET else f"holders/{name}"
+            if known.error:
+                self._refused[refused_as] = known.error
+            elif self._refused:
+                self._refused.pop(refused_as, None)
+            if isinstance(value, Lease):
+                self._leases[name] = value
+            elif value is not None:
+                self._holders[name] = value
+            return name
+        if kind is Kind.CONFIG:
+            self._network, self._network_error = read_configuration(known.item.key, known.item)
+        elif kind is Kind.FOREIGN:
+            self._refused[name] = _FOREIGN.format(subnets=self._keyspace.subnets[:-1].decode())
         return ""
 
-    def _take_parsed(
-        self,
-        table: dict[str, Parsed],
-        parse: Callable[[str, Item], Parsed],
-        name: str,
-        item: Item | None,
-        refused_as: str,
-    ) -> None:
-        self._refused.pop(refused_as, None)
-        if item is None:
-            table.pop(name, None)
-            return
-        try:
-            table[name] = parse(name, item)
-        except InvalidInput as error:
-            self._refused[refused_as] = str(error)
+    def _drop(self, key: bytes) -> str:
+        kind, name = self._keyspace.classify(key)
+        match kind:
+            case Kind.SUBNET:
+                self._leases.pop(name, None)
+                self._refused.pop(name, None)
+                return name
+            case Kind.HOLDER:
+                self._holders.pop(name, None)
+                self._refused.pop(f"holders/{name}", None)
+                return name
+            case Kind.CONFIG:
+                self._network, self._network_error = read_configuration(key, None)
+            case Kind.FOREIGN:
+                self._refused.pop(name, None)
+        return ""
 
     def _settle(self, name: str) -> Change | None:
         """Brings the table's lease into line with what is known of it; None: it was."""
