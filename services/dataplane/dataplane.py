@@ -10,6 +10,7 @@ from flannelette.lease.v1 import lease_pb2 as pb
 from services.core.errors import NotYet, Unavailable
 from services.core.family import Network
 from services.core.lease import Lease, LeaseRequest, Wish
+from services.core.progress import FailedLease, Progress
 from services.core.subnets import fits
 from services.core.table import Table
 from services.dataplane.backends.backend import Links
@@ -23,6 +24,7 @@ from services.dataplane.netlink.socket import KernelSocket
 from services.dataplane.overlay import Overlay
 from services.dataplane.peers import Situation
 from services.dataplane.reconciler import Reconciler
+from services.dataplane.reporter import Reporter
 from services.dataplane.settings import DataplaneSettings
 from services.dataplane.subnet_file import read_previous_subnets, subnet_file, write_subnet_file
 from services.runtime.feed import Feed, LeaseConnection
@@ -32,6 +34,8 @@ log = structlog.get_logger()
 
 _RETRY_SECONDS = 1.0
 _RETRY_FAILED_SECONDS = 5.0
+_MOST_FAILED = 50
+"""Failed leases in a report, as lease.proto says; more would say no more."""
 
 
 class Dataplane:
@@ -45,6 +49,7 @@ class Dataplane:
         self.feed = Feed(connection, pb.VIEW_ALL, self._notice)
         self.holder = Holder(connection, settings.subnet_lease_renew_margin * 60, self._wake_up)
         self.footing = Footing(settings, connection.node, kernel)
+        self.reporter = Reporter(connection)
         self.overlay = Overlay(connection.node, Reconciler(kernel))
         self.cursor = ""
         """Of the leases that are in the kernel."""
@@ -61,6 +66,8 @@ class Dataplane:
         self._resync_due = True
         self._paused = False
         self._settled: Lease | None = None
+        self._progress: Progress | None = None
+        """What the lease service is told; None until we have been ready for the first time."""
         self._trouble = ""
         """Why the last turn did not get to its end."""
         self._looked_at = 0.0
@@ -82,6 +89,7 @@ class Dataplane:
                     self._trouble, self._resync_due = str(error), True
                     self._health.set("kernel", self._trouble)
                 self.turns += 1
+                self._report()
             async with self.changed:
                 self.changed.notify_all()
             await self._wait(self._looked_at + self._pause())
@@ -122,6 +130,8 @@ class Dataplane:
                 self._health.set("kernel", "torn down by an operator; `flannelette resync` or a restart ends it")
                 failed = await self._kernel.apply(doomed)
                 self.overlay.reconciler.programmed.clear()
+                self._progress = self._progress and Progress(self.node, "")
+                self._report()
             commands += await self.footing.clear(dry_run=dry_run)
             return commands, self._sentences("del", failed)
 
@@ -178,6 +188,8 @@ class Dataplane:
         self._health.set("own lease", self.holder.reason or ("" if is_settled else "the own subnet is being set up"))
         self.cursor = cursor or self.cursor
         self._health.set("kernel")
+        if self.cursor and (self._health.ready or self._progress is not None):
+            self._progress = self._what_is_programmed()
 
     async def _settle(self, ground: Ground) -> None:
         """Device, own address and `subnet.env`, as the own lease says."""
@@ -190,6 +202,14 @@ class Dataplane:
         if own is not None:
             self._write_subnet_file(ground, own)
         self._settled = held
+
+    def _what_is_programmed(self) -> Progress:
+        failed = self.overlay.failed
+        first = sorted(failed)[:_MOST_FAILED] if failed else ()
+        return Progress(self.node, self.cursor, tuple(FailedLease(n, failed[n]) for n in first), len(failed))
+
+    def _report(self) -> None:
+        self.reporter.tell(self._progress, self.feed.streams if self.feed.connected else 0)
 
     def _write_subnet_file(self, ground: Ground, own: Lease) -> None:
         path, mtu = self.settings.subnet_file, ground.backend.mtu(ground.underlay)

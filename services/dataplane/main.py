@@ -39,6 +39,7 @@ async def build(settings: DataplaneSettings, process: Process) -> AsyncIterator[
         )
         process.jobs["feed"] = dataplane.feed.run
         process.jobs["holder"] = dataplane.holder.run
+        process.jobs["reporter"] = dataplane.reporter.run
         process.jobs["dataplane"] = dataplane.run
         process.jobs["healing"] = partial(heal, dataplane, monitor, kernel.port)
         peers = PeerCollector(lambda: states(dataplane.overlay))

@@ -12,6 +12,7 @@ from services.core.plan import Plan
 from services.dataplane import metrics
 from services.dataplane.netlink.notation import text
 from services.dataplane.netlink.objects import KernelObject
+from services.dataplane.peer_state import failed
 from services.dataplane.peers import Peer, Situation, peer_of
 from services.dataplane.reconciler import KernelPlan, Reconciler
 
@@ -25,6 +26,8 @@ class Overlay:
         self.reconciler = reconciler
         self.situation: Situation | None = None
         self.peers: dict[str, Peer] = {}
+        self.failed: dict[str, str] = {}
+        """Leases that are not in the kernel as they shall be, with the reasons."""
         self.last_resync: float | None = None
         """Unix time."""
         self.last_resync_changes = 0
@@ -55,6 +58,7 @@ class Overlay:
             metrics.REPAIRS.inc(repairs)
         if done or situation != last:
             log.info("kernel brought into line", peers=len(self.peers), put=len(done.put), deleted=len(done.delete))
+        self.failed = failed(self.reconciler, self.peers.values(), self.names())
         self._tell_refusals()
 
     async def program_some(self, names: Collection[str], leases: Mapping[str, Lease]) -> bool:
@@ -78,6 +82,8 @@ class Overlay:
         rivals = self._leave(chain.from_iterable(peer.objects for peer in old.values()))
         rivals = self._want(chain.from_iterable(peer.objects for peer in new.values())) or rivals
         await self.reconciler.update(before, after | {item for item in before if item in self._wanted})
+        in_doubt = (peer for name in {*names, *self.failed} if (peer := self.peers.get(name)) is not None)
+        self.failed = failed(self.reconciler, in_doubt, self.names())
         self._tell_refusals()
         return rivals
 

@@ -1,26 +1,25 @@
 """The dataplane as messages: what GetStatus, WatchStatus and ListPeers answer."""
 
 from collections import Counter
-from collections.abc import Iterable
 
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 
 from services.core.lease import Lease
 from services.dataplane.dataplane import Dataplane
-from services.dataplane.netlink.notation import DeviceNames, text
-from services.dataplane.netlink.objects import KernelObject, Route
+from services.dataplane.netlink.notation import text
 from services.dataplane.overlay import Overlay
+from services.dataplane.peer_state import PeerState, state_of
 from services.dataplane.peers import Peer
 from services.dataplane.reconciler import Reconciler
 from services.runtime.health import Health
 from services.runtime.version import version
 
-_STATE_FIELDS = {
-    pb.PEER_STATE_PROGRAMMED: "programmed",
-    pb.PEER_STATE_PENDING: "pending",
-    pb.PEER_STATE_FAILED: "failed",
-    pb.PEER_STATE_SHADOWED: "shadowed",
-    pb.PEER_STATE_IGNORED: "ignored",
+_STATES = {
+    PeerState.PROGRAMMED: pb.PEER_STATE_PROGRAMMED,
+    PeerState.PENDING: pb.PEER_STATE_PENDING,
+    PeerState.FAILED: pb.PEER_STATE_FAILED,
+    PeerState.SHADOWED: pb.PEER_STATE_SHADOWED,
+    PeerState.IGNORED: pb.PEER_STATE_IGNORED,
 }
 
 
@@ -70,21 +69,20 @@ def list_peers(overlay: Overlay, name: str) -> list[pb.Peer]:
 
 def states(overlay: Overlay) -> Counter[str]:
     """How many peers are in which state, by the fields of PeerCounts. Also for another thread than the loop's."""
-    found = dict.fromkeys(_STATE_FIELDS.values(), 0)
-    for peer in list(overlay.peers.values()):
-        found[_STATE_FIELDS[_state(overlay.reconciler, peer, {})[0]]] += 1
-    return Counter(found)
+    found = Counter({state.value: 0 for state in PeerState})
+    found.update(state_of(overlay.reconciler, peer, {})[0].value for peer in list(overlay.peers.values()))
+    return found
 
 
 def _peer(reconciler: Reconciler, peer: Peer, names: dict[int, str]) -> pb.Peer:
-    state, reason = _state(reconciler, peer, names)
+    state, reason = state_of(reconciler, peer, names)
     lease: Lease = peer.lease
     return pb.Peer(
         name=lease.name,
         node=lease.node,
         subnets=[str(s.cidr) for s in lease.subnets],
         public_addresses=[str(s.public_address) for s in lease.subnets if s.public_address],
-        state=state,
+        state=_STATES[state],
         reason=reason,
         objects=[
             pb.KernelObject(text=f"{_KINDS[item.kind]} {text(item, names)}", programmed=item in reconciler.programmed)
@@ -94,29 +92,6 @@ def _peer(reconciler: Reconciler, peer: Peer, names: dict[int, str]) -> pb.Peer:
 
 
 _KINDS = {1: "neigh", 2: "fdb", 3: "route"}
-
-
-def _state(reconciler: Reconciler, peer: Peer, names: DeviceNames) -> tuple["pb.PeerState.ValueType", str]:
-    if peer.ignored:
-        return pb.PEER_STATE_IGNORED, peer.ignored
-    for item in peer.objects if reconciler.failures else ():
-        if item in reconciler.failures:
-            return pb.PEER_STATE_FAILED, f"{text(item, names)}: {reconciler.failures[item]}"
-    for item in peer.objects if reconciler.contested else ():
-        if item in reconciler.contested:
-            other = text(reconciler.contested[item], names)
-            return pb.PEER_STATE_FAILED, f"{text(item, names)}: another lease claims the same place, with {other}"
-    for route in _routes(peer.objects) if reconciler.foreign else ():
-        foreign = reconciler.shadow(route)
-        if foreign is not None:
-            return pb.PEER_STATE_SHADOWED, f"a route that is not ours wins: {text(foreign, names)}"
-    if peer.objects <= reconciler.programmed:
-        return pb.PEER_STATE_PROGRAMMED, ""
-    return pb.PEER_STATE_PENDING, "objects are missing and will be made"
-
-
-def _routes(objects: Iterable[KernelObject]) -> Iterable[Route]:
-    return (item for item in objects if isinstance(item, Route))
 
 
 def _own_lease(dataplane: Dataplane) -> pb.OwnLease | None:

@@ -12,11 +12,12 @@ from flannelette.lease.v1 import lease_pb2_grpc
 
 from services.core.errors import InvalidInput
 from services.core.lease import Lease, LeaseRequest
+from services.core.progress import Progress
 from services.core.table import Step, Table
 from services.runtime.interceptor import error_of
 from services.runtime.line import Line
 from services.runtime.transport import PLAIN, Transport
-from services.runtime.wire import lease_from_proto, request_to_proto, step_from_proto
+from services.runtime.wire import lease_from_proto, progress_to_proto, request_to_proto, step_from_proto
 
 log = structlog.get_logger()
 
@@ -71,6 +72,14 @@ class LeaseConnection:
             self.stub = lease_pb2_grpc.LeaseServiceStub(self._line.channel)
         return why
 
+    async def report(self, progress: Progress) -> float:
+        """See ReportProgress in lease.proto; returns the pause before the next one. Raises the errors it names."""
+        try:
+            response = await self.stub.ReportProgress(progress_to_proto(progress), timeout=_CALL_SECONDS)
+        except grpc.aio.AioRpcError as error:
+            raise error_of(error) from None
+        return response.pause.ToMicroseconds() / 1e6
+
     async def close(self) -> None:
         """Ends open calls."""
         await self._line.close()
@@ -88,6 +97,8 @@ class Feed:
         self.connected = False
         self.error = f"not connected to {connection.address} yet"
         """Why not connected; empty while connected."""
+        self.streams = 0
+        """How many have been opened."""
         self._connection = connection
         self._view = view
         self._notice = notice
@@ -109,6 +120,7 @@ class Feed:
         async for message in self._connection.stub.WatchLeases(request):
             if not self.connected:
                 self.connected, self.error = True, ""
+                self.streams += 1
                 log.info("connected to the lease service", address=self._connection.address)
             self._notice(self.table.fold(_readable(message)))
 

@@ -189,6 +189,9 @@ class Running:
     async def resync(self, *, dry_run: bool = False) -> pb.ResyncKernelResponse:
         return await self.stub.ResyncKernel(pb.ResyncKernelRequest(dry_run=dry_run), timeout=10)
 
+    async def teardown(self) -> pb.TeardownKernelResponse:
+        return await self.stub.TeardownKernel(pb.TeardownKernelRequest(), timeout=10)
+
     async def end(self, number: int = signal.SIGTERM) -> int:
         """Its exit code, negative for a signal."""
         await self._channel.close()

@@ -119,3 +119,23 @@ async def test_the_own_lease_is_no_peer() -> None:
     scene = Scene(lease(subnet("10.5.27.0/24", "10.99.0.11", "76:92:07:f7:74:5d"), node="n1"), N2)
     await scene.program()
     assert list(scene.shown()) == ["n2"]
+
+
+async def test_what_a_report_calls_failed_is_what_is_neither_programmed_nor_ignored() -> None:
+    scene = Scene(N2, N3, N4, OLD)
+    await scene.program()
+    assert scene.overlay.failed == {}
+    refused = scene.route_of(N4)
+    scene.kernel.objects.discard(refused)
+    scene.kernel.refused[refused] = "No route to host (EHOSTUNREACH)"
+    scene.kernel.objects.add(route("10.5.97.0/24 via 10.99.0.77 dev eth0", 4))
+    await scene.program()
+    shown = {peer.name: peer.reason for peer in list_peers(scene.overlay, "") if peer.node in ("n3", "n4")}
+    assert scene.overlay.failed == shown
+    await scene.overlay.program_some([N2.name], {N2.name: N2})
+    assert scene.overlay.failed == shown, "a change elsewhere hides nothing"
+    scene.kernel.refused.clear()
+    await scene.overlay.program_some([N4.name], {N4.name: N4})
+    assert list(scene.overlay.failed) == [N3.name]
+    await scene.overlay.program_some([N3.name], {})
+    assert scene.overlay.failed == {}

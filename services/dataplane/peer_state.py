@@ -1,0 +1,55 @@
+"""How far a peer is in the kernel, and why no further."""
+
+from collections.abc import Iterable
+from enum import Enum
+
+from services.dataplane.netlink.notation import DeviceNames, text
+from services.dataplane.netlink.objects import KernelObject, Route
+from services.dataplane.peers import Peer
+from services.dataplane.reconciler import Reconciler
+
+
+class PeerState(Enum):
+    """As in dataplane.proto, with the names of the fields of PeerCounts."""
+
+    PROGRAMMED = "programmed"
+    PENDING = "pending"
+    FAILED = "failed"
+    SHADOWED = "shadowed"
+    IGNORED = "ignored"
+
+
+AS_IT_SHALL_BE = frozenset({PeerState.PROGRAMMED, PeerState.IGNORED})
+"""Nothing is left to do for these."""
+
+
+def state_of(reconciler: Reconciler, peer: Peer, names: DeviceNames) -> tuple[PeerState, str]:
+    """The state of a peer, with the reason for whatever is not programmed."""
+    if peer.ignored:
+        return PeerState.IGNORED, peer.ignored
+    for item in peer.objects if reconciler.failures else ():
+        if item in reconciler.failures:
+            return PeerState.FAILED, f"{text(item, names)}: {reconciler.failures[item]}"
+    for item in peer.objects if reconciler.contested else ():
+        if item in reconciler.contested:
+            other = text(reconciler.contested[item], names)
+            return PeerState.FAILED, f"{text(item, names)}: another lease claims the same place, with {other}"
+    for route in _routes(peer.objects) if reconciler.foreign else ():
+        foreign = reconciler.shadow(route)
+        if foreign is not None:
+            return PeerState.SHADOWED, f"a route that is not ours wins: {text(foreign, names)}"
+    if peer.objects <= reconciler.programmed:
+        return PeerState.PROGRAMMED, ""
+    return PeerState.PENDING, "objects are missing and will be made"
+
+
+def failed(reconciler: Reconciler, peers: Iterable[Peer], names: DeviceNames) -> dict[str, str]:
+    """The leases that are not in the kernel as they shall be, with the reasons; costs nothing if all are."""
+    if not (reconciler.failures or reconciler.contested or reconciler.foreign):
+        return {}
+    states = ((peer.lease.name, *state_of(reconciler, peer, names)) for peer in peers)
+    return {name: reason for name, state, reason in states if state not in AS_IT_SHALL_BE}
+
+
+def _routes(objects: Iterable[KernelObject]) -> Iterable[Route]:
+    return (item for item in objects if isinstance(item, Route))
