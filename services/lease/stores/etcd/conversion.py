@@ -11,6 +11,7 @@ from services.lease.stores.etcd.records import (
     Gone,
     Guard,
     Item,
+    Newest,
     Page,
     Position,
     Put,
@@ -29,10 +30,29 @@ def range_request(key: bytes, prefix: bytes, limit: int, revision: int) -> Any:
     return rpc.RangeRequest(key=key, range_end=end_of(prefix), limit=limit, revision=revision)
 
 
-def page_of(response: Any, revision: int) -> Page:
-    """The page that came."""
+def page_of(response: Any, position: Position | None) -> Page:
+    """The page that came, as part of the listing at that position (None: it begins)."""
     items = tuple(map(_item, response.kvs))
-    return Page(items, Position(response.header.cluster_id, revision or response.header.revision))
+    return Page(
+        items, Position(response.header.cluster_id, position.revision if position else response.header.revision)
+    )
+
+
+def newest_request(prefix: bytes, revision: int) -> Any:
+    """Asks for the key with the prefix that was written last before or at a revision, and for how many there are."""
+    return rpc.RangeRequest(
+        key=prefix,
+        range_end=end_of(prefix),
+        revision=revision,
+        limit=1,
+        sort_order=rpc.RangeRequest.DESCEND,
+        sort_target=rpc.RangeRequest.MOD,
+    )
+
+
+def newest_of(response: Any) -> Newest:
+    """The answer to a newest_request: of several keys of one revision, one."""
+    return Newest(response.count, frozenset(map(_item, response.kvs)))
 
 
 def read_request(keys: tuple[bytes, ...]) -> Any:
@@ -67,14 +87,16 @@ def batch_of(response: Any, position: Position) -> Batch:
     """What a message of a watch says has happened since a position.
 
     The new position is that of the last event, for the header may be ahead of the events; only a progress message,
-    which has none, means its header.
+    which has none, means its header. Events from before the position, which a member that catches up may tell again
+    (etcd issue 15220), are left out.
     """
     revision = position.revision
     if response.events:
-        revision = response.events[-1].kv.mod_revision
+        revision = max(revision, response.events[-1].kv.mod_revision)
     elif not response.created:
         revision = response.header.revision
-    return Batch(tuple(map(_event, response.events)), Position(position.cluster, revision))
+    new = (event for event in response.events if event.kv.mod_revision > position.revision)
+    return Batch(tuple(map(_event, new)), Position(position.cluster, revision))
 
 
 def _item(kv: Any) -> Item:

@@ -1,18 +1,13 @@
-"""What etcd and gRPC complain about, as our errors in sentences that say what to do."""
+"""What etcd and gRPC complain about, in sentences that say what to do."""
 
 import re
-from collections.abc import Iterable
 from typing import Final
 
 import grpc
 
-from services.core.errors import Unavailable
-from services.lease.stores.etcd.records import EtcdLeaseExists, EtcdLeaseGone, HistoryLost
+from services.lease.stores.etcd.records import EtcdLeaseExists, EtcdLeaseGone, HistoryLost, NotAllowed, TooLarge
 
-AWAY: Final = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED})
-"""This member does not answer; another one may."""
-
-_SENTENCES: Final = (
+_REASONS: Final = (
     ("http1.x", "speaks no gRPC; etcd v3 is needed, the v2 API is not supported (or this is another server)"),
     ("unknown service", "has no v3 API; etcd v3 is needed, the v2 API is not supported (or this is another server)"),
     ("unknown method", "is too old: etcd 3.3 or newer is needed"),
@@ -25,20 +20,29 @@ _SENTENCES: Final = (
     ("(?i)certificate.verify.failed", "has a certificate that cannot be verified: check --etcd-cafile"),
     ("Hostname Verification Check failed", "has a certificate for another name: check --etcd-endpoints"),
     (
-        "CERTIFICATE_REQUIRED|BAD_CERTIFICATE|UNKNOWN_CA",
-        "wants a certificate of ours: set --etcd-certfile and --etcd-keyfile",
+        "(?i)CERTIFICATE.REQUIRED|BAD_CERTIFICATE|UNKNOWN_CA|CERTIFICATE_(EXPIRED|REVOKED|UNKNOWN)",
+        "wants a certificate of ours, valid and of an authority it trusts: check --etcd-certfile and --etcd-keyfile",
     ),
     ("(?i)domain name not found|dns resolution failed", "has a name that cannot be resolved: check --etcd-endpoints"),
-    ("no leader", "has no leader: a majority of the members must run and reach each other"),
-    ("ping timeout|watchdog timeout", "is connected but does not answer any more"),
-    ("Socket closed", "closed the connection"),
-    ("Deadline Exceeded", "does not answer in time"),
+    ("before receiving SETTINGS frame", "takes connections but does not answer: it hangs, or is no etcd"),
+    (
+        r"(?i)No route to host|is unreachable|(Connection|attempt|connect\(\)) timed out|handshaker shutdown",
+        "cannot be reached: check the network, and --etcd-endpoints",
+    ),
+    ("no leader|leader changed", "has no leader: a majority of the members must run and reach each other"),
+    ("(?i)ping timeout|watchdog timeout", "is connected but does not answer any more"),
+    ("Socket closed|Connection reset|Broken pipe|GOAWAY", "closed the connection"),
+    ("Deadline Exceeded|request timed out", "does not answer in time"),
     ("database space exceeded", "is full: compact and defragment it, then etcdctl alarm disarm"),
-    ("user name is empty", "wants a login: set --etcd-username and --etcd-password"),
-    ("invalid user ID or password", "refuses the login: check --etcd-username and --etcd-password"),
     ("invalid auth token", "does not accept its own login token any more: trying again"),
 )
 """What the message matches, and what that means for a reader; the first one counts."""
+
+_NOT_ALLOWED: Final = {
+    "user name is empty": "wants a login: set --etcd-username and --etcd-password",
+    "invalid user ID or password": "refuses the login: check --etcd-username and --etcd-password",
+    "user name not found": "does not know the user: check --etcd-username, or etcdctl user add",
+}
 
 
 def wants_login(error: grpc.aio.AioRpcError) -> bool:
@@ -48,8 +52,16 @@ def wants_login(error: grpc.aio.AioRpcError) -> bool:
     )
 
 
-def fault(error: grpc.aio.AioRpcError, names: Iterable[str], denied: str) -> Exception:
-    """The error to raise. `names` are the members that were asked, `denied` says which right is needed."""
+def is_election(error: grpc.aio.AioRpcError) -> bool:
+    """Whether the members may be electing a leader, which takes a second or two."""
+    return re.search("no leader|leader changed", error.details() or "") is not None
+
+
+def answer_in(error: grpc.aio.AioRpcError, where: str, denied: str) -> Exception | None:
+    """The error to raise when etcd has answered: another member would say the same. None: this member is the problem.
+
+    `where` names the members, `denied` says which right is needed.
+    """
     code, details = error.code(), error.details() or ""
     if code is grpc.StatusCode.OUT_OF_RANGE:
         return HistoryLost(details)
@@ -57,13 +69,15 @@ def fault(error: grpc.aio.AioRpcError, names: Iterable[str], denied: str) -> Exc
         return EtcdLeaseGone(details)
     if code is grpc.StatusCode.FAILED_PRECONDITION and "lease already exists" in details:
         return EtcdLeaseExists(details)
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in details:
+        return TooLarge(details)
     if code is grpc.StatusCode.PERMISSION_DENIED:
-        return Unavailable(denied)
-    return away(names, details or code.name)
+        return NotAllowed(denied)
+    sentence = next((sentence for text, sentence in _NOT_ALLOWED.items() if text in details), None)
+    return NotAllowed(f"etcd at {where} {sentence}") if sentence else None
 
 
-def away(names: Iterable[str], details: str) -> Unavailable:
-    """etcd cannot be used now, and why."""
-    where = f"etcd at {', '.join(names)}"
-    sentence = next((sentence for pattern, sentence in _SENTENCES if re.search(pattern, details)), None)
-    return Unavailable(f"{where} {sentence}" if sentence else f"{where} does not answer: {details}")
+def reason_in(details: str) -> str:
+    """What is wrong with a member, to be read behind its name."""
+    sentence = next((sentence for pattern, sentence in _REASONS if re.search(pattern, details)), None)
+    return sentence or f"does not answer: {details}"

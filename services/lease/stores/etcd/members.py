@@ -10,7 +10,8 @@ from typing import Any, Final
 import grpc.aio
 
 from services.lease.stores.etcd.messages import stubs
-from services.lease.stores.etcd.settings import EtcdSettings, Target, TlsFiles, read_tls_files
+from services.lease.stores.etcd.settings import EtcdSettings, Target
+from services.lease.stores.etcd.tls import Tls, TlsFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +28,19 @@ class Timing:
     """First pause before reconnecting; doubles, with jitter."""
     retry_most: float = 2.0
     """Longest pause."""
+    retry_not_allowed: float = 30.0
+    """Longest pause while etcd refuses us: a login costs it a lot, and only an operator can help."""
 
+
+LARGEST_MESSAGE: Final = 32 << 20
+"""Bytes: a burst of events, or a page with a few values of 1.5 MB (etcd's limit), exceeds grpc's default of 4 MB."""
 
 _OPTIONS: Final = (
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 1_500),  # also the time a connection may take
     ("grpc.max_reconnect_backoff_ms", 1_000),
-    ("grpc.max_receive_message_length", -1),  # a burst of events may exceed the default of 4 MB
+    ("grpc.max_receive_message_length", LARGEST_MESSAGE),
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_http_proxy", 0),  # etcd is never behind the proxy that pip or curl need
 )
@@ -45,6 +51,7 @@ class Member:
 
     def __init__(self, target: Target, files: TlsFiles | None, timing: Timing, agent: str) -> None:
         self.name = target.name
+        self.files = files
         options = (
             *_OPTIONS,
             ("grpc.primary_user_agent", agent),
@@ -53,7 +60,7 @@ class Member:
             ("grpc.http2.ping_timeout_ms", int(timing.pong * 1000)),  # the one that has an effect in this core
         )
         if target.secure:
-            files = files or TlsFiles(None, None, None)
+            assert files is not None  # noqa: S101 - Members reads them when one target is secure
             credentials = grpc.ssl_channel_credentials(files.roots, files.key, files.certificate)
             self.channel = grpc.aio.secure_channel(target.address, credentials, options=options)
         else:
@@ -87,15 +94,21 @@ class Member:
 
 
 class Members:
-    """All of them, and which one is used. Channels are opened when they are first used, inside the event loop."""
+    """All of them, which one is used, and what is wrong with the others.
+
+    Channels are opened when they are first used, inside the event loop. One that fails after the TLS files have
+    changed is opened anew with them.
+    """
 
     def __init__(self, settings: EtcdSettings, timing: Timing, agent: str) -> None:
         self._timing = timing
         self._agent = agent
         self._targets = settings.targets
-        self._files = read_tls_files(settings) if any(target.secure for target in self._targets) else None
+        self._tls = Tls(settings) if any(target.secure for target in self._targets) else None
         self._open: dict[int, Member] = {}
         self._current = 0
+        self._reasons: dict[str, str] = {}
+        """By the name of the member: why it was left."""
 
     def __len__(self) -> int:
         return len(self._targets)
@@ -106,16 +119,34 @@ class Members:
         return tuple(target.name for target in self._targets)
 
     @property
+    def complaint(self) -> str:
+        """What is wrong, the same for the same faults; members of one fault together."""
+        groups: dict[str, list[str]] = {}
+        for name in self.names:
+            if reason := self._reasons.get(name):
+                groups.setdefault(reason, []).append(name)
+        return "; ".join(f"etcd at {', '.join(names)} {reason}" for reason, names in groups.items())
+
+    @property
     def current(self) -> Member:
         """The one to use now."""
         if self._current not in self._open:
-            self._open[self._current] = Member(self._targets[self._current], self._files, self._timing, self._agent)
+            files = self._tls.files if self._tls else None
+            self._open[self._current] = Member(self._targets[self._current], files, self._timing, self._agent)
         return self._open[self._current]
 
-    def leave(self, member: Member) -> None:
+    def answered(self, member: Member) -> None:
+        """It is well."""
+        self._reasons.pop(member.name, None)
+
+    def leave(self, member: Member, reason: str) -> None:
         """It failed: use the next one, unless somebody else has left it already."""
-        if self._open.get(self._current) is member:
-            self._current = (self._current + 1) % len(self._targets)
+        self._reasons[member.name] = reason
+        if self._open.get(self._current) is not member:
+            return
+        if self._tls and self._tls.changed_since(member.files):
+            del self._open[self._current]  # grpc closes it when the last call on it has ended
+        self._current = (self._current + 1) % len(self._targets)
 
     async def close(self) -> None:
         """Ends all calls."""

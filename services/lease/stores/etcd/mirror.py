@@ -12,7 +12,7 @@ from services.lease.stores.etcd.configuration import read_configuration
 from services.lease.stores.etcd.decoder import Decoder, Known
 from services.lease.stores.etcd.holders import Holder
 from services.lease.stores.etcd.keyspace import Keyspace, Kind
-from services.lease.stores.etcd.records import Batch, Event, Gone, Item, Position
+from services.lease.stores.etcd.records import Batch, Event, Gone, Item, Newest, Position
 
 Value = TypeVar("Value")
 
@@ -32,6 +32,7 @@ class Mirror:
         """Everything up to here is in; None: nothing was listed yet."""
         self._keyspace = keyspace
         self._decoder = decoder
+        self._items: dict[bytes, Item] = {}
         self._leases: dict[str, Lease] = {}
         self._holders: dict[str, Holder] = {}
         self._table: dict[str, Lease] = {}
@@ -41,7 +42,7 @@ class Mirror:
     def replace(self, items: Iterable[Item], position: Position) -> Snapshot:
         """Takes a complete listing."""
         old_leases, old_holders = self._leases, self._holders
-        self._leases, self._holders, self._refused = {}, {}, {}
+        self._items, self._leases, self._holders, self._refused = {}, {}, {}, {}
         self._network, self._network_error = read_configuration(self._keyspace.config, None)
         for item in items:
             known = self._decoder.read(self._keyspace, item)
@@ -75,6 +76,12 @@ class Mirror:
         """Everything as it is now."""
         return Snapshot(_copy(self._table), self._network, self._network_error, _copy(self._refused))
 
+    @property
+    def newest(self) -> Newest:
+        """What etcd must have had at the position, if its history is the one that we have followed."""
+        revision = max((item.revision for item in self._items.values()), default=0)
+        return Newest(len(self._items), frozenset(i for i in self._items.values() if i.revision == revision))
+
     def _take(self, event: Event) -> str:
         """Takes one key; returns the name of the lease that it may concern."""
         if isinstance(event, Gone):
@@ -84,6 +91,7 @@ class Mirror:
 
     def _keep(self, known: Known) -> str:
         kind, name, value = known.kind, known.name, known.value
+        self._items[known.item.key] = known.item
         if kind is Kind.SUBNET or kind is Kind.HOLDER:
             refused_as = name if kind is Kind.SUBNET else f"holders/{name}"
             if known.error:
@@ -103,6 +111,7 @@ class Mirror:
 
     def _drop(self, key: bytes) -> str:
         kind, name = self._keyspace.classify(key)
+        self._items.pop(key, None)
         match kind:
             case Kind.SUBNET:
                 self._leases.pop(name, None)

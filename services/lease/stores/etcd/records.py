@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
+from services.core.errors import Unavailable
+
 
 class Item(NamedTuple):
     """One key at one revision. A tuple, because snapshots have many and compare them."""
@@ -47,6 +49,19 @@ class Batch(NamedTuple):
 
     events: tuple[Event, ...]
     position: Position
+
+
+class Newest(NamedTuple):
+    """What tells one history from another at a revision, without a listing: etcd lease numbers are random."""
+
+    keys: int
+    """How many there are."""
+    items: frozenset[Item]
+    """Those that were written last, all in one revision."""
+
+    def is_in(self, told: "Newest") -> bool:
+        """Whether it agrees with what etcd told, which is one of the newest keys."""
+        return self.keys == told.keys and self.items >= told.items
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +112,14 @@ class Transaction:
 
 class HistoryLost(Exception):
     """The changes since a revision cannot be had: compacted, or another cluster answers. List again."""
+
+
+class NotAllowed(Unavailable):
+    """etcd answers, but not to us: only an operator can change that."""
+
+
+class TooLarge(Exception):
+    """The answer is larger than we take at once. Ask for less."""
 
 
 class EtcdLeaseGone(Exception):

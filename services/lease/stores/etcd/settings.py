@@ -2,10 +2,8 @@
 
 import posixpath
 import re
-import ssl
 from dataclasses import dataclass
 from ipaddress import ip_address
-from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -15,11 +13,6 @@ DEFAULT_ENDPOINTS: Final = ("http://127.0.0.1:4001", "http://127.0.0.1:2379")
 DEFAULT_PREFIX: Final = "/coreos.com/network"
 _PORT: Final = 2379
 _HOST: Final = re.compile(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?\.?", re.ASCII)
-_BUNDLES: Final = (
-    "/etc/ssl/certs/ca-certificates.crt",  # Debian, Alpine
-    "/etc/pki/tls/certs/ca-bundle.crt",  # Fedora
-    "/etc/ssl/ca-bundle.pem",  # SUSE
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,38 +63,6 @@ class Target:
     """TLS."""
 
 
-@dataclass(frozen=True, slots=True)
-class TlsFiles:
-    """The contents of the files that TLS needs."""
-
-    roots: bytes | None
-    """None: grpc's own list."""
-    certificate: bytes | None
-    key: bytes | None
-
-
-def read_tls_files(settings: EtcdSettings) -> TlsFiles:
-    """Reads and checks them. Raises Misconfigured, naming the flag, when a file cannot be used."""
-    roots = _read(settings.cafile, "cafile") if settings.cafile else _system_roots()
-    context = ssl.create_default_context()
-    if settings.cafile:
-        try:
-            context.load_verify_locations(cadata=(roots or b"").decode("ascii"))
-        except (ssl.SSLError, ValueError):
-            raise Misconfigured(f"--etcd-cafile {settings.cafile} has no certificate in PEM form") from None
-    if not settings.certfile:
-        return TlsFiles(roots, None, None)
-    certificate, key = _read(settings.certfile, "certfile"), _read(settings.keyfile, "keyfile")
-    try:
-        context.load_cert_chain(settings.certfile, settings.keyfile, password=_no_password)
-    except (ssl.SSLError, ValueError) as error:
-        raise Misconfigured(
-            f"--etcd-certfile {settings.certfile} and --etcd-keyfile {settings.keyfile} are not a certificate and "
-            f"its unencrypted key in PEM form: {getattr(error, 'reason', None) or error}"
-        ) from None
-    return TlsFiles(roots, certificate, key)
-
-
 def _cleaned(prefix: str) -> str:
     """As Go's path.Clean; the watch needs a directory of its own."""
     cleaned = posixpath.normpath(prefix) if prefix else "."
@@ -129,23 +90,3 @@ def _target(text: str, secure: bool) -> Target:
         return Target(f"{host}:{port}", f"dns:///{host}:{port}", secure)
     name = f"[{host}]:{port}" if version == 6 else f"{host}:{port}"
     return Target(name, f"ipv{version}:{name}", secure)
-
-
-def _read(path: str, flag: str) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise Misconfigured(f"--etcd-{flag} {path} cannot be read: {error.strerror}") from None
-
-
-def _system_roots() -> bytes | None:
-    """What this system trusts. grpc would take a list of its own."""
-    for path in (ssl.get_default_verify_paths().cafile, *_BUNDLES):
-        if path and Path(path).is_file():
-            return _read(path, "cafile")
-    return None
-
-
-def _no_password() -> str:
-    """Asked for by an encrypted key; OpenSSL would read the terminal."""
-    return ""

@@ -1,11 +1,13 @@
 """Follows the prefix for ever: listing, watch, outages, and back again."""
 
 import asyncio
+import math
 import random
-import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Final
+
+import structlog
 
 from services.core.errors import Unavailable
 from services.core.table import StoreStatus
@@ -17,7 +19,9 @@ from services.lease.stores.etcd.keyspace import Keyspace
 from services.lease.stores.etcd.listing import read_listing
 from services.lease.stores.etcd.members import Timing
 from services.lease.stores.etcd.mirror import Mirror
-from services.lease.stores.etcd.records import HistoryLost
+from services.lease.stores.etcd.records import HistoryLost, NotAllowed
+
+log = structlog.get_logger()
 
 KIND: Final = "etcd"
 
@@ -28,8 +32,8 @@ class Watcher:
     * The first event that is no StoreStatus is a Snapshot. A StoreStatus comes when the state changes; connected
       follows the Snapshot, or precedes what happened during an outage that was resumed without a gap.
     * A lost connection resumes where it was; a compacted or replaced history is listed anew.
-    * Never more than one attempt a pause; pauses double from `retry_first` to `retry_most`, with jitter, and start
-      again after a watch that lasted longer than `retry_most`.
+    * Never more than one attempt a pause; pauses double from `retry_first` to `retry_most` (`retry_not_allowed` when
+      etcd does not let us in), with jitter, and start again after a watch that was open longer than that.
     """
 
     def __init__(
@@ -42,25 +46,35 @@ class Watcher:
         self._index = index
         self._mirror = Mirror(keyspace, decoder)
         self._status: StoreStatus | None = None
+        self._opened_at = math.inf
+        """When the watch of this attempt began to tell; never yet: infinite."""
+        self._next_pause = timing.retry_first
 
     async def events(self) -> AsyncGenerator[StoreEvent, None]:
         """For ever."""
-        pause = self._timing.retry_first
         while True:
-            started = time.monotonic()
+            self._opened_at, most = math.inf, self._timing.retry_most
             try:
                 async with aclosing(self._connection()) as connection:
                     async for event in connection:
                         yield event
-            except HistoryLost:
+            except HistoryLost as lost:
+                log.info("the changes since the last connection cannot be had: listing anew", reason=str(lost))
                 self._mirror.position = None
             except Unavailable as error:
+                if isinstance(error, NotAllowed):
+                    most = self._timing.retry_not_allowed
                 if status := self._changed(StoreStatus(KIND, connected=False, error=str(error))):
                     yield status
-            if time.monotonic() - started > self._timing.retry_most:
-                pause = self._timing.retry_first
-            await asyncio.sleep(random.uniform(pause / 2, pause))  # noqa: S311 - jitter
-            pause = min(2 * pause, self._timing.retry_most)
+            await self._pause(most)
+
+    async def _pause(self, most: float) -> None:
+        loop = asyncio.get_running_loop()
+        if loop.time() - self._opened_at > most:
+            self._next_pause = self._timing.retry_first
+        pause = min(self._next_pause, most)
+        self._next_pause = 2 * pause
+        await asyncio.sleep(random.uniform(pause / 2, pause))  # noqa: S311 - jitter
 
     async def _connection(self) -> AsyncGenerator[StoreEvent, None]:
         """Until the connection is lost. Raises HistoryLost or Unavailable."""
@@ -69,11 +83,12 @@ class Watcher:
             items, position = await read_listing(self._client, self._keyspace, self._decoder)
             yield self._mirror.replace(items, position)
             self._index.replace(items, position)
-        else:
-            await self._client.require_history(self._keyspace.root, position)  # before we say that it is connected
+        else:  # before we say that it is connected
+            await self._client.require_history(self._keyspace.root, position, self._mirror.newest)
         try:
             async with aclosing(self._client.watch(self._keyspace.root, position)) as batches:
                 async for batch in batches:
+                    self._opened_at = min(self._opened_at, asyncio.get_running_loop().time())
                     self._index.fold(batch.events, batch.position.revision)
                     self._index.live = True
                     if status := self._changed(StoreStatus(KIND, connected=True)):

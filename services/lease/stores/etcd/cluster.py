@@ -1,0 +1,126 @@
+"""The members as one server: each call goes to whichever of them answers, logged in where that is needed.
+
+Every call raises Unavailable when no member answers in time, with what to do about it; NotAllowed when they will not.
+A write that ended like that may have happened, and one that is asked of the next member may happen twice: callers
+guard it by revisions, and look again.
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Any, Final
+
+import grpc.aio
+from prometheus_client import Counter
+
+from services.core.errors import Unavailable
+from services.lease.stores.etcd.faults import answer_in, is_election, reason_in, wants_login
+from services.lease.stores.etcd.login import Login
+from services.lease.stores.etcd.members import Member, Members, Timing
+from services.lease.stores.etcd.patience import Patience
+from services.lease.stores.etcd.records import NotAllowed
+from services.lease.stores.etcd.settings import EtcdSettings
+
+_requests: Final = Counter("flannelette_etcd_requests", "Requests to etcd.", ["call", "result"])
+_HAS_LEADER: Final = ("hasleader", "true")
+"""A member that is cut off from the others says so, instead of hanging or telling old news."""
+
+
+class Cluster:
+    """Construction opens nothing; close() when done."""
+
+    def __init__(self, settings: EtcdSettings, timing: Timing, agent: str) -> None:
+        self._timing = timing
+        self._members = Members(settings, timing, agent)
+        self._login = Login(settings, timing.call)
+        who = f"user {settings.username}" if settings.username else "us"
+        self._denied = (
+            f"etcd denies {who} the keys under {settings.prefix}/: "
+            f"etcdctl role grant-permission ROLE readwrite --prefix {settings.prefix}/"
+        )
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    async def ask(self, call: str, request: Any) -> Any:
+        """The answer of the first member that gives one; see Patience, and a new login where that may help."""
+        loop = asyncio.get_running_loop()
+        patience = Patience(len(self._members), self._timing.call, loop.time())
+        login_left = self._login.has_user
+        while True:
+            member, token = self._members.current, ""
+            try:
+                token = await self._login.token(member)
+                response = await member.calls[call](
+                    request, timeout=patience.timeout(loop.time()), metadata=_metadata(token)
+                )
+            except grpc.aio.AioRpcError as error:
+                _requests.labels(call, error.code().name).inc()
+                if wants_login(error):
+                    self._login.refused(token)
+                    if login_left:
+                        login_left = False
+                        continue
+                failure = self._failure(member, error)
+                if type(failure) is not Unavailable:
+                    raise failure from None
+                pause = patience.pause(loop.time(), electing=is_election(error))
+                if pause is None:
+                    raise failure from None
+            else:
+                _requests.labels(call, "OK").inc()
+                self._members.answered(member)
+                return response
+            await asyncio.sleep(random.uniform(pause / 2, pause))  # noqa: S311 - jitter
+
+    async def messages(self, requests: AsyncIterator[Any]) -> AsyncGenerator[Any, None]:
+        """What a watch tells on the member in use now, for ever. Raises when the member fails, freezes or ends it."""
+        member, token, call = self._members.current, "", None
+        try:
+            token = await self._login.token(member)
+            call = member.watch(requests, metadata=_metadata(token))
+            response = await asyncio.wait_for(call.read(), self._timing.call)
+            while response is not grpc.aio.EOF and not _is_refusal(response):
+                if response.created:
+                    _requests.labels("watch", "OK").inc()
+                    self._members.answered(member)
+                yield response
+                response = await call.read()
+        except grpc.aio.AioRpcError as error:
+            _requests.labels("watch", error.code().name).inc()
+            if wants_login(error):
+                self._login.refused(token)
+            raise self._failure(member, error) from None
+        except TimeoutError:
+            _requests.labels("watch", "DEADLINE_EXCEEDED").inc()
+            raise self._leave(member, reason_in("Deadline Exceeded")) from None
+        finally:
+            if call is not None:
+                call.cancel()
+        reason = "" if response is grpc.aio.EOF else response.cancel_reason
+        _requests.labels("watch", "CANCELLED").inc()
+        self._login.refused(token)  # an etcd older than 3.5.5 calls a token that ran out a denied permission
+        if "permission denied" in reason:
+            raise NotAllowed(self._denied)
+        raise self._leave(member, reason_in(reason) if reason else "ended the watch")
+
+    async def close(self) -> None:
+        """Ends open calls."""
+        await self._members.close()
+
+    def _failure(self, member: Member, error: grpc.aio.AioRpcError) -> Exception:
+        """Draws the consequences; returns what to raise."""
+        answer = answer_in(error, ", ".join(self._members.names), self._denied)
+        return answer or self._leave(member, reason_in(error.details() or error.code().name))
+
+    def _leave(self, member: Member, reason: str) -> Unavailable:
+        self._members.leave(member, reason)
+        return Unavailable(self._members.complaint)
+
+
+def _metadata(token: str) -> tuple[tuple[str, str], ...]:
+    return (_HAS_LEADER, ("token", token)) if token else (_HAS_LEADER,)
+
+
+def _is_refusal(response: Any) -> bool:
+    return bool(response.canceled and not response.compact_revision)

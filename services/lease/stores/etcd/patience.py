@@ -1,0 +1,37 @@
+"""How one call goes on after a failure. Pure: the time is an argument."""
+
+from typing import Final
+
+_FIRST_PAUSE: Final = 0.2
+"""An election takes a second or two; the pause doubles."""
+
+
+class Patience:
+    """Each member is asked once; while they may be electing a leader all of them again, after a pause.
+
+    The whole call takes no longer than twice the time of one answer: a member that froze costs one, another member
+    may need the other.
+    """
+
+    def __init__(self, members: int, seconds: float, now: float) -> None:
+        self._members = self._left = members
+        self._seconds = seconds
+        self._until = now + 2 * seconds
+        self._electing = False
+        self._pause = _FIRST_PAUSE
+
+    def timeout(self, now: float) -> float:
+        """How long the next answer may take."""
+        return min(self._seconds, self._until - now)
+
+    def pause(self, now: float, *, electing: bool) -> float | None:
+        """How long to wait, after a failure, before the next member is asked; None: give up."""
+        self._left -= 1
+        self._electing = self._electing or electing
+        pause = 0.0
+        if not self._left:
+            if not self._electing:
+                return None
+            pause, self._pause = self._pause, 2 * self._pause
+            self._left, self._electing = self._members, False
+        return pause if now + pause < self._until else None
