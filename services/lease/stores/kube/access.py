@@ -1,0 +1,67 @@
+"""Which way leads to the Kubernetes API: the flags' kubeconfig or URL, else the service account of our pod."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from services.core.errors import Misconfigured
+from services.lease.stores.kube.settings import KubeSettings
+
+SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+"""Where Kubernetes puts the credentials of a pod."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """The way in. Files are named, not read: they are rotated while we run."""
+
+    url: str = ""
+    """Of the API server; empty: the kubeconfig's."""
+    kubeconfig: str = ""
+    """Empty: none."""
+    ca_file: str = ""
+    """PEM of the authorities; empty: the kubeconfig's, else the system's."""
+    token_file: str = ""
+    """Holds the bearer token; empty: the kubeconfig's credentials, else none."""
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return self.url or f"the cluster of {self.kubeconfig}"
+
+
+def find_access(
+    settings: KubeSettings, environment: Mapping[str, str] = os.environ, service_account: Path = SERVICE_ACCOUNT
+) -> Access:
+    """Raises Misconfigured when there is none, with what to set.
+
+    With `--kube-api-url` alone the pod's token is shown to that server, if there is one and the URL is https.
+    """
+    if settings.kubeconfig:
+        try:
+            with Path(settings.kubeconfig).open(encoding="utf-8"):
+                pass
+        except OSError as error:
+            raise Misconfigured(f"--kubeconfig-file {settings.kubeconfig} cannot be read: {error.strerror}") from None
+        return Access(settings.api_url, settings.kubeconfig)
+    token, authorities = service_account / "token", service_account / "ca.crt"
+    in_pod = token.is_file() and authorities.is_file()
+    if settings.api_url:
+        if in_pod and settings.api_url.startswith("https:"):
+            return Access(settings.api_url, ca_file=str(authorities), token_file=str(token))
+        return Access(settings.api_url)
+    host, port = environment.get("KUBERNETES_SERVICE_HOST", ""), environment.get("KUBERNETES_SERVICE_PORT", "")
+    if not host or not port:
+        raise Misconfigured(
+            "there is no way to the Kubernetes API: this is no pod (KUBERNETES_SERVICE_HOST and _PORT are not set); "
+            "give --kubeconfig-file or --kube-api-url"
+        )
+    if not in_pod:
+        raise Misconfigured(
+            f"this pod has no service account: there is no {token} with a ca.crt beside it; set "
+            "automountServiceAccountToken, or give --kubeconfig-file"
+        )
+    where = f"[{host}]" if ":" in host else host
+    return Access(f"https://{where}:{port}", ca_file=str(authorities), token_file=str(token))

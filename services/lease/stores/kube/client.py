@@ -1,0 +1,229 @@
+"""The calls of the Kubernetes API that we need, on values of ours. Only this module knows `kubernetes` and `aiohttp`.
+
+Of the client (its async half) we use configuration, authentication and transport; not its models and generated calls,
+which cost ten times the time and memory, and not its Watch, which never advances the resourceVersion. Every call
+raises Unavailable, in a sentence, when there is no good answer in time.
+"""
+
+import asyncio
+import random
+import socket
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+from kubernetes.aio.client import ApiClient, Configuration
+from kubernetes.aio.config import ConfigException, load_kube_config
+
+from services.core.errors import Unavailable
+from services.lease.stores.kube.access import Access
+from services.lease.stores.kube.faults import UNAUTHORIZED, away, broken, refusal
+from services.lease.stores.kube.node_json import read_node, read_version
+from services.lease.stores.kube.page import ITEMS, members
+from services.lease.stores.kube.records import Batch, Gone, Node, Timing
+from services.lease.stores.kube.stream import Lines, read_batch
+
+PAGE: Final = 500
+"""Nodes in a page: client-go's choice."""
+_BREATH: Final = 50
+"""Nodes read at a time, some 10 ms; then others may run."""
+_NODES: Final = "/api/v1/nodes"
+_STRATEGIC: Final = "application/strategic-merge-patch+json"
+_KEEPALIVE: Final = ((socket.TCP_KEEPIDLE, 15), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
+"""An idle watch notices after 30 s that the machine at the other end is gone."""
+
+
+class KubeClient:
+    """One API server. Construction opens nothing; close() when done.
+
+    Credentials are read again when the server does not know us, and a service account's token whenever it changes.
+    `prefix` is what the annotations start with, `agent` is what the server's audit log shows.
+    """
+
+    def __init__(self, access: Access, timing: Timing, prefix: str, agent: str) -> None:
+        self._access = access
+        self._timing = timing
+        self._prefix = prefix
+        self._agent = agent
+        self._client: ApiClient | None = None
+        self._opening = asyncio.Lock()
+
+    async def list_nodes(self, selector: str = "") -> tuple[tuple[Node, ...], str]:
+        """All nodes at one resourceVersion, which is as new as can be. Raises Expired: it took too long."""
+        nodes: list[Node] = []
+        query: dict[str, str] = {"limit": str(PAGE)} | _selection(selector)
+        while True:
+            metadata: Any = {}
+            text = await self._text("list nodes", _NODES, query)
+            try:
+                for key, value in members(text):
+                    if key == ITEMS:
+                        nodes.append(read_node(value, self._prefix))
+                        if len(nodes) % _BREATH == 0:
+                            await asyncio.sleep(0)
+                    elif key == "metadata":
+                        metadata = value
+                position = read_version({"metadata": metadata})
+            except ValueError as error:
+                raise broken(self._access.name, error) from None
+            del text  # before the next one comes
+            if not metadata.get("continue"):
+                return tuple(nodes), position
+            query["continue"] = str(metadata["continue"])
+
+    async def watch_nodes(self, position: str, selector: str = "") -> AsyncGenerator[Batch, None]:
+        """What happens to nodes after a position; first an empty batch: the watch is open.
+
+        Ends when the server ends it, as it does every few minutes. Raises Expired when there is no going on from
+        there, Unavailable when it fails or falls silent.
+        """
+        seconds = self._timing.watch
+        query = {
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": position,
+            "timeoutSeconds": str(int(random.uniform(seconds, 2 * seconds)) or 1),  # noqa: S311 - jitter
+        }
+        timeout = aiohttp.ClientTimeout(total=None, connect=self._timing.call, sock_read=self._timing.silence)
+        async with self._request("watch nodes", "GET", _NODES, query | _selection(selector), timeout) as response:
+            yield Batch((), position)
+            lines = Lines()
+            while chunk := await response.content.readany():
+                try:
+                    batch = read_batch(lines.feed(chunk), self._prefix, self._access.name)
+                except ValueError as error:
+                    raise broken(self._access.name, error) from None
+                if batch is not None:
+                    yield batch
+
+    async def read_node(self, name: str) -> dict[str, Any]:
+        """The Node object as it is now, whole. Raises Gone."""
+        return await self._document("read the node", f"{_NODES}/{name}")
+
+    async def patch_status(self, name: str, patch: Mapping[str, Any]) -> dict[str, Any]:
+        """Merges this into the Node object through its status subresource; returns what it is now. Raises Gone."""
+        timeout = aiohttp.ClientTimeout(total=self._timing.call)
+        path, headers = f"{_NODES}/{name}/status", {"Content-Type": _STRATEGIC}
+        async with self._request("write to the node", "PATCH", path, {}, timeout, headers, patch) as response:
+            return await self._object(response)
+
+    async def node_of_pod(self, namespace: str, pod: str) -> str:
+        """The node that a pod runs on. Raises Gone."""
+        document = await self._document("read our pod", f"/api/v1/namespaces/{namespace}/pods/{pod}")
+        name = document.get("spec", {}).get("nodeName")
+        if not isinstance(name, str) or not name:
+            raise Gone(f"pod {namespace}/{pod} is on no node")
+        return name
+
+    async def close(self) -> None:
+        """Ends open calls."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
+
+    async def _document(self, what: str, path: str) -> dict[str, Any]:
+        timeout = aiohttp.ClientTimeout(total=self._timing.call)
+        async with self._request(what, "GET", path, {}, timeout) as response:
+            return await self._object(response)
+
+    async def _object(self, response: aiohttp.ClientResponse) -> dict[str, Any]:
+        try:
+            document = await response.json(content_type=None)
+        except ValueError as error:
+            raise broken(self._access.name, error) from None
+        if not isinstance(document, dict):
+            raise broken(self._access.name, ValueError("no JSON object"))
+        return document
+
+    async def _text(self, what: str, path: str, query: Mapping[str, str]) -> str:
+        timeout = aiohttp.ClientTimeout(total=self._timing.page)
+        async with self._request(what, "GET", path, query, timeout) as response:
+            try:
+                return await response.text("utf-8")
+            except ValueError as error:
+                raise broken(self._access.name, error) from None
+
+    @asynccontextmanager
+    async def _request(
+        self,
+        what: str,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        timeout: aiohttp.ClientTimeout,
+        headers: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+    ) -> AsyncGenerator[aiohttp.ClientResponse, None]:
+        """The answer, if it is a success; what goes wrong while it is read is Unavailable too."""
+        try:
+            client = await self._open()
+            serialized = await client.param_serialize(
+                method,
+                path,
+                query_params=list(query.items()),
+                header_params={"Accept": "application/json", **(headers or {})},
+                body=body,
+                auth_settings=["BearerToken"],
+            )
+            answer = await client.call_api(*serialized, _request_timeout=timeout)
+            async with answer.response as response:
+                if not 200 <= response.status < 300:
+                    if response.status == UNAUTHORIZED:
+                        await self.close()
+                    retry_after = response.headers.get("Retry-After", "")
+                    text = await response.content.read(65536)
+                    raise refusal(self._access.name, what, response.status, text, retry_after)
+                yield response
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            if isinstance(error, aiohttp.ClientSSLError):
+                await self.close()
+            raise away(self._access.name, error) from None
+
+    async def _open(self) -> ApiClient:
+        async with self._opening:
+            if self._client is None:
+                self._client = ApiClient(await _configuration(self._access))
+                self._client.user_agent = self._agent
+                rest = self._client.rest_client
+                rest.pool_manager = aiohttp.ClientSession(
+                    connector=aiohttp.TCPConnector(ssl=rest.ssl_context, socket_factory=_make_socket), trust_env=True
+                )
+            return self._client
+
+
+def _make_socket(address: Any) -> socket.socket:
+    family, kind, protocol, *_ = address
+    made = socket.socket(family, kind, protocol)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _KEEPALIVE:
+        made.setsockopt(socket.IPPROTO_TCP, option, value)
+    return made
+
+
+async def _configuration(access: Access) -> Configuration:
+    """From the files as they are now. Raises Unavailable: they may be put right while we run."""
+    configuration = Configuration()
+    try:
+        if access.kubeconfig:
+            await load_kube_config(access.kubeconfig, client_configuration=configuration, persist_config=False)
+    except (ConfigException, OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise Unavailable(f"the kubeconfig {access.kubeconfig} cannot be used: {error}") from None
+    if access.url:
+        configuration.host = access.url
+    if access.ca_file:
+        configuration.ssl_ca_cert = access.ca_file
+    if access.token_file:
+        token = Path(access.token_file)
+
+        def read_token(configuration: Configuration) -> None:
+            configuration.api_key["BearerToken"] = f"Bearer {token.read_text(encoding='utf-8').strip()}"
+
+        read_token(configuration)
+        configuration.refresh_api_key_hook = read_token  # for every request: a projected token lives for an hour
+    return configuration
+
+
+def _selection(selector: str) -> dict[str, str]:
+    return {"fieldSelector": selector} if selector else {}

@@ -1,0 +1,102 @@
+"""The nodes as the watch has seen them so far, and what each message of the watch means for leases. No IO."""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import TypeVar
+
+from services.core.errors import InvalidInput
+from services.core.lease import Lease
+from services.core.network import NetworkConfig
+from services.core.table import Change, Removed, Upserted
+from services.lease.store import Changed, Snapshot
+from services.lease.stores.kube.annotations import Annotations
+from services.lease.stores.kube.node_leases import lease_of
+from services.lease.stores.kube.records import Batch, Deleted, Node
+
+Value = TypeVar("Value")
+
+
+class Mirror:
+    """Follows nodes, by value: what changes no lease is no news.
+
+    A node whose annotations do not parse is refused and keeps the lease that it had, also through a new listing,
+    unless its podCIDRs are others now: then it is another node of the same name. Refused nodes that are good again
+    are taken back by a Snapshot, which replaces them all.
+    """
+
+    def __init__(self, network: NetworkConfig, keys: Annotations) -> None:
+        self.position = ""
+        """Everything up to here is in; empty: nothing was listed yet."""
+        self._network = network
+        self._keys = keys
+        self._nodes: dict[str, Node] = {}
+        self._leases: dict[str, Lease] = {}
+        self._refused: dict[str, str] = {}
+        self._news = asyncio.Event()
+
+    def replace(self, nodes: Iterable[Node], position: str) -> Snapshot:
+        """Takes a complete listing."""
+        by_name = {node.name: node for node in nodes}
+        for name in self._nodes.keys() - by_name.keys():
+            self._take(Deleted(name))
+        for node in by_name.values():
+            self._take(node)
+        self.position = position
+        self._tell()
+        return self.snapshot()
+
+    def fold(self, batch: Batch) -> Snapshot | Changed | None:
+        """Takes what happened; None: nothing that anybody has to know."""
+        refused = dict(self._refused)
+        changes = [change for event in batch.events if (change := self._take(event))]
+        self.position = batch.position
+        if batch.events:
+            self._tell()
+        if refused.keys() - self._refused.keys():
+            return self.snapshot()
+        news = {name: reason for name, reason in self._refused.items() if refused.get(name) != reason}
+        return Changed(tuple(changes), refused=news) if changes or news else None
+
+    def snapshot(self) -> Snapshot:
+        """Everything as it is now."""
+        return Snapshot(_copy(self._leases), self._network, refused=_copy(self._refused))
+
+    async def pod_cidr_of(self, name: str) -> None:
+        """Returns when the node of this name has a podCIDR."""
+        while not ((node := self._nodes.get(name)) and node.pod_cidrs):
+            await self._news.wait()
+
+    def _take(self, event: Node | Deleted) -> Change | None:
+        before = self._nodes.get(event.name)
+        if event == before:
+            return None
+        self._refused.pop(event.name, None)
+        if isinstance(event, Deleted):
+            self._nodes.pop(event.name, None)
+            return self._settle(event.name, None)
+        self._nodes[event.name] = event
+        try:
+            lease = lease_of(event, self._network, self._keys)
+        except InvalidInput as error:
+            self._refused[event.name] = str(error)
+            stays = before is not None and before.pod_cidrs == event.pod_cidrs
+            lease = self._leases.get(event.name) if stays else None
+        return self._settle(event.name, lease)
+
+    def _settle(self, name: str, lease: Lease | None) -> Change | None:
+        if lease == self._leases.get(name):
+            return None
+        if lease is None:
+            del self._leases[name]
+            return Removed(name)
+        self._leases[name] = lease
+        return Upserted(lease)
+
+    def _tell(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
+
+
+def _copy(mapping: Mapping[str, Value]) -> Mapping[str, Value]:
+    return MappingProxyType(dict(mapping))

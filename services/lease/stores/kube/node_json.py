@@ -1,0 +1,41 @@
+"""A Node object's JSON as our Node: the few fields we need, each checked. Pure."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from services.lease.stores.kube.records import Node
+
+
+class NotANode(ValueError):
+    """What the server sent has not the shape of a Node."""
+
+
+def read_node(document: Any, prefix: str) -> Node:
+    """The node. Raises NotANode. `prefix` is what the names of our annotations start with."""
+    metadata = _mapping(document, "metadata")
+    name = metadata.get("name")
+    if not isinstance(name, str) or not name:
+        raise NotANode("a Node without a name")
+    spec = _mapping(document, "spec")
+    pod_cidrs = spec.get("podCIDRs") or ([spec["podCIDR"]] if spec.get("podCIDR") else [])
+    ours = {key: text for key, text in _mapping(metadata, "annotations").items() if key.startswith(prefix)}
+    if not isinstance(pod_cidrs, list) or not all(isinstance(text, str) for text in (*pod_cidrs, *ours.values())):
+        raise NotANode(f"Node {name} has fields of the wrong type")
+    return Node(name, tuple(pod_cidrs), ours or None)
+
+
+def read_version(document: Any) -> str:
+    """The resourceVersion of an object or a list. Raises NotANode."""
+    version = _mapping(document, "metadata").get("resourceVersion")
+    if not isinstance(version, str) or not version:
+        raise NotANode("an object without resourceVersion")
+    return version
+
+
+def _mapping(document: Any, key: str) -> Mapping[str, Any]:
+    value = document.get(key) if isinstance(document, dict) else document
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise NotANode(f"{key} is no JSON object")
+    return value

@@ -1,0 +1,157 @@
+"""The store Kubernetes: Node objects are leases, written by their nodes, followed with one list and watch."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
+
+import structlog
+
+from services.core.errors import InvalidInput, NotFound, NotYet, Unavailable
+from services.core.lease import Lease, LeaseRequest
+from services.core.progress import Progress
+from services.core.table import Removed
+from services.lease.store import Changed, Snapshot, StoreEvent
+from services.lease.stores.kube.access import Access, find_access
+from services.lease.stores.kube.client import KubeClient
+from services.lease.stores.kube.mirror import Mirror
+from services.lease.stores.kube.network_file import read_network_file
+from services.lease.stores.kube.node_json import NotANode, read_node
+from services.lease.stores.kube.node_leases import lease_of
+from services.lease.stores.kube.publishing import (
+    annotations_patch,
+    condition_patch,
+    require_pod_cidrs,
+    withdrawal_patch,
+)
+from services.lease.stores.kube.records import Expired, Node, Timing
+from services.lease.stores.kube.settings import KubeSettings
+from services.lease.stores.kube.watching import KIND, Watcher
+from services.lease.stores.kube.writing import read, write
+
+log = structlog.get_logger()
+
+_LISTINGS = 3
+
+
+class KubeStore:
+    """A Store (services.lease.store) in the Node objects of a Kubernetes cluster.
+
+    A lease is called as its node, never runs out, and changes when the node's podCIDR or annotations do. Who gets
+    which subnet is Kubernetes' business. Construction opens nothing; it raises Misconfigured for a network file or
+    credentials that cannot be used. `node` is the node that the process serves, empty if central.
+    """
+
+    kind = KIND
+
+    def __init__(
+        self, settings: KubeSettings, *, node: str = "", timing: Timing | None = None, access: Access | None = None
+    ) -> None:
+        self._settings = settings
+        self._keys = settings.annotations
+        self._timing = timing or Timing()
+        self._network = read_network_file(settings.network_file)
+        agent = f"flannelette-lease/{node or 'central'}"
+        self._client = KubeClient(access or find_access(settings), self._timing, self._keys.prefix, agent)
+        self._mirror = Mirror(self._network, self._keys)
+        # With alloc there are no peers, so that a node need not see the others.
+        alone = bool(node) and self._network.backend_type == "alloc"
+        self._selector = f"metadata.name={node}" if alone else ""
+        self._told: set[str] = set()
+        """Nodes that know that they have no podCIDR."""
+        self._up: set[str] = set()
+        """Nodes whose condition says that their network works."""
+
+    async def watch(self) -> AsyncGenerator[StoreEvent, None]:
+        """See Store; the order of events is in Watcher."""
+        self._mirror.position = ""
+        watcher = Watcher(self._client, self._mirror, self._timing, self._selector)
+        async with aclosing(watcher.events()) as events:
+            async for event in events:
+                if isinstance(event, Snapshot):
+                    self._up &= event.leases.keys()
+                elif isinstance(event, Changed):
+                    self._up -= {change.name for change in event.changes if isinstance(change, Removed)}
+                yield event
+
+    async def relist(self) -> Snapshot:
+        """See Store. A consistent read, not from the API server's cache."""
+        for _ in range(_LISTINGS):
+            with suppress(Expired):  # between two pages
+                return Mirror(self._network, self._keys).replace(*await self._client.list_nodes(self._selector))
+        raise Unavailable("the nodes cannot be listed: the API server forgets a listing before it is complete")
+
+    async def acquire(self, request: LeaseRequest) -> Lease:
+        """See Store: publishes what the node asks for in its annotations.
+
+        Raises NotYet while the node has no podCIDR: the first time at once, so that the reason is known, then after
+        having waited for it, so that a caller who asks again gets the lease as soon as there can be one.
+        """
+        node = await self._node(request.node)
+        if not node.pod_cidrs and node.name in self._told:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._timing.pod_cidr):
+                    await self._mirror.pod_cidr_of(node.name)
+                node = await self._node(request.node)
+        self._told.add(node.name)
+        require_pod_cidrs(node, self._network)
+        self._told.discard(node.name)
+        if patch := annotations_patch(node, request, self._keys):
+            node = self._read(await write(self._client, node.name, patch, self._timing))
+            log.info("annotations written", node=node.name, annotations=patch["metadata"]["annotations"])
+        lease = self._lease(node)
+        if lease is None:
+            raise NotYet(f"something else changes the annotations of node {node.name}: see {self._keys.prefix}*")
+        return lease
+
+    async def renew(self, node: str, name: str) -> Lease:
+        """See Store. There is nothing to renew; this says that the lease is still there."""
+        lease = None
+        if name == node:
+            with suppress(NotYet):
+                lease = self._lease(await self._node(node))
+        if lease is None:
+            raise NotFound(f"node {node} does not hold lease {name} any more: acquire a lease again")
+        return lease
+
+    async def release(self, node: str, name: str) -> None:
+        """See Store. The node stays, with its podCIDR, and its peers forget it."""
+        if name != node:
+            return
+        with suppress(NotYet):  # there is no such node any more
+            if patch := withdrawal_patch(await self._node(node), self._keys):
+                await write(self._client, node, patch, self._timing)
+                log.info("lease released", node=node)
+
+    async def report(self, progress: Progress) -> None:
+        """See Store. A node's first report sets its condition: its network works."""
+        name = progress.node
+        if not self._settings.sets_condition or name in self._up:
+            return
+        try:
+            now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+            if patch := condition_patch(await read(self._client, name), now):
+                await write(self._client, name, patch, self._timing)
+                log.info("the condition NetworkUnavailable=False is set", node=name)
+        except NotYet as error:
+            raise Unavailable(str(error)) from None
+        self._up.add(name)
+
+    async def close(self) -> None:
+        """See Store."""
+        await self._client.close()
+
+    async def _node(self, name: str) -> Node:
+        return self._read(await read(self._client, name))
+
+    def _read(self, document: object) -> Node:
+        try:
+            return read_node(document, self._keys.prefix)
+        except NotANode as error:
+            raise Unavailable(f"the Kubernetes API sent what is no Node ({error})") from None
+
+    def _lease(self, node: Node) -> Lease | None:
+        try:
+            return lease_of(node, self._network, self._keys)
+        except InvalidInput as error:
+            raise NotYet(str(error)) from None
