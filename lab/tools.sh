@@ -1,5 +1,5 @@
 #!/bin/sh
-# Fetches the development tools that pip does not have, into a directory: tools.sh buf|grpcurl DIRECTORY.
+# Fetches the development tools that pip does not have, into a directory: tools.sh buf|grpcurl|kube-apiserver DIRECTORY.
 # Where npm or Go is missing it says so and succeeds: what needs the tool says so too.
 set -eu
 
@@ -7,6 +7,7 @@ buf_version=1.75.0
 grpcurl_version=v1.9.4
 tool=$1
 directory=$2
+[ "$tool" != kube-apiserver ] || exec sh "$(dirname "$0")/kube_apiserver.sh" "$directory"
 
 if [ -x "$directory/bin/$tool" ]; then
     exit 0

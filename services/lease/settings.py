@@ -9,9 +9,8 @@ from services.runtime.options import ProcessSettings
 from services.runtime.settings import flag
 
 IN_MEMORY: Final = "memory"
-_STORES: Final = frozenset({"embedded", "etcd"})
-_LATER: Final = frozenset({"kube", "relay"})
-_KUBE: Final = "For the Kubernetes store, which is not built yet."
+_STORES: Final = frozenset({"embedded", "etcd", "kube"})
+_LATER: Final = frozenset({"relay"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,11 +20,12 @@ class LeaseSettings(ProcessSettings):
     Raises Misconfigured when the flags contradict each other or ask for what is not built.
     """
 
-    store: str = flag("embedded", "Where leases are kept: embedded or etcd.")
+    store: str = flag("embedded", "Where leases are kept: embedded, etcd or kube.")
     central: bool = flag(False, "Serve every node, not only --node. The embedded store is always central.")
     lease_seconds: int = flag(86_400, "How long a lease lives unless it is renewed.")
     net_config_path: Path = flag(
-        Path("/etc/kube-flannel/net-conf.json"), "The embedded store's network configuration, flannel's JSON."
+        Path("/etc/kube-flannel/net-conf.json"),
+        "The network configuration for the embedded and the Kubernetes store, flannel's JSON.",
     )
     store_file: Path = flag(
         Path("/var/lib/flannelette/leases.db"), "The embedded store's SQLite file; `memory` keeps nothing."
@@ -39,21 +39,24 @@ class LeaseSettings(ProcessSettings):
     etcd_cafile: str = flag("", "PEM file of the authorities that sign etcd's certificates.")
     etcd_username: str = flag("", "User to log in to etcd as.")
     etcd_password: str = flag("", "That user's password; better given as FLANNELD_ETCD_PASSWORD.")
-    kube_subnet_mgr: bool = flag(False, f"flannel's way to choose the Kubernetes store. {_KUBE}")
-    kube_api_url: str = flag("", _KUBE)
-    kubeconfig_file: str = flag("", _KUBE)
-    kube_annotation_prefix: str = flag("flannel.alpha.coreos.com", _KUBE)
-    set_node_network_unavailable: bool = flag(True, _KUBE)
+    kube_subnet_mgr: bool = flag(False, "flannel's way to say --store=kube.")
+    kube_api_url: str = flag("", "URL of the Kubernetes API server. Default: the kubeconfig's, else the pod's.")
+    kubeconfig_file: str = flag("", "Way to the Kubernetes API. Default: the service account of our pod.")
+    kube_annotation_prefix: str = flag(
+        "flannel.alpha.coreos.com", "What the annotations of nodes start with, such as example.com/net."
+    )
+    set_node_network_unavailable: bool = flag(
+        True, "Set the condition NetworkUnavailable=False of a node when its dataplane works."
+    )
 
     def __post_init__(self) -> None:
-        store = "kube" if self.kube_subnet_mgr else self.store
+        if self.kube_subnet_mgr:
+            object.__setattr__(self, "store", "kube")  # as flannel, which has no --store
+        store = self.store
         if store in _LATER:
-            flag_given = "--kube-subnet-mgr" if self.kube_subnet_mgr else f"--store={store}"
-            raise Misconfigured(
-                f"{flag_given}: the {store} store is not built yet; use --store=embedded or --store=etcd"
-            )
+            raise Misconfigured(f"--store={store}: the {store} store is not built yet; use embedded, etcd or kube")
         if store not in _STORES:
-            raise Misconfigured(f"--store is {store!r}: use embedded or etcd")
+            raise Misconfigured(f"--store is {store!r}: use embedded, etcd or kube")
         if store == "embedded" and self.node:
             raise Misconfigured(
                 f"--node={self.node} and --store=embedded exclude each other: the embedded store is central, its "

@@ -38,10 +38,8 @@ def test_every_flag_of_flannels_subnet_managers_exists() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--kube-subnet-mgr"], "--kube-subnet-mgr: the kube store is not built yet"),
-        (["--store=kube"], "--store=kube: the kube store is not built yet"),
         (["--store=relay"], "the relay store is not built yet"),
-        (["--store=zookeeper"], "--store is 'zookeeper': use embedded or etcd"),
+        (["--store=zookeeper"], "--store is 'zookeeper': use embedded, etcd or kube"),
         (["--node=a"], "the embedded store is central"),
         (["--store=etcd", "--central", "--node=a"], "--central and --node=a exclude each other"),
         (["--lease-seconds=0"], "--lease-seconds is 0"),
@@ -50,6 +48,13 @@ def test_every_flag_of_flannels_subnet_managers_exists() -> None:
 def test_what_cannot_be_is_told_with_the_way_out(arguments: list[str], message: str) -> None:
     with pytest.raises(Misconfigured, match=message):
         parse(*arguments)
+
+
+def test_flannels_flag_for_kubernetes_chooses_the_store() -> None:
+    assert parse("--kube-subnet-mgr").store == "kube"
+    assert parse("--kube-subnet-mgr=false").store == "embedded"
+    assert parse(FLANNELD_KUBE_SUBNET_MGR="true").store == "kube"
+    assert parse("--kube-subnet-mgr", "--node=a", "--store=etcd").store == "kube"
 
 
 def test_flannels_variables_are_read_and_the_command_line_wins() -> None:

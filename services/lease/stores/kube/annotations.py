@@ -7,7 +7,8 @@ from typing import Final
 from services.core.errors import Misconfigured
 from services.core.family import IPV4, Family
 
-DEFAULT_LABEL: Final = "[a-z0-9]([a-z0-9-]*[a-z0-9])?"
+DEFAULT_PREFIX: Final = "flannel.alpha.coreos.com"
+_LABEL: Final = "[a-z0-9]([a-z0-9-]*[a-z0-9])?"
 _PREFIX: Final = re.compile(rf"{_LABEL}(\.{_LABEL})+/([a-z0-9_-]+-)?", re.ASCII)
 
 

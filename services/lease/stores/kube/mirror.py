@@ -21,8 +21,7 @@ class Mirror:
     """Follows nodes, by value: what changes no lease is no news.
 
     A node whose annotations do not parse is refused and keeps the lease that it had, also through a new listing,
-    unless its podCIDRs are others now: then it is another node of the same name. Refused nodes that are good again
-    are taken back by a Snapshot, which replaces them all.
+    unless its podCIDRs are others now: then it is another node of the same name.
     """
 
     def __init__(self, network: NetworkConfig, keys: Annotations) -> None:
@@ -46,17 +45,24 @@ class Mirror:
         self._tell()
         return self.snapshot()
 
-    def fold(self, batch: Batch) -> Snapshot | Changed | None:
+    def fold(self, batch: Batch) -> Changed | None:
         """Takes what happened; None: nothing that anybody has to know."""
         refused = dict(self._refused)
         changes = [change for event in batch.events if (change := self._take(event))]
         self.position = batch.position
         if batch.events:
             self._tell()
-        if refused.keys() - self._refused.keys():
-            return self.snapshot()
-        news = {name: reason for name, reason in self._refused.items() if refused.get(name) != reason}
-        return Changed(tuple(changes), refused=news) if changes or news else None
+        event = Changed(
+            tuple(changes),
+            refused={name: reason for name, reason in self._refused.items() if refused.get(name) != reason},
+            cleared=frozenset(refused.keys() - self._refused.keys()),
+        )
+        return event if event != Changed() else None
+
+    def made(self, name: str) -> int:
+        """When the node was made, Unix seconds; 0: not known."""
+        node = self._nodes.get(name)
+        return node.made if node else 0
 
     def snapshot(self) -> Snapshot:
         """Everything as it is now."""

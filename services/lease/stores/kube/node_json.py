@@ -1,6 +1,7 @@
 """A Node object's JSON as our Node: the few fields we need, each checked. Pure."""
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 from services.lease.stores.kube.records import Node
@@ -21,7 +22,7 @@ def read_node(document: Any, prefix: str) -> Node:
     ours = {key: text for key, text in _mapping(metadata, "annotations").items() if key.startswith(prefix)}
     if not isinstance(pod_cidrs, list) or not all(isinstance(text, str) for text in (*pod_cidrs, *ours.values())):
         raise NotANode(f"Node {name} has fields of the wrong type")
-    return Node(name, tuple(pod_cidrs), ours or None)
+    return Node(name, tuple(pod_cidrs), ours or None, _seconds(metadata.get("creationTimestamp")))
 
 
 def read_version(document: Any) -> str:
@@ -30,6 +31,14 @@ def read_version(document: Any) -> str:
     if not isinstance(version, str) or not version:
         raise NotANode("an object without resourceVersion")
     return version
+
+
+def _seconds(timestamp: Any) -> int:
+    """Kubernetes writes whole seconds in UTC: 2026-01-31T12:00:00Z."""
+    try:
+        return int(datetime.fromisoformat(timestamp).timestamp())
+    except (TypeError, ValueError):
+        return 0
 
 
 def _mapping(document: Any, key: str) -> Mapping[str, Any]:

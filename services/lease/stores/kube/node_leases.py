@@ -6,7 +6,8 @@ from services.core.errors import InvalidInput
 from services.core.family import Address, Family, Network
 from services.core.flannel import parse_data
 from services.core.lease import BackendData, Lease, Subnet
-from services.core.network import NetworkConfig, parse_address, parse_cidr
+from services.core.network import NetworkConfig
+from services.core.notation import parse_address, parse_cidr
 from services.lease.stores.kube.annotations import Annotations
 from services.lease.stores.kube.records import Node
 

@@ -33,6 +33,8 @@ class Node:
     """As Kubernetes wrote them; empty until the controller manager assigns them."""
     annotations: Mapping[str, str] | None = None
     """Those with our prefix; None: there is none."""
+    made: int = 0
+    """When Kubernetes made it, Unix seconds."""
 
     def annotation(self, key: str) -> str:
         """Its text, empty when absent."""

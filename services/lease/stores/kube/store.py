@@ -7,7 +7,7 @@ from contextlib import aclosing, suppress
 
 import structlog
 
-from services.core.errors import InvalidInput, NotFound, NotYet, Unavailable
+from services.core.errors import InvalidInput, NotFound, NotImplementedYet, NotYet, Unavailable
 from services.core.lease import Lease, LeaseRequest
 from services.core.progress import Progress
 from services.core.table import Removed
@@ -136,6 +136,14 @@ class KubeStore:
         except NotYet as error:
             raise Unavailable(str(error)) from None
         self._up.add(name)
+
+    def made(self, name: str) -> int:
+        """See Store."""
+        return self._mirror.made(name)
+
+    async def discard(self, key: str, seen: Lease | str) -> None:
+        """See Store. A Node object is not ours to delete."""
+        raise NotImplementedYet(f"{key} is a Node of Kubernetes, not ours to delete: correct its annotations instead")
 
     async def close(self) -> None:
         """See Store."""

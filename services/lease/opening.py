@@ -1,0 +1,80 @@
+"""Opens the store that was asked for: one function a store. The others are not even imported; each has its client."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from services.lease.identity import Identity
+from services.lease.presence import Presence
+from services.lease.settings import IN_MEMORY, LeaseSettings
+from services.lease.store import Store
+from services.runtime.options import node_name
+
+if TYPE_CHECKING:
+    from services.lease.stores.kube import KubeSettings
+
+
+async def identity_of(settings: LeaseSettings) -> Identity:
+    """The node that this process serves, empty if central. Raises Misconfigured, Unavailable."""
+    if settings.central or settings.store == "embedded":
+        return Identity()
+    if settings.store == "kube" and not settings.node:
+        from services.lease.stores.kube.pod import node_of_our_pod
+
+        return Identity(await node_of_our_pod(_kube_settings(settings)) or node_name(settings))
+    return Identity(node_name(settings))
+
+
+def open_store(settings: LeaseSettings, node: str, presence: Presence) -> Store:
+    """The store, for a process that serves this node, empty if central. Raises Misconfigured."""
+    return _STORES[settings.store](settings, node, presence)
+
+
+def _etcd(settings: LeaseSettings, node: str, presence: Presence) -> Store:
+    from services.lease.stores.etcd import EtcdSettings, EtcdStore
+
+    return EtcdStore(
+        EtcdSettings(
+            endpoints=tuple(settings.etcd_endpoints.split(",")),
+            prefix=settings.etcd_prefix,
+            cafile=settings.etcd_cafile,
+            certfile=settings.etcd_certfile,
+            keyfile=settings.etcd_keyfile,
+            username=settings.etcd_username,
+            password=settings.etcd_password,
+        ),
+        node=node,
+        lease_seconds=settings.lease_seconds,
+    )
+
+
+def _kube(settings: LeaseSettings, node: str, presence: Presence) -> Store:
+    from services.lease.stores.kube import KubeStore
+
+    return KubeStore(_kube_settings(settings), node=node)
+
+
+def _kube_settings(settings: LeaseSettings) -> "KubeSettings":
+    from services.lease.stores.kube import KubeSettings
+    from services.lease.stores.kube.annotations import annotations
+
+    return KubeSettings(
+        api_url=settings.kube_api_url,
+        kubeconfig=settings.kubeconfig_file,
+        annotations=annotations(settings.kube_annotation_prefix),
+        network_file=settings.net_config_path,
+        sets_condition=settings.set_node_network_unavailable,
+    )
+
+
+def _embedded(settings: LeaseSettings, node: str, presence: Presence) -> Store:
+    from services.lease.stores.embedded import EmbeddedStore
+
+    return EmbeddedStore(
+        None if settings.store_file == Path(IN_MEMORY) else settings.store_file,
+        net_config_path=settings.net_config_path,
+        lease_seconds=settings.lease_seconds,
+        presence=presence,
+    )
+
+
+_STORES = {"embedded": _embedded, "etcd": _etcd, "kube": _kube}
