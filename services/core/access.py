@@ -77,8 +77,9 @@ def refusal(bearer: Collection[Principal], requirement: Requirement, node: str =
         requirement = Requirement.HOLDER if node and whole else Requirement.MEMBER
     if _may(bearer, requirement, node):
         return ""
-    who = f"this is {', '.join(sorted(p.uri for p in bearer))}" if bearer else "it has none of ours"
-    return f"{_wanted(requirement, node)}; {who}"
+    if not bearer:
+        return "the certificate has no URI like flannelette://node/NAME/dataplane or flannelette://admin/NAME"
+    return f"{_wanted(requirement, node)}; this is {', '.join(sorted(p.uri for p in bearer))}"
 
 
 def _may(bearer: Collection[Principal], requirement: Requirement, node: str) -> bool:
@@ -93,13 +94,9 @@ def _may(bearer: Collection[Principal], requirement: Requirement, node: str) -> 
 
 
 def _wanted(requirement: Requirement, node: str) -> str:
-    match requirement:
-        case Requirement.ADMIN:
-            return "this needs a certificate with a URI flannelette://admin/NAME"
-        case Requirement.HOLDER if node:
-            return f"only the dataplane of node {node} may do this for it: a certificate with the URI " + (
-                Principal(Role.DATAPLANE, node).uri
-            )
-        case Requirement.HOLDER:
-            return "node is empty: over TLS a request names the node that it is for"
-    return "the certificate must have a URI like flannelette://node/NAME/dataplane or flannelette://admin/NAME"
+    if requirement is Requirement.ADMIN:
+        return "this needs a certificate with a URI flannelette://admin/NAME"
+    if not node:
+        return "node is empty: over TLS a request names the node that it is for"
+    uri = Principal(Role.DATAPLANE, node).uri
+    return f"only the dataplane of node {node} may do this for it: a certificate with the URI {uri}"

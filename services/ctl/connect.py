@@ -8,8 +8,13 @@ from typing import Final, TypeVar
 import grpc
 import grpc.aio
 
+from services.core.errors import Misconfigured
 from services.ctl.diagnosis import diagnose
+from services.ctl.options import Shared
 from services.ctl.targets import Target
+from services.runtime.tls.credentials import Credentials
+from services.runtime.tls.files import chosen_files
+from services.runtime.transport import Transport
 
 M = TypeVar("M")
 
@@ -19,7 +24,6 @@ LONG_SECONDS: Final = 60.0
 """For calls that change the kernel."""
 
 _CHANNEL_OPTIONS: Final = (
-    ("grpc.enable_http_proxy", 0),  # our services are near; a proxy set for the web is not meant for them
     ("grpc.max_receive_message_length", -1),  # a table of 20,000 leases is larger than the default of 4 MiB
     ("grpc.min_reconnect_backoff_ms", 3_000),  # also the time a connection may take
     ("grpc.keepalive_time_ms", 10_000),
@@ -50,11 +54,21 @@ class Failure(Exception):
 @asynccontextmanager
 async def channel_to(target: Target) -> AsyncIterator[grpc.aio.Channel]:
     """A channel; an error of a call in the block is raised as Failure."""
-    async with grpc.aio.insecure_channel(target.address, options=_CHANNEL_OPTIONS) as channel:
+    async with target.transport.channel(target.address, _CHANNEL_OPTIONS) as channel:
         try:
             yield channel
         except grpc.aio.AioRpcError as error:
-            raise _failure(target, error, channel) from None
+            raise await _failure(target, error, channel) from None
+
+
+def transport(shared: Shared) -> Transport:
+    """How to talk TCP, by the options. Raises Failure: the certificate cannot be used."""
+    try:
+        files = chosen_files(shared.tls_cert_file or "", shared.tls_key_file or "", shared.tls_ca_file or "")
+        credentials = Credentials(files) if files else None
+    except Misconfigured as error:
+        raise Failure(str(error)) from None
+    return Transport(credentials, shared.tls_server_name or "", dangerously=True)
 
 
 async def ask(target: Target, call: Callable[[grpc.aio.Channel], Awaitable[M]], seconds: float = SHORT_SECONDS) -> M:
@@ -69,7 +83,7 @@ async def ask(target: Target, call: Callable[[grpc.aio.Channel], Awaitable[M]], 
         ) from None
 
 
-def _failure(target: Target, error: grpc.aio.AioRpcError, channel: grpc.aio.Channel) -> Failure:
+async def _failure(target: Target, error: grpc.aio.AioRpcError, channel: grpc.aio.Channel) -> Failure:
     details = error.details() or error.code().name
     if error.code() is grpc.StatusCode.UNIMPLEMENTED and "ethod not found" in details:
         return Failure(f"whoever listens at {target.address} is not {target.program}: check --{target.service}")
@@ -77,5 +91,5 @@ def _failure(target: Target, error: grpc.aio.AioRpcError, channel: grpc.aio.Chan
     # A server that is there can say UNAVAILABLE too; the state of the channel tells it from one that is not.
     if not away or channel.get_state() is grpc.ChannelConnectivity.READY:
         return Failure(details, reached=True, may_pass=away)
-    diagnosis = diagnose(target, details)
+    diagnosis = await asyncio.to_thread(diagnose, target, details)
     return Failure(diagnosis.sentence, missing=diagnosis.missing, may_pass=True)

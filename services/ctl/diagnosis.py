@@ -28,10 +28,7 @@ class Diagnosis:
 def diagnose(target: Target, details: str) -> Diagnosis:
     """Tries the address once more, without gRPC, to learn why it failed; `details` is what gRPC said."""
     if target.path is None:
-        return Diagnosis(
-            f"nobody answers at {target.address}: is {target.program} running there, and is the address right? "
-            f"({details})"
-        )
+        return Diagnosis(target.transport.why_not(target.address, target.program, details))
     return _diagnose_path(target, target.path, details)
 
 

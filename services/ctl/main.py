@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec
 
 import click
 
+from services.ctl.certs.commands import certs
 from services.ctl.options import DEFAULT_SOCKET_DIR, Shared, shared_options
 
 if TYPE_CHECKING:
@@ -27,7 +28,8 @@ Exit codes:
 \b
 Options may stand before or behind the command. From the environment:
 FLANNELETTE_SOCKET_DIR, FLANNELETTE_LEASE, FLANNELETTE_DATAPLANE,
-FLANNELETTE_MASQ. Addresses are unix:PATH, a path, or HOST:PORT."""
+FLANNELETTE_MASQ, FLANNELETTE_TLS_CERT_FILE and so on. Addresses are
+unix:PATH, a path, or HOST:PORT."""
 
 
 def _print_version(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
@@ -61,7 +63,7 @@ def _command(function: Callable[Concatenate["Targets", "Screen", P], int]) -> cl
     @click.pass_obj
     @functools.wraps(function)
     def invoke(outer: Shared, /, *args: Any, **values: Any) -> None:
-        from services.ctl.connect import Failure
+        from services.ctl.connect import Failure, transport
         from services.ctl.screen import screen
         from services.ctl.targets import targets
 
@@ -72,6 +74,7 @@ def _command(function: Callable[Concatenate["Targets", "Screen", P], int]) -> cl
                 targets(
                     shared.socket_dir or DEFAULT_SOCKET_DIR,
                     {"lease": shared.lease, "dataplane": shared.dataplane, "masq": shared.masq},
+                    transport(shared),
                 ),
                 screen(shared.output or "table"),
                 *args,
@@ -83,6 +86,9 @@ def _command(function: Callable[Concatenate["Targets", "Screen", P], int]) -> cl
         sys.exit(code)
 
     return invoke
+
+
+cli.add_command(certs)
 
 
 @_command

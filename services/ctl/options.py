@@ -35,6 +35,10 @@ class Shared:
     lease: str | None = None
     dataplane: str | None = None
     masq: str | None = None
+    tls_cert_file: str | None = None
+    tls_key_file: str | None = None
+    tls_ca_file: str | None = None
+    tls_server_name: str | None = None
     output: str | None = None
 
     def overridden_by(self, other: "Shared") -> "Shared":
@@ -60,6 +64,14 @@ def shared_options(*, environment: bool) -> Callable[[F], F]:
         click.option("--lease", type=Address(), envvar=variable("LEASE"), help="Address of the lease service."),
         click.option("--dataplane", type=Address(), envvar=variable("DATAPLANE"), help="Address of the dataplane."),
         click.option("--masq", type=Address(), envvar=variable("MASQ"), help="Address of masq."),
+        click.option("--tls-cert-file", envvar=variable("TLS_CERT_FILE"), help="Your certificate, for TCP with TLS."),
+        click.option("--tls-key-file", envvar=variable("TLS_KEY_FILE"), help="Its key."),
+        click.option("--tls-ca-file", envvar=variable("TLS_CA_FILE"), help="Who signs the services' certificates."),
+        click.option(
+            "--tls-server-name",
+            envvar=variable("TLS_SERVER_NAME"),
+            help="The name in them.  [default: host of the address]",
+        ),
         click.option("-o", "--output", type=click.Choice(["table", "json"]), help="How to print.  [default: table]"),
     ]
 

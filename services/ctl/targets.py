@@ -7,9 +7,13 @@ from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
 from services.runtime.options import socket_address
+from services.runtime.transport import Transport
 
 Service: TypeAlias = Literal["lease", "dataplane", "masq"]
 SERVICES: Final[tuple[Service, ...]] = ("lease", "dataplane", "masq")
+
+ANYWHERE: Final = Transport(dangerously=True)
+"""Without TLS, also beyond loopback: who looks gives nothing away, and the address was typed by hand."""
 
 _HOST_AND_PORT: Final = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^:/\s\[\]]+):[0-9]{1,5}")
 
@@ -23,6 +27,7 @@ class Target:
     """`unix:PATH` or `HOST:PORT`."""
     named: bool = False
     """The user named this address; otherwise it is the service's socket in the socket directory."""
+    transport: Transport = ANYWHERE
 
     @property
     def path(self) -> Path | None:
@@ -35,10 +40,12 @@ class Target:
         return f"flannelette-{self.service}"
 
 
-def targets(socket_dir: Path, named: Mapping[Service, str | None]) -> dict[Service, Target]:
+def targets(
+    socket_dir: Path, named: Mapping[Service, str | None], transport: Transport = ANYWHERE
+) -> dict[Service, Target]:
     """All three, in their order: the named addresses, and the sockets in `socket_dir` for the others."""
     return {
-        service: Target(service, address, named=True)
+        service: Target(service, address, named=True, transport=transport)
         if (address := named.get(service))
         else Target(service, socket_address(socket_dir, service))
         for service in SERVICES

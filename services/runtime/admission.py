@@ -66,11 +66,12 @@ class Admission(grpc.aio.ServerInterceptor):
         return call
 
     async def _admit(self, request: Any, context: Context, method: str) -> None:
-        reason = self._refusal(request, context, method)
+        reason = self.refusal(request, context, method)
         if reason:
             await abort(Forbidden(f"{method.rpartition('/')[2]}: {reason}"), method, context)
 
-    def _refusal(self, request: Any, context: Context, method: str) -> str:
+    def refusal(self, request: Any, context: Context, method: str) -> str:
+        """Why the call may not be, in a sentence; empty: it may."""
         shown = context.auth_context()
         security = list(shown.get("transport_security_type", ()))
         if security == [_NO_TLS] and self._plain:

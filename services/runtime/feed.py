@@ -43,7 +43,7 @@ class LeaseConnection:
     def __init__(self, address: str, node: str, transport: Transport = PLAIN) -> None:
         self.address = address
         self.node = node
-        self._line = Line(address, transport, _OPTIONS)
+        self._line = Line(address, "flannelette-lease", transport, _OPTIONS)
         self.stub = lease_pb2_grpc.LeaseServiceStub(self._line.channel)
         """Another one after `lost`: do not keep it."""
 

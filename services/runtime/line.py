@@ -15,8 +15,9 @@ _LONGEST_CALL_SECONDS: Final = 60.0
 class Line:
     """A channel to `address` for as long as the process lives. Raises Misconfigured for one that is not allowed."""
 
-    def __init__(self, address: str, transport: Transport, options: Options = ()) -> None:
+    def __init__(self, address: str, program: str, transport: Transport, options: Options = ()) -> None:
         self.address = address
+        self._program = program
         self._transport = transport
         self._options = options
         self._replaced: list[tuple[float, grpc.aio.Channel]] = []
@@ -46,9 +47,11 @@ class Line:
         details = error.details() or error.code().name
         if error.code() is not grpc.StatusCode.UNAVAILABLE or "failed to connect" not in details:
             return f"{self.address}: {details}"
+        if self.address.startswith("unix:"):
+            return f"nobody answers on {self.address}: is {self._program} running, and may we use its socket?"
         shown, explained, sentence = self._explained
         if shown is not self._transport.material or explained != details:  # a look costs the server a handshake
-            sentence = await self._transport.explained(self.address, details)
+            sentence = await asyncio.to_thread(self._transport.why_not, self.address, self._program, details)
             self._explained = (self._transport.material, details, sentence)
         return sentence
 

@@ -5,43 +5,66 @@ About 0.1 s of CPU a time, nearly all of it the import of grpc: ask every 30 s, 
 
 import os
 import sys
+from collections.abc import Mapping
 from typing import Final
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from services.core.errors import Misconfigured
+from services.runtime.tls.credentials import Credentials
+from services.runtime.tls.files import chosen_files
+from services.runtime.transport import Transport
+
 _SECONDS: Final = 3.0
 _NO_HEALTH: Final = (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.INTERNAL)
-_OPTIONS: Final = (("grpc.enable_http_proxy", 0),)  # a proxy of the environment is not meant for us
+_ANYWHERE: Final = Transport(dangerously=True)  # the question and its answer are no secrets
 
 
-def ask(address: str) -> str:
+def ask(address: str, transport: Transport = _ANYWHERE) -> str:
     """Why the service at `unix:PATH` or `HOST:PORT` is not ready, in a sentence; empty: it is ready."""
-    with grpc.insecure_channel(address, options=_OPTIONS) as channel:
+    with transport.blocking_channel(address) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         try:
             answer = stub.Check(health_pb2.HealthCheckRequest(), timeout=_SECONDS)
         except grpc.RpcError as error:
             if error.code() in _NO_HEALTH:
                 return f"what answers on {address} has no gRPC health"
-            return f"no service answers on {address}"
+            if error.code() is grpc.StatusCode.PERMISSION_DENIED:
+                return f"the service on {address} refuses to say: {error.details()}"
+            if address.startswith("unix:"):
+                return f"no service answers on {address}"
+            return transport.why_not(address, "the service", error.details() or error.code().name)
     if answer.status == health_pb2.HealthCheckResponse.SERVING:
         return ""
     return f"the service on {address} is not ready: `flannelette status` says why"
 
 
+def address_of(name: str, environment: Mapping[str, str]) -> str:
+    """Where the service of this name listens, by the variables that it has itself: a unix socket if it has one."""
+    if ":" in name:
+        return name
+    listen = environment.get("FLANNELD_LISTEN", "").split(",")
+    directory = environment.get("FLANNELD_SOCKET_DIR") or "/run/flannelette"
+    own_socket = f"unix:{directory}/{name}.sock"
+    return next((address for address in listen if address.startswith("unix:")), listen[0] or own_socket)
+
+
 def main() -> int:
-    """The console script. 0: ready. 1: not ready, and why. 2: wrong arguments."""
+    """The console script. 0: ready. 1: not ready, and why. 2: wrong arguments, or no such certificate."""
     if len(sys.argv) != 2:
         print("Usage: flannelette-probe lease|dataplane|masq|unix:PATH|HOST:PORT", file=sys.stderr)
         return 2
-    (name,) = sys.argv[1:]
-    if ":" in name:
-        address = name
-    else:
-        directory = os.environ.get("FLANNELD_SOCKET_DIR") or "/run/flannelette"
-        address = os.environ.get("FLANNELD_LISTEN") or f"unix:{directory}/{name}.sock"
-    reason = ask(address)
+    given = (os.environ.get(f"FLANNELD_TLS_{file}_FILE", "") for file in ("CERT", "KEY", "CA"))
+    try:
+        files = chosen_files(*given)
+        transport = Transport(
+            Credentials(files) if files else None, os.environ.get("FLANNELD_TLS_SERVER_NAME", ""), dangerously=True
+        )
+        reason = ask(address_of(sys.argv[1], os.environ), transport)
+    except Misconfigured as error:
+        print(f"flannelette-probe: {error}", file=sys.stderr)
+        return 2
     if reason:
         print(reason)
     return 1 if reason else 0

@@ -23,6 +23,7 @@ from services.runtime.logs import configure_logs
 from services.runtime.options import ProcessSettings, listen_addresses, transport_of
 from services.runtime.server import AddToServer, Server
 from services.runtime.settings import HelpRequested, parse_settings
+from services.runtime.tls.rotation import follow
 from services.runtime.transport import PLAIN, Transport
 from services.runtime.version import version
 from services.runtime.whereabouts import until_moved
@@ -68,8 +69,8 @@ class Process:
                     tasks = [group.create_task(job(), name=name) for name, job in self.jobs.items()]
                     tasks.append(group.create_task(self._publish_health(server), name="health"))
                     if self.transport.credentials is not None:
-                        follow = self.transport.credentials.follow(partial(self._doubt_certificate, addresses))
-                        tasks.append(group.create_task(follow, name="certificate"))
+                        rotation = follow(self.transport.credentials, partial(self._doubt_certificate, addresses))
+                        tasks.append(group.create_task(rotation, name="certificate"))
                     if settings.network_namespace_file:
                         moved = self._stop_when_moved(Path(settings.network_namespace_file))
                         tasks.append(group.create_task(moved, name="whereabouts"))

@@ -1,6 +1,5 @@
 """How this process talks TCP: with certificates, or without and then only on loopback. Unix sockets need neither."""
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -71,23 +70,19 @@ class Transport:
             )
         return None
 
-    def why_not(self, address: str, details: str) -> str:
-        """Why there is no connection to this address, in a sentence; `details` is what gRPC said.
+    def why_not(self, address: str, program: str, details: str) -> str:
+        """Why there is no connection to HOST:PORT, where `program` should listen, in a sentence.
 
-        Takes up to 4 s, not for the event loop: see `explained`.
+        `details` is what gRPC said. Takes up to 4 s: not for the event loop.
         """
-        if address.startswith("unix:"):
-            return f"nobody answers on {address}: is the service running, and may this one use its socket?"
         host, port = host_and_port(address)
         if self.credentials is not None:
-            return explain(host, port, self.credentials, self.server_name) or f"{address}: {details}"
-        if speaks_tls(host, port):
-            return f"{address} wants TLS: give --tls-cert-file, --tls-key-file and --tls-ca-file"
-        return f"nobody answers on {address}: is the service running there, and is the address right?"
-
-    async def explained(self, address: str, details: str) -> str:
-        """`why_not`, in a thread."""
-        return await asyncio.to_thread(self.why_not, address, details)
+            found = explain(host, port, self.credentials, self.server_name)
+        else:
+            found = "it wants TLS: give --tls-cert-file, --tls-key-file and --tls-ca-file" * speaks_tls(host, port)
+        if found:
+            return f"no connection to {address}: {found}"
+        return f"nobody answers at {address}: is {program} running there, and is the address right? ({details})"
 
     def _credentials_for(self, address: str) -> grpc.ChannelCredentials | None:
         if address.startswith("unix:"):

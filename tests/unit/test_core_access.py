@@ -82,4 +82,4 @@ def test_a_refusal_says_which_certificate_would_do_and_which_was_shown() -> None
         "flannelette://node/h2/dataplane; this is flannelette://node/h1/dataplane"
     )
     assert "flannelette://admin/NAME" in refusal({H1, MASQ}, Requirement.ADMIN)
-    assert refusal(set(), Requirement.MEMBER).endswith("; it has none of ours")
+    assert refusal(set(), Requirement.MEMBER).startswith("the certificate has no URI like flannelette://node/NAME/")

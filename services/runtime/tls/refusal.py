@@ -4,6 +4,7 @@ import socket
 import ssl
 from typing import Final
 
+from services.runtime.tls.certificate import Certificate
 from services.runtime.tls.credentials import Credentials
 
 _SECONDS: Final = 2.0
@@ -11,40 +12,32 @@ _NOT_TLS: Final = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PR
 
 
 def explain(host: str, port: int, credentials: Credentials, server_name: str) -> str:
-    """What is wrong, and what to do; empty: nothing that can be seen. Takes up to 4 s; not for the event loop."""
+    """What is wrong with TLS there, and what to do; empty: nothing. Takes up to 4 s; not for the event loop."""
     doubt = credentials.doubt()
     if doubt:
         return doubt
-    ours, address = credentials.material, f"{host}:{port}"
+    ours, name = credentials.material, server_name or host
     if not ours.certificate.connects:
         return f"the certificate {credentials.files.certificate} is for servers only: give one that clients may use"
     try:
         with (
             socket.create_connection((host, port), _SECONDS) as connection,
-            ours.context.wrap_socket(connection, server_hostname=server_name or host) as wrapped,
+            ours.context.wrap_socket(connection, server_hostname=name) as wrapped,
         ):
             accepted = bool(wrapped.recv(1))  # a gRPC server speaks first, once it has accepted us
     except ssl.SSLCertVerificationError as error:
-        return _distrust(error, address, server_name or host, str(credentials.files.authorities))
-    except (ssl.SSLEOFError, ssl.SSLZeroReturnError, ConnectionResetError):
-        accepted = False
+        return _distrust(error.verify_message, name, str(credentials.files.authorities))
     except ssl.SSLError as error:
         if error.reason in _NOT_TLS:
-            return (
-                f"{address} does not speak TLS: start the service there with the --tls flags, or leave them out here"
-            )
-        return f"no TLS connection to {address}: {error.reason or error}"
-    except TimeoutError:
-        return f"{address} does not answer: is the address right, and does a firewall let us pass?"
-    except OSError as error:
-        return f"nobody answers on {address} ({error.strerror or error}): is the service running there?"
-    if accepted:
+            return "it does not speak TLS: start the service there with the --tls flags, or leave them out here"
+        if not isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
+            return f"TLS fails: {error.reason or error}"
+        accepted = False
+    except ConnectionResetError:
+        accepted = False
+    except OSError:
         return ""
-    who = ", ".join(ours.certificate.uris) or "no URI"
-    return (
-        f"{address} refuses the certificate {credentials.files.certificate} ({who}), which was issued by "
-        f"{ours.certificate.issuer}: the --tls-ca-file there must have that authority"
-    )
+    return "" if accepted else _refused(ours.certificate, credentials)
 
 
 def speaks_tls(host: str, port: int) -> bool:
@@ -59,16 +52,20 @@ def speaks_tls(host: str, port: int) -> bool:
         return False
 
 
-def _distrust(error: ssl.SSLCertVerificationError, address: str, name: str, authorities: str) -> str:
-    message = error.verify_message
+def _distrust(message: str, name: str, authorities: str) -> str:
     if "mismatch" in message:
         return (
-            f"the certificate of {address} is not for {name}: connect to a name or address that it has, or give "
-            "the name that it has as --tls-server-name"
+            f"its certificate is not for {name}: connect to a name or an address that is in it, or give one that is "
+            "as --tls-server-name"
         )
     if "expired" in message or "not yet valid" in message:
-        return f"the certificate of {address} is not valid now ({message}): it needs a new one, or a clock is wrong"
+        return f"its certificate is not valid now ({message}): it needs a new one, or a clock is wrong"
+    return f"its certificate is signed by nobody in {authorities}: is that the right --tls-ca-file? ({message})"
+
+
+def _refused(ours: Certificate, credentials: Credentials) -> str:
+    who = ", ".join(ours.uris) or "without a URI"
     return (
-        f"the certificate of {address} is signed by nobody in {authorities}: is that the right --tls-ca-file? "
-        f"({message})"
+        f"it refuses the certificate {credentials.files.certificate} ({who}, issued by {ours.issuer}): the "
+        "--tls-ca-file there must have that authority"
     )

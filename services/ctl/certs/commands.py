@@ -1,0 +1,205 @@
+"""`flannelette certs`: what it takes, and what it says. cryptography is imported when something is made."""
+
+import re
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from secrets import token_hex
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from services.core.access import Principal, Role
+
+if TYPE_CHECKING:
+    from services.ctl.certs.issue import Wanted
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?", re.ASCII)
+_HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,62}\.?)*", re.ASCII)
+
+
+class Name(click.ParamType[str]):
+    """Of a node, a server or a person."""
+
+    name = "name"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The name as it is."""
+        if not _NAME.fullmatch(value):
+            self.fail(f"{value!r} is no name: use letters, digits, dots, dashes and underscores", param, ctx)
+        return str(value)
+
+
+class Host(click.ParamType[str]):
+    """A host name or an IP address."""
+
+    name = "host"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The host as it is."""
+        from ipaddress import ip_address
+
+        try:
+            return str(ip_address(value))
+        except ValueError:
+            if _HOST.fullmatch(value) and not value.replace(".", "").isdigit():
+                return str(value)
+            self.fail(f"{value!r} is no host name and no IP address; leave the port out", param, ctx)
+
+
+_directory = click.argument("directory", type=click.Path(path_type=Path, file_okay=False), metavar="DIR")
+_force = click.option("--force", is_flag=True, help="Replace files that are there.")
+
+
+def _days(default: int) -> Callable[[F], F]:
+    return click.option(
+        "--days", type=click.IntRange(1, 36_500), default=default, show_default=True, help="Valid for so long."
+    )
+
+
+def _addresses(meaning: str, *, required: bool = False) -> Callable[[F], F]:
+    return click.option(
+        "--address", "addresses", type=Host(), multiple=True, required=required, metavar="HOST", help=meaning
+    )
+
+
+@click.group(name="certs")
+def certs() -> None:
+    """Makes certificates for TLS between the services, for a lab.
+
+    First an authority, then one certificate for each who takes part. All files
+    are kept in DIR, which stays where you are: give each service its own
+    certificate and key, and ca.crt, but never ca.key.
+    """
+
+
+@certs.command()
+@_directory
+@_days(3650)
+@_force
+def ca(directory: Path, days: int, force: bool) -> None:
+    """A new authority: DIR/ca.crt and DIR/ca.key.
+
+    --force makes another one in its place; certificates of the old one are then
+    refused.
+    """
+    from services.ctl.certs import folder
+    from services.ctl.certs.issue import Unusable, make_authority
+
+    try:
+        folder.require_free(directory, [folder.AUTHORITY], force=force)
+        made = make_authority(f"flannelette lab authority {token_hex(2)}", _now(), days)
+        folder.keep(directory, {folder.AUTHORITY: made})
+    except Unusable as error:
+        _fail(str(error))
+    click.echo(
+        f"{directory}/ca.crt  the authority, until {made.not_after:%Y-%m-%d}: --tls-ca-file of everybody\n"
+        f"{directory}/ca.key  its key: whoever has it can be anybody\n\n"
+        "Next, a certificate for the lease service, for each name and address of it that is connected to:\n"
+        f"  flannelette certs server lease {directory} --address 192.0.2.1"
+    )
+
+
+@certs.command()
+@click.argument("name", type=Name())
+@_directory
+@_addresses("Where clients reach services of this node, if they serve TCP; may be repeated.")
+@_days(365)
+@_force
+def node(name: str, directory: Path, addresses: tuple[str, ...], days: int, force: bool) -> None:
+    """For the dataplane and the masq of node NAME: one certificate each.
+
+    NAME is the node's --node, which is its host name in lower case by default.
+    """
+    wanted = {
+        f"{name}-{role.value}": _bearer(f"{name} {role.value}", Principal(role, name), addresses)
+        for role in (Role.DATAPLANE, Role.MASQ)
+    }
+    _make(directory, wanted, days, force=force)
+    click.echo(f"\nNext, on {name}, with the address of the lease service:")
+    for role in (Role.DATAPLANE, Role.MASQ):
+        click.echo(f"  flannelette-{role.value} --lease-address 192.0.2.1:7070 \\")
+        click.echo(_flags(directory, f"{name}-{role.value}"))
+
+
+@certs.command()
+@click.argument("name", type=Name())
+@_directory
+@_addresses("A name or an address that clients connect to; may be repeated.", required=True)
+@click.option("--relay", is_flag=True, help="It may also act for any node at another lease service.")
+@_days(365)
+@_force
+def server(name: str, directory: Path, addresses: tuple[str, ...], relay: bool, days: int, force: bool) -> None:
+    """For the lease service NAME."""
+    wanted = _server(name, addresses, relay=relay)
+    _make(directory, {f"{name}-server": wanted}, days, force=force)
+    click.echo("\nNext, where it runs:")
+    click.echo("  flannelette-lease --listen unix:/run/flannelette/lease.sock,0.0.0.0:7070 \\")
+    click.echo(_flags(directory, f"{name}-server"))
+    click.echo("and a certificate for every node and for yourself:")
+    click.echo(f"  flannelette certs node h1 {directory}\n  flannelette certs admin $USER {directory}")
+
+
+@certs.command()
+@click.argument("name", type=Name())
+@_directory
+@_days(365)
+@_force
+def admin(name: str, directory: Path, days: int, force: bool) -> None:
+    """For a person who may change what is not of one node: NAME, you."""
+    stem = f"{name}-admin"
+    _make(directory, {stem: _bearer(f"{name} admin", Principal(Role.ADMIN, name), ())}, days, force=force)
+    path = directory.absolute()
+    click.echo(
+        "\nNext:\n"
+        f"  flannelette --lease 192.0.2.1:7070 \\\n{_flags(directory, stem)} leases\n"
+        f"  grpcurl -cacert {path}/ca.crt -cert {path}/{stem}.crt -key {path}/{stem}.key 192.0.2.1:7070 list"
+    )
+
+
+def _bearer(name: str, principal: Principal, addresses: tuple[str, ...]) -> "Wanted":
+    from services.ctl.certs.issue import Wanted
+
+    return Wanted(name, (principal.uri,), addresses)
+
+
+def _server(name: str, addresses: tuple[str, ...], *, relay: bool) -> "Wanted":
+    from services.ctl.certs.issue import Wanted
+
+    return Wanted(f"{name} server", (Principal(Role.RELAY, name).uri,) if relay else (), addresses)
+
+
+def _make(directory: Path, wanted: dict[str, "Wanted"], days: int, *, force: bool) -> None:
+    """Makes all of them or none, and says what."""
+    from services.ctl.certs import folder
+    from services.ctl.certs.issue import Unusable, issue
+
+    try:
+        authority = folder.authority_in(directory)
+        folder.require_free(directory, wanted, force=force)
+        made = {stem: issue(authority, one, _now(), days) for stem, one in wanted.items()}
+        folder.keep(directory, made)
+    except Unusable as error:
+        _fail(str(error))
+    for stem, one in wanted.items():
+        what = " ".join([*one.uris, *one.addresses])
+        click.echo(f"{directory}/{stem}.crt and .key  {what}, until {made[stem].not_after:%Y-%m-%d}")
+
+
+def _flags(directory: Path, stem: str) -> str:
+    path = directory.absolute()
+    return (
+        f"    --tls-cert-file {path}/{stem}.crt --tls-key-file {path}/{stem}.key \\\n    --tls-ca-file {path}/ca.crt"
+    )
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def _fail(sentence: str) -> None:
+    click.echo(f"flannelette: {sentence}", err=True)
+    sys.exit(1)
