@@ -13,6 +13,7 @@ from services.core.lease import Lease, LeaseRequest, Wish
 from services.core.progress import FailedLease, Progress
 from services.core.subnets import fits
 from services.core.table import Table
+from services.dataplane.admission import own_refusal
 from services.dataplane.backends.backend import Links
 from services.dataplane.footing import Footing
 from services.dataplane.ground import Ground
@@ -22,10 +23,10 @@ from services.dataplane.netlink.notation import command
 from services.dataplane.netlink.objects import KernelObject, Verb, steps
 from services.dataplane.netlink.socket import KernelSocket
 from services.dataplane.overlay import Overlay
-from services.dataplane.peers import Situation
 from services.dataplane.reconciler import Reconciler
 from services.dataplane.reporter import Reporter
 from services.dataplane.settings import DataplaneSettings
+from services.dataplane.situation import Situation
 from services.dataplane.subnet_file import read_previous_subnets, subnet_file, write_subnet_file
 from services.runtime.feed import Feed, LeaseConnection
 from services.runtime.health import Health
@@ -60,6 +61,7 @@ class Dataplane:
         self._previous: dict[int, Network] = {
             cidr.version: cidr for cidr in read_previous_subnets(settings.subnet_file)
         }
+        self._limits = settings.limits()
         self._kernel = kernel
         self._health = health
         self._touched: set[str] = set()
@@ -68,6 +70,8 @@ class Dataplane:
         self._settled: Lease | None = None
         self._progress: Progress | None = None
         """What the lease service is told; None until we have been ready for the first time."""
+        self._own_refusal = ""
+        """Why the lease that we were given must not be used."""
         self._trouble = ""
         """Why the last turn did not get to its end."""
         self._looked_at = 0.0
@@ -185,7 +189,8 @@ class Dataplane:
         await self._program(ground, table)
         await self.footing.leave()
         is_settled = self._settled is self.holder.lease  # it may have come while the kernel was programmed
-        self._health.set("own lease", self.holder.reason or ("" if is_settled else "the own subnet is being set up"))
+        state = self._own_refusal if is_settled else "the own subnet is being set up"
+        self._health.set("own lease", self.holder.reason or state)
         self.cursor = cursor or self.cursor
         self._health.set("kernel")
         if self.cursor and (self._health.ready or self._progress is not None):
@@ -197,6 +202,10 @@ class Dataplane:
         if held is not None and not fits(ground.network, held):
             own = None
             self.holder.lose(f"the lease {held.name} does not fit the network configuration any more")
+        self._own_refusal = "; ".join(self._refused(ground, own))
+        if self._own_refusal:
+            log.error("the own lease is refused", lease=held.name if held else "", reason=self._own_refusal)
+            own = None
         await self.footing.keep(own)
         self.holder.want(self._request(ground))
         if own is not None:
@@ -211,6 +220,15 @@ class Dataplane:
     def _report(self) -> None:
         self.reporter.tell(self._progress, self.feed.streams if self.feed.connected else 0)
 
+    def _refused(self, ground: Ground, own: Lease | None) -> list[str]:
+        """A lease service must not talk us into a subnet either that the operator or the underlay forbids."""
+        situation = Situation(ground.network, ground.backend, self._links(ground), limits=self._limits)
+        found = [own_refusal(subnet, situation) for subnet in (own.subnets if own else ())]
+        return [f"the own lease cannot be used: {each.reason}" for each in found if each]
+
+    def _links(self, ground: Ground) -> Links:
+        return Links(ground.underlay, self.footing.devices, self.settings.route_protocol)
+
     def _write_subnet_file(self, ground: Ground, own: Lease) -> None:
         path, mtu = self.settings.subnet_file, ground.backend.mtu(ground.underlay)
         content = subnet_file(ground.network, own, mtu, ip_masq=self.settings.ip_masq)
@@ -222,8 +240,8 @@ class Dataplane:
             self._health.set("subnet file", f"cannot write {path}: {error.strerror}")
 
     async def _program(self, ground: Ground, table: Table) -> None:
-        links = Links(ground.underlay, self.footing.devices, self.settings.route_protocol)
-        situation = Situation(ground.network, ground.backend, links, self._own_subnets(table))
+        links = self._links(ground)
+        situation = Situation(ground.network, ground.backend, links, self._own_subnets(table), self._limits)
         touched, self._touched = self._touched, set()
         if self._resync_due or situation != self.overlay.situation:
             self._resync_due = False

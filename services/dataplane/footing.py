@@ -46,7 +46,9 @@ class Footing:
         if is_news:
             _warn(network.warnings)
         try:
-            found = await find_ground(network, self._settings.interface_choice(), self._kernel, self._node)
+            found = await find_ground(
+                network, self._settings.interface_choice(), self._settings.limits(), self._kernel, self._node
+            )
         except InvalidInput as error:
             if isinstance(error, Misconfigured) and ground is None:
                 raise

@@ -4,10 +4,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from ipaddress import ip_address
 
+from services.core.errors import InvalidInput
 from services.core.family import Family
-from services.core.network import NetworkConfig
+from services.core.network import NetworkConfig, contains
 from services.dataplane.backends import make_backend
 from services.dataplane.backends.backend import Backend, DeviceSpec
+from services.dataplane.bounds import Limits
 from services.dataplane.netlink import links
 from services.dataplane.netlink.objects import Route
 from services.dataplane.netlink.socket import KernelSocket
@@ -32,8 +34,11 @@ class Ground:
         return [(family, spec) for family, spec in wanted if spec is not None]
 
 
-async def find_ground(network: NetworkConfig, choice: InterfaceChoice, kernel: KernelSocket, node: str) -> Ground:
+async def find_ground(
+    network: NetworkConfig, choice: InterfaceChoice, limits: Limits, kernel: KernelSocket, node: str
+) -> Ground:
     """Raises InvalidInput for a configuration we cannot carry, Misconfigured when no interface is found."""
+    _require_room(network, limits)
     backend, warnings = make_backend(network)
     families = tuple(n.family for n in network.families)
     underlay = choose_underlay(
@@ -46,6 +51,16 @@ async def find_ground(network: NetworkConfig, choice: InterfaceChoice, kernel: K
     ground = Ground(network, backend, families, underlay, tuple(warnings))
     ground.devices(node)  # so that a public address, say, that the backend cannot use is refused here
     return ground
+
+
+def _require_room(network: NetworkConfig, limits: Limits) -> None:
+    """Raises InvalidInput when nothing of a network is allowed here: then no lease of it could be."""
+    for cidr in (n.cidr for n in network.families if limits.allowed):
+        if not any(contains(cidr, each) or contains(each, cidr) for each in limits.allowed):
+            raise InvalidInput(
+                f"the network {cidr} lies outside what --allowed-network allows here, "
+                f"{', '.join(map(str, limits.allowed))}: correct one of them"
+            )
 
 
 async def is_firm(ground: Ground) -> bool:

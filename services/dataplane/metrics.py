@@ -8,6 +8,9 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 REPAIRS: Final = Counter("flannelette_kernel_repairs", "Kernel objects put right that no lease change explains")
+REFUSED: Final = Counter(
+    "flannelette_leases_refused", "Leases, or parts of them, that were found unfit to be carried", ["rule"]
+)
 RESYNC_SECONDS: Final = Histogram(
     "flannelette_kernel_resync_seconds",
     "Time of a comparison of the whole kernel state, with its repair",

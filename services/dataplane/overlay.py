@@ -3,6 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Collection, Container, Hashable, Iterable, Mapping
+from functools import partial
 from itertools import chain
 
 import structlog
@@ -13,8 +14,10 @@ from services.dataplane import metrics
 from services.dataplane.netlink.notation import text
 from services.dataplane.netlink.objects import KernelObject
 from services.dataplane.peer_state import failed
-from services.dataplane.peers import Peer, Situation, peer_of
-from services.dataplane.reconciler import KernelPlan, Reconciler
+from services.dataplane.peers import Peer, direct_routes
+from services.dataplane.reconciler import KernelPlan, Reconciler, Scope
+from services.dataplane.roster import Roster, peers_of
+from services.dataplane.situation import Situation
 
 log = structlog.get_logger()
 
@@ -25,9 +28,9 @@ class Overlay:
     def __init__(self, node: str, reconciler: Reconciler) -> None:
         self.reconciler = reconciler
         self.situation: Situation | None = None
-        self.peers: dict[str, Peer] = {}
         self.failed: dict[str, str] = {}
         """Leases that are not in the kernel as they shall be, with the reasons."""
+        self.roster = Roster(node)
         self.last_resync: float | None = None
         """Unix time."""
         self.last_resync_changes = 0
@@ -40,13 +43,18 @@ class Overlay:
         self._refused: dict[KernelObject, str] = {}
         """What was logged last."""
 
+    @property
+    def peers(self) -> Mapping[str, Peer]:
+        """By lease name."""
+        return self.roster.peers
+
     async def program_all(self, situation: Situation, leases: Iterable[Lease]) -> None:
         """Compares everything and brings it into line. Raises Unavailable; then it must be called again."""
         started = time.perf_counter()
         last, before, self.situation = self.situation, self._wanted, situation
-        self.peers = {lease.name: peer_of(lease, situation) for lease in leases if lease.node != self._node}
+        self.roster.take_all(situation, leases)
         self._wanted = Counter(chain.from_iterable(peer.objects for peer in self.peers.values()))
-        todo = await self.reconciler.resync(self._wanted.keys(), situation.scope(self.peers.values()))
+        todo = await self.reconciler.resync(self._wanted.keys(), _scope(situation, self.peers.values()))
         failures = self.reconciler.failures
         done = Plan(todo.put - failures.keys(), todo.delete - failures.keys())
         self._slots = Counter(item.slot for item in self._wanted)
@@ -62,20 +70,20 @@ class Overlay:
         self._tell_refusals()
 
     async def program_some(self, names: Collection[str], leases: Mapping[str, Lease]) -> bool:
-        """The same for the leases of these names. Raises Unavailable; then `program_all` must be called.
+        """The same for the leases of these names, or for all if two want one subnet, or did.
+
+        Raises Unavailable; then `program_all` must be called.
 
         So it must be when the answer is True: two leases want one place in the kernel, or did, and only a
         comparison of everything says who has it now.
         """
         situation = self.situation
         assert situation is not None  # noqa: S101 - everything was programmed once before
-        old = {name: peer for name in names if (peer := self.peers.pop(name, None)) is not None}
-        others = (lease for name in names if (lease := leases.get(name)) is not None and lease.node != self._node)
-        new = {lease.name: peer_of(lease, situation) for lease in others}
-        self.peers |= new
-        for name, peer in new.items():
-            if peer.ignored and (name not in old or old[name].ignored != peer.ignored):
-                log.warning("a lease is ignored", lease=name, node=peer.lease.node, reason=peer.ignored)
+        turnover = self.roster.take_some(names, leases)
+        if turnover is None:
+            await self.program_all(situation, leases.values())
+            return False
+        old, new = turnover.old, turnover.new
         before = {item for peer in old.values() for item in peer.objects}
         after = {item for peer in new.values() for item in peer.objects}
         # Both, in this order: what leaves a place to another is no rival of it.
@@ -121,9 +129,9 @@ class Overlay:
 
     async def plan(self, situation: Situation, leases: Iterable[Lease]) -> KernelPlan:
         """What `program_all` would do."""
-        peers = [peer_of(lease, situation) for lease in leases if lease.node != self._node]
+        peers = peers_of(leases, self._node, situation).values()
         wanted = frozenset(chain.from_iterable(peer.objects for peer in peers))
-        todo, _ = await self.reconciler.compare(wanted, situation.scope(peers))
+        todo, _ = await self.reconciler.compare(wanted, _scope(situation, peers))
         return todo
 
     async def everything(self) -> KernelPlan:
@@ -136,6 +144,10 @@ class Overlay:
     def names(self) -> dict[int, str]:
         """Interface names by index, for texts."""
         return self.situation.links.names() if self.situation else {}
+
+
+def _scope(situation: Situation, peers: Iterable[Peer]) -> Scope:
+    return situation.scope(partial(direct_routes, peers, situation.links.underlay.index))
 
 
 def _repairs(todo: KernelPlan, last: Situation, now: Situation, wanted: Container[KernelObject]) -> int:

@@ -39,7 +39,7 @@ def state_of(reconciler: Reconciler, peer: Peer, names: DeviceNames) -> tuple[Pe
         if foreign is not None:
             return PeerState.SHADOWED, f"a route that is not ours wins: {text(foreign, names)}"
     if peer.objects <= reconciler.programmed:
-        return PeerState.PROGRAMMED, ""
+        return PeerState.PROGRAMMED, peer.reason
     return PeerState.PENDING, "objects are missing and will be made"
 
 

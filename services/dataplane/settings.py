@@ -1,11 +1,14 @@
 """The dataplane's settings: flannel's flags of the same names, and a few of our own."""
 
+import re
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 
 from services.core.errors import Misconfigured
-from services.core.family import FAMILIES, Address
+from services.core.family import FAMILIES, Address, Network
+from services.core.notation import parse_address, parse_cidr
+from services.dataplane.bounds import Limits
 from services.dataplane.underlay import InterfaceChoice, compile_pattern
 from services.runtime.options import ProcessSettings
 from services.runtime.settings import flag
@@ -25,6 +28,14 @@ class DataplaneSettings(ProcessSettings):
     public_ipv6: str = flag("", "IPv6 address that other nodes send to. Default: the interface's.")
     subnet_file: Path = flag(Path("/run/flannel/subnet.env"), "Where to write the subnet for the CNI plugin.")
     subnet_lease_renew_margin: int = flag(60, "Renew the lease this many minutes before it runs out (1 to 1439).")
+    allowed_network: tuple[str, ...] = flag(
+        (), "Route no subnet outside this network, whatever leases say; may be repeated. Default: the configured one."
+    )
+    never_route: tuple[str, ...] = flag(
+        (),
+        "Route no subnet that covers this address or network (an etcd, an API server); may be repeated. "
+        "The underlay's own networks are never covered.",
+    )
     ip_masq: bool = flag(False, "Recorded in the subnet file; give masq the same.")
     route_protocol: int = flag(77, "Number that marks our routes in the kernel (see rtnetlink(7)); 5 to 255.")
     audit_interval: float = flag(60.0, "Compare the whole kernel state with the leases every so many seconds.")
@@ -42,6 +53,15 @@ class DataplaneSettings(ProcessSettings):
             raise Misconfigured(f"--audit-interval is {self.audit_interval:g}: use a number of seconds above 0")
         for pattern in self.interface_choice().patterns:
             compile_pattern(pattern)
+        self.limits()
+
+    def limits(self) -> Limits:
+        """What the flags say about leases. Raises Misconfigured for a network that is none."""
+        host = host_of(self.lease_address)
+        return Limits(
+            tuple(_network("--allowed-network", text) for text in self.allowed_network),
+            tuple(_network("--never-route", text) for text in (*self.never_route, *([str(host)] if host else []))),
+        )
 
     def interface_choice(self) -> InterfaceChoice:
         """What the flags say about the interface. Raises Misconfigured for an address or a pattern that is none."""
@@ -52,6 +72,19 @@ class DataplaneSettings(ProcessSettings):
         for pattern in self.iface_regex:
             compile_pattern(pattern)
         return InterfaceChoice(self.iface, self.iface_regex, self.iface_can_reach, public)
+
+
+def host_of(target: str) -> Address | None:
+    """The address in a gRPC target like `10.99.0.1:4242`; None for a name or a socket."""
+    host = re.sub(r"^(dns|ipv4|ipv6):/*", "", target).rpartition(":")[0]
+    return parse_address(host.removeprefix("[").removesuffix("]"))
+
+
+def _network(source: str, text: str) -> Network:
+    network = parse_cidr(text if "/" in text else f"{text}/{128 if ':' in text else 32}")
+    if network is None:
+        raise Misconfigured(f"{source} {text!r} is no network: write it like 10.5.0.0/16")
+    return network
 
 
 def _address(source: str, text: str, version: int | None) -> Address:

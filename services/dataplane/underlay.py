@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 
 from services.core.errors import Misconfigured
-from services.core.family import Address, Family
+from services.core.family import Address, Family, Network
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +16,8 @@ class InterfaceAddress:
     ip: Address
     link_scope: bool = False
     """Only valid on its link (169.254/16, fe80::/10)."""
+    network: Network | None = None
+    """What it makes reachable without a gateway; None: not known."""
     permanent: bool = True
     """Configured, not leased by DHCP or a router's advertisement."""
     unfit: bool = False
@@ -55,6 +57,8 @@ class Underlay:
     """Where peers send to; other than `addresses` behind NAT. In the same order."""
     reason: str
     """Which rule chose it, in words."""
+    networks: tuple[Network, ...] = ()
+    """What is reached through the interface without a gateway, link-local networks left out."""
 
     def address(self, family: Family) -> Address | None:
         """The address in a family."""
@@ -98,6 +102,7 @@ def choose_underlay(
         addresses,
         tuple(given.get(address.version, address) for address in addresses),
         found.reason,
+        tuple(sorted({a.network for a in found.interface.addresses if a.network and not a.link_scope}, key=_order)),
     )
 
 
@@ -166,6 +171,10 @@ def _by_flags(
         interface = next((i for i in interfaces if reach and i.name == reach[0]), None)
         if interface is not None and reach is not None:
             yield _Found(interface, reach[1], f"reaches {choice.can_reach} (--iface-can-reach)")
+
+
+def _order(network: Network) -> tuple[int, bytes, int]:
+    return network.version, network.network_address.packed, network.prefixlen
 
 
 def _is_usable(address: InterfaceAddress) -> bool:

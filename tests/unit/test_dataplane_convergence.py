@@ -20,8 +20,8 @@ from services.dataplane.netlink.notation import text
 from services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour, Route, steps
 from services.dataplane.netlink.socket import KernelSocket
 from services.dataplane.overlay import Overlay
-from services.dataplane.peers import Situation
 from services.dataplane.reconciler import Reconciler, contested
+from services.dataplane.situation import Situation
 from tests.dataplane_examples import HOST_GW_LINKS, LINKS, NAMES, lease, route, subnet
 from tests.lease_examples import SMALL
 

@@ -8,7 +8,8 @@ import pytest
 from services.core.lease import Lease
 from services.dataplane.backends.host_gw import HostGw
 from services.dataplane.backends.vxlan import Vxlan
-from services.dataplane.peers import Situation, peer_of
+from services.dataplane.peers import peer_of
+from services.dataplane.situation import Situation
 from tests.dataplane_examples import CAPTURED, DUAL_LINKS, HOST_GW_LINKS, LINKS, UNDERLAY, lease, lines, subnet
 from tests.lease_examples import DUAL_JSON, SMALL_JSON, network
 
@@ -74,7 +75,7 @@ def test_one_family_that_fits_is_programmed_without_the_other() -> None:
     assert len(peer.objects) == 3
     assert peer.ignored == ""
     neither = lease(subnet("10.5.53.0/24"), subnet("fd00:10:5:35::/64"))
-    assert peer_of(neither, DUAL).ignored == "the lease has no VTEP MAC; the lease has no VTEP MAC"
+    assert peer_of(neither, DUAL).ignored == "the lease has no VTEP MAC"
 
 
 def test_host_gw_goes_the_same_way() -> None:

@@ -13,8 +13,8 @@ from services.dataplane.backends.vxlan import Vxlan
 from services.dataplane.netlink.objects import KernelObject
 from services.dataplane.netlink.socket import KernelSocket
 from services.dataplane.overlay import Overlay
-from services.dataplane.peers import Situation
 from services.dataplane.reconciler import Reconciler, contested
+from services.dataplane.situation import Situation
 from tests.dataplane_examples import CAPTURED, DEVICE, LINKS, FakeKernel, lease, lines, route, subnet
 from tests.lease_examples import SMALL_JSON, network
 

@@ -8,8 +8,8 @@ from services.core.lease import Lease
 from services.dataplane.backends.vxlan import Vxlan
 from services.dataplane.netlink.objects import Route
 from services.dataplane.overlay import Overlay
-from services.dataplane.peers import Situation
 from services.dataplane.reconciler import Reconciler
+from services.dataplane.situation import Situation
 from services.dataplane.status import counts, list_peers, states
 from tests.dataplane_examples import CAPTURED, LINKS, FakeKernel, lease, route, subnet
 from tests.lease_examples import SMALL

@@ -1,7 +1,7 @@
 """Which interface carries the overlay: flannel's flags, in flannel's order."""
 
 from collections.abc import Sequence
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 
 import pytest
 
@@ -10,9 +10,10 @@ from services.core.family import IPV4, IPV6, Address, Family
 from services.dataplane.underlay import Interface, InterfaceAddress, InterfaceChoice, Underlay, choose_underlay
 
 
-def has(text: str, **facts: bool) -> InterfaceAddress:
+def has(text: str, *, permanent: bool = True, unfit: bool = False, network: str = "") -> InterfaceAddress:
     address = ip_address(text)
-    return InterfaceAddress(address, link_scope=address.is_link_local, **facts)
+    reached = ip_network(network) if network else None
+    return InterfaceAddress(address, address.is_link_local, reached, permanent, unfit)
 
 
 LO = Interface(1, "lo", 65536, (has("127.0.0.1"), has("::1")))
@@ -129,9 +130,8 @@ def test_global_goes_before_link_local_and_permanent_before_leased(
     assert chosen(choose(default=9, interfaces=[Interface(9, "x", 1500, tuple(addresses))]))[1] == [best]
 
 
-@pytest.mark.parametrize("facts", [{"unfit": True}])
-def test_a_temporary_or_deprecated_address_is_never_taken(facts: dict[str, bool]) -> None:
-    interface = Interface(9, "x", 1500, (has("fd00::1", **facts), has("fe80::9")))
+def test_a_temporary_or_deprecated_address_is_never_taken() -> None:
+    interface = Interface(9, "x", 1500, (has("fd00::1", unfit=True), has("fe80::9")))
     assert chosen(choose(default=9, families=[IPV6], interfaces=[interface]))[1] == ["fe80::9"]
 
 

@@ -4,7 +4,7 @@ import errno
 import socket
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
-from ipaddress import ip_address, ip_interface
+from ipaddress import ip_address, ip_interface, ip_network
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,7 +35,13 @@ async def interfaces() -> list[Interface]:
             address = ip_address(message.get("local") or message.get("address"))
             unfit = bool(flags & _UNFIT) if address.version == 6 else False
             addresses.setdefault(message["index"], []).append(
-                InterfaceAddress(address, message["scope"] >= _SCOPE_LINK, bool(flags & _PERMANENT), unfit)
+                InterfaceAddress(
+                    address,
+                    link_scope=message["scope"] >= _SCOPE_LINK,
+                    network=ip_network(f"{message.get('address')}/{message['prefixlen']}", strict=False),
+                    permanent=bool(flags & _PERMANENT),
+                    unfit=unfit,
+                )
             )
         return [
             Interface(m["index"], m.get("ifname"), m.get("mtu"), tuple(addresses.get(m["index"], ())))

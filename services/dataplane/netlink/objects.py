@@ -156,6 +156,15 @@ class FdbEntry(_FdbFields):
         return _FDB_SLOT(self)
 
 
+def packed_mac(text: str) -> bytes | None:
+    """The six bytes of a MAC address with colons; None: it is none."""
+    try:
+        packed = bytes.fromhex(text.replace(":", ""))
+    except ValueError:
+        return None
+    return packed if len(packed) == 6 and len(text) == 17 else None
+
+
 KernelObject: TypeAlias = Route | Neighbour | FdbEntry
 Verb: TypeAlias = Literal["replace", "del"]
 

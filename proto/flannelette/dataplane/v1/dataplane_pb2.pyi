@@ -50,7 +50,8 @@ class _PeerStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_PeerState.V
     """A route that is not ours wins over ours; `reason` names it."""
     PEER_STATE_IGNORED: _PeerState.ValueType  # 5
     """The lease is not for this dataplane (another backend, no address of this
-    family, a subnet outside the network); `reason` says why.
+    family) or must not be carried (a subnet outside the network, or one that
+    overlaps another's or the underlay); `reason` says why.
     """
 
 class PeerState(_PeerState, metaclass=_PeerStateEnumTypeWrapper):
@@ -68,7 +69,8 @@ PEER_STATE_SHADOWED: PeerState.ValueType  # 4
 """A route that is not ours wins over ours; `reason` names it."""
 PEER_STATE_IGNORED: PeerState.ValueType  # 5
 """The lease is not for this dataplane (another backend, no address of this
-family, a subnet outside the network); `reason` says why.
+family) or must not be carried (a subnet outside the network, or one that
+overlaps another's or the underlay); `reason` says why.
 """
 Global___PeerState: _TypeAlias = PeerState  # noqa: Y015
 
@@ -410,7 +412,9 @@ class Peer(_message.Message):
     state: Global___PeerState.ValueType
     """How far it is."""
     reason: _builtins.str
-    """Why it is not programmed; empty if it is."""
+    """Why it is not programmed; empty if it is. Of a programmed peer: why a part
+    of it, an address family, is not.
+    """
     @_builtins.property
     def subnets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Its subnets as CIDR text, IPv4 first."""

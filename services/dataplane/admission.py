@@ -1,0 +1,200 @@
+"""Which subnets of leases may be carried at all: a table of rules, because a lease is data from the network."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from ipaddress import ip_network
+from typing import Final, NamedTuple, TypeAlias
+
+from services.core.family import Address, Network, family_of
+from services.core.lease import Subnet, VxlanData
+from services.dataplane.bounds import Bounds, Span, span
+from services.dataplane.netlink.objects import packed_mac
+from services.dataplane.situation import Situation
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why something of a lease is not carried."""
+
+    rule: str
+    """A key of RULES, or of what needs to know more than one subnet; for counting."""
+    reason: str
+    """In words, for people."""
+
+
+class Offer(NamedTuple):
+    """A subnet of a lease, and the same in numbers."""
+
+    cidr: Network
+    first: int
+    last: int
+    public_address: Address | None
+    end: int
+    """The public address; -1: none."""
+    data: object
+    situation: Situation
+
+
+Rule: TypeAlias = Callable[[Offer, Bounds], str]
+"""The reason why not; empty: no objection."""
+
+
+def refusal(subnet: Subnet, situation: Situation) -> Refusal | None:
+    """What speaks against a subnet of somebody else's lease, in the order of RULES; None: nothing.
+
+    Whether it clashes with another lease, `rivals` knows; whether its data suit the backend, the backend.
+    """
+    return _first(RULES, subnet, situation)
+
+
+def own_refusal(subnet: Subnet, situation: Situation) -> Refusal | None:
+    """The same of a subnet that we are given ourselves: only what is about where it lies."""
+    return _first(_PLACES, subnet, situation)
+
+
+def _first(rules: Mapping[str, Rule], subnet: Subnet, situation: Situation) -> Refusal | None:
+    first, last, cidr = span(subnet.cidr)
+    address = subnet.public_address
+    offer = Offer(cidr, first, last, address, -1 if address is None else int(address), subnet.data, situation)
+    bounds = situation.bounds[cidr.version]
+    for name, rule in rules.items():
+        reason = rule(offer, bounds)
+        if reason:
+            return Refusal(name, reason)
+    return None
+
+
+def _outside(offer: Offer, bounds: Bounds) -> str:
+    network = bounds.network
+    if network is None:
+        return f"the network has no {family_of(offer.cidr)}"
+    if offer.first < network.first or offer.last > network.last or offer.cidr.prefixlen == network.network.prefixlen:
+        return f"its subnet {offer.cidr} lies outside the network {network}"
+    return ""
+
+
+def _not_allowed(offer: Offer, bounds: Bounds) -> str:
+    if not bounds.is_limited or any(s.first <= offer.first and offer.last <= s.last for s in bounds.allowed):
+        return ""
+    allowed = ", ".join(map(str, offer.situation.limits.allowed))
+    return f"its subnet {offer.cidr} lies outside what --allowed-network allows: {allowed}"
+
+
+def _single_address(offer: Offer, bounds: Bounds) -> str:
+    return f"its subnet {offer.cidr} is a single address" if offer.first == offer.last else ""
+
+
+def _own_subnet(offer: Offer, bounds: Bounds) -> str:
+    own = _overlapped(offer, bounds.own_subnets)
+    return f"its subnet {offer.cidr} overlaps our own {own}" if own else ""
+
+
+def _underlay(offer: Offer, bounds: Bounds) -> str:
+    network = _overlapped(offer, bounds.underlay)
+    if network is not None:
+        return f"its subnet {offer.cidr} covers addresses of the underlay {network}"
+    for address in bounds.own_addresses:
+        if offer.first <= address <= offer.last:
+            return f"its subnet {offer.cidr} covers our own address"
+    return ""
+
+
+def _never_route(offer: Offer, bounds: Bounds) -> str:
+    network = _overlapped(offer, bounds.never)
+    return f"its subnet {offer.cidr} covers {network}, which --never-route protects" if network else ""
+
+
+def _public_address(offer: Offer, bounds: Bounds) -> str:
+    address = offer.public_address
+    if address is None:
+        return ""  # which is the backend's business
+    if address.version != offer.cidr.version:
+        return f"its public address {address} is no {family_of(offer.cidr)} address"
+    for first, last, words in _UNUSABLE[address.version]:
+        if first <= offer.end <= last:
+            return f"its public address {address} is {words}"
+    return ""
+
+
+def _own_address(offer: Offer, bounds: Bounds) -> str:
+    return f"its public address {offer.public_address} is our own" if offer.end in bounds.own_addresses else ""
+
+
+def _pod_address(offer: Offer, bounds: Bounds) -> str:
+    """A tunnel whose end lies in the overlay leads into itself.
+
+    Where the network holds our own underlay too, addresses in it say nothing: then `rivals` looks closer.
+    """
+    end, network = offer.end, bounds.network
+    if offer.first <= end <= offer.last:
+        return f"its public address {offer.public_address} lies in its own subnet {offer.cidr}"
+    if network is None or not network.first <= end <= network.last:
+        return ""
+    if not bounds.holds_underlay:
+        return f"its public address {offer.public_address} lies in the network of the pods, {network}"
+    own = next((own for own in bounds.own_subnets if own.first <= end <= own.last), None)
+    return f"its public address {offer.public_address} lies in our own subnet {own}" if own else ""
+
+
+def _mac(offer: Offer, bounds: Bounds) -> str:
+    if not isinstance(offer.data, VxlanData):
+        return ""
+    text = offer.data.mac
+    mac = packed_mac(text)
+    if mac is None:
+        return f"its MAC {text!r} is none"
+    if mac == _ZERO:
+        return f"its MAC {text} is zero"
+    if mac[0] & 1:  # IEEE 802: the group bit
+        return f"its MAC {text} is a multicast address"
+    return f"its MAC {text} is that of our own device" if mac in offer.situation.own_macs else ""
+
+
+def _overlapped(offer: Offer, spans: Iterable[Span]) -> Span | None:
+    for each in spans:
+        if each.first <= offer.last and offer.first <= each.last:
+            return each
+    return None
+
+
+_PLACES: Final[Mapping[str, Rule]] = {
+    "outside": _outside,
+    "not-allowed": _not_allowed,
+    "single-address": _single_address,
+    "underlay": _underlay,
+    "never-route": _never_route,
+}
+
+RULES: Final[Mapping[str, Rule]] = {
+    **_PLACES,
+    "own-subnet": _own_subnet,
+    "public-address": _public_address,
+    "own-address": _own_address,
+    "pod-address": _pod_address,
+    "mac": _mac,
+}
+"""By a short name for each, which is a label of a metric."""
+
+_ZERO: Final = bytes(6)
+
+
+def _blocks(*rows: tuple[str, str]) -> dict[int, list[tuple[int, int, str]]]:
+    blocks: dict[int, list[tuple[int, int, str]]] = {4: [], 6: []}
+    for text, words in rows:
+        block = span(ip_network(text))
+        blocks[block.network.version].append((block.first, block.last, words))
+    return blocks
+
+
+_UNUSABLE: Final = _blocks(
+    ("0.0.0.0/8", "unspecified"),
+    ("127.0.0.0/8", "a loopback address"),
+    ("224.0.0.0/4", "a multicast address"),
+    ("255.255.255.255/32", "the broadcast address"),
+    ("::/128", "unspecified"),
+    ("::1/128", "a loopback address"),
+    ("::ffff:0:0/96", "IPv4 in disguise"),
+    ("fe80::/10", "a link-local address, which says nothing beyond its link"),
+    ("ff00::/8", "a multicast address"),
+)
+"""Where no other host can be (RFC 6890). IPv4 link-local addresses may be: some clouds and labs have no others."""

@@ -1,0 +1,81 @@
+"""What the subnets of leases must keep to, in one address family: as numbers, because 10,000 are compared with it."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from services.core.family import Address, Family, Network
+from services.core.network import NetworkConfig
+from services.dataplane.underlay import Underlay
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the node's operator allows, whatever the lease service says."""
+
+    allowed: tuple[Network, ...] = ()
+    """No subnet outside is ever routed; empty: the network configuration alone decides."""
+    never: tuple[Network, ...] = ()
+    """No subnet that overlaps one of these is."""
+
+
+class Span(NamedTuple):
+    """A network, from its first to its last address."""
+
+    first: int
+    last: int
+    network: Network
+
+    def __str__(self) -> str:
+        return str(self.network)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """In one family."""
+
+    network: Span | None
+    """None: the network has none in this family."""
+    is_limited: bool
+    """Whether the operator has said in any family what is allowed."""
+    allowed: tuple[Span, ...]
+    own_subnets: tuple[Span, ...]
+    underlay: tuple[Span, ...]
+    never: tuple[Span, ...]
+    own_addresses: frozenset[int]
+    """On the underlay's interface and to the world."""
+    holds_underlay: bool
+    """The network has our own address in the underlay inside."""
+
+
+def bounds_of(
+    family: Family, network: NetworkConfig, underlay: Underlay, own_subnets: Iterable[Network], limits: Limits
+) -> Bounds:
+    """The bounds."""
+    enabled = network.family(family)
+    address = underlay.address(family)
+    ours = (*underlay.addresses, *underlay.public_addresses)
+    return Bounds(
+        network=span(enabled.cidr) if enabled else None,
+        is_limited=bool(limits.allowed),
+        allowed=_spans(family, limits.allowed),
+        own_subnets=_spans(family, own_subnets),
+        underlay=_spans(family, underlay.networks),
+        never=_spans(family, limits.never),
+        own_addresses=frozenset(int(each) for each in ours if each.version == family.version),
+        holds_underlay=_holds(enabled.cidr, address) if enabled and address else False,
+    )
+
+
+def span(network: Network) -> Span:
+    """The network as numbers."""
+    first = int(network.network_address)
+    return Span(first, first + (1 << (network.max_prefixlen - network.prefixlen)) - 1, network)
+
+
+def _spans(family: Family, networks: Iterable[Network]) -> tuple[Span, ...]:
+    return tuple(span(network) for network in networks if network.version == family.version)
+
+
+def _holds(network: Network, address: Address) -> bool:
+    return address in network

@@ -1,0 +1,109 @@
+"""Who the peers are: every lease of another node, with what it needs or why it is refused."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import structlog
+
+from services.core.lease import Lease
+from services.dataplane import metrics
+from services.dataplane.peers import Peer, peer_of
+from services.dataplane.rivals import Candidate, Rivalry, losers
+from services.dataplane.situation import Situation
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Turnover:
+    """Of some peers, what they were and what they are."""
+
+    old: Mapping[str, Peer]
+    new: Mapping[str, Peer]
+
+
+class Roster:
+    """`peers` by lease name. A refusal is logged and counted when it is new, not at each look."""
+
+    def __init__(self, node: str) -> None:
+        self.peers: dict[str, Peer] = {}
+        self._node = node
+        self._situation: Situation | None = None
+        self._alone: dict[str, Peer] = {}
+        """Each as it is without the others."""
+        self._rivalry: Rivalry | None = None
+
+    def take_all(self, situation: Situation, leases: Iterable[Lease]) -> None:
+        """All leases there are. What has not changed is not thought through again."""
+        is_known = self._rivalry is not None and situation == self._situation
+        known = self._alone if is_known else {}
+        alone = {lease.name: self._peer(lease, situation, known) for lease in self._others(leases)}
+        is_same = len(alone) == len(known) and all(known.get(name) is peer for name, peer in alone.items())
+        if is_known and is_same:
+            return
+        last, self._situation, self._alone = self.peers, situation, alone
+        self._rivalry, self.peers = together(alone, situation)
+        _tell(last, self.peers)
+
+    def take_some(self, names: Collection[str], leases: Mapping[str, Lease]) -> Turnover | None:
+        """The leases of these names. None: two leases clash, or did, and nothing was taken: call `take_all`."""
+        situation, rivalry = self._situation, self._rivalry
+        if situation is None or rivalry is None:
+            return None
+        old = {name: self.peers[name] for name in names if name in self.peers}
+        found = [lease for name in names if (lease := leases.get(name)) is not None]
+        new = {lease.name: peer_of(lease, situation) for lease in self._others(found)}
+        clashes = [rivalry.remove(candidate) for candidate in _candidates(old)]
+        clashes += [rivalry.add(candidate) for candidate in _candidates(new)]
+        if any(clashes):
+            self._rivalry = None
+            return None
+        for name in old:
+            del self.peers[name], self._alone[name]
+        self.peers |= new
+        self._alone |= new
+        _tell(old, new)
+        return Turnover(old, new)
+
+    def _others(self, leases: Iterable[Lease]) -> Iterable[Lease]:
+        return (lease for lease in leases if lease.node != self._node)
+
+    def _peer(self, lease: Lease, situation: Situation, known: Mapping[str, Peer]) -> Peer:
+        peer = known.get(lease.name)
+        return peer if peer is not None and peer.lease is lease else peer_of(lease, situation)
+
+
+def together(alone: Mapping[str, Peer], situation: Situation) -> tuple[Rivalry, dict[str, Peer]]:
+    """The peers as they are beside each other."""
+    rivalry = Rivalry(situation.network, _candidates(alone))
+    lost = losers(situation.network, rivalry, _candidates(alone))
+    beaten = {name: peer_of(alone[name].lease, situation, lost) for name, _ in lost}
+    return rivalry, {**alone, **beaten}
+
+
+def peers_of(leases: Iterable[Lease], node: str, situation: Situation) -> Mapping[str, Peer]:
+    """What a roster would come to."""
+    alone = {lease.name: peer_of(lease, situation) for lease in leases if lease.node != node}
+    return together(alone, situation)[1]
+
+
+def _candidates(peers: Mapping[str, Peer]) -> Iterator[Candidate]:
+    return ((name, subnet) for name, peer in peers.items() for subnet in peer.candidates)
+
+
+def _tell(old: Mapping[str, Peer], new: Mapping[str, Peer]) -> None:
+    """What is refused now and was not."""
+    told = {name: peer.refusals for name, peer in old.items()}
+    fresh = [peer for name, peer in new.items() if peer.refusals and peer.refusals != told.get(name)]
+    for peer in fresh:
+        for refusal in peer.refusals:
+            metrics.REFUSED.labels(refusal.rule).inc()
+    if fresh:
+        one = fresh[0]
+        log.warning(
+            "leases are refused" if len(fresh) > 1 else "a lease is refused",
+            leases=len(fresh),
+            lease=one.lease.name,
+            node=one.lease.node,
+            reason=one.reason,
+        )

@@ -1,0 +1,52 @@
+"""What a peer's objects depend on beside its lease."""
+
+from collections.abc import Callable, Hashable, Mapping, Set
+from dataclasses import dataclass
+from functools import cached_property
+
+from services.core.family import FAMILIES, Network
+from services.core.network import NetworkConfig
+from services.dataplane.backends.backend import Backend, Links
+from services.dataplane.bounds import Bounds, Limits, bounds_of
+from services.dataplane.netlink.objects import packed_mac
+from services.dataplane.ownership import Domain
+from services.dataplane.reconciler import Scope
+
+
+@dataclass(frozen=True)
+class Situation:
+    """Where two are equal, a lease needs the same objects."""
+
+    network: NetworkConfig
+    backend: Backend
+    links: Links
+    own_subnets: tuple[Network, ...] = ()
+    limits: Limits = Limits()
+
+    @cached_property
+    def bounds(self) -> Mapping[int, Bounds]:
+        """By IP version."""
+        parts = (self.network, self.links.underlay, self.own_subnets, self.limits)
+        return {family.version: bounds_of(family, *parts) for family in FAMILIES}
+
+    @cached_property
+    def own_macs(self) -> Set[bytes | None]:
+        """Of our own devices."""
+        return {packed_mac(device.mac) for device in self.links.devices.values()}
+
+    def differs_by_devices_only(self, earlier: "Situation") -> bool:
+        """Whether nothing was decided anew since: what is missing in the kernel, somebody else took away."""
+        return (self.network, self.backend, self.links.underlay, self.own_subnets, self.limits) == (
+            earlier.network,
+            earlier.backend,
+            earlier.links.underlay,
+            earlier.own_subnets,
+            earlier.limits,
+        )
+
+    def scope(self, direct: Callable[[], Set[Hashable]] = frozenset) -> Scope:
+        """Where the objects are; `direct` is Domain's."""
+        families = tuple(n.family for n in self.network.families)
+        devices = {device.index for device in self.links.devices.values()}
+        networks = tuple(n.cidr for n in self.network.families)
+        return Scope(families, Domain(networks, self.own_subnets, devices, self.links.route_protocol, direct))
