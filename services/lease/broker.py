@@ -2,16 +2,17 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from services.core.errors import Unavailable
 from services.core.lease import Lease
-from services.core.table import Step, StoreStatus, Table, Upserted
-from services.lease import metrics
-from services.lease.encoding import RESET, SYNCED, encode, encode_change, messages
+from services.core.table import Change, Step, StoreStatus, Table, Upserted
+from services.lease import encoding, metrics
+from services.lease.encoding import RESET, encode, encode_change
 from services.lease.history import Entry, History
 from services.lease.holdings import Holdings
+from services.lease.pieces import Chunk, Pieces
 from services.lease.presence import Presence
 from services.lease.quarantine import Quarantine
 from services.lease.reports import Reports
@@ -50,8 +51,8 @@ class Broker:
         self.presence.tell(self.reports)
         self.watchers = 0
         """Open streams."""
-        self._pieces: dict[str, bytes] = {}
-        self._snapshot: tuple[bytes, ...] = ()
+        self._pieces = Pieces(self.table.leases)
+        self._parts: dict[tuple[str | None, bool], Chunk] = {}
 
     @property
     def store_status(self) -> StoreStatus:
@@ -71,25 +72,31 @@ class Broker:
         step = step_of(self.table, event)
         if step == NOTHING:
             return
-        entry = self._entry(step)
-        if self.table.synced:  # before, nobody has a cursor
-            self.history.append(entry)
+        was_synced = self.table.synced
         nodes = self._fold(step)
+        self._pieces.follow(_names(step))
+        self._parts.clear()
+        if was_synced:  # before, nobody has a cursor
+            for entry in self._entries(step):
+                self.history.append(entry)
         if self.table.synced:
             self.reports.entered()
-        self._snapshot = ()
         self.signals.wake(None if _concerns_all(step) else nodes)
         self._measure()
 
-    def snapshot(self) -> tuple[bytes, ...]:
-        """The messages that bring the whole table, made once for all who ask before it changes."""
-        if not self._snapshot:
-            table = self.table
-            first = Step(network=table.network, network_error=table.network_error, store=table.store)
-            self._snapshot = messages(
-                list(self._pieces.values()), first=RESET + encode(first), last=SYNCED + self.history.cursor_piece
-            )
-        return self._snapshot
+    def snapshot(self, after: str | None, begun: int) -> Chunk:
+        """The next part of a snapshot: the leases behind one, or the beginning (None). Made once for all who ask.
+
+        It ends with `synced` if no lease is missing and nothing has changed since the snapshot began there.
+        """
+        is_news = begun != self.history.last
+        part = self._parts.get((after, is_news))
+        if part is None:
+            leases = self._pieces.chunk(after or "")
+            head = b"" if after is not None else self._head()
+            end = self.history.end if leases.ends and not is_news else b""
+            part = self._parts[after, is_news] = Chunk(head + leases.body + end, leases.last, leases.ends)
+        return part
 
     async def has(self, lease: Lease, within: float) -> bool:
         """Waits until the table shows what the lease publishes, at most `within` seconds; says whether it does."""
@@ -107,18 +114,24 @@ class Broker:
         self.signals.stop(stopping)
         self.reports.signals.stop(stopping)
 
-    def _entry(self, step: Step) -> Entry:
+    def _head(self) -> bytes:
+        table = self.table
+        return RESET + encode(Step(network=table.network, network_error=table.network_error, store=table.store))
+
+    def _entries(self, step: Step) -> Iterator[Entry]:
+        """The step in parts, each no longer than a message; each is made now, as the change may be undone soon."""
         pieces: list[tuple[str, bytes]] = []
+        size = 0
         for change in step.changes:
-            piece = encode_change(change)
+            name, piece = _name(change), encode_change(change)
             if isinstance(change, Upserted):
-                name = change.lease.name
-                self._pieces[name] = piece
-            else:
-                name = change.name
-                del self._pieces[name]
+                self._pieces.keep(name, piece)
+            size += len(piece)
+            if pieces and (len(pieces) == encoding.MOST_CHANGES or size > encoding.MOST_BYTES):
+                yield Entry(tuple(pieces))
+                pieces, size = [], len(piece)
             pieces.append((name, piece))
-        return Entry(
+        yield Entry(
             tuple(pieces),
             network=encode(Step(network=step.network)),
             network_error=encode(Step(network_error=step.network_error)),
@@ -128,8 +141,7 @@ class Broker:
     def _fold(self, step: Step) -> set[str]:
         """Takes the table one step further; returns the nodes that hold or held a lease that changed."""
         leases = self.table.leases
-        names = {change.lease.name if isinstance(change, Upserted) else change.name for change in step.changes}
-        before = {name: leases.get(name) for name in names}
+        before = {name: leases.get(name) for name in _names(step)}
         self.table.fold(step)
         nodes: set[str] = set()
         for name, old in before.items():
@@ -147,3 +159,11 @@ class Broker:
 
 def _concerns_all(step: Step) -> bool:
     return bool(step.network is not None or step.network_error or step.store is not None or step.synced)
+
+
+def _names(step: Step) -> set[str]:
+    return set(map(_name, step.changes))
+
+
+def _name(change: Change) -> str:
+    return change.lease.name if isinstance(change, Upserted) else change.name

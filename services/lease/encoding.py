@@ -2,14 +2,13 @@
 
 The trick: a serialised protobuf message is the concatenation of its fields, and concatenating two messages appends
 their repeated fields to each other. So a Change, serialised as a message that holds nothing else, is a piece from
-which any step that contains it is joined: a snapshot of 10,000 leases is one `bytes.join` of pieces that were made
-when the leases changed, not 10,000 messages built again for each watcher.
+which any step that contains it is joined: a snapshot of 10,000 leases is joined from pieces that were made when the
+leases changed, not from 10,000 messages built again for each watcher.
 
 The order of the pieces is the order of the changes. A field that may come once only (`network`, `cursor`, ...) must
 be in one piece only: two would be merged.
 """
 
-from collections.abc import Iterator, Sequence
 from typing import Final
 
 from flannelette.lease.v1 import lease_pb2 as pb
@@ -19,8 +18,8 @@ from services.runtime.wire import add_change, step_to_proto
 
 MOST_CHANGES: Final = 500
 """In one message, as lease.proto promises."""
-MOST_BYTES: Final = 1 << 20
-"""In one message, unless a single change is longer: well below the 4 MB that grpc accepts by default."""
+MOST_BYTES: Final = 1 << 16
+"""In one message, unless a single change is longer: what a reader that does not read keeps in our memory."""
 
 
 def encode(step: Step) -> bytes:
@@ -37,32 +36,3 @@ def encode_change(change: Change) -> bytes:
 
 RESET: Final = encode(Step(reset=True))
 SYNCED: Final = encode(Step(synced=True))
-
-
-def messages(
-    changes: Sequence[bytes], *, first: bytes = b"", each: bytes = b"", last: bytes = b""
-) -> tuple[bytes, ...]:
-    """At least one message with all the changes, none of them too long.
-
-    `first` goes in front of the first one, `each` behind every one, `last` behind the last one.
-    """
-    bodies = list(_bodies(changes)) or [b""]
-    bodies[0] = first + bodies[0]
-    bodies = [body + each for body in bodies] if each else bodies
-    bodies[-1] += last
-    return tuple(bodies)
-
-
-def _bodies(changes: Sequence[bytes]) -> Iterator[bytes]:
-    for start in range(0, len(changes), MOST_CHANGES):
-        yield from _halved(changes[start : start + MOST_CHANGES])
-
-
-def _halved(changes: Sequence[bytes]) -> Iterator[bytes]:
-    body = b"".join(changes)
-    if len(body) <= MOST_BYTES or len(changes) == 1:
-        yield body
-    else:
-        middle = len(changes) // 2
-        yield from _halved(changes[:middle])
-        yield from _halved(changes[middle:])

@@ -1,13 +1,12 @@
 """The recent steps of the table, for watchers that are a little behind: bounded in number and in bytes."""
 
-from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 from services.core.table import Step
-from services.lease.encoding import SYNCED, encode, messages
+from services.lease import encoding
+from services.lease.encoding import SYNCED, encode
 
 _OVERHEAD: Final = 200
 """About what a change takes in memory beside its bytes."""
@@ -30,6 +29,14 @@ class Entry:
         return fixed + sum(len(piece) + _OVERHEAD for _, piece in self.changes)
 
 
+class Update(NamedTuple):
+    """What takes a watcher further."""
+
+    message: bytes
+    position: int
+    """Where it is then."""
+
+
 class History:
     """The last entries, numbered from 1. What one watcher needs is made once for all that need the same."""
 
@@ -40,8 +47,9 @@ class History:
         self.bytes = 0
         self._most_entries = most_entries
         self._most_bytes = most_bytes
-        self._entries: deque[Entry] = deque()
-        self._made: dict[int, tuple[bytes, ...]] = {}
+        self._entries: dict[int, Entry] = {}
+        """By number; the oldest comes first."""
+        self._made: dict[tuple[int, bool], Update] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -52,18 +60,18 @@ class History:
         return f"{self.epoch}:{self.last}"
 
     @property
-    def cursor_piece(self) -> bytes:
-        """The same, as a piece."""
-        return encode(Step(cursor=self.cursor))
+    def end(self) -> bytes:
+        """The piece that ends a snapshot: the table is complete, and this is its cursor."""
+        return SYNCED + self._cursor_piece(self.last)
 
     def append(self, entry: Entry) -> None:
         """Adds the newest entry; the oldest go when there are too many. The newest always stays."""
-        self._entries.append(entry)
         self.last += 1
+        self._entries[self.last] = entry
         self.bytes += entry.size
         self._made.clear()
         while len(self._entries) > 1 and (len(self._entries) > self._most_entries or self.bytes > self._most_bytes):
-            self.bytes -= self._entries.popleft().size
+            self.bytes -= self._entries.pop(next(iter(self._entries))).size
 
     def number(self, cursor: str) -> int | None:
         """The entry that a cursor names, however long ago; None: of another epoch, or no cursor."""
@@ -77,32 +85,45 @@ class History:
         number = self.number(cursor)
         return number if number is not None and number >= self.last - len(self._entries) else None
 
-    def since(self, position: int) -> tuple[bytes, ...] | None:
-        """The messages that take a watcher from there to the newest entry; None: it is too far behind.
+    def since(self, position: int, *, staged: bool = False) -> Update | None:
+        """The next message for a watcher that is there, and not at the newest entry; None: it is too far behind.
 
-        It is one step, the difference of two tables, not a replay: of several changes of one lease only the last
-        is in it.
+        It is a step to a later table, not a replay: of several changes of one lease only the last is in it. It
+        reaches as far as one message can, so that whoever is behind keeps no more than that in our memory. `staged`:
+        without `synced` and cursor, for a watcher whose snapshot is not complete yet.
         """
-        if position == self.last:
-            return ()
         if position < self.last - len(self._entries):
             return None
-        made = self._made.get(position)
+        made = self._made.get((position, staged))
         if made is None:
-            start = len(self._entries) - (self.last - position)
-            made = self._made[position] = _merged(islice(self._entries, start, None), self.cursor_piece)
+            made = self._made[position, staged] = self._merged(position, staged)
         return made
 
+    def _merged(self, position: int, staged: bool) -> Update:
+        latest: dict[str, bytes] = {}
+        network = network_error = store = b""
+        for entry in self._that_fit(position, latest):
+            position += 1
+            for name, piece in entry.changes:
+                latest.pop(name, None)  # the order is that of the last changes
+                latest[name] = piece
+            if entry.network:
+                network, network_error = entry.network, b""
+            network_error = entry.network_error or network_error
+            store = entry.store or store
+        end = b"" if staged else SYNCED + self._cursor_piece(position)
+        return Update(b"".join([*latest.values(), network, network_error, store, end]), position)
 
-def _merged(entries: Iterable[Entry], cursor_piece: bytes) -> tuple[bytes, ...]:
-    latest: dict[str, bytes] = {}
-    network = network_error = store = b""
-    for entry in entries:
-        for name, piece in entry.changes:
-            latest.pop(name, None)  # the order is that of the last changes
-            latest[name] = piece
-        if entry.network:
-            network, network_error = entry.network, b""
-        network_error = entry.network_error or network_error
-        store = entry.store or store
-    return messages(list(latest.values()), each=SYNCED, last=network + network_error + store + cursor_piece)
+    def _that_fit(self, position: int, latest: dict[str, bytes]) -> Iterator[Entry]:
+        """The entries behind a position, while what they add up to (`latest`) fits into a message; at least one."""
+        size = 0
+        for number in range(position + 1, self.last + 1):
+            entry = self._entries[number]
+            more = sum(name not in latest for name, _ in entry.changes)
+            size += sum(len(piece) - len(latest.get(name, b"")) for name, piece in entry.changes)
+            if latest and (len(latest) + more > encoding.MOST_CHANGES or size > encoding.MOST_BYTES):
+                return
+            yield entry
+
+    def _cursor_piece(self, position: int) -> bytes:
+        return encode(Step(cursor=f"{self.epoch}:{position}"))

@@ -67,8 +67,9 @@ class Reports:
         return max(_SHORTEST_PAUSE, len(self.connected) / _MOST_REPORTS)
 
     def entered(self) -> None:
-        """The newest change of the history is in the table now."""
-        self.convergence.entered(self._history.last)
+        """The newest changes of the history are in the table now."""
+        for position in range(self.convergence.last + 1, self._history.last + 1):
+            self.convergence.entered(position)
         self._measure()
 
     def came(self, node: str) -> None:

@@ -8,39 +8,31 @@ from services.core.table import Step, StoreStatus, Table, changes_between
 from services.lease import metrics
 from services.lease.broker import Broker
 from services.lease.encoding import SYNCED, encode
+from services.lease.place import Place, count_reset
 from services.lease.steps import NOTHING
 
 
 async def watch_all(broker: Broker, cursor: str, dataplane_of: str = "") -> AsyncIterator[bytes]:
     """VIEW_ALL, serialised; the guarantees are those of WatchLeases in lease.proto.
 
-    A watcher that reads slowly costs nothing but its place: it gets the difference between its table and the newest
-    one, or a reset when the history does not reach back to it.
+    A watcher that reads slowly costs its place and the one message that is being sent: it gets the difference between
+    its table and the newest one, or a reset when the history does not reach back to it.
 
     `dataplane_of` is the node that is connected while this stream lives; empty: whoever watches is no dataplane.
     """
     with _counted(broker), broker.presence.stream(dataplane_of):
         async for message in _until_synced(broker):
             yield message
-        history = broker.history
-        position = history.position(cursor)
-        if position is None:
-            ours = cursor.startswith(f"{history.epoch}:")
-            _count_reset("compacted" if ours else "other_epoch" if cursor else "no_cursor")
-        else:
+        place = Place(broker, cursor)
+        if place.is_resumed:
             yield SYNCED + encode(Step(cursor=cursor))  # a bookmark: you are connected
         while True:
-            update = None if position is None else history.since(position)
-            if update is None:
-                if position is not None:
-                    _count_reset("too_slow")
-                update = broker.snapshot()
-            position = history.last
-            metrics.MESSAGES.inc(len(update))
-            for message in update:
-                yield message
-            if position == history.last:
+            news = place.next_message()
+            if news is None:
                 await broker.signals.next()
+            else:
+                metrics.MESSAGES.inc()
+                yield news
 
 
 async def watch_own(broker: Broker, node: str) -> AsyncIterator[bytes]:
@@ -52,7 +44,7 @@ async def watch_own(broker: Broker, node: str) -> AsyncIterator[bytes]:
     with _counted(broker):
         async for message in _until_synced(broker):
             yield message
-        _count_reset("own_view")
+        count_reset("own_view")
         shown = Table()
         while True:
             step = _own_step(broker, shown, node)
@@ -99,7 +91,3 @@ def _counted(broker: Broker) -> Iterator[None]:
     finally:
         broker.watchers -= 1
         metrics.WATCHERS.set(broker.watchers)
-
-
-def _count_reset(reason: str) -> None:
-    metrics.RESETS.labels(reason).inc()

@@ -3,6 +3,7 @@
 import pytest
 
 from services.core.table import Removed, Step, StoreStatus, Table, Upserted
+from services.lease import encoding
 from services.lease.encoding import encode, encode_change
 from services.lease.history import Entry, History
 from tests.lease_examples import NETWORK, SMALL, make_lease, read
@@ -25,10 +26,10 @@ def history_of(*steps: Step, most_entries: int = 100, most_bytes: int = 1 << 20)
 
 
 def only_step(history: History, position: int) -> Step:
-    messages = history.since(position)
-    assert messages is not None
-    assert len(messages) == 1
-    return read(messages[0])
+    update = history.since(position)
+    assert update is not None
+    assert update.position == history.last
+    return read(update.message)
 
 
 A, B = make_lease(1), make_lease(2)
@@ -65,8 +66,35 @@ def test_several_steps_become_one_with_the_last_change_of_each_lease() -> None:
     assert step == Step(changes=(Upserted(A2), Removed(B.name)), synced=True, cursor="e:3")
 
 
-def test_who_has_everything_gets_nothing() -> None:
-    assert history_of(Step(changes=(Removed("x"),))).since(1) == ()
+def test_who_is_far_behind_goes_as_far_as_a_message_reaches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoding, "MOST_CHANGES", 3)
+    steps = [Step(changes=(Removed(text),)) for text in "aabacdde"]
+    history, position, told = history_of(*steps), 0, []
+    while position != history.last:
+        update = history.since(position)
+        assert update is not None
+        position = update.position
+        step = read(update.message)
+        assert (step.synced, step.cursor) == (True, f"e:{position}")
+        told.append("".join(change.name for change in step.changes if isinstance(change, Removed)))
+    assert told == ["bac", "de"]
+
+
+def test_an_update_stays_below_the_bytes_of_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoding, "MOST_BYTES", 250)
+    history = history_of(*(Step(changes=(Upserted(make_lease(number)),)) for number in range(5)))
+    update = history.since(0)
+    assert update is not None
+    assert update.position == 2
+    big = history_of(Step(changes=tuple(Upserted(make_lease(number)) for number in range(5)))).since(0)
+    assert big is not None
+    assert big.position == 1
+
+
+def test_within_a_snapshot_an_update_is_neither_synced_nor_has_a_cursor() -> None:
+    update = history_of(Step(changes=(Upserted(A),))).since(0, staged=True)
+    assert update is not None
+    assert read(update.message) == Step(changes=(Upserted(A),))
 
 
 def test_what_all_need_is_made_once() -> None:

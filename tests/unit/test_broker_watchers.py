@@ -3,14 +3,14 @@
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from services.core.errors import Unavailable
-from services.core.lease import Lease
+from services.core.lease import Lease, OpaqueData
 from services.core.network import NetworkConfig
 from services.core.table import Removed, Step, StoreStatus, Table, Upserted
 from services.lease import encoding, watchers
@@ -331,17 +331,49 @@ async def test_stopping_ends_every_stream_with_unavailable() -> None:
         await anext(late)
 
 
-async def test_a_snapshot_in_many_messages_is_of_one_moment() -> None:
-    broker = broker_with(*(make_lease(number) for number in range(1200)))
+async def test_a_snapshot_in_many_messages_is_of_the_moment_of_its_cursor() -> None:
+    leases = [make_lease(number) for number in range(1200)]
+    first, *_, last = sorted(leases, key=lambda lease: lease.name)
+    broker = broker_with(*leases)
     stream = watch_all(broker, "")
     table = Table()
     table.fold(read(await anext(stream)))
-    broker.take(Changed((Removed(make_lease(1199).name),)))
+    moved = replace(last, name="10.0.0.0-25")  # the subnet of a lease that was not sent yet, under a name that was
+    broker.take(Changed((Removed(first.name), Removed(last.name), Upserted(moved))))
     while not table.synced:
         table.fold(read(await anext(stream)))
-    assert len(table.leases) == 1200
+    assert table.leases == broker.table.leases
+    assert table.cursor == "e:1"
+
+
+async def test_a_snapshot_has_messages_of_at_most_500_changes_and_64_kib() -> None:
+    opaque = OpaqueData('"' + "x" * 80_000 + '"')
+    long = replace(make_lease(1), subnets=(replace(make_lease(1).subnets[0], data=opaque),))
+    broker = broker_with(long, *(make_lease(number) for number in range(2, 1200)))
+    stream = watch_all(broker, "")
+    table, messages = Table(), []
+    while not table.synced:
+        messages.append(await anext(stream))
+        table.fold(read(messages[-1]))
+    assert table.leases == broker.table.leases
+    assert all(len(read(message).changes) <= 500 for message in messages)
+    (lonely,) = (message for message in messages if len(message) > 1.1 * (1 << 16))
+    assert len(read(lonely).changes) == 1
+
+
+async def test_a_burst_larger_than_a_message_comes_in_several_that_can_be_resumed() -> None:
+    broker = broker_with()
+    stream, table = watch_all(broker, ""), Table()
     table.fold(read(await anext(stream)))
-    assert len(table.leases) == 1199
+    broker.take(Changed(tuple(Upserted(make_lease(number)) for number in range(1200))))
+    table.fold(read(await anext(stream)))
+    assert 0 < len(table.leases) <= 500
+    resumed = watch_all(broker, table.cursor)
+    while len(table.leases) < 1200:
+        step = read(await anext(resumed))
+        assert not step.reset
+        table.fold(step)
+    assert table.cursor == broker.history.cursor
 
 
 async def test_has_waits_for_the_lease_to_be_shown() -> None:

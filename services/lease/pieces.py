@@ -1,0 +1,79 @@
+"""The leases of the table as pieces, in the order of their names, so that a snapshot can be sent bit by bit."""
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from services.core.lease import Lease
+from services.core.table import Upserted
+from services.lease import encoding
+
+_FEW: Final = 100
+"""So many names are put where they belong one by one; more are sorted."""
+
+
+class Chunk(NamedTuple):
+    """Some leases that follow each other by name."""
+
+    body: bytes
+    last: str
+    """The name of the last one: where the next chunk goes on."""
+    ends: bool
+    """No further one follows."""
+
+
+class Pieces:
+    """Each lease is serialised when the first watcher needs it, and then kept until it changes.
+
+    Thousands of watchers may each be somewhere else in a snapshot: a place is a name, not a copy of the table.
+    """
+
+    def __init__(self, leases: Mapping[str, Lease]) -> None:
+        self._leases = leases
+        """The table's own, which changes."""
+        self._names: list[str] = []
+        self._made: dict[str, bytes] = {}
+
+    def follow(self, names: Iterable[str]) -> None:
+        """These leases have just been added, changed or removed."""
+        added: list[str] = []
+        removed: set[str] = set()
+        for name in names:
+            self._made.pop(name, None)
+            known = self._is_listed(name)
+            if name in self._leases:
+                if not known:
+                    added.append(name)
+            elif known:
+                removed.add(name)
+        if len(added) + len(removed) > _FEW:
+            self._names = sorted([*(name for name in self._names if name not in removed), *added])
+            return
+        for name in removed:
+            del self._names[bisect_left(self._names, name)]
+        for name in added:
+            insort(self._names, name)
+
+    def keep(self, name: str, piece: bytes) -> None:
+        """The lease, if there still is one, is serialised already."""
+        if name in self._leases:
+            self._made[name] = piece
+
+    def chunk(self, after: str) -> Chunk:
+        """The leases behind a name, as many as a message holds; the empty name is before all others."""
+        start, size = bisect_right(self._names, after), 0
+        pieces: list[bytes] = []
+        for name in self._names[start : start + encoding.MOST_CHANGES]:
+            piece = self._made.get(name)
+            if piece is None:
+                piece = self._made[name] = encoding.encode_change(Upserted(self._leases[name]))
+            size += len(piece)
+            if pieces and size > encoding.MOST_BYTES:
+                break
+            pieces.append(piece)
+        stop = start + len(pieces)
+        return Chunk(b"".join(pieces), self._names[stop - 1] if pieces else "", stop == len(self._names))
+
+    def _is_listed(self, name: str) -> bool:
+        place = bisect_left(self._names, name)
+        return place < len(self._names) and self._names[place] == name
