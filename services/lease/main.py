@@ -26,7 +26,7 @@ async def build(settings: LeaseSettings, process: Process) -> AsyncIterator[None
     """Opens the store and fills the process."""
     identity = await identity_of(settings)
     presence = Presence()
-    store = open_store(settings, identity.node, presence)
+    store = open_store(settings, identity.node, presence, process.jobs)
     try:
         broker = Broker(store.kind, epoch=secrets.token_hex(4), presence=presence)
         service = LeaseService(store, broker, identity, process.health)

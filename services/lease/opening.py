@@ -8,6 +8,7 @@ from services.lease.presence import Presence
 from services.lease.settings import IN_MEMORY, LeaseSettings
 from services.lease.store import Store
 from services.runtime.options import node_name
+from services.runtime.process import Job
 
 if TYPE_CHECKING:
     from services.lease.stores.kube import KubeSettings
@@ -24,15 +25,18 @@ async def identity_of(settings: LeaseSettings) -> Identity:
     return Identity(node_name(settings))
 
 
-def open_store(settings: LeaseSettings, node: str, presence: Presence) -> Store:
-    """The store, for a process that serves this node, empty if central. Raises Misconfigured."""
-    return _STORES[settings.store](settings, node, presence)
+def open_store(settings: LeaseSettings, node: str, presence: Presence, jobs: dict[str, Job]) -> Store:
+    """The store, for a process that serves this node, empty if central. It may add to the process's jobs.
+
+    Raises Misconfigured.
+    """
+    return _STORES[settings.store](settings, node, presence, jobs)
 
 
-def _etcd(settings: LeaseSettings, node: str, presence: Presence) -> Store:
+def _etcd(settings: LeaseSettings, node: str, presence: Presence, jobs: dict[str, Job]) -> Store:
     from services.lease.stores.etcd import EtcdSettings, EtcdStore
 
-    return EtcdStore(
+    store = EtcdStore(
         EtcdSettings(
             endpoints=tuple(settings.etcd_endpoints.split(",")),
             prefix=settings.etcd_prefix,
@@ -44,10 +48,13 @@ def _etcd(settings: LeaseSettings, node: str, presence: Presence) -> Store:
         ),
         node=node,
         lease_seconds=settings.lease_seconds,
+        presence=presence,
     )
+    jobs["sessions"] = store.keep_sessions
+    return store
 
 
-def _kube(settings: LeaseSettings, node: str, presence: Presence) -> Store:
+def _kube(settings: LeaseSettings, node: str, presence: Presence, jobs: dict[str, Job]) -> Store:
     from services.lease.stores.kube import KubeStore
 
     return KubeStore(_kube_settings(settings), node=node)
@@ -66,7 +73,7 @@ def _kube_settings(settings: LeaseSettings) -> "KubeSettings":
     )
 
 
-def _embedded(settings: LeaseSettings, node: str, presence: Presence) -> Store:
+def _embedded(settings: LeaseSettings, node: str, presence: Presence, jobs: dict[str, Job]) -> Store:
     from services.lease.stores.embedded import EmbeddedStore
 
     return EmbeddedStore(

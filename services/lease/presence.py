@@ -5,6 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, KeysView
 from contextlib import contextmanager
+from itertools import takewhile
 from typing import Final, Protocol
 
 ALIVE_SECONDS: Final = 60.0
@@ -58,6 +59,13 @@ class Presence:
         """Whether the node is or was connected within the last minute; before that has passed, nobody can say no."""
         return node in self._streams or self._clock() - max(self._left.get(node, 0), self._started) < ALIVE_SECONDS
 
+    def lingering(self, seconds: float) -> set[str]:
+        """The nodes that went within the last so many seconds, and have not come back."""
+        since = self._clock() - seconds
+        # In the order in which they went, so that those who went long ago are not looked at.
+        recent = takewhile(lambda node: self._left[node] > since, reversed(self._left))
+        return {node for node in recent if node not in self._streams}
+
     @contextmanager
     def stream(self, node: str) -> Iterator[None]:
         """For the life of one stream the node is there; an empty name is a stream that is no dataplane's."""
@@ -75,6 +83,7 @@ class Presence:
             self._streams[node] -= 1
             if not self._streams[node]:
                 del self._streams[node]
+                self._left.pop(node, None)
                 self._left[node] = self._clock()
                 for follower in self._followers:
                     follower.went(node)

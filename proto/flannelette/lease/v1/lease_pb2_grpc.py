@@ -153,15 +153,19 @@ class LeaseServiceServicer:
 
         Idempotent: asking again updates the public addresses and backend data and
         keeps the subnet. The order of choice is: the subnet this node holds; a
-        lease with its public address that no other node holds; the previous
-        subnet, if free and inside the network; a free one. A lease that no longer
-        fits the network configuration is given up. A reservation that is taken
-        stays a reservation. The node appears in WatchLeases with the same lease.
+        lease with its public address that no other living node holds; in each
+        family the previous subnet, if it is free and inside the network; a free
+        one. A lease that no longer fits the network configuration is given up. A
+        reservation that is taken stays a reservation. The node appears in
+        WatchLeases with the same lease.
+
+        A node is alive while its dataplane is connected to a lease service, and
+        for a minute after it was given a lease or renewed it.
 
         FAILED_PRECONDITION: no network configuration yet; or the public address
-        is held by another node (both are named). RESOURCE_EXHAUSTED: no subnet is
-        free (the message has the numbers). ABORTED: lost a race too many times;
-        retry.
+        is held by another node that is alive (both are named). RESOURCE_EXHAUSTED:
+        no subnet is free (the message has the numbers). ABORTED: lost a race too
+        many times; retry.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

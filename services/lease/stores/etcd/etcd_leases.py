@@ -4,7 +4,6 @@ import random
 import time
 from dataclasses import dataclass
 
-from services.lease.presence import ALIVE_SECONDS
 from services.lease.stores.etcd.client import EtcdClient
 
 
@@ -20,8 +19,9 @@ class EtcdLease:
 class EtcdLeases:
     """Remembers the number of each node's etcd lease; what the keys say counts more."""
 
-    def __init__(self, client: EtcdClient, seconds: int) -> None:
+    def __init__(self, client: EtcdClient, seconds: int, alive_seconds: float) -> None:
         self._client = client
+        self._alive_seconds = alive_seconds
         self._seconds = seconds
         self._remembered: dict[str, int] = {}
 
@@ -42,8 +42,8 @@ class EtcdLeases:
         return self._remember(node, number, now + seconds)
 
     async def is_fresh(self, number: int) -> bool:
-        """Whether it was granted or kept alive within the last minute: somebody was there then."""
-        return bool(number) and await self._client.renewed_ago(number) < ALIVE_SECONDS
+        """Whether it was granted or kept alive a moment ago: somebody was there then."""
+        return bool(number) and await self._client.renewed_ago(number) < self._alive_seconds
 
     async def drop(self, node: str, number: int) -> None:
         """Revokes it, if nothing hangs on it."""

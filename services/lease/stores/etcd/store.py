@@ -7,6 +7,7 @@ from contextlib import aclosing
 from services.core.lease import Lease, LeaseRequest
 from services.core.progress import Progress
 from services.core.subnets import Draw
+from services.lease.presence import ALIVE_SECONDS, Presence
 from services.lease.store import Snapshot, StoreEvent
 from services.lease.stores.etcd.client import EtcdClient
 from services.lease.stores.etcd.decoder import Decoder
@@ -17,6 +18,7 @@ from services.lease.stores.etcd.keyspace import Keyspace
 from services.lease.stores.etcd.leasing import Leasing
 from services.lease.stores.etcd.members import Timing
 from services.lease.stores.etcd.relisting import relist
+from services.lease.stores.etcd.sessions import Sessions, SessionTiming
 from services.lease.stores.etcd.settings import EtcdSettings
 from services.lease.stores.etcd.watching import KIND, Watcher
 from services.lease.stores.etcd.writer import Writer
@@ -27,7 +29,8 @@ class EtcdStore:
 
     Every write is a compare-and-swap on what was looked at; repeated after a lost answer it changes nothing more.
     Construction opens nothing; it raises Misconfigured for files that cannot be used. `node` is the node that the
-    process serves, empty if central: etcd sees it in the user agent.
+    process serves, empty if central: etcd sees it in the user agent. A node counts as alive as long as it has a
+    session, and for `alive_seconds` after it was given a lease or renewed it.
     """
 
     kind = KIND
@@ -38,7 +41,10 @@ class EtcdStore:
         *,
         node: str = "",
         lease_seconds: int = 86_400,
+        presence: Presence | None = None,
+        alive_seconds: float = ALIVE_SECONDS,
         timing: Timing | None = None,
+        session_timing: SessionTiming | None = None,
         draw: Draw = random.randrange,
     ) -> None:
         self._timing = timing or Timing()
@@ -46,9 +52,13 @@ class EtcdStore:
         self._keyspace = Keyspace(settings.prefix)
         self._decoder = Decoder()
         self._index = Index(self._keyspace, self._decoder)
-        etcd_leases = EtcdLeases(self._client, lease_seconds)
+        etcd_leases = EtcdLeases(self._client, lease_seconds, alive_seconds)
         writer = Writer(self._client, self._keyspace, self._decoder, self._index)
         self._leasing = Leasing(self._client, self._keyspace, self._decoder, self._index, writer, etcd_leases, draw)
+
+        self._sessions = Sessions(
+            self._client, self._keyspace, self._index, presence or Presence(), node or "central", session_timing
+        )
 
     async def watch(self) -> AsyncGenerator[StoreEvent, None]:
         """See Store; the order of events is in Watcher."""
@@ -56,6 +66,10 @@ class EtcdStore:
         async with aclosing(watcher.events()) as events:
             async for event in events:
                 yield event
+
+    async def keep_sessions(self) -> None:
+        """For ever: tells other lease services which nodes' dataplanes are connected to this one."""
+        await self._sessions.run()
 
     async def relist(self) -> Snapshot:
         """See Store."""
