@@ -13,6 +13,7 @@ from flannelette.lease.v1 import lease_pb2, lease_pb2_grpc
 from flannelette.masq.v1 import masq_pb2, masq_pb2_grpc
 from google.protobuf.message import Message
 
+from tests import ctl_nodes
 from tests import ctl_samples as samples
 
 
@@ -42,11 +43,20 @@ class FakeLease(lease_pb2_grpc.LeaseServiceServicer):
     """Its stream brings what is put into `steps`; None ends it as a stopping service does."""
 
     def __init__(self) -> None:
-        self.replies = Replies({"GetStatus": samples.lease_status(), "ListLeases": samples.leases()})
+        self.replies = Replies(
+            {
+                "GetStatus": samples.lease_status(),
+                "ListLeases": samples.leases(),
+                "ListNodes": ctl_nodes.nodes(),
+                "GetConvergence": ctl_nodes.converged(),
+            }
+        )
         self.steps: asyncio.Queue[lease_pb2.WatchLeasesResponse | None] = asyncio.Queue()
 
     GetStatus = _answers("GetStatus")
     ListLeases = _answers("ListLeases")
+    ListNodes = _answers("ListNodes")
+    GetConvergence = _answers("GetConvergence")
 
     async def WatchLeases(  # noqa: N802 - gRPC's name
         self, request: Any, context: Any

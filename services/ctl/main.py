@@ -116,6 +116,20 @@ def leases(targets: "Targets", screen: "Screen") -> int:
 
 
 @_command
+def nodes(targets: "Targets", screen: "Screen") -> int:
+    """The nodes of the cluster, and how far the kernel of each is.
+
+    Behind counts the changes that a node has not reported yet, failed the
+    leases that it could not program. Exits with 1 if a node is not connected,
+    behind, or short of a lease. The lease service of one node knows the
+    dataplane of that node only.
+    """
+    from services.ctl.show import nodes as show
+
+    return asyncio.run(show(targets, screen))
+
+
+@_command
 @click.argument("name", required=False, default="")
 def peers(targets: "Targets", screen: "Screen", name: str) -> int:
     """The other nodes, and whether the kernel reaches them.
@@ -150,6 +164,28 @@ def watch(targets: "Targets", screen: "Screen") -> int:
     with suppress(KeyboardInterrupt):
         asyncio.run(follow(targets["lease"], screen))
     return 0
+
+
+@_command
+@click.option("--converged", is_flag=True, help="Until every connected node has every change in its kernel.")
+@click.option("--cursor", default="", help="With --converged: every change up to here.  [default: up to now]")
+@click.option("--ready", is_flag=True, help="Until the services of this node are ready, as status says.")
+@click.option(
+    "--timeout", type=click.FloatRange(min=0), default=60, show_default=True, metavar="SECONDS", help="Give up then."
+)
+def wait(targets: "Targets", screen: "Screen", converged: bool, cursor: str, ready: bool, timeout: float) -> int:
+    """Waits, and exits with 0 as soon as it is so.
+
+    Exits with 1 when the time is over, and says who is pending; with 2 if
+    nobody could be asked.
+    """
+    from services.ctl.wait import wait as until
+
+    if not (converged or ready):
+        raise click.UsageError("say what to wait for: --converged, --ready, or both")
+    if cursor and not converged:
+        raise click.UsageError("--cursor goes with --converged")
+    return asyncio.run(until(targets, screen, ready=ready, converged=converged, cursor=cursor, seconds=timeout))
 
 
 _services = click.argument(

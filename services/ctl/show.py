@@ -15,6 +15,7 @@ from flannelette.masq.v1.masq_pb2_grpc import MasqServiceStub
 
 from services.ctl.connect import Failure, ask
 from services.ctl.render import leases as leases_render
+from services.ctl.render import nodes as nodes_render
 from services.ctl.render import peers as peers_render
 from services.ctl.render import rules as rules_render
 from services.ctl.render.layout import lines
@@ -31,17 +32,22 @@ _LIST_SECONDS: Final = 15.0
 
 async def status(targets: Targets, screen: Screen) -> int:
     """How the node is; all three are asked at once."""
-    lease, dataplane, masq = await asyncio.gather(
-        _try(targets["lease"], lambda c: LeaseServiceStub(c).GetStatus(lease_pb2.GetStatusRequest())),
-        _try(targets["dataplane"], lambda c: DataplaneServiceStub(c).GetStatus(dataplane_pb2.GetStatusRequest())),
-        _try(targets["masq"], lambda c: MasqServiceStub(c).GetStatus(masq_pb2.GetStatusRequest())),
-    )
-    verdict = judge(Answers(lease, dataplane, masq), targets)
+    verdict = judge(await answers_of(targets), targets)
     if screen.json:
         screen.show_json(status_document(verdict))
     else:
         screen.show(status_text(verdict, datetime.now(UTC), screen.width))
     return verdict.exit_code
+
+
+async def answers_of(targets: Targets) -> Answers:
+    """What each service says of itself, or why it says nothing."""
+    lease, dataplane, masq = await asyncio.gather(
+        _try(targets["lease"], lambda c: LeaseServiceStub(c).GetStatus(lease_pb2.GetStatusRequest())),
+        _try(targets["dataplane"], lambda c: DataplaneServiceStub(c).GetStatus(dataplane_pb2.GetStatusRequest())),
+        _try(targets["masq"], lambda c: MasqServiceStub(c).GetStatus(masq_pb2.GetStatusRequest())),
+    )
+    return Answers(lease, dataplane, masq)
 
 
 async def leases(targets: Targets, screen: Screen) -> int:
@@ -57,6 +63,18 @@ async def leases(targets: Targets, screen: Screen) -> int:
     for remark in remarks:
         screen.warn(remark)
     return 1 if remarks else 0
+
+
+async def nodes(targets: Targets, screen: Screen) -> int:
+    """The nodes. 1 if one is not connected, behind, or short of a lease."""
+    response = await ask_lease_service(
+        targets["lease"], lambda c: LeaseServiceStub(c).ListNodes(lease_pb2.ListNodesRequest())
+    )
+    if screen.json:
+        screen.show_json(to_json(response))
+    else:
+        screen.show(nodes_render.nodes_text(response.nodes, screen.width))
+    return 0 if nodes_render.all_well(response.nodes) else 1
 
 
 async def peers(targets: Targets, screen: Screen, name: str) -> int:

@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 from typing import Final
 
+from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
@@ -18,6 +19,14 @@ def duration(seconds: float) -> str:
         if count or not parts:
             parts.append(f"{count} {unit}")
     return " ".join(parts)
+
+
+def short_time(time: Duration) -> str:
+    """What a machine needs: `12 ms`, `3.4 s`, `2 m 5 s`."""
+    seconds = time.ToMicroseconds() / 1e6
+    if seconds >= 60:
+        return duration(seconds)
+    return f"{seconds:.1f} s" if seconds >= 1 else f"{max(round(seconds * 1000), 1)} ms"
 
 
 def until(time: Timestamp, now: datetime) -> str:

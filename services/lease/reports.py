@@ -49,6 +49,8 @@ class Reports:
         """None: it has said nothing yet."""
         self.signals = Signals()
         """Woken whenever somebody may have come closer."""
+        self.waiting = 0
+        """How many wait for convergence."""
         self._history = history
         self._clock = clock
         self._timer = timer
@@ -86,7 +88,7 @@ class Reports:
         if report is not None:
             self._keep(node, report)
         self._measure()
-        self.signals.wake(None)
+        self._tell_waiting()
 
     def take(self, progress: Progress) -> bool:
         """Takes a report; False: it says nothing, being of another epoch or older than the last one."""
@@ -103,17 +105,20 @@ class Reports:
         else:
             self._keep(node, report)
         self._measure()
-        self.signals.wake(None)
+        self._tell_waiting()
         return True
 
     async def converged(self, position: int, within: float) -> None:
         """Returns as soon as every connected node has it, or `within` seconds later. Raises when we stop."""
+        self.waiting += 1
         try:
             async with asyncio.timeout(within):
                 while not self.convergence.is_converged(position):
                     await self.signals.next()
         except TimeoutError:
             pass
+        finally:
+            self.waiting -= 1
 
     def _keep(self, node: str, report: Report) -> None:
         self._departed.pop(node, None)
@@ -124,6 +129,10 @@ class Reports:
         departed, old = self._departed, self._timer() - _KEPT_SECONDS
         while departed and (len(departed) > _MOST_DEPARTED or next(iter(departed.values()))[0] < old):
             del departed[next(iter(departed))]
+
+    def _tell_waiting(self) -> None:
+        if self.waiting:
+            self.signals.wake(None)
 
     def _measure(self) -> None:
         metrics.NODES_CONNECTED.set(len(self.connected))

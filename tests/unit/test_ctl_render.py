@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 from flannelette.dataplane.v1 import dataplane_pb2
+from flannelette.lease.v1 import lease_pb2
 from rich.text import Text
 
 from services.ctl.connect import Failure
 from services.ctl.render.layout import Width, table
 from services.ctl.render.leases import leases_text
+from services.ctl.render.nodes import all_well, converged_text, nodes_text, pending_text
 from services.ctl.render.peers import peer_text, peers_text
 from services.ctl.render.plan import plan_text
 from services.ctl.render.rules import rules_text
@@ -17,6 +19,7 @@ from services.ctl.render.status import status_text
 from services.ctl.screen import screen
 from services.ctl.standing import Answers, judge
 from services.ctl.targets import targets
+from tests import ctl_nodes
 from tests import ctl_samples as samples
 
 _GOLDEN = Path(__file__).parents[1] / "golden" / "ctl"
@@ -44,6 +47,9 @@ RENDERED: dict[str, Callable[[Width], Text]] = {
     "status-unwell": _unwell,
     "leases": lambda width: leases_text(samples.leases(), samples.NOW, width),
     "leases-varied": lambda width: leases_text(samples.varied_leases(), samples.NOW, width),
+    "nodes": lambda width: nodes_text(ctl_nodes.nodes().nodes, width),
+    "nodes-varied": lambda width: nodes_text(ctl_nodes.varied_nodes().nodes, width),
+    "nodes-pending": lambda width: pending_text(ctl_nodes.pending(), ctl_nodes.varied_nodes().nodes, width),
     "peers": lambda width: peers_text(samples.peers().peers, width),
     "peer": lambda width: peer_text(samples.failed_peer(), width),
     "rules": lambda width: rules_text(samples.rules().rules, width),
@@ -93,6 +99,20 @@ def test_no_leases_and_no_peers_are_said_in_words() -> None:
     assert leases_text(empty, samples.NOW, 80).plain == "0 leases in 10.5.0.0/16 (a /24 per node), vxlan"
     assert peers_text([], 80).plain == "no peers"
     assert rules_text([], 80).plain == "no rules"
+
+
+def test_convergence_is_said_in_one_line() -> None:
+    assert converged_text(ctl_nodes.converged()).plain == "converged: 3 nodes at e1:9 after 12 ms"
+    nobody = lease_pb2.GetConvergenceResponse(cursor="e1:9", converged=False)
+    assert pending_text(nobody, [], 80).plain == "not converged: no dataplane is connected to this lease service"
+    assert nodes_text([], 80).plain == "no nodes"
+
+
+def test_nodes_are_well_unless_one_is_known_not_to_be() -> None:
+    assert all_well(ctl_nodes.nodes().nodes)
+    assert all_well([ctl_nodes.node(6, connected=None, behind=None)])
+    for unwell in ({"behind": 1}, {"behind": None}, {"connected": False, "behind": None}, {"failed": 1}):
+        assert not all_well([ctl_nodes.node(1), ctl_nodes.node(2, **unwell)])
 
 
 def test_a_plan_can_be_pasted_into_a_shell() -> None:

@@ -5,10 +5,11 @@ import stat
 from pathlib import Path
 
 import pytest
+from google.protobuf.duration_pb2 import Duration
 
 from services.ctl.diagnosis import diagnose, who_may
 from services.ctl.targets import Target, read_address, targets
-from services.ctl.words import ago, count, duration, until
+from services.ctl.words import ago, count, duration, short_time, until
 from tests.ctl_samples import NOW, at
 
 
@@ -119,3 +120,13 @@ def test_who_may_use_a_socket_depends_on_its_mode_and_group() -> None:
 
 def at_path(path: Path, *, named: bool = False) -> Target:
     return Target("lease", f"unix:{path}", named)
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "words"),
+    [(0, "1 ms"), (12.4, "12 ms"), (3450, "3.5 s"), (59_000, "59.0 s"), (125_000, "2 m 5 s")],
+)
+def test_short_times_are_said_as_finely_as_matters(milliseconds: float, words: str) -> None:
+    time = Duration()
+    time.FromMicroseconds(int(milliseconds * 1000))
+    assert short_time(time) == words

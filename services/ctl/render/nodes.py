@@ -1,0 +1,104 @@
+"""The nodes of the cluster, and how far the kernel of each is."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from flannelette.lease.v1 import lease_pb2 as pb
+from rich.text import Text
+
+from services.ctl.render.layout import Cell, Width, fold, lines, table
+from services.ctl.words import count, phrase, short_time
+
+_MOST_REASONS: Final = 3
+
+
+def nodes_text(nodes: Sequence[pb.Node], width: Width) -> Text:
+    """The nodes, in their order; on a terminal with how many are how."""
+    rows = [
+        (
+            (node.name,),
+            tuple(node.subnets),
+            (_connected(node),),
+            (_behind(node),),
+            (_failed(node),),
+            (node.lease,),
+            _reasons(node),
+        )
+        for node in nodes
+    ]
+    listed = table(("NODE", "SUBNET", "CONNECTED", "BEHIND", "FAILED", "LEASE", "REASON"), rows, width)
+    if width is None:
+        return listed
+    return lines([listed, "", fold(Text(_summary(nodes), style="dim"), width)] if rows else ["no nodes"])
+
+
+def all_well(nodes: Sequence[pb.Node]) -> bool:
+    """Nobody is known to be cut off, behind, or short of a lease."""
+    return not any(_is_away(node) or _is_behind(node) or node.failed_count for node in nodes)
+
+
+def converged_text(response: pb.GetConvergenceResponse) -> Text:
+    """What a wait that was not in vain has to say."""
+    nodes = len(response.nodes_done)
+    time = f" after {short_time(response.elapsed)}" if response.HasField("elapsed") else ""
+    return Text(f"converged: {count(nodes, 'node')} at {response.cursor}{time}")
+
+
+def pending_text(response: pb.GetConvergenceResponse, nodes: Sequence[pb.Node], width: Width) -> Text:
+    """Who keeps us waiting; `nodes` are all that are known."""
+    missing = {*response.nodes_pending, *response.nodes_failed}
+    if not missing:
+        return Text("not converged: no dataplane is connected to this lease service")
+    parts = phrase(
+        f"{count(len(response.nodes_pending), 'node')} pending" if response.nodes_pending else "",
+        f"{count(len(response.nodes_failed), 'node')} with failed leases" if response.nodes_failed else "",
+        f"{count(len(response.nodes_done), 'node')} done",
+    )
+    shown = [node for node in nodes if node.name in missing]
+    return lines([fold(f"not converged at {response.cursor}: {parts}", width), nodes_text(shown, width)])
+
+
+def _summary(nodes: Sequence[pb.Node]) -> str:
+    away = sum(map(_is_away, nodes))
+    behind = sum(map(_is_behind, nodes))
+    failed = sum(node.failed_count > 0 for node in nodes)
+    return f"{count(len(nodes), 'node')}: " + phrase(
+        f"{sum(node.connected for node in nodes)} connected",
+        f"{away} not connected" if away else "",
+        f"{behind} behind" if behind else "",
+        f"{failed} with failed leases" if failed else "",
+    )
+
+
+def _is_away(node: pb.Node) -> bool:
+    return node.HasField("connected") and not node.connected
+
+
+def _is_behind(node: pb.Node) -> bool:
+    return node.connected and not (node.HasField("behind") and node.behind == 0)
+
+
+def _connected(node: pb.Node) -> str | Text:
+    if not node.HasField("connected"):
+        return ""
+    return Text("yes", style="green") if node.connected else Text("no", style="red")
+
+
+def _behind(node: pb.Node) -> str | Text:
+    if not node.connected:
+        return ""
+    if not node.HasField("behind"):
+        return Text("unknown", style="yellow")  # it has not reported since it is connected
+    return Text(f"{node.behind:,}", style="yellow" if node.behind else "")
+
+
+def _failed(node: pb.Node) -> str | Text:
+    if not node.HasField("failed_count"):
+        return ""
+    return Text(f"{node.failed_count:,}", style="red" if node.failed_count else "")
+
+
+def _reasons(node: pb.Node) -> Cell:
+    shown = [f"{failed.name}: {failed.reason}" for failed in node.failed[:_MOST_REASONS]]
+    left = node.failed_count - len(shown)
+    return (*shown, f"and {left:,} more") if left > 0 else tuple(shown)
