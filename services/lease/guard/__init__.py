@@ -1,0 +1,1 @@
+"""What stands between a store and the broker: which leases are served, and which removals are believed."""

@@ -1,0 +1,190 @@
+"""Which leases of the store are served, and why the others are not. Pure.
+
+A lease is data from strangers: one that lies outside the network would be routed over somebody's real addresses, and
+one that overlaps another's subnet would cut that peer off. Such leases are in the store and reach no node.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from services.core.family import Network, family_of
+from services.core.lease import Lease
+from services.core.network import NetworkConfig, contains
+from services.core.table import Change, Removed, Upserted
+from services.lease.guard.overlaps import Place, place_of
+from services.lease.guard.precedence import Precedence
+from services.lease.store import Changed, Snapshot
+
+
+class Kind(Enum):
+    """The kind of reason for which a key is refused."""
+
+    UNREADABLE = "unreadable"
+    OVERLAP = "overlap"
+    OUTSIDE_NETWORK = "outside_network"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a key is refused."""
+
+    kind: Kind
+    reason: str
+    """One sentence."""
+    other: str = ""
+    """The lease that it overlaps."""
+
+
+class Admission:
+    """Follows the events of a store, and makes of them what is served.
+
+    * Whatever the history, what is served is what an Admission that was only told the end would serve.
+    * Outside the network is a lease with a subnet that does not lie in the network of its family (or is all of it),
+      or with no subnet in an enabled family. A lease that lacks a family, or has one that is not enabled, is served:
+      clusters change their families node by node. Without a network nothing is outside.
+    * Of leases that overlap, one is served: see Precedence.
+    * Two leases with one public address are both served. Neither takes anything from the other, and a node that
+      changes its subnet has two for a while.
+    """
+
+    def __init__(self, made: Callable[[str], int]) -> None:
+        self.leases: dict[str, Lease] = {}
+        """All that the store holds."""
+        self.refused: dict[str, Refusal] = {}
+        """Those of them that are not served."""
+        self._made = made
+        self._network: NetworkConfig | None = None
+        self._precedence = Precedence((), made)
+        self._bounds: dict[int, tuple[Network, Place, Place]] = {}
+        """Of each enabled family: the network, and the places between which its subnets are."""
+
+    def take(self, event: Snapshot | Changed) -> Snapshot | Changed:
+        """The same event with what is served. A change that changes nothing is left out."""
+        if isinstance(event, Snapshot):
+            self.leases = dict(event.leases)
+            self._network = event.network or self._network
+            self._judge_all()
+            return replace(event, leases=self.served())
+        if event.network is not None and event.network != self._network:
+            return replace(event, changes=self._with_network(event.network, event.changes))
+        if not event.changes:
+            return event
+        return replace(event, changes=self._with_changes(event.changes))
+
+    def served(self) -> dict[str, Lease]:
+        """What is served now."""
+        refused = self.refused
+        if not refused:
+            return dict(self.leases)
+        return {name: lease for name, lease in self.leases.items() if name not in refused}
+
+    def _with_network(self, network: NetworkConfig, changes: Iterable[Change]) -> tuple[Change, ...]:
+        before = self.served()
+        self._network = network
+        for change in changes:
+            if isinstance(change, Upserted):
+                self.leases[change.lease.name] = change.lease
+            else:
+                self.leases.pop(change.name, None)
+        self._judge_all()
+        after = self.served()
+        return _changes(before, {name: after.get(name) for name in before.keys() | after.keys()})
+
+    def _with_changes(self, changes: Iterable[Change]) -> tuple[Change, ...]:
+        before: dict[str, Lease | None] = {}
+        for change in changes:
+            name, lease = (change.lease.name, change.lease) if isinstance(change, Upserted) else (change.name, None)
+            self._note(before, name)
+            old = self.leases.get(name)
+            if lease is not None and old is not None and _is_as_good(old, lease):
+                self.leases[name] = lease
+                continue
+            concerned: set[str] = set()
+            if old is not None:
+                if name not in self.refused or self.refused[name].kind is Kind.OVERLAP:
+                    concerned |= self._precedence.remove(name)
+                del self.leases[name]
+                self.refused.pop(name, None)
+            if lease is not None:
+                self.leases[name] = lease
+                if reason := self._outside(lease):
+                    self.refused[name] = Refusal(Kind.OUTSIDE_NETWORK, reason)
+                else:
+                    concerned |= self._precedence.add(lease)
+            for other in concerned - {name} if lease is None else concerned:
+                self._note(before, other)
+                self._judge(other)
+        return _changes(before, {name: self._served(name) for name in before})
+
+    def _judge_all(self) -> None:
+        """From scratch."""
+        families = self._network.families if self._network else ()
+        self._bounds = {
+            n.cidr.version: (n.cidr, place_of(n.cidr), (int(n.cidr.broadcast_address) + 1, 0)) for n in families
+        }
+        self.refused = {
+            name: Refusal(Kind.OUTSIDE_NETWORK, reason)
+            for name, lease in self.leases.items()
+            if (reason := self._outside(lease))
+        }
+        inside = (lease for name, lease in self.leases.items() if name not in self.refused)
+        self._precedence = Precedence(inside, self._made)
+        for name in self._precedence.beaten:
+            self._judge(name)
+
+    def _judge(self, name: str) -> None:
+        """Takes over what the precedence says of a lease."""
+        other = self._precedence.beaten.get(name)
+        if other is None:
+            self.refused.pop(name, None)
+        else:
+            reason = _overlap(self.leases[name], self.leases[other])
+            self.refused[name] = Refusal(Kind.OVERLAP, reason, other)
+
+    def _outside(self, lease: Lease) -> str:
+        is_enabled = not self._bounds
+        for subnet in lease.subnets:
+            bounds = self._bounds.get(subnet.cidr.version)
+            if bounds is not None:
+                is_enabled = True
+                whole, first, last = bounds
+                if not first < place_of(subnet.cidr) < last:
+                    where = f"its subnet {subnet.cidr} lies outside the network {whole}"
+                    return f"{where}: release it, or correct the network"
+        return (
+            "" if is_enabled else f"the network has no {family_of(lease.subnets[0].cidr)}: release it, or enable that"
+        )
+
+    def _served(self, name: str) -> Lease | None:
+        return None if name in self.refused else self.leases.get(name)
+
+    def _note(self, before: dict[str, Lease | None], name: str) -> None:
+        if name not in before:
+            before[name] = self._served(name)
+
+
+def _is_as_good(old: Lease, new: Lease) -> bool:
+    """Whether only what is published differs: no other lease is concerned."""
+    return old.node == new.node and [s.cidr for s in old.subnets] == [s.cidr for s in new.subnets]
+
+
+def _changes(before: Mapping[str, Lease | None], after: Mapping[str, Lease | None]) -> tuple[Change, ...]:
+    """Removals first, so that a subnet can change its name."""
+    removed = (Removed(name) for name, lease in after.items() if lease is None and before.get(name) is not None)
+    upserted = (Upserted(lease) for name, lease in after.items() if lease is not None and lease != before.get(name))
+    return (*removed, *upserted)
+
+
+def _overlap(lease: Lease, other: Lease) -> str:
+    subnet, rival = next(
+        (ours.cidr, theirs.cidr)
+        for ours in lease.subnets
+        for theirs in other.subnets
+        if contains(ours.cidr, theirs.cidr) or contains(theirs.cidr, ours.cidr)
+    )
+    if other.node and not lease.node:
+        why = f"which node {other.node} holds"
+    else:
+        why = "which is older" + (f" (node {other.node})" if other.node else "")
+    return f"its subnet {subnet} overlaps {rival} of the lease {other.name}, {why}: delete the one that is wrong"
