@@ -48,13 +48,13 @@ class Admission:
       changes its subnet has two for a while.
     """
 
-    def __init__(self, made: Callable[[str], int]) -> None:
+    def __init__(self, made: Callable[[str], int], network: NetworkConfig | None = None) -> None:
         self.leases: dict[str, Lease] = {}
         """All that the store holds."""
         self.refused: dict[str, Refusal] = {}
         """Those of them that are not served."""
         self._made = made
-        self._network: NetworkConfig | None = None
+        self._network = network
         self._precedence = Precedence((), made)
         self._bounds: dict[int, tuple[Network, Place, Place]] = {}
         """Of each enabled family: the network, and the places between which its subnets are."""
@@ -152,9 +152,8 @@ class Admission:
                 if not first < place_of(subnet.cidr) < last:
                     where = f"its subnet {subnet.cidr} lies outside the network {whole}"
                     return f"{where}: release it, or correct the network"
-        return (
-            "" if is_enabled else f"the network has no {family_of(lease.subnets[0].cidr)}: release it, or enable that"
-        )
+        family = family_of(lease.subnets[0].cidr)
+        return "" if is_enabled else f"the network has no {family}: release it, or enable {family}"
 
     def _served(self, name: str) -> Lease | None:
         return None if name in self.refused else self.leases.get(name)
