@@ -22,6 +22,7 @@ from services.core.lease import Lease, LeaseRequest
 from services.core.progress import Progress
 from services.core.table import Step
 from services.lease.broker import Broker
+from services.lease.guard.gate import Gate, GuardSettings
 from services.lease.identity import Identity
 from services.lease.service import SERVICE, LeaseService, add_to_server
 from services.lease.store import Snapshot, StoreEvent
@@ -90,8 +91,9 @@ class FakeStore:
 class Running:
     """A running lease service, and a stub to call it."""
 
-    def __init__(self, broker: Broker, process: Process, address: str) -> None:
+    def __init__(self, broker: Broker, gate: Gate, process: Process, address: str) -> None:
         self.broker = broker
+        self.gate = gate
         self.process = process
         self.address = address
         self.channel = grpc.aio.insecure_channel(address, options=[("grpc.max_receive_message_length", -1)])
@@ -100,17 +102,24 @@ class Running:
 
 @asynccontextmanager
 async def serving(
-    store: FakeStore, socket_dir: Path, *, node: str = "", most_entries: int = 1000, snapshot: bool = True
+    store: FakeStore,
+    socket_dir: Path,
+    *,
+    node: str = "",
+    most_entries: int = 1000,
+    snapshot: bool = True,
+    guard_seconds: float = 0,
 ) -> AsyncIterator[Running]:
     """The service over the store, on `lease.sock`; with `snapshot` its first one has been folded."""
     broker = Broker(store.kind, epoch="epoch", most_entries=most_entries)
     process = Process("lease")
-    service = LeaseService(store, broker, Identity(node), process.health)
+    gate = Gate(store, broker, GuardSettings(seconds=guard_seconds))
+    service = LeaseService(store, broker, gate, Identity(node), process.health)
     process.servicers[SERVICE] = partial(add_to_server, service)
-    process.jobs["store"] = partial(broker.follow, store)
+    process.jobs["store"] = gate.follow
     if snapshot:
-        broker.take(Snapshot(store.leases, NETWORK))
-    running = Running(broker, process, f"unix:{socket_dir}/lease.sock")
+        gate.take(Snapshot(store.leases, NETWORK))
+    running = Running(broker, gate, process, f"unix:{socket_dir}/lease.sock")
     task = asyncio.create_task(process.run(ProcessSettings(socket_dir=socket_dir)))
     try:
         await asyncio.wait_for(running.channel.channel_ready(), 10)

@@ -14,11 +14,10 @@ from services.lease.history import Entry, History
 from services.lease.holdings import Holdings
 from services.lease.pieces import Chunk, Pieces
 from services.lease.presence import Presence
-from services.lease.quarantine import Quarantine
 from services.lease.reports import Reports
 from services.lease.signals import Signals
 from services.lease.steps import NOTHING, step_of
-from services.lease.store import Store, StoreEvent
+from services.lease.store import StoreEvent
 
 _MOST_ENTRIES: Final = 20_000
 _MOST_BYTES: Final = 16 << 20
@@ -28,7 +27,7 @@ class Broker:
     """Keeps `table` equal to the store, and what watchers need (`services.lease.watchers`) beside it.
 
     Each change is serialised once, whoever watches. What changes nothing, such as a Snapshot after a reconnect that
-    equals the table, wakes nobody. Everything runs in one event loop, and nothing but `has` and `follow` waits.
+    equals the table, wakes nobody. Everything runs in one event loop, and nothing but `has` waits.
     """
 
     def __init__(
@@ -44,7 +43,6 @@ class Broker:
         self.table = Table(store=StoreStatus(kind, False, f"the {kind} store has not answered yet"))
         self.history = History(epoch, most_entries, most_bytes)
         self.holdings = Holdings()
-        self.quarantine = Quarantine(clock)
         self.signals = Signals()
         self.reports = Reports(self.history, clock)
         self.presence = presence or Presence()
@@ -60,15 +58,8 @@ class Broker:
         assert self.table.store is not None  # noqa: S101 - set from the start, and never cleared
         return self.table.store
 
-    async def follow(self, store: Store) -> None:
-        """Takes what happens in the store, for ever."""
-        async for event in store.watch():
-            self.take(event)
-
     def take(self, event: StoreEvent) -> None:
         """Folds one event, and wakes those whom it concerns."""
-        self.quarantine.take(event)
-        metrics.QUARANTINED.set(len(self.quarantine.keys))
         step = step_of(self.table, event)
         if step == NOTHING:
             return

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 from services.lease.broker import Broker
+from services.lease.guard.gate import Gate, GuardSettings
 from services.lease.opening import identity_of, open_store
 from services.lease.presence import Presence
 from services.lease.readiness import keep_health, show
@@ -29,9 +30,10 @@ async def build(settings: LeaseSettings, process: Process) -> AsyncIterator[None
     store = open_store(settings, identity.node, presence, process.jobs)
     try:
         broker = Broker(store.kind, epoch=secrets.token_hex(4), presence=presence)
-        service = LeaseService(store, broker, identity, process.health)
+        gate = Gate(store, broker, GuardSettings(settings.guard_share / 100, settings.guard_seconds))
+        service = LeaseService(store, broker, gate, identity, process.health)
         process.servicers[SERVICE] = partial(add_to_server, service)
-        process.jobs["store"] = partial(broker.follow, store)
+        process.jobs["store"] = gate.follow
         process.jobs["readiness"] = partial(keep_health, broker, process.health)
         process.jobs["streams"] = partial(_end_streams, broker, process.stopping)
         show(broker.table, process.health)

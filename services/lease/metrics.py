@@ -7,7 +7,13 @@ from prometheus_client import Counter, Gauge, Histogram
 LEASES: Final = Gauge("flannelette_lease_leases", "Leases in the table")
 WATCHERS: Final = Gauge("flannelette_lease_watchers", "Open WatchLeases streams")
 STORE_CONNECTED: Final = Gauge("flannelette_lease_store_connected", "1 while the table follows the store", ["kind"])
-QUARANTINED: Final = Gauge("flannelette_lease_quarantined_keys", "Keys of the store that are refused")
+QUARANTINED: Final = Gauge(
+    "flannelette_lease_quarantined_keys", "Keys of the store that are refused, by why", ["kind"]
+)
+HELD_REMOVALS: Final = Gauge("flannelette_lease_held_removals", "Leases that the store has lost and the guard keeps")
+GUARDED_REMOVALS: Final = Counter(
+    "flannelette_lease_guarded_removals_total", "What became of removals that were held back", ["outcome"]
+)
 HISTORY_STEPS: Final = Gauge("flannelette_lease_history_steps", "Recent steps that a watcher can resume from")
 HISTORY_BYTES: Final = Gauge("flannelette_lease_history_bytes", "About what they take in memory")
 MESSAGES: Final = Counter("flannelette_lease_messages_total", "Messages of leases sent to watchers")

@@ -14,6 +14,8 @@ from services.core.errors import FlanneletteError, InvalidInput, NotFound, NotIm
 from services.lease import metrics
 from services.lease.broker import Broker
 from services.lease.find import leases_of_address
+from services.lease.guard.calls import list_quarantine
+from services.lease.guard.gate import Gate
 from services.lease.identity import Identity, check_name
 from services.lease.nodes import convergence, list_nodes
 from services.lease.requests import checked_request
@@ -46,9 +48,10 @@ def add_to_server(service: "LeaseService", server: grpc.aio.Server) -> None:
 class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
     """Every call's guarantees and errors stand in lease.proto."""
 
-    def __init__(self, store: Store, broker: Broker, identity: Identity, health: Health) -> None:
+    def __init__(self, store: Store, broker: Broker, gate: Gate, identity: Identity, health: Health) -> None:
         self._store = store
         self._broker = broker
+        self._gate = gate
         self._identity = identity
         self._health = health
         self._started = time.time_ns()
@@ -114,7 +117,9 @@ class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
             leases=len(table.leases),
             watchers=self._broker.watchers,
             cursor=self._broker.history.cursor if table.synced else "",
-            quarantined=len(self._broker.quarantine.keys),
+            quarantined=len(self._gate.quarantine.keys),
+            held_removals=len(self._gate.held),
+            held_reason=self._gate.held_reason,
             network=network_to_proto(table.network) if table.network else None,
             network_error=table.network_error,
         )
@@ -122,12 +127,19 @@ class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
         return response
 
     async def ListQuarantine(self, request: pb.ListQuarantineRequest, context: Context) -> pb.ListQuarantineResponse:
-        """What the store holds and we refuse. Removals are not held back yet."""
-        response = pb.ListQuarantineResponse()
-        for key, refused in sorted(self._broker.quarantine.keys.items()):
-            entry = response.keys.add(key=key, reason=refused.reason)
-            entry.first_seen_time.FromMilliseconds(int(refused.first_seen * 1000))
-        return response
+        """What the store holds and we refuse to act on."""
+        return list_quarantine(self._gate)
+
+    async def ConfirmRemoval(self, request: pb.ConfirmRemovalRequest, context: Context) -> pb.ConfirmRemovalResponse:
+        """Carries out what is held back."""
+        return pb.ConfirmRemovalResponse(removed=self._gate.confirm())
+
+    async def DeleteQuarantined(
+        self, request: pb.DeleteQuarantinedRequest, context: Context
+    ) -> pb.DeleteQuarantinedResponse:
+        """Deletes a refused key."""
+        await self._gate.discard(request.key)
+        return pb.DeleteQuarantinedResponse()
 
     async def ReserveSubnet(self, request: pb.ReserveSubnetRequest, context: Context) -> NoReturn:
         """Comes later."""
@@ -166,14 +178,6 @@ class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
             raise InvalidInput(f"wait is {seconds:g} s: use 0 to {_LONGEST_WAIT_SECONDS:g} s, and ask again")
         await self._broker.reports.converged(position, seconds)
         return convergence(self._broker, cursor, position)
-
-    async def ConfirmRemoval(self, request: pb.ConfirmRemovalRequest, context: Context) -> NoReturn:
-        """Comes later."""
-        raise NotImplementedYet("ConfirmRemoval is not built yet: this version holds no removals back")
-
-    async def DeleteQuarantined(self, request: pb.DeleteQuarantinedRequest, context: Context) -> NoReturn:
-        """Comes with the guard."""
-        raise NotImplementedYet("DeleteQuarantined is not built yet: delete the key in the store")
 
     def _require_table(self) -> None:
         if not self._broker.table.synced:

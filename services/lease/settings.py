@@ -1,5 +1,6 @@
 """The flags of flannelette-lease."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -23,6 +24,14 @@ class LeaseSettings(ProcessSettings):
     store: str = flag("embedded", "Where leases are kept: embedded, etcd or kube.")
     central: bool = flag(False, "Serve every node, not only --node. The embedded store is always central.")
     lease_seconds: int = flag(86_400, "How long a lease lives unless it is renewed.")
+    guard_share: int = flag(
+        50,
+        "Percentage of the leases, but at least ten, that may go from the store within 2 s before their removal is "
+        "held back; 100 switches this off.",
+    )
+    guard_seconds: float = flag(
+        30, "How long removals are held back before the store is asked again whether they are true."
+    )
     net_config_path: Path = flag(
         Path("/etc/kube-flannel/net-conf.json"),
         "The network configuration for the embedded and the Kubernetes store, flannel's JSON.",
@@ -64,5 +73,9 @@ class LeaseSettings(ProcessSettings):
             )
         if self.central and self.node:
             raise Misconfigured(f"--central and --node={self.node} exclude each other: leave one of them out")
+        if not 0 <= self.guard_share <= 100:
+            raise Misconfigured(f"--guard-share is {self.guard_share}: use a percentage, 0 to 100")
+        if not 0 <= self.guard_seconds < math.inf:
+            raise Misconfigured(f"--guard-seconds is {self.guard_seconds}: use 0 or more seconds")
         if self.lease_seconds < 1:
             raise Misconfigured(f"--lease-seconds is {self.lease_seconds}: use 1 or more; flannel's is 86400")

@@ -175,7 +175,7 @@ async def test_the_status_says_what_is_missing_and_then_ready(tmp_path: Path) ->
 async def test_refused_keys_are_counted_and_listed(tmp_path: Path) -> None:
     """Defect 1 of flannel v0.28: a key that is no lease changes nothing here."""
     async with serving(FakeStore(A), tmp_path) as running:
-        running.broker.take(Changed(refused={"foo": "is no lease", "bar": "is none either"}))
+        running.gate.take(Changed(refused={"foo": "is no lease", "bar": "is none either"}))
         answer = await running.stub.ListQuarantine(pb.ListQuarantineRequest())
         assert [(key.key, key.reason) for key in answer.keys] == [("bar", "is none either"), ("foo", "is no lease")]
         assert answer.keys[0].first_seen_time.seconds > 1_700_000_000
@@ -186,7 +186,6 @@ async def test_refused_keys_are_counted_and_listed(tmp_path: Path) -> None:
 LATER: list[tuple[str, Any]] = [
     ("ReserveSubnet", pb.ReserveSubnetRequest()),
     ("ReleaseSubnet", pb.ReleaseSubnetRequest()),
-    ("ConfirmRemoval", pb.ConfirmRemovalRequest()),
 ]
 
 

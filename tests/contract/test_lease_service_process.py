@@ -154,7 +154,8 @@ async def test_the_metrics_say_what_it_does(tmp_path: Path, config: Path) -> Non
         'flannelette_lease_resets_total{reason="no_cursor"} 1.0',
         'flannelette_lease_acquires_total{code="OK"} 1.0',
         'flannelette_lease_acquires_total{code="FAILED_PRECONDITION"} 1.0',
-        "flannelette_lease_quarantined_keys 0.0",
+        'flannelette_lease_quarantined_keys{kind="overlap"} 0.0',
+        "flannelette_lease_held_removals 0.0",
     ):
         assert line in said.splitlines()
 

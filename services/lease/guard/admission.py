@@ -4,7 +4,7 @@ A lease is data from strangers: one that lies outside the network would be route
 one that overlaps another's subnet would cut that peer off. Such leases are in the store and reach no node.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -53,6 +53,8 @@ class Admission:
         """All that the store holds."""
         self.refused: dict[str, Refusal] = {}
         """Those of them that are not served."""
+        self.concerned: frozenset[str] | None = None
+        """Whose standing the last event may have changed; None: everybody's."""
         self._made = made
         self._network = network
         self._precedence = Precedence((), made)
@@ -60,7 +62,11 @@ class Admission:
         """Of each enabled family: the network, and the places between which its subnets are."""
 
     def take(self, event: Snapshot | Changed) -> Snapshot | Changed:
-        """The same event with what is served. A change that changes nothing is left out."""
+        """The same event with what is served, in its order; who makes room for another goes before all.
+
+        A change that changes nothing is left out.
+        """
+        self.concerned = None
         if isinstance(event, Snapshot):
             self.leases = dict(event.leases)
             self._network = event.network or self._network
@@ -68,8 +74,6 @@ class Admission:
             return replace(event, leases=self.served())
         if event.network is not None and event.network != self._network:
             return replace(event, changes=self._with_network(event.network, event.changes))
-        if not event.changes:
-            return event
         return replace(event, changes=self._with_changes(event.changes))
 
     def served(self) -> dict[str, Lease]:
@@ -89,9 +93,9 @@ class Admission:
                 self.leases.pop(change.name, None)
         self._judge_all()
         after = self.served()
-        return _changes(before, {name: after.get(name) for name in before.keys() | after.keys()})
+        return _changes(before, {name: after.get(name) for name in (*before, *after)})
 
-    def _with_changes(self, changes: Iterable[Change]) -> tuple[Change, ...]:
+    def _with_changes(self, changes: Sequence[Change]) -> tuple[Change, ...]:
         before: dict[str, Lease | None] = {}
         for change in changes:
             name, lease = (change.lease.name, change.lease) if isinstance(change, Upserted) else (change.name, None)
@@ -115,7 +119,10 @@ class Admission:
             for other in concerned - {name} if lease is None else concerned:
                 self._note(before, other)
                 self._judge(other)
-        return _changes(before, {name: self._served(name) for name in before})
+        self.concerned = frozenset(before)
+        others = before.keys() - {c.lease.name if isinstance(c, Upserted) else c.name for c in changes}
+        order = (*(name for name in before if name in others and name in self.refused), *before)
+        return _changes(before, {name: self._served(name) for name in order})
 
     def _judge_all(self) -> None:
         """From scratch."""
@@ -169,10 +176,9 @@ def _is_as_good(old: Lease, new: Lease) -> bool:
 
 
 def _changes(before: Mapping[str, Lease | None], after: Mapping[str, Lease | None]) -> tuple[Change, ...]:
-    """Removals first, so that a subnet can change its name."""
-    removed = (Removed(name) for name, lease in after.items() if lease is None and before.get(name) is not None)
-    upserted = (Upserted(lease) for name, lease in after.items() if lease is not None and lease != before.get(name))
-    return (*removed, *upserted)
+    """What is different, in the order of `after`."""
+    differing = ((name, lease) for name, lease in after.items() if lease != before.get(name))
+    return tuple(Removed(name) if lease is None else Upserted(lease) for name, lease in differing)
 
 
 def _overlap(lease: Lease, other: Lease) -> str:

@@ -1,7 +1,7 @@
 """Whether the removal of many leases at once is believed. Pure: time is an argument.
 
-An empty listing, a wrong prefix, a store restored from an old backup or a mistaken `del --prefix` all look like the end
-of every lease, and would empty every node. A few removals are everyday life and pass at once.
+An empty listing, a wrong prefix, a store restored from an old backup and a mistaken `del --prefix` all look like the
+end of every lease, and would empty every node. A few removals are everyday life and pass at once.
 """
 
 from collections import deque
@@ -16,50 +16,97 @@ from services.lease.store import Changed, Snapshot
 
 WINDOW: Final = 2.0
 """Seconds in which removals count together."""
+FEW: Final = 10
+"""Fewer removals than this are never held back."""
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """What may be removed within WINDOW: as many as either of these allows."""
+class Held:
+    """A lease that the store has no more and the table keeps."""
 
-    share: float = 0.5
-    """Of the leases that were known when it began."""
-    fewer_than: int = 10
-    """However few leases there are: below this nothing is held back."""
-
-    def allow(self, removals: int, known: int) -> bool:
-        """Whether so many of these may go."""
-        return removals < self.fewer_than or removals <= self.share * known
+    lease: Lease
+    since: float
 
 
 class Guard:
-    """Lets events pass to the table; removals only within the limits.
+    """Lets events pass to a table: removals only within the limit, all else always and in order.
 
-    * Within any WINDOW no more leases go unconfirmed than the limits allow; leases that others take the place of (their
-      subnets overlap) do not count, and are never held back.
-    * While removals are held back, later ones are too; all else passes. A lease that is told again, or whose place
-      another takes, is held no longer.
-    * Nothing is held before the table has had its first snapshot.
+    * The limit: within any WINDOW no more than `share` of the leases that are known in it, or fewer than FEW. What is
+      beyond it is held back, and then every later removal, until the first are confirmed.
+    * An event is judged as a whole: removals that come together pass together or not at all.
+    * A lease that is told again is held no longer. One whose subnets another lease takes over was not lost but
+      replaced: it goes at once and does not count.
+    * Whoever deletes leases slowly, some at a time for minutes, passes. That looks like a cluster that shrinks; the
+      store's access rights are what stands against it.
     """
 
-    def __init__(self, limits: Limits) -> None:
-        self.held: dict[str, float] = {}
-        """Leases that the store has no more and the table still has, by name, with the time since when."""
-        self._limits = limits
-        self._gone: deque[tuple[float, int]] = deque()
+    def __init__(self, share: float) -> None:
+        self.held: dict[str, Held] = {}
+        self._share = share
+        self._passed: deque[tuple[float, int]] = deque()
         """When removals passed, and how many."""
-        self._places = Overlaps()
-        """Where the held ones are."""
 
     def take(self, event: Snapshot | Changed, table: Mapping[str, Lease], now: float) -> Snapshot | Changed:
-        """What may pass of the event, given the leases of the table that all earlier ones made."""
+        """What may pass of the event. `table` has the leases that all that passed before has made."""
+        lost, told = _difference(table, event) if isinstance(event, Snapshot) else _net(table, event)
+        for lease in told:
+            self.held.pop(lease.name, None)
+        lost = [lease for lease in lost if lease.name not in self.held]
+        replaced = self._replaced_by(told, lost) if lost or self.held else set()
+        for name in replaced:
+            self.held.pop(name, None)
+        lost = [lease for lease in lost if lease.name not in replaced]
+        if self.held or not self._may_pass(len(lost), len(table), now):
+            self.held |= {lease.name: Held(lease, now) for lease in lost}
+        elif lost:
+            self._passed.append((now, len(lost)))
+        if not self.held and not replaced:
+            return event
         if isinstance(event, Snapshot):
-            back, news, lost = _difference(table, event.leases)
-        else:
-            back, news, lost = _net(event)
-        for name in back & self.held.keys():
-            self._let_go(name, table)
-        replaced = self._hold_back(lost, news, table, now)
-        if isinstance(event, Snapshot):
-            return replace(event, leases={**event.leases, **{name: table[name] for name in self.held}})
-        ...
+            return replace(event, leases={**event.leases, **{name: held.lease for name, held in self.held.items()}})
+        gone = replaced.union(lease.name for lease in lost if lease.name not in self.held)
+        return replace(event, changes=(*map(Removed, sorted(gone)), *map(Upserted, told)))
+
+    def confirm(self, listed: Collection[str], asked_at: float) -> tuple[Removed, ...]:
+        """A complete listing, asked for at that time, has only these: what was held before and is not there goes."""
+        return self._release(
+            name for name, held in self.held.items() if name not in listed and held.since <= asked_at
+        )
+
+    def confirm_all(self) -> tuple[Removed, ...]:
+        """An operator says that all of them may go."""
+        return self._release(self.held)
+
+    def _release(self, names: Iterable[str]) -> tuple[Removed, ...]:
+        released = sorted(names)
+        for name in released:
+            del self.held[name]
+        return tuple(map(Removed, released))
+
+    def _may_pass(self, removals: int, known: int, now: float) -> bool:
+        while self._passed and self._passed[0][0] <= now - WINDOW:
+            self._passed.popleft()
+        passed = sum(count for _, count in self._passed)
+        together = passed + removals
+        return not removals or together < FEW or together <= self._share * (known + passed)
+
+    def _replaced_by(self, told: Iterable[Lease], lost: Iterable[Lease]) -> set[str]:
+        places = Overlaps((*lost, *(held.lease for held in self.held.values())))
+        return set[str]().union(*(places.of(lease) for lease in told))
+
+
+def _difference(table: Mapping[str, Lease], snapshot: Snapshot) -> tuple[list[Lease], list[Lease]]:
+    """The leases of the table that the snapshot lacks, and those that it has."""
+    lost = [lease for name, lease in table.items() if name not in snapshot.leases]
+    return lost, list(snapshot.leases.values())
+
+
+def _net(table: Mapping[str, Lease], event: Changed) -> tuple[list[Lease], list[Lease]]:
+    """The leases of the table that are gone after all changes, and those that are there; in order of last changes."""
+    after: dict[str, Lease | None] = {}
+    for change in event.changes:
+        name, lease = (change.lease.name, change.lease) if isinstance(change, Upserted) else (change.name, None)
+        after.pop(name, None)
+        after[name] = lease
+    lost = [table[name] for name, lease in after.items() if lease is None and name in table]
+    return lost, [lease for lease in after.values() if lease is not None]

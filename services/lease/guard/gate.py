@@ -1,0 +1,199 @@
+"""The way from a store to the table: what is refused, what is held back, and asking the store a second time."""
+
+import asyncio
+import time
+from collections.abc import Callable, Set
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from services.core.errors import FlanneletteError, NotFound, NotYet
+from services.core.table import Removed, StoreStatus, Table
+from services.lease import metrics
+from services.lease.broker import Broker
+from services.lease.guard.admission import Admission, Kind
+from services.lease.guard.guard import Guard
+from services.lease.guard.quarantine import Quarantine
+from services.lease.store import Changed, Store, StoreEvent
+
+log = structlog.get_logger()
+
+_LISTING_SECONDS: Final = 60.0
+"""For the second listing; then it cannot be had."""
+_RETRY_SECONDS: Final = 5.0
+"""After a second listing that could not be had."""
+
+
+@dataclass(frozen=True, slots=True)
+class GuardSettings:
+    """How careful the guard is."""
+
+    share: float = 0.5
+    """Of the leases may go at once; 1 switches it off."""
+    seconds: float = 30.0
+    """From the first removal that is held back to the second listing: time for nodes to take their leases again."""
+
+
+class Gate:
+    """Every event of the store goes through here: `follow` for ever, `take` for one.
+
+    What is held back stays so while the store is away, and while its second listing does not agree.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        broker: Broker,
+        settings: GuardSettings,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.quarantine = Quarantine(clock)
+        self.admission = Admission(store.made)
+        self._guard = Guard(settings.share)
+        self._store = store
+        self._broker = broker
+        self._seconds = settings.seconds
+        self._clock = clock
+        self._holding = asyncio.Event()
+        self._due = 0.0
+        """When to list a second time, on the loop's clock."""
+        self._doubt = ""
+        """Why the last second listing did not end it."""
+
+    @property
+    def held(self) -> list[str]:
+        """Names of the leases whose removal is held back, sorted."""
+        return sorted(self._guard.held)
+
+    @property
+    def held_since(self) -> float | None:
+        """Unix time when the first of them was held back."""
+        held = self._guard.held.values()
+        return self._clock() - (self._now() - min(h.since for h in held)) if held else None
+
+    @property
+    def held_reason(self) -> str:
+        """What they wait for, one sentence; empty when none is held."""
+        if not self._guard.held:
+            return ""
+        what = f"{len(self._guard.held)} leases went from the {self._store.kind} store at once and are kept"
+        again = f"it is asked again in {max(round(self._due - self._now()), 0)} s"
+        doubt = f"; {self._doubt}" if self._doubt else ""
+        return f"{what}{doubt}; {again}, ConfirmRemoval removes them now"
+
+    async def follow(self) -> None:
+        """Takes what happens in the store, for ever."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._watch())
+            group.create_task(self._confirm_in_time())
+
+    def take(self, event: StoreEvent) -> None:
+        """One event of the store."""
+        if isinstance(event, StoreStatus):
+            self._broker.take(event)
+            return
+        table, held = self._broker.table, set(self._guard.held)
+        network, network_error = table.network, table.network_error
+        served = self.admission.take(event)
+        self.quarantine.take(event, self.admission)
+        self._broker.take(self._guard.take(served, table.leases, self._now()))
+        self._account(held)
+        if (table.network, table.network_error) != (network, network_error):
+            _tell_network(table)
+
+    def confirm(self) -> list[str]:
+        """An operator says that what is held back may go; returns the names. Raises NotYet: nothing is."""
+        if not self._guard.held:
+            raise NotYet("no removal is held back: there is nothing to confirm")
+        held = set(self._guard.held)
+        return self._remove(self._guard.confirm_all(), held, by="operator")
+
+    async def discard(self, key: str) -> None:
+        """Deletes a refused key from the store. Raises NotFound, and what Store.discard raises."""
+        refused = self.quarantine.keys.get(key)
+        if refused is None:
+            raise NotFound(f"the key {key} is not quarantined: ListQuarantine has all that are")
+        refusal = refused.refusal
+        await self._store.discard(
+            key, refusal.reason if refusal.kind is Kind.UNREADABLE else self.admission.leases[key]
+        )
+        log.warning("an operator deleted a refused key from the store", key=key, reason=refusal.reason)
+
+    async def _watch(self) -> None:
+        async for event in self._store.watch():
+            self.take(event)
+
+    async def _confirm_in_time(self) -> None:
+        while True:
+            await self._holding.wait()
+            if (wait := self._due - self._now()) > 0:
+                await asyncio.sleep(wait)
+            else:
+                await self._list_again()
+
+    async def _list_again(self) -> None:
+        asked_at = self._now()
+        try:
+            async with asyncio.timeout(_LISTING_SECONDS):
+                listed = await self._store.relist()
+        except (FlanneletteError, TimeoutError) as error:
+            reason = str(error) or "the store does not answer"
+            self._wait(_RETRY_SECONDS, f"the second listing cannot be had: {reason}")
+            return
+        again = Admission(self._store.made, self._broker.table.network)
+        again.take(listed)
+        there = again.served().keys() | listed.refused.keys()
+        before = set(self._guard.held)
+        self._remove(self._guard.confirm(there, asked_at), before, by="listing")
+        disagrees = any(name in there for name, held in self._guard.held.items() if held.since <= asked_at)
+        self._wait(self._seconds, "the second listing has some of them" if disagrees else "")
+
+    def _wait(self, seconds: float, doubt: str) -> None:
+        self._due = self._now() + seconds
+        if self._guard.held and doubt and doubt != self._doubt:
+            log.warning("removals stay held back", leases=len(self._guard.held), reason=doubt)
+        self._doubt = doubt
+
+    def _remove(self, removed: tuple[Removed, ...], held: Set[str], *, by: str) -> list[str]:
+        if removed:
+            log.warning("removals that were held back are carried out", leases=len(removed), confirmed_by=by)
+            metrics.GUARDED_REMOVALS.labels(f"confirmed_by_{by}").inc(len(removed))
+            self._broker.take(Changed(removed))
+        self._account(held, confirmed=len(removed))
+        return [change.name for change in removed]
+
+    def _account(self, before: Set[str], confirmed: int = 0) -> None:
+        """What is held back has changed, perhaps."""
+        held = self._guard.held.keys()
+        metrics.HELD_REMOVALS.set(len(held))
+        metrics.GUARDED_REMOVALS.labels("held").inc(len(held - before))
+        metrics.GUARDED_REMOVALS.labels("returned").inc(len(before - held) - confirmed)
+        if held and not before:
+            self._due, self._doubt = self._now() + self._seconds, ""
+            self._holding.set()
+            log.warning(
+                "many leases are gone from the store at once: they stay until it says so again",
+                leases=len(held),
+                of=len(self._broker.table.leases),
+                asked_again_in=self._seconds,
+            )
+        elif before and not held:
+            self._holding.clear()
+            if not confirmed:
+                log.info("the leases that were held back are in the store again", leases=len(before))
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+
+def _tell_network(table: Table) -> None:
+    if table.network_error:
+        log.warning(
+            "the network configuration in the store is not in force",
+            reason=table.network_error,
+            in_force=table.network.source if table.network else None,
+        )
+    elif table.network:
+        log.info("the network configuration is in force", network=table.network.source)

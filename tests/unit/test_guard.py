@@ -1,0 +1,265 @@
+"""Which removals are believed at once, and which only when the store says it twice."""
+
+from collections.abc import Mapping, Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.core.lease import Lease
+from services.core.table import Change, Removed, Upserted
+from services.lease.guard.guard import FEW, WINDOW, Guard
+from services.lease.store import Changed, Snapshot
+from tests.lease_examples import NETWORK, SMALL, by_name, make_lease
+
+SHARE = 0.5
+
+
+class World:
+    """A store, the guard before it, and the table behind."""
+
+    def __init__(self, leases: int = 0, share: float = SHARE) -> None:
+        self.guard = Guard(share)
+        self.store: dict[str, Lease] = {}
+        self.table: dict[str, Lease] = {}
+        self.now = 100.0
+        self.network = NETWORK
+        for number in range(1, leases + 1):
+            self.change(Upserted(make_lease(number)))
+
+    def change(self, *changes: Change) -> set[str]:
+        """Happens in the store and is told; returns what left the table."""
+        fold(self.store, changes)
+        return self.tell(Changed(changes))
+
+    def relist(self, *leases: Lease) -> set[str]:
+        self.store = by_name(*leases)
+        return self.tell(Snapshot(dict(self.store), NETWORK))
+
+    def tell(self, event: Snapshot | Changed) -> set[str]:
+        before = set(self.table)
+        passed = self.guard.take(event, dict(self.table), self.now)
+        if isinstance(passed, Snapshot):
+            self.table = dict(passed.leases)
+        else:
+            fold(self.table, passed.changes)
+        self.network = passed.network or self.network
+        return before - set(self.table)
+
+    def confirm(self, asked_at: float | None = None) -> None:
+        fold(self.table, self.guard.confirm(self.store.keys(), self.now if asked_at is None else asked_at))
+
+    @property
+    def held(self) -> set[str]:
+        return set(self.guard.held)
+
+
+def fold(table: dict[str, Lease], changes: Sequence[Change]) -> None:
+    for change in changes:
+        if isinstance(change, Upserted):
+            table[change.lease.name] = change.lease
+        else:
+            table.pop(change.name, None)
+
+
+def name(number: int) -> str:
+    return make_lease(number).name
+
+
+def gone(*numbers: int) -> list[Change]:
+    return [Removed(name(number)) for number in numbers]
+
+
+def test_defect_01_a_deletion_of_all_leases_is_held_back() -> None:
+    world = World(20)
+    assert world.change(*gone(*range(1, 21))) == set()
+    assert len(world.table) == len(world.held) == 20
+
+
+def test_defect_01_an_empty_listing_is_held_back() -> None:
+    world = World(20)
+    assert world.relist() == set()
+    assert len(world.table) == len(world.held) == 20
+
+
+def test_what_is_held_goes_when_a_second_listing_says_so() -> None:
+    world = World(20)
+    world.relist()
+    world.confirm()
+    assert world.table == {}
+    assert world.held == set()
+
+
+def test_a_listing_that_was_asked_for_before_confirms_nothing() -> None:
+    world = World(20)
+    world.relist()
+    world.confirm(asked_at=world.now - 1)
+    assert len(world.table) == 20
+
+
+def test_what_the_second_listing_has_is_kept_until_the_store_tells_it() -> None:
+    world = World(20)
+    world.relist()
+    world.store = by_name(make_lease(1))
+    world.confirm()
+    assert set(world.table) == world.held == {name(1)}
+    world.change(Upserted(make_lease(1)))
+    assert set(world.table) == {name(1)}
+    assert world.held == set()
+
+
+def test_an_operator_confirms_at_once() -> None:
+    world = World(20)
+    world.relist()
+    assert {removed.name for removed in world.guard.confirm_all()} == set(world.table)
+    assert world.held == set()
+    assert world.guard.confirm_all() == ()
+
+
+def test_up_to_the_share_passes_at_once() -> None:
+    world = World(20)
+    assert len(world.change(*gone(*range(1, 11)))) == 10
+    assert world.held == set()
+
+
+def test_one_more_than_the_share_is_held_and_with_it_all_that_came_together() -> None:
+    world = World(20)
+    assert world.change(*gone(*range(1, 12))) == set()
+    assert len(world.held) == 11
+
+
+def test_fewer_than_ten_are_never_held() -> None:
+    assert len(World(9).relist()) == 9
+    world = World(9)
+    assert len(world.change(*gone(*range(1, 10)))) == 9
+
+
+def test_removals_one_by_one_within_two_seconds_count_together() -> None:
+    world = World(20)
+    left = [len(world.change(*gone(number))) for number in range(1, 21)]
+    assert left == [1] * 10 + [0] * 10
+    assert len(world.held) == 10
+
+
+def test_a_slow_trickle_is_no_burst() -> None:
+    world = World(30)
+    for number in range(1, 31):
+        world.now += WINDOW / 9
+        world.change(*gone(number))
+    assert world.table == {}
+
+
+def test_what_was_confirmed_does_not_count_against_the_next_removal() -> None:
+    world = World(40)
+    world.change(*gone(*range(1, 31)))
+    world.confirm()
+    assert len(world.change(*gone(31, 32))) == 2
+
+
+def test_while_removals_are_held_everything_else_goes_on() -> None:
+    world = World(20)
+    world.relist()
+    world.change(Upserted(make_lease(99)))
+    world.tell(Changed(network=SMALL))
+    assert name(99) in world.table
+    assert world.network == SMALL
+    assert len(world.held) == 20
+    world.confirm()
+    assert set(world.table) == {name(99)}
+
+
+def test_a_single_removal_while_others_are_held_waits_with_them() -> None:
+    world = World(20)
+    world.change(*gone(*range(1, 16)))
+    world.now += 10
+    assert world.change(*gone(16)) == set()
+    assert name(16) in world.held
+
+
+def test_a_lease_that_comes_back_or_changes_is_held_no_longer() -> None:
+    world = World(20)
+    world.relist()
+    world.change(Upserted(make_lease(1)), Upserted(make_lease(2, version=2)))
+    assert world.table[name(2)] == make_lease(2, version=2)
+    assert len(world.held) == 18
+    world.relist(make_lease(1), make_lease(3))
+    assert name(3) not in world.held
+    world.confirm()
+    assert set(world.table) == {name(1), name(3)}
+
+
+def test_the_store_that_has_them_all_again_ends_it() -> None:
+    world = World(20)
+    leases = list(world.store.values())
+    world.relist()
+    world.relist(*leases)
+    assert world.held == set()
+    assert len(world.table) == 20
+
+
+def test_a_lease_whose_subnet_another_takes_is_replaced_and_not_lost() -> None:
+    world = World(20)
+    others = [Lease(f"new{n}", f"node{n}", make_lease(n).subnets) for n in range(1, 21)]
+    assert len(world.relist(*others)) == 20
+    assert set(world.table) == {other.name for other in others}
+    world = World(20)
+    world.relist()
+    assert world.change(Upserted(others[0])) == {name(1)}
+    assert len(world.held) == 19
+
+
+def test_the_first_snapshot_has_nothing_to_compare_with() -> None:
+    world = World()
+    world.relist(*(make_lease(n) for n in range(1, 30)))
+    assert len(world.table) == 29
+    assert World().relist() == set()
+
+
+def test_a_share_of_all_switches_it_off() -> None:
+    world = World(20, share=1)
+    assert len(world.relist()) == 20
+
+
+numbers = st.integers(1, 24)
+some = st.lists(
+    st.one_of(st.builds(lambda n: Removed(name(n)), numbers), st.builds(lambda n: Upserted(make_lease(n)), numbers)),
+    max_size=6,
+)
+purge = st.just("purge")
+steps = st.one_of(some, some, purge, st.sets(numbers), st.sampled_from([0.5, 3.0, "confirm"]))
+
+
+@given(st.integers(0, 24), st.lists(steps, max_size=20))
+def test_no_burst_passes_unconfirmed_and_the_table_ends_as_the_store(known: int, happened: Sequence[object]) -> None:
+    world = World(known)
+    left: list[tuple[float, int, int]] = []  # when, how many, of how many
+    for what in happened:
+        before = len(world.table)
+        if isinstance(what, float):
+            world.now += what
+        elif what == "confirm":
+            world.confirm()
+        else:
+            if what == "purge":
+                lost = world.change(*map(Removed, list(world.store)))
+            elif isinstance(what, set | frozenset):
+                lost = world.relist(*map(make_lease, what))
+            else:
+                assert isinstance(what, list)
+                lost = world.change(*what)
+            left.append((world.now, len(lost), before))
+            assert_within_limits(left, world.now)
+        assert_held_back(world.table, world.store, world.held)
+    world.confirm()
+    assert world.table == world.store
+
+
+def assert_within_limits(left: Sequence[tuple[float, int, int]], now: float) -> None:
+    recent = [(count, known) for when, count, known in left if when > now - WINDOW]
+    together = sum(count for count, _ in recent)
+    known = recent[-1][1] + sum(count for count, _ in recent[:-1])  # before the burst, or come with it
+    assert together < FEW or together <= SHARE * known
+
+
+def assert_held_back(table: Mapping[str, Lease], store: Mapping[str, Lease], held: set[str]) -> None:
+    assert set(table) - set(store) == held
+    assert {n: lease for n, lease in table.items() if n not in held} == store
