@@ -199,15 +199,17 @@ class Dataplane:
     async def _settle(self, ground: Ground) -> None:
         """Device, own address and `subnet.env`, as the own lease says."""
         own = held = self.holder.lease
-        if held is not None and not fits(ground.network, held):
+        misfit = held is not None and not fits(ground.network, held)
+        if misfit:
             own = None
-            self.holder.lose(f"the lease {held.name} does not fit the network configuration any more")
         self._own_refusal = "; ".join(self._refused(ground, own))
         if self._own_refusal:
             log.error("the own lease is refused", lease=held.name if held else "", reason=self._own_refusal)
             own = None
         await self.footing.keep(own)
-        self.holder.want(self._request(ground))
+        self.holder.want(self._request(ground), ground.network)
+        if held is not None and misfit:
+            self.holder.lose(f"the lease {held.name} does not fit the network configuration any more")
         if own is not None:
             self._write_subnet_file(ground, own)
         self._settled = held

@@ -4,14 +4,16 @@ import asyncio
 import math
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final, Protocol
 
 import structlog
 
 from services.core.errors import FlanneletteError, NotFound
+from services.core.family import Network, family_of
 from services.core.lease import Lease, LeaseRequest
+from services.core.network import NetworkConfig
 from services.core.table import Table
 
 log = structlog.get_logger()
@@ -20,6 +22,7 @@ _FIRST_PAUSE: Final = 0.5
 _LONGEST_PAUSE: Final = 10.0
 _STEADY: Final = 30.0
 """A lease that is lost sooner than this counts as a failure: two nodes of one name would take turns at full speed."""
+_MOST_FORMER: Final = 16
 _RESERVATION_RENEWAL: Final = 6 * 3600.0
 """Seconds. A reservation never ends, but in etcd the note of who holds it lives on a lease of 24 h."""
 _RENEW_AGAIN: Final = 60.0
@@ -58,14 +61,21 @@ class Holder:
         self._changed = changed
         self._clock = clock
         self._request: LeaseRequest | None = None
+        self._network: NetworkConfig | None = None
+        self._former: list[Network] = []
+        """Subnets that the node has had, the last one first: who undoes a change finds the old ones again."""
         self._confirmed = False
         """The table had the lease since it was acquired; from then on its absence means something."""
         self._acquired_at = -math.inf
         self._pause = _FIRST_PAUSE
         self._wake = asyncio.Event()
 
-    def want(self, request: LeaseRequest) -> None:
-        """What to publish from now on; acquires when it differs from what is held."""
+    def want(self, request: LeaseRequest, network: NetworkConfig | None = None) -> None:
+        """What to publish from now on; acquires when it differs from what is held.
+
+        `network` says which of the subnets that the node has had may be asked for again.
+        """
+        self._network = network
         if request != self._request:
             self._request = request
             self._acquired_at = -math.inf  # a wish of our own is no loss: peers cannot reach us until it is published
@@ -106,7 +116,7 @@ class Holder:
         request = self._request
         assert request is not None  # noqa: S101 - run sees to it, and it never goes
         try:
-            lease = await self._connection.acquire(_with_previous(request, self.lease))
+            lease = await self._connection.acquire(_with_previous(request, self._former, self._network))
         except FlanneletteError as error:
             self._report(str(error))
             await self._back_off()
@@ -143,6 +153,7 @@ class Holder:
         else:
             due = lease.expires_at - min(self._margin, (lease.expires_at - now) / 2)
             self.renew_at = max(due, now + _SHORTEST_RENEWAL)
+        self._former = list(dict.fromkeys((*lease.cidrs, *self._former)))[:_MOST_FORMER]
         self.lease, self.reason = lease, ""
         self._changed()
 
@@ -174,9 +185,12 @@ def _says_the_same(seen: Lease, held: Lease) -> bool:
     return (seen.node, seen.subnets, seen.backend_type) == (held.node, held.subnets, held.backend_type)
 
 
-def _with_previous(request: LeaseRequest, lease: Lease | None) -> LeaseRequest:
-    if lease is None:
-        return request
-    held = {subnet.cidr.version: subnet.cidr for subnet in lease.subnets}
-    wishes = (replace(w, previous=held.get(w.public_address.version, w.previous)) for w in request.wishes)
+def _with_previous(request: LeaseRequest, former: Sequence[Network], network: NetworkConfig | None) -> LeaseRequest:
+    """Each wish with the last subnet that the node had and that fits the network; where none does, as it was."""
+    wishes = []
+    for wish in request.wishes:
+        family = family_of(wish.public_address)
+        there = network.family(family) if network else None
+        had = (cidr for cidr in former if cidr.version == family.version and (there is None or there.fits(cidr)))
+        wishes.append(replace(wish, previous=next(had, wish.previous)))
     return replace(request, wishes=tuple(wishes))

@@ -234,6 +234,30 @@ async def test_a_lease_outside_a_changed_network_is_given_up(world: World) -> No
         assert seen.nodes == {new.name: "n1"}
 
 
+async def test_after_an_undone_change_of_the_network_every_node_has_its_old_subnet_again(world: World) -> None:
+    before = {number: await world.open().acquire(asks(number)) for number in range(1, 6)}
+    await world.write_network(OTHER_NETWORK)
+    store = world.open()
+    await asyncio.gather(*(store.acquire(asks(number)) for number in before))
+    await world.write_network(NETWORK)
+    store = world.open()
+    wishes = [asks(number, previous=lease.name.replace("-", "/")) for number, lease in before.items()]
+    after = await asyncio.gather(*map(store.acquire, wishes))
+    assert [lease.name for lease in after] == [lease.name for lease in before.values()]
+    async with following(store) as seen:
+        assert seen.nodes == {lease.name: lease.node for lease in after}, "and nothing is left of the other network"
+
+
+async def test_a_second_family_renumbers_nobody_in_the_first(world: World) -> None:
+    lease = await world.open().acquire(asks(1))
+    await world.write_network(DUAL)
+    wishes = (*asks(1).wishes, Wish(ip_address("fd99::1"), VxlanData(1, "02:00:00:00:00:02")))
+    both = await world.open().acquire(LeaseRequest("n1", "vxlan", wishes))
+    assert both.subnets[0].cidr == lease.subnets[0].cidr
+    await world.write_network(NETWORK)
+    assert (await world.open().acquire(asks(1))).name == lease.name
+
+
 async def test_without_a_configuration_nothing_is_leased_and_the_reason_is_told(world: World) -> None:
     await world.write_network(None)
     store = world.open()

@@ -68,6 +68,11 @@ async def test_another_network_gives_another_subnet(cluster: Cluster) -> None:
         assert text.startswith(f"FLANNEL_NETWORK=10.6.0.0/16\nFLANNEL_SUBNET={own[:-1]}1/24\n")
         assert f"inet {own}/32" in cluster.ip("addr show flannel.1")
         assert running.log.count("lease lost") == 1
+        cluster.network_file.write_text(VXLAN)  # the change was a mistake
+        async with asyncio.timeout(10):
+            while not (await running.status()).lease.name.startswith("10.5."):  # noqa: ASYNC110 - another process decides
+                await asyncio.sleep(0.05)
+        assert (await running.until()).lease.name == "10.5.27.0-24", "its own subnet, as before"
 
 
 @pytest.mark.parametrize(

@@ -3,19 +3,20 @@
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
-from ipaddress import ip_address, ip_network
+from ipaddress import IPv4Network, ip_address
 from typing import Any
 
 from services.core.errors import FlanneletteError, NotFound, NotYet, Unavailable
-from services.core.lease import Lease, LeaseRequest, Subnet, VxlanData, Wish
+from services.core.lease import Lease, LeaseRequest, Subnet, VxlanData, Wish, lease_key
 from services.core.table import Table
 from services.dataplane.holder import Holder
+from tests.lease_examples import SMALL, network
 from tests.virtual_time import now, run_virtually
 
 DAY = 86_400.0
 REQUEST = LeaseRequest("n1", "vxlan", (Wish(ip_address("10.99.0.11"), VxlanData(1, "02:00:00:00:00:01")),))
 OTHER = replace(REQUEST, wishes=(replace(REQUEST.wishes[0], data=VxlanData(1, "02:00:00:00:00:02")),))
-CIDR = ip_network("10.5.27.0/24")
+CIDR = IPv4Network("10.5.27.0/24")
 
 
 @dataclass
@@ -27,6 +28,7 @@ class FakeService:
     """Of the next calls."""
     acquired: list[tuple[float, LeaseRequest]] = field(default_factory=list)
     renewed: list[float] = field(default_factory=list)
+    cidr: IPv4Network = CIDR
     skew: float = 0.0
     reserved: bool = False
     during: Callable[[], None] | None = None
@@ -45,8 +47,8 @@ class FakeService:
     def lease(self, request: LeaseRequest = REQUEST) -> Lease:
         wish = request.wishes[0]
         expires_at = None if self.seconds is None else now() + self.seconds + self.skew
-        part = Subnet(CIDR, wish.public_address, wish.data)
-        return Lease("10.5.27.0-24", "n1", (part,), "vxlan", expires_at, self.reserved)
+        part = Subnet(self.cidr, wish.public_address, wish.data)
+        return Lease(lease_key([self.cidr]), "n1", (part,), "vxlan", expires_at, self.reserved)
 
     @property
     def times(self) -> list[float]:
@@ -194,6 +196,24 @@ def test_a_renewal_of_what_is_gone_acquires_again_asking_for_the_same_subnet() -
         assert [round(time) for time in scene.service.times] == [0, 82_800]
         assert scene.service.acquired[1][1].wishes[0].previous == CIDR
         assert scene.holder.reason == ""
+
+    play(script, FakeService())
+
+
+def test_an_undone_change_of_the_network_asks_for_the_old_subnet_again() -> None:
+    other = network('{"Network":"10.6.0.0/16","Backend":{"Type":"vxlan"}}')
+
+    async def script(scene: Scene) -> None:
+        old = scene.holder.lease
+        assert old is not None
+        scene.service.cidr = IPv4Network("10.6.3.0/24")
+        for there in (other, SMALL, other):
+            await asyncio.sleep(100)
+            scene.holder.want(REQUEST, there)
+            scene.holder.lose("it does not fit any more")
+            await asyncio.sleep(0.01)
+        wished = [request.wishes[0].previous for _, request in scene.service.acquired]
+        assert wished == [None, None, CIDR, IPv4Network("10.6.3.0/24")]
 
     play(script, FakeService())
 
