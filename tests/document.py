@@ -17,6 +17,7 @@ _VARYING = (
     (re.compile(r'"cursor": "\w+:\d+"'), '"cursor": "CURSOR"'),
     (re.compile(r'"version": "[^"]+"'), '"version": "VERSION"'),
     (re.compile(r'"repairs": "\d+"'), '"repairs": "NUMBER"'),
+    (re.compile(r'"elapsed": "[\d.]+s"'), '"elapsed": "SECONDS"'),
     (re.compile(r",$", re.MULTILINE), ""),  # whether another one follows may depend on what varies
     (re.compile(r'^ *"(?:packets|bytes)": "\d+"\n', re.MULTILINE), ""),  # 0 is left out
 )

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -40,10 +40,13 @@ class LabProcess:
             assert time.monotonic() < end, f"the lab has not printed {text!r}:\n{self.output}"
             time.sleep(0.05)
 
-    def carry_out(self, hint: str) -> str:
-        """What the command prints that the lab proposes for a second terminal, in the line with this word."""
+    def carry_out(self, hint: str, changed: Callable[[str], str] = str) -> str:
+        """What the command prints that the lab proposes for a second terminal, in the line with this word.
+
+        `changed` makes another command of it, for another host, say.
+        """
         _, _, hints = self.output.partition("From a second terminal:")
-        command = next(line for line in hints.splitlines() if hint in line).split()
+        command = changed(next(line for line in hints.splitlines() if hint in line)).split()
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
