@@ -206,7 +206,7 @@ class Dataplane:
         if self._own_refusal:
             log.error("the own lease is refused", lease=held.name if held else "", reason=self._own_refusal)
             own = None
-        await self.footing.keep(own)
+        await self.footing.keep(own, self._published())
         self.holder.want(self._request(ground), ground.network)
         if held is not None and misfit:
             self.holder.lose(f"the lease {held.name} does not fit the network configuration any more")
@@ -256,6 +256,11 @@ class Dataplane:
         own = [self.holder.lease] if self.holder.lease else [o for o in table.leases.values() if o.node == self.node]
         return tuple(subnet.cidr for lease in own for subnet in lease.subnets)
 
+    def _published(self) -> Lease | None:
+        """What peers know of us: the lease that we hold, or did before a restart."""
+        leases = self.feed.table.leases.values()
+        return self.holder.lease or next((lease for lease in leases if lease.node == self.node), None)
+
     async def _preview(self) -> list[str]:
         ground, last = self.footing.ground, self.overlay.situation
         if ground is None or last is None:
@@ -265,7 +270,7 @@ class Dataplane:
         situation = replace(last, links=replace(last.links, devices=devices))
         todo = await self.overlay.plan(situation, self.feed.table.leases.values())
         names = situation.links.names()
-        commands = await device_commands(ground, self.node, self.holder.lease)
+        commands = await device_commands(ground, self.node, self.holder.lease, self._published())
         return commands + [command(verb, item, names) for verb, items in steps(todo) for item in items]
 
     def _sentences(self, verb: Verb, failures: Mapping[KernelObject, str]) -> list[str]:

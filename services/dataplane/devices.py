@@ -1,11 +1,12 @@
 """What it takes to make a device as it shall be: pure, from what the kernel has to a list of steps."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Interface, IPv6Interface
 from typing import Any, TypeAlias
 
 from services.core.family import Network
+from services.core.lease import Subnet, VxlanData
 from services.core.network import contains
 from services.dataplane.backends.backend import Device, VxlanDevice
 
@@ -66,6 +67,15 @@ def device_steps(
     if not link.up:
         steps.append(_set(link, "up", state="up"))
     return tuple(steps)
+
+
+def with_published_mac(wanted: VxlanDevice, published: Subnet | None) -> VxlanDevice:
+    """The device with the MAC that a lease has in its family, if that is one that a device can have."""
+    if published is None or not isinstance(published.data, VxlanData):
+        return wanted
+    mac = published.data.mac
+    is_unicast = not int(mac[:2], 16) & 1 and mac != "00:00:00:00:00:00"
+    return replace(wanted, mac=mac) if is_unicast else wanted
 
 
 def fits(link: LinkView, wanted: VxlanDevice) -> bool:

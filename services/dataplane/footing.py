@@ -70,11 +70,11 @@ class Footing:
         )
         return True
 
-    async def keep(self, own: Lease | None) -> None:
-        """Brings the devices into line. Raises Misconfigured, Unavailable."""
+    async def keep(self, own: Lease | None, published: Lease | None) -> None:
+        """Brings the devices into line, see keep_devices. Raises Misconfigured, Unavailable."""
         assert self.ground is not None  # noqa: S101 - there is something to keep only on some ground
         self._left |= {device.name for device in self.devices.values()}
-        self.devices = await keep_devices(self.ground, self._node, own)
+        self.devices = await keep_devices(self.ground, self._node, own, published)
 
     async def leave(self) -> None:
         """Removes the devices of earlier grounds. Call it once the peers are reached without them."""

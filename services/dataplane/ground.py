@@ -6,10 +6,12 @@ from ipaddress import ip_address
 
 from services.core.errors import InvalidInput
 from services.core.family import Family
+from services.core.lease import Lease
 from services.core.network import NetworkConfig, contains
 from services.dataplane.backends import make_backend
 from services.dataplane.backends.backend import Backend, DeviceSpec
 from services.dataplane.bounds import Limits
+from services.dataplane.devices import with_published_mac
 from services.dataplane.netlink import links
 from services.dataplane.netlink.objects import Route
 from services.dataplane.netlink.socket import KernelSocket
@@ -28,10 +30,17 @@ class Ground:
     warnings: tuple[str, ...] = ()
     """What the configuration says and this version does otherwise."""
 
-    def devices(self, node: str) -> list[tuple[Family, DeviceSpec]]:
-        """The device that each family needs, where it needs one. Raises InvalidInput, Misconfigured."""
+    def devices(self, node: str, published: Lease | None = None) -> list[tuple[Family, DeviceSpec]]:
+        """The device that each family needs, where it needs one. Raises InvalidInput, Misconfigured.
+
+        One that has to be made gets the MAC that the node's lease publishes, so that no peer has to learn another.
+        """
         wanted = ((family, self.backend.device(family, self.underlay, node)) for family in self.families)
-        return [(family, spec) for family, spec in wanted if spec is not None]
+        return [
+            (family, with_published_mac(spec, published.subnet(family) if published else None))
+            for family, spec in wanted
+            if spec is not None
+        ]
 
 
 async def find_ground(

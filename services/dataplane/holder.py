@@ -111,15 +111,16 @@ class Holder:
                 await self._sleep(self.renew_at)
 
     async def _acquire(self) -> None:
+        time_of = asyncio.get_running_loop().time
         if self._clock() - self._acquired_at < _STEADY:
-            await self._back_off()
-        request = self._request
+            await self._back_off(time_of())
+        request, asked_at = self._request, time_of()
         assert request is not None  # noqa: S101 - run sees to it, and it never goes
         try:
             lease = await self._connection.acquire(_with_previous(request, self._former, self._network))
         except FlanneletteError as error:
             self._report(str(error))
-            await self._back_off()
+            await self._back_off(asked_at)
             return
         if self.lease is None or lease.name != self.lease.name:
             log.info("lease acquired", lease=lease.name, previous=self.lease.name if self.lease else None)
@@ -127,8 +128,10 @@ class Holder:
         if request == self._request:
             self._hold(lease)
 
-    async def _back_off(self) -> None:
-        await asyncio.sleep(random.uniform(self._pause / 2, self._pause))  # noqa: S311 - jitter
+    async def _back_off(self, since: float) -> None:
+        """Until a pause after that moment. A service that waits for what a lease needs is asked again at once."""
+        pause = random.uniform(self._pause / 2, self._pause)  # noqa: S311 - jitter
+        await asyncio.sleep(max(0, since + pause - asyncio.get_running_loop().time()))
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)
 
     async def _renew(self) -> None:

@@ -15,10 +15,14 @@ _ROUNDS: Final = 4
 """A new device takes three looks: made, addressed and up, found in order."""
 
 
-async def keep_devices(ground: Ground, node: str, own: Lease | None) -> dict[Family, Device]:
-    """The device of each family that has one, in order. Raises Misconfigured, Unavailable."""
+async def keep_devices(ground: Ground, node: str, own: Lease | None, published: Lease | None) -> dict[Family, Device]:
+    """The device of each family that has one, in order. Raises Misconfigured, Unavailable.
+
+    `own` is the lease whose addresses they get, `published` the one whose MACs: what peers know of us, also while we
+    do not hold it.
+    """
     devices: dict[Family, Device] = {}
-    for family, wanted in ground.devices(node):
+    for family, wanted in ground.devices(node, published):
         for _ in range(_ROUNDS):
             link = await links.find_link(wanted.name)
             steps = _steps(ground, family, wanted, link, own)
@@ -37,10 +41,10 @@ async def present_devices(ground: Ground, node: str) -> dict[Family, Device]:
     return {family: as_device(link) for family, wanted, link in found if link is not None and fits(link, wanted)}
 
 
-async def device_commands(ground: Ground, node: str, own: Lease | None) -> list[str]:
+async def device_commands(ground: Ground, node: str, own: Lease | None, published: Lease | None) -> list[str]:
     """What `keep_devices` would do, as commands."""
     commands: list[str] = []
-    for family, wanted in ground.devices(node):
+    for family, wanted in ground.devices(node, published):
         link = await links.find_link(wanted.name)
         steps = _steps(ground, family, wanted, link, own)
         if link is None or not fits(link, wanted):

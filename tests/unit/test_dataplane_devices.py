@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from services.core.lease import BackendData, OpaqueData, Subnet, VxlanData, WireguardData
 from services.dataplane.backends.backend import VxlanDevice
-from services.dataplane.devices import LinkView, as_device, as_made, delete_steps, device_steps
+from services.dataplane.devices import LinkView, as_device, as_made, delete_steps, device_steps, with_published_mac
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "dataplane" / "device-commands.txt"
 NETWORK, SUBNET = ip_network("10.5.0.0/16"), ip_network("10.5.27.0/24")
@@ -81,3 +82,27 @@ def test_a_new_address_is_added_before_an_old_one_goes() -> None:
 def test_only_a_device_that_is_there_is_deleted() -> None:
     assert delete_steps(None) == ()
     assert [step.command for step in delete_steps(KEPT)] == ["ip link del flannel.1"]
+
+
+def test_a_device_that_has_to_be_made_gets_the_mac_that_the_lease_publishes() -> None:
+    published = Subnet(SUBNET, None, VxlanData(1, "c6:d2:32:6f:8f:44"))
+    wanted = with_published_mac(WANTED, published)
+    assert wanted == replace(WANTED, mac="c6:d2:32:6f:8f:44")
+    assert "address c6:d2:32:6f:8f:44" in commands(None, wanted)[0]
+    assert commands(KEPT, wanted) == [], "one that is there keeps its own"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        None,
+        VxlanData(1, "01:00:5e:00:00:01"),
+        VxlanData(1, "ff:ff:ff:ff:ff:ff"),
+        VxlanData(1, "00:00:00:00:00:00"),
+        WireguardData("key", 51820),
+        OpaqueData("{}"),
+    ],
+)
+def test_what_is_no_mac_of_a_device_is_not_taken_from_the_lease(data: BackendData | None) -> None:
+    assert with_published_mac(WANTED, Subnet(SUBNET, None, data)) == WANTED
+    assert with_published_mac(WANTED, None) == WANTED

@@ -84,7 +84,7 @@ async def test_warnings_of_a_configuration_are_told_once() -> None:
 
 async def test_without_devices_there_is_nothing_to_keep_to_leave_or_to_clear() -> None:
     standing = footing(GROUND)
-    await standing.keep(None)
+    await standing.keep(None, None)
     assert standing.devices == {}
     await standing.leave()
     assert await standing.clear(dry_run=False) == []

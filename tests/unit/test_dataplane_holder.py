@@ -1,10 +1,13 @@
 """The holder against a lease service that a test plays, in virtual time."""
 
 import asyncio
+import itertools
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Network, ip_address
 from typing import Any
+
+import pytest
 
 from services.core.errors import FlanneletteError, NotFound, NotYet, Unavailable
 from services.core.lease import Lease, LeaseRequest, Subnet, VxlanData, Wish, lease_key
@@ -31,6 +34,8 @@ class FakeService:
     cidr: IPv4Network = CIDR
     skew: float = 0.0
     reserved: bool = False
+    takes: float = 0.0
+    """Seconds until it answers."""
     during: Callable[[], None] | None = None
     """Happens while a call is under way."""
 
@@ -55,7 +60,7 @@ class FakeService:
         return [time for time, _ in self.acquired]
 
     async def _answer(self) -> None:
-        await asyncio.sleep(0)
+        await asyncio.sleep(self.takes)
         if self.during:
             self.during()
         if self.faults:
@@ -370,3 +375,24 @@ def test_the_same_wish_again_changes_nothing_and_a_lease_that_does_not_fit_is_lo
         assert len(scene.service.acquired) == 2
 
     play(script, FakeService())
+
+
+def test_a_service_that_waits_for_what_is_missing_is_asked_again_without_a_pause() -> None:
+    async def script(scene: Scene) -> None:
+        scene.holder.want(REQUEST)
+        await asyncio.sleep(99)
+        assert scene.holder.reason == "no podCIDR yet"
+        assert scene.service.times == pytest.approx([10.0 * number for number in range(10)], abs=0.1)
+
+    play(script, FakeService(takes=10.0, faults=[NotYet("no podCIDR yet")] * 20))
+
+
+def test_a_service_that_refuses_at_once_is_asked_less_and_less_often() -> None:
+    async def script(scene: Scene) -> None:
+        scene.holder.want(REQUEST)
+        await asyncio.sleep(100)
+        gaps = [after - before for before, after in itertools.pairwise(scene.service.times)]
+        assert gaps[0] <= 0.5
+        assert all(5 <= gap <= 10 for gap in gaps[6:])
+
+    play(script, FakeService(faults=[NotYet("no podCIDR yet")] * 40))
