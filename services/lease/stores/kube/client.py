@@ -97,6 +97,8 @@ class KubeClient:
                     raise broken(self._access.name, error) from None
                 if batch is not None:
                     yield batch
+            if lines.rest:
+                raise broken(self._access.name, ValueError("a watch that ends in the middle of a line"))
 
     async def read_node(self, name: str) -> dict[str, Any]:
         """The Node object as it is now, whole. Raises Gone."""

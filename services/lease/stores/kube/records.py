@@ -80,5 +80,5 @@ class Timing:
     """Between attempts to write, as flannel."""
     patch_total: float = 30.0
     """For all of them together."""
-    pod_cidr: float = 8.0
+    pod_cidr: float = 10.0
     """That a request for a lease waits for the node's podCIDR; less than callers wait for an answer."""

@@ -18,12 +18,13 @@ class Lines:
     """Chunks of bytes to whole lines."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self.rest = b""
+        """The beginning of the next one."""
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
         """The lines that are complete now. Raises ValueError for one that does not end."""
-        *whole, self._rest = (self._rest + chunk).split(b"\n")
-        if len(self._rest) > _LONGEST:
+        *whole, self.rest = (self.rest + chunk).split(b"\n")
+        if len(self.rest) > _LONGEST:
             raise ValueError(f"a line of more than {_LONGEST} bytes")
         return (line for line in whole if line.strip())
 

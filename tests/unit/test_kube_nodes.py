@@ -1,0 +1,308 @@
+"""From Node objects to leases and back, without Kubernetes: names, JSON, podCIDRs, patches, the mirror."""
+
+import json
+from ipaddress import ip_address
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.core.errors import InvalidInput, Misconfigured, NotYet
+from services.core.lease import LeaseRequest, OpaqueData, VxlanData, Wish
+from services.core.network import parse_network
+from services.core.table import Removed, Upserted
+from services.lease.store import Changed
+from services.lease.stores.kube.annotations import annotations
+from services.lease.stores.kube.mirror import Mirror
+from services.lease.stores.kube.node_json import NotANode, read_node
+from services.lease.stores.kube.node_leases import lease_of
+from services.lease.stores.kube.page import ITEMS, members
+from services.lease.stores.kube.publishing import annotations_patch, condition_patch, require_pod_cidrs
+from services.lease.stores.kube.records import Batch, Deleted, Expired, Node
+from services.lease.stores.kube.stream import Lines, read_batch
+
+KEYS = annotations()
+F = "flannel.alpha.coreos.com/"
+V4 = parse_network('{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}', leases_subnets=False)
+DUAL = parse_network(
+    '{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:244::/48","Backend":{"Type":"vxlan"}}',
+    leases_subnets=False,
+)
+MAC = "02:00:00:00:00:01"
+
+
+def make_node(name: str = "a", *pod_cidrs: str, **annotations: str) -> Node:
+    """A vxlan node; annotations without prefix, `_` for `-`."""
+    base = {
+        "kube-subnet-manager": "true",
+        "backend-type": "vxlan",
+        "backend-data": f'{{"VNI":1,"VtepMAC":"{MAC}"}}',
+        "public-ip": "192.168.0.1",
+    }
+    given_ = base | {key.replace("_", "-"): text for key, text in annotations.items()}
+    return Node(name, pod_cidrs or ("10.244.1.0/24",), {F + key: text for key, text in given_.items()})
+
+
+@pytest.mark.parametrize(
+    ("prefix", "public"),
+    [
+        ("flannel.alpha.coreos.com", "flannel.alpha.coreos.com/public-ip"),
+        ("flannel.alpha.coreos.com/", "flannel.alpha.coreos.com/public-ip"),
+        ("example.com/net", "example.com/net-public-ip"),
+        ("example.com/net-", "example.com/net-public-ip"),
+        ("example.com/my_net-2", "example.com/my_net-2-public-ip"),
+    ],
+)
+def test_annotations_are_named_by_flannels_rules(prefix: str, public: str) -> None:
+    keys = annotations(prefix)
+    assert keys.ipv4.public == public
+    start = public.removesuffix("public-ip")
+    assert (keys.managed, keys.backend_type) == (f"{start}kube-subnet-manager", f"{start}backend-type")
+    assert (keys.ipv4.data, keys.ipv6.data) == (f"{start}backend-data", f"{start}backend-v6-data")
+    assert (keys.ipv4.overwrite, keys.ipv6.overwrite) == (f"{public}-overwrite", f"{start}public-ipv6-overwrite")
+    assert (keys.ipv4.chosen, keys.ipv6.chosen) == (f"{start}node-public-ip", f"{start}node-public-ipv6")
+    assert keys.ipv6.public == f"{start}public-ipv6"
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    ["", "/", "a/b/c", "nodots/x", "Upper.com", "example.com-", "example.com/UP", "example.com/a b", "-a.com"],
+)
+def test_a_prefix_that_breaks_flannels_rules_is_refused_with_an_example(prefix: str) -> None:
+    with pytest.raises(Misconfigured, match=r"--kube-annotation-prefix .* for instance"):
+        annotations(prefix)
+
+
+def test_a_node_is_read_with_our_annotations_only() -> None:
+    document = {
+        "metadata": {
+            "name": "a",
+            "creationTimestamp": "2026-01-31T12:00:00Z",
+            "annotations": {f"{F}public-ip": "1.2.3.4", "volumes.kubernetes.io/x": "y"},
+        },
+        "spec": {"podCIDR": "10.244.1.0/24"},
+    }
+    node = read_node(document, KEYS.prefix)
+    assert node == Node("a", ("10.244.1.0/24",), {f"{F}public-ip": "1.2.3.4"}, 1769860800)
+    document["spec"] = {"podCIDR": "10.244.1.0/24", "podCIDRs": ["10.244.1.0/24", "fd00::/64"]}
+    assert read_node(document, KEYS.prefix).pod_cidrs == ("10.244.1.0/24", "fd00::/64")
+    assert read_node({"metadata": {"name": "bare"}}, KEYS.prefix) == Node("bare")
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        None,
+        7,
+        [],
+        {},
+        {"metadata": {"name": ""}},
+        {"metadata": {"name": 7}},
+        {"metadata": {"name": "a", "annotations": []}},
+        {"metadata": {"name": "a", "annotations": {f"{F}public-ip": 7}}},
+        {"metadata": {"name": "a"}, "spec": 7},
+        {"metadata": {"name": "a"}, "spec": {"podCIDRs": "10.0.0.0/24"}},
+        {"metadata": {"name": "a"}, "spec": {"podCIDRs": [7]}},
+    ],
+)
+def test_what_is_no_node_is_told(document: Any) -> None:
+    with pytest.raises(NotANode):
+        read_node(document, KEYS.prefix)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.text(), JSON, max_size=4), st.lists(JSON, max_size=5), st.sampled_from([None, 0, 3]))
+def test_a_page_is_read_as_the_whole_would_be(other: dict[str, Any], items: list[Any], indent: int | None) -> None:
+    other.pop(ITEMS, None)
+    document = {**other, ITEMS: items, "last": 1}
+    found = list(members(json.dumps(document, indent=indent)))
+    assert [value for key, value in found if key == ITEMS] == items
+    assert {key: value for key, value in found if key != ITEMS} == {**other, "last": 1}
+
+
+@given(st.lists(JSON, max_size=3), st.integers(0, 10_000))
+def test_a_page_that_is_cut_anywhere_is_refused(items: list[Any], place: int) -> None:
+    text = json.dumps({"kind": "NodeList", ITEMS: items, "metadata": {"resourceVersion": "1"}})
+    with pytest.raises(ValueError):  # noqa: PT011 - json's own, too
+        list(members(text[: place % len(text)]))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "null", "{]", '{"items":[1 2]}', '{"a":1}}', '{"a" 1}', '{"items":[}'])
+def test_what_is_no_page_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - json's own, too
+        list(members(text))
+    assert list(members('{"items":null}')) == [("items", None)]
+
+
+@given(
+    st.lists(st.text(st.characters(blacklist_characters="\n\r", blacklist_categories=["Cs"]), min_size=1)), st.data()
+)
+def test_lines_are_the_same_however_they_arrive(texts: list[str], data: st.DataObject) -> None:
+    stream = "".join(f"{text}\n" for text in texts).encode()
+    lines, found, place = Lines(), [], 0
+    while place < len(stream):
+        size = data.draw(st.integers(1, len(stream) - place))
+        found += list(lines.feed(stream[place : place + size]))
+        place += size
+    assert found == [text.encode() for text in texts if text.encode().strip()]
+    assert lines.rest == b""
+
+
+def test_a_line_without_end_is_refused() -> None:
+    lines = Lines()
+    lines.feed(b"x" * (10 << 20))
+    with pytest.raises(ValueError, match="a line of more than"):
+        lines.feed(b"x" * (10 << 20))
+
+
+def test_an_unknown_error_of_the_watch_means_listing_anew() -> None:
+    for error in ({"code": 418}, {}, None, "nonsense"):
+        with pytest.raises(Expired):
+            read_batch([json.dumps({"type": "ERROR", "object": error}).encode()], KEYS.prefix, "server")
+
+
+def test_each_family_of_a_node_stands_for_itself() -> None:
+    cidrs = ("10.244.1.0/24", "fd00:244:0:1::/64")
+    data6 = '{"VNI":1,"VtepMAC":"02:00:00:00:00:06"}'
+    whole = lease_of(make_node("a", *cidrs, public_ipv6="fd00::1", backend_v6_data=data6), DUAL, KEYS)
+    assert whole is not None
+    assert [subnet.public_address for subnet in whole.subnets] == [ip_address("192.168.0.1"), ip_address("fd00::1")]
+    for node, version in (
+        (make_node("a", *cidrs), 4),
+        (make_node("a", cidrs[0], public_ipv6="fd00::1", backend_v6_data=data6), 4),
+        (make_node("a", *reversed(cidrs), public_ip="", public_ipv6="fd00::1", backend_v6_data=data6), 6),
+        (make_node("a", cidrs[1], public_ip="0.0.0.0", public_ipv6="fd00::1", backend_v6_data=data6), 6),  # noqa: S104
+    ):
+        lease = lease_of(node, DUAL, KEYS)
+        assert lease is not None
+        assert [subnet.cidr.version for subnet in lease.subnets] == [version]
+    alone = lease_of(make_node("a", *cidrs, public_ipv6="fd00::1"), V4, KEYS)
+    assert alone is not None
+    assert [subnet.cidr.version for subnet in alone.subnets] == [4], "the network has no IPv6"
+
+
+@pytest.mark.parametrize("managed", ["", "false", "True", "yes"])
+def test_a_node_on_which_flannel_does_not_run_is_none_of_ours(managed: str) -> None:
+    assert lease_of(make_node(kube_subnet_manager=managed, public_ip="nonsense"), V4, KEYS) is None
+    assert lease_of(Node("a", (), make_node().annotations), V4, KEYS) is None
+
+
+@pytest.mark.parametrize(
+    ("node", "sentence"),
+    [
+        (make_node("a", "10.9.0.0/24"), r"podCIDR 10\.9\.0\.0/24 of node a lies outside the network 10\.244"),
+        (make_node("a", "10.0.0.0/8"), "lies outside"),
+        (make_node("a", "nonsense"), "node a has the podCIDRs nonsense: one a family"),
+        (make_node("a", "10.244.1.0/24", "10.244.2.0/24"), "one a family"),
+        (make_node(public_ip="fd00::1"), "public-ip of node a is 'fd00::1', which is no IPv4 address"),
+        (make_node(backend_data="{"), "backend-data of node a is no JSON"),
+        (make_node(backend_data="[" * 100_000), "is no JSON"),
+        (make_node(backend_data='{"VNI":1,"VtepMAC":"x"}'), "no MAC address"),
+        (make_node(backend_data="7"), "must be a JSON object"),
+    ],
+)
+def test_what_cannot_be_read_names_the_node_and_the_annotation(node: Node, sentence: str) -> None:
+    with pytest.raises(InvalidInput, match=sentence):
+        lease_of(node, V4, KEYS)
+
+
+def test_data_of_other_backends_is_kept_as_it_is() -> None:
+    for kind, text, data in (
+        ("host-gw", "null", None),
+        ("extension", '"a b"', OpaqueData('"a b"')),
+        ("udp", "", None),
+    ):
+        lease = lease_of(make_node(backend_type=kind, backend_data=text), V4, KEYS)
+        assert lease is not None
+        assert lease.subnets[0].data == data
+
+
+def request(kind: str = "vxlan", mac: str | None = MAC, public: str = "192.168.0.1", **more: Wish) -> LeaseRequest:
+    wish = Wish(ip_address(public), VxlanData(1, mac) if mac else None)
+    return LeaseRequest("a", kind, (wish, *more.values()))
+
+
+def patched(node: Node, asked: LeaseRequest) -> dict[str, str]:
+    patch = annotations_patch(node, asked, KEYS)
+    assert patch is not None
+    return {key.removeprefix(F): text for key, text in patch["metadata"]["annotations"].items()}
+
+
+def test_only_what_is_new_is_written() -> None:
+    assert annotations_patch(make_node(), request(), KEYS) is None
+    assert patched(make_node(), request(public="192.168.0.2")) == {"public-ip": "192.168.0.2"}
+    assert patched(Node("a"), request()).keys() == {
+        "kube-subnet-manager",
+        "backend-type",
+        "backend-data",
+        "public-ip",
+    }
+
+
+def test_ipv6_is_written_by_the_backends_that_have_it() -> None:
+    wish6 = Wish(ip_address("fd00::1"))
+    for kind, written in (("host-gw", True), ("extension", True), ("ipip", False), ("udp", False), ("vxlan", False)):
+        keys = patched(Node("a"), request(kind, MAC if kind == "vxlan" else None, wish6=wish6)).keys()
+        assert ("backend-v6-data" in keys, "public-ipv6" in keys) == (written, written), kind
+
+
+def test_defect_20_what_the_operator_overwrites_wins_over_what_was_found_out() -> None:
+    node = make_node(public_ip_overwrite="203.0.113.7", node_public_ip="198.51.100.1")
+    assert patched(node, request()) == {"public-ip": "203.0.113.7"}
+    assert patched(make_node(node_public_ip="198.51.100.1"), request()) == {"public-ip": "198.51.100.1"}
+    with pytest.raises(NotYet, match="public-ip-overwrite of node a is 'fd00::1', which is no IPv4 address"):
+        annotations_patch(make_node(public_ip_overwrite="fd00::1"), request(), KEYS)
+
+
+def test_a_condition_that_is_there_is_not_written_again() -> None:
+    patch = condition_patch({}, "2026-01-31T12:00:00Z")
+    assert patch is not None
+    (condition,) = patch["status"]["conditions"]
+    assert condition["lastTransitionTime"] == condition["lastHeartbeatTime"] == "2026-01-31T12:00:00Z"
+    assert condition_patch({"status": {"conditions": [{"type": "Ready"}, condition]}}, "later") is None
+    for other in ({"status": "True"}, {"reason": "CalicoIsUp"}):
+        assert condition_patch({"status": {"conditions": [condition | other]}}, "later") is not None
+
+
+def test_a_node_needs_a_pod_cidr_of_each_family_inside_the_network() -> None:
+    require_pod_cidrs(make_node(), V4)
+    for node, network, sentence in (
+        (Node("a"), V4, "node a has no podCIDR yet"),
+        (make_node(), DUAL, "node a has no IPv6 podCIDR yet"),
+        (make_node("a", "10.9.0.0/24"), V4, "lies outside"),
+        (make_node("a", "nonsense"), V4, "one a family"),
+    ):
+        with pytest.raises(NotYet, match=sentence):
+            require_pod_cidrs(node, network)
+
+
+def test_a_refused_node_keeps_its_lease_unless_it_is_another_of_the_same_name() -> None:
+    mirror = Mirror(V4, KEYS)
+    good, bad = make_node(), make_node(public_ip="nonsense")
+    lease = mirror.replace([good], "1").leases["a"]
+    event = mirror.fold(Batch((bad,), "2"))
+    assert isinstance(event, Changed)
+    assert (event.changes, list(event.refused), event.cleared) == ((), ["a"], frozenset())
+    assert mirror.snapshot().leases == {"a": lease}
+    assert mirror.replace([bad], "3").leases == {"a": lease}, "also through a new listing"
+    another = make_node("a", "10.244.9.0/24", public_ip="nonsense")
+    event = mirror.fold(Batch((another,), "4"))
+    assert event is not None
+    assert event.changes == (Removed("a"),)
+    event = mirror.fold(Batch((good,), "5"))
+    assert event == Changed((Upserted(lease),), cleared=frozenset({"a"}))
+    mirror.fold(Batch((bad,), "6"))
+    assert mirror.fold(Batch((Deleted("a"),), "7")) == Changed((Removed("a"),), cleared=frozenset({"a"}))
+
+
+def test_a_mirror_knows_when_nodes_were_made_and_who_has_a_pod_cidr() -> None:
+    mirror = Mirror(V4, KEYS)
+    mirror.replace([Node("a", made=7), Node("b", ("10.244.1.0/24",), made=9)], "1")
+    assert [mirror.made(name) for name in ("a", "b", "c")] == [7, 9, 0]
