@@ -9,9 +9,10 @@ from services.lease.reports import Report
 from services.runtime.wire import failed_to_proto
 
 
-def list_nodes(broker: Broker, known: Set[str] | None) -> pb.ListNodesResponse:
-    """Everybody with a lease, a stream, or a report. `known`: of whom we would know a stream; None: of all."""
+def list_nodes(broker: Broker, served: str) -> pb.ListNodesResponse:
+    """Everybody with a lease, a stream, or a report; `served` is the one node that we serve, empty: all."""
     reports = broker.reports
+    known = {served} if served and broker.presence.elsewhere is None else None
     departed = reports.departed
     names = broker.holdings.nodes | reports.connected.keys() | departed.keys()
     return pb.ListNodesResponse(
@@ -40,6 +41,7 @@ def convergence(broker: Broker, cursor: str, position: int) -> pb.GetConvergence
 
 
 def _node(broker: Broker, name: str, report: Report | None, known: Set[str] | None) -> pb.Node:
+    """`known`: of whom we would know that it is connected; None: of all."""
     convergence, leases = broker.reports.convergence, broker.holdings.of(name)
     node = pb.Node(name=name)
     if leases:
@@ -47,7 +49,7 @@ def _node(broker: Broker, name: str, report: Report | None, known: Set[str] | No
         node.lease = lease.name
         node.subnets.extend(str(subnet.cidr) for subnet in lease.subnets)
     if known is None or name in known:
-        node.connected = name in broker.presence.nodes
+        node.connected = broker.presence.is_connected(name)
     if report is not None:
         node.cursor = report.progress.cursor
         node.report_time.FromMilliseconds(int(report.at * 1000))

@@ -1,9 +1,10 @@
 """Which nodes' dataplanes are connected: those with an open WatchLeases stream that names its node (VIEW_ALL)."""
 
 import asyncio
+import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, KeysView
+from collections.abc import Callable, Iterator, KeysView, Set
 from contextlib import contextmanager
 from itertools import takewhile
 from typing import Final, Protocol
@@ -38,9 +39,11 @@ class Presence:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.changes = 0
         """How often a node has come or gone."""
+        self.elsewhere: Set[str] | None = None
+        """The nodes that are connected to any lease service, where the store tells; None: it does not."""
         self._streams: Counter[str] = Counter()
         self._left: dict[str, float] = {}
-        """When the last stream of a node ended."""
+        """When the last stream of a node ended, oldest first; those of long ago are forgotten."""
         self._clock = clock
         self._started = clock()
         self._changed = asyncio.Event()
@@ -54,6 +57,13 @@ class Presence:
     def tell(self, follower: Follower) -> None:
         """From now on it is told who comes and goes."""
         self._followers.append(follower)
+
+    def is_connected(self, node: str) -> bool:
+        """Whether it is, to this process or elsewhere. Of who has just left us we know better than a store."""
+        if node in self._streams:
+            return True
+        just_left = self._clock() - self._left.get(node, -math.inf) < ALIVE_SECONDS
+        return self.elsewhere is not None and node in self.elsewhere and not just_left
 
     def may_be_alive(self, node: str) -> bool:
         """Whether the node is or was connected within the last minute; before that has passed, nobody can say no."""
@@ -83,8 +93,7 @@ class Presence:
             self._streams[node] -= 1
             if not self._streams[node]:
                 del self._streams[node]
-                self._left.pop(node, None)
-                self._left[node] = self._clock()
+                self._leave(node)
                 for follower in self._followers:
                     follower.went(node)
                 self._note()
@@ -94,6 +103,13 @@ class Presence:
         while self.changes == changes:
             await self._changed.wait()
         return self.changes
+
+    def _leave(self, node: str) -> None:
+        now = self._clock()
+        self._left.pop(node, None)
+        self._left[node] = now
+        while now - self._left[oldest := next(iter(self._left))] > ALIVE_SECONDS:
+            del self._left[oldest]
 
     def _note(self) -> None:
         self.changes += 1

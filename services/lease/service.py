@@ -161,7 +161,7 @@ class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
 
     async def ListNodes(self, request: pb.ListNodesRequest, context: Context) -> pb.ListNodesResponse:
         """Every node, as far as this process can know."""
-        return list_nodes(self._broker, {self._identity.node} if self._identity.node else None)
+        return list_nodes(self._broker, self._identity.node)
 
     async def GetConvergence(self, request: pb.GetConvergenceRequest, context: Context) -> pb.GetConvergenceResponse:
         """The answer is that of its own moment, also after a wait."""

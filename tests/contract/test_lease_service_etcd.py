@@ -92,3 +92,31 @@ async def acquire(stub: lease_pb2_grpc.LeaseServiceStub, request: pb.AcquireLeas
                 if error.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.FAILED_PRECONDITION):
                     raise
                 await asyncio.sleep(0.05)
+
+
+async def test_the_service_of_one_node_knows_from_etcd_who_is_connected_to_the_others(
+    tmp_path: Path, own_etcd: EtcdServer
+) -> None:
+    own_etcd.etcdctl("put", "/coreos.com/network/config", SMALL_JSON)
+    with (
+        start(tmp_path / "a", own_etcd.endpoint, "--node=node-a") as a,
+        start(tmp_path / "b", own_etcd.endpoint, "--node=node-b") as b,
+    ):
+        async with stub_of(a.address) as stub_a, stub_of(b.address) as stub_b:
+            for number, stub in enumerate((stub_a, stub_b), 1):
+                await acquire(stub, request_to_proto(make_request("", f"172.16.0.{number}")))
+            dataplane = stub_b.WatchLeases(pb.WatchLeasesRequest(node="node-b", view=pb.VIEW_ALL))
+            await next_step(dataplane)
+            for asked in (stub_b, stub_a):
+                await until_connected(asked, {"node-a": False, "node-b": True})
+            dataplane.cancel()
+            await until_connected(stub_b, {"node-a": False, "node-b": False})
+
+
+async def until_connected(stub: lease_pb2_grpc.LeaseServiceStub, wanted: dict[str, bool]) -> None:
+    async with asyncio.timeout(20):
+        while True:
+            nodes = (await stub.ListNodes(pb.ListNodesRequest(), timeout=10)).nodes
+            if {node.name: node.connected for node in nodes} == wanted:
+                return
+            await asyncio.sleep(0.02)

@@ -87,3 +87,28 @@ def test_a_node_may_be_alive_for_a_minute_after_it_went_and_after_a_start() -> N
     assert presence.may_be_alive("node1")
     now += 1
     assert not presence.may_be_alive("node1")
+
+
+def test_where_the_store_tells_a_node_may_be_connected_to_another_service() -> None:
+    time = 1000.0
+    presence = Presence(lambda: time)
+    assert not presence.is_connected("node1")
+    presence.elsewhere = {"node1", "node2"}
+    assert presence.is_connected("node1")
+    assert not presence.is_connected("node3")
+    with presence.stream("node1"):
+        assert presence.is_connected("node1")
+    assert not presence.is_connected("node1"), "its session outlives it, we know better"
+    time += ALIVE_SECONDS
+    assert presence.is_connected("node1"), "by now it is another service that says so"
+
+
+def test_who_left_long_ago_is_forgotten() -> None:
+    time = 1000.0
+    presence = Presence(lambda: time)
+    for number in range(100):
+        with presence.stream(f"node{number}"):
+            pass
+        time += ALIVE_SECONDS / 10
+    assert len(presence.lingering(1e9)) <= 11
+    assert not presence.may_be_alive("node0")

@@ -1085,8 +1085,10 @@ class Node(_message.Message):
     lease: _builtins.str
     """The name of its lease; empty if it has none."""
     connected: _builtins.bool
-    """Its dataplane is connected to the lease service. Unset: not known here,
-    where a service of one node sees the dataplane of that node alone.
+    """Its dataplane is connected to this lease service or, where the store tells
+    (etcd), to another one. Unset: not known here; without such a store a
+    service of one node sees the dataplane of that node alone. A node that
+    another service knew is shown as connected for up to a minute too long.
     """
     cursor: _builtins.str
     """The last cursor it reported; empty if none."""

@@ -56,8 +56,10 @@ class EtcdStore:
         writer = Writer(self._client, self._keyspace, self._decoder, self._index)
         self._leasing = Leasing(self._client, self._keyspace, self._decoder, self._index, writer, etcd_leases, draw)
 
+        presence = presence or Presence()
+        presence.elsewhere = self._index.sessions.keys()
         self._sessions = Sessions(
-            self._client, self._keyspace, self._index, presence or Presence(), node or "central", session_timing
+            self._client, self._keyspace, self._index, presence, node or "central", session_timing
         )
 
     async def watch(self) -> AsyncGenerator[StoreEvent, None]:
