@@ -47,6 +47,15 @@ class EtcdCluster:
         for member in self.members:
             member.wait()
 
+    def heal(self) -> None:
+        """Whatever was done to them: all of them run, and serve."""
+        for member in self.members:
+            if member.process is None:
+                member.launch()
+            member.thaw()
+        for member in self.members:
+            member.wait()
+
     def kill(self) -> None:
         """A power cut for all."""
         for member in self.members:

@@ -32,7 +32,7 @@ _REASONS: Final = (
     ("no leader|leader changed", "has no leader: a majority of the members must run and reach each other"),
     ("(?i)ping timeout|watchdog timeout", "is connected but does not answer any more"),
     ("Socket closed|Connection reset|Broken pipe|GOAWAY", "closed the connection"),
-    ("Deadline Exceeded|request timed out", "does not answer in time"),
+    ("(?i)deadline exceeded|request timed out", "does not answer in time"),
     ("database space exceeded", "is full: compact and defragment it, then etcdctl alarm disarm"),
     ("invalid auth token", "does not accept its own login token any more: trying again"),
 )
