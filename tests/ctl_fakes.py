@@ -49,6 +49,9 @@ class FakeLease(lease_pb2_grpc.LeaseServiceServicer):
                 "ListLeases": samples.leases(),
                 "ListNodes": ctl_nodes.nodes(),
                 "GetConvergence": ctl_nodes.converged(),
+                "ListQuarantine": lease_pb2.ListQuarantineResponse(),
+                "ConfirmRemoval": (grpc.StatusCode.FAILED_PRECONDITION, "no removal is held back"),
+                "DeleteQuarantined": lease_pb2.DeleteQuarantinedResponse(),
             }
         )
         self.steps: asyncio.Queue[lease_pb2.WatchLeasesResponse | None] = asyncio.Queue()
@@ -57,6 +60,9 @@ class FakeLease(lease_pb2_grpc.LeaseServiceServicer):
     ListLeases = _answers("ListLeases")
     ListNodes = _answers("ListNodes")
     GetConvergence = _answers("GetConvergence")
+    ListQuarantine = _answers("ListQuarantine")
+    ConfirmRemoval = _answers("ConfirmRemoval")
+    DeleteQuarantined = _answers("DeleteQuarantined")
 
     async def WatchLeases(  # noqa: N802 - gRPC's name
         self, request: Any, context: Any

@@ -217,3 +217,39 @@ def _objects(number: int) -> list[str]:
         f"fdb {mac} dev flannel.1 dst 10.99.0.{10 + number} self permanent",
         f"route 10.5.{number}.0/24 via 10.5.{number}.0 dev flannel.1 proto 77 metric {number + 1} onlink",
     ]
+
+
+def quarantine() -> lease.ListQuarantineResponse:
+    """One key of each kind, and removals that are held back."""
+    overlap = (
+        "its subnet 10.5.28.0/25 overlaps 10.5.28.0/24 of the lease 10.5.28.0-24, which is older (node h2): delete "
+        "the one that is wrong"
+    )
+    return lease.ListQuarantineResponse(
+        keys=[
+            lease.QuarantinedKey(
+                key="10.5.28.0-25",
+                kind=lease.REFUSAL_KIND_OVERLAP,
+                reason=overlap,
+                other_lease="10.5.28.0-24",
+                first_seen_time=at(hours=-2),
+            ),
+            lease.QuarantinedKey(
+                key="10.6.1.0-24",
+                kind=lease.REFUSAL_KIND_OUTSIDE_NETWORK,
+                reason="its subnet 10.6.1.0/24 lies outside the network 10.5.0.0/16: release it, or correct "
+                "the network",
+                first_seen_time=at(minutes=-3),
+            ),
+            lease.QuarantinedKey(
+                key="nonsense",
+                kind=lease.REFUSAL_KIND_UNREADABLE,
+                reason="key 'nonsense' is not a lease: expected something like 10.5.52.0-24",
+                first_seen_time=at(seconds=-5),
+            ),
+        ],
+        held_removals=[f"10.5.{number}.0-24" for number in range(1, 31)],
+        held_reason="30 leases went from the etcd store at once and are kept; it is asked again in 12 s, unless an "
+        "operator confirms that they are gone",
+        held_since_time=at(seconds=-18),
+    )

@@ -231,6 +231,51 @@ def teardown(targets: "Targets", screen: "Screen", services: tuple[str, ...], dr
     return asyncio.run(change(wanted, screen, dry_run=dry_run))
 
 
+@_command
+@click.option(
+    "--delete", "keys", multiple=True, metavar="KEY", help="Delete this key from the store; may be repeated."
+)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def quarantine(targets: "Targets", screen: "Screen", keys: tuple[str, ...], yes: bool) -> int:
+    """What the store holds and the lease service refuses to act on.
+
+    Keys that are no lease, leases that overlap another one or lie outside the
+    network, and removals that are held back. Exits with 1 if there are any.
+    """
+    from services.ctl.quarantine import delete
+    from services.ctl.quarantine import quarantine as show
+
+    if not keys:
+        return asyncio.run(show(targets["lease"], screen))
+    if not yes:
+        _require_terminal(screen)
+        click.confirm(f"Delete {', '.join(keys)} from the store?", abort=True, err=True)
+    return asyncio.run(delete(targets["lease"], screen, keys))
+
+
+@_command
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def confirm_removal(targets: "Targets", screen: "Screen", yes: bool) -> int:
+    """Removes the leases that the store has lost and the guard keeps.
+
+    Pods of the nodes that held them are then out of reach. Exits with 1 if
+    there are none.
+    """
+    from services.ctl.quarantine import confirm_removal as confirm
+    from services.ctl.quarantine import held
+
+    if not yes:
+        _require_terminal(screen)
+        if asyncio.run(held(targets["lease"], screen)):
+            click.confirm("Remove all of these leases?", abort=True, err=True)
+    return asyncio.run(confirm(targets["lease"], screen))
+
+
+def _require_terminal(screen: "Screen") -> None:
+    if screen.json or not sys.stdin.isatty():
+        raise click.UsageError("nobody can be asked here: give --yes")
+
+
 @cli.command()
 def version() -> None:
     """The version of this program."""

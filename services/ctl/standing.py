@@ -11,6 +11,7 @@ from flannelette.masq.v1 import masq_pb2
 
 from services.ctl.connect import Failure
 from services.ctl.targets import Service, Target
+from services.ctl.words import count
 
 
 class State(Enum):
@@ -108,6 +109,11 @@ def _lease(answers: Answers, target: Target) -> Standing:
         doubts = []
         if answer.network_error:
             doubts.append(f"the stored network configuration is not in force: {answer.network_error}")
+        if answer.quarantined:
+            refused = count(answer.quarantined, "key")
+            doubts.append(f"{refused} of the store refused: `flannelette quarantine` says why")
+        if answer.held_removals:
+            doubts.append(f"{answer.held_reason} (`flannelette confirm-removal`)")
         return _own_word(target, answer.ready, answer.reasons, doubts)
     if answer.missing and not target.named:
         dataplane = answers.dataplane

@@ -8,6 +8,7 @@ from pathlib import Path
 import grpc
 import pytest
 from flannelette.dataplane.v1 import dataplane_pb2
+from flannelette.lease.v1 import lease_pb2
 
 from tests import ctl_samples as samples
 from tests.ctl_fakes import FakeNode
@@ -215,3 +216,37 @@ async def test_version_and_help_do_not_load_grpc(tmp_path: Path) -> None:
         ran = await run(tmp_path, *words, PYTHONPROFILEIMPORTTIME="1")
         assert ran.code == 0
         assert not [line for line in ran.err.splitlines() if line.endswith((" grpc", " rich", " google.protobuf"))]
+
+
+async def test_an_empty_quarantine_is_0_and_one_with_keys_is_1(node: FakeNode) -> None:
+    ran = await run(node.directory, "quarantine")
+    assert (ran.code, ran.out) == (0, "nothing is quarantined, and no removal is held back\n")
+    node.lease.replies.by_method["ListQuarantine"] = samples.quarantine()
+    ran = await run(node.directory, "quarantine")
+    assert ran.code == 1
+    assert ran.out.splitlines()[1].startswith("10.5.28.0-25  overlap")
+    document = (await run(node.directory, "quarantine", "-o", "json")).json
+    assert document["keys"][0]["other_lease"] == "10.5.28.0-24"
+    assert len(document["held_removals"]) == 30
+
+
+async def test_a_quarantined_key_is_deleted_only_when_told_so(node: FakeNode) -> None:
+    ran = await run(node.directory, "quarantine", "--delete", "nonsense")
+    assert (ran.code, node.lease.replies.asked) == (2, [])
+    ran = await run(node.directory, "quarantine", "--delete", "a", "--delete", "b", "--yes")
+    assert (ran.code, ran.out, ran.err) == (0, "", "")
+    assert [request.key for _, request in node.lease.replies.asked] == ["a", "b"]
+    node.lease.replies.by_method["DeleteQuarantined"] = (grpc.StatusCode.NOT_FOUND, "the key a is not quarantined")
+    ran = await run(node.directory, "quarantine", "--delete", "a", "--yes")
+    assert (ran.code, ran.err) == (1, "flannelette: the key a is not quarantined\n")
+
+
+async def test_a_removal_is_confirmed_only_when_told_so(node: FakeNode) -> None:
+    assert (await run(node.directory, "confirm-removal")).code == 2
+    assert node.lease.replies.asked == []
+    ran = await run(node.directory, "confirm-removal", "--yes")
+    assert (ran.code, ran.err) == (1, "flannelette: no removal is held back\n")
+    removed = lease_pb2.ConfirmRemovalResponse(removed=["10.5.1.0-24", "10.5.2.0-24"])
+    node.lease.replies.by_method["ConfirmRemoval"] = removed
+    ran = await run(node.directory, "confirm-removal", "--yes")
+    assert (ran.code, ran.out) == (0, "2 leases removed:\n  10.5.1.0-24 10.5.2.0-24\n")

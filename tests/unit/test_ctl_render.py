@@ -14,6 +14,7 @@ from services.ctl.render.leases import leases_text
 from services.ctl.render.nodes import all_well, converged_text, nodes_text, pending_text
 from services.ctl.render.peers import peer_text, peers_text
 from services.ctl.render.plan import plan_text
+from services.ctl.render.quarantine import quarantine_text
 from services.ctl.render.rules import rules_text
 from services.ctl.render.status import status_text
 from services.ctl.screen import screen
@@ -50,6 +51,7 @@ RENDERED: dict[str, Callable[[Width], Text]] = {
     "nodes": lambda width: nodes_text(ctl_nodes.nodes().nodes, width),
     "nodes-varied": lambda width: nodes_text(ctl_nodes.varied_nodes().nodes, width),
     "nodes-pending": lambda width: pending_text(ctl_nodes.pending(), ctl_nodes.varied_nodes().nodes, width),
+    "quarantine": lambda width: quarantine_text(samples.quarantine(), samples.NOW, width),
     "peers": lambda width: peers_text(samples.peers().peers, width),
     "peer": lambda width: peer_text(samples.failed_peer(), width),
     "rules": lambda width: rules_text(samples.rules().rules, width),

@@ -114,3 +114,14 @@ def test_a_configuration_that_is_not_in_force_is_not_well() -> None:
     assert verdict.standings["lease"].remarks == (
         "the stored network configuration is not in force: it is not valid JSON",
     )
+
+
+def test_a_lease_service_with_quarantined_keys_or_held_removals_is_not_well_and_says_what_to_do() -> None:
+    lease = samples.lease_status()
+    lease.quarantined, lease.held_removals, lease.held_reason = 1, 20, "20 leases went at once"
+    verdict = judged(replace(WELL, lease=lease))
+    assert verdict.exit_code == 1
+    assert verdict.standings["lease"].remarks == (
+        "1 key of the store refused: `flannelette quarantine` says why",
+        "20 leases went at once (`flannelette confirm-removal`)",
+    )

@@ -93,8 +93,8 @@ def test_defect_01_peers_stay_until_the_store_says_a_second_time_that_they_are_g
         assert (world.table, len(world.gate.held), world.listings) == (20, 20, 0)
         assert world.gate.held_since == pytest.approx(1000, abs=0.1)
         assert world.gate.held_reason == (
-            "20 leases went from the fake store at once and are kept; it is asked again in 30 s, ConfirmRemoval "
-            "removes them now"
+            "20 leases went from the fake store at once and are kept; it is asked again in 30 s, unless an operator "
+            "confirms that they are gone"
         )
         await asyncio.sleep(SECONDS - 1)
         assert world.table == 20

@@ -69,7 +69,6 @@ def _lease(status: lease_pb2.GetStatusResponse, now: datetime) -> Iterator[Fact]
     yield "network", f"not in force: {status.network_error}" if status.network_error else ""
     yield from (("warning", warning) for warning in status.network.warnings)
     yield "leases", phrase(str(status.leases), f"streamed to {count(status.watchers, 'watcher')}")
-    yield "refused", f"{count(status.quarantined, 'key')} of the store" if status.quarantined else ""
     yield "running", _running(status.start_time, status.version, now)
 
 

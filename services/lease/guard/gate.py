@@ -81,7 +81,7 @@ class Gate:
         what = f"{len(self._guard.held)} leases went from the {self._store.kind} store at once and are kept"
         again = f"it is asked again in {max(round(self._due - self._now()), 0)} s"
         doubt = f"; {self._doubt}" if self._doubt else ""
-        return f"{what}{doubt}; {again}, ConfirmRemoval removes them now"
+        return f"{what}{doubt}; {again}, unless an operator confirms that they are gone"
 
     async def follow(self) -> None:
         """Takes what happens in the store, for ever."""
