@@ -93,9 +93,10 @@ def read_authority(certificate: bytes, key: bytes) -> Authority:
     try:
         signer = Authority(x509.load_pem_x509_certificate(certificate), _load_key(key))
         signer.certificate.verify_directly_issued_by(signer.certificate)
-    except (ValueError, TypeError, InvalidSignature) as error:
+    except (ValueError, TypeError, InvalidSignature):
         raise Unusable(
-            f"this is no authority that `flannelette certs ca` made: {error or 'not self-signed'}"
+            "ca.crt and ca.key are damaged, or no authority that `flannelette certs ca` made: bring back the right "
+            "ones, or make a new one with --force"
         ) from None
     if signer.certificate.public_key() != signer.key.public_key():
         raise Unusable("ca.key is not the key of ca.crt: bring the two together again, or make a new authority")
