@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -98,14 +99,14 @@ async def test_what_is_wrong_is_said_in_a_sentence(
     assert not lab.exists()
 
 
-async def test_an_authority_that_is_damaged_or_over_signs_nothing(tmp_path: Path) -> None:
+async def test_an_authority_that_is_damaged_signs_nothing(tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     for lab in (one, two):
         await made(tmp_path, "ca", str(lab))
     shutil.copy(one / "ca.key", two / "ca.key")
     assert "ca.key is not the key of ca.crt" in (await certs(tmp_path, "admin", "a", str(two))).err
     (one / "ca.crt").write_text("nonsense")
-    assert "are not what `flannelette certs ca` makes" in (await certs(tmp_path, "admin", "a", str(one))).err
+    assert "are damaged, or no authority" in (await certs(tmp_path, "admin", "a", str(one))).err
 
 
 @asynccontextmanager
@@ -120,7 +121,7 @@ async def service_with(lab: Path) -> AsyncIterator[str]:
             yield address
 
 
-async def test_the_command_line_and_grpcurl_use_what_was_made(tmp_path: Path) -> None:
+async def test_the_command_line_uses_what_was_made(tmp_path: Path) -> None:
     lab = tmp_path / "lab"
     await made(tmp_path, "ca", str(lab))
     await made(tmp_path, "server", "lease", str(lab), "--address", "127.0.0.1")
@@ -129,11 +130,11 @@ async def test_the_command_line_and_grpcurl_use_what_was_made(tmp_path: Path) ->
     async with service_with(lab) as address:
         admin = options(lab, "ada-admin")
         assert (await run(tmp_path, f"--lease={address}", *admin, "leases")).code == 0
-        variables = {
+        variables: dict[str, Any] = {
             f"FLANNELETTE_{option[2:].partition('=')[0].upper().replace('-', '_')}": option.partition("=")[2]
             for option in admin
         }
-        assert (await run(tmp_path, "leases", FLANNELETTE_LEASE=address, **variables)).code == 0
+        assert (await run(tmp_path, "leases", prefix=(), FLANNELETTE_LEASE=address, **variables)).code == 0
 
         ran = await run(tmp_path, f"--lease={address}", "leases")
         assert (ran.code, ran.err) == (
@@ -154,22 +155,14 @@ async def test_openssl_agrees_with_the_certificates(tmp_path: Path) -> None:
     await made(tmp_path, "ca", str(lab))
     await made(tmp_path, "server", "lease", str(lab), "--address", "127.0.0.1", "--relay")
     await made(tmp_path, "node", "h1", str(lab), "--days", "9999")
-    checks = {
-        "lease-server": ("sslserver", "sslclient"),
-        "h1-dataplane": ("sslclient",),
-        "h1-masq": ("sslclient",),
-    }
-    for stem, purposes in checks.items():
-        for purpose in ("sslserver", "sslclient"):
-            command = [
-                "openssl",
-                "verify",
-                "-x509_strict",
-                "-purpose",
-                purpose,
-                "-CAfile",
-                f"{lab}/ca.crt",
-                f"{lab}/{stem}.crt",
-            ]
-            verified = subprocess.run(command, check=False, capture_output=True)
-            assert (verified.returncode == 0) == (purpose in purposes), (stem, purpose, verified)
+    for stem, purposes in {
+        "lease-server": {"sslserver", "sslclient"},
+        "h1-dataplane": {"sslclient"},
+        "h1-masq": {"sslclient"},
+    }.items():
+        assert {p for p in ("sslserver", "sslclient") if verifies(lab, stem, p)} == purposes
+
+
+def verifies(lab: Path, stem: str, purpose: str) -> bool:
+    command = ["openssl", "verify", "-x509_strict", "-purpose", purpose, "-CAfile", f"{lab}/ca.crt"]
+    return subprocess.run([*command, f"{lab}/{stem}.crt"], check=False, capture_output=True).returncode == 0
