@@ -10,7 +10,6 @@ from functools import partial
 from services.lease.broker import Broker
 from services.lease.guard.gate import Gate, GuardSettings
 from services.lease.opening import identity_of, open_store
-from services.lease.presence import Presence
 from services.lease.readiness import keep_health, show
 from services.lease.service import SERVICE, LeaseService, add_to_server
 from services.lease.settings import LeaseSettings
@@ -26,10 +25,9 @@ def main() -> int:
 async def build(settings: LeaseSettings, process: Process) -> AsyncIterator[None]:
     """Opens the store and fills the process."""
     identity = await identity_of(settings)
-    presence = Presence()
-    store = open_store(settings, identity.node, presence, process.jobs)
+    broker = Broker(settings.store, epoch=secrets.token_hex(4))
+    store = open_store(settings, identity.node, broker, process)
     try:
-        broker = Broker(store.kind, epoch=secrets.token_hex(4), presence=presence)
         gate = Gate(store, broker, GuardSettings(settings.guard_share / 100, settings.guard_seconds))
         service = LeaseService(store, broker, gate, identity, process.health)
         process.servicers[SERVICE] = partial(add_to_server, service)

@@ -3,12 +3,13 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from services.core.errors import Misconfigured
+from services.lease.broker import Broker
 from services.lease.identity import Identity
-from services.lease.presence import Presence
 from services.lease.settings import IN_MEMORY, LeaseSettings
 from services.lease.store import Store
-from services.runtime.options import node_name
-from services.runtime.process import Job
+from services.runtime.options import listen_addresses, node_name
+from services.runtime.process import Process
 
 if TYPE_CHECKING:
     from services.lease.stores.kube import KubeSettings
@@ -25,15 +26,15 @@ async def identity_of(settings: LeaseSettings) -> Identity:
     return Identity(node_name(settings))
 
 
-def open_store(settings: LeaseSettings, node: str, presence: Presence, jobs: dict[str, Job]) -> Store:
+def open_store(settings: LeaseSettings, node: str, broker: Broker, process: Process) -> Store:
     """The store, for a process that serves this node, empty if central. It may add to the process's jobs.
 
     Raises Misconfigured.
     """
-    return _STORES[settings.store](settings, node, presence, jobs)
+    return _STORES[settings.store](settings, node, broker, process)
 
 
-def _etcd(settings: LeaseSettings, node: str, presence: Presence, jobs: dict[str, Job]) -> Store:
+def _etcd(settings: LeaseSettings, node: str, broker: Broker, process: Process) -> Store:
     from services.lease.stores.etcd import EtcdSettings, EtcdStore
 
     store = EtcdStore(
@@ -48,13 +49,13 @@ def _etcd(settings: LeaseSettings, node: str, presence: Presence, jobs: dict[str
         ),
         node=node,
         lease_seconds=settings.lease_seconds,
-        presence=presence,
+        presence=broker.presence,
     )
-    jobs["sessions"] = store.keep_sessions
+    process.jobs["sessions"] = store.keep_sessions
     return store
 
 
-def _kube(settings: LeaseSettings, node: str, presence: Presence, jobs: dict[str, Job]) -> Store:
+def _kube(settings: LeaseSettings, node: str, broker: Broker, process: Process) -> Store:
     from services.lease.stores.kube import KubeStore
 
     return KubeStore(_kube_settings(settings), node=node)
@@ -73,15 +74,27 @@ def _kube_settings(settings: LeaseSettings) -> "KubeSettings":
     )
 
 
-def _embedded(settings: LeaseSettings, node: str, presence: Presence, jobs: dict[str, Job]) -> Store:
+def _embedded(settings: LeaseSettings, node: str, broker: Broker, process: Process) -> Store:
     from services.lease.stores.embedded import EmbeddedStore
 
     return EmbeddedStore(
         None if settings.store_file == Path(IN_MEMORY) else settings.store_file,
         net_config_path=settings.net_config_path,
         lease_seconds=settings.lease_seconds,
-        presence=presence,
+        presence=broker.presence,
     )
 
 
-_STORES = {"embedded": _embedded, "etcd": _etcd, "kube": _kube}
+def _relay(settings: LeaseSettings, node: str, broker: Broker, process: Process) -> Store:
+    from services.lease.stores.relay import RelayStore
+    from services.runtime.feed import LeaseConnection
+
+    if settings.upstream in listen_addresses(settings, "lease"):
+        raise Misconfigured(f"--upstream={settings.upstream} is this lease service itself: give that of another one")
+    connection = LeaseConnection(settings.upstream, "", process.transport)
+    store = RelayStore(connection, broker.history, broker.presence)
+    process.jobs["nodes above"] = store.tell_of_nodes
+    return store
+
+
+_STORES = {"embedded": _embedded, "etcd": _etcd, "kube": _kube, "relay": _relay}

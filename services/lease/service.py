@@ -59,7 +59,8 @@ class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
     def WatchLeases(self, request: pb.WatchLeasesRequest, context: Context) -> AsyncIterator[Any]:
         """Yields serialised messages: see `add_to_server`."""
         if request.view == pb.VIEW_OWN:
-            return watch_own(self._broker, self._identity.one_node(request.node))
+            node = self._identity.one_node(request.node)
+            return watch_own(self._broker, node, is_dataplane=request.relayed)
         self._identity.any_node(request.node)
         return watch_all(self._broker, request.cursor, request.node if request.view == pb.VIEW_ALL else "")
 

@@ -10,8 +10,7 @@ from services.runtime.options import ProcessSettings
 from services.runtime.settings import flag
 
 IN_MEMORY: Final = "memory"
-_STORES: Final = frozenset({"embedded", "etcd", "kube"})
-_LATER: Final = frozenset({"relay"})
+_STORES: Final = ("embedded", "etcd", "kube", "relay")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +20,7 @@ class LeaseSettings(ProcessSettings):
     Raises Misconfigured when the flags contradict each other or ask for what is not built.
     """
 
-    store: str = flag("embedded", "Where leases are kept: embedded, etcd or kube.")
+    store: str = flag("embedded", "Where leases are kept: embedded, etcd, kube, or relay (another lease service).")
     central: bool = flag(False, "Serve every node, not only --node. The embedded store is always central.")
     lease_seconds: int = flag(86_400, "How long a lease lives unless it is renewed.")
     guard_share: int = flag(
@@ -39,6 +38,7 @@ class LeaseSettings(ProcessSettings):
     store_file: Path = flag(
         Path("/var/lib/flannelette/leases.db"), "The embedded store's SQLite file; `memory` keeps nothing."
     )
+    upstream: str = flag("", "For --store=relay: the lease service above, unix:PATH or HOST:PORT.")
     etcd_endpoints: str = flag(
         "http://127.0.0.1:4001,http://127.0.0.1:2379", "URLs of the etcd members, separated by commas."
     )
@@ -62,10 +62,14 @@ class LeaseSettings(ProcessSettings):
         if self.kube_subnet_mgr:
             object.__setattr__(self, "store", "kube")  # as flannel, which has no --store
         store = self.store
-        if store in _LATER:
-            raise Misconfigured(f"--store={store}: the {store} store is not built yet; use embedded, etcd or kube")
         if store not in _STORES:
-            raise Misconfigured(f"--store is {store!r}: use embedded, etcd or kube")
+            raise Misconfigured(f"--store is {store!r}: use embedded, etcd, kube or relay")
+        if store == "relay" and not self.upstream:
+            raise Misconfigured(
+                "--store=relay needs --upstream: the address of the lease service above, unix:PATH or HOST:PORT"
+            )
+        if self.upstream and store != "relay":
+            raise Misconfigured(f"--upstream={self.upstream} is for --store=relay only: the store is {store}")
         if store == "embedded" and self.node:
             raise Misconfigured(
                 f"--node={self.node} and --store=embedded exclude each other: the embedded store is central, its "

@@ -35,13 +35,15 @@ async def watch_all(broker: Broker, cursor: str, dataplane_of: str = "") -> Asyn
                 yield news
 
 
-async def watch_own(broker: Broker, node: str) -> AsyncIterator[bytes]:
+async def watch_own(broker: Broker, node: str, *, is_dataplane: bool = False) -> AsyncIterator[bytes]:
     """VIEW_OWN, serialised; wakes only for the leases of the node, the network and the store.
 
     It keeps no place in the history but compares what it has shown with what is. So every stream starts with a reset,
     whatever the cursor: a lease and the network are less than a record of what was missed.
+
+    `is_dataplane`: the node is connected while this stream lives; a relay says so for those behind it.
     """
-    with _counted(broker):
+    with _counted(broker), broker.presence.stream(node if is_dataplane else ""):
         async for message in _until_synced(broker):
             yield message
         count_reset("own_view")

@@ -84,5 +84,6 @@ class Admission(grpc.aio.ServerInterceptor):
         uris = [uri.decode("ascii", "replace") for uri in shown.get("peer_uri", ())]
         # A stream of requests has no fields to look at, and none of ours needs them.
         node = getattr(request, "node", "")
-        whole = getattr(request, "view", lease_pb2.VIEW_ALL) != lease_pb2.VIEW_OWN
+        relayed = getattr(request, "relayed", False)
+        whole = relayed or getattr(request, "view", lease_pb2.VIEW_ALL) != lease_pb2.VIEW_OWN
         return refusal(principals(uris), requirement, node, whole=whole)

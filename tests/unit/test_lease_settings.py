@@ -38,8 +38,9 @@ def test_every_flag_of_flannels_subnet_managers_exists() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--store=relay"], "the relay store is not built yet"),
-        (["--store=zookeeper"], "--store is 'zookeeper': use embedded, etcd or kube"),
+        (["--store=relay"], "--store=relay needs --upstream"),
+        (["--upstream=unix:/x"], "is for --store=relay only"),
+        (["--store=zookeeper"], "--store is 'zookeeper': use embedded, etcd, kube or relay"),
         (["--node=a"], "the embedded store is central"),
         (["--store=etcd", "--central", "--node=a"], "--central and --node=a exclude each other"),
         (["--lease-seconds=0"], "--lease-seconds is 0"),

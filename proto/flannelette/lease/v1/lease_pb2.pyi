@@ -405,6 +405,7 @@ class WatchLeasesRequest(_message.Message):
     NODE_FIELD_NUMBER: _builtins.int
     VIEW_FIELD_NUMBER: _builtins.int
     CURSOR_FIELD_NUMBER: _builtins.int
+    RELAYED_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     """The node that asks. Required for VIEW_OWN on a central service.
 
@@ -416,16 +417,21 @@ class WatchLeasesRequest(_message.Message):
     """All leases or the own one only."""
     cursor: _builtins.str
     """The last cursor that was folded; empty for a snapshot."""
+    relayed: _builtins.bool
+    """With VIEW_OWN, from a relay: the node's dataplane watches the relay, and so
+    the node counts as connected while this stream is open.
+    """
     def __init__(
         self,
         *,
         node: _builtins.str = ...,
         view: Global___View.ValueType = ...,
         cursor: _builtins.str = ...,
+        relayed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor", "node", b"node", "view", b"view"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor", "node", b"node", "relayed", b"relayed", "view", b"view"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

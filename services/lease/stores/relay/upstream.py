@@ -1,0 +1,93 @@
+"""The calls to the lease service above, on values of ours; its errors come back as they were meant."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, TypeVar
+
+import grpc.aio
+from flannelette.lease.v1 import lease_pb2 as pb
+
+from services.core.errors import Unavailable
+from services.core.family import Network
+from services.core.lease import Lease, LeaseRequest
+from services.core.progress import Progress
+from services.lease.store import Snapshot
+from services.runtime.feed import LeaseConnection
+from services.runtime.interceptor import error_of
+from services.runtime.wire import (
+    lease_from_proto,
+    network_from_proto,
+    progress_to_proto,
+    request_to_proto,
+)
+
+Response = TypeVar("Response")
+
+_CALL_SECONDS: Final = 15.0
+_AWAY: Final = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED})
+
+
+class Upstream:
+    """Every call raises the errors that lease.proto names for it, and Unavailable when nobody answers in time."""
+
+    def __init__(self, connection: LeaseConnection) -> None:
+        self._connection = connection
+
+    async def acquire(self, request: LeaseRequest) -> Lease:
+        """For any node."""
+        response = await self._call(lambda stub: stub.AcquireLease, request_to_proto(request))
+        return lease_from_proto(response.lease)
+
+    async def renew(self, node: str, name: str) -> Lease:
+        """For any node."""
+        response = await self._call(lambda stub: stub.RenewLease, pb.RenewLeaseRequest(node=node, name=name))
+        return lease_from_proto(response.lease)
+
+    async def release(self, node: str, name: str) -> None:
+        """For any node."""
+        await self._call(lambda stub: stub.ReleaseLease, pb.ReleaseLeaseRequest(node=node, name=name))
+
+    async def reserve(self, cidrs: Sequence[Network], node: str) -> Lease:
+        """Over TLS this needs the certificate of an administrator, which a relay has not."""
+        request = pb.ReserveSubnetRequest(cidrs=map(str, cidrs), node=node)
+        return lease_from_proto((await self._call(lambda stub: stub.ReserveSubnet, request)).lease)
+
+    async def unreserve(self, name: str) -> None:
+        """As `reserve`."""
+        await self._call(lambda stub: stub.ReleaseSubnet, pb.ReleaseSubnetRequest(name=name))
+
+    async def report(self, progress: Progress) -> None:
+        """With a cursor of the lease service above."""
+        await self._call(lambda stub: stub.ReportProgress, progress_to_proto(progress))
+
+    async def list(self) -> Snapshot:
+        """What it serves now. Unavailable also when its own store is away: then it does not know what is there."""
+        response = await self._call(lambda stub: stub.ListLeases, pb.ListLeasesRequest())
+        if not response.store.connected:
+            raise Unavailable(f"{self._connection.address} has lost its {response.store.kind} store")
+        return Snapshot(
+            {lease.name: lease_from_proto(lease) for lease in response.leases},
+            network_from_proto(response.network) if response.HasField("network") else None,
+            response.network_error,
+            await self.refused(),
+        )
+
+    async def refused(self) -> dict[str, str]:
+        """Keys that are quarantined above, with the reasons."""
+        response = await self._call(lambda stub: stub.ListQuarantine, pb.ListQuarantineRequest())
+        return {entry.key: entry.reason for entry in response.keys}
+
+    async def discard(self, key: str) -> None:
+        """Deletes a quarantined key."""
+        await self._call(lambda stub: stub.DeleteQuarantined, pb.DeleteQuarantinedRequest(key=key))
+
+    async def close(self) -> None:
+        """Ends open calls."""
+        await self._connection.close()
+
+    async def _call(self, method: Callable[[Any], Callable[..., Awaitable[Any]]], request: Any) -> Any:
+        try:
+            return await method(self._connection.stub)(request, timeout=_CALL_SECONDS)
+        except grpc.aio.AioRpcError as error:
+            if error.code() in _AWAY:
+                raise Unavailable(await self._connection.lost(error)) from None
+            raise error_of(error) from None

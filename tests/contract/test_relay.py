@@ -1,0 +1,217 @@
+"""A lease service whose store is another lease service: real processes, in tiers of three."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import grpc
+import grpc.aio
+import pytest
+from flannelette.lease.v1 import lease_pb2 as pb
+
+from services.core.errors import NotYet
+from services.core.lease import Lease, LeaseRequest
+from services.lease.history import History
+from services.lease.presence import Presence
+from services.lease.store import Changed, Snapshot
+from services.lease.stores.relay import RelayStore
+from services.runtime.feed import Feed, LeaseConnection
+from services.runtime.wire import lease_from_proto, request_to_proto
+from tests.contract.follower import following
+from tests.lease_examples import DUAL_JSON, NETWORK, SMALL_JSON, make_lease, make_request
+from tests.lease_service import FakeStore, ServiceProcess, eventually, serving, stub_of
+
+
+@dataclass
+class Tiers:
+    """An embedded store's service at the top, and relays below it, each of the one before."""
+
+    directory: Path
+    services: list[ServiceProcess] = field(default_factory=list)
+
+    @property
+    def config(self) -> Path:
+        return self.directory / "net.json"
+
+    @property
+    def top(self) -> ServiceProcess:
+        return self.services[0]
+
+    @property
+    def bottom(self) -> ServiceProcess:
+        return self.services[-1]
+
+    def start_top(self) -> ServiceProcess:
+        store = (f"--net-config-path={self.config}", f"--store-file={self.directory}/leases.db")
+        service = ServiceProcess(self._place(0), *store, "--guard-seconds=1")
+        self.services[:1] = [service]
+        return service
+
+    def add_relay(self) -> None:
+        above = self.services[-1].address
+        place = self._place(len(self.services))
+        self.services.append(ServiceProcess(place, "--store=relay", "--central", f"--upstream={above}"))
+
+    def _place(self, number: int) -> Path:
+        place = self.directory / f"tier{number}"
+        place.mkdir(exist_ok=True)
+        return place
+
+
+@pytest.fixture
+def tiers(tmp_path: Path) -> Iterator[Tiers]:
+    made = Tiers(tmp_path)
+    made.config.write_text(SMALL_JSON)
+    made.start_top()
+    made.add_relay()
+    made.add_relay()
+    yield made
+    for service in made.services:
+        service.__exit__(None, None, None)
+
+
+@asynccontextmanager
+async def feed_of(service: ServiceProcess, node: str = "") -> AsyncIterator[Feed]:
+    """A table kept equal to a service's, as a dataplane's."""
+    connection = LeaseConnection(service.address, node)
+    feed = Feed(connection, pb.VIEW_ALL, lambda touched: None)
+    task = asyncio.create_task(feed.run())
+    try:
+        yield feed
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+        await connection.close()
+
+
+def is_connected(feed: Feed) -> bool:
+    return feed.table.synced and feed.table.store is not None and feed.table.store.connected
+
+
+async def acquired(service: ServiceProcess, request: LeaseRequest) -> Lease:
+    async with stub_of(service.address) as stub:
+        return lease_from_proto((await stub.AcquireLease(request_to_proto(request))).lease)
+
+
+async def test_a_lease_taken_below_is_in_every_tier_and_every_call_goes_up(tiers: Tiers) -> None:
+    async with feed_of(tiers.bottom) as feed, stub_of(tiers.bottom.address) as stub:
+        await eventually(lambda: is_connected(feed), 20)
+        assert feed.table.store is not None
+        assert feed.table.store.kind == "relay"
+        lease = await acquired(tiers.bottom, make_request("a", "172.16.0.1"))
+        await eventually(lambda: lease.name in feed.table.leases)
+        for service in tiers.services:
+            async with stub_of(service.address) as each:
+                listed = await each.ListLeases(pb.ListLeasesRequest(node="a"))
+                assert [entry.name for entry in listed.leases] == [lease.name]
+        renewed = await stub.RenewLease(pb.RenewLeaseRequest(node="a", name=lease.name))
+        assert renewed.lease.name == lease.name
+        for call, code, words in (
+            (stub.RenewLease(pb.RenewLeaseRequest(node="b", name=lease.name)), grpc.StatusCode.NOT_FOUND, "b"),
+            (
+                stub.AcquireLease(request_to_proto(make_request("b", "172.16.0.1"))),
+                grpc.StatusCode.FAILED_PRECONDITION,
+                "172.16.0.1",
+            ),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await call
+            assert (caught.value.code(), words in (caught.value.details() or "")) == (code, True)
+        await stub.ReleaseLease(pb.ReleaseLeaseRequest(node="a", name=lease.name))
+        await eventually(lambda: not feed.table.leases)
+
+
+async def test_a_new_start_above_loses_nothing_invents_nothing_and_is_told_below(tiers: Tiers) -> None:
+    async with feed_of(tiers.bottom) as feed:
+        await eventually(lambda: is_connected(feed), 20)
+        kept, gone = [
+            await acquired(tiers.bottom, make_request(node, f"172.16.0.{n}")) for n, node in ((1, "a"), (2, "b"))
+        ]
+        await eventually(lambda: feed.table.leases.keys() == {kept.name, gone.name})
+        tiers.top.kill()
+        await eventually(lambda: not is_connected(feed))
+        assert feed.table.store is not None
+        assert str(tiers.top.directory) in feed.table.store.error
+        assert feed.table.leases.keys() == {kept.name, gone.name}
+        async with stub_of(tiers.bottom.address) as stub:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await stub.AcquireLease(request_to_proto(make_request("c", "172.16.0.3")))
+            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+            assert str(tiers.top.directory) in (caught.value.details() or "")
+        tiers.start_top()
+        await eventually(lambda: is_connected(feed), 20)
+        assert feed.table.leases.keys() == {kept.name, gone.name}
+        async with stub_of(tiers.top.address) as above:
+            await above.ReleaseLease(pb.ReleaseLeaseRequest(node="b", name=gone.name))
+        new = await acquired(tiers.top, make_request("c", "172.16.0.3"))
+        await eventually(lambda: feed.table.leases.keys() == {kept.name, new.name})
+
+
+async def test_a_configuration_that_breaks_or_changes_above_does_so_below(tiers: Tiers) -> None:
+    async with feed_of(tiers.bottom) as feed:
+        await eventually(lambda: is_connected(feed), 20)
+        tiers.config.write_text("{broken")
+        await eventually(lambda: "JSON" in feed.table.network_error)
+        assert feed.table.network is not None
+        tiers.config.write_text(DUAL_JSON)
+        await eventually(lambda: feed.table.network is not None and feed.table.network.source == DUAL_JSON)
+        assert feed.table.network_error == ""
+
+
+async def test_what_a_node_behind_two_relays_reports_is_known_at_the_top_also_after_a_new_start(tiers: Tiers) -> None:
+    async def converged() -> list[str]:
+        async with stub_of(tiers.top.address) as above:
+            return list((await above.GetConvergence(pb.GetConvergenceRequest())).nodes_done)
+
+    async def until_done(nodes: list[str]) -> None:
+        async with asyncio.timeout(20):
+            while await converged() != nodes:  # noqa: ASYNC110 - it happens in another process
+                await asyncio.sleep(0.05)
+
+    async with feed_of(tiers.bottom, "a") as feed, stub_of(tiers.bottom.address) as stub:
+        await eventually(lambda: is_connected(feed), 20)
+        lease = await acquired(tiers.bottom, make_request("a", "172.16.0.1"))
+        await eventually(lambda: lease.name in feed.table.leases)
+        await stub.ReportProgress(pb.ReportProgressRequest(node="a", cursor=feed.table.cursor))
+        await until_done(["a"])
+        tiers.top.kill()
+        await eventually(lambda: not is_connected(feed))
+        tiers.start_top()
+        await eventually(lambda: is_connected(feed), 20)
+        await stub.ReportProgress(pb.ReportProgressRequest(node="a", cursor=feed.table.cursor))
+        await until_done(["a"])
+    await until_done([])
+
+
+@contextmanager
+def relay_of(address: str) -> Iterator[RelayStore]:
+    yield RelayStore(LeaseConnection(address, ""), History("below", 100, 1 << 20), Presence())
+
+
+async def test_what_is_refused_above_is_refused_below_and_can_be_listed_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.lease.stores.relay.store._QUARANTINE_SECONDS", 0.05)
+    lease = make_lease(1)
+    async with serving(FakeStore(lease), tmp_path) as above:
+        with relay_of(above.address) as store:
+            async with following(store) as seen:
+                await seen.until(lambda f: f.connected and f.leases.keys() == {lease.name})
+                above.gate.take(Changed(refused={"junk": "is no lease"}))
+                await seen.until(lambda f: f.refused == {"junk": "is no lease"})
+                assert await store.relist() == Snapshot({lease.name: lease}, NETWORK, "", {"junk": "is no lease"})
+                above.gate.take(Changed(cleared=frozenset({"junk"})))
+                await seen.until(lambda f: not f.refused)
+            await store.close()
+
+
+async def test_an_error_above_comes_down_as_it_was_meant(tmp_path: Path) -> None:
+    upstream = FakeStore()
+    async with serving(upstream, tmp_path) as above:
+        with relay_of(above.address) as store:
+            upstream.fault = NotYet("write a configuration first")
+            with pytest.raises(NotYet, match="write a configuration first"):
+                await store.renew("a", "10.5.1.0-24")
+            await store.close()
