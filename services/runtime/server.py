@@ -18,6 +18,10 @@ _OPTIONS: Final = (
     ("grpc.server.max_pending_requests", 100_000),  # thousands of watchers may come back at once
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    # A client that is frozen or without power is given up after 28 s. Ours ping every 10 s, which counts, so that
+    # 1,000 of them cost the same 0.4 % of a core with this and without.
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.http2.ping_timeout_ms", 8_000),  # keepalive_timeout_ms has no effect in this core
 )
 
 

@@ -294,6 +294,7 @@ async def test_the_first_report_sets_the_condition_and_later_ones_nothing(kube: 
     async with following(store) as seen:
         await store.acquire(asks("a"))
         await seen.until(lambda f: "a" in f.leases)
+        await store.report(Progress("a", ""))  # torn down
         assert kube.condition("a") is None
         await store.report(Progress("a", "1:1"))
         condition = kube.condition("a")

@@ -1,6 +1,7 @@
 """What a dataplane process reports to a real lease service is what its kernel has."""
 
 import asyncio
+import os
 import signal
 from collections.abc import Callable, Iterator
 
@@ -11,6 +12,7 @@ from google.protobuf.duration_pb2 import Duration
 from tests.kernel.dataplane_host import Cluster, cluster_in
 from tests.namespaces import NetworkNamespace
 
+SOAK = bool(os.environ.get("FLANNELETTE_SOAK"))
 MAC = "06:0c:56:6d:fb:b3"
 
 
@@ -32,8 +34,8 @@ async def node(cluster: Cluster) -> pb.Node:
         return nodes["n1"]
 
 
-async def until(cluster: Cluster, condition: Callable[[pb.GetConvergenceResponse], bool]) -> None:
-    async with asyncio.timeout(20):
+async def until(cluster: Cluster, condition: Callable[[pb.GetConvergenceResponse], bool], within: float = 20) -> None:
+    async with asyncio.timeout(within):
         while not condition(await convergence(cluster)):  # noqa: ASYNC110 - it happens in other processes
             await asyncio.sleep(0.01)
 
@@ -67,6 +69,18 @@ async def test_a_stopped_dataplane_is_pending_and_a_killed_one_is_not_connected(
         await running.end(signal.SIGKILL)
         await until(cluster, lambda found: not (found.nodes_pending or found.nodes_done))
         assert not (await node(cluster)).connected
+
+
+@pytest.mark.skipif(not SOAK, reason="half a minute of silence: only with FLANNELETTE_SOAK=1")
+async def test_a_dataplane_that_stays_stopped_is_given_up_and_heard_again_when_it_goes_on(cluster: Cluster) -> None:
+    async with cluster.dataplane() as running:
+        await running.until(peers=0)
+        await is_converged(cluster)
+        running.process.send_signal(signal.SIGSTOP)
+        await until(cluster, lambda found: not (found.nodes_pending or found.nodes_done), within=45)
+        assert not (await node(cluster)).connected
+        running.process.send_signal(signal.SIGCONT)
+        await is_converged(cluster)
 
 
 async def test_it_reports_again_to_a_lease_service_that_was_started_anew(cluster: Cluster) -> None:

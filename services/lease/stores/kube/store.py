@@ -126,7 +126,7 @@ class KubeStore:
     async def report(self, progress: Progress) -> None:
         """See Store. A node's first report sets its condition: its network works."""
         name = progress.node
-        if not self._settings.sets_condition or name in self._up:
+        if not (self._settings.sets_condition and progress.cursor) or name in self._up:
             return
         try:
             now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
