@@ -27,7 +27,7 @@ from services.dataplane.reconciler import Reconciler
 from services.dataplane.reporter import Reporter
 from services.dataplane.settings import DataplaneSettings
 from services.dataplane.situation import Situation
-from services.dataplane.subnet_file import read_previous_subnets, subnet_file, write_subnet_file
+from services.dataplane.subnet_file import read_previous_subnets, subnet_file, what_pods_keep, write_subnet_file
 from services.runtime.feed import Feed, LeaseConnection
 from services.runtime.health import Health
 
@@ -187,6 +187,8 @@ class Dataplane:
             await self._settle(ground)
         cursor = table.cursor
         await self._program(ground, table)
+        if self.footing.doubts(self.overlay.reconciler.defaults):
+            self.audit()
         await self.footing.leave()
         is_settled = self._settled is self.holder.lease  # it may have come while the kernel was programmed
         state = self._own_refusal if is_settled else "the own subnet is being set up"
@@ -234,6 +236,9 @@ class Dataplane:
     def _write_subnet_file(self, ground: Ground, own: Lease) -> None:
         path, mtu = self.settings.subnet_file, ground.backend.mtu(ground.underlay)
         content = subnet_file(ground.network, own, mtu, ip_masq=self.settings.ip_masq)
+        kept = what_pods_keep(path, content)
+        if kept:
+            log.warning("pods that run already keep what they have until they are made anew", kept=kept)
         try:
             if write_subnet_file(path, content):
                 log.info("subnet file written", path=str(path), subnets=[str(s) for s in content.subnets])

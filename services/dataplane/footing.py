@@ -1,6 +1,8 @@
 """Follows the network configuration and the underlay: which ground is in force, and which devices stand on it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from ipaddress import ip_address
+from typing import Final
 
 import structlog
 
@@ -9,12 +11,16 @@ from services.core.family import Family
 from services.core.lease import Lease
 from services.core.network import NetworkConfig
 from services.dataplane.backends.backend import Device
-from services.dataplane.ground import Ground, find_ground, is_firm
+from services.dataplane.ground import Ground, default_interface, find_ground, is_default, is_firm
 from services.dataplane.keeper import keep_devices, remove_devices
+from services.dataplane.netlink.objects import Route
 from services.dataplane.netlink.socket import KernelSocket
 from services.dataplane.settings import DataplaneSettings
 
 log = structlog.get_logger()
+
+_VIRTUALBOX: Final = ip_address("10.0.2.15")
+"""Of the first, NATed interface of every guest of VirtualBox."""
 
 
 class Footing:
@@ -28,6 +34,8 @@ class Footing:
         self._node = node
         self._kernel = kernel
         self._asked: NetworkConfig | None = None
+        self._is_overtaken = False
+        """The default route goes out of another interface now."""
         self._left: set[str] = set()
         """Names of devices that an earlier ground needed."""
 
@@ -37,9 +45,11 @@ class Footing:
         Raises Misconfigured when this node cannot carry its first network, Unavailable.
         """
         ground, is_news = self.ground, network != self._asked
-        if ground is not None and ground.network == network and not (look and not await is_firm(ground)):
-            self._asked, self.trouble = network, ""
-            return False
+        if ground is not None and ground.network == network:
+            is_shaken = look and (self._is_overtaken or not await is_firm(ground))
+            if not is_shaken:
+                self._asked, self.trouble = network, ""
+                return False
         if not is_news and not look:
             return False
         self._asked = network
@@ -58,17 +68,34 @@ class Footing:
             return False
         if is_news:
             _warn(found.warnings)
-        self.trouble = ""
+        self.trouble, self._is_overtaken = "", False
         if found == ground:
             return False
         self.ground = found
+        if ground is not None and _place(ground) == _place(found):
+            return True
         log.info(
             "underlay chosen",
             interface=found.underlay.name,
             addresses=[str(address) for address in found.underlay.addresses],
             reason=found.underlay.reason,
         )
+        if _VIRTUALBOX in found.underlay.addresses:
+            log.warning(
+                f"every VirtualBox guest has the address {_VIRTUALBOX}, so that no other can reach this one by it: "
+                "choose an interface with --iface",
+                interface=found.underlay.name,
+            )
         return True
+
+    def doubts(self, defaults: Iterable[Route]) -> bool:
+        """Whether the default route, if it has told the underlay, is another now: then look again."""
+        ground = self.ground
+        if ground is None or ground.default_index is None:
+            return False
+        now = default_interface(filter(is_default, defaults), ground.families)
+        self._is_overtaken = now is not None and now != ground.default_index
+        return self._is_overtaken
 
     async def keep(self, own: Lease | None, published: Lease | None) -> None:
         """Brings the devices into line, see keep_devices. Raises Misconfigured, Unavailable."""
@@ -91,6 +118,11 @@ class Footing:
             self.devices = {}
             self._left.clear()
         return commands
+
+
+def _place(ground: Ground) -> tuple[object, ...]:
+    """What people call the underlay."""
+    return ground.underlay.index, ground.underlay.addresses, ground.underlay.public_addresses
 
 
 def _warn(warnings: tuple[str, ...]) -> None:

@@ -16,7 +16,7 @@ from services.dataplane.netlink import links
 from services.dataplane.netlink.objects import Route
 from services.dataplane.netlink.socket import KernelSocket
 from services.dataplane.netlink.uapi import RTN_UNICAST
-from services.dataplane.underlay import InterfaceChoice, Underlay, choose_underlay
+from services.dataplane.underlay import InterfaceChoice, Underlay, choose_underlay, is_still
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,8 @@ class Ground:
     underlay: Underlay
     warnings: tuple[str, ...] = ()
     """What the configuration says and this version does otherwise."""
+    default_index: int | None = None
+    """Interface of the default route, if that has decided; None: flags have."""
 
     def devices(self, node: str, published: Lease | None = None) -> list[tuple[Family, DeviceSpec]]:
         """The device that each family needs, where it needs one. Raises InvalidInput, Misconfigured.
@@ -50,14 +52,16 @@ async def find_ground(
     _require_room(network, limits)
     backend, warnings = make_backend(network)
     families = tuple(n.family for n in network.families)
+    defaults = [r for f in families if choice.is_open for r in await kernel.routes(f.af) if is_default(r)]
+    default_index = default_interface(defaults, families)
     underlay = choose_underlay(
         await links.interfaces(),
         choice,
         families,
         reach=await links.route_to(ip_address(choice.can_reach)) if choice.can_reach else None,
-        default_index=await _default_index(families, kernel),
+        default_index=default_index,
     )
-    ground = Ground(network, backend, families, underlay, tuple(warnings))
+    ground = Ground(network, backend, families, underlay, tuple(warnings), default_index)
     ground.devices(node)  # so that a public address, say, that the backend cannot use is refused here
     return ground
 
@@ -74,21 +78,16 @@ def _require_room(network: NetworkConfig, limits: Limits) -> None:
 
 async def is_firm(ground: Ground) -> bool:
     """Whether the underlay is still as it was when it was chosen: the same interface, MTU and addresses."""
-    underlay = ground.underlay
-    link = await links.find_link(underlay.name)
-    return (
-        link is not None
-        and (link.index, link.mtu) == (underlay.index, underlay.mtu)
-        and set(underlay.addresses) <= {address.ip for address in link.addresses}
-    )
+    return is_still(ground.underlay, await links.interface(ground.underlay.name))
 
 
-async def _default_index(families: Iterable[Family], kernel: KernelSocket) -> int | None:
+def default_interface(defaults: Iterable[Route], families: Iterable[Family]) -> int | None:
     """Of the first family that has a default route: the interface of the one with the lowest metric."""
+    defaults = list(defaults)
     for family in families:
-        defaults = [r for r in await kernel.routes(family.af) if is_default(r)]
-        if defaults:
-            return min(defaults, key=lambda route: route.metric).ifindex
+        of_family = [route for route in defaults if route.family == family.af]
+        if of_family:
+            return min(of_family, key=lambda route: route.metric).ifindex
     return None
 
 

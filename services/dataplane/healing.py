@@ -58,7 +58,14 @@ def concern(dataplane: Dataplane, own_port: int) -> Callable[[Change], bool]:
     devices = frozenset(device.index for device in dataplane.footing.devices.values())
     underlay = frozenset([ground.underlay.index]) if ground else frozenset[int]()
     protocol = dataplane.settings.route_protocol
-    return lambda change: change.port != own_port and _touches(change, devices, underlay, protocol)
+    is_lost = ground is not None and dataplane.footing.trouble != ""  # any interface may be the one we wait for
+    return lambda change: (
+        change.port != own_port
+        and (_touches(change, devices, underlay, protocol) or (is_lost and change.subject in _PLACES))
+    )
+
+
+_PLACES: Final = (Subject.LINK, Subject.ADDRESS)
 
 
 def _touches(change: Change, devices: Set[int], underlay: Set[int], protocol: int) -> bool:
@@ -68,6 +75,6 @@ def _touches(change: Change, devices: Set[int], underlay: Set[int], protocol: in
         case Subject.LINK | Subject.ADDRESS:
             return change.ifindex in devices or change.ifindex in underlay
         case Subject.ROUTE:
-            return change.protocol == protocol or change.ifindex in devices
+            return change.protocol == protocol or change.ifindex in devices or change.is_default
         case Subject.NEIGHBOUR | Subject.FDB_ENTRY:
             return change.gone and change.ifindex in devices

@@ -20,6 +20,8 @@ class Claim:
     """May be replaced and deleted."""
     foreign: tuple[Route, ...]
     """Routes inside the network that are not ours: never touched, shown to an operator."""
+    defaults: tuple[Route, ...] = ()
+    """Routes to everywhere, which tell the underlay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +56,15 @@ def claim(
     ours: set[KernelObject] = set(on_devices)
     foreign: list[Route] = []
     twins: list[Route] = []
+    elsewhere: list[Route] = []
     for route in routes:
         if route.protocol == domain.protocol or (
             route.ifindex in domain.devices and _is_plain(route) and is_inside(route)
         ):
             ours.add(route)
-        elif _is_plain(route) and route.metric == _DEFAULT_METRIC[route.family]:
+            continue
+        elsewhere.append(route)
+        if _is_plain(route) and route.metric == _DEFAULT_METRIC[route.family]:
             twins.append(route)
         elif is_inside(route) and not is_own(route):
             foreign.append(route)
@@ -68,7 +73,7 @@ def claim(
         adopted = {route for route in twins if directly(route) in said}
         ours |= adopted
         foreign += (r for r in twins if r not in adopted and is_inside(r) and not is_own(r))
-    return Claim(frozenset(ours), tuple(foreign))
+    return Claim(frozenset(ours), tuple(foreign), tuple(route for route in elsewhere if route.length == 0))
 
 
 def wins(foreign: Route, ours: Route) -> bool:

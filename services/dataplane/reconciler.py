@@ -34,6 +34,8 @@ class Reconciler:
     """Wanted in a place of the kernel that another wanted object has: two leases with one MAC, say."""
     foreign: tuple[Route, ...] = ()
     """Routes inside the network that are not ours."""
+    defaults: tuple[Route, ...] = ()
+    """Routes to everywhere, at the last look."""
     _occupied: Set[Hashable] = frozenset()
     """Their slots: what we put there would replace them."""
     _first: dict[Hashable, Route] = field(default_factory=dict)
@@ -61,7 +63,7 @@ class Reconciler:
         """Compares everything and brings it into line; returns what it took. `failures` has what was refused."""
         todo, divided = await self.compare(desired, scope)
         by_metric = sorted(divided.foreign, key=lambda route: -route.metric)
-        self.foreign = divided.foreign
+        self.foreign, self.defaults = divided.foreign, divided.defaults
         self._occupied = {route.slot for route in divided.foreign}
         self._first = {route.destination: route for route in by_metric}
         replaced = {item.slot for item in todo.put} if divided.ours else set[Hashable]()

@@ -66,6 +66,16 @@ def write_subnet_file(path: Path, content: SubnetFile) -> bool:
     return True
 
 
+def what_pods_keep(path: Path, content: SubnetFile) -> list[str]:
+    """The lines of the file as it is that will be others, and with which pods have been made."""
+    try:
+        old = path.read_text(errors="replace").splitlines()
+    except OSError:
+        return []
+    names = ("FLANNEL_SUBNET=", "FLANNEL_IPV6_SUBNET=", "FLANNEL_MTU=")
+    return [line for line in old if line.startswith(names) and line not in content.text().splitlines()]
+
+
 def read_previous_subnets(path: Path) -> tuple[Network, ...]:
     """The subnets that the node had, IPv4 first; none if the file is missing or says nothing usable.
 

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 
-from services.core.errors import Misconfigured
-from services.core.family import Address, Family, Network
+from services.core.errors import Misconfigured, Unavailable
+from services.core.family import IPV6, Address, Family, Network
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,8 @@ class InterfaceAddress:
     """Configured, not leased by DHCP or a router's advertisement."""
     unfit: bool = False
     """Temporary (RFC 8981), deprecated, tentative or failed: never chosen."""
+    tentative: bool = False
+    """Still being looked for on the link (RFC 4862): it may become fit in a second or two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,11 @@ class InterfaceChoice:
     patterns: tuple[str, ...] = ()
     can_reach: str = ""
     public_addresses: tuple[Address, ...] = ()
+
+    @property
+    def is_open(self) -> bool:
+        """Nothing was said: the default route decides."""
+        return not (self.interfaces or self.patterns or self.can_reach or self.public_addresses)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +109,15 @@ def choose_underlay(
         addresses,
         tuple(given.get(address.version, address) for address in addresses),
         found.reason,
-        tuple(sorted({a.network for a in found.interface.addresses if a.network and not a.link_scope}, key=_order)),
+        _networks(found.interface),
     )
 
 
 def best_address(interface: Interface, family: Family) -> Address | None:
-    """Global before link-local, permanent before leased; never an unfit or a loopback one."""
+    """Global before link-local, permanent before leased; never an unfit or a loopback one.
+
+    Nor a link-local one of IPv6: without the name of a link, which differs from node to node, it is no address.
+    """
     fit = [a for a in interface.addresses if a.ip.version == family.version and _is_usable(a)]
     return min(fit, key=lambda a: (a.link_scope, not a.permanent)).ip if fit else None
 
@@ -173,12 +183,25 @@ def _by_flags(
             yield _Found(interface, reach[1], f"reaches {choice.can_reach} (--iface-can-reach)")
 
 
+def _networks(interface: Interface) -> tuple[Network, ...]:
+    return tuple(sorted({a.network for a in interface.addresses if a.network and not a.link_scope}, key=_order))
+
+
 def _order(network: Network) -> tuple[int, bytes, int]:
     return network.version, network.network_address.packed, network.prefixlen
 
 
 def _is_usable(address: InterfaceAddress) -> bool:
-    return not address.unfit and not address.ip.is_loopback
+    is_nameless = address.link_scope and address.ip.version == 6
+    return not address.unfit and not address.ip.is_loopback and not is_nameless
+
+
+def is_still(underlay: Underlay, interface: Interface | None) -> bool:
+    """Whether the underlay's interface is as it was when it was chosen, as far as it matters."""
+    if interface is None or (interface.index, interface.mtu) != (underlay.index, underlay.mtu):
+        return False
+    usable = {address.ip for address in interface.addresses if _is_usable(address)}
+    return usable >= set(underlay.addresses) and _networks(interface) == underlay.networks
 
 
 def _address_of(found: _Found, family: Family) -> Address | None:
@@ -189,12 +212,18 @@ def _address_of(found: _Found, family: Family) -> Address | None:
 
 def _address_in(found: _Found, family: Family) -> Address:
     address = _address_of(found, family)
-    if address is None:
+    if address is not None and not (address.version == 6 and address.is_link_local):
+        return address
+    which = f"interface {found.interface.name} ({found.reason})"
+    there = [a for a in found.interface.addresses if a.ip.version == family.version]
+    if any(a.tentative for a in there):
+        raise Unavailable(f"{which} has an {family} address that is being checked for duplicates: waiting for it")
+    if there and family is IPV6 and all(a.ip.is_link_local for a in there):
         raise Misconfigured(
-            f"interface {found.interface.name} ({found.reason}) has no usable {family} address: "
-            "give it one, or choose another with --iface"
+            f"{which} has no {family} address but link-local ones, with which no peer can reach it: "
+            "give it a global or unique local one, or choose another with --iface"
         )
-    return address
+    raise Misconfigured(f"{which} has no usable {family} address: give it one, or choose another with --iface")
 
 
 def _carrier(interfaces: Iterable[Interface], wanted: Address) -> Interface | None:

@@ -14,7 +14,7 @@ from services.dataplane.backends.vxlan import Vxlan
 from services.dataplane.footing import Footing
 from services.dataplane.ground import Ground, is_default
 from services.dataplane.settings import DataplaneSettings
-from tests.dataplane_examples import DUAL_UNDERLAY, UNDERLAY, FakeKernel, route
+from tests.dataplane_examples import DUAL_UNDERLAY, ETH0, UNDERLAY, FakeKernel, route
 from tests.lease_examples import DUAL_JSON, network
 
 HOST_GW = network('{"Network":"10.5.0.0/16","Backend":{"Type":"host-gw"}}')
@@ -88,6 +88,24 @@ async def test_without_devices_there_is_nothing_to_keep_to_leave_or_to_clear() -
     assert standing.devices == {}
     await standing.leave()
     assert await standing.clear(dry_run=False) == []
+
+
+@pytest.mark.parametrize(
+    ("lines", "chosen_by", "doubtful"),
+    [
+        (["0.0.0.0/0 via 10.99.0.1 dev eth0"], ETH0, False),
+        (["0.0.0.0/0 via 10.98.0.1 dev eth1"], ETH0, True),
+        (["0.0.0.0/0 via 10.98.0.1 dev eth1"], None, False),
+        (["0.0.0.0/0 via 10.98.0.1 dev eth1 metric 5", "0.0.0.0/0 via 10.99.0.1 dev eth0"], ETH0, False),
+        ([], ETH0, False),
+    ],
+)
+def test_a_default_route_elsewhere_is_a_doubt_where_it_has_chosen(
+    lines: list[str], chosen_by: int | None, doubtful: bool
+) -> None:
+    standing = footing(replace(GROUND, default_index=chosen_by))
+    assert standing.doubts(map(route, lines)) is doubtful
+    assert not footing().doubts(map(route, lines))
 
 
 def test_each_family_of_a_vxlan_network_has_a_device_and_host_gw_has_none() -> None:

@@ -20,9 +20,9 @@ NEIGHBOUR = Neighbour(b"\x0a\5\x35\0", bytes(6), 2, FLANNEL)
 class FakeDataplane(SimpleNamespace):
     """What healing looks at."""
 
-    def __init__(self, *programmed: KernelObject, ground: Any = GROUND) -> None:
+    def __init__(self, *programmed: KernelObject, ground: Any = GROUND, trouble: str = "") -> None:
         super().__init__(
-            footing=SimpleNamespace(ground=ground, devices={4: DEVICE} if ground else {}),
+            footing=SimpleNamespace(ground=ground, devices={4: DEVICE} if ground else {}, trouble=trouble),
             overlay=SimpleNamespace(reconciler=SimpleNamespace(programmed=set(programmed))),
             settings=SimpleNamespace(route_protocol=77),
             audits=0,
@@ -34,6 +34,14 @@ class FakeDataplane(SimpleNamespace):
     @property
     def real(self) -> Dataplane:
         return cast("Dataplane", self)
+
+
+@pytest.mark.parametrize("subject", [Subject.LINK, Subject.ADDRESS])
+def test_while_the_underlay_is_lost_any_interface_may_be_it(subject: Subject) -> None:
+    strange = Change(subject, ifindex=77)
+    assert not concern(FakeDataplane().real, PORT)(strange)
+    assert concern(FakeDataplane(trouble="no interface matches").real, PORT)(strange)
+    assert not concern(FakeDataplane(ground=None, trouble="no backend").real, PORT)(strange)
 
 
 @pytest.mark.parametrize(
@@ -49,6 +57,7 @@ class FakeDataplane(SimpleNamespace):
         (Change(Subject.ROUTE, True, 2, 99, 77), True),
         (Change(Subject.ROUTE, False, 2, FLANNEL, 3), True),
         (Change(Subject.ROUTE, True, 2, ETH0, 4), False),
+        (Change(Subject.ROUTE, False, 2, 77, 4, is_default=True), True),
         (Change(Subject.ROUTE, True, 2, FLANNEL, 77, PORT), False),
         (Change(Subject.NEIGHBOUR, True, 2, FLANNEL), True),
         (Change(Subject.NEIGHBOUR, False, 2, FLANNEL), False),

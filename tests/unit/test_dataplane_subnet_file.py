@@ -1,13 +1,20 @@
 """`subnet.env`: to the byte as flannel writes it, and read whatever is in it."""
 
 import os
+from dataclasses import replace
 from ipaddress import ip_network
 from pathlib import Path
 
 import pytest
 
 from services.core.lease import Lease, Subnet
-from services.dataplane.subnet_file import SubnetFile, read_previous_subnets, subnet_file, write_subnet_file
+from services.dataplane.subnet_file import (
+    SubnetFile,
+    read_previous_subnets,
+    subnet_file,
+    what_pods_keep,
+    write_subnet_file,
+)
 from tests.lease_examples import DUAL_JSON, SMALL_JSON, network
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "dataplane"
@@ -86,3 +93,12 @@ def test_no_file_and_no_text_say_nothing(tmp_path: Path) -> None:
     assert read_previous_subnets(tmp_path) == ()
     (tmp_path / "binary").write_bytes(b"\xff\xfeFLANNEL_SUBNET=\xff\n")
     assert read_previous_subnets(tmp_path / "binary") == ()
+
+
+def test_what_running_pods_keep_is_what_changes_in_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "subnet.env"
+    assert what_pods_keep(path, SINGLE) == []
+    write_subnet_file(path, SINGLE)
+    assert what_pods_keep(path, SINGLE) == []
+    assert what_pods_keep(path, replace(SINGLE, ip_masq=not SINGLE.ip_masq)) == []
+    assert what_pods_keep(path, replace(SINGLE, mtu=1380)) == [f"FLANNEL_MTU={SINGLE.mtu}"]

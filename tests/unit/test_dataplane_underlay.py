@@ -1,13 +1,22 @@
 """Which interface carries the overlay: flannel's flags, in flannel's order."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from ipaddress import ip_address, ip_network
+from typing import Any
 
 import pytest
 
-from services.core.errors import Misconfigured
+from services.core.errors import Misconfigured, Unavailable
 from services.core.family import IPV4, IPV6, Address, Family
-from services.dataplane.underlay import Interface, InterfaceAddress, InterfaceChoice, Underlay, choose_underlay
+from services.dataplane.underlay import (
+    Interface,
+    InterfaceAddress,
+    InterfaceChoice,
+    Underlay,
+    choose_underlay,
+    is_still,
+)
 
 
 def has(text: str, *, permanent: bool = True, unfit: bool = False, network: str = "") -> InterfaceAddress:
@@ -86,7 +95,7 @@ def test_a_regex_is_unanchored_and_the_first_regex_that_matches_anything_wins() 
 def test_a_regex_that_matches_everything_takes_no_loopback_no_unfit_address_and_no_other_family() -> None:
     odd = Interface(7, "odd0", 1500, (has("fd00::7"), has("10.7.7.7", unfit=True)))
     assert chosen(choose(regex=["."], interfaces=(LO, odd, ETH0))) == ("eth0", ["10.99.0.11"])
-    assert chosen(choose(regex=["."], families=[IPV6], interfaces=(LO, ETH0))) == ("eth0", ["fe80::1"])
+    assert chosen(choose(regex=["."], families=[IPV6], interfaces=(LO, ETH0))) == ("eth0", ["fd00::11"])
 
 
 def test_can_reach_takes_the_source_address_of_the_kernels_answer() -> None:
@@ -131,8 +140,56 @@ def test_global_goes_before_link_local_and_permanent_before_leased(
 
 
 def test_a_temporary_or_deprecated_address_is_never_taken() -> None:
-    interface = Interface(9, "x", 1500, (has("fd00::1", unfit=True), has("fe80::9")))
-    assert chosen(choose(default=9, families=[IPV6], interfaces=[interface]))[1] == ["fe80::9"]
+    interface = Interface(9, "x", 1500, (has("fd00::1", unfit=True), has("fe80::9"), has("fd00::2")))
+    assert chosen(choose(default=9, families=[IPV6], interfaces=[interface]))[1] == ["fd00::2"]
+
+
+@pytest.mark.parametrize("iface", ["x", "fe80::9"])
+def test_a_link_local_address_of_ipv6_is_refused_in_a_sentence(iface: str) -> None:
+    interface = Interface(9, "x", 1500, (has("10.1.0.1"), has("fe80::9")))
+    with pytest.raises(Misconfigured) as caught:
+        choose(iface=[iface], families=[IPV6], interfaces=[interface])
+    assert str(caught.value) == (
+        f"interface x (--iface {iface}) has no IPv6 address but link-local ones, with which no peer can reach it: "
+        "give it a global or unique local one, or choose another with --iface"
+    )
+
+
+def test_an_address_that_is_being_checked_for_duplicates_is_waited_for() -> None:
+    tentative = replace(has("fd00::1", unfit=True), tentative=True)
+    with pytest.raises(Unavailable, match="checked for duplicates"):
+        choose(iface=["x"], families=[IPV6], interfaces=[Interface(9, "x", 1500, (tentative, has("fe80::9")))])
+
+
+def test_the_networks_on_the_link_are_told_but_for_link_local_ones() -> None:
+    addresses = (
+        has("10.1.0.1", network="10.1.0.0/24"),
+        has("10.1.0.2", network="10.1.0.0/24"),
+        has("192.168.0.1", network="192.168.0.0/30"),
+        has("fe80::9", network="fe80::/64"),
+        has("fd00::9", network="fd00::/64", unfit=True),
+    )
+    underlay = choose(default=9, interfaces=[Interface(9, "x", 1500, addresses)])
+    assert [str(network) for network in underlay.networks] == ["10.1.0.0/24", "192.168.0.0/30", "fd00::/64"]
+
+
+@pytest.mark.parametrize(
+    ("now", "still"),
+    [
+        ({}, True),
+        ({"index": 10}, False),
+        ({"mtu": 1400}, False),
+        ({"addresses": (has("10.1.0.1", network="10.1.0.0/24"), has("10.1.0.9", network="10.1.0.0/24"))}, True),
+        ({"addresses": (has("10.1.0.1", network="10.1.0.0/16"),)}, False),
+        ({"addresses": (has("10.1.0.1", network="10.1.0.0/24", unfit=True),)}, False),
+        ({"addresses": (has("10.1.0.2", network="10.1.0.0/24"),)}, False),
+    ],
+)
+def test_an_interface_is_still_the_underlay_while_nothing_of_that_changes(now: dict[str, Any], still: bool) -> None:
+    interface = Interface(9, "x", 1500, (has("10.1.0.1", network="10.1.0.0/24"),))
+    underlay = choose(default=9, interfaces=[interface])
+    assert is_still(underlay, replace(interface, **now)) is still
+    assert not is_still(underlay, None)
 
 
 @pytest.mark.parametrize(

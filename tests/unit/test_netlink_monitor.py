@@ -27,7 +27,7 @@ CASES = [
     (encoded(ifinfmsg(), uapi.RTM_DELLINK, index=7), Change(Subject.LINK, True, ifindex=7)),
     (encoded(ifaddrmsg(), uapi.RTM_DELADDR, family=10, index=7), Change(Subject.ADDRESS, True, 10, 7)),
     (encoded(rtmsg(), uapi.RTM_DELROUTE, port=4711, **ROUTE), Change(Subject.ROUTE, True, 2, 7, 77, 4711)),
-    (encoded(rtmsg(), uapi.RTM_NEWROUTE, family=10, proto=4), Change(Subject.ROUTE, False, 10, 0, 4)),
+    (encoded(rtmsg(), uapi.RTM_NEWROUTE, family=10, proto=4), Change(Subject.ROUTE, False, 10, 0, 4, 0, True)),
     (encoded(ndmsg(), uapi.RTM_NEWNEIGH, port=5, family=2, ifindex=7), Change(Subject.NEIGHBOUR, False, 2, 7, 0, 5)),
     (encoded(ndmsg(), uapi.RTM_DELNEIGH, family=7, ifindex=7), Change(Subject.FDB_ENTRY, True, 7, 7)),
 ]

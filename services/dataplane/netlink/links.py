@@ -22,7 +22,9 @@ log = structlog.get_logger()
 _IFF_UP: Final = 0x1
 _SCOPE_LINK: Final = 253
 _PERMANENT: Final = 0x80
-_UNFIT: Final = 0x01 | 0x20 | 0x40 | 0x08  # temporary, deprecated, tentative, dadfailed (linux/if_addr.h)
+_TENTATIVE: Final = 0x40
+_UNFIT: Final = {4: 0x20, 6: 0x01 | 0x20 | _TENTATIVE | 0x08}
+"""Deprecated; of IPv6 also temporary (in IPv4 that bit means secondary), tentative, dadfailed (linux/if_addr.h)."""
 _SYSCTL: Final = Path("/proc/sys")
 
 
@@ -31,22 +33,24 @@ async def interfaces() -> list[Interface]:
     addresses: dict[int, list[InterfaceAddress]] = {}
     async with _socket() as ip:
         for message in await _all(ip.addr("dump")):
-            flags = message.get("flags") or 0
-            address = ip_address(message.get("local") or message.get("address"))
-            unfit = bool(flags & _UNFIT) if address.version == 6 else False
-            addresses.setdefault(message["index"], []).append(
-                InterfaceAddress(
-                    address,
-                    link_scope=message["scope"] >= _SCOPE_LINK,
-                    network=ip_network(f"{message.get('address')}/{message['prefixlen']}", strict=False),
-                    permanent=bool(flags & _PERMANENT),
-                    unfit=unfit,
-                )
-            )
+            addresses.setdefault(message["index"], []).append(_address(message))
         return [
             Interface(m["index"], m.get("ifname"), m.get("mtu"), tuple(addresses.get(m["index"], ())))
             for m in await _all(ip.link("dump"))
         ]
+
+
+async def interface(name: str) -> Interface | None:
+    """One interface with its addresses; None if there is none."""
+    async with _socket() as ip:
+        try:
+            (found,) = await ip.link("get", ifname=name)
+            addresses = await _all(ip.addr("dump", index=found["index"]))
+        except NetlinkError as error:
+            if error.code == errno.ENODEV:
+                return None
+            raise
+    return Interface(found["index"], found.get("ifname"), found.get("mtu"), tuple(map(_address, addresses)))
 
 
 async def route_to(destination: Address) -> tuple[str, Address] | None:
@@ -110,6 +114,19 @@ async def _socket() -> AsyncIterator[Any]:
 
 async def _all(dump: Awaitable[AsyncIterator[Any]]) -> list[Any]:
     return [message async for message in await dump]
+
+
+def _address(message: Any) -> InterfaceAddress:
+    flags = message.get("flags") or 0
+    address = ip_address(message.get("local") or message.get("address"))
+    return InterfaceAddress(
+        address,
+        link_scope=message["scope"] >= _SCOPE_LINK,
+        network=ip_network(f"{message.get('address')}/{message['prefixlen']}", strict=False),
+        permanent=bool(flags & _PERMANENT),
+        unfit=bool(flags & _UNFIT[address.version]),
+        tentative=address.version == 6 and bool(flags & _TENTATIVE),
+    )
 
 
 def _view(message: Any, addresses: list[Any]) -> LinkView:

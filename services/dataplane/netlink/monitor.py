@@ -63,6 +63,8 @@ class Change:
 
     VXLAN reports 0 for forwarding entries, whoever made them, and so does the end of every neighbour.
     """
+    is_default: bool = False
+    """Of a route: it leads everywhere."""
     slot: Hashable = None
     """Of a neighbour or forwarding entry that is gone: which, to tell our own deletes from others' nevertheless."""
 
@@ -132,7 +134,7 @@ def read(block: bytes) -> Iterator[Change]:
             family = block[offset + 16]
             if subject is Subject.ROUTE:
                 device = _route_device(block, offset, length)
-                yield Change(subject, gone, family, device, block[offset + 21], port)
+                yield Change(subject, gone, family, device, block[offset + 21], port, block[offset + 17] == 0)
             else:
                 # All of ifinfomsg, ifaddrmsg and ndmsg have the device behind four bytes.
                 (device,) = _IFINDEX.unpack_from(block, offset + 20)
@@ -140,7 +142,7 @@ def read(block: bytes) -> Iterator[Change]:
                 if subject is Subject.NEIGHBOUR:
                     slot = _slot(block, offset, length, family, device) if gone else None
                     subject = Subject.FDB_ENTRY if family == uapi.AF_BRIDGE else subject
-                yield Change(subject, gone, family, device, 0, port, slot)
+                yield Change(subject, gone, family, device, 0, port, slot=slot)
         offset += (length + 3) & ~3
 
 
