@@ -16,6 +16,7 @@ _VARYING = (
     (re.compile(r"\bmetric \d+"), "metric METRIC"),
     (re.compile(r'"cursor": "\w+:\d+"'), '"cursor": "CURSOR"'),
     (re.compile(r'"version": "[^"]+"'), '"version": "VERSION"'),
+    (re.compile(r"\bin \d+ s\b"), "in NUMBER s"),
     (re.compile(r'"repairs": "\d+"'), '"repairs": "NUMBER"'),
     (re.compile(r'"elapsed": "[\d.]+s"'), '"elapsed": "SECONDS"'),
     (re.compile(r",$", re.MULTILINE), ""),  # whether another one follows may depend on what varies

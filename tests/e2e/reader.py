@@ -21,7 +21,7 @@ PATIENCE: Final = 10.0
 
 _MAKE_LAB: Final = re.compile(r"make lab\b(.*)")
 _LASTS: Final = re.compile(r"((\w+=|cd ).*\n?)+")
-_CHANGES: Final = re.compile(r"/(Teardown|Resync|Acquire|Release)|etcdctl")
+_CHANGES: Final = re.compile(r"/(Teardown|Resync|Acquire|Release|Confirm|Delete)|etcdctl")
 _COMPOSE: Final = "docker-compose" if shutil.which("docker-compose") else "docker compose"
 _STREAMS: Final = re.compile(r"/Watch\w+$")
 _VENV: Final = re.compile(r"(\$PWD/)?\.venv/bin/")
