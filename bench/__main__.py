@@ -8,10 +8,11 @@ from typing import Final
 from rich.console import Console
 
 from bench.cold_start import COLD_START
+from bench.fanout import FANOUT
 from bench.result import Bench, BenchFailed
 from lab import private
 
-BENCHES: Final[dict[str, Bench]] = {bench.name: bench for bench in (COLD_START,)}
+BENCHES: Final[dict[str, Bench]] = {bench.name: bench for bench in (COLD_START, FANOUT)}
 
 _MARK: Final = "FLANNELETTE_BENCH_PRIVATE"
 

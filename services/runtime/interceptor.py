@@ -80,7 +80,7 @@ def _wrap_stream(inner: Any, method: str) -> Any:
             # Closed here, not by the garbage collector: whatever the stream holds is free when its call has ended.
             async with aclosing(inner(request, context)) as responses:
                 async for response in responses:
-                    yield response
+                    await context.write(response)  # not yield: that costs each message one generator more
         except Exception as error:
             await abort(error, method, context)
 
