@@ -6,7 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -18,9 +18,11 @@ from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.lease.v1 import lease_pb2_grpc
 
 from services.core.errors import NotFound
-from services.core.lease import Lease, LeaseRequest
+from services.core.family import Network
+from services.core.lease import Lease, LeaseRequest, Subnet, lease_key
 from services.core.progress import Progress
 from services.core.table import Step
+from services.lease.administration import Reclaim, Reclaimed
 from services.lease.broker import Broker
 from services.lease.guard.gate import Gate, GuardSettings
 from services.lease.identity import Identity
@@ -44,6 +46,8 @@ class FakeStore:
         self.on_acquire: Callable[[LeaseRequest], Lease] | None = None
         self.released: list[tuple[str, str]] = []
         self.reported: list[Progress] = []
+        self.unreserved: list[str] = []
+        self.reclaims: list[tuple[Reclaim, bool]] = []
         self.discarded: list[tuple[str, Lease | str]] = []
 
     async def watch(self) -> AsyncIterator[StoreEvent]:
@@ -68,6 +72,19 @@ class FakeStore:
     async def release(self, node: str, name: str) -> None:
         self._fail()
         self.released.append((node, name))
+
+    async def reserve(self, cidrs: Sequence[Network], node: str) -> Lease:
+        self._fail()
+        return Lease(lease_key(cidrs), node, tuple(map(Subnet, cidrs)), reserved=True)
+
+    async def unreserve(self, name: str) -> None:
+        self._fail()
+        self.unreserved.append(name)
+
+    async def reclaim(self, wanted: Reclaim, *, dry_run: bool) -> tuple[Reclaimed, ...]:
+        self._fail()
+        self.reclaims.append((wanted, dry_run))
+        return tuple(Reclaimed(lease, 1_000_000.0) for lease in self.leases.values())
 
     async def report(self, progress: Progress) -> None:
         self._fail()

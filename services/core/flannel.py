@@ -55,7 +55,10 @@ def _refuse(key: str) -> NoReturn:
 
 
 def parse_lease(key: str, value: str | bytes, *, node: str = "", reserved: bool = False) -> Lease:
-    """The lease in a key (without its prefix) and value. Raises InvalidInput, naming the key."""
+    """The lease in a key (without its prefix) and value. Raises InvalidInput, naming the key.
+
+    Only a reservation, which may wait for its node, needs no address.
+    """
     cidrs = parse_key(key)
     if isinstance(value, bytes):
         value = value.decode(errors="replace")  # as Go does
@@ -67,7 +70,7 @@ def parse_lease(key: str, value: str | bytes, *, node: str = "", reserved: bool 
         Subnet(cidr, _address(document, family_of(cidr), key), _data(document, backend_type, family_of(cidr), key))
         for cidr in cidrs
     )
-    if subnets[0].cidr.version == 4 and subnets[0].public_address is None:
+    if subnets[0].cidr.version == 4 and subnets[0].public_address is None and not reserved:
         raise InvalidInput(f"the value of {key} has no PublicIP")
     return Lease(key, node, subnets, backend_type, reserved=reserved)
 

@@ -70,6 +70,11 @@ class Lease:
         """The public addresses that it publishes."""
         return tuple(subnet.public_address for subnet in self.subnets if subnet.public_address)
 
+    @property
+    def is_idle(self) -> bool:
+        """Set aside and not in use: it takes its subnets, and is no peer."""
+        return self.reserved and not any(subnet.public_address for subnet in self.subnets)
+
     def subnet(self, family: Family) -> Subnet | None:
         """Its part in one family, if any."""
         return next((s for s in self.subnets if s.cidr.version == family.version), None)

@@ -66,7 +66,7 @@ class Roster:
         return Turnover(old, new)
 
     def _others(self, leases: Iterable[Lease]) -> Iterable[Lease]:
-        return (lease for lease in leases if lease.node != self._node)
+        return _others(leases, self._node)
 
     def _peer(self, lease: Lease, situation: Situation, known: Mapping[str, Peer]) -> Peer:
         peer = known.get(lease.name)
@@ -83,8 +83,12 @@ def together(alone: Mapping[str, Peer], situation: Situation) -> tuple[Rivalry, 
 
 def peers_of(leases: Iterable[Lease], node: str, situation: Situation) -> Mapping[str, Peer]:
     """What a roster would come to."""
-    alone = {lease.name: peer_of(lease, situation) for lease in leases if lease.node != node}
+    alone = {lease.name: peer_of(lease, situation) for lease in _others(leases, node)}
     return together(alone, situation)[1]
+
+
+def _others(leases: Iterable[Lease], node: str) -> Iterable[Lease]:
+    return (lease for lease in leases if lease.node != node and not lease.is_idle)
 
 
 def _candidates(peers: Mapping[str, Peer]) -> Iterator[Candidate]:

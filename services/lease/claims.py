@@ -26,6 +26,11 @@ class Claim:
     """Reserved for `node` by an operator: no other node gets it, also when this one is gone."""
 
     @property
+    def in_use(self) -> bool:
+        """A node holds it and publishes from it."""
+        return bool(self.node and self.addresses)
+
+    @property
     def taken(self) -> list[Taken]:
         """What it takes, and as what it counts."""
         use = Use.RESERVED if self.reserved else Use.LEASED if self.addresses else Use.BLOCKED

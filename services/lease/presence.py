@@ -11,6 +11,8 @@ from typing import Final, Protocol
 
 ALIVE_SECONDS: Final = 60.0
 """So long after its last sign of life a node counts as alive: no restart of a service takes longer."""
+_REMEMBERED_SECONDS: Final = 86_400.0
+"""A node that has been away for longer has no lease any more that an operator could want back."""
 
 
 class Follower(Protocol):
@@ -65,9 +67,9 @@ class Presence:
         just_left = self._clock() - self._left.get(node, -math.inf) < ALIVE_SECONDS
         return self.elsewhere is not None and node in self.elsewhere and not just_left
 
-    def may_be_alive(self, node: str) -> bool:
-        """Whether the node is or was connected within the last minute; before that has passed, nobody can say no."""
-        return node in self._streams or self._clock() - max(self._left.get(node, 0), self._started) < ALIVE_SECONDS
+    def seen_ago(self, node: str) -> float:
+        """Seconds since the node may have been connected: 0 while it is, and never longer than we can know."""
+        return 0.0 if node in self._streams else self._clock() - max(self._left.get(node, 0.0), self._started)
 
     def lingering(self, seconds: float) -> set[str]:
         """The nodes that went within the last so many seconds, and have not come back."""
@@ -108,7 +110,7 @@ class Presence:
         now = self._clock()
         self._left.pop(node, None)
         self._left[node] = now
-        while now - self._left[oldest := next(iter(self._left))] > ALIVE_SECONDS:
+        while now - self._left[oldest := next(iter(self._left))] > _REMEMBERED_SECONDS:
             del self._left[oldest]
 
     def _note(self) -> None:

@@ -3,14 +3,14 @@
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import grpc
 import grpc.aio
 from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.lease.v1 import lease_pb2_grpc
 
-from services.core.errors import FlanneletteError, InvalidInput, NotFound, NotImplementedYet, Unavailable
+from services.core.errors import FlanneletteError, InvalidInput, NotFound, Unavailable
 from services.lease import metrics
 from services.lease.broker import Broker
 from services.lease.find import leases_of_address
@@ -18,6 +18,7 @@ from services.lease.guard.calls import list_quarantine
 from services.lease.guard.gate import Gate
 from services.lease.identity import Identity, check_name
 from services.lease.nodes import convergence, list_nodes
+from services.lease.operator_requests import leases_to_reclaim, reclaim_response, subnets_to_reserve
 from services.lease.requests import checked_request
 from services.lease.store import Store
 from services.lease.watchers import watch_all, watch_own
@@ -142,13 +143,20 @@ class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
         await self._gate.discard(request.key)
         return pb.DeleteQuarantinedResponse()
 
-    async def ReserveSubnet(self, request: pb.ReserveSubnetRequest, context: Context) -> NoReturn:
-        """Comes later."""
-        raise NotImplementedYet("ReserveSubnet is not built yet: this version makes no reservations")
+    async def ReserveSubnet(self, request: pb.ReserveSubnetRequest, context: Context) -> pb.ReserveSubnetResponse:
+        """Sets subnets aside."""
+        lease = await self._store.reserve(subnets_to_reserve(request), request.node)
+        await self._broker.has(lease, _READ_OWN_WRITE_SECONDS)
+        return pb.ReserveSubnetResponse(lease=lease_to_proto(lease))
 
-    async def ReleaseSubnet(self, request: pb.ReleaseSubnetRequest, context: Context) -> NoReturn:
-        """Comes later."""
-        raise NotImplementedYet("ReleaseSubnet is not built yet: this version makes no reservations")
+    async def ReleaseSubnet(self, request: pb.ReleaseSubnetRequest, context: Context) -> pb.ReleaseSubnetResponse:
+        """Ends a reservation."""
+        await self._store.unreserve(request.name)
+        return pb.ReleaseSubnetResponse()
+
+    async def ReclaimLeases(self, request: pb.ReclaimLeasesRequest, context: Context) -> pb.ReclaimLeasesResponse:
+        """Takes leases back."""
+        return reclaim_response(await self._store.reclaim(leases_to_reclaim(request), dry_run=request.dry_run))
 
     async def ReportProgress(self, request: pb.ReportProgressRequest, context: Context) -> pb.ReportProgressResponse:
         """Kept here, and told to the store, which may be waiting for it."""

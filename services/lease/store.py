@@ -1,13 +1,15 @@
 """What a store is: a few calls and a stream of what happens in it."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
+from services.core.family import Network
 from services.core.lease import Lease, LeaseRequest
 from services.core.network import NetworkConfig
 from services.core.progress import Progress
 from services.core.table import Change, StoreStatus
+from services.lease.administration import Reclaim, Reclaimed
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,24 @@ class Store(Protocol):
 
     async def release(self, node: str, name: str) -> None:
         """Gives it back; nothing happens if the node does not hold it. Raises Unavailable."""
+        ...
+
+    async def reserve(self, cidrs: Sequence[Network], node: str) -> Lease:
+        """Sets subnets aside, for a node or (empty) for nobody; what is set aside like that already is left as it is.
+
+        Raises InvalidInput, AlreadyExists, NotYet (no network), NotImplementedYet (not this store's), Unavailable.
+        """
+        ...
+
+    async def unreserve(self, name: str) -> None:
+        """Ends a reservation; one that is in use becomes an ordinary lease. Raises NotFound, Unavailable."""
+        ...
+
+    async def reclaim(self, wanted: Reclaim, *, dry_run: bool) -> tuple[Reclaimed, ...]:
+        """Takes back leases of nodes that are not alive, and says which; with `dry_run` only says it.
+
+        Raises InvalidInput, NotFound, NotYet (one that was asked for may not go), Unavailable.
+        """
         ...
 
     async def report(self, progress: Progress) -> None:

@@ -42,7 +42,8 @@ def next_facts(before: Facts, table: Table, node: str) -> Facts:
     A lost lease leaves its subnets in force for as long as the network has room for them.
     """
     network = table.network or before.network
-    lease = next((lease for lease in table.leases.values() if lease.node == node), None)
+    own = (lease for lease in table.leases.values() if lease.node == node and not lease.is_idle)
+    lease = next(own, None)
     subnets = tuple(subnet.cidr for subnet in lease.subnets) if lease else before.subnets
     if network:
         subnets = tuple(s for s in subnets if any(contains(row.cidr, s) for row in network.families))

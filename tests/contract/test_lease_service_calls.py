@@ -1,6 +1,7 @@
 """The unary calls of the lease service: what they answer, and with which status they refuse."""
 
 from collections.abc import Callable
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,14 @@ from flannelette.lease.v1 import lease_pb2_grpc
 from services.core.errors import Exhausted, LostRace, NotYet, Unavailable
 from services.core.lease import Lease, LeaseRequest
 from services.core.table import StoreStatus, Upserted
+from services.lease.administration import Reclaim
 from services.lease.store import Changed
 from services.runtime.wire import lease_from_proto, lease_to_proto, request_to_proto
 from tests.lease_examples import NETWORK_JSON, make_lease, make_request
 from tests.lease_service import FakeStore, serving
 
 A, B = make_lease(1), make_lease(2)
+V4_AND_V6 = (ip_network("10.5.9.0/24"), ip_network("fd00:0:0:9::/64"))
 
 Stub = lease_pb2_grpc.LeaseServiceStub
 
@@ -183,15 +186,36 @@ async def test_refused_keys_are_counted_and_listed(tmp_path: Path) -> None:
         assert (status.quarantined, status.leases) == (2, 1)
 
 
-LATER: list[tuple[str, Any]] = [
-    ("ReserveSubnet", pb.ReserveSubnetRequest()),
-    ("ReleaseSubnet", pb.ReleaseSubnetRequest()),
-]
+async def test_a_subnet_is_reserved_for_any_node_and_freed(tmp_path: Path) -> None:
+    store = FakeStore()
+    async with serving(store, tmp_path, node="n1") as running:
+        call = running.stub.ReserveSubnet(
+            pb.ReserveSubnetRequest(cidrs=["fd00:0:0:9::/64", "10.5.9.0/24"], node="n9")
+        )
+        store.events.put_nowait(Changed((Upserted(await store.reserve(V4_AND_V6, "n9")),)))
+        lease = (await call).lease
+        assert (lease.name, lease.node, lease.reserved) == ("10.5.9.0-24&fd00:0:0:9::-64", "n9", True)
+        await running.stub.ReleaseSubnet(pb.ReleaseSubnetRequest(name=lease.name))
+        assert store.unreserved == [lease.name]
 
 
-@pytest.mark.parametrize(("name", "request_"), LATER)
-async def test_what_comes_later_says_so(tmp_path: Path, name: str, request_: Any) -> None:
+@pytest.mark.parametrize("text", ["10.5.9.0", "10.5.9.1/24", "10.5.9.0/33", "fd00::1/64", ""])
+async def test_what_is_no_subnet_cannot_be_reserved(tmp_path: Path, text: str) -> None:
     async with serving(FakeStore(), tmp_path) as running:
-        code, message = await refusal(getattr(running.stub, name)(request_))
-        assert code is grpc.StatusCode.UNIMPLEMENTED
-        assert f"{name} is not built yet" in message
+        code, message = await refusal(running.stub.ReserveSubnet(pb.ReserveSubnetRequest(cidrs=[text])))
+        assert code is grpc.StatusCode.INVALID_ARGUMENT
+        assert "is no subnet: write it like" in message
+
+
+async def test_leases_are_reclaimed_as_asked_and_told_with_when_their_node_was_seen(tmp_path: Path) -> None:
+    store = FakeStore(A)
+    async with serving(store, tmp_path) as running:
+        request = pb.ReclaimLeasesRequest(dry_run=True)
+        request.unseen_for.FromSeconds(3600)
+        response = await running.stub.ReclaimLeases(request)
+        assert store.reclaims == [(Reclaim(unseen_seconds=3600.0), True)]
+        assert [(each.lease.name, each.last_seen_time.seconds) for each in response.reclaimed] == [
+            (A.name, 1_000_000)
+        ]
+        await running.stub.ReclaimLeases(pb.ReclaimLeasesRequest(names=["a", "b", "a"]))
+        assert store.reclaims[1] == (Reclaim(("a", "b")), False)

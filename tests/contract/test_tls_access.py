@@ -26,7 +26,7 @@ READ = """
 """.split()
 FOR_H1 = "lease/AcquireLease lease/RenewLease lease/ReleaseLease lease/ReportProgress".split()
 ADMINISTER = """
-    lease/ReserveSubnet lease/ReleaseSubnet lease/ConfirmRemoval lease/DeleteQuarantined
+    lease/ReserveSubnet lease/ReleaseSubnet lease/ReclaimLeases lease/ConfirmRemoval lease/DeleteQuarantined
     dataplane/ResyncKernel dataplane/TeardownKernel masq/ResyncRules masq/TeardownRules
 """.split()
 WATCH_AS_H1 = ["lease/WatchLeases as h1"]

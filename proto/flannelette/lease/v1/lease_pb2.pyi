@@ -933,6 +933,102 @@ class ReleaseSubnetResponse(_message.Message):
 Global___ReleaseSubnetResponse: _TypeAlias = ReleaseSubnetResponse  # noqa: Y015
 
 @_typing.final
+class ReclaimLeasesRequest(_message.Message):
+    """Asks to take leases back."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMES_FIELD_NUMBER: _builtins.int
+    NODE_FIELD_NUMBER: _builtins.int
+    UNSEEN_FOR_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    node: _builtins.str
+    """The leases of this node."""
+    dry_run: _builtins.bool
+    """Only say which they are."""
+    @_builtins.property
+    def names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The leases of these names."""
+
+    @_builtins.property
+    def unseen_for(self) -> _duration_pb2.Duration:
+        """The leases of every node that was not seen for so long. A service knows
+        nothing of the time before it started, and takes no node for unseen then.
+        """
+
+    def __init__(
+        self,
+        *,
+        names: _abc.Iterable[_builtins.str] | None = ...,
+        node: _builtins.str = ...,
+        unseen_for: _duration_pb2.Duration | None = ...,
+        dry_run: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["unseen_for", b"unseen_for"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "names", b"names", "node", b"node", "unseen_for", b"unseen_for"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReclaimLeasesRequest: _TypeAlias = ReclaimLeasesRequest  # noqa: Y015
+
+@_typing.final
+class ReclaimLeasesResponse(_message.Message):
+    """What was taken back."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RECLAIMED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def reclaimed(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReclaimedLease]:
+        """Sorted by the name of the lease."""
+
+    def __init__(
+        self,
+        *,
+        reclaimed: _abc.Iterable[Global___ReclaimedLease] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reclaimed", b"reclaimed"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReclaimLeasesResponse: _TypeAlias = ReclaimLeasesResponse  # noqa: Y015
+
+@_typing.final
+class ReclaimedLease(_message.Message):
+    """A lease that was taken back."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEASE_FIELD_NUMBER: _builtins.int
+    LAST_SEEN_TIME_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def lease(self) -> Global___Lease:
+        """As it was."""
+
+    @_builtins.property
+    def last_seen_time(self) -> _timestamp_pb2.Timestamp:
+        """When its node was there last, or may have been. Unset: nobody is known to
+        have held it.
+        """
+
+    def __init__(
+        self,
+        *,
+        lease: Global___Lease | None = ...,
+        last_seen_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["last_seen_time", b"last_seen_time", "lease", b"lease"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["last_seen_time", b"last_seen_time", "lease", b"lease"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReclaimedLease: _TypeAlias = ReclaimedLease  # noqa: Y015
+
+@_typing.final
 class ReportProgressRequest(_message.Message):
     """How far a dataplane is."""
 

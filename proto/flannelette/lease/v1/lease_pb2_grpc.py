@@ -75,6 +75,11 @@ class LeaseServiceStub:
                 request_serializer=flannelette_dot_lease_dot_v1_dot_lease__pb2.ReleaseSubnetRequest.SerializeToString,
                 response_deserializer=flannelette_dot_lease_dot_v1_dot_lease__pb2.ReleaseSubnetResponse.FromString,
                 _registered_method=True)
+        self.ReclaimLeases = channel.unary_unary(
+                '/flannelette.lease.v1.LeaseService/ReclaimLeases',
+                request_serializer=flannelette_dot_lease_dot_v1_dot_lease__pb2.ReclaimLeasesRequest.SerializeToString,
+                response_deserializer=flannelette_dot_lease_dot_v1_dot_lease__pb2.ReclaimLeasesResponse.FromString,
+                _registered_method=True)
         self.ReportProgress = channel.unary_unary(
                 '/flannelette.lease.v1.LeaseService/ReportProgress',
                 request_serializer=flannelette_dot_lease_dot_v1_dot_lease__pb2.ReportProgressRequest.SerializeToString,
@@ -182,8 +187,9 @@ class LeaseServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ReleaseLease(self, request, context):
-        """Gives a lease back. A reservation is freed of its holder and stays.
-        Idempotent: releasing what is not held succeeds and changes nothing.
+        """Gives a lease back. A reservation stays, and stays that of its node if it
+        was made for one. Idempotent: releasing what is not held succeeds and
+        changes nothing. A dataplane that runs acquires a lease again at once.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -198,20 +204,44 @@ class LeaseServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ReserveSubnet(self, request, context):
-        """Sets a subnet aside, for one node or for nobody. It never expires.
+        """Sets a subnet aside, for one node or for nobody. It never expires, and no
+        other node gets it. Idempotent. As ReleaseSubnet and ReclaimLeases, it is
+        answered for any node, whichever node the service serves.
 
-        ALREADY_EXISTS: it overlaps a lease or another reservation.
-        INVALID_ARGUMENT: it lies outside the network, or is no subnet of it.
-        FAILED_PRECONDITION: no network configuration yet.
+        A node that has no lease takes the one reserved for it; one that has keeps
+        what it has. The lease that this very node holds becomes its reservation.
+        A reservation that is not in use has no address and is no peer.
+
+        ALREADY_EXISTS: it overlaps another lease or reservation (named).
+        INVALID_ARGUMENT: it lies outside the network, or is no subnet of it; for a
+        node, it lacks a family that the network has. FAILED_PRECONDITION: no
+        network configuration yet. UNIMPLEMENTED with Kubernetes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReleaseSubnet(self, request, context):
-        """Removes a reservation. Held by a node, it becomes an ordinary lease.
+        """Removes a reservation. In use by a node, it becomes an ordinary lease.
 
-        NOT_FOUND: there is no such reservation.
+        NOT_FOUND: there is no such reservation. ListLeases shows which there are.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReclaimLeases(self, request, context):
+        """Takes back the leases of nodes that are gone, before they run out.
+
+        Never that of a node that is alive (see AcquireLease), and never a
+        reservation. A lease that nobody is known to hold, as a flanneld's, goes
+        only if it is named: if that flanneld runs, it stops. One that changes, or
+        whose node comes back, in the last moment is left and not returned.
+
+        INVALID_ARGUMENT: not exactly one of `names`, `node` and `unseen_for` is
+        given. NOT_FOUND: there is no lease of a name or of the node, and nothing
+        was done. FAILED_PRECONDITION: one of the names is a reservation, or its
+        node or the node is alive, and nothing was done.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -338,6 +368,11 @@ def add_LeaseServiceServicer_to_server(servicer, server):
                     servicer.ReleaseSubnet,
                     request_deserializer=flannelette_dot_lease_dot_v1_dot_lease__pb2.ReleaseSubnetRequest.FromString,
                     response_serializer=flannelette_dot_lease_dot_v1_dot_lease__pb2.ReleaseSubnetResponse.SerializeToString,
+            ),
+            'ReclaimLeases': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReclaimLeases,
+                    request_deserializer=flannelette_dot_lease_dot_v1_dot_lease__pb2.ReclaimLeasesRequest.FromString,
+                    response_serializer=flannelette_dot_lease_dot_v1_dot_lease__pb2.ReclaimLeasesResponse.SerializeToString,
             ),
             'ReportProgress': grpc.unary_unary_rpc_method_handler(
                     servicer.ReportProgress,
@@ -587,6 +622,33 @@ class LeaseService:
             '/flannelette.lease.v1.LeaseService/ReleaseSubnet',
             flannelette_dot_lease_dot_v1_dot_lease__pb2.ReleaseSubnetRequest.SerializeToString,
             flannelette_dot_lease_dot_v1_dot_lease__pb2.ReleaseSubnetResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReclaimLeases(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/flannelette.lease.v1.LeaseService/ReclaimLeases',
+            flannelette_dot_lease_dot_v1_dot_lease__pb2.ReclaimLeasesRequest.SerializeToString,
+            flannelette_dot_lease_dot_v1_dot_lease__pb2.ReclaimLeasesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -91,24 +91,45 @@ class LeaseServiceStub:
     released, or another node took it): acquire again.
     """
     ReleaseLease: _aio.UnaryUnaryMultiCallable[_lease_pb2.ReleaseLeaseRequest, _lease_pb2.ReleaseLeaseResponse]
-    """Gives a lease back. A reservation is freed of its holder and stays.
-    Idempotent: releasing what is not held succeeds and changes nothing.
+    """Gives a lease back. A reservation stays, and stays that of its node if it
+    was made for one. Idempotent: releasing what is not held succeeds and
+    changes nothing. A dataplane that runs acquires a lease again at once.
     """
     GetStatus: _aio.UnaryUnaryMultiCallable[_lease_pb2.GetStatusRequest, _lease_pb2.GetStatusResponse]
     """Returns what this process knows of itself and of its store. Never fails
     while the process runs.
     """
     ReserveSubnet: _aio.UnaryUnaryMultiCallable[_lease_pb2.ReserveSubnetRequest, _lease_pb2.ReserveSubnetResponse]
-    """Sets a subnet aside, for one node or for nobody. It never expires.
+    """Sets a subnet aside, for one node or for nobody. It never expires, and no
+    other node gets it. Idempotent. As ReleaseSubnet and ReclaimLeases, it is
+    answered for any node, whichever node the service serves.
 
-    ALREADY_EXISTS: it overlaps a lease or another reservation.
-    INVALID_ARGUMENT: it lies outside the network, or is no subnet of it.
-    FAILED_PRECONDITION: no network configuration yet.
+    A node that has no lease takes the one reserved for it; one that has keeps
+    what it has. The lease that this very node holds becomes its reservation.
+    A reservation that is not in use has no address and is no peer.
+
+    ALREADY_EXISTS: it overlaps another lease or reservation (named).
+    INVALID_ARGUMENT: it lies outside the network, or is no subnet of it; for a
+    node, it lacks a family that the network has. FAILED_PRECONDITION: no
+    network configuration yet. UNIMPLEMENTED with Kubernetes.
     """
     ReleaseSubnet: _aio.UnaryUnaryMultiCallable[_lease_pb2.ReleaseSubnetRequest, _lease_pb2.ReleaseSubnetResponse]
-    """Removes a reservation. Held by a node, it becomes an ordinary lease.
+    """Removes a reservation. In use by a node, it becomes an ordinary lease.
 
-    NOT_FOUND: there is no such reservation.
+    NOT_FOUND: there is no such reservation. ListLeases shows which there are.
+    """
+    ReclaimLeases: _aio.UnaryUnaryMultiCallable[_lease_pb2.ReclaimLeasesRequest, _lease_pb2.ReclaimLeasesResponse]
+    """Takes back the leases of nodes that are gone, before they run out.
+
+    Never that of a node that is alive (see AcquireLease), and never a
+    reservation. A lease that nobody is known to hold, as a flanneld's, goes
+    only if it is named: if that flanneld runs, it stops. One that changes, or
+    whose node comes back, in the last moment is left and not returned.
+
+    INVALID_ARGUMENT: not exactly one of `names`, `node` and `unseen_for` is
+    given. NOT_FOUND: there is no lease of a name or of the node, and nothing
+    was done. FAILED_PRECONDITION: one of the names is a reservation, or its
+    node or the node is alive, and nothing was done.
     """
     ReportProgress: _aio.UnaryUnaryMultiCallable[_lease_pb2.ReportProgressRequest, _lease_pb2.ReportProgressResponse]
     """Tells how far a node's dataplane has programmed its kernel; for that node's
@@ -253,8 +274,9 @@ class LeaseServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _lease_pb2.ReleaseLeaseRequest,
         context: _aio.ServicerContext[_lease_pb2.ReleaseLeaseRequest, _abc.Awaitable[_lease_pb2.ReleaseLeaseResponse]],
     ) -> _abc.Awaitable[_lease_pb2.ReleaseLeaseResponse]:
-        """Gives a lease back. A reservation is freed of its holder and stays.
-        Idempotent: releasing what is not held succeeds and changes nothing.
+        """Gives a lease back. A reservation stays, and stays that of its node if it
+        was made for one. Idempotent: releasing what is not held succeeds and
+        changes nothing. A dataplane that runs acquires a lease again at once.
         """
 
     @_abc_1.abstractmethod
@@ -273,11 +295,18 @@ class LeaseServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _lease_pb2.ReserveSubnetRequest,
         context: _aio.ServicerContext[_lease_pb2.ReserveSubnetRequest, _abc.Awaitable[_lease_pb2.ReserveSubnetResponse]],
     ) -> _abc.Awaitable[_lease_pb2.ReserveSubnetResponse]:
-        """Sets a subnet aside, for one node or for nobody. It never expires.
+        """Sets a subnet aside, for one node or for nobody. It never expires, and no
+        other node gets it. Idempotent. As ReleaseSubnet and ReclaimLeases, it is
+        answered for any node, whichever node the service serves.
 
-        ALREADY_EXISTS: it overlaps a lease or another reservation.
-        INVALID_ARGUMENT: it lies outside the network, or is no subnet of it.
-        FAILED_PRECONDITION: no network configuration yet.
+        A node that has no lease takes the one reserved for it; one that has keeps
+        what it has. The lease that this very node holds becomes its reservation.
+        A reservation that is not in use has no address and is no peer.
+
+        ALREADY_EXISTS: it overlaps another lease or reservation (named).
+        INVALID_ARGUMENT: it lies outside the network, or is no subnet of it; for a
+        node, it lacks a family that the network has. FAILED_PRECONDITION: no
+        network configuration yet. UNIMPLEMENTED with Kubernetes.
         """
 
     @_abc_1.abstractmethod
@@ -286,9 +315,28 @@ class LeaseServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _lease_pb2.ReleaseSubnetRequest,
         context: _aio.ServicerContext[_lease_pb2.ReleaseSubnetRequest, _abc.Awaitable[_lease_pb2.ReleaseSubnetResponse]],
     ) -> _abc.Awaitable[_lease_pb2.ReleaseSubnetResponse]:
-        """Removes a reservation. Held by a node, it becomes an ordinary lease.
+        """Removes a reservation. In use by a node, it becomes an ordinary lease.
 
-        NOT_FOUND: there is no such reservation.
+        NOT_FOUND: there is no such reservation. ListLeases shows which there are.
+        """
+
+    @_abc_1.abstractmethod
+    def ReclaimLeases(
+        self,
+        request: _lease_pb2.ReclaimLeasesRequest,
+        context: _aio.ServicerContext[_lease_pb2.ReclaimLeasesRequest, _abc.Awaitable[_lease_pb2.ReclaimLeasesResponse]],
+    ) -> _abc.Awaitable[_lease_pb2.ReclaimLeasesResponse]:
+        """Takes back the leases of nodes that are gone, before they run out.
+
+        Never that of a node that is alive (see AcquireLease), and never a
+        reservation. A lease that nobody is known to hold, as a flanneld's, goes
+        only if it is named: if that flanneld runs, it stops. One that changes, or
+        whose node comes back, in the last moment is left and not returned.
+
+        INVALID_ARGUMENT: not exactly one of `names`, `node` and `unseen_for` is
+        given. NOT_FOUND: there is no lease of a name or of the node, and nothing
+        was done. FAILED_PRECONDITION: one of the names is a reservation, or its
+        node or the node is alive, and nothing was done.
         """
 
     @_abc_1.abstractmethod

@@ -4,7 +4,7 @@ import asyncio
 import math
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -12,10 +12,21 @@ from typing import Final
 import structlog
 
 from services.core.errors import LostRace, NotFound, NotYet, Unavailable
-from services.core.lease import Lease, LeaseRequest, Subnet
+from services.core.family import Network
+from services.core.lease import Lease, LeaseRequest, Subnet, lease_key
+from services.core.occupancy import Occupancy
 from services.core.progress import Progress
 from services.core.subnets import Draw
 from services.core.table import StoreStatus
+from services.lease.administration import (
+    Reclaim,
+    Reclaimed,
+    Sighting,
+    check_reservation,
+    concerned,
+    find_reservation,
+    reclaimable,
+)
 from services.lease.allocation import allocate
 from services.lease.presence import ALIVE_SECONDS, Presence
 from services.lease.store import Changed, Snapshot, StoreEvent
@@ -95,11 +106,7 @@ class EmbeddedStore:
     async def acquire(self, request: LeaseRequest) -> Lease:
         """See Store. Never LostRace: nobody else writes."""
         self._expire()
-        claims = self._ledger.claims
-        claims.lease_from(self._file.network)
-        if claims.occupancy is None:
-            raise NotYet(self._file.error)
-        chosen = allocate(claims, claims.occupancy, request, self._draw, self._is_alive)
+        chosen = allocate(self._ledger.claims, self._occupancy(), request, self._draw, self._is_alive)
         lease = chosen.lease if chosen.lease.reserved else chosen.lease.with_time(self._full_time())
         given_up = [self._ledger.leases[claim.name] for claim in chosen.given_up]
         for gone in given_up:
@@ -138,6 +145,46 @@ class EmbeddedStore:
         else:
             self._write(delete=[name])
 
+    async def reserve(self, cidrs: Sequence[Network], node: str) -> Lease:
+        """See Store."""
+        self._expire()
+        claims, occupancy = self._ledger.claims, self._occupancy()
+        existing = check_reservation(claims, occupancy, cidrs, node)
+        if existing is None:
+            unused = tuple(map(Subnet, sorted(cidrs, key=lambda cidr: cidr.version)))
+            lease = Lease(lease_key(cidrs), node, unused, reserved=True)
+        else:
+            lease = replace(self._ledger.leases[existing.name], reserved=True, expires_at=None)
+        log.info("subnet reserved", reservation=lease.name, node=node)
+        self._write(put=[lease])
+        return lease
+
+    async def unreserve(self, name: str) -> None:
+        """See Store."""
+        claim = find_reservation(self._ledger.claims, name)
+        log.info("reservation ended", reservation=name)
+        if claim.in_use:
+            lease = replace(self._ledger.leases[name], reserved=False, expires_at=self._full_time())
+            self._write(put=[lease])
+        else:
+            self._write(delete=[name])
+
+    async def reclaim(self, wanted: Reclaim, *, dry_run: bool) -> tuple[Reclaimed, ...]:
+        """See Store."""
+        self._expire()
+        claims = concerned(self._ledger.claims, wanted)
+        chosen = reclaimable(claims, wanted, self._sighting, self._clock())
+        known = [(self._ledger.leases.get(c.name), c) for c in chosen]
+        done = tuple(
+            Reclaimed(lease, self._sighting(claim.node).seen_at if claim.node else None)
+            for lease, claim in known
+            if lease is not None
+        )
+        if done and not dry_run:
+            log.warning("leases taken back", leases=[reclaimed.lease.name for reclaimed in done])
+            self._write(delete=[reclaimed.lease.name for reclaimed in done])
+        return done
+
     async def report(self, progress: Progress) -> None:
         """See Store. Nobody asks this store."""
 
@@ -172,13 +219,25 @@ class EmbeddedStore:
         self._ledger.write(put, delete)
         self._news.set()
 
+    def _occupancy(self) -> Occupancy:
+        claims = self._ledger.claims
+        claims.lease_from(self._file.network)
+        if claims.occupancy is None:
+            raise NotYet(self._file.error)
+        return claims.occupancy
+
     def _is_alive(self, node: str) -> bool:
-        """Its dataplane is or was connected, or it was given a lease or renewed one, within the last minute."""
-        if self._presence is None or self._presence.may_be_alive(node):
-            return True
-        last = self._clock() - ALIVE_SECONDS + self._lease_seconds
-        held = (self._ledger.leases[claim.name].expires_at for claim in self._ledger.claims.of_node(node))
-        return any(time is not None and time > last for time in held)
+        return self._sighting(node).alive
+
+    def _sighting(self, node: str) -> Sighting:
+        """Its dataplane is or was connected, or it was given a lease or renewed one."""
+        now = self._clock()
+        if self._presence is None:
+            return Sighting(True, now)
+        times = (self._ledger.leases[claim.name].expires_at for claim in self._ledger.claims.of_node(node))
+        renewed = (time - self._lease_seconds for time in times if time is not None)
+        seen_at = max(now - self._presence.seen_ago(node), *renewed, -math.inf)
+        return Sighting(now - seen_at < ALIVE_SECONDS, seen_at)
 
     def _seconds_to_wait(self) -> float:
         return max(0.0, min(_LOOK_SECONDS, self._ledger.next_time - self._clock()))

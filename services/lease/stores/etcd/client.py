@@ -4,6 +4,7 @@ What every call may raise, and what that means for a write, is in `services.leas
 """
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any, Final
@@ -40,8 +41,6 @@ from services.lease.stores.etcd.settings import EtcdSettings
 
 PAGE: Final = 500
 """Keys in a page: some 100 KB, and not long to parse."""
-
-_FOR_EVER: Final = 1 << 62
 
 
 class EtcdClient:
@@ -121,10 +120,10 @@ class EtcdClient:
         response = await self._ask("lease_time_to_live", rpc.LeaseTimeToLiveRequest(ID=etcd_lease, keys=True))
         return tuple(response.keys)
 
-    async def renewed_ago(self, etcd_lease: int) -> int:
-        """Seconds since it was granted or kept alive last; for ever if it is gone."""
+    async def renewed_ago(self, etcd_lease: int) -> float:
+        """Seconds since it was granted or kept alive last; infinite if it is gone."""
         response = await self._ask("lease_time_to_live", rpc.LeaseTimeToLiveRequest(ID=etcd_lease))
-        return int(response.grantedTTL - response.TTL) if response.TTL > 0 else _FOR_EVER
+        return float(response.grantedTTL - response.TTL) if response.TTL > 0 else math.inf
 
     async def watch(self, prefix: bytes, position: Position) -> AsyncGenerator[Batch, None]:
         """What happens to keys with the prefix after a position, for ever; first an empty batch: the watch is open.

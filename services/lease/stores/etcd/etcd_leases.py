@@ -1,5 +1,6 @@
 """The etcd lease that each node's keys hang on: one, kept alive, found again after a restart."""
 
+import math
 import random
 import time
 from dataclasses import dataclass
@@ -43,7 +44,15 @@ class EtcdLeases:
 
     async def is_fresh(self, number: int) -> bool:
         """Whether it was granted or kept alive a moment ago: somebody was there then."""
-        return bool(number) and await self._client.renewed_ago(number) < self._alive_seconds
+        return self.is_recent(await self.renewed_ago(number))
+
+    async def renewed_ago(self, number: int) -> float:
+        """Seconds since it was granted or kept alive; infinite if there is none."""
+        return await self._client.renewed_ago(number) if number else math.inf
+
+    def is_recent(self, seconds_ago: float) -> bool:
+        """Whether a sign of life of that time still counts."""
+        return seconds_ago < self._alive_seconds
 
     async def drop(self, node: str, number: int) -> None:
         """Revokes it, if nothing hangs on it."""

@@ -1,10 +1,12 @@
 """What etcd holds, ready for a decision: the watch keeps it, so that an acquisition costs no listing. No IO."""
 
 import asyncio
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from services.core.errors import NotYet
+from services.core.network import NetworkConfig
 from services.core.occupancy import Occupancy
 from services.lease.claims import Claims
 from services.lease.stores.etcd.configuration import read_configuration
@@ -24,7 +26,7 @@ class Index:
     `changed_since` says when to look again.
     """
 
-    def __init__(self, keyspace: Keyspace, decoder: Decoder) -> None:
+    def __init__(self, keyspace: Keyspace, decoder: Decoder, clock: Callable[[], float] = time.time) -> None:
         self.live = False
         """The watch keeps it up to date. If not, list before deciding."""
         self.revision = 0
@@ -38,9 +40,14 @@ class Index:
         """Holders without a lease, by name."""
         self.sessions: dict[str, Item] = {}
         """By node: those whose dataplane is connected to some lease service."""
+        self.session_ended: dict[str, float] = {}
+        """By node: Unix time since which there is no session any more, as far as was seen."""
         self.claims = Claims()
         self._keyspace = keyspace
         self._decoder = decoder
+        self._clock = clock
+        self._network: NetworkConfig | None = None
+        self._network_error = read_configuration(keyspace.config, None)[1]
         self._items: dict[bytes, Item] = {}
         self._listed = 0
         self._changed = asyncio.Event()
@@ -48,10 +55,9 @@ class Index:
     @property
     def occupancy(self) -> Occupancy:
         """What is taken of the network. Raises NotYet where there is none, or none that can be read."""
-        network, error = read_configuration(self._keyspace.config, self.config)
-        self.claims.lease_from(network)
+        self.claims.lease_from(self._network)
         if self.claims.occupancy is None:
-            raise NotYet(error)
+            raise NotYet(self._network_error)
         return self.claims.occupancy
 
     def etcd_lease_of(self, node: str) -> int:
@@ -109,8 +115,12 @@ class Index:
         match kind:
             case Kind.CONFIG:
                 self.config = self._items.get(self._keyspace.config)
+                self._network, self._network_error = read_configuration(self._keyspace.config, self.config)
             case Kind.SESSION:
-                _set(self.sessions, name, self._items.get(self._keyspace.session(name)))
+                session = self._items.get(self._keyspace.session(name))
+                if session is None and name in self.sessions:
+                    self.session_ended[name] = self._clock()
+                _set(self.sessions, name, session)
             case Kind.SUBNET | Kind.HOLDER:
                 self._settle(name)
 

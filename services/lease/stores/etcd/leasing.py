@@ -76,6 +76,8 @@ class Leasing:
             entry = await self._entry(name)
             if entry is None or entry.lease is None or entry.node != node or entry.holder_item is None:
                 raise NotFound(f"node {node} does not hold lease {name} any more: acquire a lease again")
+            if entry.bound:
+                return replace(entry.lease, node=node)
             with suppress(EtcdLeaseGone):
                 etcd_lease = await self._etcd_leases.keep(node, entry.holder_item.etcd_lease)
                 transaction = extending(self._keyspace, entry, etcd_lease.number)
@@ -87,7 +89,7 @@ class Leasing:
         """See Store. A reservation stays."""
         for _ in range(_ATTEMPTS):
             entry = await self._entry(name)
-            if entry is None or entry.node != node or entry.holder_item is None:
+            if entry is None or entry.node != node or entry.holder_item is None or not entry.claim.in_use:
                 return
             transaction = giving_back(self._keyspace, entry)
             revision = await self._client.transact(transaction)

@@ -1,12 +1,14 @@
 """The store etcd: flannel's keys, compare-and-swap, one watch."""
 
 import random
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
+from services.core.family import Network
 from services.core.lease import Lease, LeaseRequest
 from services.core.progress import Progress
 from services.core.subnets import Draw
+from services.lease.administration import Reclaim, Reclaimed
 from services.lease.presence import ALIVE_SECONDS, Presence
 from services.lease.store import Snapshot, StoreEvent
 from services.lease.stores.etcd.client import EtcdClient
@@ -17,6 +19,7 @@ from services.lease.stores.etcd.index import Index
 from services.lease.stores.etcd.keyspace import Keyspace
 from services.lease.stores.etcd.leasing import Leasing
 from services.lease.stores.etcd.members import Timing
+from services.lease.stores.etcd.operator_calls import OperatorCalls
 from services.lease.stores.etcd.relisting import relist
 from services.lease.stores.etcd.sessions import Sessions, SessionTiming
 from services.lease.stores.etcd.settings import EtcdSettings
@@ -56,6 +59,7 @@ class EtcdStore:
         writer = Writer(self._client, self._keyspace, self._decoder, self._index)
         self._leasing = Leasing(self._client, self._keyspace, self._decoder, self._index, writer, etcd_leases, draw)
 
+        self._operator_calls = OperatorCalls(self._keyspace, self._index, writer, etcd_leases)
         presence = presence or Presence()
         presence.elsewhere = self._index.sessions.keys()
         self._sessions = Sessions(
@@ -88,6 +92,18 @@ class EtcdStore:
     async def release(self, node: str, name: str) -> None:
         """See Store."""
         await self._leasing.release(node, name)
+
+    async def reserve(self, cidrs: Sequence[Network], node: str) -> Lease:
+        """See Store."""
+        return await self._operator_calls.reserve(cidrs, node)
+
+    async def unreserve(self, name: str) -> None:
+        """See Store."""
+        await self._operator_calls.unreserve(name)
+
+    async def reclaim(self, wanted: Reclaim, *, dry_run: bool) -> tuple[Reclaimed, ...]:
+        """See Store."""
+        return await self._operator_calls.reclaim(wanted, dry_run=dry_run)
 
     async def report(self, progress: Progress) -> None:
         """See Store. Nobody asks this store."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from services.core.family import Network
 from services.core.flannel import format_value
-from services.core.lease import Lease, Subnet
+from services.core.lease import Lease, Subnet, lease_key
 from services.lease.allocation import Allocation
 from services.lease.stores.etcd.entry import Entry
 from services.lease.stores.etcd.holders import Holder, format_holder, holder_of
@@ -76,6 +76,52 @@ def giving_back(keyspace: Keyspace, entry: Entry) -> Transaction:
     if entry.holder_item:
         writes.append(Delete(keyspace.holder(entry.name)))
     return Transaction(guards, tuple(writes))
+
+
+def reserving(keyspace: Keyspace, index: Index, subnets: tuple[Subnet, ...], node: str) -> Transaction:
+    """Sets new subnets aside; guarded as a new lease is."""
+    name, cidrs = lease_key(subnet.cidr for subnet in subnets), [subnet.cidr for subnet in subnets]
+    guards = (
+        *_as_seen(keyspace, name, None, index.orphans.get(name)),
+        Unchanged(keyspace.config, _revision(index.config)),
+        NothingPutSince(keyspace.subnets, index.revision),
+    )
+    return Transaction(guards, _setting_aside(keyspace, name, cidrs, node))
+
+
+def keeping(keyspace: Keyspace, entry: Entry) -> Transaction:
+    """Makes a node's lease its reservation, in use: neither key runs out any more; without writes if it is one."""
+    writes = [
+        Put(key, item.value)
+        for key, item in ((keyspace.subnet(entry.name), entry.item), (keyspace.holder(entry.name), entry.holder_item))
+        if item and item.etcd_lease
+    ]
+    return Transaction(_as_seen(keyspace, entry.name, entry.item, entry.holder_item), tuple(writes))
+
+
+def unreserving(keyspace: Keyspace, entry: Entry, etcd_lease: int) -> Transaction:
+    """Makes a reservation that is in use an ordinary lease of its node."""
+    assert entry.holder_item is not None  # noqa: S101 - in use means that it has a holder
+    writes = (
+        Put(keyspace.subnet(entry.name), entry.item.value, etcd_lease),
+        Put(keyspace.holder(entry.name), entry.holder_item.value, etcd_lease),
+    )
+    return Transaction(_as_seen(keyspace, entry.name, entry.item, entry.holder_item), writes)
+
+
+def freeing(keyspace: Keyspace, entry: Entry) -> Transaction:
+    """Deletes a lease or reservation, whatever it is."""
+    writes: list[Write] = [Delete(keyspace.subnet(entry.name))]
+    if entry.holder_item:
+        writes.append(Delete(keyspace.holder(entry.name)))
+    return Transaction(_as_seen(keyspace, entry.name, entry.item, entry.holder_item), tuple(writes))
+
+
+def reclaiming(keyspace: Keyspace, entry: Entry) -> Transaction:
+    """Deletes a lease, unless its node comes back meanwhile."""
+    freed = freeing(keyspace, entry)
+    absent = (Unchanged(keyspace.session(entry.node), 0),) if entry.node else ()
+    return Transaction((*freed.guards, *absent), freed.writes)
 
 
 def clearing(keyspace: Keyspace, orphans: Mapping[str, Item]) -> tuple[Transaction, ...]:

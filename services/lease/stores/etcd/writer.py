@@ -49,21 +49,33 @@ class Writer:
                 seen = -1
                 with suppress(HistoryLost, EtcdLeaseGone):  # as good as a lost race: look again
                     if not is_fresh:
-                        self._index.replace(*await read_listing(self._client, self._keyspace, self._decoder))
+                        await self._list()
                     transaction, result = await decide()
                     seen = self._index.changes
-                    if await self._transact(transaction):
+                    if await self.try_once(transaction):
                         return result
                 is_fresh = self._index.live and await self._hears_more(seen)
                 await asyncio.sleep(random.uniform(0, min(0.002 * 2**attempt, _LONGEST_PAUSE)))  # noqa: S311 - jitter
         raise LostRace(lost)
 
-    async def _transact(self, transaction: Transaction) -> bool:
+    async def refresh(self) -> None:
+        """Sees to it that the index is of now, give or take what is under way. Raises Unavailable."""
+        listed = self._index.live
+        while not listed:
+            with suppress(HistoryLost):
+                await self._list()
+                listed = True
+
+    async def try_once(self, transaction: Transaction) -> bool:
+        """Whether it has happened. Raises EtcdLeaseGone, Unavailable."""
         revision = await self._client.transact(transaction)
         if revision:
             complete = any(isinstance(guard, NothingPutSince) for guard in transaction.guards)
             self._index.apply(transaction, revision, complete=complete)
         return revision > 0
+
+    async def _list(self) -> None:
+        self._index.replace(*await read_listing(self._client, self._keyspace, self._decoder))
 
     async def _hears_more(self, seen: int) -> bool:
         try:

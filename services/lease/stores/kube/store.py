@@ -2,15 +2,18 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
+from typing import Final
 
 import structlog
 
 from services.core.errors import InvalidInput, NotFound, NotImplementedYet, NotYet, Unavailable
+from services.core.family import Network
 from services.core.lease import Lease, LeaseRequest
 from services.core.progress import Progress
 from services.core.table import Removed
+from services.lease.administration import Reclaim, Reclaimed
 from services.lease.store import Changed, Snapshot, StoreEvent
 from services.lease.stores.kube.access import Access, find_access
 from services.lease.stores.kube.client import KubeClient
@@ -30,6 +33,8 @@ from services.lease.stores.kube.watching import KIND, Watcher
 from services.lease.stores.kube.writing import read, write
 
 log = structlog.get_logger()
+
+_NOT_OURS: Final = "Kubernetes hands out the subnets (podCIDR): delete the Node of a machine that is gone"
 
 _LISTINGS = 3
 
@@ -122,6 +127,18 @@ class KubeStore:
             if patch := withdrawal_patch(await self._node(node), self._keys):
                 await write(self._client, node, patch, self._timing)
                 log.info("lease released", node=node)
+
+    async def reserve(self, cidrs: Sequence[Network], node: str) -> Lease:
+        """See Store."""
+        raise NotImplementedYet(_NOT_OURS)
+
+    async def unreserve(self, name: str) -> None:
+        """See Store."""
+        raise NotImplementedYet(_NOT_OURS)
+
+    async def reclaim(self, wanted: Reclaim, *, dry_run: bool) -> tuple[Reclaimed, ...]:
+        """See Store."""
+        raise NotImplementedYet(_NOT_OURS)
 
     async def report(self, progress: Progress) -> None:
         """See Store. A node's first report sets its condition: its network works."""

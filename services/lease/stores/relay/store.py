@@ -12,6 +12,7 @@ from services.core.errors import FlanneletteError
 from services.core.family import Network
 from services.core.lease import Lease, LeaseRequest
 from services.core.progress import Progress
+from services.lease.administration import Reclaim, Reclaimed
 from services.lease.history import History
 from services.lease.presence import Presence
 from services.lease.store import Snapshot, StoreEvent
@@ -101,6 +102,10 @@ class RelayStore:
     async def unreserve(self, name: str) -> None:
         """See Store."""
         await self._upstream.unreserve(name)
+
+    async def reclaim(self, wanted: Reclaim, *, dry_run: bool) -> tuple[Reclaimed, ...]:
+        """See Store. Who is alive, the lease service above knows."""
+        return await self._upstream.reclaim(wanted, dry_run=dry_run)
 
     async def report(self, progress: Progress) -> None:
         """See Store."""

@@ -10,6 +10,8 @@ from services.core.errors import Unavailable
 from services.core.family import Network
 from services.core.lease import Lease, LeaseRequest
 from services.core.progress import Progress
+from services.lease.administration import Reclaim, Reclaimed
+from services.lease.operator_requests import reclaim_request, reclaimed_from_proto
 from services.lease.store import Snapshot
 from services.runtime.feed import LeaseConnection
 from services.runtime.interceptor import error_of
@@ -54,6 +56,11 @@ class Upstream:
     async def unreserve(self, name: str) -> None:
         """As `reserve`."""
         await self._call(lambda stub: stub.ReleaseSubnet, pb.ReleaseSubnetRequest(name=name))
+
+    async def reclaim(self, wanted: Reclaim, *, dry_run: bool) -> tuple[Reclaimed, ...]:
+        """As `reserve`."""
+        request = reclaim_request(wanted, dry_run=dry_run)
+        return reclaimed_from_proto(await self._call(lambda stub: stub.ReclaimLeases, request))
 
     async def report(self, progress: Progress) -> None:
         """With a cursor of the lease service above."""
