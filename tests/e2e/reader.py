@@ -21,10 +21,11 @@ PATIENCE: Final = 10.0
 
 _MAKE_LAB: Final = re.compile(r"make lab\b(.*)")
 _LASTS: Final = re.compile(r"((\w+=|cd ).*\n?)+")
-_CHANGES: Final = re.compile(r"/(Teardown|Resync|Acquire|Release|Confirm|Delete)|etcdctl")
+_CHANGES: Final = re.compile(r"/(Teardown|Resync|Acquire|Release|Confirm|Delete)|etcdctl|flannelette certs")
 _COMPOSE: Final = "docker-compose" if shutil.which("docker-compose") else "docker compose"
-_STREAMS: Final = re.compile(r"/Watch\w+$")
+_STREAMS: Final = re.compile(r"/Watch\w+$|bin/flannelette-\w+ ")
 _VENV: Final = re.compile(r"(\$PWD/)?\.venv/bin/")
+_OURS: Final = re.compile(r"\.venv/bin/flannelette(-\w+)?")
 _WAY_IN: Final = re.compile(r"^ *(nsenter -t .*) ip -n ", re.MULTILINE)
 
 
@@ -117,6 +118,7 @@ class Reader(ExitStack):
 
     def _start(self, block: Block, output: int) -> subprocess.Popen[bytes]:
         commands = block.commands.replace("nsenter -t 4711 -m -n", self._way_in)
+        commands = _OURS.sub(_module, commands)
         commands = _VENV.sub(f"{sys.prefix}/bin/", commands)
         commands = commands.replace("docker compose", _COMPOSE)
         return subprocess.Popen(
@@ -128,6 +130,11 @@ class Reader(ExitStack):
             stderr=output,
             start_new_session=True,
         )
+
+
+def _module(program: "re.Match[str]") -> str:
+    """One of our programs as this Python has it, installed or not."""
+    return f"{sys.executable} -m services.{(program[1] or '-ctl')[1:]}.main"
 
 
 def _end(process: LabProcess) -> None:

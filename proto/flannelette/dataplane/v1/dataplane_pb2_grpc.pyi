@@ -11,8 +11,11 @@ made. Stopping it changes nothing in the kernel.
 A field that is `optional` without a word on when it is unset is always set:
 it is there so that false and 0 are printed, which JSON leaves out otherwise.
 
-Errors, on every call: INVALID_ARGUMENT, UNIMPLEMENTED. Further codes stand
-with each call.
+Over TCP with TLS, every member of the overlay may look; ResyncKernel and
+TeardownKernel are for flannelette://admin/NAME.
+
+Errors, on every call: INVALID_ARGUMENT, UNIMPLEMENTED,
+PERMISSION_DENIED (over TLS). Further codes stand with each call.
 """
 
 from collections import abc as _abc

@@ -12,8 +12,11 @@ changes nothing in the firewall.
 A field that is `optional` without a word on when it is unset is always set:
 it is there so that false and 0 are printed, which JSON leaves out otherwise.
 
-Errors, on every call: INVALID_ARGUMENT, UNIMPLEMENTED. Further codes stand
-with each call.
+Over TCP with TLS, every member of the overlay may look; ResyncRules and
+TeardownRules are for flannelette://admin/NAME.
+
+Errors, on every call: INVALID_ARGUMENT, UNIMPLEMENTED,
+PERMISSION_DENIED (over TLS). Further codes stand with each call.
 """
 
 from collections import abc as _abc
