@@ -32,6 +32,7 @@ from services.runtime.options import ProcessSettings
 from services.runtime.process import Process
 from services.runtime.wire import step_from_proto
 from tests.lease_examples import NETWORK, by_name
+from tests.namespaces import NetworkNamespace
 
 
 class FakeStore:
@@ -173,13 +174,20 @@ async def next_step(call: Any) -> Step:
 class ServiceProcess:
     """`python -m services.lease.main` with these arguments; its log is in `log`."""
 
-    def __init__(self, directory: Path, *arguments: str, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *arguments: str,
+        environment: Mapping[str, str] | None = None,
+        namespace: NetworkNamespace | None = None,
+    ) -> None:
         self.directory = directory
         self.address = f"unix:{directory}/lease.sock"
         self.log = directory / "lease.log"
+        command = [sys.executable, "-m", "services.lease.main", f"--socket-dir={directory}", *arguments]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "services.lease.main", f"--socket-dir={directory}", *arguments],
+                command if namespace is None else namespace.command(*command),
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, sys.path))} | dict(environment or {}),
                 stdout=log,
                 stderr=log,

@@ -9,9 +9,9 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import grpc.aio
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
@@ -35,12 +35,12 @@ class Cluster:
         self.directory = directory
         self.network_file = directory / "net-conf.json"
         self.network_file.write_text(network)
-        self.leases = self.start_leases()
         namespace.ip("link", "add", "eth0", "type", "veth", "peer", "far")
         for name in ("eth0", "far"):
             namespace.ip("link", "set", name, "up")
         namespace.ip("address", "add", "10.99.0.11/16", "dev", "eth0")
         namespace.ip("route", "add", "default", "via", "10.99.0.1")
+        self.leases = self.start_leases()
 
     def start_leases(self) -> ServiceProcess:
         arguments = (f"--net-config-path={self.network_file}", f"--store-file={self.directory}/leases.db")
@@ -204,14 +204,21 @@ def environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
 
 
+C = TypeVar("C", bound=Cluster)
+
+
 @contextmanager
-def cluster_in(namespace: NetworkNamespace, network: str = VXLAN) -> Iterator[Cluster]:
+def cluster_of(kind: type[C], namespace: NetworkNamespace, network: str = VXLAN) -> Iterator[C]:
     with tempfile.TemporaryDirectory(prefix="fl-") as directory:  # short, for the sockets' sake
-        cluster = Cluster(namespace, Path(directory), network)
+        cluster = kind(namespace, Path(directory), network)
         try:
             yield cluster
         finally:
             cluster.leases.__exit__(None, None, None)
+
+
+def cluster_in(namespace: NetworkNamespace, network: str = VXLAN) -> AbstractContextManager[Cluster]:
+    return cluster_of(Cluster, namespace, network)
 
 
 @contextmanager
