@@ -47,7 +47,8 @@ def pytest_report_header(config: pytest.Config) -> str:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     reason = config.stash.get(_forbidden, "")
     for item in items if reason else ():
-        if any(item.path.is_relative_to(directory) for directory in _NEED_NAMESPACES):
+        fixtures = getattr(item, "fixturenames", ())
+        if "make_netns" in fixtures or any(item.path.is_relative_to(directory) for directory in _NEED_NAMESPACES):
             item.add_marker(pytest.mark.skip(reason=reason))
 
 

@@ -113,6 +113,8 @@ class DataplaneServiceServicer:
         """Removes everything that is ours from the kernel: routes, neighbours,
         forwarding entries, device. Pods of this node lose their peers. The service
         stays paused afterwards, until ResyncKernel or a restart.
+
+        FAILED_PRECONDITION: nothing was programmed yet.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

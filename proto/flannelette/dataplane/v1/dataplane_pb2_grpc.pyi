@@ -57,6 +57,8 @@ class DataplaneServiceStub:
     """Removes everything that is ours from the kernel: routes, neighbours,
     forwarding entries, device. Pods of this node lose their peers. The service
     stays paused afterwards, until ResyncKernel or a restart.
+
+    FAILED_PRECONDITION: nothing was programmed yet.
     """
     WatchEvents: _aio.UnaryStreamMultiCallable[_dataplane_pb2.WatchEventsRequest, _dataplane_pb2.WatchEventsResponse]
     """Streams the service's recent decisions and then each new one."""
@@ -119,6 +121,8 @@ class DataplaneServiceServicer(metaclass=_abc_1.ABCMeta):
         """Removes everything that is ours from the kernel: routes, neighbours,
         forwarding entries, device. Pods of this node lose their peers. The service
         stays paused afterwards, until ResyncKernel or a restart.
+
+        FAILED_PRECONDITION: nothing was programmed yet.
         """
 
     @_abc_1.abstractmethod
