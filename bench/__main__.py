@@ -9,10 +9,11 @@ from rich.console import Console
 
 from bench.cold_start import COLD_START
 from bench.fanout import FANOUT
+from bench.kube_list import KUBE_LIST
 from bench.result import Bench, BenchFailed
 from lab import private
 
-BENCHES: Final[dict[str, Bench]] = {bench.name: bench for bench in (COLD_START, FANOUT)}
+BENCHES: Final[dict[str, Bench]] = {bench.name: bench for bench in (COLD_START, FANOUT, KUBE_LIST)}
 
 _MARK: Final = "FLANNELETTE_BENCH_PRIVATE"
 
