@@ -13,10 +13,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lab import private
+from tests.kube import kube, shared_kube
 from tests.namespaces import NamespaceMaker, NetworkNamespace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+__all__ = ["kube", "shared_kube"]  # fixtures: a real kube-apiserver, one for the whole run
 
 _NEED_NAMESPACES = tuple(Path(__file__).parent / directory for directory in ("kernel", "e2e"))
 _MARK = "FLANNELETTE_TESTS_PRIVATE"

@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import grpc.aio
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
@@ -141,10 +141,20 @@ class Cluster:
 OWN_SUBNET = "10.5.27.1/24"
 
 
+class Place(Protocol):
+    """Where a dataplane runs."""
+
+    namespace: NetworkNamespace
+    directory: Path
+
+    def arguments(self, *more: str) -> list[str]:
+        """Of its command line."""
+
+
 class Running:
     """A dataplane process and its calls."""
 
-    def __init__(self, cluster: Cluster, arguments: tuple[str, ...], around: tuple[str, ...]) -> None:
+    def __init__(self, cluster: Place, arguments: tuple[str, ...], around: tuple[str, ...]) -> None:
         self.cluster = cluster
         self.log_file = cluster.directory / "dataplane.log"
         with self.log_file.open("ab") as log:
