@@ -45,6 +45,8 @@ class Step:
     store: StoreStatus | None = None
     synced: bool = False
     cursor: str = ""
+    lost: str = ""
+    """A lease of the node that asked: the store has it no more, the table keeps it for a while. Comes alone."""
 
 
 @dataclass(slots=True)
@@ -65,12 +67,15 @@ class Table:
     """The table is complete up to `cursor`. Stays true through a later reset: the old table is in force."""
     cursor: str = ""
     """Where to resume; empty while a reset is staged."""
+    lost: str = ""
+    """What the last step said of an own lease that the store has lost; see Step."""
     _unconfirmed: set[str] | None = None
     """While a reset is staged: the names that go with its `synced`, unless it brings them before."""
 
     def fold(self, step: Step) -> frozenset[str]:
         """Takes the step; returns the names of the leases that it added, changed or removed."""
         leases, touched = self.leases, set[str]()
+        self.lost = step.lost
         if step.reset:
             self._unconfirmed, self.cursor = set(leases), ""
         for change in step.changes:

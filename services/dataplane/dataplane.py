@@ -141,6 +141,8 @@ class Dataplane:
 
     def _notice(self, touched: frozenset[str]) -> None:
         self._touched |= touched
+        if self.feed.table.lost and not self._paused:
+            self.holder.hear_of_loss(self.feed.table.lost)
         self._wake.set()
 
     def _wake_up(self) -> None:

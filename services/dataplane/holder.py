@@ -87,6 +87,11 @@ class Holder:
             log.warning("lease lost; acquiring again", reason=reason)
             self._doubt(reason)
 
+    def hear_of_loss(self, name: str) -> None:
+        """The store has lost this lease, although the table still has it."""
+        if self.lease is not None and self.lease.name == name:
+            self.lose(f"the store has lost the lease {name}")
+
     def observe(self, table: Table) -> None:
         """Looks whether a synced table still has the own lease as we published it."""
         if self.lease is None or not table.synced:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from services.core.errors import Unavailable
@@ -47,6 +47,8 @@ class Broker:
         self.reports = Reports(self.history, clock)
         self.presence = presence or Presence()
         self.presence.tell(self.reports)
+        self.lost: Mapping[str, str] = {}
+        """By node: a lease of its that the store has lost and the table keeps."""
         self.watchers = 0
         """Open streams."""
         self._pieces = Pieces(self.table.leases)
@@ -74,6 +76,13 @@ class Broker:
             self.reports.entered()
         self.signals.wake(None if _concerns_all(step) else nodes)
         self._measure()
+
+    def lose(self, lost: Mapping[str, str]) -> None:
+        """From now on these are lost, and their nodes are told."""
+        news = lost.keys() - self.lost.keys()
+        self.lost = lost
+        if news:
+            self.signals.wake(news)
 
     def snapshot(self, after: str | None, begun: int) -> Chunk:
         """The next part of a snapshot: the leases behind one, or the beginning (None). Made once for all who ask.

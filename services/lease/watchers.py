@@ -23,16 +23,20 @@ async def watch_all(broker: Broker, cursor: str, dataplane_of: str = "") -> Asyn
     with _counted(broker), broker.presence.stream(dataplane_of):
         async for message in _until_synced(broker):
             yield message
-        place = Place(broker, cursor)
+        place, told = Place(broker, cursor), ""
         if place.is_resumed:
             yield SYNCED + encode(Step(cursor=cursor))  # a bookmark: you are connected
         while True:
             news = place.next_message()
-            if news is None:
-                await broker.signals.next()
-            else:
+            if news is not None:
                 metrics.MESSAGES.inc()
                 yield news
+            elif told != (lost := broker.lost.get(dataplane_of, "")):
+                told = lost
+                if lost:
+                    yield encode(Step(lost=lost))
+            else:
+                await broker.signals.next()
 
 
 async def watch_own(broker: Broker, node: str, *, is_dataplane: bool = False) -> AsyncIterator[bytes]:

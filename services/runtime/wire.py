@@ -115,6 +115,7 @@ def step_to_proto(step: Step) -> pb.WatchLeasesResponse:
         store=status_to_proto(step.store) if step.store else None,
         synced=step.synced,
         cursor=step.cursor,
+        lost=step.lost,
     )
     for change in step.changes:
         add_change(message, change)
@@ -141,6 +142,7 @@ def step_from_proto(message: pb.WatchLeasesResponse) -> Step:
         else None,
         synced=message.synced,
         cursor=message.cursor,
+        lost=message.lost,
     )
 
 

@@ -14,13 +14,15 @@ from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.lease.v1 import lease_pb2_grpc
 
 from services.core.table import Table
+from services.dataplane.holder import Holder
 from services.lease.stores.etcd import EtcdSettings
 from services.lease.stores.etcd.client import EtcdClient
 from services.lease.stores.etcd.members import Timing
 from services.lease.stores.etcd.records import Put, Transaction
+from services.runtime.feed import Feed, LeaseConnection
 from tests.etcd import EtcdMaker, EtcdServer
-from tests.lease_examples import SMALL_JSON
-from tests.lease_service import ServiceProcess, next_step, stub_of
+from tests.lease_examples import SMALL_JSON, make_request
+from tests.lease_service import ServiceProcess, eventually, next_step, stub_of
 
 NAMES = [f"10.5.{number}.0-24" for number in range(1, 21)]
 LONG = 600.0
@@ -207,6 +209,52 @@ async def test_defect_01_an_etcd_that_comes_back_empty_leaves_all_peers_until_it
         assert client.lost == set()
         empty.start()
         await client.until_known(0)
+
+
+class Node:
+    """A dataplane without a kernel: it holds a lease, and follows the table."""
+
+    def __init__(self, address: str, number: int) -> None:
+        name = f"node{number}"
+        self.connection = LeaseConnection(address, name)
+        self.holder = Holder(self.connection, 3600, lambda: None)
+        self.feed = Feed(self.connection, pb.VIEW_ALL, self.notice)
+        self.holder.want(make_request(name, f"172.16.1.{number}"))
+
+    def notice(self, touched: frozenset[str]) -> None:
+        if self.feed.table.lost:
+            self.holder.hear_of_loss(self.feed.table.lost)
+        self.holder.observe(self.feed.table)
+
+    async def run(self) -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self.feed.run())
+                group.create_task(self.holder.run())
+        finally:
+            await self.connection.close()
+
+
+async def test_defect_01_nodes_whose_leases_were_deleted_take_them_again_and_no_table_ever_lacks_one(
+    tmp_path: Path, network: Network
+) -> None:
+    network.delete("subnets/", "--prefix")
+    store = ("--store=etcd", f"--etcd-endpoints={network.etcd.endpoint}", f"--etcd-prefix={network.prefix}")
+    with ServiceProcess(tmp_path, "--central", *store, "--guard-seconds=4") as process:
+        async with stub_of(process.address) as stub, asyncio.TaskGroup() as group:
+            nodes = [Node(process.address, number) for number in range(1, 13)]
+            client = Client(stub)
+            tasks = [group.create_task(job()) for job in (client.follow, *(node.run for node in nodes))]
+            await client.until_known(12)
+            before = network.keys
+            network.delete("subnets/", "--prefix")
+            await eventually(lambda: "gone from the store at once" in (tmp_path / "lease.log").read_text())
+            await client.until_held(0)
+            assert network.keys == before
+            assert "are carried out" not in (tmp_path / "lease.log").read_text()
+            assert (client.lost, len(client.table.leases)) == (set(), 12)
+            for task in tasks:
+                task.cancel()
 
 
 async def test_a_lease_inside_anothers_is_refused_and_can_be_deleted(tmp_path: Path, network: Network) -> None:

@@ -9,7 +9,7 @@ import grpc.aio
 import pytest
 from flannelette.lease.v1 import lease_pb2 as pb
 
-from services.core.table import Removed, StoreStatus, Table, Upserted
+from services.core.table import Removed, Step, StoreStatus, Table, Upserted
 from services.lease.store import Changed
 from services.runtime.feed import Feed, LeaseConnection
 from services.runtime.wire import step_from_proto
@@ -193,3 +193,43 @@ async def test_on_one_nodes_service_only_who_names_the_node_is_its_dataplane(tmp
         dataplane = running.stub.WatchLeases(pb.WatchLeasesRequest(node="node1", view=pb.VIEW_ALL))
         await next_step(dataplane)
         assert set(running.broker.presence.nodes) == {"node1"}
+
+
+async def test_a_node_is_told_that_the_store_has_lost_its_lease_which_the_guard_keeps(tmp_path: Path) -> None:
+    leases = [make_lease(number) for number in range(1, 21)]
+    store = FakeStore(*leases)
+    async with serving(store, tmp_path, guard_seconds=600) as running:
+        calls = [
+            running.stub.WatchLeases(pb.WatchLeasesRequest(node=node, view=pb.VIEW_ALL))
+            for node in ("node1", "node2")
+        ]
+        tables = [Table(), Table()]
+        for call, table in zip(calls, tables, strict=True):
+            while not table.synced:
+                table.fold(await next_step(call))
+        store.events.put_nowait(Changed(tuple(Removed(lease.name) for lease in leases)))
+        for number in (1, 2):
+            told = await next_step(calls[number - 1])
+            assert told == Step(lost=make_lease(number).name)
+        store.events.put_nowait(Changed((Upserted(make_lease(1)),)))
+        await eventually(lambda: len(running.gate.held) == 19)
+        store.events.put_nowait(Changed((Upserted(make_lease(99)),)))
+        for call in calls:
+            assert (await next_step(call)).changes == (Upserted(make_lease(99)),), "it is told once"
+
+
+async def test_a_feed_that_is_told_of_a_lost_lease_keeps_its_table(tmp_path: Path) -> None:
+    leases = [make_lease(number) for number in range(1, 21)]
+    store = FakeStore(*leases)
+    async with serving(store, tmp_path, guard_seconds=600) as running:
+        heard: list[str] = []
+        connection = LeaseConnection(running.address, "node3")
+        feed = Feed(connection, pb.VIEW_ALL, lambda _: heard.append(feed.table.lost))
+        task = asyncio.create_task(feed.run())
+        await eventually(lambda: feed.table.synced)
+        store.events.put_nowait(Changed(tuple(Removed(lease.name) for lease in leases)))
+        await eventually(lambda: leases[2].name in heard)
+        assert feed.table.leases == by_name(*leases)
+        task.cancel()
+        await asyncio.wait([task])
+        await connection.close()

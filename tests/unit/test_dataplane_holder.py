@@ -110,6 +110,22 @@ def test_a_lease_is_acquired_at_once_and_renewed_at_the_margin() -> None:
     play(script, FakeService())
 
 
+def test_a_lease_that_the_store_has_lost_is_acquired_again_although_the_table_has_it() -> None:
+    async def script(scene: Scene) -> None:
+        lease = scene.service.lease()
+        await asyncio.sleep(60)
+        scene.holder.hear_of_loss("10.5.99.0-24")
+        assert scene.holder.reason == ""
+        scene.holder.hear_of_loss(lease.name)
+        scene.holder.hear_of_loss(lease.name)
+        assert scene.holder.reason == "the store has lost the lease 10.5.27.0-24"
+        await asyncio.sleep(1)
+        assert (scene.holder.reason, len(scene.service.acquired)) == ("", 2)
+        assert scene.service.acquired[-1][1].wishes[0].previous == CIDR
+
+    play(script, FakeService())
+
+
 def test_a_short_lease_is_renewed_halfway() -> None:
     async def script(scene: Scene) -> None:
         await asyncio.sleep(31)

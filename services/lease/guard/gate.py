@@ -167,6 +167,8 @@ class Gate:
     def _account(self, before: Set[str], confirmed: int = 0) -> None:
         """What is held back has changed, perhaps."""
         held = self._guard.held.keys()
+        if held != before:
+            self._broker.lose({h.lease.node: name for name, h in self._guard.held.items() if h.lease.node})
         metrics.HELD_REMOVALS.set(len(held))
         metrics.GUARDED_REMOVALS.labels("held").inc(len(held - before))
         metrics.GUARDED_REMOVALS.labels("returned").inc(len(before - held) - confirmed)

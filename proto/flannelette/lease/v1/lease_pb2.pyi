@@ -463,6 +463,7 @@ class WatchLeasesResponse(_message.Message):
     STORE_FIELD_NUMBER: _builtins.int
     SYNCED_FIELD_NUMBER: _builtins.int
     CURSOR_FIELD_NUMBER: _builtins.int
+    LOST_FIELD_NUMBER: _builtins.int
     reset: _builtins.bool
     """A new snapshot starts: what follows may be used at once, but nothing is
     removed before `synced`, neither what the snapshot lacks nor `removed`.
@@ -476,6 +477,11 @@ class WatchLeasesResponse(_message.Message):
     cursor: _builtins.str
     """Where to resume. Opaque. Empty: as before. Only messages with `synced` carry
     one: a stream that breaks inside a snapshot is asked for from the start.
+    """
+    lost: _builtins.str
+    """Name of a lease of the node that asked (VIEW_ALL): the store has lost it, and
+    the guard keeps it in the table. Its holder does well to acquire it again
+    now, before the removal is confirmed. No part of the table; comes alone.
     """
     @_builtins.property
     def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Change]:
@@ -499,10 +505,11 @@ class WatchLeasesResponse(_message.Message):
         store: Global___StoreStatus | None = ...,
         synced: _builtins.bool = ...,
         cursor: _builtins.str = ...,
+        lost: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["network", b"network", "store", b"store"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "cursor", b"cursor", "network", b"network", "network_error", b"network_error", "reset", b"reset", "store", b"store", "synced", b"synced"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "cursor", b"cursor", "lost", b"lost", "network", b"network", "network_error", b"network_error", "reset", b"reset", "store", b"store", "synced", b"synced"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
