@@ -86,20 +86,24 @@ class Room:
         number = self._number(int(cidr.network_address))
         return number not in self._uses and self._end_of_span(number) is None
 
-    def candidates(self, most: int) -> list[Network]:
-        """The first free subnets from SubnetMin upwards, at most so many."""
+    def candidates(self, most: int) -> list[int]:
+        """The numbers of the first free subnets from SubnetMin upwards, at most so many."""
         while self._lowest in self._uses:
             self._lowest += 1
-        found: list[Network] = []
+        found: list[int] = []
         number = self._lowest
         while number < self._total and len(found) < most:
             end = self._end_of_span(number)
             if end is not None:
                 number = end
             elif number not in self._uses:
-                found.append(self._subnet(number))
+                found.append(number)
             number += 1
         return found
+
+    def subnet(self, number: int) -> Network:
+        """The subnet of this number."""
+        return type(self.network.cidr)((self._low + number * self._size, self.network.subnet_length))
 
     @property
     def usage(self) -> Usage:
@@ -109,14 +113,17 @@ class Room:
         return Usage(self._total, leased, reserved, blocked + wide)
 
     def _note(self, cidr: Network, use: Use, change: int) -> None:
-        if cidr.version != self.network.family.version:
+        family = self.network.family
+        if cidr.version != family.version:
             return
-        first = max(self._number(int(cidr.network_address)), 0)
-        last = min(self._number(int(cidr.broadcast_address)), self._total - 1)
+        start = int(cidr.network_address)
+        first = max(self._number(start), 0)
+        last = min(self._number(start + (1 << (family.bits - cidr.prefixlen)) - 1), self._total - 1)
         if last - first < _WIDE:
-            use = use if self.network.fits(cidr) else Use.BLOCKED
+            # One of the right length that starts in the range is a subnet of this network.
+            fits = first == last and cidr.prefixlen == self.network.subnet_length
             for number in range(first, last + 1):
-                self._count(number, use, change)
+                self._count(number, use if fits else Use.BLOCKED, change)
         else:
             self._wide[first, last] += change
             self._wide += Counter()  # drops what is not there any more
@@ -151,9 +158,6 @@ class Room:
 
     def _number(self, address: int) -> int:
         return (address - self._low) // self._size
-
-    def _subnet(self, number: int) -> Network:
-        return type(self.network.cidr)((self._low + number * self._size, self.network.subnet_length))
 
 
 class Occupancy:

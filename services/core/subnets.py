@@ -48,7 +48,7 @@ def _choose(room: Room, request: LeaseRequest, draw: Draw, former: Sequence[Netw
     candidates = room.candidates(CANDIDATES)
     if not candidates:
         raise Exhausted(_numbers(room))
-    return candidates[draw(len(candidates))]
+    return room.subnet(candidates[draw(len(candidates))])
 
 
 def _numbers(room: Room) -> str:

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from services.core.family import Address, Network
+from services.core.family import Address, Family, Network
 from services.core.network import NetworkConfig
-from services.core.occupancy import Occupancy, Taken, Use
+from services.core.occupancy import Occupancy, Taken, Usage, Use
 
 Key = TypeVar("Key")
 
@@ -58,6 +58,11 @@ class Claims:
         elif self._occupancy is None or self._occupancy.network != network:
             taken = (taken for claim in self._claims.values() for taken in claim.taken)
             self._occupancy = Occupancy(network, taken)
+
+    def usage(self, family: Family) -> Usage:
+        """How full the network is in one family; all zero where it has none."""
+        rooms = self._occupancy.rooms if self._occupancy else ()
+        return next((room.usage for room in rooms if room.network.family is family), Usage(0))
 
     def get(self, name: str) -> Claim | None:
         """The claim of this name."""

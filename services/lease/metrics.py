@@ -1,8 +1,13 @@
 """What a lease service counts."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from prometheus_client import Counter, Gauge, Histogram
+
+from services.core.family import FAMILIES, Family
+from services.core.occupancy import Usage
 
 LEASES: Final = Gauge("flannelette_lease_leases", "Leases in the table")
 WATCHERS: Final = Gauge("flannelette_lease_watchers", "Open WatchLeases streams")
@@ -27,3 +32,21 @@ CONVERGENCE: Final = Histogram(
     "From a change of the table until every connected node had it in its kernel",
     buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300),
 )
+SUBNETS: Final = Gauge(
+    "flannelette_lease_subnets",
+    "Subnets of the network: free, leased, reserved, or blocked by what overlaps them",
+    ["family", "use"],
+)
+_USES: Final = ("free", "leased", "reserved", "blocked")
+
+
+def follow_subnets(usage: Callable[[Family], Usage]) -> None:
+    """From now on SUBNETS shows this; it is asked when somebody looks, so a change of a lease costs nothing."""
+
+    def number(family: Family, use: str) -> float:
+        value: int = getattr(usage(family), use)
+        return float(value)
+
+    for family in FAMILIES:
+        for use in _USES:
+            SUBNETS.labels(family.name, use).set_function(partial(number, family, use))

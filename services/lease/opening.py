@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from services.core.errors import Misconfigured
 from services.lease.broker import Broker
 from services.lease.identity import Identity
+from services.lease.metrics import follow_subnets
 from services.lease.settings import IN_MEMORY, LeaseSettings
 from services.lease.store import Store
 from services.runtime.options import listen_addresses, node_name
@@ -77,12 +78,14 @@ def _kube_settings(settings: LeaseSettings) -> "KubeSettings":
 def _embedded(settings: LeaseSettings, node: str, broker: Broker, process: Process) -> Store:
     from services.lease.stores.embedded import EmbeddedStore
 
-    return EmbeddedStore(
+    store = EmbeddedStore(
         None if settings.store_file == Path(IN_MEMORY) else settings.store_file,
         net_config_path=settings.net_config_path,
         lease_seconds=settings.lease_seconds,
         presence=broker.presence,
     )
+    follow_subnets(store.usage)
+    return store
 
 
 def _relay(settings: LeaseSettings, node: str, broker: Broker, process: Process) -> Store:

@@ -12,9 +12,9 @@ from typing import Final
 import structlog
 
 from services.core.errors import LostRace, NotFound, NotYet, Unavailable
-from services.core.family import Network
+from services.core.family import Family, Network
 from services.core.lease import Lease, LeaseRequest, Subnet, lease_key
-from services.core.occupancy import Occupancy
+from services.core.occupancy import Occupancy, Usage
 from services.core.progress import Progress
 from services.core.subnets import Draw
 from services.core.table import StoreStatus
@@ -200,6 +200,11 @@ class EmbeddedStore:
         if seen not in (lease, self._ledger.refused.get(key)):
             raise LostRace(f"the key {key} is something else by now: look at the quarantine again")
         self._write(delete=[key])
+
+    def usage(self, family: Family) -> Usage:
+        """How full the network is in one family."""
+        self._ledger.claims.lease_from(self._file.network)
+        return self._ledger.claims.usage(family)
 
     async def close(self) -> None:
         """See Store."""

@@ -2,12 +2,14 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
+from typing import Final, TypeVar
 
 from services.core.errors import NotYet
+from services.core.family import Family
 from services.core.network import NetworkConfig
-from services.core.occupancy import Occupancy
+from services.core.occupancy import Occupancy, Usage
 from services.lease.claims import Claims
 from services.lease.stores.etcd.configuration import read_configuration
 from services.lease.stores.etcd.decoder import Decoder
@@ -16,6 +18,9 @@ from services.lease.stores.etcd.keyspace import Keyspace, Kind
 from services.lease.stores.etcd.records import Delete, Event, Gone, Item, Position, Transaction
 
 Value = TypeVar("Value")
+
+_AT_ONCE: Final = 200
+"""Leases put together before somebody else may have the loop: a few milliseconds."""
 
 
 class Index:
@@ -34,15 +39,15 @@ class Index:
         self.changes = 0
         """How often anything has changed."""
         self.config: Item | None = None
-        self.entries: dict[str, Entry] = {}
-        """By name. Keys that are no subnets are left out."""
-        self.orphans: dict[str, Item] = {}
-        """Holders without a lease, by name."""
         self.sessions: dict[str, Item] = {}
         """By node: those whose dataplane is connected to some lease service."""
         self.session_ended: dict[str, float] = {}
         """By node: Unix time since which there is no session any more, as far as was seen."""
-        self.claims = Claims()
+        self._entries: dict[str, Entry] = {}
+        self._orphans: dict[str, Item] = {}
+        self._claims = Claims()
+        self._unsettled: dict[str, None] = {}
+        """Names of leases of which a key has changed since anybody looked."""
         self._keyspace = keyspace
         self._decoder = decoder
         self._clock = clock
@@ -53,12 +58,35 @@ class Index:
         self._changed = asyncio.Event()
 
     @property
+    def entries(self) -> Mapping[str, Entry]:
+        """By name. Keys that are no subnets are left out."""
+        self._settle(len(self._unsettled))
+        return self._entries
+
+    @property
+    def orphans(self) -> Mapping[str, Item]:
+        """Holders without a lease, by name."""
+        self._settle(len(self._unsettled))
+        return self._orphans
+
+    @property
+    def claims(self) -> Claims:
+        """The entries, for a decision."""
+        self._settle(len(self._unsettled))
+        return self._claims
+
+    @property
     def occupancy(self) -> Occupancy:
         """What is taken of the network. Raises NotYet where there is none, or none that can be read."""
         self.claims.lease_from(self._network)
         if self.claims.occupancy is None:
             raise NotYet(self._network_error)
         return self.claims.occupancy
+
+    def usage(self, family: Family) -> Usage:
+        """How full the network is in one family."""
+        self.claims.lease_from(self._network)
+        return self.claims.usage(family)
 
     def etcd_lease_of(self, node: str) -> int:
         """What the holder keys of the node hang on; 0: not known."""
@@ -69,16 +97,18 @@ class Index:
         """Takes a complete listing."""
         before, self._items = self._items, {item.key: item for item in items}
         self._listed = self.revision = position.revision
-        changed = before.items() ^ self._items.items()
-        for touched in {self._keyspace.classify(key) for key, _ in changed}:
-            self._look(*touched)
+        for key in before.keys() - self._items.keys():
+            self._look(*self._keyspace.classify(key))
+        for key, item in self._items.items():
+            if before.get(key) != item:
+                self._look(*self._keyspace.classify(key))
         self._note()
 
     def fold(self, events: Iterable[Event], revision: int) -> None:
         """Takes what the watch tells, up to a revision. What is older than what is known already changes nothing."""
         for event in events:
             known = self._items.get(event.key)
-            if event.revision > self._listed and (known is None or event.revision > known.revision):
+            if event.revision > self._listed and (known is None or event.revision >= known.revision):
                 self._take(event.key, None if isinstance(event, Gone) else event)
         self.revision = max(self.revision, revision)
         self._note()
@@ -97,6 +127,12 @@ class Index:
         if complete:
             self.revision = max(self.revision, revision)
         self._note()
+
+    async def prepare(self) -> None:
+        """Puts together what has come, so that a decision need not; ten thousand leases do not hold up the loop."""
+        while self._unsettled:
+            self._settle(_AT_ONCE)
+            await asyncio.sleep(0)
 
     async def changed_since(self, changes: int) -> None:
         """Returns as soon as `changes` is another than this."""
@@ -122,18 +158,23 @@ class Index:
                     self.session_ended[name] = self._clock()
                 _set(self.sessions, name, session)
             case Kind.SUBNET | Kind.HOLDER:
-                self._settle(name)
+                self._unsettled[name] = None
 
-    def _settle(self, name: str) -> None:
+    def _settle(self, most: int) -> None:
+        for name in list(islice(self._unsettled, most)):
+            self._put_together(name)
+            del self._unsettled[name]
+
+    def _put_together(self, name: str) -> None:
         item = self._items.get(self._keyspace.subnet(name))
         holder_item = self._items.get(self._keyspace.holder(name))
         entry = read_entry(self._decoder, name, item, holder_item) if item else None
-        _set(self.entries, name, entry)
-        _set(self.orphans, name, holder_item if item is None and is_subnet(name) else None)
+        _set(self._entries, name, entry)
+        _set(self._orphans, name, holder_item if item is None and is_subnet(name) else None)
         if entry is not None:
-            self.claims.put(entry.claim)
+            self._claims.put(entry.claim)
         else:
-            self.claims.drop(name)
+            self._claims.drop(name)
 
     def _note(self) -> None:
         self.changes += 1

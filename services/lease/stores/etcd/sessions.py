@@ -103,6 +103,7 @@ class Sessions:
         for item in over:
             await self._write((Unchanged(item.key, item.revision),), [Delete(item.key)])
         self._known = set(wanted)
+        await self._index.prepare()  # so that the first acquisition need not
         _sessions.set(len(wanted))
 
     async def _give_sign_of_life(self) -> None:

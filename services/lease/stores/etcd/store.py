@@ -4,8 +4,9 @@ import random
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
-from services.core.family import Network
+from services.core.family import Family, Network
 from services.core.lease import Lease, LeaseRequest
+from services.core.occupancy import Usage
 from services.core.progress import Progress
 from services.core.subnets import Draw
 from services.lease.administration import Reclaim, Reclaimed
@@ -72,6 +73,10 @@ class EtcdStore:
         async with aclosing(watcher.events()) as events:
             async for event in events:
                 yield event
+
+    def usage(self, family: Family) -> Usage:
+        """How full the network is in one family, as far as the watch has told."""
+        return self._index.usage(family)
 
     async def keep_sessions(self) -> None:
         """For ever: tells other lease services which nodes' dataplanes are connected to this one."""

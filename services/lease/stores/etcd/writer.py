@@ -50,6 +50,7 @@ class Writer:
                 with suppress(HistoryLost, EtcdLeaseGone):  # as good as a lost race: look again
                     if not is_fresh:
                         await self._list()
+                    await self._index.prepare()
                     transaction, result = await decide()
                     seen = self._index.changes
                     if await self.try_once(transaction):
