@@ -1,15 +1,32 @@
 """The line to one server: a channel that shows the certificate in force, and words for what is wrong with it."""
 
 import asyncio
+from dataclasses import dataclass
 from typing import Final
 
 import grpc
 import grpc.aio
 
+from services.runtime.tls.files import Material
 from services.runtime.transport import Options, Transport
 
 _LONGEST_CALL_SECONDS: Final = 60.0
 """So long a channel that was replaced may have calls that are still running."""
+_EXPLANATION_SECONDS: Final = 30.0
+"""So long the same words of gRPC are taken for the same fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Explanation:
+    """What was wrong at the last look, which costs the server a handshake."""
+
+    sentence: str = ""
+    material: Material | None = None
+    details: str = ""
+    until: float = 0.0
+
+    def holds(self, material: Material | None, details: str, now: float) -> bool:
+        return self.material is material and self.details == details and now < self.until
 
 
 class Line:
@@ -21,7 +38,7 @@ class Line:
         self._transport = transport
         self._options = options
         self._replaced: list[tuple[float, grpc.aio.Channel]] = []
-        self._explained: tuple[object, str, str] = (None, "", "")
+        self._explained = _Explanation()
         self._open()
 
     def _open(self) -> None:
@@ -49,11 +66,11 @@ class Line:
             return f"{self.address}: {details}"
         if self.address.startswith("unix:"):
             return f"nobody answers on {self.address}: is {self._program} running, and may we use its socket?"
-        shown, explained, sentence = self._explained
-        if shown is not self._transport.material or explained != details:  # a look costs the server a handshake
+        material, now = self._transport.material, asyncio.get_running_loop().time()
+        if not self._explained.holds(material, details, now):
             sentence = await asyncio.to_thread(self._transport.why_not, self.address, self._program, details)
-            self._explained = (self._transport.material, details, sentence)
-        return sentence
+            self._explained = _Explanation(sentence, material, details, now + _EXPLANATION_SECONDS)
+        return self._explained.sentence
 
     async def close(self) -> None:
         """Ends open calls."""

@@ -5,11 +5,14 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
+    NoEncryption,
     PrivateFormat,
     load_pem_private_key,
 )
@@ -77,6 +80,37 @@ def test_every_unusable_file_is_named_with_its_fault(lab: Certificates, tmp_path
         with pytest.raises(Misconfigured) as caught:
             read(files)
         assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "usable"),
+    [
+        (ec.generate_private_key(ec.SECP256R1()), True),
+        (ec.generate_private_key(ec.SECP384R1()), True),
+        (rsa.generate_private_key(65537, 2048), True),
+        (ec.generate_private_key(ec.SECP521R1()), False),
+        (ed25519.Ed25519PrivateKey.generate(), False),
+    ],
+    ids=["P-256", "P-384", "RSA", "P-521", "Ed25519"],
+)
+@pytest.mark.parametrize("form", [PrivateFormat.PKCS8, PrivateFormat.TraditionalOpenSSL])
+def test_a_kind_of_key_that_grpc_cannot_use_is_named(
+    lab: Certificates, key: Any, usable: bool, form: PrivateFormat
+) -> None:
+    if isinstance(key, ed25519.Ed25519PrivateKey):
+        form = PrivateFormat.PKCS8  # it has no other
+    files = lab.server()
+    files.key.write_bytes(key.private_bytes(Encoding.PEM, form, NoEncryption()))
+    # It is no key of this certificate; what kind it is comes first.
+    said = "does not belong to the certificate|are no key and certificate" if usable else "key, which gRPC cannot use"
+    with pytest.raises(Misconfigured, match=said):
+        read(files)
+
+
+def test_authorities_may_have_comments_of_any_kind(lab: Certificates) -> None:
+    files = lab.server()
+    files.authorities.write_bytes("# Autorité\n".encode() + files.authorities.read_bytes())
+    assert read(files).context.get_ca_certs()
 
 
 def test_the_three_files_belong_together(tmp_path: Path) -> None:

@@ -1,11 +1,16 @@
 """The three files: our certificate, its key, and the authorities whose certificates we accept."""
 
+import binascii
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from services.core.errors import Misconfigured
 from services.runtime.tls.certificate import Certificate, certificate_of, load_pair
+
+_NOT_IN_GRPC: Final = {bytes.fromhex("06032b6570"): "Ed25519", bytes.fromhex("06052b81040023"): "P-521"}
+"""By the object identifier in the key."""
 
 Stamp = tuple[tuple[int, int, int] | None, ...]
 """Of each file time, inode and size: another one as soon as a file was replaced, also through a symbolic link."""
@@ -59,11 +64,12 @@ def read(files: TlsFiles) -> Material:
     chain = _pem(files.certificate, "--tls-cert-file", b"-----BEGIN CERTIFICATE-----", "certificate")
     key = _pem(files.key, "--tls-key-file", b"PRIVATE KEY-----", "private key")
     authorities = _pem(files.authorities, "--tls-ca-file", b"-----BEGIN CERTIFICATE-----", "certificate")
+    _require_kind(key, files.key)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.set_alpn_protocols(["h2"])
     load_pair(context, files.certificate, files.key)
     try:
-        context.load_verify_locations(cadata=authorities.decode("ascii", "replace"))
+        context.load_verify_locations(cadata=authorities.decode("ascii", "ignore"))
     except ssl.SSLError as error:
         raise Misconfigured(
             f"--tls-ca-file {files.authorities} has a certificate that cannot be read: {error.reason or error}"
@@ -81,6 +87,20 @@ def _pem(path: Path, flag: str, mark: bytes, what: str) -> bytes:
     if mark not in content:
         raise Misconfigured(f"{flag} {path} has no {what} in PEM: give the right file")
     return content
+
+
+def _require_kind(key: bytes, path: Path) -> None:
+    """OpenSSL would take these kinds too, and the handshakes of gRPC would fail without a word."""
+    encoded = b"".join(line for line in key.splitlines() if not line.startswith(b"-----"))
+    try:
+        decoded = binascii.a2b_base64(encoded)
+    except binascii.Error:
+        return  # OpenSSL has better words for that
+    for mark, kind in _NOT_IN_GRPC.items():
+        if mark in decoded:
+            raise Misconfigured(
+                f"--tls-key-file {path} is an {kind} key, which gRPC cannot use: make one on P-256 or P-384, or RSA"
+            )
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:
