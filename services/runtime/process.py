@@ -35,6 +35,9 @@ S = TypeVar("S", bound=ProcessSettings)
 Job = Callable[[], Coroutine[Any, Any, None]]
 
 _READY = Gauge("flannelette_ready", "1 when the service is ready, as gRPC health and /readyz say")
+COLLECTOR = (10_000, 50, 20)
+"""Thresholds of Python's collector of cycles. Leases are many, live long and are part of none: with its own, it looks
+at all of them again and again while ten thousand come in, a tenth of the time."""
 _GRACE_SECONDS = 0.5
 _SETTLE_SECONDS = 1.0
 """A reason that lasts so long is worth a line in the log; every service starts with a few that do not."""
@@ -145,9 +148,7 @@ def run(name: str, kind: type[S], build: Build[S], arguments: list[str] | None =
         print(f"{program} {version()}")
         return 0
     configure_logs(name, settings.log_format, settings.v)
-    # Leases are many, live long, and are no part of cycles: with Python's own thresholds the collector looks at all
-    # of them again and again while ten thousand come in, a tenth of the time.
-    gc.set_threshold(10_000, 50, 20)
+    gc.set_threshold(*COLLECTOR)
     try:
         asyncio.run(_serve(name, settings, build))
     except Exception as error:  # the last resort: it is said, in one line if it is ours, and the process ends

@@ -1,0 +1,103 @@
+"""An etcd of a bench's own, and leases in it."""
+
+import asyncio
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from ipaddress import IPv4Address, IPv4Network
+from typing import Final
+
+from bench.result import BenchFailed
+from lab.programs import NoEtcd, find_etcd
+from services.core.errors import Unavailable
+from services.core.flannel import format_value
+from services.core.lease import Lease, Subnet, VxlanData, lease_key
+from services.lease.stores.etcd import EtcdSettings
+from services.lease.stores.etcd.client import EtcdClient
+from services.lease.stores.etcd.holders import format_holder, holder_of
+from services.lease.stores.etcd.keyspace import Keyspace
+from services.lease.stores.etcd.members import Timing
+from services.lease.stores.etcd.records import Put, Transaction
+
+PREFIX: Final = "/coreos.com/network"
+_AT_ONCE: Final = 60
+"""Keys in a transaction; etcd takes 128."""
+
+
+@contextmanager
+def running_etcd() -> Iterator[str]:
+    """One member on loopback, its data in a temporary directory; yields its URL. Raises BenchFailed."""
+    client, peer = (f"http://127.0.0.1:{_free_port()}" for _ in range(2))
+    try:
+        program = find_etcd()
+    except NoEtcd as error:
+        raise BenchFailed(str(error)) from None
+    with tempfile.TemporaryDirectory() as directory:
+        process = subprocess.Popen(
+            [
+                program,
+                f"--data-dir={directory}",
+                *(f"--{kind}-client-urls={client}" for kind in ("listen", "advertise")),
+                f"--listen-peer-urls={peer}",
+                f"--initial-advertise-peer-urls={peer}",
+                f"--initial-cluster=default={peer}",
+                "--unsafe-no-fsync",
+                "--log-level=error",
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            yield client
+        finally:
+            process.kill()
+            process.wait()
+
+
+def client_of(endpoint: str) -> EtcdClient:
+    """Ours; close it."""
+    return EtcdClient(EtcdSettings((endpoint,), PREFIX), Timing(), "bench")
+
+
+async def fill(endpoint: str, leases: int) -> None:
+    """Puts a configuration and this many vxlan leases with their holders, each pair on an etcd lease of its own."""
+    keyspace, client = Keyspace(PREFIX), client_of(endpoint)
+    try:
+        await _until_answering(client, keyspace)
+        puts = [Put(keyspace.config, b'{"Network":"10.0.0.0/8","Backend":{"Type":"vxlan"}}')]
+        for number in range(1, leases + 1):
+            lease, etcd_lease = _lease(number), 1_000_000 + number
+            await client.grant(etcd_lease, 86_400)
+            puts.append(Put(keyspace.subnet(lease.name), format_value(lease).encode(), etcd_lease))
+            puts.append(Put(keyspace.holder(lease.name), format_holder(holder_of(lease)), etcd_lease))
+        for start in range(0, len(puts), _AT_ONCE):
+            await client.transact(Transaction((), tuple(puts[start : start + _AT_ONCE])))
+    finally:
+        await client.close()
+
+
+async def _until_answering(client: EtcdClient, keyspace: Keyspace) -> None:
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                await client.read(keyspace.config)
+            except Unavailable:
+                await asyncio.sleep(0.05)
+            else:
+                return
+
+
+def _lease(number: int) -> Lease:
+    cidr = IPv4Network((int(IPv4Address("10.0.0.0")) + (number << 8), 24))
+    data = VxlanData(1, ((2 << 40) + number).to_bytes(6).hex(":"))
+    return Lease(
+        lease_key([cidr]), f"node-{number}", (Subnet(cidr, IPv4Address("172.16.0.0") + number, data),), "vxlan"
+    )
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
