@@ -52,9 +52,9 @@ def wants_login(error: grpc.aio.AioRpcError) -> bool:
     )
 
 
-def is_election(error: grpc.aio.AioRpcError) -> bool:
-    """Whether the members may be electing a leader, which takes a second or two."""
-    return re.search("no leader|leader changed", error.details() or "") is not None
+def may_be_electing(error: grpc.aio.AioRpcError) -> bool:
+    """Whether the cluster may be without a leader for a second or two."""
+    return re.search("(?i)no leader|leader changed|request timed out|deadline exceeded", error.details() or "") is not None
 
 
 def answer_in(error: grpc.aio.AioRpcError, where: str, denied: str) -> Exception | None:

@@ -7,10 +7,11 @@ _FIRST_PAUSE: Final = 0.2
 
 
 class Patience:
-    """Each member is asked once; while they may be electing a leader all of them again, after a pause.
+    """Each member is asked once; all of them again, after a pause, while the cluster may be electing a leader.
 
-    The whole call takes no longer than twice the time of one answer: a member that froze costs one, another member
-    may need the other.
+    It may be when a member says so, and when one does not answer in time: a write that went to a leader that died is
+    lost, and etcd itself waits for it longer than the election takes. The whole call takes no longer than twice the
+    time of one answer.
     """
 
     def __init__(self, members: int, seconds: float, now: float) -> None:
