@@ -54,7 +54,10 @@ def wants_login(error: grpc.aio.AioRpcError) -> bool:
 
 def may_be_electing(error: grpc.aio.AioRpcError) -> bool:
     """Whether the cluster may be without a leader for a second or two."""
-    return re.search("(?i)no leader|leader changed|request timed out|deadline exceeded", error.details() or "") is not None
+    return (
+        re.search("(?i)no leader|leader changed|request timed out|deadline exceeded", error.details() or "")
+        is not None
+    )
 
 
 def answer_in(error: grpc.aio.AioRpcError, where: str, denied: str) -> Exception | None:
