@@ -14,7 +14,7 @@ import grpc.aio
 from prometheus_client import Counter
 
 from services.core.errors import Unavailable
-from services.lease.stores.etcd.faults import answer_in, may_be_electing, reason_in, wants_login
+from services.lease.stores.etcd.faults import answer_in, may_pass, reason_in, wants_login
 from services.lease.stores.etcd.login import Login
 from services.lease.stores.etcd.members import Member, Members, Timing
 from services.lease.stores.etcd.patience import Patience
@@ -64,7 +64,7 @@ class Cluster:
                 failure = self._failure(member, error)
                 if type(failure) is not Unavailable:
                     raise failure from None
-                pause = patience.pause(loop.time(), electing=may_be_electing(error))
+                pause = patience.pause(loop.time(), passing=may_pass(error))
                 if pause is None:
                     raise failure from None
             else:

@@ -54,12 +54,13 @@ class EtcdLeases:
         """Whether a sign of life of that time still counts."""
         return seconds_ago < self._alive_seconds
 
-    async def drop(self, node: str, number: int) -> None:
-        """Revokes it, if nothing hangs on it."""
-        if self._remembered.get(node) == number:
-            del self._remembered[node]
+    async def drop(self, node: str, found: int) -> None:
+        """Revokes the node's etcd lease, if nothing hangs on it: the one that was found, else the last."""
+        number = found or self._remembered.get(node, 0)
         if number and not await self._client.keys_on(number):
             await self._client.revoke(number)
+        if self._remembered.get(node) == number:
+            del self._remembered[node]
 
     def _remember(self, node: str, number: int, expires_at: float) -> EtcdLease:
         self._remembered[node] = number

@@ -45,6 +45,11 @@ _NOT_ALLOWED: Final = {
 }
 
 
+_PASSING: Final = (
+    "(?i)no leader|leader changed|request timed out|deadline exceeded|socket closed|connection reset|goaway"
+)
+
+
 def wants_login(error: grpc.aio.AioRpcError) -> bool:
     """Whether a new login may cure it."""
     return error.code() is grpc.StatusCode.UNAUTHENTICATED or any(
@@ -52,12 +57,10 @@ def wants_login(error: grpc.aio.AioRpcError) -> bool:
     )
 
 
-def may_be_electing(error: grpc.aio.AioRpcError) -> bool:
-    """Whether the cluster may be without a leader for a second or two."""
-    return (
-        re.search("(?i)no leader|leader changed|request timed out|deadline exceeded", error.details() or "")
-        is not None
-    )
+def may_pass(error: grpc.aio.AioRpcError) -> bool:
+    """Whether it may be over in a second or two: an election, a lost write, a connection that broke in the middle."""
+    details = error.details() or ""
+    return re.search(_PASSING, details) is not None and not details.startswith("failed to connect")
 
 
 def answer_in(error: grpc.aio.AioRpcError, where: str, denied: str) -> Exception | None:

@@ -86,18 +86,20 @@ class Leasing:
         raise LostRace(f"lease {name} of node {node} keeps changing in etcd: try again")
 
     async def release(self, node: str, name: str) -> None:
-        """See Store. A reservation stays."""
+        """See Store. A reservation stays. One that had happened (its answer was lost) is brought to its end."""
+        etcd_lease = 0
         for _ in range(_ATTEMPTS):
             entry = await self._entry(name)
             if entry is None or entry.node != node or entry.holder_item is None or not entry.claim.in_use:
-                return
+                break
+            etcd_lease = entry.holder_item.etcd_lease
             transaction = giving_back(self._keyspace, entry)
-            revision = await self._client.transact(transaction)
-            if revision:
+            if revision := await self._client.transact(transaction):
                 self._index.apply(transaction, revision, complete=False)
-                await self._etcd_leases.drop(node, entry.holder_item.etcd_lease)
-                return
-        raise LostRace(f"lease {name} of node {node} keeps changing in etcd: try again")
+                break
+        else:
+            raise LostRace(f"lease {name} of node {node} keeps changing in etcd: try again")
+        await self._etcd_leases.drop(node, etcd_lease)
 
     async def _keep(self, request: LeaseRequest) -> EtcdLease:
         """The etcd lease of the node. A request that is refused anyhow gets none. Raises as `allocate`."""
