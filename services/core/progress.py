@@ -1,6 +1,6 @@
 """How far a node's dataplane is: what its kernel has of the lease table."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,3 +26,5 @@ class Progress:
     """Sorted by name; only the first ones, if there are many."""
     failed_count: int = 0
     """How many there are."""
+    reached_at: float | None = field(default=None, compare=False)
+    """Since when the kernel has got so far, on this process's monotonic clock. None: not known."""

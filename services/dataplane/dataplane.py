@@ -1,6 +1,7 @@
 """The dataplane's one loop: whatever happens only wakes it, and it brings everything one step closer."""
 
 import asyncio
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -221,7 +222,9 @@ class Dataplane:
     def _what_is_programmed(self) -> Progress:
         failed = self.overlay.failed
         first = sorted(failed)[:_MOST_FAILED] if failed else ()
-        return Progress(self.node, self.cursor, tuple(FailedLease(n, failed[n]) for n in first), len(failed))
+        last = self._progress
+        since = last.reached_at if last is not None and last.cursor == self.cursor else time.monotonic()
+        return Progress(self.node, self.cursor, tuple(FailedLease(n, failed[n]) for n in first), len(failed), since)
 
     def _report(self) -> None:
         self.reporter.tell(self._progress, self.feed.streams if self.feed.connected else 0)

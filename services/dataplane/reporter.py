@@ -14,8 +14,9 @@ log = structlog.get_logger()
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 10.0
 """Between attempts; whatever happened meanwhile is told by the next one."""
+_SHORTEST_REST: Final = 0.05
 _LONGEST_REST: Final = 60.0
-"""After a report, however long the lease service asks us to wait."""
+"""Between reports, whatever the lease service asks for."""
 
 
 class ReportCalls(Protocol):
@@ -48,11 +49,14 @@ class Reporter:
 
     async def run(self) -> None:
         """For ever."""
-        pause = _FIRST_PAUSE
+        pause, rest = _FIRST_PAUSE, 0.0
         while True:
             news = await self._next()
+            if rest > _SHORTEST_REST:  # a change reaches all nodes at once, and they would all report it at once
+                await asyncio.sleep(random.uniform(0, rest))  # noqa: S311 - jitter
+                news = await self._next()
             try:
-                rest = await self._calls.report(news[1])
+                rest = min(max(await self._calls.report(news[1]), _SHORTEST_REST), _LONGEST_REST)
             except NotImplementedYet:
                 log.info("the lease service is of an earlier version and takes no reports")
                 self._deaf, self._told = news[0], None
@@ -62,7 +66,7 @@ class Reporter:
                 pause = min(2 * pause, _LONGEST_PAUSE)
             else:
                 self._told, self._trouble, pause = news, "", _FIRST_PAUSE
-                await asyncio.sleep(min(rest, _LONGEST_REST))
+                await asyncio.sleep(max(rest / 2, _SHORTEST_REST))
 
     async def _next(self) -> tuple[int, Progress]:
         """What is to be told, as soon as there is something."""

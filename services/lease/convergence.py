@@ -34,6 +34,8 @@ class Convergence:
         self._nodes_at: Counter[int] = Counter()
         self._lowest: float = math.inf
         """Where the last of the connected nodes is."""
+        self._reached = -math.inf
+        """The latest time at which a node got somewhere, of all that have said so."""
         self._unattended = NOTHING_YET
         """Up to here, nobody waits for a change any more."""
         self._settled: deque[tuple[int, float]] = deque(maxlen=most_times)
@@ -51,16 +53,21 @@ class Convergence:
         if not self._positions:
             self._unattended = position
 
-    def place(self, node: str, position: int, *, failing: bool = False) -> None:
-        """A connected node is here now."""
-        self._move(self._positions.get(node), position)
+    def place(self, node: str, position: int, *, since: float | None = None, failing: bool = False) -> None:
+        """A connected node is here, since then; None: since now."""
+        now = self._timer()
+        self._reached = max(self._reached, now if since is None else min(since, now))
+        old = self._positions.get(node)
         self._positions[node] = position
+        self._move(old, position)
+        self._settle(self._reached)
         (self.failing.add if failing else self.failing.discard)(node)
 
     def forget(self, node: str) -> None:
         """The node is not connected any more, and nobody waits for it."""
         self.failing.discard(node)
         self._move(self._positions.pop(node), None)
+        self._settle(self._timer())  # if it was the last one without, it was waited for until now
         if not self._positions:
             self._unattended = self.last
 
@@ -89,7 +96,7 @@ class Convergence:
         if self._lowest < position:
             return self._timer() - entered
         index = bisect_left(self._settled, (position, -math.inf))
-        return self._settled[index][1] - entered if index < len(self._settled) else None
+        return max(0.0, self._settled[index][1] - entered) if index < len(self._settled) else None
 
     def _move(self, old: int | None, new: int | None) -> None:
         counts = self._nodes_at
@@ -103,16 +110,16 @@ class Convergence:
             self._lowest = new
         elif old == self._lowest and old not in counts:
             self._lowest = min(counts, default=math.inf)
-        self._settle()
 
-    def _settle(self) -> None:
+    def _settle(self, at: float) -> None:
+        """What all have by now, they have since then, but not since before it entered."""
         settled = self._settled[-1][0] if self._settled else NOTHING_YET
         if not settled < self._lowest < math.inf:
             return
-        now, lowest = self._timer(), int(self._lowest)
+        lowest = int(self._lowest)
         for position in range(max(settled, self._unattended) + 1, lowest + 1):
-            self._observe(now - self._entered_at(position))
-        self._settled.append((lowest, now))
+            self._observe(max(0.0, at - self._entered_at(position)))
+        self._settled.append((lowest, at))
 
     def _entered_at(self, position: int) -> float:
         return self._entered[max(position - self.last - 1, -len(self._entered))]

@@ -17,7 +17,7 @@ MOST_FAILED: Final = 50
 _LONGEST_REASON: Final = 500
 _SHORTEST_PAUSE: Final = 0.05
 _MOST_REPORTS: Final = 1000
-"""A second, of all nodes together, while changes never stop: a fifth of a core."""
+"""A second, of all nodes together: a third of a core."""
 _KEPT_SECONDS: Final = 3600.0
 _MOST_DEPARTED: Final = 10_000
 
@@ -101,7 +101,7 @@ class Reports:
         report = Report(_bounded(progress), self._clock())
         if node in self.connected:
             self.connected[node] = report
-            self.convergence.place(node, position, failing=progress.failed_count > 0)
+            self.convergence.place(node, position, since=progress.reached_at, failing=progress.failed_count > 0)
         else:
             self._keep(node, report)
         self._measure()

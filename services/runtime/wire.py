@@ -1,5 +1,6 @@
 """Domain types to protobuf and back. Behind this module, nobody sees a protobuf message of a lease."""
 
+import time
 from sys import intern
 
 from flannelette.lease.v1 import lease_pb2 as pb
@@ -81,19 +82,23 @@ def network_from_proto(message: pb.Network) -> NetworkConfig:
 
 
 def progress_to_proto(progress: Progress) -> pb.ReportProgressRequest:
-    """How far a node is, as a message."""
-    return pb.ReportProgressRequest(
+    """How far a node is, as a message to be sent now: how long since is what two clocks can agree on."""
+    message = pb.ReportProgressRequest(
         node=progress.node,
         cursor=progress.cursor,
         failed=map(failed_to_proto, progress.failed),
         failed_count=progress.failed_count,
     )
+    if progress.reached_at is not None:
+        message.age.FromMicroseconds(max(0, int((time.monotonic() - progress.reached_at) * 1e6)))
+    return message
 
 
 def progress_from_proto(message: pb.ReportProgressRequest) -> Progress:
-    """How far a node is."""
+    """How far a node is, in a message that has just come."""
     failed = tuple(FailedLease(lease.name, lease.reason) for lease in message.failed)
-    return Progress(message.node, message.cursor, failed, max(message.failed_count, len(failed)))
+    reached_at = time.monotonic() - message.age.ToMicroseconds() / 1e6
+    return Progress(message.node, message.cursor, failed, max(message.failed_count, len(failed)), reached_at)
 
 
 def failed_to_proto(lease: FailedLease) -> pb.FailedLease:

@@ -1,6 +1,7 @@
 """ReportProgress, ListNodes and GetConvergence over a real server, with clients that behave as dataplanes do."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -88,6 +89,19 @@ async def test_a_change_has_converged_when_every_connected_node_reports_it(tmp_p
         assert (list(found.nodes_done), list(found.nodes_pending)) == (["node1", "node2"], [])
         assert 0 < found.elapsed.ToTimedelta().total_seconds() < 10
         assert (await converged(running, cursor)).elapsed == found.elapsed, "what it took stays what it took"
+
+
+async def test_a_report_says_how_long_ago_it_came_true(tmp_path: Path) -> None:
+    async with serving(FakeStore(A), tmp_path) as running, dataplane(running, "node1") as one:
+        before = time.monotonic()
+        running.broker.take(Changed((Upserted(B),)))
+        cursor = await one.follow()
+        await asyncio.sleep(0.5)
+        report = pb.ReportProgressRequest(node="node1", cursor=cursor, age=Duration(nanos=450_000_000))
+        await running.stub.ReportProgress(report)
+        found = await converged(running)
+        assert found.converged
+        assert found.elapsed.ToTimedelta().total_seconds() <= time.monotonic() - before - 0.45
 
 
 async def test_who_waits_for_convergence_is_answered_by_the_report_that_brings_it(tmp_path: Path) -> None:

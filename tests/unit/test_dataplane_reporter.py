@@ -98,15 +98,32 @@ def test_while_a_call_is_under_way_news_wait_and_only_the_last_is_told() -> None
     play(script, FakeService(seconds=2))
 
 
-def test_the_service_says_how_long_to_wait_up_to_a_minute() -> None:
+def test_the_service_says_how_long_to_wait_on_average_up_to_a_minute() -> None:
+    async def script(reporter: Reporter, service: FakeService) -> None:
+        for number in range(1000):
+            reporter.tell(at(f"e:{number}"), 1)
+            await asyncio.sleep(1)
+        pauses = [later - earlier for (earlier, _), (later, _) in pairwise(service.told)]
+        longest = min(service.pause, 60)
+        assert all(longest / 2 <= pause <= 1.5 * longest + 1 for pause in pauses)
+        assert len(set(pauses)) > 5, "with jitter"
+
+    play(script, FakeService(pause=10))
+    play(script, FakeService(pause=9999))
+
+
+def test_of_many_nodes_each_waits_a_while_after_a_quiet_time_and_tells_what_is_true_then() -> None:
     async def script(reporter: Reporter, service: FakeService) -> None:
         reporter.tell(at("e:0"), 1)
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(1000)
         reporter.tell(at("e:1"), 1)
-        await asyncio.sleep(100)
-        assert service.told == [(0.0, "e:0"), (60.0, "e:1")]
+        await asyncio.sleep(0)
+        reporter.tell(at("e:2"), 1)
+        await asyncio.sleep(1000)
+        assert service.cursors == ["e:0", "e:2"]
+        assert 1000 < service.told[1][0] < 1005
 
-    play(script, FakeService(pause=9999))
+    play(script, FakeService(pause=5))
 
 
 def test_a_lease_that_fails_or_recovers_is_news() -> None:

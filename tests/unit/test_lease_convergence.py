@@ -85,6 +85,28 @@ def test_each_change_of_a_burst_is_observed_once_by_one_report_of_the_last() -> 
     assert scene.observed == [0.75, 0.5, 0.5]
 
 
+def test_a_report_that_comes_late_does_not_make_the_change_slow() -> None:
+    scene = scene_with("a", "b")
+    change = scene.enter()
+    entered = scene.clock.now
+    scene.clock.now += 5
+    scene.convergence.place("b", change, since=entered + 0.25)
+    scene.convergence.place("a", change, since=entered + 0.125)
+    assert scene.observed == [0.25], "the later of the two"
+    assert scene.convergence.elapsed(change) == 0.25
+
+
+def test_no_report_makes_a_change_faster_than_it_came_or_slower_than_now() -> None:
+    scene = scene_with("a")
+    change = scene.enter()
+    scene.convergence.place("a", change, since=0.0)
+    assert scene.observed == [0.0]
+    change = scene.enter()
+    scene.convergence.place("a", change, since=scene.clock.now + 99)
+    assert scene.observed == [0.0, 0.0]
+    assert scene.convergence.elapsed(change) == 0.0
+
+
 def test_a_node_that_is_cut_off_keeps_nobody_waiting() -> None:
     scene = scene_with("a", "b")
     change = scene.enter()

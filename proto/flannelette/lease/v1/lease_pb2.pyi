@@ -1053,6 +1053,7 @@ class ReportProgressRequest(_message.Message):
     CURSOR_FIELD_NUMBER: _builtins.int
     FAILED_FIELD_NUMBER: _builtins.int
     FAILED_COUNT_FIELD_NUMBER: _builtins.int
+    AGE_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     """The node whose kernel it is."""
     cursor: _builtins.str
@@ -1069,6 +1070,12 @@ class ReportProgressRequest(_message.Message):
         are more.
         """
 
+    @_builtins.property
+    def age(self) -> _duration_pb2.Duration:
+        """How long ago the kernel got to this cursor, so that a report may come late
+        and the change is not taken for slow. Unset: just now.
+        """
+
     def __init__(
         self,
         *,
@@ -1076,10 +1083,11 @@ class ReportProgressRequest(_message.Message):
         cursor: _builtins.str = ...,
         failed: _abc.Iterable[Global___FailedLease] | None = ...,
         failed_count: _builtins.int = ...,
+        age: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["age", b"age"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor", "failed", b"failed", "failed_count", b"failed_count", "node", b"node"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "cursor", b"cursor", "failed", b"failed", "failed_count", b"failed_count", "node", b"node"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1120,8 +1128,9 @@ class ReportProgressResponse(_message.Message):
     PAUSE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def pause(self) -> _duration_pb2.Duration:
-        """At least so long after this report, so that thousands of nodes together are
-        no burden to the service: 50 ms, a second for 1,000 nodes.
+        """On average so long after this report, with jitter, so that thousands of
+        nodes together are no burden to the service: 50 ms, a second for 1,000
+        nodes.
         """
 
     def __init__(
