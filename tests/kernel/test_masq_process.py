@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import astuple
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +18,7 @@ from flannelette.masq.v1 import masq_pb2 as pb
 from flannelette.masq.v1 import masq_pb2_grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from tests.certificates import Certificates, flags
 from tests.kernel.masq_host import Host, entered, golden
 from tests.lease_service import ServiceProcess, eventually
 from tests.namespaces import NetworkNamespace
@@ -90,12 +92,11 @@ async def masq_on(host: Host, *arguments: str) -> AsyncIterator[Masq]:
         await masq.end(signal.SIGKILL)
 
 
-def lease_service(host: Host) -> ServiceProcess:
+def lease_service(host: Host, *more: str) -> ServiceProcess:
     directory = host.lock.parent
     (directory / "net-conf.json").write_text(NETWORK)
-    return ServiceProcess(
-        directory, f"--net-config-path={directory}/net-conf.json", f"--store-file={directory}/leases.db"
-    )
+    store = (f"--net-config-path={directory}/net-conf.json", f"--store-file={directory}/leases.db")
+    return ServiceProcess(directory, *store, *more)
 
 
 async def acquire(service: ServiceProcess) -> None:
@@ -141,6 +142,22 @@ async def test_rules_come_with_network_and_lease_and_stay_when_these_are_lost(ho
         assert host.save() == golden("ipv4")
         assert await masq.end() == 0
     assert host.save() == golden("ipv4")
+
+
+async def test_over_tls_a_certificate_that_is_not_trusted_is_the_reason_until_it_is(host: Host) -> None:
+    ours, others = (Certificates(host.lock.parent / name) for name in ("ours", "others"))
+    served, address = ours.server(), "127.0.0.1:7070"
+    mine = others.client("h1-masq")
+    with lease_service(host, f"--listen=unix:{host.lock.parent}/lease.sock,{address}", *flags(served)) as leases:
+        await acquire(leases)
+        async with masq_on(host, "--ip-masq", f"--lease-address={address}", *flags(mine)) as masq:
+            async with asyncio.timeout(15):
+                while "its certificate is signed by nobody in" not in str((await masq.status()).reasons):  # noqa: ASYNC110 - another process decides
+                    await asyncio.sleep(0.02)
+            for new, old in zip(astuple(ours.client("h1-masq")), astuple(mine), strict=True):
+                new.replace(old)
+            await masq.until()
+        assert host.save() == golden("ipv4")
 
 
 async def test_a_foreign_change_is_back_in_about_a_second(host: Host) -> None:
