@@ -27,12 +27,16 @@ def lab(tmp_path: Path) -> Certificates:
     return Certificates(tmp_path / "lab")
 
 
+def made(directory: Path) -> Path:
+    directory.mkdir()
+    return directory
+
+
 @asynccontextmanager
 async def service(directory: Path, files: TlsFiles, *arguments: str) -> AsyncIterator[tuple[ServiceProcess, str]]:
-    directory.mkdir()
     address = f"127.0.0.1:{free_port()}"
     listen = f"--listen=unix:{directory}/lease.sock,{address}"
-    with ServiceProcess(directory, listen, *flags(files), *arguments) as process:
+    with ServiceProcess(made(directory), listen, *flags(files), *arguments) as process:
         async with stub_of(process.address):
             yield process, address
 
@@ -54,27 +58,23 @@ async def client(files: TlsFiles, address: str) -> AsyncIterator[lease_pb2_grpc.
 
 async def test_a_relay_acts_for_the_node_that_has_shown_its_certificate(tmp_path: Path, lab: Certificates) -> None:
     relay = lab.make("rack7-server", RELAY)
+    reservation = pb.ReserveSubnetRequest(cidrs=["10.5.9.0/24"])
     async with (
         top(tmp_path, lab) as above,
         service(tmp_path / "relay", relay, "--store=relay", "--central", f"--upstream={above}") as (_, below),
+        client(lab.client("h1"), below) as h1,
+        client(lab.client("h2"), below) as h2,
+        client(lab.client("admin"), below) as admin,
+        client(lab.client("admin"), above) as admin_above,
     ):
-        async with (
-            client(lab.client("h1"), below) as h1,
-            client(lab.client("h2"), below) as h2,
-            client(lab.client("admin"), below) as admin,
-            client(lab.client("admin"), above) as admin_above,
-        ):
-            lease = (await h1.AcquireLease(REQUEST, wait_for_ready=True, timeout=20)).lease
-            with pytest.raises(grpc.aio.AioRpcError, match="only the dataplane of node h1 may do this for it"):
-                await h2.AcquireLease(REQUEST)
-            assert [known.node for known in (await admin_above.ListLeases(pb.ListLeasesRequest())).leases] == ["h1"]
-            reservation = pb.ReserveSubnetRequest(cidrs=["10.5.9.0/24"])
-            with pytest.raises(
-                grpc.aio.AioRpcError, match="flannelette://admin/NAME; this is flannelette://relay/rack7"
-            ):
-                await admin.ReserveSubnet(reservation)
-            await admin_above.ReserveSubnet(reservation)
-            await h1.ReleaseLease(pb.ReleaseLeaseRequest(node="h1", name=lease.name))
+        lease = (await h1.AcquireLease(REQUEST, timeout=20)).lease
+        with pytest.raises(grpc.aio.AioRpcError, match="only the dataplane of node h1 may do this for it"):
+            await h2.AcquireLease(REQUEST)
+        assert [known.node for known in (await admin_above.ListLeases(pb.ListLeasesRequest())).leases] == ["h1"]
+        with pytest.raises(grpc.aio.AioRpcError, match="flannelette://admin/NAME; this is flannelette://relay/rack7"):
+            await admin.ReserveSubnet(reservation)
+        await admin_above.ReserveSubnet(reservation)
+        await h1.ReleaseLease(pb.ReleaseLeaseRequest(node="h1", name=lease.name))
 
 
 async def test_a_node_is_no_relay(tmp_path: Path, lab: Certificates) -> None:
@@ -82,7 +82,7 @@ async def test_a_node_is_no_relay(tmp_path: Path, lab: Certificates) -> None:
     async with (
         top(tmp_path, lab) as above,
         service(tmp_path / "no-relay", node, "--store=relay", "--central", f"--upstream={above}") as (process, _),
+        stub_of(process.address) as operator,
     ):
-        async with stub_of(process.address) as operator:
-            with pytest.raises(grpc.aio.AioRpcError, match="AcquireLease: only the dataplane of node h1 may do this"):
-                await operator.AcquireLease(REQUEST)
+        with pytest.raises(grpc.aio.AioRpcError, match="AcquireLease: only the dataplane of node h1 may do this"):
+            await operator.AcquireLease(REQUEST)
