@@ -7,7 +7,8 @@ from contextlib import asynccontextmanager
 from flannelette.lease.v1 import lease_pb2
 from flannelette.masq.v1 import masq_pb2_grpc
 
-from services.masq.firewalls.iptables import IptablesFirewall, lock_path
+from services.masq.firewalls.host import HostFirewall
+from services.masq.firewalls.lock import lock_path
 from services.masq.reconciler import Reconciler
 from services.masq.service import MasqServicer
 from services.masq.settings import MasqSettings
@@ -19,7 +20,7 @@ from services.runtime.process import Process, run
 @asynccontextmanager
 async def build(settings: MasqSettings, process: Process) -> AsyncIterator[None]:
     """Wires the feed, the reconciler, the firewall and the calls. Raises Misconfigured: no rule could be set here."""
-    firewall = IptablesFirewall(lock_path())
+    firewall = HostFirewall(settings.firewall, lock_path(), lambda: reconciler.asks_for_nftables)
     connection = LeaseConnection(settings.lease_service, node_name(settings), process.transport)
     reconciler = Reconciler(connection.node, settings.rules, settings.iptables_resync, firewall, process.health)
     feed = Feed(connection, lease_pb2.VIEW_OWN, lambda touched: reconciler.learn(feed.table, feed.error))

@@ -60,18 +60,23 @@ class Reconciler:
         self._health.set("firewall", "the firewall was not looked at yet")
         self.learn(Table(), away="the lease service has not answered yet")
 
+    @property
+    def asks_for_nftables(self) -> bool:
+        """EnableNFTables of the network in force."""
+        return self.facts.network is not None and self.facts.network.enable_nftables
+
     def learn(self, table: Table, away: str) -> None:
         """Takes what the feed knows now. `away`: why the lease service does not answer; empty if it does."""
         self.lease_service_connected = not away
         self._health.set("lease service", away and f"the lease service is away, the rules stay as they are: {away}")
         store = table.store if table.store and not table.store.connected and not away else None
         self._health.set("store", f"the store is away, the rules stay as they are: {store.error}" if store else "")
-        before = self._wanted()
+        before = (self._wanted(), self.asks_for_nftables)
         self.facts = next_facts(self.facts, table, self.node)
         network, lease = self.facts.reasons(self.node)
         self._health.set("network", network)
         self._health.set("lease", lease if self.settings.masquerade else "")
-        if self._wanted() != before:
+        if (self._wanted(), self.asks_for_nftables) != before:
             if not self._paused:
                 self._health.set("firewall", "the rules of the new network or lease are not in place yet")
             self._news.set()

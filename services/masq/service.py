@@ -15,7 +15,7 @@ from services.core.family import Address, Network
 from services.masq.explain import Packet, deciding_rule, explanation
 from services.masq.firewalls.firewall import ChainState, RuleState
 from services.masq.reconciler import Reconciler
-from services.masq.rules import Action
+from services.masq.rules import Action, Chain
 from services.runtime.health import Health
 from services.runtime.version import version
 
@@ -51,7 +51,6 @@ class MasqServicer(masq_pb2_grpc.MasqServiceServicer):
                 last_check_time=_timestamp(reconciler.last_check_time),
                 start_time=_timestamp(self._start_time),
                 lease_service_connected=reconciler.lease_service_connected,
-                findings=_findings(reconciler),
             )
         )
 
@@ -90,16 +89,15 @@ def _rules(state: ChainState) -> list[pb.Rule]:
     chain = state.chain
     if not chain.rules:
         return []
-    rules = [_rule(state, chain.hook, chain.reason, state.jump)]
-    rules += [_rule(state, chain.name, r.reason, s) for r, s in zip(chain.rules, state.rules, strict=True)]
-    return rules
+    rules = [_rule(chain, chain.reason, state.jump)]
+    return rules + [_rule(chain, r.reason, s) for r, s in zip(chain.rules, state.rules, strict=True)]
 
 
-def _rule(state: ChainState, chain: str, reason: str, rule: RuleState) -> pb.Rule:
+def _rule(chain: Chain, reason: str, rule: RuleState) -> pb.Rule:
     return pb.Rule(
-        family=str(state.chain.family),
-        table=state.chain.table,
-        chain=chain,
+        family=str(chain.family),
+        table=rule.table,
+        chain=rule.chain,
         text=rule.text,
         reason=reason,
         present=rule.present,
@@ -128,16 +126,6 @@ def _address(field: str, text: str) -> Address:
         return ip_address(text)
     except ValueError:
         raise InvalidInput(f"{field} {text!r} is no IP address: write for instance 10.5.52.2") from None
-
-
-def _findings(reconciler: Reconciler) -> list[pb.Finding]:
-    network = reconciler.facts.network
-    if network is None or not network.enable_nftables:
-        return []
-    problem = (
-        "The network configuration asks for nftables, which this version does not have: it keeps iptables rules."
-    )
-    return [pb.Finding(problem=problem, cure='set "EnableNFTables": false in the network configuration')]
 
 
 def _timestamp(seconds: float | None) -> Timestamp | None:

@@ -20,6 +20,12 @@ class MasqSettings(ProcessSettings):
         False, "Do not choose the source ports of masqueraded connections at random."
     )
     iptables_forward_rules: bool = flag(True, "Accept the overlay's packets in the FORWARD chain.")
+    firewall: str = flag(
+        "auto",
+        "Where the rules are kept: nftables, in tables of our own; iptables, in flannel's chains, whichever iptables "
+        "the host uses; auto, as EnableNFTables of the network configuration says.",
+        choices=("auto", "iptables", "nftables"),
+    )
     iptables_resync: int = flag(5, "Longest time between two full comparisons of the rules, in seconds.")
 
     def __post_init__(self) -> None:

@@ -70,7 +70,7 @@ class Host:
         tables = re.findall(r"^\*.*?^COMMIT$", text, re.DOTALL | re.MULTILINE)
         lines: list[str] = []
         for table in sorted(tables):
-            kept = [line for line in table.splitlines() if not re.match(r":\S+ (ACCEPT|DROP) ", line)]
+            kept = [line for line in table.splitlines() if not re.match(r":(\S+ (ACCEPT|DROP) |KUBE-)", line)]
             if len(kept) > 2:
                 lines += [re.sub(r"^(:\S+ -) .*", r"\1 [0:0]", line) for line in kept]
         return lines
@@ -79,13 +79,18 @@ class Host:
         """Replaces whole tables."""
         self.run("iptables-legacy-restore", "-w", stdin=text)
 
+    def use_legacy(self) -> None:
+        """Makes the chain by which a kubelet says which iptables a host uses."""
+        if "KUBE-IPTABLES-HINT" not in self.run("iptables-legacy", "-t", "mangle", "-S"):
+            self.iptables("-t mangle -N KUBE-IPTABLES-HINT")
+
     def rules(self, chain: str, table: str = "nat") -> list[str]:
         """The rules of a chain."""
         return [line for line in self.run("iptables-legacy", "-t", table, "-S", chain).splitlines() if line[1] == "A"]
 
     def tables(self) -> set[str]:
-        """The tables that exist in the kernel."""
-        return set(self.run("cat", "/proc/net/ip_tables_names").split())
+        """The tables that exist in the kernel, but for the one of `use_legacy`."""
+        return set(self.run("cat", "/proc/net/ip_tables_names").split()) - {"mangle"}
 
 
 @contextmanager

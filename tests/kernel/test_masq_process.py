@@ -31,6 +31,7 @@ NETWORK: Final = (
 @pytest.fixture
 def host(netns: NetworkNamespace, tmp_path: Path) -> Iterator[Host]:
     with entered(netns, tmp_path) as it:
+        it.use_legacy()
         yield it
 
 

@@ -13,8 +13,8 @@ import pytest
 
 from services.core.errors import Misconfigured, Unavailable
 from services.core.family import FAMILIES, IPV4, Family
-from services.masq.firewalls.iptables import IptablesFirewall, lock_path
-from services.masq.firewalls.lock import xtables_lock
+from services.masq.firewalls.iptables import IptablesFirewall
+from services.masq.firewalls.lock import lock_path, xtables_lock
 from services.masq.firewalls.tables import Fingerprints, existing_tables
 from tests.kernel.masq_host import CHAINS, Host, entered, put_right
 from tests.namespaces import NetworkNamespace

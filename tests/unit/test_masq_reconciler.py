@@ -39,6 +39,7 @@ class FakeFirewall:
     failure: str = ""
     name: str = "iptables"
     reason: str = "it is in memory"
+    culprits: tuple[str, ...] = ()
     checks: int = 0
     touched: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -72,10 +73,12 @@ class FakeFirewall:
                 self.chains[key] = chain
         now = right or (repair and not self.stubborn)
         form = chain_form(chain)
-        rules = tuple(RuleState(rule.text, now, 7, 420) for rule in form.rules)
+        rules = tuple(RuleState(chain.table, chain.name, rule.text, now, 7, 420) for rule in form.rules)
         commands = () if right else (f"iptables -t {chain.table} {'-N' if chain.rules else '-X'} {chain.name}",)
         causes = () if right else ("chain missing",) if chain.rules else ("not wanted any more",)
-        return ChainState(chain, RuleState(form.jump.text, now), rules, causes, commands, now)
+        return ChainState(
+            chain, RuleState(chain.table, chain.hook, form.jump.text, now), rules, causes, commands, now
+        )
 
     def names(self) -> list[str]:
         return sorted(name for _, name in self.chains)
@@ -255,13 +258,21 @@ async def test_the_status_tells_what_is_kept() -> None:
         assert list(status.findings) == []
 
 
-async def test_what_is_left_out_or_not_built_yet_is_said_in_the_status() -> None:
+async def test_what_is_left_out_is_said_in_the_status() -> None:
     async with Running(replace(ALL, fully_random=False)) as it:
-        nft = parse_network('{"Network":"10.5.0.0/16","EnableNFTables":true,"Backend":{"Type":"vxlan"}}')
-        await it.tell(replace(NETWORK_KNOWN, network=nft))
+        await it.tell(NETWORK_KNOWN)
         status = await it.status()
         assert status.firewall_reason.endswith("--random-fully is left out: --ip-masq-fully-random-disable")
-        assert status.findings[0].problem.startswith("The network configuration asks for nftables")
+
+
+async def test_a_network_that_asks_for_another_firewall_leads_to_a_check() -> None:
+    async with Running() as it:
+        await it.tell(NETWORK_KNOWN, LEASE_KNOWN)
+        checks = it.firewall.checks
+        nft = parse_network('{"Network":"10.5.0.0/16","EnableNFTables":true,"Backend":{"Type":"vxlan"}}')
+        await it.tell(replace(NETWORK_KNOWN, network=nft))
+        assert it.reconciler.asks_for_nftables
+        assert it.firewall.checks > checks
 
 
 async def test_rules_are_listed_with_reason_and_counters() -> None:

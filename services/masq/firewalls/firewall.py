@@ -11,8 +11,11 @@ from services.masq.rules import Chain
 class RuleState:
     """One rule as the firewall has it."""
 
+    table: str
+    """As the firewall's own tool names it."""
+    chain: str
     text: str
-    """In the notation of the firewall's own tool."""
+    """In the notation of that tool."""
     present: bool
     """It is there, at its place."""
     packets: int = 0
@@ -50,12 +53,17 @@ class Firewall(Protocol):
 
     @property
     def name(self) -> str:
-        """`iptables` or `nftables`."""
+        """`iptables-legacy`, `iptables-nft` or `nftables`."""
         ...
 
     @property
     def reason(self) -> str:
         """Why this one, and what it cannot do here, in words."""
+        ...
+
+    @property
+    def culprits(self) -> tuple[str, ...]:
+        """Names of the processes that may have done what `changed` saw last; empty where the kernel does not tell."""
         ...
 
     async def open(self) -> None:

@@ -1,7 +1,6 @@
 """Rules in the legacy iptables tables, through python-iptables in one worker process per family."""
 
 import asyncio
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,7 +10,6 @@ from typing import Final
 from services.core.errors import Misconfigured, Unavailable
 from services.core.family import FAMILIES, IPV4, Family
 from services.masq.firewalls.firewall import ChainState, RuleState
-from services.masq.firewalls.lock import DEFAULT_PATH, PATH_VARIABLE
 from services.masq.firewalls.messages import ChainForm, ChainReport, CheckRequest, Found, RuleForm
 from services.masq.firewalls.notation import chain_form
 from services.masq.firewalls.process import WorkerProcess
@@ -24,11 +22,6 @@ _POLL_SHARE: Final = 100
 _TABLES: Final = frozenset(("nat", "filter"))
 
 
-def lock_path() -> Path:
-    """The lock file that iptables in this environment uses."""
-    return Path(os.environ.get(PATH_VARIABLE) or DEFAULT_PATH)
-
-
 class IptablesFirewall:
     """A Firewall on the legacy tables.
 
@@ -36,7 +29,8 @@ class IptablesFirewall:
     between a look at the tables each second costs microseconds, wakes no worker and starts no process.
     """
 
-    name = "iptables"
+    name = "iptables-legacy"
+    culprits = ()
 
     def __init__(self, lock: Path, poll_seconds: float = _POLL_SECONDS) -> None:
         self._workers = {family: WorkerProcess(family, lock) for family in FAMILIES}
@@ -47,10 +41,10 @@ class IptablesFirewall:
 
     @property
     def reason(self) -> str:
-        """Why this one, and what it cannot do."""
+        """What it cannot do."""
         plain = [str(f) for f, worker in self._workers.items() if worker.hello and not worker.hello.fully_random]
         missing = f"; --random-fully is left out for {' and '.join(plain)}: iptables is older than 1.6.2"
-        return "the legacy tables are the only firewall this version knows" + (missing if plain else "")
+        return missing if plain else ""
 
     @property
     def worker_pids(self) -> dict[Family, int]:
@@ -116,15 +110,15 @@ def _without_fully_random(chain: Chain) -> Chain:
 
 
 def _state(chain: Chain, form: ChainForm, report: ChainReport) -> ChainState:
-    rules = tuple(map(_rule_state, form.rules, report.rules))
-    jump = _rule_state(form.jump, report.jump)
-    return ChainState(chain, jump, rules, report.causes, report.commands, report.as_wanted)
+    rules = (_rule_state(chain, chain.name, *each) for each in zip(form.rules, report.rules, strict=True))
+    jump = _rule_state(chain, chain.hook, form.jump, report.jump)
+    return ChainState(chain, jump, tuple(rules), report.causes, report.commands, report.as_wanted)
 
 
-def _rule_state(form: RuleForm, found: Found) -> RuleState:
-    return RuleState(form.text, found.present, found.packets, found.bytes)
+def _rule_state(chain: Chain, name: str, form: RuleForm, found: Found) -> RuleState:
+    return RuleState(chain.table, name, form.text, found.present, found.packets, found.bytes)
 
 
 def _nothing(chain: Chain) -> ChainState:
     """The state of a chain that shall not be there, and is not."""
-    return ChainState(chain, RuleState(chain_form(chain).jump.text, present=False), ())
+    return ChainState(chain, _rule_state(chain, chain.hook, chain_form(chain).jump, Found(False)), ())

@@ -16,6 +16,11 @@ PATH_VARIABLE: Final = "XTABLES_LOCKFILE"
 """Environment variable that names another file; iptables obeys it too (since 1.8.1)."""
 
 
+def lock_path() -> Path:
+    """The lock file that iptables in this environment uses."""
+    return Path(os.environ.get(PATH_VARIABLE) or DEFAULT_PATH)
+
+
 @contextmanager
 def xtables_lock(path: Path, seconds: float) -> Iterator[None]:
     """Holds the lock while the block runs: nobody who takes it changes a table between our look and our commit.

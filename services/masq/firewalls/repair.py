@@ -1,11 +1,11 @@
 """From one of our chains as it was found to what puts it right. Pure; the worker carries it out."""
 
 import json
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from services.masq.firewalls.difference import MISSING, NOT_WANTED, causes
 from services.masq.firewalls.messages import ChainForm, Form, RuleForm
 
 
@@ -140,7 +140,7 @@ def _removal(wanted: ChainForm, found: FoundChain) -> Repair:
     actions: list[Action] = [*_deletions(found.jumps)]
     if found.rules:
         actions.append(EmptyChain(wanted.name))
-    return Repair(("not wanted any more",), (*actions, RemoveChain(wanted.name)))
+    return Repair((NOT_WANTED,), (*actions, RemoveChain(wanted.name)))
 
 
 def _deletions(jumps: Iterable[FoundJump]) -> list[Action]:
@@ -154,29 +154,20 @@ def _is_right(wanted: ChainForm, jump: FoundJump) -> bool:
 
 def _chain_causes(wanted: list[Form], found: FoundChain) -> list[str]:
     if found.rules is None:
-        return ["chain missing"]
-    actual = [rule.form for rule in found.rules]
-    if actual == wanted:
-        return []
-    want, have = Counter(map(_key, wanted)), Counter(map(_key, actual))
-    causes = [
-        ("rule missing", any(have[key] < count for key, count in want.items())),
-        ("rule duplicated", any(have[key] > count for key, count in want.items())),
-        ("rule extra", any(key not in want for key in have)),
-    ]
-    return [cause for cause, holds in causes if holds] or ["rules in another order"]
+        return [MISSING]
+    return causes([_key(form) for form in wanted], [_key(rule.form) for rule in found.rules])
 
 
 def _jump_causes(wanted: ChainForm, in_hook: list[FoundJump]) -> list[str]:
     if not in_hook:
         return ["jump missing"]
     exact = [jump for jump in in_hook if jump.rule.form == wanted.jump.form]
-    causes = [
+    sentences = [
         ("jump different", len(exact) < len(in_hook)),
         ("jump duplicated", len(exact) > 1),
         ("jump not first", bool(exact) and exact[0].position > 0),
     ]
-    return [cause for cause, holds in causes if holds]
+    return [sentence for sentence, holds in sentences if holds]
 
 
 def _key(form: Form | None) -> str:

@@ -5,6 +5,7 @@ import errno
 import os
 import socket
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -14,6 +15,8 @@ from services.core.family import Family
 
 _GET_INFO, _GET_ENTRIES = 64, 65  # IPT_SO_GET_INFO, IPT_SO_GET_ENTRIES; the same numbers for IPv6
 _INFO: Final = struct.Struct("=32s I 5I 5I I I")  # struct ipt_getinfo: name, hooks, entries, underflows, number, size
+_EMPTY_ENTRIES: Final = {"filter": 4, "nat": 5, "mangle": 6, "raw": 3, "security": 4}
+"""A policy for each of the kernel's chains, and the end."""
 _HEADER: Final = 40  # struct ipt_get_entries: name[32], size, padding to the 8 bytes of a counter
 _COUNTERS_SIZE: Final = 16
 _ATTEMPTS: Final = 5
@@ -60,6 +63,9 @@ class Fingerprints:
         self._masks: dict[str, int] = {}
         """By table: ones, with zeros where the counters are; made for a buffer of the size of the last one."""
 
+        self._names: dict[tuple[str, tuple[str, ...]], tuple[tuple[int, ...], frozenset[str]]] = {}
+        """What was mentioned, and number and size of the entries then."""
+
     def take(self, tables: frozenset[str]) -> "Fingerprint":
         """Of those of these tables that exist. Raises Unavailable."""
         found = sorted(tables & existing_tables(self._family))
@@ -67,9 +73,26 @@ class Fingerprints:
 
     def mentions(self, table: str, chain: str) -> bool:
         """Whether the table exists and has a chain of this name. Raises Unavailable."""
+        return bool(self.mentioned(table, (chain,)))
+
+    def mentioned(self, table: str, chains: Iterable[str]) -> frozenset[str]:
+        """Of these names, those of chains in the table. Reads it again only if it has another size than last time."""
         if table not in existing_tables(self._family):
-            return False
-        return b"\0" + chain.encode() + b"\0" in self._read(table)
+            return frozenset()
+        key = (table, tuple(chains))
+        size = self._information(table)[-2:]
+        if key not in self._names or self._names[key][0] != size:
+            entries = self._read(table)
+            self._names[key] = (size, frozenset(c for c in key[1] if b"\0" + c.encode() + b"\0" in entries))
+        return self._names[key][1]
+
+    def has_rules(self) -> bool:
+        """Whether any table has more than the policies of the kernel's chains. Raises Unavailable."""
+        return any(
+            self._information(name)[-2] > empty
+            for name, empty in _EMPTY_ENTRIES.items()
+            if name in existing_tables(self._family)
+        )
 
     def close(self) -> None:
         """Frees the socket."""
@@ -79,7 +102,7 @@ class Fingerprints:
     def _read(self, table: str) -> bytearray:
         """The kernel's entries of a table, behind a header. Atomic; again when its size changed between the calls."""
         for _ in range(_ATTEMPTS):
-            size = _INFO.unpack(self._ask(_GET_INFO, bytearray(table.encode().ljust(_INFO.size, b"\0"))))[-1]
+            size = self._information(table)[-1]
             buffer = self._buffers.get(table)
             if buffer is None or len(buffer) != _HEADER + size:
                 self._masks.pop(table, None)
@@ -90,6 +113,10 @@ class Fingerprints:
             except BlockingIOError:
                 continue
         raise Unavailable(f"{self._family} table {table} changes faster than it can be read")
+
+    def _information(self, table: str) -> tuple[int, ...]:
+        """What ends with the number of entries and their size."""
+        return _INFO.unpack(self._ask(_GET_INFO, bytearray(table.encode().ljust(_INFO.size, b"\0"))))
 
     def _ask(self, option: int, buffer: bytearray) -> bytearray:
         if self._socket is None:

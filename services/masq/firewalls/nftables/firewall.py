@@ -1,0 +1,173 @@
+"""Rules in tables of our own in nftables, through libnftables: no process, no lock, one transaction."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from services.core.errors import Misconfigured, Unavailable
+from services.core.family import FAMILIES, Family
+from services.masq.firewalls.difference import MISSING, NOT_WANTED, causes
+from services.masq.firewalls.firewall import ChainState, RuleState
+from services.masq.firewalls.nftables.changes import Changes
+from services.masq.firewalls.nftables.library import Nftables
+from services.masq.firewalls.nftables.notation import (
+    FLANNEL_TABLES,
+    PLACES,
+    TABLE,
+    family_word,
+    removing,
+    rule_text,
+    writing,
+)
+from services.masq.firewalls.nftables.reading import FoundChain, found_chains
+from services.masq.rules import Chain
+
+Tables = frozenset[tuple[str, str]]
+"""Family word and name of every table."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Repair:
+    causes: tuple[str, ...] = ()
+    commands: tuple[str, ...] = ()
+
+
+class NftablesFirewall:
+    """A Firewall in the tables `ip flannelette` and `ip6 flannelette`.
+
+    A chain of ours is a base chain, which the kernel calls itself: there is no jump that could be moved. What a
+    flanneld has left in its own nftables tables goes in the transaction that puts ours in place.
+    """
+
+    name = "nftables"
+    reason = ""
+
+    def __init__(self) -> None:
+        self._library: Nftables | None = None
+        self._changes = Changes()
+        self._right: tuple[ChainState, ...] = ()
+        """What the last repairing check left, as far as it was as wanted."""
+
+    @property
+    def culprits(self) -> tuple[str, ...]:
+        """See Firewall."""
+        return self._changes.culprits
+
+    async def open(self) -> None:
+        """See Firewall."""
+        try:
+            self._nft().listing("list tables")
+            self._changes.newest()
+        except Unavailable as error:
+            raise Misconfigured(str(error)) from None
+
+    async def check(self, chains: Sequence[Chain], *, repair: bool) -> tuple[ChainState, ...]:
+        """See Firewall. All in one go; nothing is read again while nobody changes anything."""
+        if (
+            repair
+            and tuple(state.chain for state in self._right) == tuple(chains)
+            and self._changes.none_since_look()
+        ):
+            return self._right
+        generation = self._changes.newest()
+        first = last = self._look(chains)
+        commands = [*(command for each in first.repairs for command in each.commands), *first.foreign]
+        if repair and commands:
+            self._nft().run(commands)
+            generation = self._changes.newest()
+            last = self._look(chains)
+        states = []
+        for chain, then, now, found in zip(chains, first.repairs, last.repairs, last.found, strict=True):
+            done = tuple(f"nft {command}" for command in then.commands)
+            states.append(_state(chain, found, then.causes, done, as_wanted=not now.commands))
+        if repair:
+            self._changes.looked(generation)
+            self._right = tuple(replace(state, causes=(), commands=()) for state in states if state.as_wanted)
+        return tuple(states)
+
+    async def changed(self) -> None:
+        """See Firewall."""
+        await self._changes.next()
+
+    async def close(self) -> None:
+        """See Firewall."""
+        if self._library:
+            self._library.close()
+        self._changes.close()
+
+    def _look(self, chains: Sequence[Chain]) -> "_Look":
+        tables = self._tables()
+        found = {family: self._found(family, tables) for family in FAMILIES}
+        ours = tuple(found[chain.family].get(chain.table) for chain in chains)
+        repairs = tuple(_repair(chain, each) for chain, each in zip(chains, ours, strict=True))
+        return _Look(ours, repairs, (*_emptied(chains, tables, found), *_flannels(chains, tables)))
+
+    def _tables(self) -> Tables:
+        listing = self._nft().listing("list tables")
+        return frozenset((t["table"]["family"], t["table"]["name"]) for t in listing if "table" in t)
+
+    def _found(self, family: Family, tables: Tables) -> dict[str, FoundChain]:
+        word = family_word(family)
+        return found_chains(self._nft().listing(f"list table {word} {TABLE}")) if (word, TABLE) in tables else {}
+
+    def _nft(self) -> Nftables:
+        self._library = self._library or Nftables()
+        return self._library
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    found: tuple[FoundChain | None, ...]
+    repairs: tuple[_Repair, ...]
+    foreign: tuple[str, ...]
+    """Tables that are to go."""
+
+
+def _repair(chain: Chain, found: FoundChain | None) -> _Repair:
+    if not chain.rules:
+        return _Repair((NOT_WANTED,), tuple(removing(chain))) if found else _Repair()
+    if found is None:
+        return _Repair((MISSING,), tuple(writing(chain, exists=False, fits=False)))
+    wrong = [] if found.fits else ["chain not at its hook"]
+    wrong += causes([replace(rule, reason="") for rule in chain.rules], [each.rule for each in found.rules])
+    return _Repair(tuple(wrong), tuple(writing(chain, exists=True, fits=found.fits))) if wrong else _Repair()
+
+
+def _emptied(chains: Sequence[Chain], tables: Tables, found: Mapping[Family, Mapping[str, FoundChain]]) -> list[str]:
+    """Our tables in which no chain is to stay."""
+    stay = {chain.family for chain in chains if chain.rules}
+    decided = {(chain.family, chain.table) for chain in chains}
+    stay |= {family for family, there in found.items() for table in there if (family, table) not in decided}
+    words = [family_word(family) for family in FAMILIES if family not in stay]
+    return [f"delete table {word} {TABLE}" for word in words if (word, TABLE) in tables]
+
+
+def _flannels(chains: Sequence[Chain], tables: Tables) -> list[str]:
+    """flannel's tables of the families of which everything is decided."""
+    commands = []
+    for family in FAMILIES:
+        table = (family_word(family), FLANNEL_TABLES[family.version])
+        if table in tables and {chain.table for chain in chains if chain.family is family} == PLACES.keys():
+            commands.append(f"delete table {' '.join(table)}")
+    return commands
+
+
+def _state(
+    chain: Chain,
+    found: FoundChain | None,
+    found_causes: tuple[str, ...],
+    commands: tuple[str, ...],
+    *,
+    as_wanted: bool,
+) -> ChainState:
+    name = PLACES[chain.table].name
+    there = found.rules if found else ()
+    rules = []
+    for i, rule in enumerate(chain.rules):
+        text = rule_text(chain, rule)
+        if i < len(there) and there[i].rule == replace(rule, reason=""):
+            rules.append(RuleState(TABLE, name, text, True, there[i].packets, there[i].bytes))
+        else:
+            rules.append(RuleState(TABLE, name, text, present=False))
+    declaration = f"chain {name} {PLACES[chain.table].declaration}"
+    jump = RuleState(TABLE, name, declaration, present=found is not None and found.fits)
+    return ChainState(chain, jump, tuple(rules), found_causes, commands, as_wanted)

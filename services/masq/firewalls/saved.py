@@ -1,0 +1,66 @@
+"""What iptables-save prints, read. Pure."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from services.masq.firewalls.messages import ChainForm, RuleForm
+from services.masq.firewalls.repair import FoundChain, FoundJump, FoundRule
+
+_RULE: Final = re.compile(r"\[(\d+):(\d+)\] (-A (\S+) .*)")
+_TARGET: Final = re.compile(r" (?:-j|-g) (\S+)")
+
+
+@dataclass(frozen=True, slots=True)
+class SavedRule:
+    """One line, without its counters."""
+
+    text: str
+    packets: int
+    bytes: int
+
+    @property
+    def target(self) -> str:
+        """Where it goes; empty: nowhere."""
+        found = _TARGET.search(re.sub(r'"(?:[^"\\]|\\.)*"', "", self.text))
+        return found[1] if found else ""
+
+
+SavedTable = Mapping[str, Sequence[SavedRule]]
+"""The rules of every chain, by its name."""
+
+
+def read_table(text: str) -> SavedTable:
+    """One table of `iptables-save -c`."""
+    chains: dict[str, list[SavedRule]] = {}
+    for line in text.splitlines():
+        if line.startswith(":"):
+            chains.setdefault(line[1:].partition(" ")[0], [])
+        elif rule := _RULE.match(line):
+            chains.setdefault(rule[4], []).append(SavedRule(rule[3], int(rule[1]), int(rule[2])))
+    return chains
+
+
+def find(table: SavedTable, wanted: ChainForm) -> FoundChain:
+    """Everything in the table that has to do with the chain; jumps in its hook, in all chains if it shall go."""
+    rules = table.get(wanted.name)
+    callers = [wanted.hook] if wanted.rules else list(table)
+    jumps = [
+        FoundJump(caller, position, _found(rule))
+        for caller in callers
+        for position, rule in enumerate(table.get(caller, ()))
+        if rule.target == wanted.name
+    ]
+    return FoundChain(None if rules is None else tuple(map(_found, rules)), tuple(jumps))
+
+
+def as_text(form: ChainForm) -> ChainForm:
+    """The chain, with rules that are compared by their text alone."""
+    rules = tuple(RuleForm({"text": rule.text}, rule.text) for rule in form.rules)
+    jump = RuleForm({"text": form.jump.text}, form.jump.text)
+    return ChainForm(form.table, form.hook, form.name, jump, rules)
+
+
+def _found(rule: SavedRule) -> FoundRule:
+    return FoundRule({"text": rule.text}, rule.packets, rule.bytes)
