@@ -26,6 +26,7 @@ fi
 packages=
 has ip || packages="$packages iproute2"
 has iptables || packages="$packages iptables" # with it come the libraries that python-iptables loads
+has nft || packages="$packages nftables"      # and with it libnftables
 if [ ! -e "$stamp" ]; then                    # what only the installation needs
     has cc || packages="$packages gcc libc6-dev"
     version=$("$python" -c 'import sys; print("python%d.%d" % sys.version_info[:2])')

@@ -4,7 +4,14 @@ from typing import Final
 
 from prometheus_client import Counter, Gauge, Histogram
 
-REPAIRS: Final = Counter("flannelette_masq_repairs", "Changes by somebody else that were put right.", ["cause"])
+REPAIRS: Final = Counter(
+    "flannelette_masq_repairs",
+    "Changes by somebody else that were put right, with the process where the kernel tells.",
+    ["cause", "by"],
+)
+MOVES_LEFT: Final = Gauge(
+    "flannelette_masq_jumps_left_behind", "Jumps that somebody keeps moving, and that are left where they are."
+)
 RULES_WANTED: Final = Gauge("flannelette_masq_rules_wanted", "Rules that shall be in the firewall.")
 RULES_PRESENT: Final = Gauge("flannelette_masq_rules_present", "Rules of those that were there at the last look.")
 CHECK_SECONDS: Final = Histogram(

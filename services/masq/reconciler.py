@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final
 
 import structlog
@@ -11,14 +12,19 @@ from services.core.errors import NotYet, Unavailable
 from services.core.table import Table
 from services.masq.facts import Facts, next_facts
 from services.masq.firewalls.firewall import ChainState, Firewall
-from services.masq.metrics import CHECK_SECONDS, FAILURES, REPAIRS, RULES_PRESENT, RULES_WANTED
+from services.masq.metrics import CHECK_SECONDS, FAILURES, MOVES_LEFT, REPAIRS, RULES_PRESENT, RULES_WANTED
+from services.masq.moves import MOST, NOT_FIRST, Moves
 from services.masq.rules import Chain, RuleSettings, no_chains, wanted_chains
 from services.runtime.health import Health
 
 log = structlog.get_logger()
 
 _TORN_DOWN: Final = "the rules were torn down: ResyncRules or a restart of the service brings them back"
-_DOES_NOT_STAY: Final = "does not stay as it should be: another program changes it without the xtables lock"
+_DO_NOT_STAY: Final = "do not stay as they should be: another program keeps changing them"
+_LEFT: Final = (
+    "the jump to {chain} is not first: another program has moved it more than {most} times within a minute, and now "
+    "it is left behind that program's rule: {rule}"
+)
 
 
 class Reconciler:
@@ -56,6 +62,9 @@ class Reconciler:
         self._paused = False
         self._kept: frozenset[Chain] = frozenset()
         """Chains that the firewall had exactly so at the last check: a difference is somebody else's doing."""
+        self._moves = Moves()
+        self._left: frozenset[Chain] = frozenset()
+        """Those whose jump stays where somebody has put it."""
         self._failure = ""
         self._health.set("firewall", "the firewall was not looked at yet")
         self.learn(Table(), away="the lease service has not answered yet")
@@ -149,7 +158,10 @@ class Reconciler:
     async def _check(self, *, repair: bool) -> tuple[ChainState, ...]:
         chains = self._wanted()
         with CHECK_SECONDS.time():
-            states = await self.firewall.check(chains, repair=repair)
+            left = await self._left_behind(chains) if repair else {}
+            kept = [chain for chain in chains if chain not in left]
+            found = iter(await self.firewall.check(kept, repair=repair))
+        states = tuple(left[chain] if chain in left else next(found) for chain in chains)
         self.states, self.last_check_time = states, self._clock()
         rules = [rule for state in states for rule in state.all_rules]
         RULES_WANTED.set(len(rules))
@@ -157,25 +169,40 @@ class Reconciler:
         if repair:
             self._account(states)
             if chains == self._wanted():  # else the feed had news meanwhile: the next check decides about health
-                wrong = ", ".join(f"{s.chain.family} {s.chain.name}" for s in states if not s.as_wanted)
-                self._health.set("firewall", f"{wrong} {_DOES_NOT_STAY}" if wrong else "")
+                self._health.set("firewall", _what_is_wrong([state for state in states if not state.as_wanted]))
         return states
+
+    async def _left_behind(self, chains: tuple[Chain, ...]) -> dict[Chain, ChainState]:
+        """The chains whose jumps were moved back often enough, if nothing else is wrong with them."""
+        now = self._clock()
+        tried = [chain for chain in chains if chain.rules and self._moves.are_enough(chain, now)]
+        states = await self.firewall.check(tried, repair=False) if tried else ()
+        left = {state.chain: replace(state, commands=()) for state in states if state.causes == (NOT_FIRST,)}
+        for chain in left.keys() - self._left:
+            log.warning(_what_is_wrong([left[chain]]))
+        self._left = frozenset(left)
+        MOVES_LEFT.set(len(left))
+        return left
 
     def _account(self, states: tuple[ChainState, ...]) -> None:
         """Says what was done, once."""
         for state in states:
             where = {"family": str(state.chain.family), "chain": state.chain.name}
+            if NOT_FIRST in state.causes and state.as_wanted:
+                self._moves.note(state.chain, self._clock())
             if state.chain in self._kept:
+                by = ", ".join(self.firewall.culprits)
+                blamed = {**where, "by": by} if by else where
                 if state.commands:
                     self.repairs += 1
-                    log.warning("somebody changed our rules; they are put right", causes=state.causes, **where)
+                    log.warning("somebody changed our rules; they are put right", causes=state.causes, **blamed)
                 for cause in state.causes:
-                    REPAIRS.labels(cause).inc()
+                    REPAIRS.labels(cause, by).inc()
             elif state.commands and state.chain.rules:
                 log.info("rules put in place", rules=len(state.all_rules), found=state.causes, **where)
             elif state.commands:
                 log.info("rules removed", **where)
-            elif state.chain.rules:
+            elif state.chain.rules and state.as_wanted:
                 log.info("the rules were in place already", rules=len(state.all_rules), **where)
         self._kept = frozenset(state.chain for state in states if state.as_wanted)
         self._failure = ""
@@ -191,3 +218,15 @@ class Reconciler:
 
 def _commands(states: tuple[ChainState, ...]) -> list[str]:
     return [command for state in states for command in state.commands]
+
+
+def _what_is_wrong(states: Sequence[ChainState]) -> str:
+    """With chains that do not stay; empty for none."""
+    left = [state for state in states if state.causes == (NOT_FIRST,)]
+    sentences = [_LEFT.format(chain=_name(state), most=MOST, rule=state.in_the_way) for state in left]
+    others = [_name(state) for state in states if state not in left]
+    return "; ".join([*sentences, *([f"{' and '.join(others)} {_DO_NOT_STAY}"] if others else [])])
+
+
+def _name(state: ChainState) -> str:
+    return f"{state.chain.family} {state.chain.name}"

@@ -51,6 +51,7 @@ class MasqServicer(masq_pb2_grpc.MasqServiceServicer):
                 last_check_time=_timestamp(reconciler.last_check_time),
                 start_time=_timestamp(self._start_time),
                 lease_service_connected=reconciler.lease_service_connected,
+                findings=_findings(reconciler),
             )
         )
 
@@ -126,6 +127,12 @@ def _address(field: str, text: str) -> Address:
         return ip_address(text)
     except ValueError:
         raise InvalidInput(f"{field} {text!r} is no IP address: write for instance 10.5.52.2") from None
+
+
+def _findings(reconciler: Reconciler) -> list[pb.Finding]:
+    leftover = reconciler.firewall.leftover
+    problem, _, cure = leftover.partition(": ")
+    return [pb.Finding(problem=f"{problem}.", cure=cure)] if leftover else []
 
 
 def _timestamp(seconds: float | None) -> Timestamp | None:

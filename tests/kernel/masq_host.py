@@ -11,7 +11,7 @@ from pathlib import Path
 
 from services.core.family import IPV4, Family
 from services.core.network import parse_network
-from services.masq.firewalls.iptables import IptablesFirewall
+from services.masq.firewalls.firewall import Firewall
 from services.masq.rules import Chain, RuleSettings, wanted_chains
 from tests.namespaces import NetworkNamespace
 
@@ -105,7 +105,7 @@ def golden(name: str) -> list[str]:
     return (GOLDEN / f"{name}.txt").read_text().splitlines()
 
 
-async def put_right(firewall: IptablesFirewall, chains: tuple[Chain, ...] = CHAINS) -> list[str]:
+async def put_right(firewall: Firewall, chains: tuple[Chain, ...] = CHAINS) -> list[str]:
     """Repairs; returns the commands."""
     states = await firewall.check(chains, repair=True)
     assert all(state.as_wanted for state in states)

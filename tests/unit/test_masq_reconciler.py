@@ -37,9 +37,12 @@ class FakeFirewall:
     stubborn: bool = False
     """Somebody undoes at once what is repaired."""
     failure: str = ""
+    behind: str = ""
+    """Somebody has put this rule before our jumps."""
     name: str = "iptables"
     reason: str = "it is in memory"
     culprits: tuple[str, ...] = ()
+    leftover: str = ""
     checks: int = 0
     touched: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -76,9 +79,10 @@ class FakeFirewall:
         rules = tuple(RuleState(chain.table, chain.name, rule.text, now, 7, 420) for rule in form.rules)
         commands = () if right else (f"iptables -t {chain.table} {'-N' if chain.rules else '-X'} {chain.name}",)
         causes = () if right else ("chain missing",) if chain.rules else ("not wanted any more",)
-        return ChainState(
-            chain, RuleState(chain.table, chain.hook, form.jump.text, now), rules, causes, commands, now
-        )
+        jump = RuleState(chain.table, chain.hook, form.jump.text, now)
+        if right and self.behind and chain.rules:
+            return ChainState(chain, jump, rules, ("jump not first",), ("iptables -I",), repair, self.behind)
+        return ChainState(chain, jump, rules, causes, commands, now)
 
     def names(self) -> list[str]:
         return sorted(name for _, name in self.chains)
@@ -122,7 +126,7 @@ NO_CONTEXT: Any = None
 
 
 def repairs_counted(cause: str) -> float:
-    return REGISTRY.get_sample_value("flannelette_masq_repairs_total", {"cause": cause}) or 0.0
+    return REGISTRY.get_sample_value("flannelette_masq_repairs_total", {"cause": cause, "by": ""}) or 0.0
 
 
 async def test_rules_come_as_far_as_they_are_decided() -> None:
@@ -217,7 +221,7 @@ async def test_a_writer_who_does_not_give_in_takes_readiness_away() -> None:
         it.firewall.stubborn = True
         it.firewall.flush()
         await it.settle()
-        assert "IPv4 FLANNEL-POSTRTG, IPv4 FLANNEL-FWD does not stay as it should be" in it.health.reasons[0]
+        assert "IPv4 FLANNEL-POSTRTG and IPv4 FLANNEL-FWD do not stay as they should be" in it.health.reasons[0]
         it.firewall.stubborn = False
         it.firewall.flush()
         await it.settle()
@@ -237,6 +241,41 @@ async def test_a_firewall_that_fails_is_said_and_tried_again() -> None:
         it.firewall.touched.set()
         await it.settle()
         assert it.health.ready
+
+
+async def test_a_jump_that_is_moved_again_and_again_is_moved_back_three_times_a_minute() -> None:
+    async with Running() as it:
+        now = 0.0
+        it.reconciler._clock = lambda: now
+        await it.tell(NETWORK_KNOWN, LEASE_KNOWN)
+        it.firewall.behind = "-A FORWARD -j KUBE-FORWARD"
+        for _ in range(3):
+            assert it.health.ready
+            it.firewall.touched.set()
+            await it.settle()
+        it.firewall.touched.set()
+        await it.settle()
+        assert not it.health.ready
+        assert it.reconciler.repairs == 3 * 2  # both chains
+        assert it.health.reasons[0].endswith("it is left behind that program's rule: -A FORWARD -j KUBE-FORWARD")
+        now = 61.0
+        it.firewall.behind = ""
+        it.firewall.touched.set()
+        await it.settle()
+        assert it.health.ready
+
+
+async def test_a_jump_that_is_left_behind_does_not_keep_its_chain_from_being_repaired() -> None:
+    async with Running() as it:
+        await it.tell(NETWORK_KNOWN, LEASE_KNOWN)
+        it.firewall.behind = "-A FORWARD -j KUBE-FORWARD"
+        for _ in range(4):
+            it.firewall.touched.set()
+            await it.settle()
+        it.firewall.chains.clear()
+        it.firewall.touched.set()
+        await it.settle()
+        assert it.firewall.names() == ["FLANNEL-FWD", "FLANNEL-POSTRTG"]
 
 
 async def test_the_rules_are_checked_when_nothing_happened_for_long_enough() -> None:

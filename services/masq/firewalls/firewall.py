@@ -38,6 +38,8 @@ class ChainState:
 
     as_wanted: bool = True
     """Now nothing is missing, wrong, too much or in the wrong place."""
+    in_the_way: str = ""
+    """The rule that came before our jump when it was not first, in the notation of the firewall's own tool."""
 
     @property
     def all_rules(self) -> tuple[RuleState, ...]:
@@ -66,12 +68,19 @@ class Firewall(Protocol):
         """Names of the processes that may have done what `changed` saw last; empty where the kernel does not tell."""
         ...
 
+    @property
+    def leftover(self) -> str:
+        """Rules of ours or of a flanneld that are somewhere else and could not be removed, and why; empty: none."""
+        ...
+
     async def open(self) -> None:
         """Finds out whether it can work here at all. Raises Misconfigured."""
         ...
 
     async def check(self, chains: Sequence[Chain], *, repair: bool) -> tuple[ChainState, ...]:
-        """Compares whole chains: content, order, duplicates, extras, and that the jump comes first.
+        """One state for each chain, in their order (families in that of FAMILIES, the chains of one together).
+
+        Compares whole chains: content, order, duplicates, extras, and that the jump comes first.
 
         With `repair` everything that differs is put right, a table at a time, atomically: no packet ever meets
         a half of the rules. Without it nothing is changed, not even made by being looked at.

@@ -30,7 +30,6 @@ class HostFirewall:
 
     def __init__(self, setting: str, lock: Path, asks_for_nftables: Callable[[], bool]) -> None:
         self.leftover = ""
-        """What could not be removed elsewhere, and why."""
         self._setting = setting
         self._asks_for_nftables = asks_for_nftables
         self._make: dict[Kind, Callable[[], Firewall]] = {

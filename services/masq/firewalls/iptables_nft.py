@@ -43,6 +43,7 @@ class IptablesNftFirewall:
 
     name = "iptables-nft"
     reason = ""
+    leftover = ""
 
     def __init__(self) -> None:
         self._changes = Changes()
@@ -69,20 +70,8 @@ class IptablesNftFirewall:
             and self._changes.none_since_look()
         ):
             return self._right
-        generation = self._changes.newest()
-        found = await _look(chains)
-        first = last = _repairs(chains, found)
-        if repair and any(each.actions for each in first):
-            for family, group in groupby(zip(chains, first, strict=True), key=lambda each: each[0].family):
-                await _carry_out(family, list(group))
-            generation = self._changes.newest()
-            found = await _look(chains)
-            last = _repairs(chains, found)
-        states = tuple(map(_state, chains, found, first, last))
-        if repair:
-            self._changes.looked(generation)
-            self._right = tuple(replace(state, causes=(), commands=()) for state in states if state.as_wanted)
-        return states
+        async with self._changes.turn:
+            return await self._check(chains, repair=repair)
 
     async def changed(self) -> None:
         """See Firewall."""
@@ -91,6 +80,24 @@ class IptablesNftFirewall:
     async def close(self) -> None:
         """See Firewall."""
         self._changes.close()
+
+    async def _check(self, chains: Sequence[Chain], *, repair: bool) -> tuple[ChainState, ...]:
+        generation = self._changes.newest()
+        looked = found = await _look(chains)
+        first = last = _repairs(chains, found)
+        if repair and any(each.actions for each in first):
+            for family, group in groupby(zip(chains, first, strict=True), key=lambda each: each[0].family):
+                await _carry_out(family, list(group))
+            generation = self._changes.newest()
+            found = await _look(chains)
+            last = _repairs(chains, found)
+        states = tuple(map(_state, chains, found, first, last))
+        ways = (each.first_in_hook for each in looked)
+        states = tuple(replace(state, in_the_way=way) for state, way in zip(states, ways, strict=True))
+        if repair:
+            self._changes.looked(generation)
+            self._right = tuple(replace(state, causes=(), commands=()) for state in states if state.as_wanted)
+        return states
 
 
 def _form(chain: Chain) -> ChainForm:

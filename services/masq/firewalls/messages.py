@@ -50,6 +50,7 @@ class ChainReport:
     causes: tuple[str, ...]
     commands: tuple[str, ...]
     as_wanted: bool
+    in_the_way: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,4 +126,5 @@ def _chain_report(document: dict[str, Any]) -> ChainReport:
         causes=tuple(document["causes"]),
         commands=tuple(document["commands"]),
         as_wanted=document["as_wanted"],
+        in_the_way=document["in_the_way"],
     )

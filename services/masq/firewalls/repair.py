@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from services.masq.firewalls.difference import MISSING, NOT_WANTED, causes
 from services.masq.firewalls.messages import ChainForm, Form, RuleForm
+from services.masq.moves import NOT_FIRST
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,8 @@ class FoundChain:
     rules: tuple[FoundRule, ...] | None
     """None: the chain does not exist."""
     jumps: tuple[FoundJump, ...] = ()
+    first_in_hook: str = ""
+    """The first rule of the hook, as text, unless that is a jump to ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +168,7 @@ def _jump_causes(wanted: ChainForm, in_hook: list[FoundJump]) -> list[str]:
     sentences = [
         ("jump different", len(exact) < len(in_hook)),
         ("jump duplicated", len(exact) > 1),
-        ("jump not first", bool(exact) and exact[0].position > 0),
+        (NOT_FIRST, bool(exact) and exact[0].position > 0),
     ]
     return [sentence for sentence, holds in sentences if holds]
 

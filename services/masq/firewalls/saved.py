@@ -52,7 +52,9 @@ def find(table: SavedTable, wanted: ChainForm) -> FoundChain:
         for position, rule in enumerate(table.get(caller, ()))
         if rule.target == wanted.name
     ]
-    return FoundChain(None if rules is None else tuple(map(_found, rules)), tuple(jumps))
+    first = next(iter(table.get(wanted.hook, ())), None)
+    in_the_way = first.text if first and first.target != wanted.name else ""
+    return FoundChain(None if rules is None else tuple(map(_found, rules)), tuple(jumps), in_the_way)
 
 
 def as_text(form: ChainForm) -> ChainForm:

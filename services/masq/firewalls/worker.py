@@ -10,6 +10,7 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -93,11 +94,13 @@ class Worker:
             return [self._report(chain, nothing, each, each) for chain, each in zip(wanted, repairs, strict=True)]
         table = self._tables.setdefault(name, LegacyTable(self._family, name))
         first: list[Repair] = []
+        ways: list[str] = []
         for attempt in range(_ATTEMPTS + 1):
             table.refresh()
             found = [table.find(chain) for chain in wanted]
             repairs = [repair_of(chain, now) for chain, now in zip(wanted, found, strict=True)]
             first = first or repairs
+            ways = ways or [now.first_in_hook for now in found]
             if not repair or attempt == _ATTEMPTS or not any(each.actions for each in repairs):
                 break
             try:
@@ -105,7 +108,8 @@ class Worker:
                 table.commit()
             except Busy:
                 continue
-        return [self._report(*each) for each in zip(wanted, found, first, repairs, strict=True)]
+        reports = [self._report(*each) for each in zip(wanted, found, first, repairs, strict=True)]
+        return [replace(report, in_the_way=way) for report, way in zip(reports, ways, strict=True)]
 
     def _report(self, wanted: ChainForm, found: FoundChain, first: Repair, last: Repair) -> ChainReport:
         program = "iptables" if self._family is IPV4 else "ip6tables"

@@ -66,7 +66,17 @@ class LegacyTable:
         if not self._table.is_chain(wanted.name):
             return FoundChain(None)
         rules = tuple(self._found(wanted.name, entry) for entry in self._entries(wanted.name))
-        return FoundChain(rules, tuple(self._jumps_to(wanted)))
+        return FoundChain(rules, tuple(self._jumps_to(wanted)), self._in_the_way(wanted))
+
+    def _in_the_way(self, wanted: ChainForm) -> str:
+        """Roughly: python-iptables cannot write a rule down."""
+        first = self._table.first_rule(wanted.hook)
+        if not first or self._goes_to(first, wanted.name):
+            return ""
+        form = self._found(wanted.hook, first).form or {}
+        comment = form.get("comment", {}).get("comment", "")
+        words = [f"-A {wanted.hook}", *([f'-m comment --comment "{comment}"'] if comment else [])]
+        return " ".join([*words, f"-j {self._table.get_target(first).decode()}"])
 
     def carry_out(self, actions: Sequence[Action]) -> None:
         """Changes our copy of the table. Raises Unavailable: this iptables cannot express a rule."""

@@ -17,6 +17,8 @@ class Changes:
     """
 
     def __init__(self) -> None:
+        self.turn = asyncio.Lock()
+        """To be held from a look to the end of what it leads to: `next` does not take that for somebody else's."""
         self._opened: Generations | None = None
         self._seen = -1
         self._looked = 0.0
@@ -39,21 +41,16 @@ class Changes:
         """A look that began at this generation found everything right."""
         self._seen, self._looked = generation, time.monotonic()
 
-    def forget(self) -> None:
-        """What was found then does not matter any more."""
-        self._seen = -1
-
     async def next(self) -> None:
         """Returns when something is newer than the last look; nothing runs while nobody changes anything."""
-        self._culprits.clear()
         while True:
-            for generation in await self._generations().next():
-                if generation.number > self._seen and generation.name:
-                    self._culprits[generation.name] = None
-            if not self.none_since_look():
+            news = await self._generations().next()
+            async with self.turn:
+                is_news = not self.none_since_look()
+            self._culprits = {g.name: None for g in news if g.number > self._seen and g.name}
+            if is_news:
                 await asyncio.sleep(max(0.0, self._looked + _SHORTEST_PAUSE - time.monotonic()))
                 return
-            self._culprits.clear()
 
     def close(self) -> None:
         """Frees the sockets."""

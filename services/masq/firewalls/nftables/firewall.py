@@ -40,6 +40,7 @@ class NftablesFirewall:
 
     name = "nftables"
     reason = ""
+    leftover = ""
 
     def __init__(self) -> None:
         self._library: Nftables | None = None

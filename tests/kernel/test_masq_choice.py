@@ -1,0 +1,147 @@
+"""Which of the firewalls a host gets, and how it moves from one to the other."""
+
+from collections.abc import Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.core.errors import Unavailable
+from services.core.family import FAMILIES
+from services.masq.firewalls.choice import Kind, look
+from services.masq.firewalls.host import HostFirewall
+from services.masq.firewalls.tables import Fingerprints
+from services.masq.rules import no_chains
+from tests.kernel.masq_host import CHAINS, DUAL_CHAINS, Host, entered, golden, put_right
+from tests.namespaces import NetworkNamespace
+
+LEGACY_RULE = "iptables-legacy -A FORWARD -j ACCEPT"
+NFT_RULE = "iptables-nft -A FORWARD -j ACCEPT"
+
+
+@pytest.fixture
+def host(netns: NetworkNamespace, tmp_path: Path) -> Iterator[Host]:
+    with entered(netns, tmp_path) as it:
+        yield it
+
+
+@asynccontextmanager
+async def opened(host: Host, setting: str = "auto", asks: Callable[[], bool] = lambda: False) -> Any:
+    firewall = HostFirewall(setting, host.lock, asks)
+    try:
+        yield firewall
+    finally:
+        await firewall.close()
+
+
+@pytest.mark.parametrize(
+    ("commands", "setting", "asks", "kind"),
+    [
+        ((), "auto", False, Kind.IPTABLES_NFT),
+        ((), "auto", True, Kind.NFTABLES),
+        ((), "iptables", True, Kind.IPTABLES_NFT),
+        ((), "nftables", False, Kind.NFTABLES),
+        ((LEGACY_RULE,), "auto", False, Kind.LEGACY),
+        ((LEGACY_RULE, NFT_RULE), "auto", False, Kind.IPTABLES_NFT),
+        ((LEGACY_RULE, "iptables-nft -t mangle -N KUBE-IPTABLES-HINT"), "auto", False, Kind.IPTABLES_NFT),
+        ((NFT_RULE, "iptables-legacy -t mangle -N KUBE-KUBELET-CANARY"), "iptables", False, Kind.LEGACY),
+        (("iptables-legacy -t nat -L -n",), "auto", False, Kind.IPTABLES_NFT),
+    ],
+)
+async def test_the_firewall_is_the_one_that_the_host_uses(
+    host: Host, commands: tuple[str, ...], setting: str, asks: bool, kind: Kind
+) -> None:
+    for command in commands:
+        host.run("sh", "-c", command)
+    async with opened(host, setting, lambda: asks) as firewall:
+        await put_right(firewall)
+        assert firewall.name == kind
+        assert firewall.reason
+        assert look([Fingerprints(family) for family in FAMILIES]).kept_by_us == {kind}
+
+
+async def test_the_choice_stays_once_our_own_rules_are_the_only_ones(host: Host) -> None:
+    for setting in ("auto", "nftables", "auto"):
+        async with opened(host, setting) as firewall:
+            await put_right(firewall)
+            assert firewall.name == (Kind.NFTABLES if setting == "nftables" else Kind.IPTABLES_NFT)
+            await put_right(firewall)
+
+
+async def test_defect_10_a_change_of_the_mode_leaves_nothing_behind_in_the_old_one(host: Host) -> None:
+    host.use_legacy()
+    asks = False
+    async with opened(host, "auto", lambda: asks) as firewall:
+        await put_right(firewall, DUAL_CHAINS)
+        assert host.save() != []
+        asks = True
+        commands = await put_right(firewall, DUAL_CHAINS)
+        assert host.save() == []
+        assert commands[0].startswith("nft add table")  # what comes is there before what goes
+        assert "iptables -t nat -X FLANNEL-POSTRTG" in commands
+        asks = False
+        await put_right(firewall, DUAL_CHAINS)
+        assert "flannelette" not in host.run("nft", "list", "ruleset")
+        assert len(host.save()) > 10
+
+
+async def test_what_is_not_decided_yet_is_not_removed_elsewhere(host: Host) -> None:
+    host.restore("\n".join(golden("flanneld-v0.20")) + "\n")
+    async with opened(host, "nftables") as firewall:
+        await put_right(firewall, tuple(chain for chain in CHAINS if chain.table == "filter"))
+        assert [line for line in host.save() if line.startswith("*")] == ["*nat"]
+        await put_right(firewall)
+        assert host.save() == []
+
+
+async def test_a_preview_moves_nothing(host: Host) -> None:
+    host.restore("\n".join(golden("flanneld-v0.20")) + "\n")
+    before = host.save()
+    async with opened(host, "nftables") as firewall:
+        states = await firewall.check(CHAINS, repair=False)
+    assert host.save() == before
+    assert "iptables -t nat -X FLANNEL-POSTRTG" in states[0].commands
+    assert host.run("nft", "list", "ruleset") == ""
+
+
+async def test_a_teardown_removes_ours_wherever_it_is(host: Host) -> None:
+    for setting in ("nftables", "iptables"):
+        async with opened(host, setting) as firewall:
+            await put_right(firewall)
+    host.restore("\n".join(golden("flanneld-v0.20")) + "\n")
+    async with opened(host) as firewall:
+        await put_right(firewall, no_chains())
+    assert host.save() == []
+    assert "flannel" not in host.run("nft", "list", "ruleset").lower()
+
+
+async def test_legacy_tables_that_cannot_be_read_are_not_guessed_about(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host.run("sh", "-c", LEGACY_RULE)
+
+    def refuse(*_: Any) -> Any:
+        raise Unavailable("legacy iptables needs CAP_NET_RAW: give it to the service")
+
+    monkeypatch.setattr(Fingerprints, "mentioned", refuse)
+    async with opened(host) as firewall:
+        with pytest.raises(Unavailable, match="CAP_NET_RAW"):
+            await firewall.check(CHAINS, repair=True)
+    async with opened(host, "nftables") as firewall:
+        await put_right(firewall)
+
+
+async def test_what_cannot_be_removed_elsewhere_is_said(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    host.restore("\n".join(golden("flanneld-v0.20")) + "\n")
+    async with opened(host, "nftables") as firewall:
+
+        async def fail(*_: Any, **__: Any) -> Any:
+            raise Unavailable("libraries of iptables are missing: apt-get install iptables")
+
+        monkeypatch.setattr("services.masq.firewalls.iptables.IptablesFirewall.check", fail)
+        states = await firewall.check(CHAINS, repair=True)
+        assert all(state.as_wanted for state in states)
+        assert firewall.leftover.startswith("rules of ours or of a flanneld are left in iptables-legacy: libraries")
+    assert replace(states[0], commands=()).as_wanted
