@@ -8,7 +8,7 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from services.core.errors import Unavailable
 from services.core.family import Family
@@ -19,6 +19,9 @@ _EMPTY_ENTRIES: Final = {"filter": 4, "nat": 5, "mangle": 6, "raw": 3, "security
 """A policy for each of the kernel's chains, and the end."""
 _HEADER: Final = 40  # struct ipt_get_entries: name[32], size, padding to the 8 bytes of a counter
 _COUNTERS_SIZE: Final = 16
+_TARGET_SIZE: Final = 32  # struct xt_entry_target, before the verdict of a standard one
+_ACCEPT: Final = -2  # -NF_ACCEPT - 1
+_FORWARD: Final = 2  # NF_INET_FORWARD
 _ATTEMPTS: Final = 5
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -87,12 +90,16 @@ class Fingerprints:
         return self._names[key][1]
 
     def has_rules(self) -> bool:
-        """Whether any table has more than the policies of the kernel's chains. Raises Unavailable."""
+        """Whether any table has more than the kernel's chains that let everything pass. Raises Unavailable."""
         return any(
-            self._information(name)[-2] > empty
+            self._information(name)[-2] > empty or any(not passes for passes in self._policies(name).values())
             for name, empty in _EMPTY_ENTRIES.items()
             if name in existing_tables(self._family)
         )
+
+    def forwards(self) -> bool:
+        """Whether the policy of FORWARD lets everything pass. Raises Unavailable."""
+        return "filter" not in existing_tables(self._family) or self._policies("filter")[_FORWARD]
 
     def close(self) -> None:
         """Frees the socket."""
@@ -114,9 +121,25 @@ class Fingerprints:
                 continue
         raise Unavailable(f"{self._family} table {table} changes faster than it can be read")
 
-    def _information(self, table: str) -> tuple[int, ...]:
+    def _information(self, table: str) -> tuple[Any, ...]:
         """What ends with the number of entries and their size."""
         return _INFO.unpack(self._ask(_GET_INFO, bytearray(table.encode().ljust(_INFO.size, b"\0"))))
+
+    def _policies(self, table: str) -> dict[int, bool]:
+        """By hook of the kernel: whether what no rule has decided about passes."""
+        _, hooks, *rest = self._information(table)
+        underflows = rest[5:10]
+        entries = self._read(table)
+        return {
+            hook: self._verdict(entries, _HEADER + underflows[hook]) == _ACCEPT
+            for hook in range(len(underflows))
+            if hooks >> hook & 1
+        }
+
+    def _verdict(self, entries: bytearray, start: int) -> int:
+        target = start + struct.unpack_from("=H", entries, start + self._layout.next_offset - 2)[0]
+        verdict: int = struct.unpack_from("=i", entries, target + _TARGET_SIZE)[0]
+        return verdict
 
     def _ask(self, option: int, buffer: bytearray) -> bytearray:
         if self._socket is None:

@@ -65,7 +65,9 @@ class Status(_message.Message):
     version: _builtins.str
     """Its version."""
     firewall: _builtins.str
-    """`iptables` or `nftables`."""
+    """`iptables-legacy`, `iptables-nft` (flannel's chains on a host whose iptables
+    keeps its rules in nftables) or `nftables` (tables of our own).
+    """
     firewall_reason: _builtins.str
     """Why this firewall, in words."""
     masquerade: _builtins.bool
@@ -205,12 +207,14 @@ class Rule(_message.Message):
     family: _builtins.str
     """`IPv4` or `IPv6`."""
     table: _builtins.str
-    """`nat` or `filter`."""
+    """`nat` or `filter`; `flannelette` in nftables."""
     chain: _builtins.str
-    """The chain it stands in, `FLANNEL-POSTRTG`."""
+    """The chain it stands in, `FLANNEL-POSTRTG`; `postrtg` in nftables."""
     text: _builtins.str
     """In the notation of the firewall's own tool:
     `-A FLANNEL-POSTRTG -s 10.5.0.0/16 ! -d 224.0.0.0/4 ... -j MASQUERADE`.
+    The first one of a chain is the jump to it, or in nftables where the kernel
+    calls it.
     """
     reason: _builtins.str
     """Why it exists, one sentence."""
