@@ -9,6 +9,7 @@ from functools import partial
 
 from services.lease.broker import Broker
 from services.lease.guard.gate import Gate, GuardSettings
+from services.lease.guard.memory import Memory
 from services.lease.opening import identity_of, open_store
 from services.lease.readiness import keep_health, show
 from services.lease.service import SERVICE, LeaseService, add_to_server
@@ -28,10 +29,13 @@ async def build(settings: LeaseSettings, process: Process) -> AsyncIterator[None
     broker = Broker(settings.store, epoch=secrets.token_hex(4))
     store = open_store(settings, identity.node, broker, process)
     try:
-        gate = Gate(store, broker, GuardSettings(settings.guard_share / 100, settings.guard_seconds))
+        memory = Memory(settings.socket_dir / "lease.table")
+        guard = GuardSettings(settings.guard_share / 100, settings.guard_seconds)
+        gate = Gate(store, broker, guard, recall=memory.recall)
         service = LeaseService(store, broker, gate, identity, process.health)
         process.servicers[SERVICE] = partial(add_to_server, service)
         process.jobs["store"] = gate.follow
+        process.jobs["memory"] = partial(memory.keep, broker)
         process.jobs["readiness"] = partial(keep_health, broker, process.health)
         process.jobs["streams"] = partial(_end_streams, broker, process.stopping)
         show(broker.table, process.health)

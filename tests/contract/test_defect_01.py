@@ -121,6 +121,7 @@ async def watching(directory: Path, network: Network, seconds: float = LONG) -> 
             finally:
                 task.cancel()
                 await asyncio.wait([task])
+        process.terminate()
 
 
 @pytest.fixture
@@ -259,6 +260,20 @@ async def test_defect_01_nodes_whose_leases_were_deleted_take_them_again_and_no_
             assert (client.lost, len(client.table.leases)) == (set(), 12)
             for task in tasks:
                 task.cancel()
+
+
+async def test_defect_01_a_service_that_restarts_while_etcd_is_empty_still_has_the_leases_of_before(
+    tmp_path: Path, network: Network
+) -> None:
+    async with watching(tmp_path, network):
+        pass
+    network.delete("", "--prefix")
+    async with watching(tmp_path, network) as client:
+        assert (await client.until_held(20)).held_reason
+        assert client.table.network is None
+        network.put("config", SMALL_JSON)
+        assert len((await client.stub.ConfirmRemoval(pb.ConfirmRemovalRequest())).removed) == 20
+        await client.until_known(0)
 
 
 async def test_a_lease_inside_anothers_is_refused_and_can_be_deleted(tmp_path: Path, network: Network) -> None:

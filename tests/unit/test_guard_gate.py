@@ -10,7 +10,8 @@ from structlog.typing import EventDict
 
 from services.core.errors import LostRace, NotFound, NotYet, Unavailable
 from services.core.lease import Lease
-from services.core.table import Removed, StoreStatus, Upserted
+from services.core.network import parse_network
+from services.core.table import Removed, StoreStatus, Table, Upserted
 from services.lease import metrics
 from services.lease.broker import Broker
 from services.lease.guard.gate import Gate, GuardSettings
@@ -288,3 +289,38 @@ def test_the_configuration_is_logged_when_it_changes_and_when_it_is_invalid(line
     good, bad = "the network configuration is in force", "the network configuration in the store is not in force"
     assert [line["event"] for line in lines] == [good, bad, good]
     assert lines[1]["reason"] == "is no JSON"
+
+
+def remembered(kind: str = "fake") -> Table:
+    return Table(by_name(*LEASES), NETWORK, store=StoreStatus(kind, True), synced=True)
+
+
+@pytest.mark.parametrize(
+    ("memory", "first", "held"),
+    [
+        (remembered(), Snapshot({}, NETWORK), 20),
+        (remembered(), Snapshot({}, None, "there is no network"), 20),
+        (remembered(), Snapshot(by_name(*LEASES[:10]), NETWORK), 0),
+        (remembered(), Snapshot({}, parse_network('{"Network":"10.0.0.0/8","Backend":{"Type":"host-gw"}}')), 0),
+        (remembered("etcd"), Snapshot({}, NETWORK), 0),
+        (Table(), Snapshot({}, NETWORK), 0),
+    ],
+)
+def test_defect_01_a_process_that_starts_compares_with_what_the_one_before_it_served(
+    memory: Table, first: Snapshot, held: int
+) -> None:
+    async def scene() -> None:
+        store, broker = FakeStore(), Broker("fake", epoch="epoch")
+        gate = Gate(
+            store, broker, GuardSettings(0.5, SECONDS), recall=lambda served: memory, clock=lambda: 1000 + now()
+        )
+        gate.take(Changed(network_error="not yet"))
+        gate.take(first)
+        assert len(gate.held) == held
+        assert len(broker.table.leases) == held + len(first.leases)
+        assert broker.table.synced
+        assert len(gate.confirm() if held else []) == held
+        gate.take(Snapshot({}, NETWORK))
+        assert len(gate.held) == len(first.leases)
+
+    run_virtually(scene())

@@ -2,20 +2,21 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 import structlog
 
 from services.core.errors import FlanneletteError, NotFound, NotYet
+from services.core.lease import Lease
 from services.core.table import Removed, StoreStatus, Table
 from services.lease import metrics
 from services.lease.broker import Broker
 from services.lease.guard.admission import Admission, Kind
 from services.lease.guard.guard import Guard
 from services.lease.guard.quarantine import Quarantine
-from services.lease.store import Changed, Store, StoreEvent
+from services.lease.store import Changed, Snapshot, Store, StoreEvent
 
 log = structlog.get_logger()
 
@@ -23,6 +24,10 @@ _LISTING_SECONDS: Final = 60.0
 """For the second listing; then it cannot be had."""
 _RETRY_SECONDS: Final = 5.0
 """After a second listing that could not be had."""
+
+
+Recall: TypeAlias = Callable[[Mapping[str, Lease]], Table]
+"""See Memory.recall."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +43,8 @@ class GuardSettings:
 class Gate:
     """Every event of the store goes through here: `follow` for ever, `take` for one.
 
-    What is held back stays so while the store is away, and while its second listing does not agree.
+    What is held back stays so while the store is away, and while its second listing does not agree. The first
+    snapshot is compared with what `recall` brings, the table that a process before this one has left.
     """
 
     def __init__(
@@ -47,11 +53,13 @@ class Gate:
         broker: Broker,
         settings: GuardSettings,
         *,
+        recall: Recall = lambda served: Table(),
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.quarantine = Quarantine(clock)
         self.admission = Admission(store.made)
         self._guard = Guard(settings.share)
+        self._recall = recall
         self._store = store
         self._broker = broker
         self._seconds = settings.seconds
@@ -98,7 +106,8 @@ class Gate:
         network, network_error = table.network, table.network_error
         served = self.admission.take(event)
         self.quarantine.take(event, self.admission)
-        self._broker.take(self._guard.take(served, table.leases, self._now()))
+        known = table.leases if table.synced else self._leases_before(served)
+        self._broker.take(self._guard.take(served, known, self._now()))
         self._account(held)
         if (table.network, table.network_error) != (network, network_error):
             _tell_network(table)
@@ -120,6 +129,16 @@ class Gate:
             key, refusal.reason if refusal.kind is Kind.UNREADABLE else self.admission.leases[key]
         )
         log.warning("an operator deleted a refused key from the store", key=key, reason=refusal.reason)
+
+    def _leases_before(self, event: Snapshot | Changed) -> Mapping[str, Lease]:
+        """Those of a process before this one, if it served the same network from the same kind of store."""
+        if not isinstance(event, Snapshot):
+            return {}
+        before = self._recall(event.leases)
+        is_same = before.store is not None and before.store.kind == self._store.kind
+        if before.network and event.network:
+            is_same = is_same and before.network.source == event.network.source
+        return before.leases if is_same else {}
 
     async def _watch(self) -> None:
         async for event in self._store.watch():
