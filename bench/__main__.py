@@ -7,6 +7,7 @@ from typing import Final
 
 from rich.console import Console
 
+from bench.acquire import ACQUIRE
 from bench.cold_start import COLD_START
 from bench.fanout import FANOUT
 from bench.kube_list import KUBE_LIST
@@ -14,7 +15,9 @@ from bench.result import Bench, BenchFailed
 from bench.snapshot import SNAPSHOT
 from lab import private
 
-BENCHES: Final[dict[str, Bench]] = {bench.name: bench for bench in (COLD_START, FANOUT, KUBE_LIST, SNAPSHOT)}
+_ALL: Final = (ACQUIRE, COLD_START, FANOUT, KUBE_LIST, SNAPSHOT)
+
+BENCHES: Final[dict[str, Bench]] = {bench.name: bench for bench in _ALL}
 
 _MARK: Final = "FLANNELETTE_BENCH_PRIVATE"
 
