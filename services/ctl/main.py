@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec
 
 import click
 
+from services.ctl import subnet_commands
 from services.ctl.certs.commands import certs
 from services.ctl.options import DEFAULT_SOCKET_DIR, Shared, shared_options
 
@@ -269,6 +270,10 @@ def confirm_removal(targets: "Targets", screen: "Screen", yes: bool) -> int:
         if asyncio.run(held(targets["lease"], screen)):
             click.confirm("Remove all of these leases?", abort=True, err=True)
     return asyncio.run(confirm(targets["lease"], screen))
+
+
+for _each in subnet_commands.COMMANDS:
+    _command(_each)
 
 
 def _require_terminal(screen: "Screen") -> None:
