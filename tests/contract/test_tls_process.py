@@ -106,6 +106,9 @@ async def test_a_node_gets_its_lease_and_nobody_else_takes_it(tmp_path: Path, la
                     await call
                 assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
                 assert "flannelette://node/h1/dataplane; this is flannelette://node/h2/dataplane" in str(caught.value)
+            with pytest.raises(grpc.aio.AioRpcError, match="node h2 does not hold the lease"):
+                await h2.RenewLease(pb.RenewLeaseRequest(node="h2", name=lease.name))
+            await h2.ReleaseLease(pb.ReleaseLeaseRequest(node="h2", name=lease.name))
             assert (await h1.RenewLease(pb.RenewLeaseRequest(node="h1", name=lease.name))).lease.name == lease.name
         async with stub_of(service.process.address) as operator:
             await operator.ReleaseLease(pb.ReleaseLeaseRequest(node="h1", name=lease.name))
@@ -178,6 +181,18 @@ async def test_a_new_certificate_and_a_new_authority_are_in_force_without_a_rest
         await stub.AcquireLease(request_to_proto(make_request("h1", "172.16.0.1")))
         assert (await stream.read()).changes, "the stream of before goes on"
         assert service.metric("flannelette_tls_certificate_expiry_timestamp_seconds") >= expiry
+
+
+async def test_with_both_authorities_in_the_file_certificates_of_both_are_good(
+    tmp_path: Path, lab: Certificates
+) -> None:
+    """As an authority is changed: both names are the same, as they often are."""
+    newer = Certificates(tmp_path / "newer" / "lab")
+    both = tmp_path / "both.crt"
+    both.write_bytes(lab.files("ca").authorities.read_bytes() + newer.files("ca").authorities.read_bytes())
+    async with serving(tmp_path, replace(lab.server(), authorities=both)) as service:
+        for client_of in (lab, newer):
+            assert await is_served(replace(client_of.client("h1"), authorities=both), service.address)
 
 
 async def test_new_files_that_do_not_fit_together_are_never_in_force(tmp_path: Path, lab: Certificates) -> None:

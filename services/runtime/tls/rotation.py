@@ -30,8 +30,8 @@ async def follow(
     Files are read once they look the same twice, so within two seconds: three files are not replaced in one instant.
     """
     seen = credentials.judged
+    _show_expiry(credentials)
     while True:
-        _EXPIRY.labels(str(credentials.files.certificate)).set(credentials.material.certificate.not_after)
         notice(credentials.doubt())
         await asyncio.sleep(poll_seconds)
         before, seen = seen, credentials.files.stamp()
@@ -47,4 +47,9 @@ async def _replace(credentials: Credentials) -> None:
         log.error("the new TLS files cannot be used; those read before stay in force", reason=str(error))
     else:
         _REFUSED.set(0)
+        _show_expiry(credentials)
         log.info("new TLS files are in force", certificate=str(credentials.files.certificate))
+
+
+def _show_expiry(credentials: Credentials) -> None:
+    _EXPIRY.labels(str(credentials.files.certificate)).set(credentials.material.certificate.not_after)
