@@ -37,6 +37,8 @@ class FoundChain:
     rules: tuple[FoundRule, ...] | None
     """None: the chain does not exist."""
     jumps: tuple[FoundJump, ...] = ()
+    bare: tuple[FoundJump, ...] = ()
+    """Rules of an old flanneld in the hook: what our chain decides, without a chain."""
     first_in_hook: str = ""
     """The first rule of the hook, as text, unless that is a jump to ours."""
 
@@ -131,10 +133,11 @@ def repair_of(wanted: ChainForm, found: FoundChain) -> Repair:
         actions += [Append(wanted.name, rule) for rule in wanted.rules]
     right = next((jump for jump in found.jumps if _is_right(wanted, jump)), None)
     in_hook = [jump for jump in found.jumps if jump.chain == wanted.hook]
-    actions += _deletions(jump for jump in in_hook if jump is not right)
+    actions += _deletions([*(jump for jump in in_hook if jump is not right), *found.bare])
     if right is None:
         actions.append(InsertFirst(wanted.hook, wanted.jump))
-    return Repair((*chain_causes, *_jump_causes(wanted, in_hook)), tuple(actions))
+    old = ("rules of an old flanneld",) if found.bare else ()
+    return Repair((*chain_causes, *_jump_causes(wanted, in_hook), *old), tuple(actions))
 
 
 def _removal(wanted: ChainForm, found: FoundChain) -> Repair:

@@ -5,10 +5,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from services.masq.firewalls.bare import BareRule, bare_set
 from services.masq.firewalls.messages import ChainForm, RuleForm
 from services.masq.firewalls.repair import FoundChain, FoundJump, FoundRule
 
 _RULE: Final = re.compile(r"\[(\d+):(\d+)\] (-A (\S+) .*)")
+_BARE: Final = re.compile(
+    r'-A \S+(?: (! )?-s (\S+))?(?: (! )?-d (\S+))?(?: -m comment --comment (?:"[^"]*"|\S+))?'
+    r" -j (RETURN|ACCEPT|MASQUERADE)(?: --random-fully)?"
+)
 _TARGET: Final = re.compile(r" (?:-j|-g) (\S+)")
 
 
@@ -52,9 +57,24 @@ def find(table: SavedTable, wanted: ChainForm) -> FoundChain:
         for position, rule in enumerate(table.get(caller, ()))
         if rule.target == wanted.name
     ]
-    first = next(iter(table.get(wanted.hook, ())), None)
-    in_the_way = first.text if first and first.target != wanted.name else ""
-    return FoundChain(None if rules is None else tuple(map(_found, rules)), tuple(jumps), in_the_way)
+    hook = table.get(wanted.hook, ())
+    in_the_way = hook[0].text if hook and hook[0].target != wanted.name else ""
+    old = bare_set(wanted.table, [bare_rule(rule.text) for rule in hook]) if wanted.rules else []
+    return FoundChain(
+        None if rules is None else tuple(map(_found, rules)),
+        tuple(jumps),
+        tuple(FoundJump(wanted.hook, place, _found(hook[place])) for place in old),
+        in_the_way,
+    )
+
+
+def bare_rule(text: str) -> BareRule | None:
+    """The rule, if it asks for addresses only."""
+    found = _BARE.fullmatch(text)
+    if not found:
+        return None
+    not_source, source, not_destination, destination, target = (part or "" for part in found.groups())
+    return BareRule(f"{not_source.strip()}{source}", f"{not_destination.strip()}{destination}", target)
 
 
 def as_text(form: ChainForm) -> ChainForm:

@@ -13,6 +13,7 @@ import iptc
 
 from services.core.errors import Unavailable
 from services.core.family import Family
+from services.masq.firewalls.bare import BareRule, bare_set
 from services.masq.firewalls.messages import ChainForm, Form
 from services.masq.firewalls.repair import (
     Action,
@@ -47,6 +48,8 @@ class LegacyTable:
         self._family = family
         self._class, self._rule = _CLASSES[family.version]
         self._table: Any = None
+        self._searched: set[str] = set()
+        """Chains of the kernel that have no rules of an old flanneld."""
 
     def refresh(self) -> None:
         """Looks at the kernel. Makes the table if this namespace had none yet. Raises Unavailable."""
@@ -63,10 +66,11 @@ class LegacyTable:
 
     def find(self, wanted: ChainForm) -> FoundChain:
         """What there is of a chain. Jumps are looked for in its hook; in all chains if it shall go."""
+        bare = tuple(self._bare(wanted)) if wanted.rules and wanted.hook not in self._searched else ()
         if not self._table.is_chain(wanted.name):
-            return FoundChain(None)
+            return FoundChain(None, bare=bare)
         rules = tuple(self._found(wanted.name, entry) for entry in self._entries(wanted.name))
-        return FoundChain(rules, tuple(self._jumps_to(wanted)), self._in_the_way(wanted))
+        return FoundChain(rules, tuple(self._jumps_to(wanted)), bare, self._in_the_way(wanted))
 
     def _in_the_way(self, wanted: ChainForm) -> str:
         """Roughly: python-iptables cannot write a rule down."""
@@ -77,6 +81,15 @@ class LegacyTable:
         comment = form.get("comment", {}).get("comment", "")
         words = [f"-A {wanted.hook}", *([f'-m comment --comment "{comment}"'] if comment else [])]
         return " ".join([*words, f"-j {self._table.get_target(first).decode()}"])
+
+    def _bare(self, wanted: ChainForm) -> Iterator[FoundJump]:
+        """An old flanneld's rules: looked for until there are none, for it costs a walk over the chain."""
+        found = [self._found(wanted.hook, entry) for entry in self._entries(wanted.hook)]
+        places = bare_set(wanted.table, [_bare_rule(rule.form) for rule in found])
+        if not places:
+            self._searched.add(wanted.hook)
+        for place in places:
+            yield FoundJump(wanted.hook, place, found[place])
 
     def carry_out(self, actions: Sequence[Action]) -> None:
         """Changes our copy of the table. Raises Unavailable: this iptables cannot express a rule."""
@@ -195,6 +208,17 @@ def masquerade_knows_fully_random(family: Family) -> bool:
     except (iptc.XTablesError, AttributeError):
         return False
     return True
+
+
+def _bare_rule(form: Form | None) -> BareRule | None:
+    """The rule, if it asks for addresses only."""
+    if form is None or form.keys() - {"src", "dst", "comment", "target"}:
+        return None
+    target = form.get("target", "")
+    name, parameters = next(iter(target.items())) if isinstance(target, dict) else (target, {})
+    if parameters and parameters.keys() != {"random-fully"}:
+        return None
+    return BareRule(form.get("src", ""), form.get("dst", ""), name)
 
 
 def _set_parameters(module: Any, parameters: Form) -> None:

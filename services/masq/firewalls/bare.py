@@ -1,0 +1,71 @@
+"""The rules of flannel v0.12 to v0.19, which stand straight in the kernel's chains, known by their shape. Pure.
+
+A later flanneld leaves them where they are. Only a whole set about one network is taken for flannel's: one rule that
+looks like theirs may be anybody's.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from ipaddress import ip_network
+
+from services.core.family import Network, family_of
+from services.core.network import contains
+
+
+@dataclass(frozen=True, slots=True)
+class BareRule:
+    """A rule that asks for addresses only (a comment may stand beside); empty is any."""
+
+    source: str
+    """`10.5.0.0/16`, `!10.5.0.0/16`."""
+    destination: str
+    target: str
+    """`RETURN`, `ACCEPT`, `MASQUERADE` (with or without --random-fully)."""
+
+
+def bare_set(table: str, rules: Sequence[BareRule | None]) -> list[int]:
+    """The places of the rules of one or more complete sets, ascending; None is a rule that asks for something else.
+
+    A set about all addresses is never one.
+    """
+    found: set[int] = set()
+    for network in _networks(rules):
+        places = {
+            place: shape for place, rule in enumerate(rules) if rule and (shape := _shape(table, rule, network))
+        }
+        if set(places.values()) == _SHAPES[table]:
+            found |= places.keys()
+    return sorted(found)
+
+
+_SHAPES = {"nat": {"stay", "leave", "answer", "enter"}, "filter": {"from", "to"}}
+
+
+def _shape(table: str, rule: BareRule, network: Network) -> str:
+    """Which rule of a set about the network it is; empty: none."""
+    inside, outside = str(network), f"!{network}"
+    multicast = f"!{family_of(network).multicast}"
+    shapes = {
+        ("nat", inside, inside, "RETURN"): "stay",
+        ("nat", inside, multicast, "MASQUERADE"): "leave",
+        ("nat", outside, inside, "MASQUERADE"): "enter",
+        ("filter", inside, "", "ACCEPT"): "from",
+        ("filter", "", inside, "ACCEPT"): "to",
+    }
+    shape = shapes.get((table, rule.source, rule.destination, rule.target), "")
+    if not shape and (table, rule.source, rule.target) == ("nat", outside, "RETURN"):
+        subnet = _network(rule.destination)
+        return "answer" if subnet and subnet.version == network.version and contains(network, subnet) else ""
+    return shape
+
+
+def _networks(rules: Iterable[BareRule | None]) -> set[Network]:
+    sources = {network for rule in rules if rule and (network := _network(rule.source))}
+    return {network for network in sources if network.prefixlen > 0}
+
+
+def _network(text: str) -> Network | None:
+    try:
+        return ip_network(text)
+    except ValueError:
+        return None
