@@ -17,7 +17,7 @@ MOST_FAILED: Final = 50
 _LONGEST_REASON: Final = 500
 _SHORTEST_PAUSE: Final = 0.05
 _MOST_REPORTS: Final = 1000
-"""A second, of all nodes together: a third of a core."""
+"""A second, of all nodes together. Each costs 0.3 to 0.5 ms, most of it the call."""
 _KEPT_SECONDS: Final = 3600.0
 _MOST_DEPARTED: Final = 10_000
 

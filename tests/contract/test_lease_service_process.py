@@ -90,7 +90,6 @@ async def test_a_second_service_on_the_file_exits_1_with_one_line(tmp_path: Path
     ("arguments", "code", "line"),
     [
         (["--node=a"], 2, "the embedded store is central"),
-        (["--kube-subnet-mgr"], 2, "the kube store is not built yet"),
         (["--no-such-flag"], 2, "there is no flag --no-such-flag"),
         (["--listen=0.0.0.0:7777"], 1, "not on loopback"),
         (["--listen=unix:/tmp/" + "x" * 120], 1, "is longer than 107 bytes"),
