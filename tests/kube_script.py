@@ -122,6 +122,11 @@ class ScriptedApi:
     """By kind of request: list, continue, watch, get, patch."""
     requests: list[tuple[str, dict[str, str]]] = field(default_factory=list)
     watches: list[Watch] = field(default_factory=list)
+    history: list[tuple[int, str, Document]] = field(default_factory=list)
+    """What `put` and `delete` did: a watch begins with what is newer than the place that it asks for."""
+    compacted: int = 0
+    """Older places have expired."""
+    _listings: dict[str, tuple[int, list[Document]]] = field(default_factory=dict)
     _news: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -131,6 +136,25 @@ class ScriptedApi:
     def count(self, kind: str) -> int:
         """How often it was asked."""
         return sum(asked == kind for asked, _ in self.requests)
+
+    def put(self, document: Document) -> None:
+        """The node is like this now, and every open watch hears of it."""
+        name = document["metadata"]["name"]
+        kind = "MODIFIED" if name in self.nodes else "ADDED"
+        self.nodes[name] = document
+        self._record(kind, document)
+
+    def delete(self, name: str) -> None:
+        """The node is gone."""
+        self._record("DELETED", self.nodes.pop(name))
+
+    def _record(self, kind: str, document: Document) -> None:
+        self.version += 1
+        document["metadata"]["resourceVersion"] = str(self.version)
+        told = json.loads(json.dumps(document))
+        self.history.append((self.version, kind, told))
+        for watch in self.watches:
+            watch.send(kind, told)
 
     async def watched(self, times: int = 1) -> Watch:
         """The newest watch, once there were so many."""
@@ -161,18 +185,32 @@ class ScriptedApi:
         return web.json_response(document)
 
     def _list(self, query: dict[str, str]) -> web.Response:
-        start, limit = int(query.get("continue", 0)), self.page or int(query["limit"])
-        documents = list(self.nodes.values())
-        metadata: Document = {"resourceVersion": str(self.version)}
-        if start + limit < len(documents):
-            metadata["continue"] = str(start + limit)
-        items = documents[start : start + limit]
+        """A page. All pages of a listing are of one moment, whatever happens between them."""
+        moment, _, start_text = query.get("continue", "").partition("-")
+        if not moment:
+            moment, self._listings[str(len(self._listings))] = str(len(self._listings)), self._now()
+        version, documents = self._listings[moment]
+        start = int(start_text or 0)
+        end = start + (self.page or int(query["limit"]))
+        metadata: Document = {"resourceVersion": str(version)}
+        if end < len(documents):
+            metadata["continue"] = f"{moment}-{end}"
+        items = documents[start:end]
         return web.json_response({"kind": "NodeList", "apiVersion": "v1", "metadata": metadata, "items": items})
+
+    def _now(self) -> tuple[int, list[Document]]:
+        return self.version, json.loads(json.dumps(list(self.nodes.values())))
 
     async def _watch(self, request: web.Request, query: dict[str, str]) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         await response.prepare(request)
-        watch = Watch(query)
+        watch, place = Watch(query), int(query["resourceVersion"])
+        if place < self.compacted:
+            watch.send("ERROR", status(410, f"too old resource version: {place} ({self.compacted})", "Expired"))
+            watch.end()
+        for version, kind, document in self.history:
+            if version > place:
+                watch.send(kind, document)
         self.watches.append(watch)
         self._news.set()
         while (line := await watch.lines.get()) is not None:
