@@ -3,7 +3,8 @@
 import asyncio
 import os
 import random
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -106,7 +107,7 @@ async def test_in_the_end_the_table_is_what_the_api_holds(seed: int, tmp_path: P
         schedule = Schedule(api, seed)
         settings = KubeSettings(network_file=tmp_path / "net-conf.json")
         store = KubeStore(settings, timing=TIMING, access=api.access)
-        async with following(store) as seen:
+        async with closed_in_the_end(store), following(store) as seen:
             for _ in range(STEPS):
                 schedule.step()
                 await asyncio.sleep(schedule.random.choice((0, 0, 0, 0.002, 0.02)))
@@ -117,6 +118,13 @@ async def test_in_the_end_the_table_is_what_the_api_holds(seed: int, tmp_path: P
             wanted = {name: lease for name, document in api.nodes.items() if (lease := held(document))}
             await seen.until(lambda f: f.connected and f.leases == wanted and not f.refused, 20)
             assert (await store.relist()).leases == wanted
+
+
+@asynccontextmanager
+async def closed_in_the_end(store: KubeStore) -> AsyncIterator[None]:
+    try:
+        yield
+    finally:
         await store.close()
 
 

@@ -7,19 +7,25 @@ from dataclasses import replace
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 
+import grpc
+import grpc.aio
 import pytest
+from flannelette.lease.v1 import lease_pb2 as pb
 
 from services.core.errors import Misconfigured, NotFound, NotImplementedYet, NotYet, Unavailable
 from services.core.lease import BackendData, LeaseRequest, VxlanData, WireguardData, Wish
 from services.core.progress import Progress
-from services.core.table import Upserted
+from services.core.table import Table, Upserted
+from services.lease.administration import Reclaim
 from services.lease.store import Changed, Snapshot
 from services.lease.stores.kube import KubeSettings, KubeStore
 from services.lease.stores.kube.annotations import annotations
 from services.lease.stores.kube.pod import node_of_our_pod
 from services.lease.stores.kube.records import Timing
+from services.runtime.wire import request_to_proto
 from tests.contract.follower import following
 from tests.kube import ApiServer
+from tests.lease_service import ServiceProcess, next_step, stub_of
 
 V4 = '{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}'
 DUAL = '{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:244::/48","Backend":{"Type":"vxlan"}}'
@@ -344,6 +350,56 @@ async def test_a_store_with_alloc_looks_at_its_own_node_only(kube: ApiServer, op
         assert seen.leases.keys() == {"a"}
     async with following(opened(V4.replace("vxlan", "alloc"))) as seen:
         assert seen.leases.keys() == {"a", "b"}
+
+
+async def test_what_is_kubernetes_business_is_refused_with_a_sentence(kube: ApiServer, opened: Open) -> None:
+    store = opened()
+    for call in (
+        store.reserve([ip_network("10.244.9.0/24")], "a"),
+        store.unreserve("a"),
+        store.reclaim(Reclaim(node="a"), dry_run=True),
+    ):
+        with pytest.raises(NotImplementedYet, match="Kubernetes"):
+            await call
+
+
+async def test_one_central_service_serves_many_nodes(kube: ApiServer, tmp_path: Path) -> None:
+    (tmp_path / "net-conf.json").write_text(V4)
+    for number in (1, 2, 3):
+        kube.make_node(f"n{number}", f"10.244.{number}.0/24")
+    flags = (
+        "--store=kube",
+        "--central",
+        f"--kubeconfig-file={kube.kubeconfig()}",
+        f"--net-config-path={tmp_path}/net-conf.json",
+    )
+    with ServiceProcess(tmp_path, *flags) as process:
+        async with stub_of(process.address) as stub:
+            watch = stub.WatchLeases(pb.WatchLeasesRequest(view=pb.VIEW_ALL))
+            table = Table()
+            while not table.synced:
+                table.fold(await next_step(watch))
+            for number in (1, 2, 3):
+                asked = asks(f"n{number}", public=f"192.168.0.{number}")
+                lease = (await stub.AcquireLease(request_to_proto(asked))).lease
+                assert (lease.name, lease.node, lease.subnets[0].cidr) == (
+                    f"n{number}",
+                    f"n{number}",
+                    f"10.244.{number}.0/24",
+                )
+                assert not lease.HasField("expire_time")
+            while len(table.leases) < 3:
+                table.fold(await next_step(watch))
+            watch.cancel()
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await stub.AcquireLease(request_to_proto(asks("n9")))
+            assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+            assert "there is no node n9 in Kubernetes" in str(caught.value.details())
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await stub.ReserveSubnet(pb.ReserveSubnetRequest(cidrs=["10.244.9.0/24"]))
+            assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+            assert process.resident_mib < 120
+        assert process.terminate() == 0
 
 
 async def test_the_node_of_a_pod_is_asked_of_kubernetes(kube: ApiServer) -> None:

@@ -87,6 +87,11 @@ class LeaseServiceStub:
     A node is alive while its dataplane is connected to a lease service, and
     for a minute after it was given a lease or renewed it.
 
+    With Kubernetes the subnet is the node's podCIDR, the lease is called as the
+    node, and public addresses that an operator set on the Node win over those
+    asked for. A node without podCIDR is FAILED_PRECONDITION: the first time at
+    once, then after some ten seconds of waiting for it, so ask again at once.
+
     FAILED_PRECONDITION: no network configuration yet; or the public address
     is held by another node that is alive (both are named). RESOURCE_EXHAUSTED:
     no subnet is free (the message has the numbers). ABORTED: lost a race too
@@ -257,6 +262,11 @@ class LeaseServiceServicer(metaclass=_abc_1.ABCMeta):
 
         A node is alive while its dataplane is connected to a lease service, and
         for a minute after it was given a lease or renewed it.
+
+        With Kubernetes the subnet is the node's podCIDR, the lease is called as the
+        node, and public addresses that an operator set on the Node win over those
+        asked for. A node without podCIDR is FAILED_PRECONDITION: the first time at
+        once, then after some ten seconds of waiting for it, so ask again at once.
 
         FAILED_PRECONDITION: no network configuration yet; or the public address
         is held by another node that is alive (both are named). RESOURCE_EXHAUSTED:

@@ -34,9 +34,12 @@ from services.lease.stores.kube.writing import read, write
 
 log = structlog.get_logger()
 
-_NOT_OURS: Final = "Kubernetes hands out the subnets (podCIDR): delete the Node of a machine that is gone"
+_NOT_OURS: Final = (
+    "Kubernetes hands out the subnets: to choose one, set spec.podCIDR of the Node before it is assigned; to take "
+    "one back, delete the Node"
+)
 
-_LISTINGS = 3
+_LISTINGS: Final = 3
 
 
 class KubeStore:
