@@ -28,8 +28,13 @@ def parse_key(key: str) -> tuple[Network, ...]:
     Ours also: IPv6 alone, `fd00:10:5:34::-64`, which flanneld takes for foreign. Raises InvalidInput for
     everything else, also for host bits, other spellings of the same subnet, and /32 or /128.
     """
-    networks = [exact_network(address, length) for address, length in _parts(key)]
-    return tuple(network if network is not None else _refuse(key) for network in networks)
+    found = []
+    for address, length in _parts(key):
+        network = exact_network(address, length)
+        if network is None:
+            _refuse(key)
+        found.append(network)
+    return tuple(found)
 
 
 def check_key(key: str) -> None:
@@ -63,7 +68,8 @@ def parse_lease(key: str, value: str | bytes, *, node: str = "", reserved: bool 
     if isinstance(value, bytes):
         value = value.decode(errors="replace")  # as Go does
     if usual := read_usual(cidrs, value):
-        return Lease(key, node, usual[1], usual[0], reserved=reserved)
+        backend_type, subnets = usual
+        return Lease(key, node, subnets, backend_type, None, reserved)
     document = GoObject.parse(value, f"the value of {key}")
     backend_type = document.text("BackendType")
     subnets = tuple(

@@ -7,7 +7,8 @@ from typing import Final
 from services.core.family import Address, Network
 
 _NUMBERS: Final = {str(number): number for number in range(256)}
-"""Octets and prefix lengths in their one canonical spelling: whatever is not in here is for the slow way."""
+"""Octets in their one canonical spelling: whatever is not in here is for the slow way."""
+_LENGTHS: Final = {str(length): length for length in range(33)}
 _HOST_BITS: Final = tuple((1 << (32 - length)) - 1 for length in range(33))
 
 
@@ -30,8 +31,9 @@ def exact_cidr(text: str) -> Network | None:
 
 def exact_network(address: str, length: str) -> Network | None:
     """The same, of its two parts."""
-    start, bits = _dotted(address), _NUMBERS.get(length, 33)
-    if start is not None and bits <= 32:
+    start = _dotted(address)
+    if start is not None and length in _LENGTHS:
+        bits = _LENGTHS[length]
         return None if start & _HOST_BITS[bits] else IPv4Network((start, bits))
     text = f"{address}/{length}"
     network = parse_cidr(text)
@@ -40,9 +42,9 @@ def exact_network(address: str, length: str) -> Network | None:
 
 def is_exact_network(address: str, length: str) -> bool:
     """Whether there is one; it is not made."""
-    start, bits = _dotted(address), _NUMBERS.get(length, 33)
-    if start is not None and bits <= 32:
-        return not start & _HOST_BITS[bits]
+    start = _dotted(address)
+    if start is not None and length in _LENGTHS:
+        return not start & _HOST_BITS[_LENGTHS[length]]
     return exact_network(address, length) is not None
 
 

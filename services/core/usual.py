@@ -31,12 +31,16 @@ def read_usual(cidrs: tuple[Network, ...], value: str) -> tuple[str, tuple[Subne
         return None  # data of a family that it has not, which may be no JSON
     parts = []
     for cidr in cidrs:
-        text, raw = (ipv4, data_v4) if cidr.version == 4 else (ipv6, data_v6)
-        address = parse_address(text)
+        is_ipv4 = cidr.version == 4
+        address = parse_address(ipv4 if is_ipv4 else ipv6)
         if address is None or address.version != cidr.version or not int(address):
             return None
-        data = _data(raw, backend_type) if raw else None
-        if raw and data is None:
+        raw = data_v4 if is_ipv4 else data_v6
+        if not raw:
+            parts.append(Subnet(cidr, address))
+            continue
+        data = _data(raw, backend_type)
+        if data is None:
             return None
         parts.append(Subnet(cidr, address, data))
     return intern(backend_type), tuple(parts)

@@ -190,16 +190,14 @@ def _fill_data(message: pb.Subnet, data: BackendData | None) -> None:
 
 
 def _data_from_proto(message: pb.Subnet) -> BackendData | None:
-    match message.WhichOneof("backend_data"):
-        case "vxlan":
-            vxlan = message.vxlan
-            return VxlanData(vxlan.vni, vxlan.mac)
-        case "wireguard":
-            wireguard = message.wireguard
-            return WireguardData(wireguard.public_key, wireguard.port)
-        case "opaque_json":
-            return OpaqueData(message.opaque_json)
-    return None
+    kind = message.WhichOneof("backend_data")
+    if kind == "vxlan":
+        vxlan = message.vxlan
+        return VxlanData(vxlan.vni, vxlan.mac)
+    if kind == "wireguard":
+        wireguard = message.wireguard
+        return WireguardData(wireguard.public_key, wireguard.port)
+    return OpaqueData(message.opaque_json) if kind else None
 
 
 def _network(text: str) -> Network:
