@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from typing import Final
 
 from services.core.errors import Unavailable
@@ -66,8 +66,9 @@ class Broker:
         if step == NOTHING:
             return
         was_synced = self.table.synced
-        nodes = self._fold(step)
-        self._pieces.follow(_names(step))
+        names = set(map(_name, step.changes))
+        nodes = self._fold(step, names)
+        self._pieces.follow(names)
         self._parts.clear()
         if was_synced:  # before, nobody has a cursor
             for entry in self._entries(step):
@@ -138,10 +139,10 @@ class Broker:
             store=encode(Step(store=step.store)),
         )
 
-    def _fold(self, step: Step) -> set[str]:
+    def _fold(self, step: Step, names: Set[str]) -> set[str]:
         """Takes the table one step further; returns the nodes that hold or held a lease that changed."""
         leases = self.table.leases
-        before = {name: leases.get(name) for name in _names(step)}
+        before = {name: leases.get(name) for name in names}
         self.table.fold(step)
         nodes: set[str] = set()
         for name, old in before.items():
@@ -159,10 +160,6 @@ class Broker:
 
 def _concerns_all(step: Step) -> bool:
     return bool(step.network is not None or step.network_error or step.store is not None or step.synced)
-
-
-def _names(step: Step) -> set[str]:
-    return set(map(_name, step.changes))
 
 
 def _name(change: Change) -> str:

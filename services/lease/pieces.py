@@ -1,7 +1,7 @@
 """The leases of the table as pieces, in the order of their names, so that a snapshot can be sent bit by bit."""
 
-from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Set
 from typing import Final, NamedTuple
 
 from services.core.lease import Lease
@@ -9,7 +9,7 @@ from services.core.table import Upserted
 from services.lease import encoding
 
 _FEW: Final = 100
-"""So many names are put where they belong one by one; more are sorted."""
+"""So many names are put where they belong one by one; with more, all are sorted."""
 
 
 class Chunk(NamedTuple):
@@ -34,25 +34,20 @@ class Pieces:
         self._names: list[str] = []
         self._made: dict[str, bytes] = {}
 
-    def follow(self, names: Iterable[str]) -> None:
+    def follow(self, names: Set[str]) -> None:
         """These leases have just been added, changed or removed."""
-        added: list[str] = []
-        removed: set[str] = set()
         for name in names:
             self._made.pop(name, None)
-            known = self._is_listed(name)
-            if name in self._leases:
-                if not known:
-                    added.append(name)
-            elif known:
-                removed.add(name)
-        if len(added) + len(removed) > _FEW:
-            self._names = sorted([*(name for name in self._names if name not in removed), *added])
+        if len(names) > _FEW:
+            self._names = sorted(self._leases)
             return
-        for name in removed:
-            del self._names[bisect_left(self._names, name)]
-        for name in added:
-            insort(self._names, name)
+        for name in names:
+            place = bisect_left(self._names, name)
+            is_listed = place < len(self._names) and self._names[place] == name
+            if name not in self._leases and is_listed:
+                del self._names[place]
+            elif name in self._leases and not is_listed:
+                self._names.insert(place, name)
 
     def keep(self, name: str, piece: bytes) -> None:
         """The lease, if there still is one, is serialised already."""
@@ -73,7 +68,3 @@ class Pieces:
             pieces.append(piece)
         stop = start + len(pieces)
         return Chunk(b"".join(pieces), self._names[stop - 1] if pieces else "", stop == len(self._names))
-
-    def _is_listed(self, name: str) -> bool:
-        place = bisect_left(self._names, name)
-        return place < len(self._names) and self._names[place] == name

@@ -39,8 +39,8 @@ from services.lease.stores.etcd.records import (
 )
 from services.lease.stores.etcd.settings import EtcdSettings
 
-PAGE: Final = 500
-"""Keys in a page: some 100 KB, and not long to parse."""
+PAGE: Final = 2_000
+"""Keys in a page: some 400 KB."""
 
 
 class EtcdClient:

@@ -78,16 +78,19 @@ class Watcher:
 
     async def _connection(self) -> AsyncGenerator[StoreEvent, None]:
         """Until the connection is lost. Raises HistoryLost or Unavailable."""
-        position = self._mirror.position
+        position, listed = self._mirror.position, None
         if position is None:
-            items, position = await read_listing(self._client, self._keyspace, self._decoder)
-            yield self._mirror.replace(items, position)
-            self._index.replace(items, position)
+            listed = await read_listing(self._client, self._keyspace, self._decoder)
+            position = listed[1]
+            yield self._mirror.replace(*listed)
         else:  # before we say that it is connected
             await self._client.require_history(self._keyspace.root, position, self._mirror.newest)
         try:
             async with aclosing(self._client.watch(self._keyspace.root, position)) as batches:
                 async for batch in batches:
+                    if listed:  # only now: meanwhile the first watchers are served
+                        self._index.replace(*listed)
+                        listed = None
                     self._opened_at = min(self._opened_at, asyncio.get_running_loop().time())
                     self._index.fold(batch.events, batch.position.revision)
                     self._index.live = True
