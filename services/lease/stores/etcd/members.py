@@ -40,7 +40,6 @@ _OPTIONS: Final = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 1_500),  # also the time a connection may take
     ("grpc.max_reconnect_backoff_ms", 1_000),
-    ("grpc.max_receive_message_length", LARGEST_MESSAGE),
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_http_proxy", 0),  # etcd is never behind the proxy that pip or curl need
 )
@@ -54,6 +53,7 @@ class Member:
         self.files = files
         options = (
             *_OPTIONS,
+            ("grpc.max_receive_message_length", LARGEST_MESSAGE),
             ("grpc.primary_user_agent", agent),
             ("grpc.keepalive_time_ms", int(timing.ping * 1000)),
             ("grpc.keepalive_timeout_ms", int(timing.pong * 1000)),
