@@ -224,5 +224,7 @@ async def scheduled(server: EtcdServer, directory: Path, seed: int) -> AsyncIter
             following.cancel()
             await asyncio.wait([following])
             await schedule.connection.close()
-            await asyncio.wait_for(serving, 10)
+            stopped, _ = await asyncio.wait([serving], timeout=10)
+            assert stopped, "the service does not stop"
+            serving.result()
             cable.cut()

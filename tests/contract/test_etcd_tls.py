@@ -14,54 +14,99 @@ from tests.etcd_examples import opened, wants
 
 @pytest.fixture
 def certificates(tmp_path: Path) -> Path:
-    """An authority `ca`, a `server` for 127.0.0.1 and a `client` that it signed, and a `stranger`."""
-    authority = ("-CA", "ca.pem", "-CAkey", "ca.key")
-    for common_name, signed_by in (("ca", ()), ("server", authority), ("client", authority), ("stranger", ())):
-        subprocess.run(
-            [
-                *"openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2".split(),
-                *("-subj", f"/CN={common_name}", "-keyout", f"{common_name}.key", "-out", f"{common_name}.pem"),
-                *(("-addext", "subjectAltName=IP:127.0.0.1") if common_name == "server" else ()),
-                *signed_by,
-            ],
-            cwd=tmp_path,
-            check=True,
-            capture_output=True,
-        )
+    """An authority `ca`, a `server` for 127.0.0.1, a `namesake` for another name, a `client`, and a `stranger`."""
+    make(tmp_path, "ca")
+    make(tmp_path, "stranger")
+    make(tmp_path, "server", *SIGNED, "-addext", "subjectAltName=IP:127.0.0.1")
+    make(tmp_path, "namesake", *SIGNED, "-addext", "subjectAltName=DNS:etcd.example")
+    make(tmp_path, "client", *SIGNED)
     return tmp_path
 
 
-async def test_tls_with_an_authority_of_ones_own(make_etcd: EtcdMaker, certificates: Path) -> None:
-    files = {file: str(certificates / file) for file in ("ca.pem", "stranger.pem", "client.pem", "client.key")}
-    server = make_etcd(
-        f"--cert-file={certificates / 'server.pem'}",
-        f"--key-file={certificates / 'server.key'}",
-        f"--trusted-ca-file={files['ca.pem']}",
-        "--client-cert-auth",
-        scheme="https",
+SIGNED = ("-CA", "ca.pem", "-CAkey", "ca.key")
+
+
+def make(directory: Path, name: str, *arguments: str) -> None:
+    """A certificate NAME.pem and its key."""
+    subprocess.run(
+        [
+            *"openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2".split(),
+            *("-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.pem", *arguments),
+        ],
+        cwd=directory,
+        check=True,
+        capture_output=True,
     )
-    client = {"certfile": files["client.pem"], "keyfile": files["client.key"]}
-    plain = f"http://127.0.0.1:{server.port}"  # a cafile means TLS all the same
-    async with (
-        opened(settings=EtcdSettings((plain,), cafile=files["ca.pem"], **client)) as store,
-        following(store) as seen,
+
+
+def secured(make_etcd: EtcdMaker, certificates: Path, *arguments: str, name: str = "server") -> EtcdServer:
+    """An etcd with the certificate of that name."""
+    pair = (f"--cert-file={certificates / name}.pem", f"--key-file={certificates / name}.key")
+    return make_etcd(*pair, *arguments, scheme="https")
+
+
+def settings(certificates: Path, *endpoints: str, ca: str = "ca", client: str = "") -> EtcdSettings:
+    """What an operator would set."""
+    pair = {"certfile": f"{certificates / client}.pem", "keyfile": f"{certificates / client}.key"} if client else {}
+    return EtcdSettings(endpoints, cafile=f"{certificates / ca}.pem" if ca else "", **pair)
+
+
+async def test_defect_19_a_cafile_alone_means_tls_with_that_authority(
+    make_etcd: EtcdMaker, certificates: Path
+) -> None:
+    """flannel ignores it: it takes the system's authorities, or plain text for http://."""
+    server = secured(make_etcd, certificates)
+    plain = f"http://127.0.0.1:{server.port}"
+    for endpoint in (server.endpoint, plain, f"127.0.0.1:{server.port}"):
+        async with opened(settings=settings(certificates, endpoint)) as store, following(store) as seen:
+            await seen.until(lambda f: f.connected)
+    for wrong, sentence in (
+        (settings(certificates, server.endpoint, ca="stranger"), "has a certificate that cannot be verified: check"),
+        (settings(certificates, server.endpoint, ca=""), "has a certificate that cannot be verified: check"),
+        (settings(certificates, plain, ca=""), "hangs up at once: if it speaks TLS, write https://"),
     ):
-        await seen.until(lambda f: f.connected)
-    for settings, sentence in (
-        (EtcdSettings((server.endpoint,), cafile=files["stranger.pem"], **client), "cannot be verified"),
-        (EtcdSettings((server.endpoint,), **client), "cannot be verified"),
-        (EtcdSettings((server.endpoint,), cafile=files["ca.pem"]), "wants a certificate of ours"),
-        (EtcdSettings((plain,)), "if it speaks TLS, write https://"),
-    ):
-        async with opened(settings=settings) as store:
-            with pytest.raises(Unavailable, match=sentence):
-                await store.acquire(wants())
+        await is_refused(wrong, sentence)
 
 
 async def test_defect_19_a_cafile_alone_never_means_plain_text(own_etcd: EtcdServer, certificates: Path) -> None:
-    settings = EtcdSettings((own_etcd.endpoint,), cafile=str(certificates / "ca.pem"))
-    async with opened(settings=settings) as store:
-        with pytest.raises(Unavailable, match="speaks no TLS"):
+    await is_refused(settings(certificates, own_etcd.endpoint), "speaks no TLS: write http://")
+
+
+async def test_a_certificate_for_another_name_is_refused(make_etcd: EtcdMaker, certificates: Path) -> None:
+    server = secured(make_etcd, certificates, name="namesake")
+    await is_refused(settings(certificates, server.endpoint), "certificate for another name: check --etcd-endpoints")
+
+
+async def test_a_server_that_wants_a_certificate_of_ours_gets_it(make_etcd: EtcdMaker, certificates: Path) -> None:
+    server = secured(make_etcd, certificates, *client_authentication(certificates))
+    allowed = settings(certificates, server.endpoint, client="client")
+    async with opened(settings=allowed) as store, following(store) as seen:
+        await seen.until(lambda f: f.connected)
+    for wrong in ("", "stranger"):
+        await is_refused(settings(certificates, server.endpoint, client=wrong), "wants a certificate of ours, valid")
+
+
+async def test_a_certificate_that_is_renewed_comes_into_use_without_a_restart(
+    make_etcd: EtcdMaker, certificates: Path
+) -> None:
+    server = secured(make_etcd, certificates, *client_authentication(certificates))
+    make(certificates, "ours")
+    async with (
+        opened(settings=settings(certificates, server.endpoint, client="ours")) as store,
+        following(store) as seen,
+    ):
+        await seen.until(lambda f: "wants a certificate of ours" in f.statuses[-1].error)
+        make(certificates, "ours", *SIGNED)
+        await seen.until(lambda f: f.connected)
+
+
+def client_authentication(certificates: Path) -> tuple[str, str]:
+    return f"--trusted-ca-file={certificates / 'ca.pem'}", "--client-cert-auth"
+
+
+async def is_refused(wrong: EtcdSettings, sentence: str) -> None:
+    async with opened(settings=wrong) as store:
+        with pytest.raises(Unavailable, match=sentence):
             await store.acquire(wants())
 
 

@@ -121,7 +121,8 @@ class WorkerProcess:
             if request:
                 self._writer.write(encode(request))
                 await self._writer.drain()
-            line = await asyncio.wait_for(self._reader.readline(), _ANSWER_SECONDS)
+            async with asyncio.timeout(_ANSWER_SECONDS):  # wait_for() may swallow that we are cancelled
+                line = await self._reader.readline()
             if not line:
                 raise ConnectionResetError
             message = decode(line)

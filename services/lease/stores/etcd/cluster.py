@@ -11,17 +11,16 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any, Final
 
 import grpc.aio
-from prometheus_client import Counter
 
 from services.core.errors import Unavailable
 from services.lease.stores.etcd.faults import answer_in, may_pass, reason_in, wants_login
 from services.lease.stores.etcd.login import Login
 from services.lease.stores.etcd.members import Member, Members, Timing
+from services.lease.stores.etcd.metrics import REQUESTS
 from services.lease.stores.etcd.patience import Patience
 from services.lease.stores.etcd.records import NotAllowed
 from services.lease.stores.etcd.settings import EtcdSettings
 
-_requests: Final = Counter("flannelette_etcd_requests", "Requests to etcd.", ["call", "result"])
 _HAS_LEADER: Final = ("hasleader", "true")
 """A member that is cut off from the others says so, instead of hanging or telling old news."""
 
@@ -55,7 +54,7 @@ class Cluster:
                     request, timeout=patience.timeout(loop.time()), metadata=_metadata(token)
                 )
             except grpc.aio.AioRpcError as error:
-                _requests.labels(call, error.code().name).inc()
+                REQUESTS.labels(call, error.code().name).inc()
                 if wants_login(error):
                     self._login.refused(token)
                     if login_left:
@@ -68,7 +67,7 @@ class Cluster:
                 if pause is None:
                     raise failure from None
             else:
-                _requests.labels(call, "OK").inc()
+                REQUESTS.labels(call, "OK").inc()
                 self._members.answered(member)
                 return response
             await asyncio.sleep(random.uniform(pause / 2, pause))  # noqa: S311 - jitter
@@ -79,26 +78,27 @@ class Cluster:
         try:
             token = await self._login.token(member)
             call = member.watch(requests, metadata=_metadata(token))
-            response = await asyncio.wait_for(call.read(), self._timing.call)
+            async with asyncio.timeout(self._timing.call):  # wait_for() may swallow that we are cancelled
+                response = await call.read()
             while response is not grpc.aio.EOF and not _is_refusal(response):
                 if response.created:
-                    _requests.labels("watch", "OK").inc()
+                    REQUESTS.labels("watch", "OK").inc()
                     self._members.answered(member)
                 yield response
                 response = await call.read()
         except grpc.aio.AioRpcError as error:
-            _requests.labels("watch", error.code().name).inc()
+            REQUESTS.labels("watch", error.code().name).inc()
             if wants_login(error):
                 self._login.refused(token)
             raise self._failure(member, error) from None
         except TimeoutError:
-            _requests.labels("watch", "DEADLINE_EXCEEDED").inc()
+            REQUESTS.labels("watch", "DEADLINE_EXCEEDED").inc()
             raise self._leave(member, reason_in("Deadline Exceeded")) from None
         finally:
             if call is not None:
                 call.cancel()
         reason = "" if response is grpc.aio.EOF else response.cancel_reason
-        _requests.labels("watch", "CANCELLED").inc()
+        REQUESTS.labels("watch", "CANCELLED").inc()
         self._login.refused(token)  # an etcd older than 3.5.5 calls a token that ran out a denied permission
         if "permission denied" in reason:
             raise NotAllowed(self._denied)

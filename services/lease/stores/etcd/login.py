@@ -7,6 +7,7 @@ import grpc.aio
 
 from services.lease.stores.etcd.members import Member
 from services.lease.stores.etcd.messages import rpc
+from services.lease.stores.etcd.metrics import REQUESTS
 from services.lease.stores.etcd.settings import EtcdSettings
 
 _NOT_NEEDED: Final = "authentication is not enabled"
@@ -36,9 +37,11 @@ class Login:
                 try:
                     response = await member.calls["authenticate"](request, timeout=self._seconds)
                 except grpc.aio.AioRpcError as error:
+                    REQUESTS.labels("authenticate", error.code().name).inc()
                     if _NOT_NEEDED in (error.details() or ""):
                         return ""
                     raise
+                REQUESTS.labels("authenticate", "OK").inc()
                 self._token = response.token
             return self._token
 

@@ -1,0 +1,7 @@
+"""What the etcd store counts."""
+
+from typing import Final
+
+from prometheus_client import Counter
+
+REQUESTS: Final = Counter("flannelette_etcd_requests", "Requests to etcd, by gRPC status.", ["call", "result"])
