@@ -30,7 +30,8 @@ async def build(settings: LeaseSettings, process: Process) -> AsyncIterator[None
     store = open_store(settings, identity.node, broker, process)
     try:
         memory = Memory(settings.socket_dir / "lease.table")
-        guard = GuardSettings(settings.guard_share / 100, settings.guard_seconds)
+        share = 100 if settings.store == "relay" else settings.guard_share  # what is confirmed above is so here
+        guard = GuardSettings(share / 100, settings.guard_seconds)
         gate = Gate(store, broker, guard, recall=memory.recall)
         service = LeaseService(store, broker, gate, identity, process.health)
         process.servicers[SERVICE] = partial(add_to_server, service)
