@@ -1,5 +1,7 @@
 """Every method of every service has a rule, and no rule is for a method that does not exist."""
 
+from pathlib import Path
+
 from flannelette.dataplane.v1 import dataplane_pb2
 from flannelette.lease.v1 import lease_pb2
 from flannelette.masq.v1 import masq_pb2
@@ -23,6 +25,12 @@ REFLECTION_V1 = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
 
 def test_every_method_has_a_rule_and_every_rule_a_method() -> None:
     assert set(REQUIREMENTS) == {*METHODS, REFLECTION_V1}
+
+
+def test_the_page_about_security_names_every_method_that_is_not_for_all() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
+    reserved = [path.rpartition("/")[2] for path, rule in REQUIREMENTS.items() if rule is not Requirement.MEMBER]
+    assert [name for name in reserved if f"`{name}`" not in page] == []
 
 
 def test_what_speaks_for_a_node_names_it() -> None:

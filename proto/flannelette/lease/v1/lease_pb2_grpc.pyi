@@ -17,9 +17,9 @@ Over TCP with TLS a caller is what the URIs of its certificate say, and every
 request names its node. What only looks is for every member. AcquireLease,
 RenewLease, ReleaseLease, ReportProgress, and WatchLeases of everything in
 the name of a node are for flannelette://node/NODE/dataplane and
-flannelette://relay/NAME. ReserveSubnet, ReleaseSubnet, ConfirmRemoval and
-DeleteQuarantined are for flannelette://admin/NAME. All else is
-PERMISSION_DENIED.
+flannelette://relay/NAME. ReserveSubnet, ReleaseSubnet, ReclaimLeases,
+ConfirmRemoval and DeleteQuarantined are for flannelette://admin/NAME. All
+else is PERMISSION_DENIED.
 
 A field that is `optional` without a word on when it is unset is always set:
 it is there so that false and 0 are printed, which JSON leaves out otherwise.
