@@ -1,23 +1,29 @@
 """Lets a call over TLS in if the certificate of its client allows it; see permissions.py."""
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing
 from typing import Any, Final
 
 import grpc
 import grpc.aio
+import structlog
 from flannelette.lease.v1 import lease_pb2
+from prometheus_client import Counter
 
-from services.core.access import principals, refusal
+from services.core.access import Requirement, principals, refusal
 from services.core.errors import Forbidden
 from services.runtime.interceptor import abort
 from services.runtime.permissions import REQUIREMENTS
+
+log = structlog.get_logger()
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
 _TLS: Final = b"ssl"
 _NO_TLS: Final = b"insecure"
+
+_REFUSED = Counter("flannelette_calls_refused", "Calls that the client's certificate does not allow", ["method"])
 
 
 class Admission(grpc.aio.ServerInterceptor):
@@ -66,13 +72,17 @@ class Admission(grpc.aio.ServerInterceptor):
         return call
 
     async def _admit(self, request: Any, context: Context, method: str) -> None:
-        reason = self.refusal(request, context, method)
-        if reason:
-            await abort(Forbidden(f"{method.rpartition('/')[2]}: {reason}"), method, context)
-
-    def refusal(self, request: Any, context: Context, method: str) -> str:
-        """Why the call may not be, in a sentence; empty: it may."""
         shown = context.auth_context()
+        reason = self.refusal(request, shown, method)
+        name = method.rpartition("/")[2]
+        if reason:
+            _REFUSED.labels(name).inc()
+            await abort(Forbidden(f"{name}: {reason}"), method, context)
+        if _uris(shown) and REQUIREMENTS[method] is Requirement.ADMIN:
+            log.info("an administrator calls", method=name, who=", ".join(_uris(shown)))
+
+    def refusal(self, request: Any, shown: Mapping[str, Iterable[bytes]], method: str) -> str:
+        """Why the call may not be, in a sentence; empty: it may. `shown` is gRPC's auth_context()."""
         security = list(shown.get("transport_security_type", ()))
         if security == [_NO_TLS] and self._plain:
             return ""
@@ -81,9 +91,13 @@ class Admission(grpc.aio.ServerInterceptor):
         requirement = REQUIREMENTS.get(method)
         if requirement is None:
             return "nobody has said who may do this over TLS; ask on the unix socket"
-        uris = [uri.decode("ascii", "replace") for uri in shown.get("peer_uri", ())]
         # A stream of requests has no fields to look at, and none of ours needs them.
         node = getattr(request, "node", "")
         relayed = getattr(request, "relayed", False)
         whole = relayed or getattr(request, "view", lease_pb2.VIEW_ALL) != lease_pb2.VIEW_OWN
-        return refusal(principals(uris), requirement, node, whole=whole)
+        return refusal(principals(_uris(shown)), requirement, node, whole=whole)
+
+
+def _uris(shown: Mapping[str, Iterable[bytes]]) -> list[str]:
+    """Those among the alternative names of a client's certificate; none without TLS."""
+    return [uri.decode("ascii", "replace") for uri in shown.get("peer_uri", ())]

@@ -153,14 +153,10 @@ async def test_a_method_without_a_rule_is_refused_to_everybody(
     assert await allowed(channels[""], path)
 
 
-async def test_without_a_unix_socket_nobody_comes_without_a_certificate() -> None:
-    admission = Admission(plain=False)
-
-    class Context:
-        def auth_context(self) -> dict[str, list[bytes]]:
-            return {"transport_security_type": [b"insecure"]}
-
+def test_without_a_unix_socket_nobody_comes_without_a_certificate() -> None:
     method = "/flannelette.lease.v1.LeaseService/GetStatus"
-    context: Any = Context()
-    assert admission.refusal(pb.GetStatusRequest(), context, method)
-    assert not Admission(plain=True).refusal(pb.GetStatusRequest(), context, method)
+    no_tls = {"transport_security_type": [b"insecure"]}
+    assert Admission(plain=False).refusal(pb.GetStatusRequest(), no_tls, method)
+    assert not Admission(plain=True).refusal(pb.GetStatusRequest(), no_tls, method)
+    for unknown in ({}, {"transport_security_type": [b"alts"]}, {"peer_uri": [URIS["admin"].encode()]}):
+        assert Admission(plain=True).refusal(pb.GetStatusRequest(), unknown, method)
