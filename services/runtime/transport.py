@@ -1,5 +1,6 @@
 """How this process talks TCP: with certificates, or without and then only on loopback. Unix sockets need neither."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -15,7 +16,9 @@ from services.runtime.tls.refusal import explain, speaks_tls
 
 Options = Sequence[tuple[str, str | int]]
 
-UGLY: Final = "--dangerously-without-tls"
+_HOST_AND_PORT: Final = re.compile(
+    r"(\[(?P<ipv6>[0-9A-Fa-f:.]+(?:%[\w.-]+)?)\]|(?P<host>[^][:/\s]+)):(?P<port>\d{1,5})", re.ASCII
+)
 _NO_PROXY: Final = (("grpc.enable_http_proxy", 0),)  # a proxy of the environment is not meant for us
 
 
@@ -105,11 +108,14 @@ PLAIN: Final = Transport()
 
 
 def host_and_port(address: str) -> tuple[str, int]:
-    """Of HOST:PORT, `[::1]:7000` without its brackets. Raises Misconfigured."""
-    host, _, port = address.rpartition(":")
-    if not host or not (port.isdecimal() and int(port) <= 65535):
-        raise Misconfigured(f"{address!r} is no address: use unix:PATH or HOST:PORT")
-    return host.strip("[]"), int(port)
+    """Of HOST:PORT, `[::1]:7000` without its brackets. Raises Misconfigured.
+
+    Without brackets gRPC would take an IPv6 address for one without a port, so not for the one that we look at.
+    """
+    matched = _HOST_AND_PORT.fullmatch(address)
+    if matched is None or int(matched["port"]) > 65535:
+        raise Misconfigured(f"{address!r} is no address: use unix:PATH or HOST:PORT, with brackets around IPv6")
+    return matched["ipv6"] or matched["host"], int(matched["port"])
 
 
 def is_loopback(host: str) -> bool:
