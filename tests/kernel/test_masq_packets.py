@@ -213,7 +213,7 @@ MASQUERADED = {
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=str)
-async def test_every_packet_meets_the_fate_that_the_model_says(family: Family, lab: Lab) -> None:
+async def test_defect_08_every_packet_meets_the_fate_that_the_model_says(family: Family, lab: Lab) -> None:
     for sender, receiver in PAIRS:
         seen = await source_seen(lab, family, sender, receiver, next(_ports))
         assert seen == source_expected(family, sender, receiver, mark=0), f"{sender} to {receiver}"

@@ -1,0 +1,22 @@
+"""The table in docs/compatibility.md is the model's."""
+
+from pathlib import Path
+
+from services.masq.rules import Action
+from tests.masq_matrix import deciding, table
+
+PAGE = Path(__file__).parents[2] / "docs" / "compatibility.md"
+
+
+def test_the_table_of_the_page_is_the_models() -> None:
+    assert table() in PAGE.read_text()
+
+
+def test_the_nodes_own_packets_to_the_outside_are_nobodys_business() -> None:
+    assert deciding("this node", "the outside") is None
+
+
+def test_only_what_nobody_could_answer_is_masqueraded() -> None:
+    rule = deciding("a pod of this node", "the outside")
+    assert rule is not None
+    assert rule.action is Action.MASQUERADE
