@@ -1,4 +1,4 @@
-"""flannel's chains on a host whose iptables keeps its rules in nftables, through iptables-nft-save and -restore.
+"""flannel's chains on a host whose iptables keeps its rules in nftables, through the programs of iptables-nft.
 
 Nothing else may write these tables: their rules hold extensions of xtables, which libnftables can neither write nor
 keep. The programs run when somebody has changed nftables or when the rules are to change, never in between.
@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Final
 
 from services.core.errors import Misconfigured, Unavailable
-from services.core.family import FAMILIES, IPV4, Family
+from services.core.family import IPV4, Family
 from services.masq.firewalls.firewall import ChainState, RuleState
 from services.masq.firewalls.messages import ChainForm
+from services.masq.firewalls.nftables.chains import ChainName, nft_chains
 from services.masq.firewalls.nftables.changes import Changes
 from services.masq.firewalls.notation import chain_form
 from services.masq.firewalls.repair import FoundChain, Repair, repair_of
-from services.masq.firewalls.saved import as_text, find, read_table
+from services.masq.firewalls.saved import as_text, find, read_chain, read_table
 from services.masq.rules import Chain
 
 _SECONDS: Final = 20.0
@@ -29,7 +30,7 @@ _SYSTEM: Final = ("/usr/sbin", "/sbin")
 
 def program(family: Family, suffix: str) -> str:
     """The path of `iptables-nft-save` or its like. Raises Unavailable."""
-    name = f"{_PROGRAMS[family.version]}-{suffix}"
+    name = f"{_PROGRAMS[family.version]}{suffix}"
     found = shutil.which(name) or next((str(Path(d, name)) for d in _SYSTEM if Path(d, name).exists()), None)
     if found is None:
         raise Unavailable(
@@ -57,7 +58,7 @@ class IptablesNftFirewall:
     async def open(self) -> None:
         """See Firewall."""
         try:
-            program(IPV4, "restore")
+            program(IPV4, "-restore")
             self._changes.newest()
         except Unavailable as error:
             raise Misconfigured(str(error)) from None
@@ -109,12 +110,22 @@ def _repairs(chains: Sequence[Chain], found: Sequence[FoundChain]) -> list[Repai
 
 
 async def _look(chains: Sequence[Chain]) -> list[FoundChain]:
-    places = sorted({(chain.family.version, chain.table) for chain in chains})
-    texts = await asyncio.gather(
-        *(_run(next(f for f in FAMILIES if f.version == version), "save", "-c", "-t", t) for version, t in places)
-    )
-    tables = {place: read_table(text) for place, text in zip(places, texts, strict=True)}
-    return [find(tables[chain.family.version, chain.table], _form(chain)) for chain in chains]
+    there = nft_chains()
+    return list(await asyncio.gather(*(_find(chain, there) for chain in chains)))
+
+
+async def _find(chain: Chain, there: frozenset[ChainName]) -> FoundChain:
+    """The chain and its hook alone, where thousands of foreign rules may stand beside them. A chain that shall go is
+    looked for with all jumps to it.
+    """
+    family, table = chain.family, chain.table
+    if chain.rules:
+        names = [name for name in (chain.hook, chain.name) if ChainName(family.version, table, name) in there]
+        texts = await asyncio.gather(*(_run(family, "", "-t", table, "-v", "-S", name) for name in names))
+        return find({name: read_chain(text) for name, text in zip(names, texts, strict=True)}, _form(chain))
+    if ChainName(family.version, table, chain.name) not in there:
+        return FoundChain(None)
+    return find(read_table(await _run(family, "-save", "-c", "-t", table)), _form(chain))
 
 
 async def _carry_out(family: Family, repairs: Sequence[tuple[Chain, Repair]]) -> None:
@@ -124,7 +135,7 @@ async def _carry_out(family: Family, repairs: Sequence[tuple[Chain, Repair]]) ->
         if repair.actions:
             lines += [f"*{chain.table}", *map(str, repair.actions), "COMMIT"]
     if lines:
-        await _run(family, "restore", "--noflush", stdin="\n".join(lines) + "\n")
+        await _run(family, "-restore", "--noflush", stdin="\n".join(lines) + "\n")
 
 
 def _state(chain: Chain, found: FoundChain, first: Repair, last: Repair) -> ChainState:

@@ -10,6 +10,7 @@ from services.masq.firewalls.messages import ChainForm, RuleForm
 from services.masq.firewalls.repair import FoundChain, FoundJump, FoundRule
 
 _RULE: Final = re.compile(r"\[(\d+):(\d+)\] (-A (\S+) .*)")
+_COUNTERS: Final = re.compile(r" -c (\d+) (\d+)(?= -[jg] |$)")
 _BARE: Final = re.compile(
     r'-A \S+(?: (! )?-s (\S+))?(?: (! )?-d (\S+))?(?: -m comment --comment (?:"[^"]*"|\S+))?'
     r" -j (RETURN|ACCEPT|MASQUERADE)(?: --random-fully)?"
@@ -30,6 +31,17 @@ class SavedRule:
         """Where it goes; empty: nowhere."""
         found = _TARGET.search(re.sub(r'"(?:[^"\\]|\\.)*"', "", self.text))
         return found[1] if found else ""
+
+
+def read_chain(text: str) -> list[SavedRule]:
+    """One chain of `iptables -v -S CHAIN`, which puts the counters before the target."""
+    rules = []
+    for line in text.splitlines():
+        if line.startswith("-A "):
+            counters = _COUNTERS.search(line)
+            packets, octets = (int(counters[1]), int(counters[2])) if counters else (0, 0)
+            rules.append(SavedRule(_COUNTERS.sub("", line, count=1), packets, octets))
+    return rules
 
 
 SavedTable = Mapping[str, Sequence[SavedRule]]

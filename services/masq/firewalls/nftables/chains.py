@@ -10,7 +10,7 @@ from typing import Final
 from services.core.errors import Unavailable
 
 _NETFILTER: Final = 12  # NETLINK_NETFILTER
-_GETCHAIN, _NEWCHAIN, _GETRULE, _NEWRULE = (10 << 8 | number for number in (4, 3, 7, 6))
+_GETTABLE, _NEWTABLE, _GETCHAIN, _NEWCHAIN, _GETRULE, _NEWRULE = (10 << 8 | number for number in (1, 0, 4, 3, 7, 6))
 _REQUEST_DUMP: Final = 1 | 0x300
 _DONE, _ERROR = 3, 2
 _HEADER: Final = struct.Struct("=IHHII")
@@ -35,6 +35,16 @@ def nft_chains() -> frozenset[ChainName]:
     """Every chain; none where the kernel has no nftables. Raises Unavailable."""
     with _socket() as kernel:
         return frozenset(_chain(body) for kind, body in _dump(kernel, _GETCHAIN) if kind == _NEWCHAIN)
+
+
+def nft_tables() -> frozenset[tuple[int, str]]:
+    """IP version (0: another family) and name of every table. Raises Unavailable.
+
+    By netlink, because libnftables reads every rule of the host to list the tables.
+    """
+    with _socket() as kernel:
+        bodies = [body for kind, body in _dump(kernel, _GETTABLE) if kind == _NEWTABLE]
+    return frozenset((_FAMILIES.get(body[0], 0), _texts(body)[_TABLE]) for body in bodies)
 
 
 def has_nft_rules(but: Container[str]) -> bool:

@@ -7,6 +7,7 @@ from services.core.errors import Misconfigured, Unavailable
 from services.core.family import FAMILIES, Family
 from services.masq.firewalls.difference import MISSING, NOT_WANTED, causes
 from services.masq.firewalls.firewall import ChainState, RuleState
+from services.masq.firewalls.nftables.chains import ChainName, nft_chains, nft_tables
 from services.masq.firewalls.nftables.changes import Changes
 from services.masq.firewalls.nftables.library import Nftables
 from services.masq.firewalls.nftables.notation import (
@@ -21,8 +22,8 @@ from services.masq.firewalls.nftables.notation import (
 from services.masq.firewalls.nftables.reading import FoundChain, found_chains
 from services.masq.rules import Chain
 
-Tables = frozenset[tuple[str, str]]
-"""Family word and name of every table."""
+Tables = frozenset[tuple[int, str]]
+"""IP version and name of every table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class NftablesFirewall:
     async def open(self) -> None:
         """See Firewall."""
         try:
-            self._nft().listing("list tables")
+            self._nft()
             self._changes.newest()
         except Unavailable as error:
             raise Misconfigured(str(error)) from None
@@ -96,19 +97,21 @@ class NftablesFirewall:
         self._changes.close()
 
     def _look(self, chains: Sequence[Chain]) -> "_Look":
-        tables = self._tables()
-        found = {family: self._found(family, tables) for family in FAMILIES}
+        tables = nft_tables()
+        found = self._found(nft_chains())
         ours = tuple(found[chain.family].get(chain.table) for chain in chains)
         repairs = tuple(_repair(chain, each) for chain, each in zip(chains, ours, strict=True))
         return _Look(ours, repairs, (*_emptied(chains, tables, found), *_flannels(chains, tables)))
 
-    def _tables(self) -> Tables:
-        listing = self._nft().listing("list tables")
-        return frozenset((t["table"]["family"], t["table"]["name"]) for t in listing if "table" in t)
-
-    def _found(self, family: Family, tables: Tables) -> dict[str, FoundChain]:
-        word = family_word(family)
-        return found_chains(self._nft().listing(f"list table {word} {TABLE}")) if (word, TABLE) in tables else {}
+    def _found(self, chains: frozenset[ChainName]) -> dict[Family, dict[str, FoundChain]]:
+        """Ours, by the table of the model. Each is listed alone: libnftables then reads no other rules."""
+        found: dict[Family, dict[str, FoundChain]] = {family: {} for family in FAMILIES}
+        for family in FAMILIES:
+            for place in PLACES.values():
+                if ChainName(family.version, TABLE, place.name) in chains:
+                    listing = self._nft().listing(f"list chain {family_word(family)} {TABLE} {place.name}")
+                    found[family] |= found_chains(listing)
+        return found
 
     def _nft(self) -> Nftables:
         self._library = self._library or Nftables()
@@ -138,17 +141,19 @@ def _emptied(chains: Sequence[Chain], tables: Tables, found: Mapping[Family, Map
     stay = {chain.family for chain in chains if chain.rules}
     decided = {(chain.family, chain.table) for chain in chains}
     stay |= {family for family, there in found.items() for table in there if (family, table) not in decided}
-    words = [family_word(family) for family in FAMILIES if family not in stay]
-    return [f"delete table {word} {TABLE}" for word in words if (word, TABLE) in tables]
+    go = [family for family in FAMILIES if family not in stay and (family.version, TABLE) in tables]
+    return [f"delete table {family_word(family)} {TABLE}" for family in go]
 
 
 def _flannels(chains: Sequence[Chain], tables: Tables) -> list[str]:
     """flannel's tables of the families of which everything is decided."""
     commands = []
     for family in FAMILIES:
-        table = (family_word(family), FLANNEL_TABLES[family.version])
-        if table in tables and {chain.table for chain in chains if chain.family is family} == PLACES.keys():
-            commands.append(f"delete table {' '.join(table)}")
+        table = FLANNEL_TABLES[family.version]
+        if (family.version, table) in tables and {
+            chain.table for chain in chains if chain.family is family
+        } == PLACES.keys():
+            commands.append(f"delete table {family_word(family)} {table}")
     return commands
 
 

@@ -68,14 +68,18 @@ def rule_text(chain: Chain, rule: Rule) -> str:
 
 
 def writing(chain: Chain, *, exists: bool, fits: bool) -> list[str]:
-    """The commands that make the chain anew, as a whole."""
+    """The commands that make the chain anew, as a whole.
+
+    A table is named only where it may be missing: then libnftables reads every rule of the host.
+    """
     place = place_of(chain)
-    commands = [f"add table {table_of(chain)}"]
+    commands = [] if exists else [f"add table {table_of(chain)}"]
     if exists and not fits:
         commands += [f"flush chain {place}", f"delete chain {place}"]
-    commands.append(f"add chain {place} {PLACES[chain.table].declaration}")
     if exists and fits:
         commands.append(f"flush chain {place}")
+    else:
+        commands.append(f"add chain {place} {PLACES[chain.table].declaration}")
     return commands + [f"add rule {place} {rule_text(chain, rule)}" for rule in chain.rules]
 
 
