@@ -112,6 +112,8 @@ async def test_a_kubernetes_cluster_from_its_first_node_to_its_last(hosts: list[
     }
     kube.make_node("n1", "10.244.1.0/24", annotations={f"{prefix}{key}": text for key, text in before.items()})
     kube.make_node("n2", "10.244.2.0/24")
+    second.ip("address add 172.18.1.2/16 dev eth0")
+    kube.annotate("n2", public_ip_overwrite="172.18.1.2")
     kube.make_node("n3")
     async with AsyncExitStack() as stack:
         one, two, three = [await stack.enter_async_context(host.running()) for host in hosts]
@@ -120,7 +122,8 @@ async def test_a_kubernetes_cluster_from_its_first_node_to_its_last(hosts: list[
         assert first.reaches(second)
         assert second.reaches(first)
         assert first.mac() == FLANNELDS_MAC, "handed back: the peers of the flanneld before know this one"
-        assert f"{prefix}backend-data" in kube.annotations("n2")
+        towards_second = first.namespace.run("bridge", "fdb", "show", "dev", "flannel.1")
+        assert f"{second.mac()} dst 172.18.1.2 self permanent" in towards_second, "what the operator overwrote"
         assert second.mac() in kube.annotations("n2")[f"{prefix}backend-data"]
         await eventually(lambda: all(is_available(kube, node) for node in ("n1", "n2")))
 
