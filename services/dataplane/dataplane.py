@@ -50,7 +50,6 @@ class Dataplane:
         self.node = connection.node
         self.feed = Feed(connection, pb.VIEW_ALL, self._notice)
         self.holder = Holder(connection, settings.subnet_lease_renew_margin * 60, self._wake_up)
-        self.footing = Footing(settings, connection.node, kernel)
         self.reporter = Reporter(connection)
         self.overlay = Overlay(connection.node, Reconciler(kernel))
         self.cursor = ""
@@ -62,6 +61,7 @@ class Dataplane:
         self._previous: dict[int, Network] = {
             cidr.version: cidr for cidr in read_previous_subnets(settings.subnet_file)
         }
+        self.footing = Footing(settings, connection.node, kernel, self._previous.values())
         self._limits = settings.limits()
         self._kernel = kernel
         self._health = health
@@ -280,7 +280,7 @@ class Dataplane:
         situation = replace(last, links=replace(last.links, devices=devices))
         todo = await self.overlay.plan(situation, self.feed.table.leases.values())
         names = situation.links.names()
-        commands = await device_commands(ground, self.node, self.holder.lease, self._published())
+        commands = await device_commands(ground, self.footing.identity(self.holder.lease, self._published()))
         return commands + [command(verb, item, names) for verb, items in steps(todo) for item in items]
 
     def _sentences(self, verb: Verb, failures: Mapping[KernelObject, str]) -> list[str]:

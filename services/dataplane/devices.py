@@ -1,14 +1,15 @@
 """What it takes to make a device as it shall be: pure, from what the kernel has to a list of steps."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
-from ipaddress import IPv4Interface, IPv6Interface
+from ipaddress import IPv4Interface, IPv6Interface, ip_interface
 from typing import Any, TypeAlias
 
 from services.core.family import Network
 from services.core.lease import Subnet, VxlanData
 from services.core.network import contains
 from services.dataplane.backends.backend import Device, VxlanDevice
+from services.dataplane.netlink.objects import packed_mac
 
 InterfaceNetwork: TypeAlias = IPv4Interface | IPv6Interface
 
@@ -27,6 +28,8 @@ class LinkView:
     vxlan: Mapping[str, Any] = field(default_factory=dict)
     """By pyroute2's names: id, link, local, port, learning, gbp, group."""
     accepts_ra: bool = False
+    checksum_offload: bool | None = None
+    """None: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,24 +39,32 @@ class LinkStep:
     command: str
     """The command that does the same."""
     call: str
-    """`link`, `addr` or `sysctl`."""
+    """`link`, `addr`, `sysctl` or `offload`."""
     verb: str
     arguments: Mapping[str, Any]
 
 
 def device_steps(
-    link: LinkView | None, wanted: VxlanDevice, parent_name: str, address: Network | None, network: Network
+    link: LinkView | None,
+    wanted: VxlanDevice,
+    parent_name: str,
+    address: Network | None,
+    network: Network,
+    former: Collection[Network] = (),
 ) -> tuple[LinkStep, ...]:
     """What brings the device into line; empty when it is.
 
-    A device that fits keeps its MAC and everything on it. One that does not is replaced. `address` is the own
-    subnet, of which the device gets the network address as /32 or /128; None: not known yet, addresses stay.
+    A device that fits keeps everything on it, also its MAC unless peers know another. One that does not is replaced.
+    `address` is the own subnet, of which the device gets the network address as /32 or /128; None: not known yet,
+    addresses stay. `former` are subnets that were our own, maybe in another network: their addresses go.
     """
     if link is None:
         return (_add(wanted, parent_name),)
     if not fits(link, wanted):
         return (_delete(wanted.name), _add(wanted, parent_name))
     steps = []
+    if wanted.is_mac_published and link.mac != wanted.mac:
+        steps.append(_set(link, f"address {wanted.mac}", address=wanted.mac))
     if link.mtu != wanted.mtu:
         steps.append(_set(link, f"mtu {wanted.mtu}", mtu=wanted.mtu))
     if bool(link.vxlan.get("learning")) != wanted.learning:
@@ -62,8 +73,12 @@ def device_steps(
     if link.accepts_ra:
         key = f"net/ipv6/conf/{link.name}/accept_ra"
         steps.append(LinkStep(f"sysctl -w {key}=0", "sysctl", "set", {"key": key, "value": "0"}))
+    if wanted.checksum_offload is not None and link.checksum_offload is (not wanted.checksum_offload):
+        word = "on" if wanted.checksum_offload else "off"
+        command = f"ethtool -K {link.name} tx-checksum-ip-generic {word}"
+        steps.append(LinkStep(command, "offload", "set", {"device": link.name, "on": wanted.checksum_offload}))
     if address is not None:
-        steps += _address_steps(link, address, network)
+        steps += _address_steps(link, address, network, own_addresses(former))
     if not link.up:
         steps.append(_set(link, "up", state="up"))
     return tuple(steps)
@@ -73,9 +88,14 @@ def with_published_mac(wanted: VxlanDevice, published: Subnet | None) -> VxlanDe
     """The device with the MAC that a lease has in its family, if that is one that a device can have."""
     if published is None or not isinstance(published.data, VxlanData):
         return wanted
-    mac = published.data.mac
-    is_unicast = not int(mac[:2], 16) & 1 and mac != "00:00:00:00:00:00"
-    return replace(wanted, mac=mac) if is_unicast else wanted
+    mac = packed_mac(published.data.mac)
+    is_unicast = mac is not None and any(mac) and not mac[0] & 1
+    return replace(wanted, mac=published.data.mac, is_mac_published=True) if is_unicast else wanted
+
+
+def own_addresses(subnets: Iterable[Network]) -> frozenset[InterfaceNetwork]:
+    """The addresses that a device has of own subnets: each one's network address, alone."""
+    return frozenset(ip_interface((subnet.network_address, subnet.max_prefixlen)) for subnet in subnets)
 
 
 def fits(link: LinkView, wanted: VxlanDevice) -> bool:
@@ -121,7 +141,9 @@ def as_device(link: LinkView) -> Device:
     return Device(link.name, link.index, link.mac, link.mtu, description)
 
 
-def _address_steps(link: LinkView, subnet: Network, network: Network) -> list[LinkStep]:
+def _address_steps(
+    link: LinkView, subnet: Network, network: Network, former: Set[InterfaceNetwork]
+) -> list[LinkStep]:
     wanted, length = subnet.network_address, subnet.max_prefixlen
     steps = [
         LinkStep(
@@ -131,7 +153,7 @@ def _address_steps(link: LinkView, subnet: Network, network: Network) -> list[Li
             {"index": link.index, "address": str(a.ip), "prefixlen": a.network.prefixlen},
         )
         for a in link.addresses
-        if contains(network, a.network) and (a.ip, a.network.prefixlen) != (wanted, length)
+        if (contains(network, a.network) or a in former) and (a.ip, a.network.prefixlen) != (wanted, length)
     ]
     if not any((a.ip, a.network.prefixlen) == (wanted, length) for a in link.addresses):
         steps.insert(

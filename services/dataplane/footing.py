@@ -7,12 +7,13 @@ from typing import Final
 import structlog
 
 from services.core.errors import InvalidInput, Misconfigured
-from services.core.family import Family
+from services.core.family import Family, Network
 from services.core.lease import Lease
 from services.core.network import NetworkConfig
 from services.dataplane.backends.backend import Device
 from services.dataplane.ground import Ground, default_interface, find_ground, is_default, is_firm
-from services.dataplane.keeper import keep_devices, remove_devices
+from services.dataplane.keeper import Identity, keep_devices, remove_devices
+from services.dataplane.leftovers import find_leftovers
 from services.dataplane.netlink.objects import Route
 from services.dataplane.netlink.socket import KernelSocket
 from services.dataplane.settings import DataplaneSettings
@@ -26,7 +27,9 @@ _VIRTUALBOX: Final = ip_address("10.0.2.15")
 class Footing:
     """The last ground that could be found stays in force; `trouble` says why a newer one could not."""
 
-    def __init__(self, settings: DataplaneSettings, node: str, kernel: KernelSocket) -> None:
+    def __init__(
+        self, settings: DataplaneSettings, node: str, kernel: KernelSocket, former: Iterable[Network] = ()
+    ) -> None:
         self.ground: Ground | None = None
         self.devices: Mapping[Family, Device] = {}
         self.trouble = ""
@@ -38,6 +41,10 @@ class Footing:
         """The default route goes out of another interface now."""
         self._left: set[str] = set()
         """Names of devices that an earlier ground needed."""
+        self._has_looked_around = False
+        """For what an earlier process has left."""
+        self._former = frozenset(former)
+        """Subnets that are or were our own."""
 
     async def follow(self, network: NetworkConfig, *, look: bool) -> bool:
         """Whether there is a new ground. With `look` the underlay is looked at, and what was refused tried again.
@@ -56,9 +63,7 @@ class Footing:
         if is_news:
             _warn(network.warnings)
         try:
-            found = await find_ground(
-                network, self._settings.interface_choice(), self._settings.limits(), self._kernel, self._node
-            )
+            found = await find_ground(network, self._settings, self._kernel, self._node)
         except InvalidInput as error:
             if isinstance(error, Misconfigured) and ground is None:
                 raise
@@ -97,11 +102,22 @@ class Footing:
         self._is_overtaken = now is not None and now != ground.default_index
         return self._is_overtaken
 
+    def identity(self, own: Lease | None, published: Lease | None) -> Identity:
+        """What the devices shall say of this node."""
+        return Identity(self._node, own, published, self._former)
+
     async def keep(self, own: Lease | None, published: Lease | None) -> None:
         """Brings the devices into line, see keep_devices. Raises Misconfigured, Unavailable."""
         assert self.ground is not None  # noqa: S101 - there is something to keep only on some ground
         self._left |= {device.name for device in self.devices.values()}
-        self.devices = await keep_devices(self.ground, self._node, own, published)
+        if not self._has_looked_around:
+            wanted = {spec.name for _, spec in self.ground.devices(self._node)}
+            protocol = self._settings.route_protocol
+            self._left |= await find_leftovers(self._kernel, protocol, wanted, self._former)
+            self._has_looked_around = True
+        if own is not None:
+            self._former |= {subnet.cidr for subnet in own.subnets}
+        self.devices = await keep_devices(self.ground, self.identity(own, published))
 
     async def leave(self) -> None:
         """Removes the devices of earlier grounds. Call it once the peers are reached without them."""

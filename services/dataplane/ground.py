@@ -1,7 +1,8 @@
 """What the dataplane stands on while the network configuration is the same: backend, families, underlay."""
 
+import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import ip_address
 
 from services.core.errors import InvalidInput
@@ -14,9 +15,11 @@ from services.dataplane.bounds import Limits
 from services.dataplane.devices import with_published_mac
 from services.dataplane.netlink import links
 from services.dataplane.netlink.objects import Route
+from services.dataplane.netlink.offload import wanted_offload
 from services.dataplane.netlink.socket import KernelSocket
 from services.dataplane.netlink.uapi import RTN_UNICAST
-from services.dataplane.underlay import InterfaceChoice, Underlay, choose_underlay, is_still
+from services.dataplane.settings import DataplaneSettings
+from services.dataplane.underlay import Underlay, choose_underlay, is_still
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,25 +34,27 @@ class Ground:
     """What the configuration says and this version does otherwise."""
     default_index: int | None = None
     """Interface of the default route, if that has decided; None: flags have."""
+    checksum_offload: bool | None = None
+    """Of the devices; None: as it is."""
 
     def devices(self, node: str, published: Lease | None = None) -> list[tuple[Family, DeviceSpec]]:
         """The device that each family needs, where it needs one. Raises InvalidInput, Misconfigured.
 
-        One that has to be made gets the MAC that the node's lease publishes, so that no peer has to learn another.
+        They have the MACs that the node's lease publishes, so that no peer has to learn another.
         """
-        wanted = ((family, self.backend.device(family, self.underlay, node)) for family in self.families)
-        return [
-            (family, with_published_mac(spec, published.subnet(family) if published else None))
-            for family, spec in wanted
-            if spec is not None
-        ]
+        found = []
+        for family in self.families:
+            spec = self.backend.device(family, self.underlay, node)
+            if spec is not None:
+                known = with_published_mac(spec, published.subnet(family) if published else None)
+                found.append((family, replace(known, checksum_offload=self.checksum_offload)))
+        return found
 
 
-async def find_ground(
-    network: NetworkConfig, choice: InterfaceChoice, limits: Limits, kernel: KernelSocket, node: str
-) -> Ground:
+async def find_ground(network: NetworkConfig, settings: DataplaneSettings, kernel: KernelSocket, node: str) -> Ground:
     """Raises InvalidInput for a configuration we cannot carry, Misconfigured when no interface is found."""
-    _require_room(network, limits)
+    choice = settings.interface_choice()
+    _require_room(network, settings.limits())
     backend, warnings = make_backend(network)
     families = tuple(n.family for n in network.families)
     defaults = [r for f in families if choice.is_open for r in await kernel.routes(f.af) if is_default(r)]
@@ -61,7 +66,8 @@ async def find_ground(
         reach=await links.route_to(ip_address(choice.can_reach)) if choice.can_reach else None,
         default_index=default_index,
     )
-    ground = Ground(network, backend, families, underlay, tuple(warnings), default_index)
+    offload = wanted_offload(settings.checksum_offload, os.uname().release)
+    ground = Ground(network, backend, families, underlay, tuple(warnings), default_index, offload)
     ground.devices(node)  # so that a public address, say, that the backend cannot use is refused here
     return ground
 

@@ -1,10 +1,11 @@
 """Keeps the overlay's devices as they shall be: plans, carries out, looks again."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Final
 
 from services.core.errors import Unavailable
-from services.core.family import Family
+from services.core.family import Family, Network
 from services.core.lease import Lease
 from services.dataplane.backends.backend import Device, DeviceSpec
 from services.dataplane.devices import LinkStep, LinkView, as_device, as_made, delete_steps, device_steps, fits
@@ -15,20 +16,32 @@ _ROUNDS: Final = 4
 """A new device takes three looks: made, addressed and up, found in order."""
 
 
-async def keep_devices(ground: Ground, node: str, own: Lease | None, published: Lease | None) -> dict[Family, Device]:
-    """The device of each family that has one, in order. Raises Misconfigured, Unavailable.
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What the devices say of this node."""
 
-    `own` is the lease whose addresses they get, `published` the one whose MACs: what peers know of us, also while we
-    do not hold it.
-    """
+    node: str
+    own: Lease | None = None
+    """Whose addresses they get."""
+    published: Lease | None = None
+    """Whose MACs: what peers know of us, also while we do not hold it."""
+    former: frozenset[Network] = frozenset()
+    """Subnets that were our own, of which they lose the addresses."""
+
+
+async def keep_devices(ground: Ground, identity: Identity) -> dict[Family, Device]:
+    """The device of each family that has one, in order. Raises Misconfigured, Unavailable."""
     devices: dict[Family, Device] = {}
-    for family, wanted in ground.devices(node, published):
+    for family, spec in ground.devices(identity.node, identity.published):
+        wanted = spec
         for _ in range(_ROUNDS):
             link = await links.find_link(wanted.name)
-            steps = _steps(ground, family, wanted, link, own)
+            steps = _steps(ground, family, wanted, link, identity)
             if link is not None and not steps:
                 devices[family] = as_device(link)
                 break
+            if link is None or not fits(link, wanted):  # systemd may give it another MAC as soon as it is there
+                wanted = replace(wanted, is_mac_published=True)
             await links.carry_out(steps)
         else:
             raise Unavailable(f"{wanted.name} does not stay as it is made: does something else manage it?")
@@ -41,14 +54,14 @@ async def present_devices(ground: Ground, node: str) -> dict[Family, Device]:
     return {family: as_device(link) for family, wanted, link in found if link is not None and fits(link, wanted)}
 
 
-async def device_commands(ground: Ground, node: str, own: Lease | None, published: Lease | None) -> list[str]:
+async def device_commands(ground: Ground, identity: Identity) -> list[str]:
     """What `keep_devices` would do, as commands."""
     commands: list[str] = []
-    for family, wanted in ground.devices(node, published):
+    for family, wanted in ground.devices(identity.node, identity.published):
         link = await links.find_link(wanted.name)
-        steps = _steps(ground, family, wanted, link, own)
+        steps = _steps(ground, family, wanted, link, identity)
         if link is None or not fits(link, wanted):
-            steps += _steps(ground, family, wanted, as_made(wanted), own)
+            steps += _steps(ground, family, wanted, as_made(wanted), identity)
         commands += [step.command for step in steps]
     return commands
 
@@ -64,8 +77,9 @@ async def remove_devices(names: Iterable[str], *, dry_run: bool = False) -> list
 
 
 def _steps(
-    ground: Ground, family: Family, wanted: DeviceSpec, link: LinkView | None, own: Lease | None
+    ground: Ground, family: Family, wanted: DeviceSpec, link: LinkView | None, identity: Identity
 ) -> tuple[LinkStep, ...]:
-    network, subnet = ground.network.family(family), own.subnet(family) if own else None
+    network, subnet = ground.network.family(family), identity.own.subnet(family) if identity.own else None
     assert network is not None  # noqa: S101 - ground.families are the network's
-    return device_steps(link, wanted, ground.underlay.name, subnet.cidr if subnet else None, network.cidr)
+    address = subnet.cidr if subnet else None
+    return device_steps(link, wanted, ground.underlay.name, address, network.cidr, identity.former)

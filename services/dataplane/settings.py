@@ -38,6 +38,12 @@ class DataplaneSettings(ProcessSettings):
     )
     ip_masq: bool = flag(False, "Recorded in the subnet file; give masq the same.")
     route_protocol: int = flag(77, "Number that marks our routes in the kernel (see rtnetlink(7)); 5 to 255.")
+    checksum_offload: str = flag(
+        "auto",
+        "Whether VXLAN devices compute checksums (tx-checksum-ip-generic): auto turns it off before Linux 5.7, "
+        "which broke those of masqueraded packets.",
+        choices=("auto", "on", "off"),
+    )
     audit_interval: float = flag(60.0, "Compare the whole kernel state with the leases every so many seconds.")
 
     def __post_init__(self) -> None:

@@ -10,6 +10,8 @@ import pytest
 from services.core.lease import BackendData, OpaqueData, Subnet, VxlanData, WireguardData
 from services.dataplane.backends.backend import VxlanDevice
 from services.dataplane.devices import LinkView, as_device, as_made, delete_steps, device_steps, with_published_mac
+from services.dataplane.leftovers import is_leftover
+from services.dataplane.netlink.offload import wanted_offload
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "dataplane" / "device-commands.txt"
 NETWORK, SUBNET = ip_network("10.5.0.0/16"), ip_network("10.5.27.0/24")
@@ -38,6 +40,9 @@ def test_the_commands_are_golden() -> None:
         ("of another kind", replace(KEPT, kind="dummy", vxlan={}), WANTED),
         ("another MTU", replace(KEPT, mtu=1400), WANTED),
         ("learning", replace(KEPT, vxlan={**KEPT.vxlan, "learning": True}), WANTED),
+        ("another MAC than peers know", KEPT, replace(WANTED, is_mac_published=True)),
+        ("checksum offload", replace(KEPT, checksum_offload=True), replace(WANTED, checksum_offload=False)),
+        ("no checksum offload", replace(KEPT, checksum_offload=False), replace(WANTED, checksum_offload=True)),
         ("down", replace(KEPT, up=False), WANTED),
         ("accepts router advertisements", replace(KEPT, accepts_ra=True), WANTED),
         ("an address of an earlier subnet", replace(KEPT, addresses=(ip_interface("10.5.99.0/32"),)), WANTED),
@@ -79,6 +84,57 @@ def test_a_new_address_is_added_before_an_old_one_goes() -> None:
     assert (first.split()[2], second.split()[2]) == ("add", "del")
 
 
+def test_the_address_of_a_subnet_that_was_ours_goes_also_outside_the_network() -> None:
+    addresses = ("10.6.3.0/32", "10.6.4.0/32", "10.6.3.0/24", "10.5.27.0/32")
+    link = replace(KEPT, addresses=tuple(map(ip_interface, addresses)))
+    former = [ip_network("10.6.3.0/24"), SUBNET]
+    (step,) = device_steps(link, WANTED, "eth0", SUBNET, NETWORK, former)
+    assert step.command == "ip addr del 10.6.3.0/32 dev flannel.1"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "has"), [(None, True), (None, False), (True, True), (False, False), (True, None), (False, None)]
+)
+def test_checksum_offload_stays_where_it_is_right_or_cannot_be_known(wanted: bool | None, has: bool | None) -> None:
+    assert commands(replace(KEPT, checksum_offload=has), replace(WANTED, checksum_offload=wanted)) == []
+
+
+@pytest.mark.parametrize(
+    ("word", "release", "expected"),
+    [
+        ("on", "5.4.0", True),
+        ("off", "6.18.5", False),
+        ("auto", "6.18.5-cloud", None),
+        ("auto", "5.7.0", None),
+        ("auto", "5.6.19-generic", False),
+        ("auto", "4.19.0-27-amd64", False),
+        ("auto", "6", None),
+    ],
+)
+def test_auto_turns_offload_off_on_kernels_that_get_it_wrong(word: str, release: str, expected: bool | None) -> None:
+    assert wanted_offload(word, release) is expected
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "marked", "is_ours"),
+    [
+        ("flannel.1", {}, True, True),
+        ("flannel-v6.1", {}, True, True),
+        ("flannel.1", {"addresses": (ip_interface("10.6.3.0/32"),)}, False, True),
+        ("flannel.1", {}, False, False),
+        ("flannel.1", {"kind": "bridge"}, True, False),
+        ("flannel.2", {}, True, False),
+        ("flannel", {}, True, False),
+        ("vxlan.1", {}, True, False),
+    ],
+)
+def test_only_what_has_our_shape_and_our_mark_is_left_over(
+    name: str, changes: dict[str, Any], marked: bool, is_ours: bool
+) -> None:
+    link = replace(KEPT, name=name, **changes)
+    assert is_leftover(link, has_our_routes=marked, former=[ip_network("10.6.3.0/24")]) is is_ours
+
+
 def test_only_a_device_that_is_there_is_deleted() -> None:
     assert delete_steps(None) == ()
     assert [step.command for step in delete_steps(KEPT)] == ["ip link del flannel.1"]
@@ -87,9 +143,9 @@ def test_only_a_device_that_is_there_is_deleted() -> None:
 def test_a_device_that_has_to_be_made_gets_the_mac_that_the_lease_publishes() -> None:
     published = Subnet(SUBNET, None, VxlanData(1, "c6:d2:32:6f:8f:44"))
     wanted = with_published_mac(WANTED, published)
-    assert wanted == replace(WANTED, mac="c6:d2:32:6f:8f:44")
+    assert wanted == replace(WANTED, mac="c6:d2:32:6f:8f:44", is_mac_published=True)
     assert "address c6:d2:32:6f:8f:44" in commands(None, wanted)[0]
-    assert commands(KEPT, wanted) == [], "one that is there keeps its own"
+    assert commands(KEPT) == [], "one that is there keeps its own while nobody knows another"
 
 
 @pytest.mark.parametrize(
@@ -99,6 +155,7 @@ def test_a_device_that_has_to_be_made_gets_the_mac_that_the_lease_publishes() ->
         VxlanData(1, "01:00:5e:00:00:01"),
         VxlanData(1, "ff:ff:ff:ff:ff:ff"),
         VxlanData(1, "00:00:00:00:00:00"),
+        VxlanData(1, "no MAC"),
         WireguardData("key", 51820),
         OpaqueData("{}"),
     ],

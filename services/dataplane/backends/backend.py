@@ -28,7 +28,11 @@ class VxlanDevice:
     learning: bool
     gbp: bool
     mac: str
-    """For the case that it has to be made; an existing device that fits keeps its own."""
+    """For the case that it has to be made."""
+    is_mac_published: bool = False
+    """Peers know it, so that also an existing device gets it back; else one that fits keeps its own."""
+    checksum_offload: bool | None = None
+    """tx-checksum-ip-generic; None: as it is."""
 
 
 DeviceSpec: TypeAlias = VxlanDevice

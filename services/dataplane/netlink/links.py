@@ -15,6 +15,7 @@ from pyroute2.netlink.exceptions import NetlinkError
 from services.core.errors import Misconfigured, Unavailable
 from services.core.family import Address
 from services.dataplane.devices import LinkStep, LinkView
+from services.dataplane.netlink.offload import checksum_offload, set_checksum_offload
 from services.dataplane.underlay import Interface, InterfaceAddress
 
 log = structlog.get_logger()
@@ -88,6 +89,8 @@ async def carry_out(steps: tuple[LinkStep, ...]) -> None:
             try:
                 if step.call == "sysctl":
                     _write_sysctl(step)
+                elif step.call == "offload":
+                    set_checksum_offload(**step.arguments)
                 else:
                     await getattr(ip, step.call)(step.verb, **step.arguments)
             except NetlinkError as error:
@@ -151,6 +154,7 @@ def _view(message: Any, addresses: list[Any]) -> LinkView:
             if a["family"] in (socket.AF_INET, socket.AF_INET6) and a["scope"] < _SCOPE_LINK
         ),
         vxlan=vxlan,
+        checksum_offload=checksum_offload(name) if kind == "vxlan" else None,
         accepts_ra=_reads_nonzero(_SYSCTL / f"net/ipv6/conf/{name}/accept_ra"),
     )
 
