@@ -135,7 +135,7 @@ def test_what_is_there_in_the_second_listing_stays_and_is_asked_for_again(lines:
     assert texts(lines)[1:] == [
         "removals that were held back are carried out",
         "removals stay held back",
-        "the leases that were held back are in the store again",
+        "no removal is held back any more",
     ]
 
 
@@ -184,7 +184,8 @@ def test_leases_that_come_back_meanwhile_are_never_removed(lines: list[EventDict
         assert (world.table, world.gate.held, world.listings) == (20, [], 0)
 
     played(scene)
-    assert texts(lines)[1:] == ["the leases that were held back are in the store again"]
+    assert texts(lines)[1:] == ["no removal is held back any more"]
+    assert lines[-1]["of"] == 20
 
 
 def test_a_second_burst_is_given_its_full_time() -> None:

@@ -69,6 +69,8 @@ class Gate:
         """When to list a second time, on the loop's clock."""
         self._doubt = ""
         """Why the last second listing did not end it."""
+        self._together = 0
+        """Removals that were held back since the first of them."""
 
     @property
     def held(self) -> list[str]:
@@ -190,6 +192,7 @@ class Gate:
             self._broker.lose({h.lease.node: name for name, h in self._guard.held.items() if h.lease.node})
         metrics.HELD_REMOVALS.set(len(held))
         metrics.GUARDED_REMOVALS.labels("held").inc(len(held - before))
+        self._together = len(held - before) + (self._together if before else 0)
         metrics.GUARDED_REMOVALS.labels("returned").inc(len(before - held) - confirmed)
         if held and not before:
             self._due, self._doubt = self._now() + self._seconds, ""
@@ -203,7 +206,7 @@ class Gate:
         elif before and not held:
             self._holding.clear()
             if not confirmed:
-                log.info("the leases that were held back are in the store again", leases=len(before))
+                log.info("no removal is held back any more", of=self._together)
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
