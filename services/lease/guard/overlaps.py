@@ -26,10 +26,7 @@ class Overlaps:
             for subnet in lease.subnets:
                 names = self._lines[subnet.cidr.version].names
                 place = place_of(subnet.cidr)
-                if place in names:
-                    names[place].add(lease.name)
-                else:
-                    names[place] = {lease.name}
+                names[place] = (*names[place], lease.name) if place in names else (lease.name,)
         for line in self._lines.values():
             line.settle()
 
@@ -49,7 +46,7 @@ class Overlaps:
         for subnet in lease.subnets:
             line = self._lines[subnet.cidr.version]
             for place in line.touching(place_of(subnet.cidr), subnet.cidr.max_prefixlen):
-                found |= line.names[place]
+                found.update(line.names[place])
         found.discard(lease.name)
         return found
 
@@ -57,8 +54,8 @@ class Overlaps:
         """All leases that overlap another one."""
         found: set[str] = set()
         for version, line in self._lines.items():
-            for places in line.crowds(32 if version == 4 else 128):
-                found.update(*(line.names[place] for place in places))
+            for place in line.crowded(32 if version == 4 else 128):
+                found.update(line.names[place])
         return found
 
 
@@ -66,7 +63,8 @@ class _Line:
     """The subnets of one address family."""
 
     def __init__(self) -> None:
-        self.names: dict[Place, set[str]] = {}
+        self.names: dict[Place, tuple[str, ...]] = {}
+        """Nearly always one."""
         self._order: list[Place] = []
         self._lengths: Counter[int] = Counter()
 
@@ -76,15 +74,15 @@ class _Line:
         self._lengths = Counter(length for _, length in self._order)
 
     def add(self, place: Place, name: str) -> None:
-        if place not in self.names:
-            self.names[place] = set()
+        names = self.names.get(place, ())
+        self.names[place] = (*names, name)
+        if not names:
             insort(self._order, place)
             self._lengths[place[1]] += 1
-        self.names[place].add(name)
 
     def remove(self, place: Place, name: str) -> None:
-        self.names[place].discard(name)
-        if not self.names[place]:
+        left = self.names[place] = tuple(other for other in self.names[place] if other != name)
+        if not left:
             del self.names[place]
             del self._order[bisect_left(self._order, place)]
             self._lengths[place[1]] -= 1
@@ -102,21 +100,17 @@ class _Line:
         for index in range(bisect_left(order, (start, length + 1)), bisect_left(order, (end, 0))):
             yield order[index]
 
-    def crowds(self, bits: int) -> Iterator[list[Place]]:
-        """Places with all that lie in them, where these are two leases or more."""
-        crowd: list[Place] = []
-        end = 0
+    def crowded(self, bits: int) -> Iterator[Place]:
+        """Places that overlap another one, or hold two leases; some of them more than once."""
+        around, end = (0, 0), 0
         for place in self._order:
             if place[0] >= end:
-                if self._is_crowded(crowd):
-                    yield crowd
-                crowd, end = [], place[0] + (1 << (bits - place[1]))
-            crowd.append(place)
-        if self._is_crowded(crowd):
-            yield crowd
-
-    def _is_crowded(self, places: list[Place]) -> bool:
-        return len(places) > 1 or any(len(self.names[place]) > 1 for place in places)
+                around, end = place, place[0] + (1 << (bits - place[1]))
+                if len(self.names[place]) > 1:
+                    yield place
+            else:
+                yield around
+                yield place
 
 
 def place_of(cidr: Network) -> Place:
