@@ -16,13 +16,13 @@ from typing import Final
 
 import pytest
 
-from services.core.errors import LostRace, NotFound, Unavailable
+from services.core.errors import Exhausted, InvalidInput, LostRace, NotFound, NotYet, Unavailable
 from services.core.lease import Lease, LeaseRequest, Wish
 from services.lease.stores.etcd import EtcdSettings, EtcdStore
 from services.lease.stores.etcd.client import EtcdClient
 from services.lease.stores.etcd.holders import parse_holder
 from services.lease.stores.etcd.keyspace import Keyspace, Kind
-from services.lease.stores.etcd.records import Put
+from services.lease.stores.etcd.records import Put, Transaction
 from tests.cable import Cable
 from tests.etcd import EtcdServer
 from tests.etcd_examples import PREFIX, QUICK, lease_put, write
@@ -170,3 +170,35 @@ async def test_a_service_that_watches_lists_nothing_to_hand_out_leases(
         for number in range(20):
             await store.acquire(asks(number))
         await store.release("n3", (await store.acquire(asks(3))).name)
+
+
+async def test_nodes_that_wait_together_are_served_in_few_transactions(
+    server: EtcdServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cables_to(server, 1) as cables, services(cables) as (store,):
+        await store.acquire(asks(0))
+        while not store._index.live:  # noqa: ASYNC110 - the watch opens when etcd lets it
+            await asyncio.sleep(0.01)
+        transactions = 0
+        transact = store._client.transact
+
+        async def counted(transaction: Transaction) -> int:
+            nonlocal transactions
+            transactions += 1
+            return await transact(transaction)
+
+        monkeypatch.setattr(store._client, "transact", counted)
+        leases = await asyncio.gather(*(store.acquire(asks(n)) for n in range(NODES)))
+        assert transactions < NODES / 3
+    await require_one_lease_a_node(server, {lease.node: lease.name for lease in leases})
+
+
+async def test_who_is_refused_in_a_herd_keeps_nobody_else_from_a_lease(server: EtcdServer) -> None:
+    await write(server, Put(KEYS.config, b'{"Network":"10.7.0.0/24","SubnetLen":28,"Backend":{"Type":"udp"}}'))
+    async with cables_to(server, 1) as cables, services(cables) as (store,):
+        rival = replace(asks(1), node="rival")
+        wanted = [*map(asks, range(20)), rival, LeaseRequest("v6", "", (Wish(ip_address("fd99::1")),))]
+        results = await asyncio.gather(*map(store.acquire, wanted), return_exceptions=True)
+    assert Counter(map(type, results)) == {Lease: 15, Exhausted: 5, NotYet: 1, InvalidInput: 1}
+    held = {lease.node: lease.name for lease in results if isinstance(lease, Lease)}
+    await require_one_lease_a_node(server, held)

@@ -12,6 +12,7 @@ from services.core.subnets import Draw
 from services.lease.administration import Reclaim, Reclaimed
 from services.lease.presence import ALIVE_SECONDS, Presence
 from services.lease.store import Snapshot, StoreEvent
+from services.lease.stores.etcd.acquiring import Acquiring
 from services.lease.stores.etcd.client import EtcdClient
 from services.lease.stores.etcd.decoder import Decoder
 from services.lease.stores.etcd.discarding import discard
@@ -58,7 +59,8 @@ class EtcdStore:
         self._index = Index(self._keyspace, self._decoder)
         etcd_leases = EtcdLeases(self._client, lease_seconds, alive_seconds)
         writer = Writer(self._client, self._keyspace, self._decoder, self._index)
-        self._leasing = Leasing(self._client, self._keyspace, self._decoder, self._index, writer, etcd_leases, draw)
+        self._acquiring = Acquiring(self._client, self._keyspace, self._index, writer, etcd_leases, draw)
+        self._leasing = Leasing(self._client, self._keyspace, self._decoder, self._index, etcd_leases)
 
         self._operator_calls = OperatorCalls(self._keyspace, self._index, writer, etcd_leases)
         presence = presence or Presence()
@@ -88,7 +90,7 @@ class EtcdStore:
 
     async def acquire(self, request: LeaseRequest) -> Lease:
         """See Store."""
-        return await self._leasing.acquire(request)
+        return await self._acquiring.acquire(request)
 
     async def renew(self, node: str, name: str) -> Lease:
         """See Store."""

@@ -5,10 +5,11 @@ not at all; repeating one that had happened (its answer was lost) changes nothin
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from services.core.family import Network
 from services.core.flannel import format_value
-from services.core.lease import Lease, Subnet, lease_key
+from services.core.lease import Lease, LeaseRequest, Subnet, lease_key
 from services.lease.allocation import Allocation
 from services.lease.stores.etcd.entry import Entry
 from services.lease.stores.etcd.holders import Holder, format_holder, holder_of
@@ -24,6 +25,9 @@ from services.lease.stores.etcd.records import (
     Unchanged,
     Write,
 )
+
+_MOST: Final = 120
+"""Guards or writes in one transaction; etcd takes 128."""
 
 
 def taking(keyspace: Keyspace, index: Index, allocation: Allocation, etcd_lease: int) -> Transaction:
@@ -55,6 +59,33 @@ def taking(keyspace: Keyspace, index: Index, allocation: Allocation, etcd_lease:
     if current is None or current.claim.addresses != lease.addresses:
         guards.append(NothingPutSince(keyspace.subnets, index.revision))
     return Transaction(tuple(guards), tuple(writes))
+
+
+class Joined:
+    """Several decisions in one transaction: all or none. None of them may touch what another one does."""
+
+    def __init__(self) -> None:
+        self._guards: dict[Guard, None] = {}
+        self._writes: dict[bytes, Write] = {}
+        self._whose: set[object] = set()
+
+    @property
+    def transaction(self) -> Transaction:
+        """All that were taken."""
+        return Transaction(tuple(self._guards), tuple(self._writes.values()))
+
+    def take(self, transaction: Transaction, request: LeaseRequest) -> bool:
+        """Adds one, if there is room and neither its node, nor an address or a key of it, is in already."""
+        whose = {request.node, *(wish.public_address for wish in request.wishes)}
+        keys = {write.key for write in transaction.writes}
+        guards = self._guards.keys() | transaction.guards
+        is_full = max(len(guards), len(keys) + len(self._writes)) > _MOST
+        if self._whose and (is_full or self._whose & whose or self._writes.keys() & keys):
+            return False
+        self._whose |= whose
+        self._guards |= dict.fromkeys(transaction.guards)
+        self._writes |= {write.key: write for write in transaction.writes}
+        return True
 
 
 def extending(keyspace: Keyspace, entry: Entry, etcd_lease: int) -> Transaction:

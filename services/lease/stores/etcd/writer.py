@@ -4,7 +4,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Final, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 from services.core.errors import LostRace
 from services.lease.stores.etcd.client import EtcdClient
@@ -15,6 +15,7 @@ from services.lease.stores.etcd.listing import read_listing
 from services.lease.stores.etcd.records import EtcdLeaseGone, HistoryLost, NothingPutSince, Transaction
 
 Result = TypeVar("Result")
+Decide: TypeAlias = Callable[[], Awaitable[tuple[Transaction, Result]]]
 
 _ATTEMPTS: Final = 40
 """Lost races before giving up; with their pauses some three seconds."""
@@ -35,28 +36,32 @@ class Writer:
         self._keyspace = keyspace
         self._decoder = decoder
         self._index = index
-        self._turn = asyncio.Lock()
+        self.turn = asyncio.Lock()
 
-    async def write(self, decide: Callable[[], Awaitable[tuple[Transaction, Result]]], lost: str) -> Result:
+    async def write(self, decide: Decide[Result], lost: str) -> Result:
+        """`write_in_turn`, when it is our turn."""
+        async with self.turn:
+            return await self.write_in_turn(decide, lost)
+
+    async def write_in_turn(self, decide: Decide[Result], lost: str) -> Result:
         """What `decide` returns with a transaction, once that has happened. It is called again after a lost race.
 
         It must make the transaction of the index as it is when it returns. Its guards are checked also when it has
         no writes, so that the answer was true. Raises LostRace(lost), Unavailable, and what `decide` raises.
         """
-        async with self._turn:
-            is_fresh = self._index.live
-            for attempt in range(_ATTEMPTS):
-                seen = -1
-                with suppress(HistoryLost, EtcdLeaseGone):  # as good as a lost race: look again
-                    if not is_fresh:
-                        await self._list()
-                    await self._index.prepare()
-                    transaction, result = await decide()
-                    seen = self._index.changes
-                    if await self.try_once(transaction):
-                        return result
-                is_fresh = self._index.live and await self._hears_more(seen)
-                await asyncio.sleep(random.uniform(0, min(0.002 * 2**attempt, _LONGEST_PAUSE)))  # noqa: S311 - jitter
+        is_fresh = self._index.live
+        for attempt in range(_ATTEMPTS):
+            seen = -1
+            with suppress(HistoryLost, EtcdLeaseGone):  # as good as a lost race: look again
+                if not is_fresh:
+                    await self._list()
+                await self._index.prepare()
+                transaction, result = await decide()
+                seen = self._index.changes
+                if await self.try_once(transaction):
+                    return result
+            is_fresh = self._index.live and await self._hears_more(seen)
+            await asyncio.sleep(random.uniform(0, min(0.002 * 2**attempt, _LONGEST_PAUSE)))  # noqa: S311 - jitter
         raise LostRace(lost)
 
     async def refresh(self) -> None:
@@ -69,6 +74,8 @@ class Writer:
 
     async def try_once(self, transaction: Transaction) -> bool:
         """Whether it has happened. Raises EtcdLeaseGone, Unavailable."""
+        if not (transaction.guards or transaction.writes):
+            return True
         revision = await self._client.transact(transaction)
         if revision:
             complete = any(isinstance(guard, NothingPutSince) for guard in transaction.guards)
