@@ -11,7 +11,7 @@ from flannelette.lease.v1 import lease_pb2 as pb
 from services.core.errors import NotYet, Unavailable
 from services.core.family import Network
 from services.core.lease import Lease, LeaseRequest, Wish
-from services.core.progress import FailedLease, Progress
+from services.core.progress import Progress
 from services.core.subnets import fits
 from services.core.table import Table
 from services.dataplane.admission import own_refusal
@@ -24,6 +24,7 @@ from services.dataplane.netlink.notation import command
 from services.dataplane.netlink.objects import KernelObject, Verb, steps
 from services.dataplane.netlink.socket import KernelSocket
 from services.dataplane.overlay import Overlay
+from services.dataplane.progress import progress_after
 from services.dataplane.reconciler import Reconciler
 from services.dataplane.reporter import Reporter
 from services.dataplane.settings import DataplaneSettings
@@ -36,8 +37,6 @@ log = structlog.get_logger()
 
 _RETRY_SECONDS = 1.0
 _RETRY_FAILED_SECONDS = 5.0
-_MOST_FAILED = 50
-"""Failed leases in a report, as lease.proto says; more would say no more."""
 
 
 class Dataplane:
@@ -199,7 +198,8 @@ class Dataplane:
         self.cursor = cursor or self.cursor
         self._health.set("kernel")
         if self.cursor and (self._health.ready or self._progress is not None):
-            self._progress = self._what_is_programmed()
+            now = time.monotonic()
+            self._progress = progress_after(self._progress, self.node, self.cursor, self.overlay.failed, now)
 
     async def _settle(self, ground: Ground) -> None:
         """Device, own address and `subnet.env`, as the own lease says."""
@@ -218,13 +218,6 @@ class Dataplane:
         if own is not None:
             self._write_subnet_file(ground, own)
         self._settled = held
-
-    def _what_is_programmed(self) -> Progress:
-        failed = self.overlay.failed
-        first = sorted(failed)[:_MOST_FAILED] if failed else ()
-        last = self._progress
-        since = last.reached_at if last is not None and last.cursor == self.cursor else time.monotonic()
-        return Progress(self.node, self.cursor, tuple(FailedLease(n, failed[n]) for n in first), len(failed), since)
 
     def _report(self) -> None:
         self.reporter.tell(self._progress, self.feed.streams if self.feed.connected else 0)
