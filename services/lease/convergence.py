@@ -47,9 +47,9 @@ class Convergence:
         return len(self._positions) - self._nodes_at.get(self.last, 0)
 
     def entered(self, position: int) -> None:
-        """A change is in the table now, the next one after the last."""
+        """Everything up to this change is in the table now; a large step is several changes."""
+        self._entered.extend([self._timer()] * (position - self.last))
         self.last = position
-        self._entered.append(self._timer())
         if not self._positions:
             self._unattended = position
 

@@ -107,6 +107,16 @@ def test_no_report_makes_a_change_faster_than_it_came_or_slower_than_now() -> No
     assert scene.convergence.elapsed(change) == 0.0
 
 
+def test_the_changes_of_a_large_step_enter_together() -> None:
+    scene = scene_with("a")
+    scene.clock.now += 1
+    scene.convergence.entered(3)
+    scene.place("a", 1, after=0.25)
+    scene.place("a", 3, after=0.25)
+    assert scene.observed == [0.25, 0.5, 0.5]
+    assert [scene.convergence.elapsed(position) for position in (1, 2, 3)] == [0.25, 0.5, 0.5]
+
+
 def test_a_node_that_is_cut_off_keeps_nobody_waiting() -> None:
     scene = scene_with("a", "b")
     change = scene.enter()
