@@ -2,8 +2,11 @@
 
 import asyncio
 from contextlib import suppress
+from typing import Final
 
 from tests.etcd import EtcdServer, free_port
+
+_HEADERS: Final = 1
 
 
 class Cable:
@@ -16,7 +19,7 @@ class Cable:
         self._server = server
         self._listener: asyncio.Server | None = None
         self._ends: list[asyncio.StreamWriter] = []
-        self._loses_answers = False
+        self._loses_answers = self._breaks_at_answer = False
 
     @property
     def endpoint(self) -> str:
@@ -24,19 +27,22 @@ class Cable:
 
     async def mend(self) -> None:
         """New connections pass everything on."""
-        self._loses_answers = False
+        self._loses_answers = self._breaks_at_answer = False
         self._listener = await asyncio.start_server(self._relay, "127.0.0.1", self.port)
 
     def cut(self) -> None:
         """All connections are closed, and new ones are refused."""
         assert self._listener is not None
         self._listener.close()
-        while self._ends:
-            self._ends.pop().close()
+        self._close()
 
     def lose_answers(self) -> None:
         """The server hears and does everything from now on; its answers are lost, until the cable is mended."""
         self._loses_answers = True
+
+    def break_at_answer(self) -> None:
+        """The server hears and does one thing more; in place of its answer all connections are closed."""
+        self._breaks_at_answer = True
 
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
@@ -46,14 +52,29 @@ class Cable:
             writer.close()
             return
         self._ends += [writer, there_writer]
-        await asyncio.gather(
-            self._copy(reader, there_writer, answers=False), self._copy(there_reader, writer, answers=True)
-        )
+        await asyncio.gather(self._copy(reader, there_writer), self._copy_answers(there_reader, writer))
 
-    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, answers: bool) -> None:
+    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):
             while data := await reader.read(1 << 16):
-                if not (answers and self._loses_answers):
-                    writer.write(data)
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    async def _copy_answers(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Frame by frame (RFC 9113, section 4.1), for only HEADERS begin an answer."""
+        with suppress(OSError, asyncio.IncompleteReadError):
+            while True:
+                head = await reader.readexactly(9)
+                frame = head + await reader.readexactly(int.from_bytes(head[:3]))
+                if self._breaks_at_answer and head[3] == _HEADERS:
+                    self._breaks_at_answer = False
+                    self._close()
+                if not self._loses_answers:
+                    writer.write(frame)
                     await writer.drain()
         writer.close()
+
+    def _close(self) -> None:
+        while self._ends:
+            self._ends.pop().close()

@@ -14,7 +14,6 @@ from tests.etcd_cluster import EtcdCluster, cluster_on_loopback
 from tests.etcd_examples import CONFIG, PREFIX, QUICK, lease_put, name, opened, wants, write
 
 IMPATIENT: Final = replace(QUICK, call=0.6)
-PATIENT: Final = replace(QUICK, call=10.0)
 
 
 @pytest.fixture(scope="module")
@@ -42,8 +41,7 @@ async def agrees(seen: Follower, cluster: EtcdCluster, store: EtcdStore, number:
 
 
 async def test_members_that_restart_one_after_the_other_cost_no_lease_and_no_listing(cluster: EtcdCluster) -> None:
-    """A write that went to a leader that died waits for etcd's own time-out before it is tried elsewhere."""
-    async with opened(*cluster.endpoints, timing=PATIENT) as store, following(store) as seen:
+    async with opened(*cluster.endpoints) as store, following(store) as seen:
         await seen.until(lambda f: f.connected)
         for number, member in enumerate(cluster.members, 1):
             member.kill()
