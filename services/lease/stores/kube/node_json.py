@@ -20,7 +20,7 @@ def read_node(document: Any, prefix: str) -> Node:
         raise NotANode("a Node without a name")
     spec = _mapping(document, "spec")
     pod_cidrs = spec.get("podCIDRs") or ([spec["podCIDR"]] if spec.get("podCIDR") else [])
-    # The names of annotations are the same in every node: kept once, they cost 7 MB less in 5,000 nodes.
+    # The names of annotations are the same in every node: kept once, they cost 1.6 MB less in 5,000 nodes.
     ours = {intern(key): text for key, text in _mapping(metadata, "annotations").items() if key.startswith(prefix)}
     if not isinstance(pod_cidrs, list) or not all(isinstance(text, str) for text in (*pod_cidrs, *ours.values())):
         raise NotANode(f"Node {name} has fields of the wrong type")
