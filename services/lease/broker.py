@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping, Set
-from typing import Final
+from typing import Final, NamedTuple
 
 from services.core.errors import Unavailable
 from services.core.lease import Lease
@@ -21,6 +21,14 @@ from services.lease.store import StoreEvent
 
 _MOST_ENTRIES: Final = 20_000
 _MOST_BYTES: Final = 16 << 20
+
+
+class Lost(NamedTuple):
+    """A lease that the store has lost."""
+
+    name: str
+    since: float
+    """On the clock of whoever says so: told anew when it is lost anew."""
 
 
 class Broker:
@@ -47,7 +55,7 @@ class Broker:
         self.reports = Reports(self.history, clock)
         self.presence = presence or Presence()
         self.presence.tell(self.reports)
-        self.lost: Mapping[str, str] = {}
+        self.lost: Mapping[str, Lost] = {}
         """By node: a lease of its that the store has lost and the table keeps."""
         self.watchers = 0
         """Open streams."""
@@ -78,9 +86,9 @@ class Broker:
         self.signals.wake(None if _concerns_all(step) else nodes)
         self._measure()
 
-    def lose(self, lost: Mapping[str, str]) -> None:
+    def lose(self, lost: Mapping[str, Lost]) -> None:
         """From now on these are lost, and their nodes are told."""
-        news = lost.keys() - self.lost.keys()
+        news = {node for node, what in lost.items() if self.lost.get(node) != what}
         self.lost = lost
         if news:
             self.signals.wake(news)

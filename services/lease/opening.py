@@ -95,7 +95,7 @@ def _relay(settings: LeaseSettings, node: str, broker: Broker, process: Process)
     if settings.upstream in listen_addresses(settings, "lease"):
         raise Misconfigured(f"--upstream={settings.upstream} is this lease service itself: give that of another one")
     connection = LeaseConnection(settings.upstream, "", process.transport)
-    store = RelayStore(connection, broker.history, broker.presence)
+    store = RelayStore(connection, broker.history, broker.presence, broker.lose)
     process.jobs["nodes above"] = store.tell_of_nodes
     return store
 

@@ -23,7 +23,7 @@ async def watch_all(broker: Broker, cursor: str, dataplane_of: str = "") -> Asyn
     with _counted(broker), broker.presence.stream(dataplane_of):
         async for message in _until_synced(broker):
             yield message
-        place, told = Place(broker, cursor), ""
+        place, told = Place(broker, cursor), None
         if place.is_resumed:
             yield SYNCED + encode(Step(cursor=cursor))  # a bookmark: you are connected
         while True:
@@ -31,10 +31,10 @@ async def watch_all(broker: Broker, cursor: str, dataplane_of: str = "") -> Asyn
             if news is not None:
                 metrics.MESSAGES.inc()
                 yield news
-            elif told != (lost := broker.lost.get(dataplane_of, "")):
+            elif told != (lost := broker.lost.get(dataplane_of)):
                 told = lost
                 if lost:
-                    yield encode(Step(lost=lost))
+                    yield encode(Step(lost=lost.name))
             else:
                 await broker.signals.next()
 
@@ -51,15 +51,19 @@ async def watch_own(broker: Broker, node: str, *, is_dataplane: bool = False) ->
         async for message in _until_synced(broker):
             yield message
         count_reset("own_view")
-        shown = Table()
+        shown, told = Table(), None
         while True:
             step = _own_step(broker, shown, node)
-            if step == NOTHING:
-                await broker.signals.next(node)
-            else:
+            if step != NOTHING:
                 shown.fold(step)
                 metrics.MESSAGES.inc()
                 yield encode(step)
+            elif is_dataplane and told != (lost := broker.lost.get(node)):
+                told = lost
+                if lost:
+                    yield encode(Step(lost=lost.name))
+            else:
+                await broker.signals.next(node)
 
 
 async def _until_synced(broker: Broker) -> AsyncIterator[bytes]:

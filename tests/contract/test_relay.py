@@ -13,6 +13,7 @@ from flannelette.lease.v1 import lease_pb2 as pb
 
 from services.core.errors import NotYet
 from services.core.lease import Lease, LeaseRequest
+from services.core.table import Removed, Step, Table, Upserted
 from services.lease.history import History
 from services.lease.presence import Presence
 from services.lease.store import Changed, Snapshot
@@ -21,7 +22,7 @@ from services.runtime.feed import Feed, LeaseConnection
 from services.runtime.wire import lease_from_proto, request_to_proto
 from tests.contract.follower import following
 from tests.lease_examples import DUAL_JSON, NETWORK, SMALL_JSON, make_lease, make_request
-from tests.lease_service import FakeStore, ServiceProcess, eventually, serving, stub_of
+from tests.lease_service import FakeStore, ServiceProcess, eventually, next_step, serving, stub_of
 
 
 @dataclass
@@ -215,3 +216,23 @@ async def test_an_error_above_comes_down_as_it_was_meant(tmp_path: Path) -> None
             with pytest.raises(NotYet, match="write a configuration first"):
                 await store.renew("a", "10.5.1.0-24")
             await store.close()
+
+
+async def test_a_node_behind_a_relay_is_told_that_the_store_has_lost_its_lease(tmp_path: Path) -> None:
+    leases = [make_lease(number) for number in range(1, 21)]
+    store, below = FakeStore(*leases), tmp_path / "below"
+    below.mkdir()
+    async with serving(store, tmp_path, guard_seconds=600) as top:
+        with ServiceProcess(below, "--store=relay", "--central", f"--upstream={top.address}") as relay:
+            async with stub_of(relay.address) as stub:
+                call, table = stub.WatchLeases(pb.WatchLeasesRequest(node="node1", view=pb.VIEW_ALL)), Table()
+                while not (table.synced and "node1" in top.broker.presence.nodes):
+                    table.fold(await next_step(call)) if not table.synced else await asyncio.sleep(0.02)
+                store.events.put_nowait(Changed(tuple(Removed(lease.name) for lease in leases)))
+                assert await next_step(call) == Step(lost=leases[0].name)
+                store.events.put_nowait(Changed((Upserted(leases[0]),)))
+                await eventually(lambda: len(top.gate.held) == 19)
+                store.events.put_nowait(Changed((Removed(leases[0].name),)))
+                assert await next_step(call) == Step(lost=leases[0].name), "and once more"
+                status = await stub.GetStatus(pb.GetStatusRequest())
+                assert (status.leases, status.held_removals) == (20, 0)

@@ -12,7 +12,7 @@ from services.core.errors import FlanneletteError, NotFound, NotYet
 from services.core.lease import Lease
 from services.core.table import Removed, StoreStatus, Table
 from services.lease import metrics
-from services.lease.broker import Broker
+from services.lease.broker import Broker, Lost
 from services.lease.guard.admission import Admission, Kind
 from services.lease.guard.guard import Guard
 from services.lease.guard.quarantine import Quarantine
@@ -189,7 +189,8 @@ class Gate:
         """What is held back has changed, perhaps."""
         held = self._guard.held.keys()
         if held != before:
-            self._broker.lose({h.lease.node: name for name, h in self._guard.held.items() if h.lease.node})
+            nodes = ((h.lease.node, Lost(name, h.since)) for name, h in self._guard.held.items())
+            self._broker.lose({node: lost for node, lost in nodes if node})
         metrics.HELD_REMOVALS.set(len(held))
         metrics.GUARDED_REMOVALS.labels("held").inc(len(held - before))
         self._together = len(held - before) + (self._together if before else 0)

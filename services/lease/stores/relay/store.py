@@ -1,7 +1,7 @@
 """The store relay: the table, the leases and the errors of another lease service, handed on."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -13,6 +13,7 @@ from services.core.family import Network
 from services.core.lease import Lease, LeaseRequest
 from services.core.progress import Progress
 from services.lease.administration import Reclaim, Reclaimed
+from services.lease.broker import Lost
 from services.lease.history import History
 from services.lease.presence import Presence
 from services.lease.store import Snapshot, StoreEvent
@@ -33,13 +34,22 @@ class RelayStore:
     * A write is answered when the lease service above has answered it; its errors come back as they are.
     * A node that is connected here counts as connected above, and its reports are handed on.
 
-    `history` is that of the table below: its positions are what nodes report.
+    `history` is that of the table below: its positions are what nodes report. `lose` tells the nodes below what the
+    store above has lost.
     """
 
     kind = KIND
 
-    def __init__(self, connection: LeaseConnection, history: History, presence: Presence) -> None:
+    def __init__(
+        self,
+        connection: LeaseConnection,
+        history: History,
+        presence: Presence,
+        lose: Callable[[Mapping[str, Lost]], None] = lambda lost: None,
+    ) -> None:
         self._connection = connection
+        self._lose = lose
+        self._lost: Mapping[str, Lost] = {}
         self._upstream = Upstream(connection)
         self._reporting = Reporting(history, self._upstream.report)
         self._behind = Behind(self._keep_connected)
@@ -137,9 +147,21 @@ class RelayStore:
         """See Behind."""
         request = pb.WatchLeasesRequest(node=node, view=pb.VIEW_OWN, relayed=True)
         is_open = False
-        with suppress(grpc.aio.AioRpcError):
-            async for _ in self._connection.stub.WatchLeases(request):
+        try:
+            async for message in self._connection.stub.WatchLeases(request):
+                if message.lost:
+                    self._hand_on(node, Lost(message.lost, asyncio.get_running_loop().time()))
                 if not is_open:
                     is_open = True
                     await self._reporting.repeat(node)
+        except grpc.aio.AioRpcError:
+            pass  # opened again; the stream of the table says what is wrong
+        finally:
+            self._hand_on(node, None)
         return is_open
+
+    def _hand_on(self, node: str, lost: Lost | None) -> None:
+        """The store above has lost a lease of a node here; None: not that it is known."""
+        others = {other: what for other, what in self._lost.items() if other != node}
+        self._lost = {**others, node: lost} if lost else others
+        self._lose(self._lost)
