@@ -128,6 +128,11 @@ class EtcdServer:
             self.process.wait()
             self.process = None
 
+    def discard(self) -> None:
+        """Ends it; only its log stays, for the data take 64 MB at least."""
+        self.kill()
+        shutil.rmtree(self.data, ignore_errors=True)
+
     def freeze(self) -> None:
         """It keeps its connections and does nothing."""
         assert self.process is not None
@@ -199,7 +204,7 @@ class EtcdMaker:
         directory = self.directory / uuid.uuid4().hex[:8]
         directory.mkdir()
         server = EtcdServer(directory, arguments, scheme)
-        self.stack.callback(server.kill)
+        self.stack.callback(server.discard)
         server.start()
         return server
 

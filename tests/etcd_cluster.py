@@ -56,10 +56,10 @@ class EtcdCluster:
         for member in self.members:
             member.wait()
 
-    def kill(self) -> None:
-        """A power cut for all."""
+    def discard(self) -> None:
+        """Ends all of them."""
         for member in self.members:
-            member.kill()
+            member.discard()
 
     def unplug(self, member: EtcdServer) -> None:
         """Nobody reaches it any more, nor it anybody; nobody is told."""
@@ -130,7 +130,7 @@ def _running(members: Sequence[EtcdServer]) -> Iterator[EtcdCluster]:
         cluster.start()
         yield cluster
     finally:
-        cluster.kill()
+        cluster.discard()
 
 
 def _leads(member: EtcdServer) -> bool:
