@@ -72,6 +72,11 @@ class Table:
     _unconfirmed: set[str] | None = None
     """While a reset is staged: the names that go with its `synced`, unless it brings them before."""
 
+    @property
+    def is_complete(self) -> bool:
+        """There is a table, and no reset of it is staged."""
+        return self.synced and self._unconfirmed is None
+
     def fold(self, step: Step) -> frozenset[str]:
         """Takes the step; returns the names of the leases that it added, changed or removed."""
         leases, touched = self.leases, set[str]()

@@ -41,7 +41,7 @@ def step_of(table: Table, event: StoreEvent) -> Step:
 def _network_news(table: Table, network: NetworkConfig | None, error: str) -> tuple[NetworkConfig | None, str]:
     """A configuration that is right again clears the error, so it is news even if it is the last good one."""
     news = network if network is not None and (network != table.network or table.network_error) else None
-    return news, error if error != table.network_error else ""
+    return news, error if news or error != table.network_error else ""  # a configuration clears the error
 
 
 def _effective(leases: Mapping[str, Lease], changes: Iterable[Change]) -> tuple[Change, ...]:

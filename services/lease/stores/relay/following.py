@@ -30,7 +30,7 @@ class Following:
         told: list[StoreEvent] = []
         if not self._has_told:
             if table.synced:
-                self._has_told = True
+                self._has_told, self._status = True, None  # a Snapshot means connected, true or not
                 self._note(table)
                 told.append(Snapshot(dict(table.leases), table.network, table.network_error, dict(self.refused)))
         elif (changed := self._changed(table)) != Changed():
@@ -45,11 +45,13 @@ class Following:
         touched = sorted(self.touched)
         removed: list[Change] = [Removed(name) for name in touched if name not in table.leases]
         network, network_error = self._network
+        mended = network_error and not table.network_error
+        news = table.network if table.network != network or mended else None
         changed = Changed(
             # removals first, so that a subnet can change its name
             (*removed, *(Upserted(table.leases[name]) for name in touched if name in table.leases)),
-            table.network if table.network != network or (network_error and not table.network_error) else None,
-            table.network_error if table.network_error != network_error else "",
+            news,
+            table.network_error if news or table.network_error != network_error else "",  # a network clears it
             {key: reason for key, reason in self.refused.items() if self._refused.get(key) != reason},
             frozenset(self._refused.keys() - self.refused.keys()),
         )
@@ -70,4 +72,4 @@ class Following:
             return StoreStatus(
                 KIND, False, f"the {above.kind} store of the lease service at {self._address} is away: {above.error}"
             )
-        return StoreStatus(KIND, True) if table.cursor else None
+        return StoreStatus(KIND, True) if table.is_complete else None

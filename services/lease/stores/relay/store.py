@@ -69,10 +69,15 @@ class RelayStore:
             asyncio.create_task(feed.run()),
             asyncio.create_task(self._look_at_quarantine(feed, following, news)),
         ]
+        for task in tasks:
+            task.add_done_callback(lambda _: news.set())
         try:
             while True:
                 await news.wait()
                 news.clear()
+                for task in tasks:
+                    if task.done():
+                        task.result()  # they never end but by a defect, which ends the process
                 cursor = feed.table.cursor
                 for event in following.events(feed.table, feed.connected, feed.error):
                     yield event
