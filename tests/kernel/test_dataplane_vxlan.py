@@ -55,7 +55,7 @@ async def published_mac(cluster: Cluster) -> str:
 OPTIONS: Final[list[tuple[dict[str, Any], str, bool]]] = [
     ({"Port": 4789}, " dstport 4789 ", False),
     ({"GBP": True}, " gbp ", False),
-    ({}, " dstport 8472 ", False),
+    ({}, r"\A(?!.* gbp ).* dstport 8472 ", False),
     ({"Learning": True}, " dstport 8472 (?!nolearning)", True),
     ({"MTU": 1400}, " mtu 1350 .* nolearning ", True),
 ]
