@@ -229,7 +229,7 @@ class Dataplane:
         return [f"the own lease cannot be used: {each.reason}" for each in found if each]
 
     def _links(self, ground: Ground) -> Links:
-        return Links(ground.underlay, self.footing.devices, self.settings.route_protocol)
+        return Links(ground.underlay, self.footing.devices, self.settings.route_protocol, self.footing.on_link)
 
     def _write_subnet_file(self, ground: Ground, own: Lease) -> None:
         path, mtu = self.settings.subnet_file, ground.backend.mtu(ground.underlay)
@@ -245,6 +245,8 @@ class Dataplane:
             self._health.set("subnet file", f"cannot write {path}: {error.strerror}")
 
     async def _program(self, ground: Ground, table: Table) -> None:
+        if self._resync_due:
+            await self.footing.look_at_routes()
         links = self._links(ground)
         situation = Situation(ground.network, ground.backend, links, self._own_subnets(table), self._limits)
         touched, self._touched = self._touched, set()
@@ -270,7 +272,8 @@ class Dataplane:
             raise NotYet("; ".join(self._health.reasons) or "no complete snapshot of leases yet")
         # Somebody may have made a device again since we looked; one that is not there yet is known by its name.
         devices = {**last.links.devices, **await present_devices(ground, self.node)}
-        situation = replace(last, links=replace(last.links, devices=devices))
+        on_link = await self.footing.look_at_routes()
+        situation = replace(last, links=replace(last.links, devices=devices, on_link=on_link))
         todo = await self.overlay.plan(situation, self.feed.table.leases.values())
         names = situation.links.names()
         commands = await device_commands(ground, self.footing.identity(self.holder.lease, self._published()))

@@ -16,6 +16,7 @@ from services.dataplane.keeper import Identity, keep_devices, remove_devices
 from services.dataplane.leftovers import find_leftovers
 from services.dataplane.netlink.objects import Route
 from services.dataplane.netlink.socket import KernelSocket
+from services.dataplane.on_link import OnLink, on_link
 from services.dataplane.settings import DataplaneSettings
 
 log = structlog.get_logger()
@@ -32,6 +33,8 @@ class Footing:
     ) -> None:
         self.ground: Ground | None = None
         self.devices: Mapping[Family, Device] = {}
+        self.on_link = OnLink()
+        """At the last look."""
         self.trouble = ""
         self._settings = settings
         self._node = node
@@ -101,6 +104,17 @@ class Footing:
         now = default_interface(filter(is_default, defaults), ground.families)
         self._is_overtaken = now is not None and now != ground.default_index
         return self._is_overtaken
+
+    async def look_at_routes(self) -> OnLink:
+        """Notes which addresses are neighbours now, where the backend asks for it. Raises Unavailable."""
+        ground = self.ground
+        if ground is None or not ground.backend.follows_routes:
+            self.on_link = OnLink()
+        else:
+            routes = [route for family in ground.families for route in await self._kernel.routes(family.af)]
+            strangers = (route for route in routes if route.protocol != self._settings.route_protocol)
+            self.on_link = on_link(strangers, ground.underlay.index)
+        return self.on_link
 
     def identity(self, own: Lease | None, published: Lease | None) -> Identity:
         """What the devices shall say of this node."""

@@ -58,11 +58,18 @@ def concern(dataplane: Dataplane, own_port: int) -> Callable[[Change], bool]:
     devices = frozenset(device.index for device in dataplane.footing.devices.values())
     underlay = frozenset([ground.underlay.index]) if ground else frozenset[int]()
     protocol = dataplane.settings.route_protocol
+    routes = underlay if ground and ground.backend.follows_routes else frozenset[int]()
     is_lost = ground is not None and dataplane.footing.trouble != ""  # any interface may be the one we wait for
-    return lambda change: (
-        change.port != own_port
-        and (_touches(change, devices, underlay, protocol) or (is_lost and change.subject in _PLACES))
-    )
+
+    def is_concern(change: Change) -> bool:
+        if change.port == own_port:
+            return False
+        if _touches(change, devices, underlay, protocol):
+            return True
+        is_way = change.subject is Subject.ROUTE and change.ifindex in routes
+        return is_way or (is_lost and change.subject in _PLACES)
+
+    return is_concern
 
 
 _PLACES: Final = (Subject.LINK, Subject.ADDRESS)

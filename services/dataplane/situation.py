@@ -1,7 +1,7 @@
 """What a peer's objects depend on beside its lease."""
 
 from collections.abc import Callable, Hashable, Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from services.core.family import FAMILIES, Network
@@ -36,13 +36,8 @@ class Situation:
 
     def differs_by_devices_only(self, earlier: "Situation") -> bool:
         """Whether nothing was decided anew since: what is missing in the kernel, somebody else took away."""
-        return (self.network, self.backend, self.links.underlay, self.own_subnets, self.limits) == (
-            earlier.network,
-            earlier.backend,
-            earlier.links.underlay,
-            earlier.own_subnets,
-            earlier.limits,
-        )
+        devices = earlier.links.devices
+        return replace(self, links=replace(self.links, devices=devices)) == earlier
 
     def scope(self, direct: Callable[[], Set[Hashable]] = frozenset) -> Scope:
         """Where the objects are; `direct` is Domain's."""

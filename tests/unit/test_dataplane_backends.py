@@ -15,15 +15,18 @@ from services.dataplane.backends.backend import Unsuitable, VxlanDevice
 from services.dataplane.backends.host_gw import HostGw
 from services.dataplane.backends.metric import route_metric
 from services.dataplane.backends.vxlan import Vxlan, parse_vxlan, stable_mac
+from services.dataplane.on_link import on_link
 from tests.dataplane_examples import (
     CAPTURED,
     DEVICE,
     DUAL_LINKS,
     DUAL_UNDERLAY,
+    ETH0,
     HOST_GW_LINKS,
     LINKS,
     UNDERLAY,
     lines,
+    route,
     subnet,
 )
 from tests.lease_examples import network
@@ -124,10 +127,25 @@ def test_options_are_flannels(options: str, backend: Vxlan) -> None:
     assert parse_vxlan(GoObject.parse(options, "Backend")) == (backend, [])
 
 
-def test_direct_routing_is_warned_about() -> None:
-    backend, (warning,) = parse_vxlan(GoObject.parse('{"DirectRouting":true}', "Backend"))
-    assert backend == Vxlan()
-    assert warning.startswith("DirectRouting is not built yet")
+def test_with_direct_routing_a_neighbour_is_reached_by_a_plain_route_in_the_same_slot() -> None:
+    backend, warnings = parse_vxlan(GoObject.parse('{"DirectRouting":true}', "Backend"))
+    assert (backend, warnings) == (Vxlan(direct_routing=True), [])
+    near = on_link([route("10.99.0.0/16 dev eth0")], ETH0)
+    (direct,) = backend.objects(IPV4, CAPTURED["n2"], replace(LINKS, on_link=near))
+    assert lines({direct}) == ["10.5.53.0/24 via 10.99.0.12 dev eth0 proto 77 metric 1334"]
+    tunnelled = backend.objects(IPV4, CAPTURED["n2"], LINKS)
+    assert len(tunnelled) == 3
+    assert direct.slot in {item.slot for item in tunnelled}
+    far = backend.objects(IPV4, CAPTURED["n4"], replace(LINKS, on_link=near))
+    assert len(far) == 3
+    assert len(Vxlan().objects(IPV4, CAPTURED["n2"], replace(LINKS, on_link=near))) == 3
+
+
+def test_an_ipv6_neighbour_is_reached_by_a_plain_route_too() -> None:
+    near = on_link([route("fd00:99::/64 dev eth0 metric 256")], ETH0)
+    part = subnet("fd00:10:5:35::/64", "fd00:99::12", "06:0c:56:6d:fb:b4")
+    objects = Vxlan(direct_routing=True).objects(IPV6, part, replace(DUAL_LINKS, on_link=near))
+    assert lines(objects) == ["fd00:10:5:35::/64 via fd00:99::12 dev eth0 proto 77 metric 54"]
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,12 @@
 """Which notifications of the kernel lead to a look at everything."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from services.dataplane.backends.vxlan import Vxlan
 from services.dataplane.dataplane import Dataplane
 from services.dataplane.healing import Pending, concern
 from services.dataplane.netlink.monitor import Change, Subject
@@ -12,7 +14,8 @@ from services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour
 from tests.dataplane_examples import DEVICE, ETH0, FLANNEL, UNDERLAY
 
 PORT = 4711
-GROUND = SimpleNamespace(underlay=UNDERLAY)
+GROUND = SimpleNamespace(underlay=UNDERLAY, backend=Vxlan())
+DIRECT = SimpleNamespace(underlay=UNDERLAY, backend=Vxlan(direct_routing=True))
 ENTRY = FdbEntry(bytes(6), b"\x0a\x63\0\x0c", FLANNEL)
 NEIGHBOUR = Neighbour(b"\x0a\5\x35\0", bytes(6), 2, FLANNEL)
 
@@ -34,6 +37,13 @@ class FakeDataplane(SimpleNamespace):
     @property
     def real(self) -> Dataplane:
         return cast("Dataplane", self)
+
+
+def test_with_direct_routing_a_route_of_the_underlay_concerns_us_too() -> None:
+    change = Change(Subject.ROUTE, True, 2, ETH0, 4)
+    assert not concern(FakeDataplane().real, PORT)(change)
+    assert concern(FakeDataplane(ground=DIRECT).real, PORT)(change)
+    assert not concern(FakeDataplane(ground=DIRECT).real, PORT)(replace(change, ifindex=77))
 
 
 @pytest.mark.parametrize("subject", [Subject.LINK, Subject.ADDRESS])

@@ -7,6 +7,7 @@ from typing import Protocol, TypeAlias
 from services.core.family import Family
 from services.core.lease import BackendData, Subnet
 from services.dataplane.netlink.objects import KernelObject
+from services.dataplane.on_link import OnLink
 from services.dataplane.underlay import Underlay
 
 
@@ -57,6 +58,8 @@ class Links:
     underlay: Underlay
     devices: Mapping[Family, Device]
     route_protocol: int
+    on_link: OnLink = OnLink()
+    """Looked at only for a backend that `follows_routes`."""
 
     def names(self) -> dict[int, str]:
         """Interface names by index, for texts."""
@@ -69,6 +72,11 @@ class Backend(Protocol):
     @property
     def lease_type(self) -> str:
         """The BackendType that leases carry; empty where flannel writes none."""
+        ...
+
+    @property
+    def follows_routes(self) -> bool:
+        """Whether `objects` depend on which addresses are neighbours."""
         ...
 
     def device(self, family: Family, underlay: Underlay, node: str) -> DeviceSpec | None:

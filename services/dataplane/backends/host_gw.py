@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from services.core.errors import Misconfigured
-from services.core.family import Family
+from services.core.family import Address, Family, Network
 from services.core.lease import BackendData, Subnet
 from services.dataplane.backends.backend import Device, DeviceSpec, Links, Unsuitable
 from services.dataplane.backends.metric import route_metric
@@ -16,6 +16,7 @@ class HostGw:
     """It has no options."""
 
     lease_type: str = "host-gw"
+    follows_routes: bool = False
 
     def device(self, family: Family, underlay: Underlay, node: str) -> DeviceSpec | None:
         """None: routes go out of the underlay's interface. Refuses a public address that is not on it."""
@@ -38,16 +39,17 @@ class HostGw:
         """`subnet via PublicIP dev <underlay>`, not onlink: the kernel refuses a peer that is not a neighbour."""
         if subnet.public_address is None:
             raise Unsuitable(f"the lease has no public {family} address")
-        return frozenset(
-            (
-                Route(
-                    subnet.cidr.network_address.packed,
-                    subnet.public_address.packed,
-                    route_metric(subnet.cidr),
-                    family.af,
-                    subnet.cidr.prefixlen,
-                    links.underlay.index,
-                    links.route_protocol,
-                ),
-            )
-        )
+        return frozenset([direct_route(family, subnet.cidr, subnet.public_address, links)])
+
+
+def direct_route(family: Family, cidr: Network, gateway: Address, links: Links) -> Route:
+    """`cidr via gateway dev <underlay>`."""
+    return Route(
+        cidr.network_address.packed,
+        gateway.packed,
+        route_metric(cidr),
+        family.af,
+        cidr.prefixlen,
+        links.underlay.index,
+        links.route_protocol,
+    )

@@ -7,6 +7,7 @@ from services.core.family import IPV4, Family, family_of
 from services.core.gojson import GoObject
 from services.core.lease import BackendData, Subnet, VxlanData
 from services.dataplane.backends.backend import Device, DeviceSpec, Links, Unsuitable, VxlanDevice
+from services.dataplane.backends.host_gw import direct_route
 from services.dataplane.backends.metric import route_metric
 from services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour, Route
 from services.dataplane.underlay import Underlay
@@ -25,7 +26,14 @@ class Vxlan:
     """Taken for the underlay's; 0: as it is."""
     learning: bool = False
     gbp: bool = False
+    direct_routing: bool = False
+    """A peer that is a neighbour is reached by a plain route, as in host-gw."""
     lease_type: str = "vxlan"
+
+    @property
+    def follows_routes(self) -> bool:
+        """With DirectRouting."""
+        return self.direct_routing
 
     def device(self, family: Family, underlay: Underlay, node: str) -> DeviceSpec | None:
         """`flannel.<VNI>`, or `flannel-v6.<VNI>`; its MAC is stable over restarts and reboots of the node."""
@@ -52,13 +60,19 @@ class Vxlan:
         return VxlanData(self.vni, device.mac) if device else None
 
     def objects(self, family: Family, subnet: Subnet, links: Links) -> frozenset[KernelObject]:
-        """Neighbour `subnet.ip -> MAC`, FDB entry `MAC -> public address`, route `subnet via subnet.ip onlink`."""
+        """Neighbour `subnet.ip -> MAC`, FDB entry `MAC -> public address`, route `subnet via subnet.ip onlink`.
+
+        To a neighbour, with DirectRouting: the route `subnet via public address` alone. Both have one slot in the
+        kernel, so that a peer changes from one to the other without a moment in between.
+        """
         if not isinstance(subnet.data, VxlanData):
             raise Unsuitable("the lease has no VTEP MAC")
         if subnet.data.vni not in (self.vni, self.vni & 0xFFFF, 0):  # flannel publishes 16 bits of it, or none
             raise Unsuitable(f"the lease has VNI {subnet.data.vni}, this network {self.vni}")
         if subnet.public_address is None:
             raise Unsuitable(f"the lease has no public {family} address")
+        if self.direct_routing and links.on_link.reaches(subnet.public_address):
+            return frozenset([direct_route(family, subnet.cidr, subnet.public_address, links)])
         device = links.devices[family].index
         gateway = subnet.cidr.network_address.packed
         mac = bytes.fromhex(subnet.data.mac.replace(":", ""))
@@ -81,16 +95,15 @@ class Vxlan:
 
 
 def parse_vxlan(options: GoObject) -> tuple[Vxlan, list[str]]:
-    """The backend and what it does not do yet. Raises InvalidInput, naming the option."""
+    """The backend, and nothing that it would not do. Raises InvalidInput, naming the option."""
     backend = Vxlan(
         vni=options.number("VNI", 1, least=1, most=2**24 - 1),
         port=options.number("Port", most=65535) or _LINUX_PORT,
         parent_mtu=options.number("MTU", most=65535),
         learning=options.flag("Learning"),
         gbp=options.flag("GBP"),
+        direct_routing=options.flag("DirectRouting"),
     )
-    if options.flag("DirectRouting"):
-        return backend, ["DirectRouting is not built yet: every peer is reached through VXLAN, also on the same link"]
     return backend, []
 
 
