@@ -3,15 +3,19 @@
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 from flannelette.lease.v1 import lease_pb2
 from flannelette.masq.v1 import masq_pb2_grpc
 
+from services.core.family import FAMILIES
 from services.masq.firewalls.host import HostFirewall
 from services.masq.firewalls.lock import lock_path
+from services.masq.firewalls.tables import Fingerprints
 from services.masq.reconciler import Reconciler
 from services.masq.service import MasqServicer
 from services.masq.settings import MasqSettings
+from services.masq.surroundings import look_around
 from services.runtime.feed import Feed, LeaseConnection
 from services.runtime.options import node_name
 from services.runtime.process import Process, run
@@ -24,7 +28,7 @@ async def build(settings: MasqSettings, process: Process) -> AsyncIterator[None]
     connection = LeaseConnection(settings.lease_service, node_name(settings), process.transport)
     reconciler = Reconciler(connection.node, settings.rules, settings.iptables_resync, firewall, process.health)
     feed = Feed(connection, lease_pb2.VIEW_OWN, lambda touched: reconciler.learn(feed.table, feed.error))
-    servicer = MasqServicer(reconciler, process.health)
+    servicer = MasqServicer(reconciler, process.health, partial(look_around, [Fingerprints(f) for f in FAMILIES]))
     process.servicers["flannelette.masq.v1.MasqService"] = lambda server: (
         masq_pb2_grpc.add_MasqServiceServicer_to_server(servicer, server)
     )

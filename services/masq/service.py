@@ -2,7 +2,7 @@
 # ruff: noqa: D102 - masq.proto names and documents the calls
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from ipaddress import ip_address
 from typing import Any
 
@@ -16,6 +16,7 @@ from services.masq.explain import Packet, deciding_rule, explanation
 from services.masq.firewalls.firewall import ChainState, RuleState
 from services.masq.reconciler import Reconciler
 from services.masq.rules import Action, Chain
+from services.masq.surroundings import Finding, Surroundings, findings
 from services.runtime.health import Health
 from services.runtime.version import version
 
@@ -23,8 +24,9 @@ from services.runtime.version import version
 class MasqServicer(masq_pb2_grpc.MasqServiceServicer):
     """See masq.proto for the guarantees of each call."""
 
-    def __init__(self, reconciler: Reconciler, health: Health) -> None:
+    def __init__(self, reconciler: Reconciler, health: Health, look: Callable[[], Surroundings]) -> None:
         self._reconciler = reconciler
+        self._look = look
         self._health = health
         self._start_time = time.time()
 
@@ -51,7 +53,7 @@ class MasqServicer(masq_pb2_grpc.MasqServiceServicer):
                 last_check_time=_timestamp(reconciler.last_check_time),
                 start_time=_timestamp(self._start_time),
                 lease_service_connected=reconciler.lease_service_connected,
-                findings=_findings(reconciler),
+                findings=_findings(reconciler, self._look()),
             )
         )
 
@@ -129,10 +131,19 @@ def _address(field: str, text: str) -> Address:
         raise InvalidInput(f"{field} {text!r} is no IP address: write for instance 10.5.52.2") from None
 
 
-def _findings(reconciler: Reconciler) -> list[pb.Finding]:
-    leftover = reconciler.firewall.leftover
-    problem, _, cure = leftover.partition(": ")
-    return [pb.Finding(problem=f"{problem}.", cure=cure)] if leftover else []
+def _findings(reconciler: Reconciler, around: Surroundings) -> list[pb.Finding]:
+    network, settings, firewall = reconciler.facts.network, reconciler.settings, reconciler.firewall
+    families = [row.family for row in network.families] if network else []
+    found = findings(
+        around,
+        firewall.name,
+        families,
+        fully_random=settings.fully_random,
+        masquerades=settings.masquerade,
+    )
+    problem, _, cure = firewall.leftover.partition(": ")
+    found += [Finding(f"{problem}.", cure)] if problem else []
+    return [pb.Finding(problem=each.problem, cure=each.cure) for each in found]
 
 
 def _timestamp(seconds: float | None) -> Timestamp | None:

@@ -14,6 +14,7 @@ from services.masq.firewalls.choice import Kind, look
 from services.masq.firewalls.host import HostFirewall
 from services.masq.firewalls.tables import Fingerprints
 from services.masq.rules import no_chains
+from services.masq.surroundings import Surroundings, look_around
 from tests.kernel.masq_host import CHAINS, DUAL_CHAINS, Host, entered, golden, put_right
 from tests.namespaces import NetworkNamespace
 
@@ -145,3 +146,16 @@ async def test_what_cannot_be_removed_elsewhere_is_said(host: Host, monkeypatch:
         assert all(state.as_wanted for state in states)
         assert firewall.leftover.startswith("rules of ours or of a flanneld are left in iptables-legacy: libraries")
     assert replace(states[0], commands=()).as_wanted
+
+
+async def test_what_else_of_the_host_is_in_the_way_is_found(host: Host) -> None:
+    fingerprints = [Fingerprints(family) for family in FAMILIES]
+    host.run("sh", "-c", "echo 1 >/proc/sys/net/ipv4/ip_forward; echo 0 >/proc/sys/net/ipv6/conf/all/forwarding")
+    assert look_around(fingerprints) == Surroundings(not_forwarding=frozenset({6}))
+    host.run("ip6tables-legacy", "-P", "FORWARD", "DROP")
+    host.run("iptables-nft", "-P", "FORWARD", "DROP")
+    host.run("nft", "add table inet firewalld; add chain inet firewalld f { type filter hook forward priority 10; }")
+    around = look_around(fingerprints)
+    assert around.legacy_drops == {6}
+    assert around.nft_drops == {(4, "filter")}
+    assert around.firewalld

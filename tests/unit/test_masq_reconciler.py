@@ -19,6 +19,7 @@ from services.masq.firewalls.notation import chain_form
 from services.masq.reconciler import Reconciler
 from services.masq.rules import Chain, RuleSettings
 from services.masq.service import MasqServicer
+from services.masq.surroundings import Surroundings
 from services.runtime.health import Health
 
 NETWORK = parse_network('{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}')
@@ -94,8 +95,9 @@ class Running:
     def __init__(self, settings: RuleSettings = ALL) -> None:
         self.firewall = FakeFirewall()
         self.health = Health()
+        self.around = Surroundings()
         self.reconciler = Reconciler("n1", settings, 3600, self.firewall, self.health, clock=lambda: 1234.5)
-        self.servicer = MasqServicer(self.reconciler, self.health)
+        self.servicer = MasqServicer(self.reconciler, self.health, lambda: self.around)
         self.table = Table()
 
     async def __aenter__(self) -> "Running":
@@ -295,6 +297,17 @@ async def test_the_status_tells_what_is_kept() -> None:
         assert (status.rules, status.rules_present, status.repairs) == (10, 10, 0)
         assert status.last_check_time.ToMicroseconds() == 1_234_500_000
         assert list(status.findings) == []
+
+
+async def test_what_is_in_the_way_is_said_with_its_cure() -> None:
+    async with Running() as it:
+        await it.tell(NETWORK_KNOWN)
+        it.around = Surroundings(not_forwarding=frozenset({4}))
+        it.firewall.leftover = "rules of ours or of a flanneld are left in iptables-legacy: apt-get install iptables"
+        assert [finding.cure for finding in (await it.status()).findings] == [
+            "sysctl -w net.ipv4.ip_forward=1",
+            "apt-get install iptables",
+        ]
 
 
 async def test_what_is_left_out_is_said_in_the_status() -> None:

@@ -69,6 +69,11 @@ class Fingerprints:
         self._names: dict[tuple[str, tuple[str, ...]], tuple[tuple[int, ...], frozenset[str]]] = {}
         """What was mentioned, and number and size of the entries then."""
 
+    @property
+    def version(self) -> int:
+        """4 or 6."""
+        return self._family.version
+
     def take(self, tables: frozenset[str]) -> "Fingerprint":
         """Of those of these tables that exist. Raises Unavailable."""
         found = sorted(tables & existing_tables(self._family))

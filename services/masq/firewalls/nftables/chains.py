@@ -17,6 +17,8 @@ _HEADER: Final = struct.Struct("=IHHII")
 _ATTRIBUTE: Final = struct.Struct("=HH")
 _NFGENMSG: Final = 4
 _TABLE, _NAME = 1, 3  # NFTA_CHAIN_TABLE, NFTA_CHAIN_NAME
+_HOOK, _POLICY, _HOOK_NUMBER = 4, 5, 1  # NFTA_CHAIN_HOOK, NFTA_CHAIN_POLICY, NFTA_HOOK_HOOKNUM
+_FORWARD, _DROP = (2).to_bytes(4, "big"), (0).to_bytes(4, "big")  # NF_INET_FORWARD, NF_DROP
 _FAMILIES: Final = {2: 4, 10: 6}
 _BUFFER: Final = 1 << 17
 
@@ -35,6 +37,21 @@ def nft_chains() -> frozenset[ChainName]:
     """Every chain; none where the kernel has no nftables. Raises Unavailable."""
     with _socket() as kernel:
         return frozenset(_chain(body) for kind, body in _dump(kernel, _GETCHAIN) if kind == _NEWCHAIN)
+
+
+def nft_forward_drops() -> frozenset[tuple[int, str]]:
+    """IP version (0: another family, such as inet) and name of every table whose policy for FORWARD is drop.
+
+    Raises Unavailable.
+    """
+    found = set()
+    with _socket() as kernel:
+        for kind, body in _dump(kernel, _GETCHAIN):
+            values = _attributes(body[_NFGENMSG:])
+            hook = _attributes(values.get(_HOOK, b"")).get(_HOOK_NUMBER, b"")
+            if kind == _NEWCHAIN and hook == _FORWARD and values.get(_POLICY) == _DROP:
+                found.add((_FAMILIES.get(body[0], 0), _text(values.get(_TABLE, b""))))
+    return frozenset(found)
 
 
 def nft_tables() -> frozenset[tuple[int, str]]:
@@ -90,12 +107,19 @@ def _chain(body: bytes) -> ChainName:
 
 def _texts(body: bytes) -> dict[int, str]:
     """The table, and the name of what is in it."""
-    values = {_TABLE: "", _NAME: ""}
-    start = _NFGENMSG
-    while start + _ATTRIBUTE.size <= len(body):
-        length, kind = _ATTRIBUTE.unpack_from(body, start)
-        if kind & 0x3FFF in values:
-            text = body[start + _ATTRIBUTE.size : start + length]
-            values[kind & 0x3FFF] = text.rstrip(b"\0").decode(errors="replace")
+    values = _attributes(body[_NFGENMSG:])
+    return {kind: _text(values.get(kind, b"")) for kind in (_TABLE, _NAME)}
+
+
+def _attributes(data: bytes) -> dict[int, bytes]:
+    values: dict[int, bytes] = {}
+    start = 0
+    while start + _ATTRIBUTE.size <= len(data):
+        length, kind = _ATTRIBUTE.unpack_from(data, start)
+        values[kind & 0x3FFF] = data[start + _ATTRIBUTE.size : start + length]
         start += max(length + 3 & ~3, _ATTRIBUTE.size)
     return values
+
+
+def _text(value: bytes) -> str:
+    return value.rstrip(b"\0").decode(errors="replace")
