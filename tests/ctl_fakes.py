@@ -97,6 +97,7 @@ class FakeMasq(masq_pb2_grpc.MasqServiceServicer):
             {
                 "GetStatus": samples.masq_status(),
                 "ListRules": samples.rules(),
+                "Explain": samples.explanation(),
                 "ResyncRules": masq_pb2.ResyncRulesResponse(),
                 "TeardownRules": masq_pb2.TeardownRulesResponse(commands=["iptables -t nat -X FLANNEL-POSTRTG"]),
             }
@@ -104,6 +105,7 @@ class FakeMasq(masq_pb2_grpc.MasqServiceServicer):
 
     GetStatus = _answers("GetStatus")
     ListRules = _answers("ListRules")
+    Explain = _answers("Explain")
     ResyncRules = _answers("ResyncRules")
     TeardownRules = _answers("TeardownRules")
 

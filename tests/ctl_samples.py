@@ -210,6 +210,14 @@ def rules() -> masq.ListRulesResponse:
     )
 
 
+def explanation() -> masq.ExplainResponse:
+    return masq.ExplainResponse(
+        masqueraded=True,
+        rules=rules().rules[2:],
+        explanation="10.5.2.2 to 198.51.100.9: leaves under the address of the interface it leaves by.",
+    )
+
+
 def _objects(number: int) -> list[str]:
     mac = f"c6:d2:32:6f:8f:{number:02x}"
     return [

@@ -155,6 +155,24 @@ def rules(targets: "Targets", screen: "Screen") -> int:
 
 
 @_command
+@click.argument("source")
+@click.argument("destination")
+@click.option("--mark", default="0", metavar="MARK", help="The packet's mark, such as 0x4000.")
+def explain(targets: "Targets", screen: "Screen", source: str, destination: str, mark: str) -> int:
+    """Which address the receiver of a packet sees, and which rule decides.
+
+    SOURCE may be `pod`: one of this node.
+    """
+    from services.ctl.show import explain as show
+
+    try:
+        number = int(mark, 0)
+    except ValueError:
+        raise click.BadParameter(f"{mark!r} is no number: write 16384 or 0x4000", param_hint="--mark") from None
+    return asyncio.run(show(targets, screen, "" if source == "pod" else source, destination, number))
+
+
+@_command
 def watch(targets: "Targets", screen: "Screen") -> int:
     """Leases as they come (+), change (~) and go (-), until Ctrl-C.
 

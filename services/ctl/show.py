@@ -109,6 +109,17 @@ async def rules(targets: Targets, screen: Screen) -> int:
     return 0 if rules_render.all_well(response.rules) else 1
 
 
+async def explain(targets: Targets, screen: Screen, source: str, destination: str, mark: int) -> int:
+    """What becomes of a packet's source address. 1 if the rule that decides is missing."""
+    request = masq_pb2.ExplainRequest(source=source, destination=destination, mark=mark)
+    response = await ask(targets["masq"], lambda c: MasqServiceStub(c).Explain(request))
+    if screen.json:
+        screen.show_json(to_json(response))
+    else:
+        screen.show(rules_render.explanation_text(response, screen.width))
+    return 0 if rules_render.all_well(response.rules) else 1
+
+
 def _nothing_yet(status: dataplane_pb2.Status | masq_pb2.Status, screen: Screen) -> int:
     """An empty list may be right, or too early; the service knows which."""
     for reason in status.reasons:

@@ -164,6 +164,21 @@ async def test_lists_as_json_are_the_responses(node: FakeNode) -> None:
     assert (await run(node.directory, "rules", "-o", "json")).json["rules"][1]["packets"] == "12"
 
 
+async def test_a_packet_is_explained(node: FakeNode) -> None:
+    ran = await run(node.directory, "explain", "pod", "198.51.100.9", "--mark", "0x4000")
+    asked = node.masq.replies.asked[-1][1]
+    assert (asked.source, asked.destination, asked.mark) == ("", "198.51.100.9", 0x4000)
+    assert ran.code == 0
+    assert ran.out.splitlines()[0] == samples.explanation().explanation
+    assert "-j MASQUERADE --random-fully" in ran.out
+    ran = await run(node.directory, "explain", "10.5.2.2", "198.51.100.9", "-o", "json")
+    assert node.masq.replies.asked[-1][1].source == "10.5.2.2"
+    assert ran.json["masqueraded"] is True
+    ran = await run(node.directory, "explain", "pod", "198.51.100.9", "--mark", "kube")
+    assert ran.code == 2
+    assert "'kube' is no number" in ran.err
+
+
 async def test_one_peer_is_shown_with_its_kernel_objects(node: FakeNode) -> None:
     ran = await run(node.directory, "peers", "h3")
     assert node.dataplane.replies.asked[-1][1].name == "h3"

@@ -27,6 +27,14 @@ def rules_text(rules: Sequence[pb.Rule], width: Width) -> Text:
     return lines(out)
 
 
+def explanation_text(response: pb.ExplainResponse, width: Width) -> Text:
+    """What becomes of the packet, and below it the rules that decide."""
+    if width is None:
+        return lines([Text(response.explanation), *(Text(f"{rule.chain}\t{rule.text}") for rule in response.rules)])
+    verdict = fold(Text(response.explanation, style="bold"), width)
+    return lines([verdict, *(line for rule in response.rules for line in _rule(rule, width))])
+
+
 def all_well(rules: Sequence[pb.Rule]) -> bool:
     """Every rule is at its place."""
     return all(rule.present for rule in rules)
