@@ -117,7 +117,7 @@ class FakeNode:
         self.directory = directory
         self.lease = FakeLease()  # type: ignore[abstract]  # what no test calls is UNIMPLEMENTED
         self.dataplane = FakeDataplane()  # type: ignore[abstract]  # as above
-        self.masq = FakeMasq()  # type: ignore[abstract]  # as above
+        self.masq = FakeMasq()
         self._servers: dict[str, grpc.aio.Server] = {}
 
     async def start(self, *services: str) -> None:
