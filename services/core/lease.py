@@ -105,6 +105,8 @@ class LeaseRequest:
     node: str
     backend_type: str
     wishes: tuple["Wish", ...]
+    shunned: tuple[Network, ...] = ()
+    """Not to be given, though the store has them free: other nodes may still use them."""
 
     def wish(self, family: Family) -> "Wish | None":
         """The wish in one family, if any."""

@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
@@ -180,16 +180,19 @@ class Occupancy:
             room.remove(cidr, use)
 
     @contextmanager
-    def without(self, taken: Iterable[Taken]) -> Iterator[None]:
-        """While the block runs, these are free: they are about to be given up."""
-        lent = list(taken)
-        for cidr, use in lent:
-            self.remove(cidr, use)
+    def as_if(self, *, gone: Sequence[Taken] = (), also: Sequence[Taken] = ()) -> Iterator[None]:
+        """While the block runs, some of what is taken is free, and something else is taken too."""
+        self._exchange(gone, also)
         try:
             yield
         finally:
-            for cidr, use in lent:
-                self.add(cidr, use)
+            self._exchange(also, gone)
+
+    def _exchange(self, gone: Sequence[Taken], come: Sequence[Taken]) -> None:
+        for cidr, use in gone:
+            self.remove(cidr, use)
+        for cidr, use in come:
+            self.add(cidr, use)
 
 
 def _first(uses: list[int]) -> int | None:

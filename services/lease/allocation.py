@@ -7,7 +7,7 @@ from services.core.errors import InvalidInput, NotYet
 from services.core.family import Address, Network
 from services.core.lease import Lease, LeaseRequest, Subnet, Wish, lease_key
 from services.core.network import NetworkConfig
-from services.core.occupancy import Occupancy
+from services.core.occupancy import Occupancy, Use
 from services.core.subnets import Draw, all_fit, choose_subnets
 from services.lease.claims import Claim, Claims
 
@@ -52,7 +52,7 @@ def allocate(
         first = wishes[0].public_address  # by which a flanneld knows its own lease
         gone += [claim for claim in unheld if not claim.reserved and first in claim.addresses]
         freed = [taken for claim in gone if not claim.reserved for taken in claim.taken]
-        with occupancy.without(freed):
+        with occupancy.as_if(gone=freed, also=[(cidr, Use.BLOCKED) for cidr in request.shunned]):
             cidrs = choose_subnets(occupancy, request, draw, [cidr for claim in own for cidr in claim.cidrs])
     else:
         cidrs = current.cidrs

@@ -16,6 +16,7 @@ from services.lease.broker import Broker
 from services.lease.find import leases_of_address
 from services.lease.guard.calls import list_quarantine
 from services.lease.guard.gate import Gate
+from services.lease.guard.shunned import shunning
 from services.lease.identity import Identity, check_name
 from services.lease.nodes import convergence, list_nodes
 from services.lease.operator_requests import leases_to_reclaim, reclaim_response, subnets_to_reserve
@@ -86,7 +87,7 @@ class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
         code = grpc.StatusCode.OK
         try:
             wanted = checked_request(request, self._identity.one_node(request.node))
-            lease = await self._store.acquire(wanted)
+            lease = await self._store.acquire(shunning(wanted, self._broker.table.leases, self._gate.held))
         except FlanneletteError as error:
             code = code_of(error)
             raise

@@ -179,6 +179,23 @@ async def test_defect_01_a_deletion_of_every_lease_leaves_all_peers_until_it_is_
         assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
 
 
+async def test_defect_01_a_subnet_whose_lease_is_held_goes_to_its_own_node_only(
+    tmp_path: Path, network: Network
+) -> None:
+    def asks(node: str, address: str, previous: str) -> pb.AcquireLeaseRequest:
+        subnet = pb.Subnet(cidr=previous, public_address=address)
+        return pb.AcquireLeaseRequest(node=node, backend_type="host-gw", subnets=[subnet])
+
+    async with watching(tmp_path, network) as client:
+        network.delete("subnets/", "--prefix")
+        await client.until_held(20)
+        new = await client.stub.AcquireLease(asks("new", "10.99.9.9", "10.5.3.0/24"))
+        assert new.lease.name not in NAMES
+        own = await client.stub.AcquireLease(asks("n3", json.loads(value(3))["PublicIP"], "10.5.3.0/24"))
+        assert own.lease.name == "10.5.3.0-24"
+        assert client.lost == set()
+
+
 async def test_defect_01_a_deletion_that_is_true_is_carried_out_after_a_second_listing(
     tmp_path: Path, network: Network
 ) -> None:

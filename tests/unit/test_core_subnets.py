@@ -173,7 +173,7 @@ def test_what_comes_and_goes_leaves_no_trace(
     for cidr, use in uses:
         occupancy.add(cidr, use)
         room.candidates(3)
-    with occupancy.without(uses):
+    with occupancy.as_if(gone=uses):
         assert subnets(room) == every_subnet(network)
     for cidr, use in (taking for taking, stay in zip(uses, stays, strict=True) if not stay):
         occupancy.remove(cidr, use)

@@ -181,3 +181,10 @@ def test_a_node_stays_where_it_is_when_another_subnet_is_reserved_for_it() -> No
 def test_a_reservation_that_nobody_uses_is_reached_by_nobody() -> None:
     freed = vacated(lease("10.5.77.0/24", "a", ADDRESS, reserved=True))
     assert freed == Lease("10.5.77.0-24", "a", (Subnet(ip_network("10.5.77.0/24")),), reserved=True)
+
+
+def test_a_subnet_that_another_node_may_still_use_is_shunned() -> None:
+    """The store has lost its lease, and the guard keeps it."""
+    request = replace(make_request("a", ADDRESS, "10.5.1.0/24"), shunned=(ip_network("10.5.1.0/24"),))
+    assert decide(SMALL, [], request).lease.name == "10.5.2.0-24"
+    assert decide(SMALL, [lease("10.5.1.0/24", "a", ADDRESS)], request).lease.name == "10.5.1.0-24", "but for its own"
