@@ -20,9 +20,10 @@ from services.lease.store import Changed, Snapshot
 from services.lease.stores.relay import RelayStore
 from services.runtime.feed import Feed, LeaseConnection
 from services.runtime.wire import lease_from_proto, request_to_proto
+from tests.certificates import LOOPBACK, Certificates, flags
 from tests.contract.follower import following
 from tests.lease_examples import DUAL_JSON, NETWORK, SMALL_JSON, make_lease, make_request
-from tests.lease_service import FakeStore, ServiceProcess, eventually, next_step, serving, stub_of
+from tests.lease_service import FakeStore, ServiceProcess, eventually, free_port, next_step, serving, stub_of
 
 
 @dataclass
@@ -236,3 +237,29 @@ async def test_a_node_behind_a_relay_is_told_that_the_store_has_lost_its_lease(t
                 assert await next_step(call) == Step(lost=leases[0].name), "and once more"
                 status = await stub.GetStatus(pb.GetStatusRequest())
                 assert (status.leases, status.held_removals) == (20, 0)
+
+
+async def test_over_tls_a_relay_acts_for_its_nodes_and_operates_nothing(tmp_path: Path) -> None:
+    lab, port = Certificates(tmp_path / "lab"), free_port()
+    (tmp_path / "net.json").write_text(SMALL_JSON)
+    (tmp_path / "below").mkdir()
+    above = ("--store-file=memory", f"--net-config-path={tmp_path}/net.json", *flags(lab.server(addresses=LOOPBACK)))
+    listen = f"--listen=unix:{tmp_path}/lease.sock,127.0.0.1:{port}"
+    relay = ("--store=relay", "--central", f"--upstream=127.0.0.1:{port}", *flags(lab.client("relay")))
+    with (
+        ServiceProcess(tmp_path, *above, listen) as top,
+        ServiceProcess(tmp_path / "below", *relay) as bottom,
+    ):
+        async with feed_of(bottom, "a") as feed, stub_of(top.address) as stub_above, stub_of(bottom.address) as stub:
+            await eventually(lambda: is_connected(feed), 20)
+            lease = await acquired(bottom, make_request("a", "172.16.0.1"))
+            await eventually(lambda: lease.name in feed.table.leases)
+            async with asyncio.timeout(20):
+                nodes: list[str] = []
+                while nodes != ["a"]:
+                    listed = await stub_above.ListNodes(pb.ListNodesRequest())
+                    nodes = [node.name for node in listed.nodes if node.connected]
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await stub.ReserveSubnet(pb.ReserveSubnetRequest(cidrs=["10.5.200.0/24"]))
+            assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
+            assert "flannelette://admin/NAME" in (caught.value.details() or "")

@@ -118,6 +118,13 @@ async def watched_as_h1(channel: grpc.aio.Channel, path: str) -> bool:
     return short(path) == "lease/WatchLeases" and await allowed(channel, path, node="h1", view=pb.VIEW_ALL)
 
 
+async def test_who_may_not_watch_as_a_node_may_not_relay_it_either(channels: dict[str, grpc.aio.Channel]) -> None:
+    path = "/flannelette.lease.v1.LeaseService/WatchLeases"
+    for who, channel in channels.items():
+        may = await allowed(channel, path, node="h1", view=pb.VIEW_OWN, relayed=True)
+        assert may == (WATCH_AS_H1[0] in ALLOWED[who]), who
+
+
 async def test_a_request_without_a_node_speaks_for_nobody(channels: dict[str, grpc.aio.Channel]) -> None:
     for who in URIS:
         may = {short(path) for path in OURS if await allowed(channels[who], path)}
