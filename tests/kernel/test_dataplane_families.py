@@ -119,6 +119,27 @@ async def test_both_families_are_carried_by_vxlan_each_on_its_own_device(netns: 
             assert cluster.routes() == [ROUTE]
 
 
+async def test_defect_03_a_device_that_is_deleted_comes_back_complete_in_each_family(netns: NetworkNamespace) -> None:
+    with with_ipv6(netns, DUAL % "vxlan") as cluster:
+        n2 = (("10.5.53.0/24", "10.99.0.12", MAC), ("fd00:10:5:35::/64", "fd00:99::12", MAC_V6))
+        await join(cluster, "n2", *n2)
+        async with cluster.dataplane("--audit-interval=600") as running:
+            status = await running.until(peers=1)
+            macs = [device.mac for device in status.devices]
+            for device in status.devices:
+                cluster.ip(f"link del {device.name}")
+            own = status.lease.subnets[1].split("/")[0]
+            await until_seen(whole_v6(own), lambda: seen_v6(cluster, own))
+            await until_seen([ROUTE], cluster.routes)
+            assert objects(cluster, "flannel.1")[1] == [f"{MAC} dst 10.99.0.12 self permanent"]
+            status = await running.until(peers=1)
+            assert [device.mac for device in status.devices] == macs
+            async with cluster.calls() as stub:
+                leases = (await stub.ListLeases(lease_pb2.ListLeasesRequest(), timeout=10)).leases
+            (ours,) = (lease for lease in leases if lease.node == "n1")
+            assert [subnet.vxlan.mac for subnet in ours.subnets] == macs
+
+
 @pytest.mark.parametrize("backend", ["vxlan", "host-gw"])
 async def test_ipv6_alone_is_carried(netns: NetworkNamespace, backend: str) -> None:
     with with_ipv6(netns, IPV6_ONLY % backend) as cluster:

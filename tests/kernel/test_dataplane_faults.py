@@ -1,6 +1,7 @@
 """What somebody else does to our objects is put right within a second; what is not ours stays."""
 
 import asyncio
+import signal
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -67,8 +68,6 @@ async def healed(cluster: Cluster) -> None:
 @pytest.mark.parametrize(
     "fault",
     [
-        "ip link set flannel.1 down",
-        "ip link del flannel.1",
         "ip link set eth0 down",
         "ip route flush proto 77",
         "ip route del 10.5.53.0/24",
@@ -80,7 +79,7 @@ async def healed(cluster: Cluster) -> None:
         "ip link set flannel.1 type vxlan learning",
     ],
 )
-async def test_a_fault_is_healed(cluster: Cluster, running: Running, fault: str) -> None:
+async def test_defect_05_a_fault_in_what_peers_need_is_healed(cluster: Cluster, running: Running, fault: str) -> None:
     before = cluster.ip("-d link show flannel.1")
     cluster.run(fault)
     if "eth0 down" in fault:
@@ -89,9 +88,37 @@ async def test_a_fault_is_healed(cluster: Cluster, running: Running, fault: str)
     await running.until(peers=2)
     await cluster.quiet()
     now = cluster.ip("-d link show flannel.1")
-    assert (now == before) or "link del" in fault
+    assert now == before
     if "mtu" not in fault and "learning" not in fault and "eth0" not in fault:
         assert (await running.status()).repairs > 0
+
+
+async def test_defect_04_a_device_that_went_down_has_its_routes_again(cluster: Cluster, running: Running) -> None:
+    before = cluster.ip("-d link show flannel.1")
+    cluster.ip("link set flannel.1 down")
+    await healed(cluster)
+    await running.until(peers=2)
+    await cluster.quiet()
+    assert cluster.ip("-d link show flannel.1") == before
+    assert (await running.status()).repairs > 0
+
+
+async def test_defect_18_a_notification_that_is_lost_is_a_look_at_everything(
+    cluster: Cluster, running: Running
+) -> None:
+    pair = "route add 203.0.113.7/32 dev lo proto 99\nroute del 203.0.113.7/32 dev lo proto 99\n"
+    batch = cluster.directory / "flood"
+    batch.write_text(15_000 * pair)
+    running.process.send_signal(signal.SIGSTOP)
+    try:
+        cluster.ip(f"-batch {batch}")  # several times what its queue holds
+        cluster.run("bridge fdb del 06:0c:56:6d:fb:b3 dev flannel.1 dst 10.99.0.12")
+        cluster.ip("neigh del 10.5.97.0 dev flannel.1")
+    finally:
+        running.process.send_signal(signal.SIGCONT)
+    await healed(cluster)
+    assert running.process.poll() is None
+    assert (await running.until(peers=2)).repairs >= 2
 
 
 async def test_an_address_that_was_removed_comes_back(cluster: Cluster, running: Running) -> None:
@@ -178,31 +205,3 @@ async def test_a_foreign_route_in_the_very_place_of_ours_is_not_replaced(cluster
     cluster.ip("route del 10.5.53.0/24 proto static")
     await running.resync()
     assert ROUTES[0] in cluster.routes()
-
-
-async def test_an_underlay_that_changes_its_address_is_followed(cluster: Cluster, running: Running) -> None:
-    cluster.ip("addr add 10.99.0.111/16 dev eth0")
-    cluster.ip("addr del 10.99.0.11/16 dev eth0")
-    cluster.ip("addr replace 10.99.0.111/16 dev eth0")
-    cluster.ip("route replace default via 10.99.0.1")
-    await running.until(peers=2)
-    async with asyncio.timeout(10):
-        while list((await running.status()).underlay.addresses) != ["10.99.0.111"]:  # noqa: ASYNC110 - another process decides
-            await asyncio.sleep(0.05)
-    await healed(cluster)
-    await running.until(peers=2)
-    assert " local 10.99.0.111 " in cluster.ip("-d link show flannel.1")
-
-
-async def test_an_underlay_that_goes_and_comes_back_is_found_again(cluster: Cluster, running: Running) -> None:
-    cluster.ip("link del eth0")
-    await running.until(ready=False)
-    await asyncio.sleep(1.5)
-    cluster.ip("link add eth0 type veth peer far")
-    for name in ("eth0", "far"):
-        cluster.ip(f"link set {name} up")
-    cluster.ip("addr add 10.99.0.11/16 dev eth0")
-    cluster.ip("route add default via 10.99.0.1")
-    await running.until(peers=2)
-    assert programmed(cluster) == COMPLETE
-    assert running.log.count("[warning") <= 6

@@ -1,6 +1,7 @@
 """The dataplane process beside a real lease service: from its start through changes, kills and outages."""
 
 import asyncio
+import http.client
 import signal
 from collections.abc import AsyncIterator, Iterator
 
@@ -84,7 +85,9 @@ async def test_a_kill_and_a_restart_change_nothing_in_the_kernel(cluster: Cluste
         assert second_life.count("kernel brought into line") == 1
 
 
-async def test_peers_that_left_while_it_was_down_go_after_the_snapshot_and_not_before(cluster: Cluster) -> None:
+async def test_defect_06_peers_that_left_while_it_was_down_go_with_the_snapshot_not_before(
+    cluster: Cluster,
+) -> None:
     async with cluster.dataplane() as running:
         name = await cluster.join("n2", "10.99.0.12", MAC)
         other = await cluster.join("n3", "10.99.0.13", "06:0c:56:6d:fb:b4")
@@ -120,6 +123,32 @@ async def test_while_the_lease_service_is_away_everything_stays_and_status_says_
         cluster.leases = cluster.start_leases()
         await running.until(peers=1)
         assert running.log.count(" away; ") == 1
+
+
+async def test_defect_16_ready_means_that_the_routes_are_there_and_goes_off_again(cluster: Cluster) -> None:
+    name = await cluster.join("n2", "10.99.0.12", MAC)
+    cluster.leases.terminate()
+
+    def answer() -> int:
+        with cluster.namespace.inside():
+            there = http.client.HTTPConnection("127.0.0.1", 8471, timeout=5)
+            there.connect()
+        there.request("GET", "/readyz")
+        status = there.getresponse().status
+        there.close()
+        return status
+
+    async with cluster.dataplane("--healthz-port=8471") as running:
+        await running.until(ready=False)
+        assert (answer(), cluster.routes()) == (503, [])
+        cluster.leases = cluster.start_leases()
+        await eventually(lambda: answer() == 200)
+        assert cluster.routes() == [route(name)]
+        await running.stub.TeardownKernel(pb.TeardownKernelRequest())
+        assert (answer(), cluster.routes()) == (503, [])
+        await running.resync()
+        await eventually(lambda: answer() == 200)
+        assert cluster.routes() == [route(name)]
 
 
 async def test_a_revoked_lease_is_acquired_again_with_its_subnet(cluster: Cluster) -> None:
