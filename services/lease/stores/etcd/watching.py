@@ -82,7 +82,9 @@ class Watcher:
         if position is None:
             listed = await read_listing(self._client, self._keyspace, self._decoder)
             position = listed[1]
-            yield self._mirror.replace(*listed)
+            snapshot = self._mirror.replace(*listed)
+            await asyncio.sleep(0)  # ten thousand leases take some 50 ms, here and in whoever takes them
+            yield snapshot
         else:  # before we say that it is connected
             await self._client.require_history(self._keyspace.root, position, self._mirror.newest)
         try:
