@@ -61,6 +61,7 @@ class Schedule:
         self._server = server
         self._cable = cable
         self._backup = directory / "backup"
+        self._asking: dict[str, asyncio.Task[None]] = {}
         self._dice = random.Random(seed)  # noqa: S311 - a schedule, not a secret
         self._frozen = False
         self._is_complete = False
@@ -102,15 +103,27 @@ class Schedule:
         await self._cable.mend()
         self._frozen = False
         await self._put("config", CONFIG)
+        await self._quiet(*NODES)
 
     async def _acquire(self) -> None:
+        """While other things happen."""
         node = self._dice.choice(list(NODES))
+        await self._quiet(node)
+        self._asking[node] = asyncio.create_task(self._ask_for(node))
+
+    async def _ask_for(self, node: str) -> None:
         with suppress(FlanneletteError):
             await self.connection.acquire(wants(node, NODES[node]))
             self.held.add(node)
 
+    async def _quiet(self, *nodes: str) -> None:
+        """Nothing is asked for these nodes any more."""
+        if asking := [self._asking[node] for node in nodes if node in self._asking]:
+            await asyncio.wait(asking)
+
     async def _release(self) -> None:
         node = self._dice.choice(list(NODES))
+        await self._quiet(node)
         self.held.discard(node)
         with suppress(grpc.aio.AioRpcError):
             for name, lease in list(self.feed.table.leases.items()):
@@ -146,6 +159,7 @@ class Schedule:
 
     async def _restore(self) -> None:
         """Nobody may count on what came after the backup."""
+        await self._quiet(*NODES)
         self.held.clear()
         await self._thaw()
         await asyncio.to_thread(self._server.restore, self._backup, self._dice.choice(("etcd-cluster", "another")))
