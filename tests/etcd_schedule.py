@@ -15,11 +15,12 @@ from services.core.table import Table
 from services.lease.main import build
 from services.lease.settings import LeaseSettings
 from services.lease.stores.etcd import Timing
+from services.lease.stores.etcd.records import Put
 from services.runtime.feed import Feed, LeaseConnection
 from services.runtime.process import Process
 from tests.cable import Cable
 from tests.etcd import EtcdServer
-from tests.etcd_examples import CONFIG, PREFIX, wants
+from tests.etcd_examples import CONFIG, PREFIX, wants, write
 from tests.etcd_truth import Truth, truth_of
 
 HASTY: Final = Timing(call=0.3, ping=0.3, pong=0.3, retry_first=0.02, retry_most=0.1, retry_not_allowed=0.1)
@@ -164,6 +165,13 @@ class Schedule:
         await self._thaw()
         await asyncio.to_thread(self._server.restore, self._backup, self._dice.choice(("etcd-cluster", "another")))
 
+    async def _restore_unseen(self) -> None:
+        """When it is seen again it has more revisions than it had before."""
+        self._cable.cut()
+        await self._restore()
+        await write(self._server, *(Put(b"/somebody/else", b"%d" % number) for number in range(150)))
+        await self._cable.mend()
+
     async def _kill(self) -> None:
         await self._thaw()
         self._server.kill()
@@ -206,8 +214,8 @@ class Schedule:
 
 _STEPS: Final[tuple[Callable[[Schedule], Awaitable[None]], ...]] = (
     *(3 * (Schedule._acquire, Schedule._flanneld_puts, Schedule._start, Schedule._thaw, Schedule._mend)),
-    *(2 * (Schedule._release, Schedule._flanneld_goes, Schedule._poison, Schedule._compact, Schedule._restore)),
-    *(Schedule._clean_up, Schedule._configure, Schedule._back_up),
+    *(2 * (Schedule._release, Schedule._flanneld_goes, Schedule._poison, Schedule._compact)),
+    *(Schedule._clean_up, Schedule._configure, Schedule._back_up, Schedule._restore, Schedule._restore_unseen),
     *(Schedule._kill, Schedule._freeze, Schedule._cut, Schedule._lose_answers),
 )
 
