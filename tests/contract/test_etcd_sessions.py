@@ -6,8 +6,10 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from ipaddress import ip_address
+from pathlib import Path
 
 import pytest
+from flannelette.lease.v1 import lease_pb2 as pb
 
 from services.core.errors import NotYet
 from services.core.lease import LeaseRequest, Wish
@@ -18,6 +20,7 @@ from services.lease.stores.etcd.records import Delete, Item, Put, Transaction
 from services.lease.stores.etcd.sessions import SessionTiming
 from tests.contract.follower import following
 from tests.etcd import EtcdServer
+from tests.lease_service import ServiceProcess, stub_of
 
 CONFIG = b'{"Network":"10.5.0.0/16","Backend":{"Type":"host-gw"}}'
 QUICK = Timing(retry_first=0.05, retry_most=0.2)
@@ -207,3 +210,22 @@ async def test_a_session_that_comes_in_the_last_moment_counts(cluster: Cluster) 
         with pytest.raises(NotYet, match="node n1 holds it"):
             await service.store.acquire(asks("n2"))
         await cluster.client.transact(Transaction((), (Delete(key),)))
+
+
+async def test_the_stream_of_a_dataplane_is_a_session_and_that_of_a_looker_on_is_none(
+    tmp_path: Path, cluster: Cluster
+) -> None:
+    (endpoint,), prefix = cluster.settings.endpoints, cluster.settings.prefix
+    flags = ("--store=etcd", "--central", f"--etcd-endpoints={endpoint}", f"--etcd-prefix={prefix}")
+    with ServiceProcess(tmp_path, *flags) as process:
+        async with stub_of(process.address) as stub:
+            looker_on = stub.WatchLeases(pb.WatchLeasesRequest(node="n2", view=pb.VIEW_OWN))
+            dataplane = stub.WatchLeases(pb.WatchLeasesRequest(node="n1", view=pb.VIEW_ALL))
+            await looker_on.read()
+            await dataplane.read()
+            session = await cluster.until("n1", there=True)
+            assert session
+            assert session.value == b'{"service":"central"}'
+            assert await cluster.session("n2") is None
+        assert process.terminate() == 0
+        assert await cluster.session("n1"), "it outlives a restart of the lease service"

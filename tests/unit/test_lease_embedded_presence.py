@@ -1,0 +1,91 @@
+"""The embedded store and who is alive: it is central, so it asks the connections of its own process."""
+
+from pathlib import Path
+
+import pytest
+
+from services.core.errors import NotYet
+from services.core.family import IPV4, IPV6
+from services.core.occupancy import Usage
+from services.lease import metrics
+from services.lease.presence import Presence
+from services.lease.stores.embedded import EmbeddedStore
+from tests.lease_examples import SMALL_JSON, make_request
+
+ADDRESS = "172.16.0.1"
+
+
+class Central:
+    """A store, its connections, and a clock for both."""
+
+    def __init__(self, directory: Path) -> None:
+        self.now = 1_000_000.0
+        self.presence = Presence(lambda: self.now)
+        config = directory / "net.json"
+        config.write_text(SMALL_JSON)
+        self.store = EmbeddedStore(
+            None,
+            net_config_path=config,
+            lease_seconds=86_400,
+            presence=self.presence,
+            clock=lambda: self.now,
+            draw=lambda n: 0,
+        )
+
+
+@pytest.fixture
+def central(tmp_path: Path) -> Central:
+    return Central(tmp_path)
+
+
+async def test_defect_13_the_address_of_a_connected_node_is_refused_to_another(central: Central) -> None:
+    with central.presence.stream("a"):
+        lease = await central.store.acquire(make_request("a", ADDRESS))
+        central.now += 10_000
+        with pytest.raises(NotYet, match=rf"b cannot have .* {ADDRESS}: node a holds it with lease {lease.name}"):
+            await central.store.acquire(make_request("b", ADDRESS))
+
+
+async def test_the_address_of_a_node_that_has_been_away_for_a_minute_is_taken_over_with_its_subnet(
+    central: Central,
+) -> None:
+    with central.presence.stream("a"):
+        lease = await central.store.acquire(make_request("a", ADDRESS))
+        central.now += 10_000
+    central.now += 59
+    with pytest.raises(NotYet, match="node a holds it"):
+        await central.store.acquire(make_request("b", ADDRESS))
+    central.now += 1
+    taken = await central.store.acquire(make_request("b", ADDRESS))
+    assert (taken.name, taken.node) == (lease.name, "b")
+
+
+async def test_in_its_first_minute_it_takes_everybody_for_alive(central: Central) -> None:
+    await central.store.acquire(make_request("a", ADDRESS))
+    central.presence._started = central.now = central.now + 10_000  # as after a restart
+    with pytest.raises(NotYet, match="node a holds it"):
+        await central.store.acquire(make_request("b", ADDRESS))
+    central.now += 60
+    assert (await central.store.acquire(make_request("b", ADDRESS))).node == "b"
+
+
+async def test_a_renewal_is_a_sign_of_life(central: Central) -> None:
+    lease = await central.store.acquire(make_request("a", ADDRESS))
+    central.now += 10_000
+    await central.store.renew("a", lease.name)
+    central.now += 58
+    with pytest.raises(NotYet, match="node a holds it"):
+        await central.store.acquire(make_request("b", ADDRESS))
+
+
+async def test_the_gauges_show_how_full_the_network_is(central: Central) -> None:
+    await central.store.acquire(make_request("a", ADDRESS))
+    await central.store.reserve([make_request("a", ADDRESS, "10.5.9.0/24").wishes[0].previous], "")  # type: ignore[list-item]  # it has one
+    assert central.store.usage(IPV4) == Usage(255, leased=1, reserved=1)
+    assert central.store.usage(IPV6) == Usage(0)
+    metrics.follow_subnets(central.store.usage)
+    shown = {
+        use: metrics.SUBNETS.labels("IPv4", use).collect()[0].samples[0].value  # type: ignore[index]  # prometheus types collect() loosely
+        for use in ("free", "leased", "reserved", "blocked")
+    }
+    assert shown == {"free": 253, "leased": 1, "reserved": 1, "blocked": 0}
