@@ -12,11 +12,12 @@ from bench.cold_start import COLD_START
 from bench.fanout import FANOUT
 from bench.kube_list import KUBE_LIST
 from bench.masq import MASQ
+from bench.outage import OUTAGE
 from bench.result import Bench, BenchFailed
 from bench.snapshot import SNAPSHOT
 from lab import private
 
-_ALL: Final = (ACQUIRE, COLD_START, FANOUT, KUBE_LIST, MASQ, SNAPSHOT)
+_ALL: Final = (ACQUIRE, COLD_START, FANOUT, KUBE_LIST, MASQ, OUTAGE, SNAPSHOT)
 
 BENCHES: Final[dict[str, Bench]] = {bench.name: bench for bench in _ALL}
 

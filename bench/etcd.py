@@ -29,6 +29,13 @@ _AT_ONCE: Final = 60
 @contextmanager
 def running_etcd() -> Iterator[str]:
     """One member on loopback, its data in a temporary directory; yields its URL. Raises BenchFailed."""
+    with started_etcd() as (endpoint, _):
+        yield endpoint
+
+
+@contextmanager
+def started_etcd() -> "Iterator[tuple[str, subprocess.Popen[bytes]]]":
+    """The same with its process, to freeze and kill."""
     client, peer = (f"http://127.0.0.1:{_free_port()}" for _ in range(2))
     try:
         program = find_etcd()
@@ -50,7 +57,7 @@ def running_etcd() -> Iterator[str]:
             stderr=subprocess.DEVNULL,
         )
         try:
-            yield client
+            yield client, process
         finally:
             process.kill()
             process.wait()
