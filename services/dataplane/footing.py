@@ -6,7 +6,7 @@ from typing import Final
 
 import structlog
 
-from services.core.errors import InvalidInput, Misconfigured
+from services.core.errors import InvalidInput, Misconfigured, Unavailable
 from services.core.family import Family, Network
 from services.core.lease import Lease
 from services.core.network import NetworkConfig
@@ -52,7 +52,7 @@ class Footing:
     async def follow(self, network: NetworkConfig, *, look: bool) -> bool:
         """Whether there is a new ground. With `look` the underlay is looked at, and what was refused tried again.
 
-        Raises Misconfigured when this node cannot carry its first network, Unavailable.
+        Raises Misconfigured when this node cannot carry its first network, Unavailable when it cannot yet.
         """
         ground, is_news = self.ground, network != self._asked
         if ground is not None and ground.network == network:
@@ -67,8 +67,8 @@ class Footing:
             _warn(network.warnings)
         try:
             found = await find_ground(network, self._settings, self._kernel, self._node)
-        except InvalidInput as error:
-            if isinstance(error, Misconfigured) and ground is None:
+        except (InvalidInput, Unavailable) as error:
+            if ground is None and isinstance(error, Misconfigured | Unavailable):
                 raise
             if str(error) != self.trouble:
                 log.warning("the network cannot be carried", reason=str(error))

@@ -226,3 +226,22 @@ def become_a_pod(namespace: NetworkNamespace, subnet_file: Path) -> None:
     for gateway in gateways(subnet_file):
         namespace.ip("addr", "add", gateway, "dev", "cni0", *(["nodad"] if ":" in gateway else []))
     namespace.ip("link", "set", "cni0", "up")
+
+
+async def test_an_address_that_is_still_being_checked_is_waited_for_and_then_followed(
+    netns: NetworkNamespace,
+) -> None:
+    with with_ipv6(netns, IPV6_ONLY % "vxlan") as cluster:
+        async with cluster.dataplane("--audit-interval=600") as running:
+            await running.until()
+            cluster.ip("addr add fd00:99::12/64 dev eth0")
+            cluster.ip("addr del fd00:99::11/64 dev eth0")
+            status = await running.until(ready=False)
+            await join(cluster, "n3", ("fd00:10:5:36::/64", "fd00:99::13", MAC))
+            await until_seen(True, lambda: any("fd00:10:5:36::/64" in line for line in routes_v6(cluster)))
+            async with asyncio.timeout(15):
+                while list(status.underlay.addresses) != ["fd00:99::12"]:
+                    status = await running.status()
+                    await asyncio.sleep(0.05)
+            await running.until(peers=1)
+            assert " local fd00:99::12 " in cluster.ip("-d link show flannel-v6.1")
