@@ -1,5 +1,5 @@
-# One line per target. Settings go behind: make lab NODES=5 BACKEND=host-gw STORE=etcd ONCE=1 JSON=lab.json
-export PYTHON NODES BACKEND STORE ONCE JSON
+# One line per target. Settings go behind: make lab NODES=5 BACKEND=host-gw FAMILY=dual STORE=etcd ONCE=1 JSON=lab.json
+export PYTHON NODES BACKEND FAMILY STORE ONCE JSON
 CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/flannelette
 export PATH := $(PATH):$(CACHE)/bin
 BIN := .venv/bin

@@ -7,7 +7,10 @@ from typing import Final
 
 from lab.topology import Batch, Host
 
-_FORWARDING: Final = Path("/proc/sys/net/ipv4/ip_forward")
+_FORWARDING: Final = {
+    4: (Path("/proc/sys/net/ipv4/ip_forward"), "iptables-legacy"),
+    6: (Path("/proc/sys/net/ipv6/conf/all/forwarding"), "ip6tables-legacy"),
+}
 
 
 class CommandFailed(Exception):
@@ -21,11 +24,13 @@ async def carry_out(batches: Iterable[Batch]) -> None:
         await _run(("ip", *namespace, "-batch", "-"), "\n".join(batch.commands))
 
 
-async def make_router(host: Host) -> None:
+async def make_router(host: Host, versions: Iterable[int] = (4,)) -> None:
     """The host forwards packets, but only those that a rule accepts: docker leaves hosts like that."""
-    with host.namespace.inside():
-        _FORWARDING.write_text("1")
-    await _run(host.namespace.command("iptables-legacy", "--policy", "FORWARD", "DROP"), "")
+    for version in versions:
+        switch, iptables = _FORWARDING[version]
+        with host.namespace.inside():
+            switch.write_text("1")
+        await _run(host.namespace.command(iptables, "--policy", "FORWARD", "DROP"), "")
 
 
 async def _run(command: tuple[str, ...], text: str) -> None:

@@ -5,7 +5,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv4Interface
+from ipaddress import ip_interface
 from pathlib import Path
 from typing import Final, Never
 
@@ -15,7 +15,7 @@ from lab.etcd import put, until_answering
 from lab.options import Options
 from lab.programs import Program
 from lab.supervise import Supervised
-from lab.topology import NETWORK, Host
+from lab.topology import NETWORK, NETWORK_V6, Address, Host, Interface
 
 _READY_SECONDS: Final = 60.0
 _READY_SECONDS_PER_NODE: Final = 2.0
@@ -30,10 +30,10 @@ class LabFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """A pod and where it stands."""
+    """A pod in one address family, and where it stands."""
 
     host: Host
-    address: IPv4Address
+    address: Address
 
 
 class Cluster:
@@ -61,12 +61,14 @@ class Cluster:
     async def build(self) -> None:
         """Makes namespaces and wires."""
         await carry_out(topology.underlay(self.hosts))
+        if 6 in self.options.versions:
+            await carry_out(topology.underlay_v6(self.hosts))
         for host in self.hosts:
-            await make_router(host)
+            await make_router(host, self.options.versions)
 
     async def configure(self) -> None:
         """Writes the network configuration into the store, which is an etcd of its own if so chosen."""
-        text = json.dumps({"Network": str(NETWORK), "Backend": {"Type": self.options.backend}})
+        text = json.dumps(_network_of(self.options))
         if self.options.store == "embedded":
             programs.config(self.directory).write_text(text + "\n")
         else:
@@ -84,13 +86,13 @@ class Cluster:
         self.is_up = True
 
     async def start_pods(self) -> list[Pod]:
-        """Makes a pod on each host, from its subnet.env as a CNI plugin would."""
+        """Makes a pod on each host, from its subnet.env as a CNI plugin would; first all of IPv4, then of IPv6."""
         pods = []
         for host in self.hosts:
-            gateway, mtu = _read_subnet_file(programs.subnet_file(host, self.directory))
-            await carry_out(topology.pod(host, gateway, mtu))
-            pods.append(Pod(host, topology.pod_address(gateway)))
-        return pods
+            gateways, mtu = _read_subnet_file(programs.subnet_file(host, self.directory))
+            await carry_out(topology.pod(host, gateways, mtu))
+            pods += [Pod(host, topology.pod_address(gateway)) for gateway in gateways]
+        return sorted(pods, key=lambda pod: pod.address.version)
 
     async def all_ready(self) -> None:
         """Returns when every service is ready and every dataplane has programmed every peer."""
@@ -152,7 +154,16 @@ def _with_tail(service: Supervised, problem: str) -> str:
     return f"{problem}\n\nThe end of {service.program.log}:\n{service.tail()}"
 
 
-def _read_subnet_file(path: Path) -> tuple[IPv4Interface, int]:
-    """The gateway's address and the MTU, as the flannel CNI plugin reads them."""
+def _network_of(options: Options) -> dict[str, object]:
+    """The network configuration."""
+    networks: dict[str, object] = {"Network": str(NETWORK)} if 4 in options.versions else {"EnableIPv4": False}
+    if 6 in options.versions:
+        networks |= {"EnableIPv6": True, "IPv6Network": str(NETWORK_V6)}
+    return {**networks, "Backend": {"Type": options.backend}}
+
+
+def _read_subnet_file(path: Path) -> tuple[list[Interface], int]:
+    """The gateways' addresses and the MTU, as the flannel CNI plugin reads them."""
     variables = dict(line.split("=", 1) for line in path.read_text().splitlines())
-    return IPv4Interface(variables["FLANNEL_SUBNET"]), int(variables["FLANNEL_MTU"])
+    names = ("FLANNEL_SUBNET", "FLANNEL_IPV6_SUBNET")
+    return [ip_interface(variables[name]) for name in names if name in variables], int(variables["FLANNEL_MTU"])

@@ -1,4 +1,4 @@
-"""ICMP echo messages (RFC 792), to bytes and back."""
+"""ICMP echo messages (RFC 792, for IPv6 RFC 4443), to bytes and back."""
 
 import struct
 from dataclasses import dataclass
@@ -7,6 +7,8 @@ from typing import Final
 
 REPLY: Final = 0
 REQUEST: Final = 8
+KIND_IN_IPV6: Final = {REPLY: 129, REQUEST: 128}
+"""The same there."""
 _HEADER: Final = struct.Struct("!BBHHH")
 _TOKEN: Final = struct.Struct("!Q")
 
@@ -25,6 +27,22 @@ class Echo:
         body = _TOKEN.pack(self.token)
         empty = _HEADER.pack(self.kind, 0, 0, self.identifier, self.sequence) + body
         return _HEADER.pack(self.kind, 0, _checksum(empty), self.identifier, self.sequence) + body
+
+    def encode_for_ipv6(self) -> bytes:
+        """The message without its checksum, which the kernel fills in: it covers addresses that only it knows."""
+        kind = KIND_IN_IPV6[self.kind]
+        return _HEADER.pack(kind, 0, 0, self.identifier, self.sequence) + _TOKEN.pack(self.token)
+
+
+def decode_ipv6(message: bytes) -> Echo | None:
+    """The message, which comes without an IPv6 header; None if it is not one of ours."""
+    if len(message) != _HEADER.size + _TOKEN.size:
+        return None
+    kind, _code, _sum, identifier, sequence = _HEADER.unpack_from(message)
+    kinds = {number: known for known, number in KIND_IN_IPV6.items()}
+    if kind not in kinds:
+        return None
+    return Echo(kinds[kind], identifier, sequence, *_TOKEN.unpack_from(message, _HEADER.size))
 
 
 def decode(packet: bytes) -> tuple[IPv4Address, Echo] | None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 BACKENDS: Final = ("vxlan", "host-gw")
+FAMILIES: Final = {"ipv4": (4,), "ipv6": (6,), "dual": (4, 6)}
 STORES: Final = ("embedded", "etcd")
 MOST_NODES: Final = 200
 """10.5.0.0/16 has 255 subnets; one machine tires sooner."""
@@ -15,6 +16,7 @@ make lab [NAME=value ...]    or    python -m lab [NAME=value ...]
 
 NODES=3            hosts, 1 to {MOST_NODES}
 BACKEND=vxlan      {" or ".join(BACKENDS)}
+FAMILY=ipv4        {" or ".join(FAMILIES)}: the address family of the pods, or both
 STORE=embedded     {" or ".join(STORES)}: one central lease service, or an etcd and a lease service on each host
 ONCE=1             try everything, tear down, and exit non-zero if anything failed
 JSON=path          with ONCE=1: write the figures there"""
@@ -31,15 +33,21 @@ class Options:
     nodes: int = 3
     backend: str = "vxlan"
     store: str = "embedded"
+    family: str = "ipv4"
     once: bool = False
     """Try everything and leave, instead of waiting for Ctrl-C."""
     json: Path | None = None
     """Where `once` writes its figures."""
 
+    @property
+    def versions(self) -> tuple[int, ...]:
+        """Of IP, that the pods have addresses of."""
+        return FAMILIES[self.family]
+
 
 def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
     """The options; arguments win over the environment, and empty means unset. Raises BadOption."""
-    names = ("NODES", "BACKEND", "STORE", "ONCE", "JSON")
+    names = ("NODES", "BACKEND", "FAMILY", "STORE", "ONCE", "JSON")
     given = {name: environment.get(name, "") for name in names}
     for argument in arguments:
         name, equals, value = argument.partition("=")
@@ -49,6 +57,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
     options = Options(
         nodes=_number("NODES", given["NODES"] or "3"),
         backend=_one_of("BACKEND", given["BACKEND"] or "vxlan", BACKENDS),
+        family=_one_of("FAMILY", given["FAMILY"] or "ipv4", tuple(FAMILIES)),
         store=_one_of("STORE", given["STORE"] or "embedded", STORES),
         once=_one_of("ONCE", given["ONCE"] or "0", ("1", "0")) == "1",
         json=Path(given["JSON"]).absolute() if given["JSON"] else None,

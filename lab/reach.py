@@ -1,17 +1,16 @@
 """Who reaches whom, how fast, and under which address."""
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from ipaddress import IPv4Address
 from typing import Final, TypeVar
 
 from lab.cluster import Pod
 from lab.netns import NetworkNamespace
 from lab.pings import Pinger, Witness
 from lab.stream import Path
-from lab.topology import OUTSIDE, SERVICE_ADDRESS
+from lab.topology import OUTSIDE, SERVICES, Address
 
 _MORE_PINGS: Final = 3
 _PATIENCE: Final = 2.0
@@ -24,9 +23,9 @@ class Answer:
 
     seconds: float | None
     """The fastest of a few round trips; None: no reply."""
-    seen_as: IPv4Address | None
+    seen_as: Address | None
     """The source address that arrived there."""
-    expected: IPv4Address
+    expected: Address
     """The one that should arrive."""
 
     @property
@@ -48,6 +47,8 @@ Matrix = Mapping[tuple[str, str], Answer]
 """By the names of two hosts: the pod of the first pings the pod of the second."""
 Outside = Mapping[str, Answer]
 """By the name of a host: its pod pings the outside service."""
+Services = Mapping[int, Address]
+"""Of the outside host, by IP version."""
 _Key = TypeVar("_Key")
 
 
@@ -65,69 +66,85 @@ class Reach:
     """Pings between pods, and from pods to the outside."""
 
     def __init__(
-        self, pods: Sequence[Pod], pingers: Mapping[Pod, Pinger], outside: NetworkNamespace, service: IPv4Address
+        self, pods: Sequence[Pod], pingers: Mapping[Pod, Pinger], outside: NetworkNamespace, services: Services
     ) -> None:
         self._pods = pods
         self._pingers = pingers
         self._outside = outside
-        self._service = service
+        self._services = services
 
     async def matrix(self) -> Matrix:
-        """Every ordered pair of pods. No host may translate an address between pods."""
+        """Every ordered pair of pods, in each address family. No host may translate an address between pods."""
         with ExitStack() as stack:
-            witnesses = {pod: stack.enter_context(Witness(pod.host.pod)) for pod in self._pods}
+            witnesses = {pod: stack.enter_context(Witness(pod.host.pod, pod.address.version)) for pod in self._pods}
             questions = {
-                (source.host.name, target.host.name): _Question(
-                    self._pingers[source], target.address, witnesses[target], source.address
-                )
+                (source, target): _Question(self._pingers[source], target.address, witnesses[target], source.address)
                 for source in self._pods
                 for target in self._pods
-                if target != source
+                if target != source and target.address.version == source.address.version
             }
-            return await _ask_all(questions)
+            answers = await _ask_all(questions)
+        return _joined(((source.host.name, target.host.name), one) for (source, target), one in answers.items())
 
     async def outside(self) -> Outside:
         """Every pod to the outside service, by host, which must see the host's own address."""
-        with Witness(self._outside) as witness:
-            return await _ask_all(
-                {
-                    pod.host.name: _Question(self._pingers[pod], self._service, witness, pod.host.address)
-                    for pod in self._pods
-                }
-            )
+        with ExitStack() as stack:
+            witnesses = {
+                version: stack.enter_context(Witness(self._outside, version)) for version in sorted(self._versions())
+            }
+            answers = await _ask_all({pod: self._to_outside(pod, witnesses) for pod in self._pods})
+        return _joined((pod.host.name, answer) for pod, answer in answers.items())
 
     def paths(self) -> list[Path]:
         """From each pod to the outside service and to every other pod; in a large cluster to the next few."""
-        count = len(self._pods)
-        paths = [Path(pod.host.name, OUTSIDE.name, self._pingers[pod], self._service) for pod in self._pods]
-        for number, source in enumerate(self._pods):
-            for step in range(1, min(count, _MOST_PATHS_OF_A_POD)):
-                target = self._pods[(number + step) % count]
-                paths.append(Path(source.host.name, target.host.name, self._pingers[source], target.address))
+        paths = [
+            Path(pod.host.name, OUTSIDE.name, self._pingers[pod], self._services[pod.address.version])
+            for pod in self._pods
+        ]
+        for version in self._versions():
+            pods = [pod for pod in self._pods if pod.address.version == version]
+            for number, source in enumerate(pods):
+                for step in range(1, min(len(pods), _MOST_PATHS_OF_A_POD)):
+                    target = pods[(number + step) % len(pods)]
+                    paths.append(Path(source.host.name, target.host.name, self._pingers[source], target.address))
         return paths
+
+    def _versions(self) -> set[int]:
+        return {pod.address.version for pod in self._pods}
+
+    def _to_outside(self, pod: Pod, witnesses: Mapping[int, Witness]) -> "_Question":
+        version = pod.address.version
+        expected = pod.host.address_of(version)
+        return _Question(self._pingers[pod], self._services[version], witnesses[version], expected)
 
 
 @contextmanager
-def reach(
-    pods: Sequence[Pod], outside: NetworkNamespace = OUTSIDE, service: IPv4Address = SERVICE_ADDRESS
-) -> Iterator[Reach]:
-    """Opens a socket in each pod. The outside service has that address, in that namespace."""
+def reach(pods: Sequence[Pod], outside: NetworkNamespace = OUTSIDE, services: Services = SERVICES) -> Iterator[Reach]:
+    """Opens a socket in each pod. The outside service has these addresses, in that namespace."""
     with ExitStack() as stack:
-        pingers = {pod: stack.enter_context(Pinger(pod.host.pod)) for pod in pods}
-        yield Reach(pods, pingers, outside, service)
+        pingers = {pod: stack.enter_context(Pinger(pod.host.pod, pod.address.version)) for pod in pods}
+        yield Reach(pods, pingers, outside, services)
 
 
 @dataclass(frozen=True, slots=True)
 class _Question:
     pinger: Pinger
-    target: IPv4Address
+    target: Address
     witness: Witness
-    expected: IPv4Address
+    expected: Address
 
     async def ask(self) -> Answer:
         token, seconds = await self.pinger.ping(self.target, _PATIENCE)
         seen_as = None if seconds is None else await self.witness.source_of(token)
         return Answer(seconds, seen_as, self.expected)
+
+
+def _joined(answers: Iterable[tuple[_Key, Answer]]) -> dict[_Key, Answer]:
+    """One answer for both address families: the bad one if one is bad."""
+    found: dict[_Key, Answer] = {}
+    for key, answer in answers:
+        found[key] = found[key].joined(answer) if key in found else answer
+    return found
 
 
 async def _ask_all(questions: Mapping[_Key, _Question]) -> dict[_Key, Answer]:

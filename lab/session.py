@@ -12,7 +12,7 @@ from lab.options import Options
 from lab.reach import Matrix, Outside, Reach, reach, unreached
 from lab.show import Screen, hosts_table, matrix_table
 from lab.supervise import Supervised
-from lab.topology import UNDERLAY
+from lab.topology import UNDERLAY, UNDERLAY_V6
 from lab.trial import Outcome
 
 
@@ -29,7 +29,9 @@ class Session:
     async def run(self) -> int:
         """Returns the exit code. Whatever happens, no process is left."""
         options = self._options
-        self._screen.title(f"{_plural(options.nodes, 'host')}, {options.backend}, {options.store} store")
+        families = " and ".join(f"IPv{version}" for version in options.versions)
+        hosts = _plural(options.nodes, "host")
+        self._screen.title(f"{hosts}, {options.backend}, {families}, {options.store} store")
         try:
             pods, ready_seconds = await self._come_up()
             with reach(pods) as reaching:
@@ -44,7 +46,8 @@ class Session:
     async def _come_up(self) -> tuple[list[Pod], float]:
         """The pods, and the seconds from the first process until every service was ready."""
         cluster, screen = self._cluster, self._screen
-        with screen.step("namespaces", f"the hosts and an outside host, joined by {UNDERLAY}"):
+        underlay = f"{UNDERLAY} and {UNDERLAY_V6}" if 6 in self._options.versions else UNDERLAY
+        with screen.step("namespaces", f"the hosts and an outside host, joined by {underlay}"):
             await cluster.build()
         start = time.monotonic()
         central = self._options.store == "embedded"
@@ -65,7 +68,8 @@ class Session:
             step.is_good = not any(unreached(matrix, outside))
         dataplanes = [await look.dataplane(service.program.address) for service in self._cluster.named("dataplane")]
         masqs = [await look.masq(service.program.address) for service in self._cluster.named("masq")]
-        self._screen.show(hosts_table(pods, dataplanes, masqs), matrix_table(pods, matrix, outside))
+        one_each = list({pod.host: pod for pod in reversed(pods)}.values())[::-1]
+        self._screen.show(hosts_table(one_each, dataplanes, masqs), matrix_table(one_each, matrix, outside))
         return matrix, outside
 
     async def _try(self, reaching: Reach, matrix: Matrix, outside: Outside, ready_seconds: float) -> int:

@@ -120,10 +120,10 @@ def hosts_table(
     for pod, dataplane, masq in zip(pods, dataplanes, masqs, strict=True):
         table.add_row(
             pod.host.name,
-            str(pod.host.address),
-            ", ".join(dataplane.lease.subnets),
-            ", ".join(device.name for device in dataplane.devices) or dataplane.underlay.interface,
-            ", ".join(device.mac for device in dataplane.devices) or "[dim]–[/]",
+            "\n".join(dataplane.underlay.addresses),
+            "\n".join(dataplane.lease.subnets),
+            "\n".join(device.name for device in dataplane.devices) or dataplane.underlay.interface,
+            "\n".join(device.mac for device in dataplane.devices) or "[dim]–[/]",
             _share(dataplane.peers.programmed, dataplane.peers.total),
             _share(masq.rules_present, masq.rules),
         )

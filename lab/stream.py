@@ -5,10 +5,10 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from ipaddress import IPv4Address
 from typing import Final, Self
 
 from lab.pings import Pinger
+from lab.topology import Address
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class Path:
     source: str
     target: str
     pinger: Pinger
-    address: IPv4Address
+    address: Address
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,20 +9,28 @@ lab's own. The outside host has no route to the pods: it can answer a packet
 only when a host has put its own address on it.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv4Interface, IPv4Network
-from typing import Final
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network
+from typing import Final, TypeAlias
 
 from lab.netns import NetworkNamespace
 
 NETWORK: Final = IPv4Network("10.5.0.0/16")
 """The overlay."""
+NETWORK_V6: Final = IPv6Network("fd00:10:5::/48")
 UNDERLAY: Final = IPv4Network("10.99.0.0/16")
+UNDERLAY_V6: Final = IPv6Network("fd00:99::/64")
 OUTSIDE: Final = NetworkNamespace("outside")
 OUTSIDE_ADDRESS: Final = UNDERLAY[1]
 """The hosts' default gateway."""
 SERVICE_ADDRESS: Final = IPv4Address("198.51.100.1")
 """Stands for the Internet (TEST-NET-2)."""
+SERVICE_ADDRESS_V6: Final = IPv6Address("2001:db8::1")
+Address: TypeAlias = IPv4Address | IPv6Address
+Interface: TypeAlias = IPv4Interface | IPv6Interface
+SERVICES: Final[dict[int, Address]] = {4: SERVICE_ADDRESS, 6: SERVICE_ADDRESS_V6}
+"""By IP version."""
 _LAB: Final = ""
 
 
@@ -51,6 +59,10 @@ class Host:
     def address(self) -> IPv4Address:
         """In the underlay: 10.99.0.11 and up."""
         return UNDERLAY[10 + self.number]
+
+    def address_of(self, version: int) -> Address:
+        """The same, or its like in IPv6: fd00:99::11 and up."""
+        return self.address if version == 4 else UNDERLAY_V6[int(str(10 + self.number), 16)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,14 +116,38 @@ def underlay(hosts: tuple[Host, ...]) -> tuple[Batch, ...]:
     )
 
 
-def pod(host: Host, gateway: IPv4Interface, mtu: int) -> tuple[Batch, ...]:
-    """The bridge for pods on a host, with the gateway's address, and the pod: what a CNI plugin does."""
+def underlay_v6(hosts: tuple[Host, ...]) -> tuple[Batch, ...]:
+    """What IPv6 adds to the underlay; without duplicate address detection, which takes a second or two."""
+    outside = UNDERLAY_V6[1]
+    return (
+        Batch(
+            OUTSIDE.name,
+            (
+                f"address add {SERVICE_ADDRESS_V6}/128 dev lo",
+                f"address add {outside}/{UNDERLAY_V6.prefixlen} dev eth0 nodad",
+            ),
+        ),
+        *(
+            Batch(
+                host.name,
+                (
+                    f"address add {host.address_of(6)}/{UNDERLAY_V6.prefixlen} dev eth0 nodad",
+                    f"route add default via {outside} dev eth0",
+                ),
+            )
+            for host in hosts
+        ),
+    )
+
+
+def pod(host: Host, gateways: Sequence[Interface], mtu: int) -> tuple[Batch, ...]:
+    """The bridge for pods on a host, with the gateways' addresses, and the pod: what a CNI plugin does."""
     return (
         Batch(
             host.name,
             (
                 f"link add cni0 mtu {mtu} type bridge",
-                f"address add {gateway} dev cni0",
+                *(f"address add {gateway} dev cni0{_at_once(gateway)}" for gateway in gateways),
                 "link set cni0 up",
                 f"link add veth0 mtu {mtu} type veth peer name eth0 mtu {mtu} netns {host.pod.name}",
                 "link set veth0 master cni0 up",
@@ -121,14 +157,22 @@ def pod(host: Host, gateway: IPv4Interface, mtu: int) -> tuple[Batch, ...]:
             host.pod.name,
             (
                 "link set lo up",
-                f"address add {pod_address(gateway)}/{gateway.network.prefixlen} dev eth0",
+                *(f"address add {_in_pod(gateway)} dev eth0{_at_once(gateway)}" for gateway in gateways),
                 "link set eth0 up",
-                f"route add default via {gateway.ip}",
+                *(f"route add default via {gateway.ip}" for gateway in gateways),
             ),
         ),
     )
 
 
-def pod_address(gateway: IPv4Interface) -> IPv4Address:
+def pod_address(gateway: Interface) -> Address:
     """The address of the pod behind this gateway: the next one."""
     return gateway.ip + 1
+
+
+def _in_pod(gateway: Interface) -> str:
+    return f"{pod_address(gateway)}/{gateway.network.prefixlen}"
+
+
+def _at_once(gateway: Interface) -> str:
+    return " nodad" if gateway.version == 6 else ""

@@ -149,7 +149,7 @@ class Composition:
         """Pings from the pods that run now. Raises NotWell."""
         containers = self.containers()
         try:
-            with reach(self._pods(containers), containers[OUTSIDE].namespace, _OUTSIDE_ADDRESS) as reaching:
+            with reach(self._pods(containers), containers[OUTSIDE].namespace, {4: _OUTSIDE_ADDRESS}) as reaching:
                 yield reaching
         except (KeyError, FileNotFoundError) as error:
             raise NotWell(f"no container: {error}") from None

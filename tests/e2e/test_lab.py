@@ -62,6 +62,13 @@ def test_host_gw_hosts_with_an_etcd_pass_their_trial(home: Path) -> None:
     }
 
 
+def test_pods_of_both_families_pass_their_trial(home: Path) -> None:
+    figures, process = tried(home, "NODES=2", "FAMILY=dual")
+    assert (figures["pod_pings"], figures["masquerade"]) == ({"ok": 2, "total": 2}, {"ok": 2, "total": 2})
+    assert figures["restart_lost"] == 0
+    assert "IPv4 and IPv6" in process.output
+
+
 def test_a_lab_can_be_looked_into_and_a_service_that_dies_comes_back(home: Path) -> None:
     with lab(home, "NODES=2") as process:
         process.until_printed(UP)
