@@ -262,3 +262,33 @@ def is_running(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+async def test_a_network_that_asks_for_nftables_moves_the_rules_there_and_back(host: Host) -> None:
+    with lease_service(host) as leases:
+        await acquire(leases)
+        async with masq_on(host, "--ip-masq") as masq:
+            before = (await masq.until()).firewall
+            config = host.lock.parent / "net-conf.json"
+            for asked, firewall in (("true", "nftables"), ("false", before)):
+                config.write_text(NETWORK.replace('"Network"', f'"EnableNFTables":{asked},"Network"'))
+                async with asyncio.timeout(15):
+                    while (await masq.until()).firewall != firewall:  # noqa: ASYNC110 - another process decides
+                        await asyncio.sleep(0.05)
+                await masq.until()
+                assert ("table ip flannelette" in host.run("nft", "list", "ruleset")) is (firewall == "nftables")
+                assert bool(host.save()) is (firewall != "nftables")
+
+
+async def test_in_nftables_a_foreign_change_is_back_at_once_and_its_author_is_told(host: Host) -> None:
+    with lease_service(host) as leases:
+        await acquire(leases)
+        async with masq_on(host, "--ip-masq", "--firewall=nftables") as masq:
+            await masq.until()
+            assert masq.worker() == 0
+            rules = host.run("nft", "--stateless", "list", "ruleset")
+            for repairs, command in enumerate(("nft flush ruleset", "nft delete table ip flannelette"), start=1):
+                host.run("sh", "-c", command)
+                assert (await masq.until(repairs=2 * repairs)).ready
+                assert host.run("nft", "--stateless", "list", "ruleset") == rules
+            assert "by=nft" in masq.log.read_text()
