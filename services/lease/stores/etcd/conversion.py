@@ -55,15 +55,14 @@ def newest_of(response: Any) -> Newest:
     return Newest(response.count, frozenset(map(_item, response.kvs)))
 
 
-def read_request(keys: tuple[bytes, ...]) -> Any:
-    """Asks for these keys at one revision."""
-    return rpc.TxnRequest(success=[rpc.RequestOp(request_range=rpc.RangeRequest(key=key)) for key in keys])
+def read_request(key: bytes, revision: int) -> Any:
+    """Asks for one key, as it was at a revision; 0: as it is now."""
+    return rpc.RangeRequest(key=key, revision=revision)
 
 
-def items_of(response: Any) -> tuple[Item | None, ...]:
+def item_of(response: Any) -> Item | None:
     """The answer to a read_request."""
-    kvs = (part.response_range.kvs for part in response.responses)
-    return tuple(_item(found[0]) if found else None for found in kvs)
+    return _item(response.kvs[0]) if response.kvs else None
 
 
 def txn_request(transaction: Transaction) -> Any:
