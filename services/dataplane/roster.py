@@ -35,11 +35,10 @@ class Roster:
 
     def take_all(self, situation: Situation, leases: Iterable[Lease]) -> None:
         """All leases there are. What has not changed is not thought through again."""
-        is_known = self._rivalry is not None and situation == self._situation
-        known = self._alone if is_known else {}
+        known = self._alone if situation == self._situation else {}
         alone = {lease.name: self._peer(lease, situation, known) for lease in self._others(leases)}
         is_same = len(alone) == len(known) and all(known.get(name) is peer for name, peer in alone.items())
-        if is_known and is_same:
+        if is_same and situation == self._situation and self._rivalry is not None:
             return
         last, self._situation, self._alone = self.peers, situation, alone
         self._rivalry, self.peers = together(alone, situation)

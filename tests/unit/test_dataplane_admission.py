@@ -5,7 +5,7 @@ from ipaddress import ip_address, ip_network
 from itertools import combinations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
@@ -299,3 +299,27 @@ def test_honest_leases_lose_nothing_to_hostile_ones_of_other_sizes(bad: list[Lea
     bad = [each for each in bad if taken.isdisjoint(part.cidr for part in each.subnets)]
     without, beside = (peers_of(leases, "n1", situation) for leases in (honest, [*bad, *honest]))
     assert {name: beside[name].objects for name in without} == {n: peer.objects for n, peer in without.items()}
+
+
+changes = st.lists(st.tuples(names, st.none() | hostile), max_size=12)
+
+
+@given(changes, situations)
+@example(
+    [(name, replace(N2, name=name, node=name)) for name in "ab"] + [("a", None), ("b", None)],
+    DUAL,
+)
+def test_a_roster_that_heard_of_changes_one_by_one_is_one_that_sees_all(
+    script: list[tuple[str, Lease | None]], situation: Situation
+) -> None:
+    roster, leases = Roster("n1"), dict[str, Lease]()
+    with capture_logs():
+        roster.take_all(situation, [])
+        for name, changed in script:
+            if changed is None:
+                leases.pop(name, None)
+            else:
+                leases[name] = replace(changed, name=name)
+            if roster.take_some([name], leases) is None:
+                roster.take_all(situation, leases.values())
+            assert roster.peers == peers_of(leases.values(), "n1", situation)
