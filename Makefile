@@ -3,14 +3,15 @@ export PYTHON NODES BACKEND FAMILY STORE ONCE JSON
 CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/flannelette
 export PATH := $(PATH):$(CACHE)/bin
 BIN := .venv/bin
+PARALLEL ?= -n 3 --dist loadfile
 .DEFAULT_GOAL := help
 .PHONY: help venv lab test soak tools lint types proto check-generated bench images constraints compose-lab compose-test clean
 
 help: ; @awk -F'  ## ' '/^[a-z-]+:/ {split($$1, target, ":"); printf "%-16s %s\n", target[1], $$NF}' Makefile  ## this list
 venv: ; @sh lab/prepare.sh  ## .venv and the system packages it needs; PYTHON= chooses the Python
 lab: venv ; @$(BIN)/python -m lab  ## a cluster in network namespaces until Ctrl-C; ONCE=1 tries everything and leaves
-test: venv tools ; @$(BIN)/pytest -rfEs $(ARGS)  ## every test, small counts; ARGS='-k vxlan'
-soak: venv tools ; @FLANNELETTE_SOAK=1 $(BIN)/pytest -rfEs $(ARGS)  ## every test, full counts
+test: venv tools ; @$(BIN)/pytest $(PARALLEL) -rfEs $(ARGS)  ## every test, small counts; ARGS='-k vxlan'
+soak: venv tools ; @FLANNELETTE_SOAK=1 $(BIN)/pytest $(PARALLEL) -rfEs $(ARGS)  ## every test, full counts
 tools: ; @sh lab/tools.sh grpcurl $(CACHE) && sh lab/tools.sh kube-apiserver $(CACHE)  ## what tests run that pip does not have; kube-apiserver takes minutes, once
 lint: venv ; @$(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/lint-imports && sh lab/tools.sh buf $(CACHE) && if command -v buf >/dev/null; then buf lint proto; fi  ## style, layers, protocols
 types: venv ; @$(BIN)/mypy  ## mypy, strict

@@ -5,12 +5,14 @@ namespace as well, in which they are root. `/run` is an empty tmpfs there, the
 loopback interface is up, and everything vanishes with the last process.
 """
 
+import ctypes
 import os
 import subprocess
 import sys
 from collections.abc import Sequence
 from typing import Final, NoReturn
 
+_CLONE_NEWNS, _CLONE_NEWNET = 0x00020000, 0x40000000  # linux/sched.h; os.unshare comes with Python 3.12
 _OWN_NETWORK: Final = ("unshare", "--net", "--mount")
 _OWN_USER_TOO: Final = ("unshare", "--user", "--map-root-user", "--net", "--mount")
 _PREPARE: Final = "mount -t tmpfs tmpfs /run && ip link set lo up && "
@@ -49,6 +51,15 @@ def restart(mark: str, argv: Sequence[str]) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os.execvp(unshare[0], [*unshare, "sh", "-c", _PREPARE + 'exec "$@"', "sh", *argv])  # noqa: S606 - replacing ourselves is the point
+
+
+def enter_further() -> None:
+    """Moves this thread, and what it starts, into a further network and mount namespace within the private ones."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(_CLONE_NEWNS | _CLONE_NEWNET):
+        code = ctypes.get_errno()
+        raise NamespacesForbidden(f"no namespaces within namespaces can be made here ({os.strerror(code)}): {_CURE}")
+    subprocess.run(["sh", "-c", _PREPARE + "true"], check=True)
 
 
 def find_system_tools() -> None:

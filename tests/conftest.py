@@ -31,6 +31,8 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if private.is_private(_MARK) or config.option.markexpr == "compose":  # those live where the docker engine does
         private.find_system_tools()
+        if hasattr(config, "workerinput"):  # one of several of pytest-xdist, which must not meet on the loopback
+            private.enter_further()
         return
     capture = config.pluginmanager.getplugin("capturemanager")
     if capture is not None:
