@@ -1,5 +1,7 @@
 """What a lease service counts."""
 
+import asyncio
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Final
@@ -38,14 +40,26 @@ SUBNETS: Final = Gauge(
     ["family", "use"],
 )
 _USES: Final = ("free", "leased", "reserved", "blocked")
+_ANSWER_SECONDS: Final = 5.0
+"""Of the event loop; it stops answering when the process ends."""
 
 
 def follow_subnets(usage: Callable[[Family], Usage]) -> None:
-    """From now on SUBNETS shows this; it is asked when somebody looks, so a change of a lease costs nothing."""
+    """From now on SUBNETS shows this; it is asked when somebody looks, so a change of a lease costs nothing.
 
-    def number(family: Family, use: str) -> float:
+    To be called in the event loop: there `usage` is called too, though who looks does so from a thread.
+    """
+    loop = asyncio.get_running_loop()
+
+    async def ask(family: Family, use: str) -> float:
         value: int = getattr(usage(family), use)
         return float(value)
+
+    def number(family: Family, use: str) -> float:
+        try:
+            return asyncio.run_coroutine_threadsafe(ask(family, use), loop).result(_ANSWER_SECONDS)
+        except TimeoutError:
+            return math.nan
 
     for family in FAMILIES:
         for use in _USES:

@@ -53,6 +53,7 @@ def _etcd(settings: LeaseSettings, node: str, broker: Broker, process: Process) 
         presence=broker.presence,
     )
     process.jobs["sessions"] = store.keep_sessions
+    follow_subnets(store.usage)
     return store
 
 

@@ -1,6 +1,7 @@
 """flannelette-lease beside a real etcd: one process per node, as a cluster runs it."""
 
 import asyncio
+import urllib.request
 from pathlib import Path
 
 import grpc
@@ -120,3 +121,19 @@ async def until_connected(stub: lease_pb2_grpc.LeaseServiceStub, wanted: dict[st
             if {node.name: node.connected for node in nodes} == wanted:
                 return
             await asyncio.sleep(0.02)
+
+
+async def test_the_metrics_say_how_full_the_network_is(tmp_path: Path, own_etcd: EtcdServer) -> None:
+    own_etcd.etcdctl("put", "/coreos.com/network/config", SMALL_JSON)
+    port = free_port()
+    flags = ("--node=a", "--healthz-ip=127.0.0.1", f"--healthz-port={port}")
+    with start(tmp_path, own_etcd.endpoint, *flags) as process:
+        async with stub_of(process.address) as stub:
+            await acquire(stub, request_to_proto(make_request("a", "172.16.0.1")))
+            shown = await asyncio.to_thread(get, f"http://127.0.0.1:{port}/metrics")
+    assert 'flannelette_lease_subnets{family="IPv4",use="leased"} 1.0' in shown.splitlines()
+
+
+def get(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=5) as response:  # noqa: S310 - http, on loopback
+        return str(response.read(), "utf-8")
