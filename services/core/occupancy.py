@@ -9,7 +9,7 @@ from enum import IntEnum
 from typing import Final, TypeAlias
 
 from services.core.family import Network
-from services.core.network import FamilyNetwork, NetworkConfig
+from services.core.network import FamilyNetwork, NetworkConfig, contains
 
 
 class Use(IntEnum):
@@ -49,6 +49,8 @@ class Usage:
 
 class Room:
     """The subnets of one family, numbered from SubnetMin on. Everything may overlap everything.
+
+    What holds the whole network takes nothing of it: it is no lease of it, and one wrong key would take all there is.
 
     Adding, removing and asking take no time that grows with what is taken, as long as few networks are wider than
     64 subnets; memory grows with what is taken, not with the network.
@@ -114,7 +116,7 @@ class Room:
 
     def _note(self, cidr: Network, use: Use, change: int) -> None:
         family = self.network.family
-        if cidr.version != family.version:
+        if cidr.version != family.version or contains(cidr, self.network.cidr):
             return
         start = int(cidr.network_address)
         first = max(self._number(start), 0)

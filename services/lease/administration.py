@@ -45,8 +45,7 @@ def check_reservation(claims: Claims, occupancy: Occupancy, cidrs: Sequence[Netw
     versions = [cidr.version for cidr in cidrs]
     if not cidrs or len(set(versions)) != len(versions):
         raise InvalidInput("cidrs must have one subnet, or one of each address family")
-    for cidr in cidrs:
-        _require_fit(occupancy, cidr)
+    networks = [_network_of(occupancy, cidr) for cidr in cidrs]
     missing = [n.family for n in occupancy.network.families if n.family.version not in versions]
     if node and missing:
         raise InvalidInput(
@@ -55,7 +54,7 @@ def check_reservation(claims: Claims, occupancy: Occupancy, cidrs: Sequence[Netw
     existing = claims.get(lease_key(cidrs))
     if existing and existing.node == node and (existing.reserved or node):
         return existing
-    for claim in (found for cidr in cidrs for found in claims.overlapping(cidr)):
+    for claim in (found for pair in zip(cidrs, networks, strict=True) for found in claims.overlapping(*pair)):
         what = "reservation" if claim.reserved else "lease"
         holder = f" of node {claim.node}" if claim.node else ""
         raise AlreadyExists(f"{_text(cidrs)} overlaps the {what} {claim.name}{holder}: choose another, or free that")
@@ -108,7 +107,8 @@ def reclaimable(
     return chosen
 
 
-def _require_fit(occupancy: Occupancy, cidr: Network) -> None:
+def _network_of(occupancy: Occupancy, cidr: Network) -> Network:
+    """The network that it is a subnet of. Raises InvalidInput."""
     n = occupancy.network.family(family_of(cidr))
     if n is None:
         raise InvalidInput(f"the network has no {family_of(cidr)}, so {cidr} cannot be reserved")
@@ -117,6 +117,7 @@ def _require_fit(occupancy: Occupancy, cidr: Network) -> None:
             f"{cidr} is no subnet of the network {n.cidr}: reserve a /{n.subnet_length} from {n.subnet_min} to "
             f"{n.subnet_max}"
         )
+    return n.cidr
 
 
 def _text(cidrs: Iterable[Network]) -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from services.core.family import Address, Family, Network
-from services.core.network import NetworkConfig
+from services.core.network import NetworkConfig, contains
 from services.core.occupancy import Occupancy, Taken, Usage, Use
 
 Key = TypeVar("Key")
@@ -76,12 +76,15 @@ class Claims:
         """What publishes this address, by name."""
         return self._named(self._of_address.get(address, ()))
 
-    def overlapping(self, cidr: Network) -> list[Claim]:
-        """What takes any part of it, by name. Looks at all: for an operator's calls."""
+    def overlapping(self, cidr: Network, network: Network) -> list[Claim]:
+        """What takes any part of this subnet of that network, by name. Looks at all: for an operator's calls."""
         found = (
             claim.name
             for claim in self._claims.values()
-            if any(cidr.version == taken.version and cidr.overlaps(taken) for taken in claim.cidrs)
+            if any(
+                cidr.version == taken.version and cidr.overlaps(taken) and not contains(taken, network)
+                for taken in claim.cidrs
+            )
         )
         return self._named(found)
 

@@ -155,6 +155,19 @@ async def test_defect_01_a_key_or_value_that_does_not_parse_removes_no_peer(tmp_
         assert not (await client.stub.ListQuarantine(pb.ListQuarantineRequest())).keys
 
 
+async def test_defect_01_a_key_wider_than_the_network_takes_nothing_of_it(tmp_path: Path, network: Network) -> None:
+    async with watching(tmp_path, network) as client:
+        for name in ("0.0.0.0-0", "10.5.0.0-16"):
+            network.put(f"subnets/{name}", value(99))
+            assert (await client.until_quarantined(name)).kind == pb.REFUSAL_KIND_OUTSIDE_NETWORK
+        wanted = pb.Subnet(public_address="172.16.0.100")
+        request = pb.AcquireLeaseRequest(node="new", backend_type="host-gw", subnets=[wanted])
+        assert (await client.stub.AcquireLease(request)).lease.name.endswith(".0-24")
+        reserved = (await client.stub.ReserveSubnet(pb.ReserveSubnetRequest(cidrs=["10.5.250.0/24"]))).lease
+        await client.until_known(22)
+        assert reserved.name in client.table.leases
+
+
 async def test_defect_01_a_deletion_of_every_lease_leaves_all_peers_until_it_is_confirmed(
     tmp_path: Path, network: Network
 ) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from services.core.errors import Exhausted
 from services.core.family import IPV4, IPV6, Family, Network
 from services.core.lease import Lease, LeaseRequest, Subnet, Wish
-from services.core.network import FamilyNetwork, NetworkConfig, parse_network
+from services.core.network import FamilyNetwork, NetworkConfig, contains, parse_network
 from services.core.occupancy import Occupancy, Room, Usage, Use
 from services.core.subnets import CANDIDATES, choose_subnets, fits
 from tests.unit.strategies import subnets_of
@@ -72,7 +72,8 @@ def overlap(one: Network, other: Network) -> bool:
 
 
 def free_subnets(network: FamilyNetwork, taken: Sequence[Network]) -> list[Network]:
-    return [subnet for subnet in every_subnet(network) if not any(overlap(subnet, t) for t in taken)]
+    narrow = [t for t in taken if not contains(t, network.cidr)]
+    return [subnet for subnet in every_subnet(network) if not any(overlap(subnet, t) for t in narrow)]
 
 
 @st.composite
@@ -136,7 +137,7 @@ def test_a_free_subnet_is_drawn_among_the_first_hundred_that_overlap_nothing(
     (chosen,) = choose_subnets(occupied(configuration(network), taken), request(versions=(version,)), draw)
     assert chosen in candidates
     assert asked == [len(candidates)]
-    assert not any(overlap(chosen, t) for t in taken)
+    assert not any(overlap(chosen, t) for t in taken if not contains(t, network.cidr))
     assert network.fits(chosen)
 
 
@@ -251,6 +252,12 @@ def test_longer_and_shorter_subnets_and_strangers_are_kept_clear_of() -> None:
     ]
 
 
+@pytest.mark.parametrize("wrong", ["0.0.0.0/0", "10.5.0.0/16", "::/0"])
+def test_defect_1_a_key_that_holds_the_whole_network_takes_nothing_of_it(wrong: str) -> None:
+    """It is no lease of this network; if it took what it holds, one wrong key would leave nothing for any node."""
+    assert choose(V4, wrong, "10.5.1.0/24") == ["10.5.2.0/24"]
+
+
 def test_a_previous_subnet_is_kept_without_a_draw() -> None:
     asked = request(ip_network("10.5.77.0/24"))
     assert choose_subnets(occupied(V4, [ip_network("10.5.76.0/24")]), asked, no_draw) == (ip_network("10.5.77.0/24"),)
@@ -305,7 +312,7 @@ def test_when_nothing_is_free_the_numbers_are_told() -> None:
 
 def test_a_full_family_is_named_in_a_dual_stack() -> None:
     with pytest.raises(Exhausted, match="no IPv6 subnet is free: 65535 of 65535 /64 subnets"):
-        choose(DUAL, "fd00:10:5::/48")
+        choose(DUAL, "fd00:10:5::/49", "fd00:10:5:8000::/49")
 
 
 def test_without_subnets_of_its_own_a_network_has_no_usage() -> None:
