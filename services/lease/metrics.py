@@ -56,6 +56,8 @@ def follow_subnets(usage: Callable[[Family], Usage]) -> None:
         return float(value)
 
     def number(family: Family, use: str) -> float:
+        if loop.is_closed():
+            return math.nan
         try:
             return asyncio.run_coroutine_threadsafe(ask(family, use), loop).result(_ANSWER_SECONDS)
         except TimeoutError:
