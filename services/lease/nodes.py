@@ -1,7 +1,5 @@
 """What is known of the nodes, as messages: what ListNodes and GetConvergence answer."""
 
-from collections.abc import Set
-
 from flannelette.lease.v1 import lease_pb2 as pb
 
 from services.lease.broker import Broker
@@ -12,12 +10,12 @@ from services.runtime.wire import failed_to_proto
 def list_nodes(broker: Broker, served: str) -> pb.ListNodesResponse:
     """Everybody with a lease, a stream, or a report; `served` is the one node that we serve, empty: all."""
     reports = broker.reports
-    known = {served} if served and broker.presence.elsewhere is None else None
     departed = reports.departed
     names = broker.holdings.nodes | reports.connected.keys() | departed.keys()
     return pb.ListNodesResponse(
         nodes=[
-            _node(broker, name, reports.connected.get(name) or departed.get(name), known) for name in sorted(names)
+            _node(broker, name, reports.connected.get(name) or departed.get(name), is_ours=name == served)
+            for name in sorted(names)
         ],
         cursor=broker.history.cursor if broker.table.synced else "",
     )
@@ -40,15 +38,15 @@ def convergence(broker: Broker, cursor: str, position: int) -> pb.GetConvergence
     return response
 
 
-def _node(broker: Broker, name: str, report: Report | None, known: Set[str] | None) -> pb.Node:
-    """`known`: of whom we would know that it is connected; None: of all."""
+def _node(broker: Broker, name: str, report: Report | None, *, is_ours: bool) -> pb.Node:
+    """`is_ours`: it connects to us and to nobody else."""
     convergence, leases = broker.reports.convergence, broker.holdings.of(name)
     node = pb.Node(name=name)
     if leases:
         lease = leases[min(leases)]
         node.lease = lease.name
         node.subnets.extend(str(subnet.cidr) for subnet in lease.subnets)
-    if known is None or name in known:
+    if is_ours or broker.presence.knows(name):
         node.connected = broker.presence.is_connected(name)
     if report is not None:
         node.cursor = report.progress.cursor

@@ -42,7 +42,10 @@ class Presence:
         self.changes = 0
         """How often a node has come or gone."""
         self.elsewhere: Set[str] | None = None
-        """The nodes that are connected to any lease service, where the store tells; None: it does not."""
+        """The nodes that are connected to any lease service, where the store tells; None: it does not.
+
+        Empty where there is no other lease service.
+        """
         self._streams: Counter[str] = Counter()
         self._left: dict[str, float] = {}
         """When the last stream of a node ended, oldest first; those of long ago are forgotten."""
@@ -66,6 +69,10 @@ class Presence:
             return True
         just_left = self._clock() - self._left.get(node, -math.inf) < ALIVE_SECONDS
         return self.elsewhere is not None and node in self.elsewhere and not just_left
+
+    def knows(self, node: str) -> bool:
+        """Whether it can be said of the node that it is not connected: it may be, to a service that we cannot see."""
+        return self.elsewhere is not None or node in self._streams or node in self._left
 
     def seen_ago(self, node: str) -> float:
         """Seconds since the node may have been connected: 0 while it is, and never longer than we can know."""

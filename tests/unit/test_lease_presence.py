@@ -4,10 +4,11 @@ import asyncio
 from contextlib import ExitStack
 
 from services.lease.broker import Broker
+from services.lease.nodes import list_nodes
 from services.lease.presence import ALIVE_SECONDS, Presence
 from services.lease.store import Snapshot
 from services.lease.watchers import watch_all
-from tests.lease_examples import NETWORK
+from tests.lease_examples import NETWORK, by_name, make_lease
 
 
 class Followed:
@@ -112,3 +113,21 @@ def test_who_left_long_ago_is_forgotten() -> None:
         time += 8_640.0
     assert len(presence.lingering(1e9)) <= 11
     assert presence.seen_ago("node0") > 86_400
+
+
+def test_of_a_node_that_may_be_connected_elsewhere_nothing_is_said() -> None:
+    """As behind another relay; that it was connected here once is enough to say that it is not any more."""
+    broker = Broker("fake", epoch="e")
+    here, there = make_lease(1), make_lease(2)
+    broker.take(Snapshot(by_name(here, there), NETWORK))
+    with broker.presence.stream(here.node):
+        pass
+    listed = {node.name: node for node in list_nodes(broker, "").nodes}
+    assert listed[here.node].HasField("connected")
+    assert not listed[here.node].connected
+    assert not listed[there.node].HasField("connected")
+    assert list_nodes(broker, there.node).nodes[-1].HasField("connected"), (
+        "the one node that is served connects to us"
+    )
+    broker.presence.elsewhere = frozenset()
+    assert all(node.HasField("connected") for node in list_nodes(broker, "").nodes)

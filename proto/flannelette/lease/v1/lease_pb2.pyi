@@ -1213,8 +1213,9 @@ class Node(_message.Message):
     connected: _builtins.bool
     """Its dataplane is connected to this lease service or, where the store tells
     (etcd), to another one. Unset: not known here; without such a store a
-    service of one node sees the dataplane of that node alone. A node that
-    another service knew is shown as connected for up to a minute too long.
+    service of one node sees the dataplane of that node alone, and a relay
+    those behind it. A node that another service knew is shown as connected for
+    up to a minute too long.
     """
     cursor: _builtins.str
     """The last cursor it reported; empty if none."""

@@ -62,6 +62,8 @@ class EmbeddedStore:
     ) -> None:
         self._database = Database(path)
         self._presence = presence
+        if presence is not None:
+            presence.elsewhere = frozenset()  # nobody else opens this store
         self._lease_seconds = lease_seconds
         self._clock = clock
         self._draw = draw
