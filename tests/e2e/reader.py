@@ -24,8 +24,7 @@ _LASTS: Final = re.compile(r"((\w+=|cd ).*\n?)+")
 _CHANGES: Final = re.compile(r"/(Teardown|Resync|Acquire|Release|Confirm|Delete)|etcdctl|flannelette certs")
 _COMPOSE: Final = "docker-compose" if shutil.which("docker-compose") else "docker compose"
 _STREAMS: Final = re.compile(r"/Watch\w+$|bin/flannelette-\w+ ")
-_VENV: Final = re.compile(r"(\$PWD/)?\.venv/bin/")
-_OURS: Final = re.compile(r"\.venv/bin/flannelette(-\w+)?")
+_PROGRAM: Final = re.compile(r"(?:\$PWD/)?\.venv/bin/([\w-]+)")
 _WAY_IN: Final = re.compile(r"^ *(nsenter -t .*) ip -n ", re.MULTILINE)
 
 
@@ -118,8 +117,7 @@ class Reader(ExitStack):
 
     def _start(self, block: Block, output: int) -> subprocess.Popen[bytes]:
         commands = block.commands.replace("nsenter -t 4711 -m -n", self._way_in)
-        commands = _OURS.sub(_module, commands)
-        commands = _VENV.sub(f"{sys.prefix}/bin/", commands)
+        commands = _PROGRAM.sub(_path, commands)
         commands = commands.replace("docker compose", _COMPOSE)
         return subprocess.Popen(
             ["sh", "-euc", self._shell + commands],
@@ -132,9 +130,12 @@ class Reader(ExitStack):
         )
 
 
-def _module(program: "re.Match[str]") -> str:
-    """One of our programs as this Python has it, installed or not."""
-    return f"{sys.executable} -m services.{(program[1] or '-ctl')[1:]}.main"
+def _path(program: re.Match[str]) -> str:
+    """Where the program is here; our own by their modules, for the tree may be installed nowhere."""
+    name = program[1]
+    if not name.startswith("flannelette"):
+        return f"{sys.prefix}/bin/{name}"
+    return f"{sys.executable} -m services.{name.removeprefix('flannelette').lstrip('-') or 'ctl'}.main"
 
 
 def _end(process: LabProcess) -> None:

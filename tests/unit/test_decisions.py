@@ -1,0 +1,12 @@
+"""Every decision in docs/adr has a number of its own, and says it."""
+
+from collections import Counter
+from pathlib import Path
+
+DECISIONS = sorted((Path(__file__).parents[2] / "docs" / "adr").glob("*.md"))
+
+
+def test_every_decision_has_a_number_of_its_own_and_says_it() -> None:
+    assert [n for n, times in Counter(path.name[:4] for path in DECISIONS).items() if times > 1] == []
+    for path in DECISIONS:
+        assert path.read_text().startswith(f"# {int(path.name[:4])}. "), path.name
