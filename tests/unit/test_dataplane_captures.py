@@ -1,7 +1,7 @@
 """The routes of hosts that a real flanneld ran on: whose each of them is, and what it takes to make them ours."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from ipaddress import ip_network
 from pathlib import Path
@@ -16,9 +16,10 @@ from services.dataplane.backends.host_gw import HostGw
 from services.dataplane.backends.vxlan import Vxlan
 from services.dataplane.netlink.notation import command
 from services.dataplane.netlink.objects import KernelObject, Route, steps
+from services.dataplane.on_link import on_link
 from services.dataplane.ownership import Claim, Domain, claim
 from services.dataplane.peers import Peer, direct_routes
-from tests.dataplane_examples import HOST_GW_LINKS, LINKS, NAMES, route, subnet
+from tests.dataplane_examples import ETH0, HOST_GW_LINKS, LINKS, NAMES, route, subnet
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "dataplane"
 PROTOCOLS = {"kernel": 2, "boot": 3}
@@ -140,3 +141,18 @@ def test_a_takeover_never_touches_the_hosts_own_routes_nor_those_of_its_pods() -
         rows = [line for line in report(host, host.peers).splitlines() if line.startswith("ip ")]
         assert rows
         assert not [row for row in rows if any(word in row for word in ("default", "cni0", host.own, "10.99.0.0/16"))]
+
+
+def test_with_direct_routing_flannelds_direct_routes_become_ours_and_need_no_device() -> None:
+    near = on_link([route("10.99.0.0/16 dev eth0")], ETH0)
+    host = replace(DIRECT, backend=Vxlan(direct_routing=True), links=replace(LINKS, on_link=near))
+    _, n3, n2 = host.peers
+    commands = [line for line in report(host, host.peers).splitlines() if line.startswith("ip ")]
+    assert commands == [
+        "ip route replace 10.5.28.0/24 via 10.5.28.0 dev flannel.1 proto 77 metric 1309 onlink",
+        f"ip route replace {n3.cidr} via {n3.public_address} dev eth0 proto 77 metric 1315",
+        f"ip route replace {n2.cidr} via {n2.public_address} dev eth0 proto 77 metric 1348",
+        "ip route del 10.5.28.0/24 via 10.5.28.0 dev flannel.1 proto boot onlink",
+        f"ip route del {n3.cidr} via {n3.public_address} dev eth0 proto boot",
+        f"ip route del {n2.cidr} via {n2.public_address} dev eth0 proto boot",
+    ]
