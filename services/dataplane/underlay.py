@@ -7,33 +7,7 @@ from ipaddress import ip_address
 
 from services.core.errors import Misconfigured, Unavailable
 from services.core.family import IPV6, Address, Family, Network
-
-
-@dataclass(frozen=True, slots=True)
-class InterfaceAddress:
-    """An address of an interface, with what speaks for it and against it."""
-
-    ip: Address
-    link_scope: bool = False
-    """Only valid on its link (169.254/16, fe80::/10)."""
-    network: Network | None = None
-    """What it makes reachable without a gateway; None: not known."""
-    permanent: bool = True
-    """Configured, not leased by DHCP or a router's advertisement."""
-    unfit: bool = False
-    """Temporary (RFC 8981), deprecated, tentative or failed: never chosen."""
-    tentative: bool = False
-    """Still being looked for on the link (RFC 4862): it may become fit in a second or two."""
-
-
-@dataclass(frozen=True, slots=True)
-class Interface:
-    """A network interface as it is now."""
-
-    index: int
-    name: str
-    mtu: int
-    addresses: tuple[InterfaceAddress, ...] = ()
+from services.dataplane.interfaces import Interface, best_address, is_usable, networks_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,17 +83,16 @@ def choose_underlay(
         addresses,
         tuple(given.get(address.version, address) for address in addresses),
         found.reason,
-        _networks(found.interface),
+        networks_of(found.interface),
     )
 
 
-def best_address(interface: Interface, family: Family) -> Address | None:
-    """Global before link-local, permanent before leased; never an unfit or a loopback one.
-
-    Nor a link-local one of IPv6: without the name of a link, which differs from node to node, it is no address.
-    """
-    fit = [a for a in interface.addresses if a.ip.version == family.version and _is_usable(a)]
-    return min(fit, key=lambda a: (a.link_scope, not a.permanent)).ip if fit else None
+def is_still(underlay: Underlay, interface: Interface | None) -> bool:
+    """Whether the underlay's interface is as it was when it was chosen, as far as it matters."""
+    if interface is None or (interface.index, interface.mtu) != (underlay.index, underlay.mtu):
+        return False
+    usable = {address.ip for address in interface.addresses if is_usable(address)}
+    return usable >= set(underlay.addresses) and networks_of(interface) == underlay.networks
 
 
 def _find(
@@ -172,7 +145,7 @@ def _by_flags(
         matches = compile_pattern(pattern).search
         for interface in interfaces:
             for candidate in interface.addresses:
-                if candidate.ip.version in versions and _is_usable(candidate) and matches(str(candidate.ip)):
+                if candidate.ip.version in versions and is_usable(candidate) and matches(str(candidate.ip)):
                     yield _Found(interface, candidate.ip, f"--iface-regex {pattern} matches {candidate.ip}")
         for interface in interfaces:
             if matches(interface.name):
@@ -181,27 +154,6 @@ def _by_flags(
         interface = next((i for i in interfaces if reach and i.name == reach[0]), None)
         if interface is not None and reach is not None:
             yield _Found(interface, reach[1], f"reaches {choice.can_reach} (--iface-can-reach)")
-
-
-def _networks(interface: Interface) -> tuple[Network, ...]:
-    return tuple(sorted({a.network for a in interface.addresses if a.network and not a.link_scope}, key=_order))
-
-
-def _order(network: Network) -> tuple[int, bytes, int]:
-    return network.version, network.network_address.packed, network.prefixlen
-
-
-def _is_usable(address: InterfaceAddress) -> bool:
-    is_nameless = address.link_scope and address.ip.version == 6
-    return not address.unfit and not address.ip.is_loopback and not is_nameless
-
-
-def is_still(underlay: Underlay, interface: Interface | None) -> bool:
-    """Whether the underlay's interface is as it was when it was chosen, as far as it matters."""
-    if interface is None or (interface.index, interface.mtu) != (underlay.index, underlay.mtu):
-        return False
-    usable = {address.ip for address in interface.addresses if _is_usable(address)}
-    return usable >= set(underlay.addresses) and _networks(interface) == underlay.networks
 
 
 def _address_of(found: _Found, family: Family) -> Address | None:

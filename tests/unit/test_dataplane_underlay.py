@@ -9,9 +9,8 @@ import pytest
 
 from services.core.errors import Misconfigured, Unavailable
 from services.core.family import IPV4, IPV6, Address, Family
+from services.dataplane.interfaces import Interface, InterfaceAddress
 from services.dataplane.underlay import (
-    Interface,
-    InterfaceAddress,
     InterfaceChoice,
     Underlay,
     choose_underlay,

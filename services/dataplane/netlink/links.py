@@ -15,8 +15,8 @@ from pyroute2.netlink.exceptions import NetlinkError
 from services.core.errors import Misconfigured, Unavailable
 from services.core.family import Address
 from services.dataplane.devices import LinkStep, LinkView
+from services.dataplane.interfaces import Interface, InterfaceAddress
 from services.dataplane.netlink.offload import checksum_offload, set_checksum_offload
-from services.dataplane.underlay import Interface, InterfaceAddress
 
 log = structlog.get_logger()
 

@@ -1,0 +1,56 @@
+"""Network interfaces as they are, and which of their addresses can be an end of the overlay."""
+
+from dataclasses import dataclass
+
+from services.core.family import Address, Family, Network
+
+
+@dataclass(frozen=True, slots=True)
+class InterfaceAddress:
+    """An address of an interface, with what speaks for it and against it."""
+
+    ip: Address
+    link_scope: bool = False
+    """Only valid on its link (169.254/16, fe80::/10)."""
+    network: Network | None = None
+    """What it makes reachable without a gateway; None: not known."""
+    permanent: bool = True
+    """Configured, not leased by DHCP or a router's advertisement."""
+    unfit: bool = False
+    """Temporary (RFC 8981), deprecated, tentative or failed: never chosen."""
+    tentative: bool = False
+    """Still being looked for on the link (RFC 4862): it may become fit in a second or two."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """A network interface as it is now."""
+
+    index: int
+    name: str
+    mtu: int
+    addresses: tuple[InterfaceAddress, ...] = ()
+
+
+def best_address(interface: Interface, family: Family) -> Address | None:
+    """Global before link-local, permanent before leased; never an unfit or a loopback one.
+
+    Nor a link-local one of IPv6: without the name of a link, which differs from node to node, it is no address.
+    """
+    fit = [a for a in interface.addresses if a.ip.version == family.version and is_usable(a)]
+    return min(fit, key=lambda a: (a.link_scope, not a.permanent)).ip if fit else None
+
+
+def is_usable(address: InterfaceAddress) -> bool:
+    """Whether peers can send to it, now and later."""
+    is_nameless = address.link_scope and address.ip.version == 6
+    return not address.unfit and not address.ip.is_loopback and not is_nameless
+
+
+def networks_of(interface: Interface) -> tuple[Network, ...]:
+    """What is reached through it without a gateway, link-local networks left out."""
+    return tuple(sorted({a.network for a in interface.addresses if a.network and not a.link_scope}, key=_order))
+
+
+def _order(network: Network) -> tuple[int, bytes, int]:
+    return network.version, network.network_address.packed, network.prefixlen
