@@ -243,6 +243,8 @@ async def test_defect_01_an_etcd_that_comes_back_empty_leaves_all_peers_until_it
         assert not status.ready
         assert client.lost == set()
         empty.start()
+        network.etcd = empty
+        network.put("config", SMALL_JSON)
         await client.until_known(0)
 
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 from structlog.testing import capture_logs
@@ -153,6 +154,34 @@ def test_while_the_store_is_away_what_is_held_stays_held_and_the_status_says_so(
 
     played(scene)
     assert texts(lines)[1:-1] == ["removals stay held back"]
+
+
+def test_while_there_is_no_network_what_is_held_stays_held_for_no_node_could_take_its_lease_again(
+    lines: list[EventDict],
+) -> None:
+    """As after `etcdctl del --prefix /coreos.com/network`, or with an etcd that comes back empty."""
+
+    async def scene(world: World) -> None:
+        listing, error = world.relist, "there is no network configuration"
+
+        async def empty() -> Snapshot:
+            return replace(await listing(), network=None, network_error=error)
+
+        world.relist = empty  # type: ignore[method-assign]  # the whole prefix is gone
+        world.events.put_nowait(Changed(network_error=error))
+        await world.lose(*LEASES)
+        await asyncio.sleep(10 * SECONDS + 1)
+        assert (world.table, world.listings) == (20, 10)
+        assert "the store has no network configuration that can be used; it is asked again" in world.gate.held_reason
+        world.relist = listing  # type: ignore[method-assign]  # somebody writes it
+        world.events.put_nowait(Changed(network=NETWORK))
+        await asyncio.sleep(SECONDS - 1)
+        assert (world.table, world.listings) == (20, 10), "the nodes have their full time"
+        await asyncio.sleep(2)
+        assert (world.table, world.listings) == (0, 11)
+
+    played(scene)
+    assert texts(lines)[1:] == ["removals stay held back", "removals that were held back are carried out"]
 
 
 def test_a_store_that_never_answers_the_second_listing_is_asked_again() -> None:

@@ -43,8 +43,9 @@ class GuardSettings:
 class Gate:
     """Every event of the store goes through here: `follow` for ever, `take` for one.
 
-    What is held back stays so while the store is away, and while its second listing does not agree. The first
-    snapshot is compared with what `recall` brings, the table that a process before this one has left.
+    What is held back stays so while the store is away, while its second listing does not agree, and while it has no
+    network configuration: the holders, who shall take their leases again, could not. The first snapshot is compared
+    with what `recall` brings, the table that a process before this one has left.
     """
 
     def __init__(
@@ -88,7 +89,9 @@ class Gate:
         """What they wait for, one sentence; empty when none is held."""
         if not self._guard.held:
             return ""
-        what = f"{len(self._guard.held)} leases went from the {self._store.kind} store at once and are kept"
+        count = len(self._guard.held)
+        leases, are = ("1 lease", "is") if count == 1 else (f"{count} leases", "are")
+        what = f"{leases} went from the {self._store.kind} store at once and {are} kept"
         again = f"it is asked again in {max(round(self._due - self._now()), 0)} s"
         doubt = f"; {self._doubt}" if self._doubt else ""
         return f"{what}{doubt}; {again}, unless an operator confirms that they are gone"
@@ -113,6 +116,8 @@ class Gate:
         self._account(held)
         if (table.network, table.network_error) != (network, network_error):
             _tell_network(table)
+            if network_error and not table.network_error:
+                self._wait(self._seconds, "")  # only from now on can nodes take their leases again
 
     def confirm(self) -> list[str]:
         """An operator says that what is held back may go; returns the names. Raises NotYet: nothing is."""
@@ -162,6 +167,10 @@ class Gate:
         except (FlanneletteError, TimeoutError) as error:
             reason = str(error) or "the store does not answer"
             self._wait(_RETRY_SECONDS, f"the second listing cannot be had: {reason}")
+            return
+        if listed.network is None:
+            reason = "no node can take its lease again, since the store has no network configuration that can be used"
+            self._wait(self._seconds, reason)
             return
         again = Admission(self._store.made, self._broker.table.network)
         again.take(listed)
