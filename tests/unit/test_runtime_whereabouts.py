@@ -12,7 +12,9 @@ def test_a_namespace_is_written_as_readlink_prints_it() -> None:
     assert this_namespace().startswith("net:[")
 
 
-@pytest.mark.parametrize("text", [None, "", "\n", f"{this_namespace()}\n"])
+@pytest.mark.parametrize(
+    "text", [None, "", "\n", f"{this_namespace()}\n"], ids=["no file", "empty", "a line", "here"]
+)
 async def test_it_waits_while_nothing_speaks_against_where_it_is(text: str | None, tmp_path: Path) -> None:
     record = tmp_path / "namespace"
     if text is not None:
