@@ -1,5 +1,6 @@
 """What masq knows of the world: the network and the own subnets, folded from the feed. Pure."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from services.core.family import Network
@@ -36,15 +37,27 @@ class Facts:
         return any(subnet.version == version for subnet in self.subnets)
 
 
-def next_facts(before: Facts, table: Table, node: str) -> Facts:
+def next_facts(before: Facts, table: Table, node: str, allowed: Sequence[Network] = ()) -> Facts:
     """What is known after a step of the feed.
 
-    A lost lease leaves its subnets in force for as long as the network has room for them.
+    A lost lease leaves its subnets in force for as long as the network has room for them. A network outside of what
+    the operator allows is not taken, and the one before stays.
     """
-    network = table.network or before.network
+    network, network_error = table.network or before.network, table.network_error
+    if network and (forbidden := _forbidden(network, allowed)):
+        network, network_error = before.network, forbidden
     own = (lease for lease in table.leases.values() if lease.node == node and not lease.is_idle)
     lease = next(own, None)
     subnets = tuple(subnet.cidr for subnet in lease.subnets) if lease else before.subnets
     if network:
         subnets = tuple(s for s in subnets if any(contains(row.cidr, s) for row in network.families))
-    return Facts(network, table.network_error, subnets, lease is not None)
+    return Facts(network, network_error, subnets, lease is not None)
+
+
+def _forbidden(network: NetworkConfig, allowed: Sequence[Network]) -> str:
+    """Why a network may not be taken; empty if it may. Nothing is forbidden where nothing is said."""
+    for row in network.families if allowed else ():
+        if not any(contains(limit, row.cidr) for limit in allowed):
+            limits = ", ".join(map(str, allowed))
+            return f"the network {row.cidr} is not within what --allowed-network allows here, {limits}: correct one"
+    return ""

@@ -81,7 +81,7 @@ class Reconciler:
         store = table.store if table.store and not table.store.connected and not away else None
         self._health.set("store", f"the store is away, the rules stay as they are: {store.error}" if store else "")
         before = (self._wanted(), self.asks_for_nftables)
-        self.facts = next_facts(self.facts, table, self.node)
+        self.facts = next_facts(self.facts, table, self.node, self.settings.allowed)
         network, lease = self.facts.reasons(self.node)
         self._health.set("network", network)
         self._health.set("lease", lease if self.settings.masquerade else "")

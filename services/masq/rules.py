@@ -82,6 +82,8 @@ class RuleSettings:
     """`--iptables-forward-rules`."""
     fully_random: bool
     """Not `--ip-masq-fully-random-disable`."""
+    allowed: tuple[Network, ...] = ()
+    """`--allowed-network`: no network outside of these is taken. Empty: any."""
 
 
 def wanted_chains(

@@ -1,8 +1,10 @@
 """The settings of the masq service."""
 
 from dataclasses import dataclass
+from ipaddress import ip_network
 
 from services.core.errors import Misconfigured
+from services.core.family import Network
 from services.masq.rules import RuleSettings
 from services.runtime.options import ProcessSettings, socket_address
 from services.runtime.settings import flag
@@ -26,11 +28,23 @@ class MasqSettings(ProcessSettings):
         "the host uses; auto, as EnableNFTables of the network configuration says.",
         choices=("auto", "iptables", "nftables"),
     )
+    allowed_network: tuple[str, ...] = flag(
+        (),
+        "Keep no rules for a network that is not within this one, whatever the lease service says; may be repeated.",
+    )
     iptables_resync: int = flag(5, "Longest time between two full comparisons of the rules, in seconds.")
 
     def __post_init__(self) -> None:
         if self.iptables_resync < 1:
             raise Misconfigured(f"--iptables-resync is {self.iptables_resync}: use at least 1 second")
+        self.allowed()
+
+    def allowed(self) -> tuple[Network, ...]:
+        """What `--allowed-network` says. Raises Misconfigured for what is no network."""
+        try:
+            return tuple(ip_network(text) for text in self.allowed_network)
+        except ValueError as error:
+            raise Misconfigured(f"--allowed-network: {error}; write it like 10.5.0.0/16") from None
 
     @property
     def lease_service(self) -> str:
@@ -40,4 +54,5 @@ class MasqSettings(ProcessSettings):
     @property
     def rules(self) -> RuleSettings:
         """What the rules depend on."""
-        return RuleSettings(self.ip_masq, self.iptables_forward_rules, not self.ip_masq_fully_random_disable)
+        random = not self.ip_masq_fully_random_disable
+        return RuleSettings(self.ip_masq, self.iptables_forward_rules, random, self.allowed())
