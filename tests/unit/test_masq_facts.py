@@ -79,8 +79,8 @@ def test_a_network_that_the_operator_does_not_allow_is_not_taken() -> None:
     allowed = (ip_network("10.5.0.0/16"), ip_network("fd00::/16"))
     facts = next_facts(Facts(), table, "n1", allowed)
     assert facts.network == NETWORK
-    table.fold(Step(network=parse_network('{"Network":"0.0.0.0/0","Backend":{"Type":"vxlan"}}'), synced=True))
+    table.fold(Step(network=parse_network('{"Network":"10.0.0.0/8","Backend":{"Type":"vxlan"}}'), synced=True))
     facts = next_facts(facts, table, "n1", allowed)
     assert facts.network == NETWORK
-    assert facts.network_error.startswith("the network 0.0.0.0/0 is not within what --allowed-network allows here")
+    assert facts.network_error.startswith("the network 10.0.0.0/8 is not within what --allowed-network allows here")
     assert next_facts(Facts(), table, "n1", allowed).reasons("n1")[0].endswith("10.5.0.0/16, fd00::/16: correct one")
