@@ -92,6 +92,6 @@ def name_of(text: str) -> str:
 def read_duration(text: str) -> float:
     """Seconds in `90s`, `30m`, `12h`, `2d`. Raises ValueError, saying what to write."""
     number, unit = text[:-1], text[-1:]
-    if not (number.isascii() and number.isdigit() and unit in _UNITS):
+    if not (number.isascii() and number.isdigit() and len(number) < 10 and unit in _UNITS):
         raise ValueError(f"{text!r} is no duration: write 90s, 30m, 12h or 2d")
     return float(int(number) * _UNITS[unit])

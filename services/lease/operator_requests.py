@@ -1,6 +1,7 @@
 """ReserveSubnet and ReclaimLeases as messages and as values, both ways."""
 
 from collections.abc import Iterable
+from typing import Final
 
 from flannelette.lease.v1 import lease_pb2 as pb
 
@@ -10,6 +11,9 @@ from services.core.notation import parse_cidr
 from services.lease.administration import Reclaim, Reclaimed
 from services.lease.identity import check_name
 from services.runtime.wire import lease_from_proto, lease_to_proto
+
+_LONGEST_SECONDS: Final = 1e9
+"""Some thirty years."""
 
 
 def subnets_to_reserve(request: pb.ReserveSubnetRequest) -> tuple[Network, ...]:
@@ -28,8 +32,8 @@ def leases_to_reclaim(request: pb.ReclaimLeasesRequest) -> Reclaim:
     """What is wanted. Raises InvalidInput, naming the field."""
     check_name(request.node)
     seconds = request.unseen_for.ToNanoseconds() / 1e9 if request.HasField("unseen_for") else None
-    if seconds is not None and seconds < 0:
-        raise InvalidInput("unseen_for is negative: give how long the nodes have not been seen")
+    if seconds is not None and not 0 <= seconds <= _LONGEST_SECONDS:
+        raise InvalidInput(f"unseen_for is {seconds:g} s: give how long the nodes have not been seen")
     return Reclaim(tuple(dict.fromkeys(request.names)), request.node, seconds)
 
 

@@ -2,9 +2,11 @@
 
 import pytest
 from flannelette.lease.v1 import lease_pb2 as pb
+from google.protobuf.duration_pb2 import Duration
 
 from services.core.errors import InvalidInput
 from services.core.lease import BackendData, OpaqueData, VxlanData
+from services.lease.operator_requests import leases_to_reclaim
 from services.lease.requests import checked_request
 
 
@@ -41,6 +43,13 @@ def test_opaque_json_of_an_unknown_kind_keeps_its_spelling_but_for_blanks() -> N
         (pb.Subnet(opaque_json='{"a":NaN}'), "extension", "not valid JSON"),
         (pb.Subnet(opaque_json="[" * 100_000), "extension", "not valid JSON"),
         (pb.Subnet(public_address="not-an-address"), "host-gw", "is no IP address"),
+        *(
+            (pb.Subnet(public_address=address), "host-gw", "is not an address that peers can send to")
+            for address in ("0.0.0.0", "127.0.0.1", "224.0.0.1", "255.255.255.255", "::", "::1", "ff02::1")  # noqa: S104 - nothing is bound
+        ),
+        (pb.Subnet(opaque_json=f'"{"x" * 70_000}"'), "extension", "has 70002 characters: at most 65536"),
+        (pb.Subnet(), "x" * 65, "backend_type is no name"),
+        (pb.Subnet(), "\x1b[2J", "backend_type is no name"),
     ],
 )
 def test_what_is_not_what_it_claims_to_be_is_refused(subnet: pb.Subnet, backend_type: str, message: str) -> None:
@@ -53,3 +62,9 @@ def test_a_missing_address_is_named() -> None:
         checked_request(pb.AcquireLeaseRequest(subnets=[pb.Subnet(cidr="10.5.1.0/24")]), "a")
     with pytest.raises(InvalidInput, match="one entry for each"):
         checked_request(pb.AcquireLeaseRequest(), "a")
+
+
+def test_how_long_nodes_have_not_been_seen_is_a_time_that_can_have_been() -> None:
+    for seconds in (-1, 2**62):
+        with pytest.raises(InvalidInput, match="give how long the nodes have not been seen"):
+            leases_to_reclaim(pb.ReclaimLeasesRequest(unseen_for=Duration(seconds=seconds)))
