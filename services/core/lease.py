@@ -4,12 +4,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from services.core.family import FAMILIES, Address, Family, Network, family_of
+from services.core.record import record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class VxlanData:
     """A VXLAN tunnel end point: flannel's `{"VNI":1,"VtepMAC":"c6:d2:32:6f:8f:44"}`."""
 
@@ -18,7 +19,7 @@ class VxlanData:
     """Lower case, colons."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class WireguardData:
     """A WireGuard peer: flannel's `{"PublicKey":"...","Port":51820}`; port 0 means not told."""
 
@@ -26,7 +27,7 @@ class WireguardData:
     port: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class OpaqueData:
     """Backend data of a kind we do not know, as compact JSON text."""
 
@@ -36,7 +37,7 @@ class OpaqueData:
 BackendData: TypeAlias = VxlanData | WireguardData | OpaqueData
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Subnet:
     """What a lease holds in one address family."""
 
@@ -46,7 +47,7 @@ class Subnet:
     data: BackendData | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Lease:
     """A node holds these subnets. Equal by value; the name is the identity while it lives."""
 

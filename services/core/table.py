@@ -6,16 +6,17 @@ from typing import TypeAlias
 
 from services.core.lease import Lease
 from services.core.network import NetworkConfig
+from services.core.record import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Upserted:
     """The lease is new or has changed; it replaces the one of the same name."""
 
     lease: Lease
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Removed:
     """The lease of this name is gone."""
 
@@ -85,9 +86,10 @@ class Table:
             self._unconfirmed, self.cursor = set(leases), ""
         for change in step.changes:
             if isinstance(change, Upserted):
-                name = change.lease.name
-                if leases.get(name) != change.lease:
-                    leases[name] = change.lease
+                lease, name = change.lease, change.lease.name
+                known = leases.get(name)
+                if known is None or known != lease:
+                    leases[name] = lease
                     touched.add(name)
                 if self._unconfirmed is not None:
                     self._unconfirmed.discard(name)
@@ -111,5 +113,7 @@ class Table:
 def changes_between(old: Mapping[str, Lease], new: Mapping[str, Lease]) -> tuple[Change, ...]:
     """What turns one table into the other, by value: removals first, so that a subnet can change its name."""
     removed: Iterable[Change] = (Removed(name) for name in old if name not in new)
-    upserted: Iterable[Change] = (Upserted(lease) for name, lease in new.items() if old.get(name) != lease)
+    upserted: Iterable[Change] = (
+        Upserted(lease) for name, lease in new.items() if (known := old.get(name)) is None or known != lease
+    )
     return (*removed, *upserted)

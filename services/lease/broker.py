@@ -156,7 +156,10 @@ class Broker:
         for name, old in before.items():
             new = leases.get(name)
             self.holdings.replace(old, new)
-            nodes.update(lease.node for lease in (old, new) if lease is not None)
+            if old is not None:
+                nodes.add(old.node)
+            if new is not None:
+                nodes.add(new.node)
         return nodes
 
     def _measure(self) -> None:

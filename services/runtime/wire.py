@@ -9,7 +9,7 @@ from services.core.errors import InvalidInput
 from services.core.family import Address, Network
 from services.core.lease import BackendData, Lease, LeaseRequest, OpaqueData, Subnet, VxlanData, WireguardData, Wish
 from services.core.network import NetworkConfig, parse_network
-from services.core.notation import exact_cidr, parse_address, parse_cidr
+from services.core.notation import exact_cidr, format_address, format_network, parse_address, parse_cidr
 from services.core.progress import FailedLease, Progress
 from services.core.table import Change, Removed, Step, StoreStatus, Upserted
 
@@ -163,9 +163,9 @@ def _fill(message: pb.Lease, lease: Lease) -> None:
     message.reserved = lease.reserved
     for subnet in lease.subnets:
         part = message.subnets.add()
-        part.cidr = str(subnet.cidr)
+        part.cidr = format_network(subnet.cidr)
         if subnet.public_address is not None:
-            part.public_address = str(subnet.public_address)
+            part.public_address = format_address(subnet.public_address)
         _fill_data(part, subnet.data)
     if lease.expires_at is not None:
         message.expire_time.FromNanoseconds(int(lease.expires_at * 1000) * 1_000_000)

@@ -1,6 +1,7 @@
 """The quick readers of what flannel usually writes: wherever they answer, the strict reader says the same."""
 
 from ipaddress import ip_address, ip_network
+from itertools import islice
 
 import pytest
 from hypothesis import example, given
@@ -8,9 +9,10 @@ from hypothesis import strategies as st
 
 from services.core import flannel
 from services.core.errors import InvalidInput
+from services.core.family import Address
 from services.core.flannel import format_value, parse_lease
 from services.core.lease import Lease
-from services.core.notation import exact_cidr, parse_address, parse_cidr
+from services.core.notation import exact_cidr, format_address, format_network, parse_address, parse_cidr
 from services.core.usual import read_usual
 from tests.unit.strategies import leases
 
@@ -50,6 +52,7 @@ V4, V6 = "10.5.52.0-24", "fd00::-64"
 @example((V4, f'{{"PublicIP":"1.2.3.04","PublicIPv6":null,{VXLAN}}}'))
 @example((V4, f'{{"PublicIP":"1.2.3.4","PublicIPv6":null,{VXLAN.replace("1", "16777216")}}}'))
 @example((V4, f'{{"PublicIP":"1.2.3.4","PublicIPv6":null,{VXLAN.replace("vxlan", "wireguard")}}}'))
+@example((V6, f'{{"PublicIP":"1.2.3.4","PublicIPv6":null,{VXLAN}}}'))
 @example((f"{V4}&{V6}", f'{{"PublicIP":"1.2.3.4","PublicIPv6":null,{VXLAN}}}'))
 @example((f"{V4}&{V6}", f'{{"PublicIP":"1.2.3.4","PublicIPv6":"::ffff:1.2.3.4",{VXLAN}}}'))
 def test_what_is_read_quickly_is_what_the_strict_reader_reads(document: tuple[str, str]) -> None:
@@ -100,6 +103,31 @@ def test_an_exact_network_is_one_that_is_written_as_it_was_read(address: str, le
 
 
 @given(st.ip_addresses(v=4), st.integers(0, 32))
+@example("10.5.52.0", 30)
+@example("10.5.52.0", 31)
+@example("10.5.52.0", 32)
 def test_every_network_without_host_bits_is_exact(address: object, length: int) -> None:
     network = ip_network(f"{address}/{length}", strict=False)
-    assert exact_cidr(str(network)) == network
+    found = exact_cidr(str(network))
+    assert found is not None
+    assert found == network
+    assert hash(found) == hash(network)
+    assert repr(found) == repr(network)
+    assert vars(found).keys() == vars(network).keys()
+    assert list(islice(found.hosts(), 5)) == list(islice(network.hosts(), 5))
+    assert found.broadcast_address == network.broadcast_address
+
+
+def test_networks_that_were_read_have_nothing_in_common() -> None:
+    first, second = exact_cidr("10.5.1.0/24"), exact_cidr("10.5.2.0/24")
+    assert first is not None
+    assert second is not None
+    assert (str(first.broadcast_address), str(second.broadcast_address)) == ("10.5.1.255", "10.5.2.255")
+    assert exact_cidr("10.5.1.0/24") is not first
+
+
+@given(st.ip_addresses(), st.integers(0, 128))
+def test_addresses_and_networks_are_written_as_ipaddress_does(address: Address, length: int) -> None:
+    network = ip_network(f"{address}/{length % (address.max_prefixlen + 1)}", strict=False)
+    assert format_address(address) == str(address)
+    assert format_network(network) == str(network)

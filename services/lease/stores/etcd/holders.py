@@ -2,13 +2,14 @@
 
 import json
 import re
-from dataclasses import dataclass
 from typing import Final
 
 from services.core.errors import InvalidInput
-from services.core.flannel import check_key
+from services.core.flannel import parse_key
 from services.core.gojson import GoObject
 from services.core.lease import Lease
+from services.core.notation import format_address
+from services.core.record import record
 
 _USUAL: Final = re.compile(
     rb'\{"node":"([A-Za-z0-9._-]+)","public_ip":"([0-9.]*)","public_ipv6":"([0-9a-f:.]*)"\}', re.ASCII
@@ -16,7 +17,7 @@ _USUAL: Final = re.compile(
 """What we write, which can mean nothing else: most holders need no JSON parser."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Holder:
     """A node and the public addresses it had published when it said so."""
 
@@ -38,7 +39,7 @@ def holder_of(lease: Lease) -> Holder:
 
 def parse_holder(name: str, value: bytes) -> Holder:
     """Reads the one of a lease. Raises InvalidInput, naming the key."""
-    check_key(name)
+    parse_key(name)  # raises if it is none
     if usual := _USUAL.fullmatch(value):
         return Holder(*map(bytes.decode, usual.groups()))
     key = f"holders/{name}"
@@ -62,7 +63,7 @@ def _addresses(lease: Lease) -> tuple[str, str]:
         if subnet.public_address is None:
             continue
         if subnet.cidr.version == 4:
-            ipv4 = str(subnet.public_address)
+            ipv4 = format_address(subnet.public_address)
         else:
-            ipv6 = str(subnet.public_address)
+            ipv6 = format_address(subnet.public_address)
     return ipv4, ipv6

@@ -9,7 +9,7 @@ from services.lease.stores.etcd.decoder import Decoder
 from services.lease.stores.etcd.keyspace import Keyspace
 from services.lease.stores.etcd.records import Item, Page, Position
 
-_AT_ONCE: Final = 100
+_AT_ONCE: Final = 200
 """So many keys are parsed, about a millisecond, before others have their turn."""
 
 

@@ -93,11 +93,8 @@ class Mirror:
         kind, name, value = known.kind, known.name, known.value
         self._items[known.item.key] = known.item
         if kind is Kind.SUBNET or kind is Kind.HOLDER:
-            refused_as = name if kind is Kind.SUBNET else f"holders/{name}"
-            if known.error:
-                self._refused[refused_as] = known.error
-            elif self._refused:
-                self._refused.pop(refused_as, None)
+            if known.error or self._refused:
+                self._refuse(name if kind is Kind.SUBNET else f"holders/{name}", known.error)
             if isinstance(value, Lease):
                 self._leases[name] = value
             elif value is not None:
@@ -108,6 +105,13 @@ class Mirror:
         elif kind is Kind.FOREIGN:
             self._refused[name] = _FOREIGN.format(subnets=self._keyspace.subnets[:-1].decode())
         return ""
+
+    def _refuse(self, key: str, reason: str) -> None:
+        """For this reason; empty: it is refused no longer."""
+        if reason:
+            self._refused[key] = reason
+        else:
+            self._refused.pop(key, None)
 
     def _drop(self, key: bytes) -> str:
         kind, name = self._keyspace.classify(key)
