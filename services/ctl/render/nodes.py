@@ -61,11 +61,13 @@ def pending_text(response: pb.GetConvergenceResponse, nodes: Sequence[pb.Node], 
 def _summary(nodes: Sequence[pb.Node]) -> str:
     away = sum(map(_is_away, nodes))
     behind = sum(map(_is_behind, nodes))
+    silent = sum(map(_is_silent, nodes))
     failed = sum(node.failed_count > 0 for node in nodes)
     return f"{count(len(nodes), 'node')}: " + phrase(
         f"{sum(node.connected for node in nodes)} connected",
         f"{away} not connected" if away else "",
         f"{behind} behind" if behind else "",
+        f"{silent} not known how far" if silent else "",
         f"{failed} with failed leases" if failed else "",
     )
 
@@ -75,7 +77,12 @@ def _is_away(node: pb.Node) -> bool:
 
 
 def _is_behind(node: pb.Node) -> bool:
-    return node.connected and not (node.HasField("behind") and node.behind == 0)
+    return node.connected and node.behind > 0
+
+
+def _is_silent(node: pb.Node) -> bool:
+    """It is connected, and has not reported here: not yet, or it reports to a lease service of its own."""
+    return node.connected and not node.HasField("behind")
 
 
 def _connected(node: pb.Node) -> str | Text:
@@ -88,7 +95,7 @@ def _behind(node: pb.Node) -> str | Text:
     if not node.connected:
         return ""
     if not node.HasField("behind"):
-        return Text("unknown", style="yellow")  # it has not reported since it is connected
+        return Text("unknown", style="dim")
     return Text(f"{node.behind:,}", style="yellow" if node.behind else "")
 
 
