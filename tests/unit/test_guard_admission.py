@@ -11,7 +11,7 @@ from services.core.lease import Lease, Subnet
 from services.core.network import NetworkConfig, parse_network
 from services.core.table import Change, Removed, Upserted
 from services.lease.guard.admission import Admission, Kind
-from services.lease.guard.overlaps import Overlaps
+from services.lease.guard.overlaps import Overlaps, place_of
 from services.lease.guard.precedence import Precedence
 from services.lease.store import Changed, Snapshot
 from tests.lease_examples import DUAL_JSON, SMALL, address, by_name
@@ -202,6 +202,20 @@ def test_overlaps_are_found_as_by_comparing_all_with_all(there: set[str], gone: 
     assert overlaps.conflicting() == {
         held.name for held in left if any(_overlap(held, other) for other in left if other is not held)
     } | _crowd_mates(left)
+
+
+@given(st.sets(names), st.lists(names, min_size=2, max_size=2, unique=True))
+def test_what_lies_outside_of_bounds_is_found_as_by_looking_at_each(there: set[str], ends: Sequence[str]) -> None:
+    leases = [lease(name) for name in there]
+    places = sorted(place_of(ip_network(end.split("&")[-1].replace("-", "/"))) for end in ends)
+    for version in (4, 6):
+        naive = {
+            held.name
+            for held in leases
+            for s in held.subnets
+            if s.cidr.version != version or not places[0] < place_of(s.cidr) < places[1]
+        }
+        assert Overlaps(leases).outside({version: (places[0], places[1])}) == naive
 
 
 def _overlap(one: Lease, other: Lease) -> bool:

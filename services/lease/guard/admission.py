@@ -12,7 +12,7 @@ from services.core.family import Network, family_of
 from services.core.lease import Lease
 from services.core.network import NetworkConfig, contains
 from services.core.table import Change, Removed, Upserted
-from services.lease.guard.overlaps import Place, place_of
+from services.lease.guard.overlaps import Overlaps, Place, place_of
 from services.lease.guard.precedence import Precedence
 from services.lease.store import Changed, Snapshot
 
@@ -130,13 +130,14 @@ class Admission:
         self._bounds = {
             n.cidr.version: (n.cidr, place_of(n.cidr), (int(n.cidr.broadcast_address) + 1, 0)) for n in families
         }
+        overlaps = Overlaps(self.leases.values())
+        suspects = overlaps.outside({version: (first, last) for version, (_, first, last) in self._bounds.items()})
         self.refused = {
             name: Refusal(Kind.OUTSIDE_NETWORK, reason)
             for name, lease in self.leases.items()
-            if (reason := self._outside(lease))
+            if name in suspects and (reason := self._outside(lease))
         }
-        inside = (lease for name, lease in self.leases.items() if name not in self.refused)
-        self._precedence = Precedence(inside, self._made)
+        self._precedence = Precedence(self.served().values(), self._made, overlaps if not self.refused else None)
         for name in self._precedence.beaten:
             self._judge(name)
 

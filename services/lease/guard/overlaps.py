@@ -5,16 +5,18 @@ one look for each prefix length in use, and those in it, which follow it in the 
 passes over all.
 """
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from typing import TypeAlias
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, TypeAlias
 
 from services.core.family import Network
 from services.core.lease import Lease
 
 Place: TypeAlias = tuple[int, int]
 """First address and prefix length: in this order, a subnet comes before all that lie in it."""
+_NOWHERE: Final = (0, 0)
+"""Between this place and itself is nothing."""
 
 
 class Overlaps:
@@ -48,6 +50,14 @@ class Overlaps:
             for place in line.touching(place_of(subnet.cidr), subnet.cidr.max_prefixlen):
                 found.update(line.names[place])
         found.discard(lease.name)
+        return found
+
+    def outside(self, bounds: Mapping[int, tuple[Place, Place]]) -> set[str]:
+        """Leases with a subnet that is not between the places of its version, or whose version has none."""
+        found: set[str] = set()
+        for version, line in self._lines.items():
+            for place in line.outside(*bounds.get(version, (_NOWHERE, _NOWHERE))):
+                found.update(line.names[place])
         return found
 
     def conflicting(self) -> set[str]:
@@ -99,6 +109,12 @@ class _Line:
         order, end = self._order, start + (1 << (bits - length))
         for index in range(bisect_left(order, (start, length + 1)), bisect_left(order, (end, 0))):
             yield order[index]
+
+    def outside(self, first: Place, last: Place) -> Iterator[Place]:
+        """Places that are not between these."""
+        order = self._order
+        yield from order[: bisect_right(order, first)]
+        yield from order[bisect_left(order, last) :]
 
     def crowded(self, bits: int) -> Iterator[Place]:
         """Places that overlap another one, or hold two leases; some of them more than once."""

@@ -19,15 +19,15 @@ class Precedence:
     """Follows leases as they come and go. What a change costs is what it overlaps, however many leases there are.
 
     `made` says when the store made a lease, see Store.made. Between calls: `beaten` has every lease that overlaps a
-    served one of a better rank, and the best of these.
+    served one of a better rank, and the best of these. `overlaps`: of these leases, if somebody has made it already.
     """
 
-    def __init__(self, leases: Iterable[Lease], made: Callable[[str], int]) -> None:
+    def __init__(self, leases: Iterable[Lease], made: Callable[[str], int], overlaps: Overlaps | None = None) -> None:
         self.beaten: dict[str, str] = {}
         """Leases that are not served, with the best one that is in their way."""
         self._leases = {lease.name: lease for lease in leases}
         self._made = made
-        self._overlaps = Overlaps(self._leases.values())
+        self._overlaps = overlaps or Overlaps(self._leases.values())
         self._ranks: dict[str, Rank] = {}
         self._rivals: dict[str, int] = {}
         """How many served ones of a better rank a lease overlaps, where that is not 0."""

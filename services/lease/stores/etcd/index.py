@@ -99,9 +99,10 @@ class Index:
         self._listed = self.revision = position.revision
         for key in before.keys() - self._items.keys():
             self._look(*self._keyspace.classify(key))
-        for key, item in self._items.items():
-            if before.get(key) != item:
-                self._look(*self._keyspace.classify(key))
+        for item in self._items.values():
+            if before.get(item.key) != item:
+                known = self._decoder.read(self._keyspace, item)  # which has it from the listing
+                self._look(known.kind, known.name)
         self._note()
 
     def fold(self, events: Iterable[Event], revision: int) -> None:
@@ -149,6 +150,8 @@ class Index:
     def _look(self, kind: Kind, name: str) -> None:
         """Brings what is known in line with the keys."""
         match kind:
+            case Kind.SUBNET | Kind.HOLDER:
+                self._unsettled[name] = None
             case Kind.CONFIG:
                 self.config = self._items.get(self._keyspace.config)
                 self._network, self._network_error = read_configuration(self._keyspace.config, self.config)
@@ -157,8 +160,6 @@ class Index:
                 if session is None and name in self.sessions:
                     self.session_ended[name] = self._clock()
                 _set(self.sessions, name, session)
-            case Kind.SUBNET | Kind.HOLDER:
-                self._unsettled[name] = None
 
     def _settle(self, most: int) -> None:
         for name in list(islice(self._unsettled, most)):
