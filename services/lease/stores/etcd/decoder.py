@@ -64,7 +64,7 @@ class Decoder:
 
     def forget_all_but(self, keys: Set[bytes]) -> None:
         """Other keys are gone."""
-        for key in self._known.keys() - keys:
+        for key in [key for key in self._known if key not in keys]:
             del self._known[key]
 
     def _value(self, item: Item, kind: Kind, name: str) -> Lease | Holder | None:

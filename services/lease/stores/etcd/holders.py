@@ -12,7 +12,7 @@ from services.core.notation import format_address
 from services.core.record import record
 
 _USUAL: Final = re.compile(
-    rb'\{"node":"([A-Za-z0-9._-]+)","public_ip":"([0-9.]*)","public_ipv6":"([0-9a-f:.]*)"\}', re.ASCII
+    r'\{"node":"([A-Za-z0-9._-]+)","public_ip":"([0-9.]*)","public_ipv6":"([0-9a-f:.]*)"\}', re.ASCII
 )
 """What we write, which can mean nothing else: most holders need no JSON parser."""
 
@@ -40,8 +40,8 @@ def holder_of(lease: Lease) -> Holder:
 def parse_holder(name: str, value: bytes) -> Holder:
     """Reads the one of a lease. Raises InvalidInput, naming the key."""
     parse_key(name)  # raises if it is none
-    if usual := _USUAL.fullmatch(value):
-        return Holder(*map(bytes.decode, usual.groups()))
+    if usual := _USUAL.fullmatch(value.decode(errors="replace")):
+        return Holder(usual[1], usual[2], usual[3])
     key = f"holders/{name}"
     document = GoObject.parse(value, f"the value of {key}")
     holder = Holder(document.text("node"), document.text("public_ip"), document.text("public_ipv6"))
