@@ -38,6 +38,7 @@ async def build(settings: LeaseSettings, process: Process) -> AsyncIterator[None
         process.jobs["store"] = gate.follow
         process.jobs["memory"] = partial(memory.keep, broker)
         process.jobs["readiness"] = partial(keep_health, broker, process.health)
+        process.jobs["stalled streams"] = service.stalled.run
         process.jobs["streams"] = partial(_end_streams, broker, process.stopping)
         show(broker.table, process.health)
         yield

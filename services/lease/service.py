@@ -21,6 +21,7 @@ from services.lease.identity import Identity, check_name
 from services.lease.nodes import convergence, list_nodes
 from services.lease.operator_requests import leases_to_reclaim, reclaim_response, subnets_to_reserve
 from services.lease.requests import checked_request
+from services.lease.stalled import Stalled
 from services.lease.store import Store
 from services.lease.watchers import watch_all, watch_own
 from services.runtime.health import Health
@@ -57,14 +58,16 @@ class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
         self._identity = identity
         self._health = health
         self._started = time.time_ns()
+        self.stalled = Stalled()
 
     def WatchLeases(self, request: pb.WatchLeasesRequest, context: Context) -> AsyncIterator[Any]:
         """Yields serialised messages: see `add_to_server`."""
         if request.view == pb.VIEW_OWN:
             node = self._identity.one_node(request.node)
-            return watch_own(self._broker, node, is_dataplane=request.relayed)
+            return self.stalled.watched(watch_own(self._broker, node, is_dataplane=request.relayed))
         self._identity.any_node(request.node)
-        return watch_all(self._broker, request.cursor, request.node if request.view == pb.VIEW_ALL else "")
+        node = request.node if request.view == pb.VIEW_ALL else ""
+        return self.stalled.watched(watch_all(self._broker, request.cursor, node))
 
     async def ListLeases(self, request: pb.ListLeasesRequest, context: Context) -> pb.ListLeasesResponse:
         """The filter may be any node, on any service: all that it leaves out could be listed without it."""

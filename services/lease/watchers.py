@@ -1,6 +1,6 @@
 """One WatchLeases stream each: what to send next, given where the watcher is and what the broker has."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ from services.lease.place import Place, count_reset
 from services.lease.steps import NOTHING
 
 
-async def watch_all(broker: Broker, cursor: str, dataplane_of: str = "") -> AsyncIterator[bytes]:
+async def watch_all(broker: Broker, cursor: str, dataplane_of: str = "") -> AsyncGenerator[bytes, None]:
     """VIEW_ALL, serialised; the guarantees are those of WatchLeases in lease.proto.
 
     A watcher that reads slowly costs its place and the one message that is being sent: it gets the difference between
@@ -39,7 +39,7 @@ async def watch_all(broker: Broker, cursor: str, dataplane_of: str = "") -> Asyn
                 await broker.signals.next()
 
 
-async def watch_own(broker: Broker, node: str, *, is_dataplane: bool = False) -> AsyncIterator[bytes]:
+async def watch_own(broker: Broker, node: str, *, is_dataplane: bool = False) -> AsyncGenerator[bytes, None]:
     """VIEW_OWN, serialised; wakes only for the leases of the node, the network and the store.
 
     It keeps no place in the history but compares what it has shown with what is. So every stream starts with a reset,

@@ -70,7 +70,7 @@ async def test_a_watcher_is_present_from_its_first_read_until_it_is_closed() -> 
     await anext(stream)
     await anext(onlooker)
     assert set(broker.presence.nodes) == {"node1"}
-    await stream.aclose()  # type: ignore[attr-defined]  # an async generator
+    await stream.aclose()
     assert not broker.presence.nodes
 
 
