@@ -90,18 +90,18 @@ class Mirror:
         return self._keep(self._decoder.read(self._keyspace, event))
 
     def _keep(self, known: Known) -> str:
-        kind, name, value = known.kind, known.name, known.value
-        self._items[known.item.key] = known.item
+        item, kind, name, value, error = known
+        self._items[item.key] = item
         if kind is Kind.SUBNET or kind is Kind.HOLDER:
-            if known.error or self._refused:
-                self._refuse(name if kind is Kind.SUBNET else f"holders/{name}", known.error)
+            if error or self._refused:
+                self._refuse(name if kind is Kind.SUBNET else f"holders/{name}", error)
             if isinstance(value, Lease):
                 self._leases[name] = value
             elif value is not None:
                 self._holders[name] = value
             return name
         if kind is Kind.CONFIG:
-            self._network, self._network_error = read_configuration(known.item.key, known.item)
+            self._network, self._network_error = read_configuration(item.key, item)
         elif kind is Kind.FOREIGN:
             self._refused[name] = _FOREIGN.format(subnets=self._keyspace.subnets[:-1].decode())
         return ""
