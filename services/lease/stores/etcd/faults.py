@@ -46,7 +46,8 @@ _NOT_ALLOWED: Final = {
 
 
 _PASSING: Final = (
-    "(?i)no leader|leader changed|request timed out|deadline exceeded|socket closed|connection reset|goaway"
+    "(?i)no leader|leader changed|request timed out|deadline exceeded|"
+    "socket closed|connection reset|broken pipe|goaway"
 )
 
 
