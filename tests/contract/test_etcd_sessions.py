@@ -55,8 +55,8 @@ class Cluster:
         return item
 
     async def until(self, node: str, *, there: bool, not_on: int = 0) -> Item | None:
-        """The session as soon as it is there (on another etcd lease) or not."""
-        async with asyncio.timeout(10):
+        """The session as soon as it is there (on another etcd lease) or not: a call may take 10 s, and a pause 5."""
+        async with asyncio.timeout(30):
             while True:
                 item = await self.session(node)
                 if (item is not None) is there and (item is None or item.etcd_lease != not_on):
