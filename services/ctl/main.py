@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import math
 import os
 import sys
 from collections.abc import Callable
@@ -204,6 +205,8 @@ def wait(targets: "Targets", screen: "Screen", converged: bool, cursor: str, rea
         raise click.UsageError("say what to wait for: --converged, --ready, or both")
     if cursor and not converged:
         raise click.UsageError("--cursor goes with --converged")
+    if math.isnan(timeout):  # which no range refuses
+        raise click.UsageError("--timeout is no number: write the seconds, for instance 60")
     return asyncio.run(until(targets, screen, ready=ready, converged=converged, cursor=cursor, seconds=timeout))
 
 

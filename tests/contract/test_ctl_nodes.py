@@ -45,7 +45,9 @@ async def test_without_a_lease_service_here_nodes_says_how_to_name_one(tmp_path:
     assert "If the lease service is central, name it: --lease" in ran.err
 
 
-@pytest.mark.parametrize("words", [[], ["--cursor=e:1", "--ready"], ["--converged", "--timeout=-1"]])
+@pytest.mark.parametrize(
+    "words", [[], ["--cursor=e:1", "--ready"], ["--converged", "--timeout=-1"], ["--ready", "--timeout=nan"]]
+)
 async def test_a_wait_for_nothing_is_wrong_usage(tmp_path: Path, words: list[str]) -> None:
     ran = await run(tmp_path, "wait", *words)
     assert (ran.code, ran.out) == (2, "")
