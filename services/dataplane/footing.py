@@ -10,7 +10,7 @@ from services.core.errors import InvalidInput, Misconfigured, Unavailable
 from services.core.family import Family, Network
 from services.core.lease import Lease
 from services.core.network import NetworkConfig
-from services.dataplane.backends.backend import Device
+from services.dataplane.backends.backend import Device, Links
 from services.dataplane.ground import Ground, default_interface, find_ground, is_default, is_firm
 from services.dataplane.keeper import Identity, keep_devices, remove_devices
 from services.dataplane.leftovers import find_leftovers
@@ -115,6 +115,10 @@ class Footing:
             strangers = (route for route in routes if route.protocol != self._settings.route_protocol)
             self.on_link = on_link(strangers, ground.underlay.index)
         return self.on_link
+
+    def links(self, ground: Ground) -> Links:
+        """What the objects of a peer refer to."""
+        return Links(ground.underlay, self.devices, self._settings.route_protocol, self.on_link)
 
     def identity(self, own: Lease | None, published: Lease | None) -> Identity:
         """What the devices shall say of this node."""

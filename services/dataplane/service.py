@@ -10,6 +10,7 @@ from flannelette.dataplane.v1 import dataplane_pb2_grpc
 
 from services.core.errors import NotFound, NotImplementedYet, Unavailable
 from services.dataplane.dataplane import Dataplane
+from services.dataplane.operation import resync, teardown
 from services.dataplane.status import counts, list_peers, status_of
 from services.runtime.health import Health
 
@@ -64,12 +65,12 @@ class DataplaneServicer(dataplane_pb2_grpc.DataplaneServiceServicer):
 
     async def ResyncKernel(self, request: pb.ResyncKernelRequest, context: Any) -> pb.ResyncKernelResponse:
         """See the proto."""
-        commands, errors = await self._dataplane.resync(dry_run=request.dry_run)
+        commands, errors = await resync(self._dataplane, dry_run=request.dry_run)
         return pb.ResyncKernelResponse(commands=commands, errors=errors)
 
     async def TeardownKernel(self, request: pb.TeardownKernelRequest, context: Any) -> pb.TeardownKernelResponse:
         """See the proto."""
-        commands, errors = await self._dataplane.teardown(dry_run=request.dry_run)
+        commands, errors = await teardown(self._dataplane, dry_run=request.dry_run)
         return pb.TeardownKernelResponse(commands=commands, errors=errors)
 
     async def WatchEvents(

@@ -1,0 +1,74 @@
+"""What an operator can ask of a dataplane: the plan, a comparison now, a teardown."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import structlog
+
+from services.core.errors import NotYet, Unavailable
+from services.core.progress import Progress
+from services.dataplane.dataplane import Dataplane
+from services.dataplane.keeper import device_commands, present_devices
+from services.dataplane.netlink.notation import command
+from services.dataplane.netlink.objects import KernelObject, Verb, steps
+
+log = structlog.get_logger()
+
+
+async def resync(dataplane: Dataplane, *, dry_run: bool) -> tuple[list[str], list[str]]:
+    """The commands that bring the kernel into line, and what failed. Ends the pause after a teardown.
+
+    Raises NotYet, Unavailable. The work is the loop's, so that a caller who goes away interrupts nothing.
+    """
+    async with dataplane.turn:
+        commands = await preview(dataplane)
+        if dry_run:
+            return commands, []
+        dataplane.resume()
+        turn = dataplane.turns + 1
+    async with dataplane.changed:
+        await dataplane.changed.wait_for(lambda: dataplane.turns >= turn)
+    if dataplane.trouble:
+        raise Unavailable(dataplane.trouble)
+    return commands, _sentences(dataplane, "replace", dataplane.overlay.reconciler.failures)
+
+
+async def teardown(dataplane: Dataplane, *, dry_run: bool) -> tuple[list[str], list[str]]:
+    """Removes everything of ours, and pauses; returns the commands and what failed. Raises NotYet."""
+    overlay = dataplane.overlay
+    async with dataplane.turn:
+        if overlay.situation is None:
+            raise NotYet("nothing was programmed yet, so there is nothing of this service to remove")
+        doomed, names = await overlay.everything(), overlay.names()
+        commands = [command("del", item, names) for _, items in steps(doomed) for item in items]
+        failed: Mapping[KernelObject, str] = {}
+        if not dry_run:
+            log.warning("teardown: everything of ours is removed from the kernel", objects=len(doomed))
+            dataplane.pause("torn down by an operator; `flannelette resync` or a restart ends it")
+            failed = await overlay.reconciler.kernel.apply(doomed)
+            overlay.reconciler.programmed.clear()
+            dataplane.tell(dataplane.progress and Progress(dataplane.node, ""))
+        commands += await dataplane.footing.clear(dry_run=dry_run)
+        return commands, _sentences(dataplane, "del", failed)
+
+
+async def preview(dataplane: Dataplane) -> list[str]:
+    """The commands that a comparison now would carry out. Raises NotYet. Call it between two turns."""
+    footing, last = dataplane.footing, dataplane.overlay.situation
+    ground, table = footing.ground, dataplane.feed.table
+    if ground is None or last is None:
+        raise NotYet("; ".join(dataplane.health.reasons) or "no complete snapshot of leases yet")
+    # Somebody may have made a device again since we looked; one that is not there yet is known by its name.
+    devices = {**last.links.devices, **await present_devices(ground, dataplane.node)}
+    on_link = await footing.look_at_routes()
+    situation = replace(last, links=replace(last.links, devices=devices, on_link=on_link))
+    todo = await dataplane.overlay.plan(situation, table.leases.values())
+    names = situation.links.names()
+    identity = footing.identity(dataplane.holder.lease, dataplane.own.published(table))
+    commands = await device_commands(ground, identity)
+    return commands + [command(verb, item, names) for verb, items in steps(todo) for item in items]
+
+
+def _sentences(dataplane: Dataplane, verb: Verb, failures: Mapping[KernelObject, str]) -> list[str]:
+    names = dataplane.overlay.names()
+    return [f"{command(verb, o, names)}: {why}" for o, why in failures.items()]

@@ -1,0 +1,94 @@
+"""The own lease: what this node asks for, whether what it was given may be used, and what is made of it."""
+
+import structlog
+
+from services.core.family import Network
+from services.core.lease import Lease, LeaseRequest, Wish
+from services.core.subnets import fits
+from services.core.table import Table
+from services.dataplane.admission import own_refusal
+from services.dataplane.footing import Footing
+from services.dataplane.ground import Ground
+from services.dataplane.holder import Holder
+from services.dataplane.settings import DataplaneSettings
+from services.dataplane.situation import Situation
+from services.dataplane.subnet_file import read_previous_subnets, subnet_file, what_pods_keep, write_subnet_file
+from services.runtime.health import Health
+
+log = structlog.get_logger()
+
+
+class OwnLease:
+    """Devices, addresses and `subnet.env`, as the lease that the holder has says."""
+
+    def __init__(self, node: str, settings: DataplaneSettings, holder: Holder, health: Health) -> None:
+        self.node = node
+        self.holder = holder
+        self.former: dict[int, Network] = {c.version: c for c in read_previous_subnets(settings.subnet_file)}
+        """The subnets that an earlier process had, by IP version."""
+        self.refusal = ""
+        """Why the lease that we were given must not be used."""
+        self._settings = settings
+        self._health = health
+        self._settled: Lease | None = None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether everything is as the lease that we hold now says."""
+        return self._settled is self.holder.lease
+
+    def published(self, table: Table) -> Lease | None:
+        """What peers know of us: the lease that we hold, or did before a restart."""
+        return self.holder.lease or next((o for o in table.leases.values() if o.node == self.node), None)
+
+    def subnets(self, table: Table) -> tuple[Network, ...]:
+        """Those of the lease we hold; after a restart, until we do, of those that the table says are ours."""
+        held = self.holder.lease
+        own = [held] if held else [lease for lease in table.leases.values() if lease.node == self.node]
+        return tuple(subnet.cidr for lease in own for subnet in lease.subnets)
+
+    async def settle(self, ground: Ground, footing: Footing, table: Table) -> None:
+        """Brings device, own address and `subnet.env` into line. Raises Misconfigured, Unavailable."""
+        own = held = self.holder.lease
+        misfit = held is not None and not fits(ground.network, held)
+        if misfit:
+            own = None
+        self.refusal = "; ".join(self._refused(ground, footing, own))
+        if self.refusal:
+            log.error("the own lease is refused", lease=held.name if held else "", reason=self.refusal)
+            own = None
+        await footing.keep(own, self.published(table))
+        self.holder.want(self._request(ground, footing), ground.network)
+        if held is not None and misfit:
+            self.holder.lose(f"the lease {held.name} does not fit the network configuration any more")
+        if own is not None:
+            self._write_subnet_file(ground, own)
+        self._settled = held
+
+    def _refused(self, ground: Ground, footing: Footing, own: Lease | None) -> list[str]:
+        """A lease service must not talk us into a subnet either that the operator or the underlay forbids."""
+        situation = Situation(ground.network, ground.backend, footing.links(ground), limits=self._settings.limits())
+        found = [own_refusal(subnet, situation) for subnet in (own.subnets if own else ())]
+        return [f"the own lease cannot be used: {each.reason}" for each in found if each]
+
+    def _write_subnet_file(self, ground: Ground, own: Lease) -> None:
+        path, mtu = self._settings.subnet_file, ground.backend.mtu(ground.underlay)
+        content = subnet_file(ground.network, own, mtu, ip_masq=self._settings.ip_masq)
+        kept = what_pods_keep(path, content)
+        if kept:
+            log.warning("pods that run already keep what they have until they are made anew", kept=kept)
+        try:
+            if write_subnet_file(path, content):
+                log.info("subnet file written", path=str(path), subnets=[str(s) for s in content.subnets])
+            self._health.set("subnet file")
+        except OSError as error:
+            self._health.set("subnet file", f"cannot write {path}: {error.strerror}")
+
+    def _request(self, ground: Ground, footing: Footing) -> LeaseRequest:
+        wishes = []
+        for family in ground.families:
+            address = ground.underlay.public_address(family)
+            assert address is not None  # noqa: S101 - an underlay has one for each enabled family
+            data = ground.backend.data(footing.devices.get(family))
+            wishes.append(Wish(address, data, self.former.get(family.version)))
+        return LeaseRequest(self.node, ground.backend.lease_type, tuple(wishes))
