@@ -13,6 +13,7 @@ import click
 
 from services.ctl import subnet_commands
 from services.ctl.certs.commands import certs
+from services.ctl.docker_options import docker_opts
 from services.ctl.options import DEFAULT_SOCKET_DIR, Shared, shared_options
 
 if TYPE_CHECKING:
@@ -91,6 +92,7 @@ def _command(function: Callable[Concatenate["Targets", "Screen", P], int]) -> cl
 
 
 cli.add_command(certs)
+cli.add_command(docker_opts)
 
 
 @_command
@@ -308,6 +310,18 @@ def version() -> None:
     from services.runtime.version import version as installed
 
     click.echo(f"flannelette {installed()}")
+
+
+@cli.command(context_settings={"ignore_unknown_options": True, "help_option_names": []}, add_help_option=False)
+@click.argument("flags", nargs=-1, type=click.UNPROCESSED)
+def flanneld(flags: tuple[str, ...]) -> None:
+    """Runs the three services here, with flanneld's own FLAGS.
+
+    For a first try in flanneld's place. Leases are in etcd, unless
+    --kube-subnet-mgr or --store say otherwise. They end together. --help lists
+    the flags.
+    """
+    os.execv(sys.executable, [sys.executable, "-m", "services.flanneld.main", *flags])  # noqa: S606 - no shell, ours
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ from services.core.family import FAMILIES, Network, family_of
 from services.core.lease import Lease
 from services.core.network import NetworkConfig
 from services.core.notation import parse_cidr
+from services.core.subnet_env import read_lines
 
 _NAMES: Final = {
     4: ("FLANNEL_NETWORK", "FLANNEL_SUBNET"),
@@ -86,8 +87,8 @@ def read_previous_subnets(path: Path) -> tuple[Network, ...]:
         text = path.read_text(errors="replace")
     except OSError:
         return ()
-    values = dict(line.strip().partition("=")[::2] for line in text.splitlines() if "=" in line)
-    found = (_network(version, values.get(name, "").strip().strip("'\"")) for version, (_, name) in _NAMES.items())
+    values = read_lines(text)
+    found = (_network(version, values.get(name, "")) for version, (_, name) in _NAMES.items())
     return tuple(network for network in found if network is not None)
 
 

@@ -4,10 +4,9 @@ import asyncio
 import gc
 import os
 import signal
-import socket
 import sys
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import AbstractAsyncContextManager, ExitStack, suppress
+from contextlib import AbstractAsyncContextManager, ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,6 +23,7 @@ from services.runtime.logs import configure_logs
 from services.runtime.options import ProcessSettings, listen_addresses, transport_of
 from services.runtime.server import AddToServer, Server
 from services.runtime.settings import HelpRequested, parse_settings
+from services.runtime.systemd import notify
 from services.runtime.tls.rotation import follow
 from services.runtime.transport import PLAIN, Transport
 from services.runtime.version import version
@@ -113,7 +113,7 @@ class Process:
                 _READY.set(ready)
             if ready and not was_ready:
                 log.info("ready")
-                _notify_systemd("READY=1")
+                notify("READY=1")
             was_ready = ready
             unsaid = reasons != said and not self.stopping.is_set()
             try:
@@ -168,14 +168,6 @@ async def _serve(name: str, settings: S, build: Build[S]) -> None:
         loop.add_signal_handler(number, process.stopping.set)
     async with build(settings, process):
         await process.run(settings)
-
-
-def _notify_systemd(state: str) -> None:
-    """sd_notify(3); nothing when not started by systemd."""
-    address = os.environ.get("NOTIFY_SOCKET")
-    if address:
-        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
-            notify.sendto(state.encode(), "\0" + address[1:] if address.startswith("@") else address)
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:

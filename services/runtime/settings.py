@@ -46,6 +46,23 @@ def parse_settings(kind: type[S], program: str, arguments: Sequence[str], enviro
     return kind(**values)
 
 
+def split_flags(kinds: Mapping[str, type[Any]], arguments: Sequence[str]) -> dict[str, list[str]]:
+    """Each kind's share of the flags, as `--name=value`. A flag that several have goes to all of them.
+
+    Raises Misconfigured for one that none has, HelpRequested with the text of all.
+    """
+    fields = {_flag_name(f): f for kind in kinds.values() for f in dataclasses.fields(kind)}
+    hints = {name: hint for kind in kinds.values() for name, hint in get_type_hints(kind).items()}
+    shares: dict[str, list[str]] = {each: [] for each in kinds}
+    for name, text in _tokens(arguments, fields, hints):
+        if name in ("h", "help"):
+            raise HelpRequested("\n\n".join(usage(kind, each) for each, kind in kinds.items()))
+        for each, kind in kinds.items():
+            if any(_flag_name(field) == name for field in dataclasses.fields(kind)):
+                shares[each].append(f"--{name}={text}")
+    return shares
+
+
 def variable_of(flag_name: str) -> str:
     """The environment variable of a flag, as flannel names it."""
     return "FLANNELD_" + flag_name.upper().replace("-", "_")

@@ -1,0 +1,42 @@
+"""`flannelette flanneld`: starts the three services, waits for them, and ends when one of them does."""
+
+import asyncio
+import os
+import sys
+
+from services.core.errors import Misconfigured
+from services.flanneld.flags import children
+from services.flanneld.supervisor import supervise
+from services.runtime.health import Health
+from services.runtime.http import http_server
+from services.runtime.logs import configure_logs
+from services.runtime.settings import HelpRequested
+from services.runtime.version import version
+
+
+def main() -> int:
+    """The exit code: 0 stopped, 1 a service ended by itself or could not start, 2 wrong flags."""
+    try:
+        found = children(sys.argv[1:], os.environ)
+    except HelpRequested as help_text:
+        print(help_text)
+        return 0
+    except Misconfigured as error:
+        print(f"flanneld: {error}", file=sys.stderr)
+        return 2
+    settings = found[0].settings
+    if settings.version:
+        print(f"flanneld (flannelette {version()})")
+        return 0
+    configure_logs("flanneld", settings.log_format, settings.v)
+    health = Health()
+    try:
+        with http_server(settings.healthz_ip, settings.healthz_port, health):
+            return asyncio.run(supervise(found, health))
+    except Misconfigured as error:
+        print(f"flanneld: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,105 @@
+"""The children: started together, watched, ended together. systemd or a human starts them again."""
+
+import asyncio
+import ctypes
+import os
+import signal
+import sys
+from asyncio.subprocess import Process
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Final
+
+import grpc
+import structlog
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from services.flanneld.flags import Child
+from services.runtime.health import Health
+from services.runtime.options import listen_addresses, transport_of
+from services.runtime.systemd import notify
+
+log = structlog.get_logger()
+
+_PATIENCE_SECONDS: Final = 10.0
+_PAUSE_SECONDS: Final = 0.5
+_PR_SET_PDEATHSIG: Final = 1
+
+
+async def supervise(children: Sequence[Child], health: Health) -> int:
+    """Runs the services until SIGTERM, SIGINT or the end of one of them; returns the exit code.
+
+    None outlives this process, however it ends. The kernel's state stays in any case.
+    """
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    for child in children:
+        health.set(child.name, f"{child.name} is not ready yet")
+    processes = {child.name: await _start(child) for child in children}
+    watches = [asyncio.create_task(_watch(child, health)) for child in children]
+    watches.append(asyncio.create_task(_tell_systemd(health)))
+    ends = {asyncio.create_task(process.wait(), name=name) for name, process in processes.items()}
+    stop = asyncio.create_task(stopping.wait())
+    done, _ = await asyncio.wait({*ends, stop}, return_when=asyncio.FIRST_COMPLETED)
+    for watch in (*watches, stop):
+        watch.cancel()
+    if stop not in done:
+        for end in done:
+            log.error(
+                "a service has ended and the others are stopped; its last lines say why", service=end.get_name()
+            )
+    await _end(processes)
+    return 0 if stop in done else 1
+
+
+async def _start(child: Child) -> Process:
+    environment = {name: value for name, value in os.environ.items() if name != "NOTIFY_SOCKET"}
+    program = (sys.executable, "-m", f"services.{child.name}.main")
+    return await asyncio.create_subprocess_exec(
+        *program, *child.arguments, env=environment, preexec_fn=_die_with_parent
+    )
+
+
+def _die_with_parent() -> None:
+    """prctl(2): the kernel sends SIGTERM when the parent is gone."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+async def _end(processes: Mapping[str, Process]) -> None:
+    for process in processes.values():
+        with suppress(ProcessLookupError):
+            process.terminate()
+    ends = asyncio.gather(*(process.wait() for process in processes.values()))
+    try:
+        async with asyncio.timeout(_PATIENCE_SECONDS):
+            await asyncio.shield(ends)
+    except TimeoutError:
+        for process in processes.values():
+            with suppress(ProcessLookupError):
+                process.kill()
+        await ends
+
+
+async def _watch(child: Child, health: Health) -> None:
+    """Keeps `health` as the service's own gRPC health says."""
+    address = listen_addresses(child.settings, child.name)[0]
+    async with transport_of(child.settings).channel(address) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        while True:
+            with suppress(grpc.RpcError):
+                async for answer in stub.Watch(health_pb2.HealthCheckRequest()):
+                    is_ready = answer.status == health_pb2.HealthCheckResponse.SERVING
+                    health.set(child.name, "" if is_ready else f"{child.name} is not ready")
+            health.set(child.name, f"{child.name} does not answer")
+            await asyncio.sleep(_PAUSE_SECONDS)
+
+
+async def _tell_systemd(health: Health) -> None:
+    was_ready = False
+    while True:
+        if health.ready and not was_ready:
+            log.info("ready")
+            notify("READY=1")
+        was_ready = health.ready
+        await health.changed()

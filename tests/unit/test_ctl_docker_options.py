@@ -1,0 +1,69 @@
+"""`flannelette docker-opts`: byte for byte what flannel's mk-docker-opts.sh writes."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from services.ctl.docker_options import docker_opts
+
+SUBNET = "FLANNEL_NETWORK=10.5.0.0/16\nFLANNEL_SUBNET=10.5.52.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ={}\n"
+SINGLE = 'DOCKER_OPT_BIP="--bip=10.5.52.1/24"\nDOCKER_OPT_IPMASQ="--ip-masq=false"\nDOCKER_OPT_MTU="--mtu=1450"\n'
+COMBINED = '" --bip=10.5.52.1/24 --ip-masq=false --mtu=1450 "\n'
+
+
+def run(directory: Path, *words: str, subnet: str = SUBNET.format("true")) -> Result:
+    source = directory / "subnet.env"
+    source.write_text(subnet)
+    return CliRunner().invoke(docker_opts, ["-f", str(source), "-d", str(directory / "docker.env"), *words])
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ([], f"{SINGLE}DOCKER_OPTS={COMBINED}"),
+        (["-i", "-c"], f"{SINGLE}DOCKER_OPTS={COMBINED}"),
+        (["-i"], SINGLE),
+        (["-c"], f"DOCKER_OPTS={COMBINED}"),
+        (["-c", "-k", "OPTIONS"], f"OPTIONS={COMBINED}"),
+        (["-c", "-m"], 'DOCKER_OPTS=" --bip=10.5.52.1/24 --mtu=1450 "\n'),
+    ],
+)
+def test_the_file_is_that_of_mk_docker_opts(tmp_path: Path, words: list[str], text: str) -> None:
+    assert run(tmp_path, *words).exit_code == 0
+    assert (tmp_path / "docker.env").read_text() == text
+    assert (tmp_path / "docker.env").stat().st_mode & 0o777 == 0o644
+
+
+def test_docker_masquerades_where_the_overlay_does_not(tmp_path: Path) -> None:
+    assert run(tmp_path, "-c", subnet=SUBNET.format("false")).exit_code == 0
+    assert "--ip-masq" not in (tmp_path / "docker.env").read_text()
+
+
+def test_it_can_be_looked_at_first(tmp_path: Path) -> None:
+    assert run(tmp_path, "-i", "-d", "-").output == SINGLE
+    assert not (tmp_path / "docker.env").exists()
+
+
+@pytest.mark.parametrize(
+    ("subnet", "words", "sentence"),
+    [
+        ("FLANNEL_MTU=1450\n", [], "it has no FLANNEL_SUBNET"),
+        ('FLANNEL_SUBNET=10.5.1.1/24" $(reboot)\nFLANNEL_MTU=1450\n', [], "is no address with a length"),
+        ("FLANNEL_SUBNET=10.5.1.1/24\nFLANNEL_MTU=1450;x\n", [], "is no number of bytes"),
+        (
+            "FLANNEL_SUBNET=10.5.1.1/24\nFLANNEL_MTU=1450\n",
+            ["-d", "/nowhere/docker.env"],
+            "cannot write /nowhere/docker.env: No such file",
+        ),
+        ("FLANNEL_SUBNET=10.5.1.1/24\nFLANNEL_MTU=1450\n", ["-k", "A=$(x)"], "is no name of a variable"),
+    ],
+)
+def test_what_cannot_be_used_is_said_and_the_old_file_stays(
+    tmp_path: Path, subnet: str, words: list[str], sentence: str
+) -> None:
+    (tmp_path / "docker.env").write_text("old")
+    result = run(tmp_path, *words, subnet=subnet)
+    assert result.exit_code != 0
+    assert sentence in result.output
+    assert (tmp_path / "docker.env").read_text() == "old"
