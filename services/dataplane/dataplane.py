@@ -169,7 +169,9 @@ class Dataplane:
         if self._resync_due:
             await self.footing.look_at_routes()
         links, own = self.footing.links(ground), self.own.subnets(table)
-        situation = Situation(ground.network, ground.backend, links, own, self._limits)
+        situation = Situation(
+            ground.network, ground.backend, links, own, self._limits, self.settings.ip_blackhole_route
+        )
         touched, self._touched = self._touched, set()
         if self._resync_due or situation != self.overlay.situation:
             self._resync_due = False

@@ -11,6 +11,7 @@ import structlog
 from services.core.lease import Lease
 from services.core.plan import Plan
 from services.dataplane import metrics
+from services.dataplane.blackhole import blackhole_routes
 from services.dataplane.netlink.notation import text
 from services.dataplane.netlink.objects import KernelObject
 from services.dataplane.peer_state import failed
@@ -53,7 +54,7 @@ class Overlay:
         started = time.perf_counter()
         last, before, self.situation = self.situation, self._wanted, situation
         self.roster.take_all(situation, leases)
-        self._wanted = Counter(chain.from_iterable(peer.objects for peer in self.peers.values()))
+        self._wanted = Counter(_wanted(situation, self.peers.values()))
         todo = await self.reconciler.resync(self._wanted.keys(), _scope(situation, self.peers.values()))
         failures = self.reconciler.failures
         done = Plan(todo.put - failures.keys(), todo.delete - failures.keys())
@@ -130,7 +131,7 @@ class Overlay:
     async def plan(self, situation: Situation, leases: Iterable[Lease]) -> KernelPlan:
         """What `program_all` would do."""
         peers = peers_of(leases, self._node, situation).values()
-        wanted = frozenset(chain.from_iterable(peer.objects for peer in peers))
+        wanted = frozenset(_wanted(situation, peers))
         todo, _ = await self.reconciler.compare(wanted, _scope(situation, peers))
         return todo
 
@@ -144,6 +145,11 @@ class Overlay:
     def names(self) -> dict[int, str]:
         """Interface names by index, for texts."""
         return self.situation.links.names() if self.situation else {}
+
+
+def _wanted(situation: Situation, peers: Iterable[Peer]) -> Iterable[KernelObject]:
+    """Each as often as it is needed."""
+    return chain(chain.from_iterable(peer.objects for peer in peers), blackhole_routes(situation))
 
 
 def _scope(situation: Situation, peers: Iterable[Peer]) -> Scope:

@@ -36,6 +36,9 @@ class DataplaneSettings(ProcessSettings):
         "Route no subnet that covers this address or network (an etcd, an API server); may be repeated. "
         "The underlay's own networks are never covered.",
     )
+    ip_blackhole_route: bool = flag(
+        False, "Drop what is for the own subnet and no pod takes, by a route of the last metric there is."
+    )
     ip_masq: bool = flag(False, "Recorded in the subnet file; give masq the same.")
     route_protocol: int = flag(77, "Number that marks our routes in the kernel (see rtnetlink(7)); 5 to 255.")
     checksum_offload: str = flag(

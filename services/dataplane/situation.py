@@ -22,6 +22,8 @@ class Situation:
     links: Links
     own_subnets: tuple[Network, ...] = ()
     limits: Limits = Limits()
+    blackhole: bool = False
+    """The own subnets get a route that swallows what no pod takes."""
 
     @cached_property
     def bounds(self) -> Mapping[int, Bounds]:

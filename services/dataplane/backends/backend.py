@@ -7,6 +7,7 @@ from typing import Protocol, TypeAlias
 from services.core.family import Family
 from services.core.lease import BackendData, Subnet
 from services.dataplane.netlink.objects import KernelObject
+from services.dataplane.netlink.uapi import LOOPBACK_IFINDEX
 from services.dataplane.on_link import OnLink
 from services.dataplane.underlay import Underlay
 
@@ -63,7 +64,11 @@ class Links:
 
     def names(self) -> dict[int, str]:
         """Interface names by index, for texts."""
-        return {self.underlay.index: self.underlay.name, **{d.index: d.name for d in self.devices.values()}}
+        return {
+            LOOPBACK_IFINDEX: "lo",
+            self.underlay.index: self.underlay.name,
+            **{d.index: d.name for d in self.devices.values()},
+        }
 
 
 class Backend(Protocol):

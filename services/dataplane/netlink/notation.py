@@ -119,8 +119,9 @@ def _where(route: Route, device_names: DeviceNames) -> str:
 
 
 def _command_scope(route: Route) -> str:
-    # `ip` guesses `link` for an IPv4 route without a gateway and `global` for one with; IPv6 has no scopes.
-    usual = uapi.RT_SCOPE_UNIVERSE if route.gateway or route.family == uapi.AF_INET6 else None
+    # `ip` guesses `link` for an IPv4 route out of a device without a gateway, else `global`; IPv6 has no scopes.
+    is_direct = route.route_type == uapi.RTN_UNICAST and not route.gateway and route.family == uapi.AF_INET
+    usual = None if is_direct else uapi.RT_SCOPE_UNIVERSE
     return "" if route.scope == usual else f"scope {_named(_SCOPES, route.scope)}"
 
 

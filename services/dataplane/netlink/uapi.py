@@ -68,6 +68,10 @@ RTPROT_STATIC: Final = 4
 RT_SCOPE_UNIVERSE: Final = 0
 RT_SCOPE_LINK: Final = 253
 RTN_UNICAST: Final = 1
+RTN_BLACKHOLE: Final = 6
+
+LOOPBACK_IFINDEX: Final = 1
+"""Of `lo`, in every network namespace."""
 
 NDA_DST: Final = 1
 NDA_LLADDR: Final = 2
