@@ -1,13 +1,25 @@
 #!/bin/sh
-# Fetches the development tools that pip does not have, into a directory: tools.sh buf|grpcurl|kube-apiserver DIRECTORY.
+# Fetches the development tools that pip does not have, into a directory: tools.sh TOOL DIRECTORY, where
+# TOOL is buf, grpcurl, helm, kubectl or kube-apiserver.
 # Where npm or Go is missing it says so and succeeds: what needs the tool says so too.
 set -eu
 
 buf_version=1.75.0
 grpcurl_version=v1.9.4
+helm_version=v3.19.5
 tool=$1
 directory=$2
-[ "$tool" != kube-apiserver ] || exec sh "$(dirname "$0")/kube_apiserver.sh" "$directory"
+case $tool in kube*) exec sh "$(dirname "$0")/kubernetes.sh" "$tool" "$directory" ;; esac
+
+go_install() {
+    if ! command -v go >/dev/null; then
+        echo "$tool is left out: Go, which builds it, is not installed" >&2
+        exit 0
+    fi
+    echo "+ go install $1" >&2
+    GOBIN="$directory/bin" CGO_ENABLED=0 GOFLAGS=-mod=mod nice go install -trimpath -ldflags "-s -w" "$1" ||
+        echo "$tool is left out: go install failed, see above" >&2
+}
 
 if [ -x "$directory/bin/$tool" ]; then
     exit 0
@@ -22,13 +34,6 @@ buf)
     npm install --silent --no-audit --no-fund --prefix "$directory/buf" "@bufbuild/buf@$buf_version"
     ln -sf ../buf/node_modules/.bin/buf "$directory/bin/buf"
     ;;
-grpcurl)
-    if ! command -v go >/dev/null; then
-        echo "grpcurl is left out: Go, which builds it, is not installed" >&2
-        exit 0
-    fi
-    echo "+ go install grpcurl@$grpcurl_version" >&2
-    GOBIN="$directory/bin" CGO_ENABLED=0 GOFLAGS=-mod=mod go install "github.com/fullstorydev/grpcurl/cmd/grpcurl@$grpcurl_version" ||
-        echo "grpcurl is left out: go install failed, see above" >&2
-    ;;
+grpcurl) go_install "github.com/fullstorydev/grpcurl/cmd/grpcurl@$grpcurl_version" ;;
+helm) go_install "helm.sh/helm/v3/cmd/helm@$helm_version" ;;
 esac
