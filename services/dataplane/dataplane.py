@@ -83,6 +83,11 @@ class Dataplane:
                 self.changed.notify_all()
             await self._wait(self._looked_at + self._pause())
 
+    async def turn_after(self, seen: int) -> None:
+        """Returns when `turns` is another number than this one."""
+        async with self.changed:
+            await self.changed.wait_for(lambda: self.turns != seen)
+
     def audit(self) -> None:
         """Compares everything at the next turn, which is now."""
         self._resync_due = True

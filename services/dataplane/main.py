@@ -9,6 +9,7 @@ from functools import partial
 from flannelette.dataplane.v1 import dataplane_pb2_grpc
 from prometheus_client import REGISTRY
 
+from services.dataplane.cni import CniInstaller, read_configuration
 from services.dataplane.dataplane import Dataplane
 from services.dataplane.healing import heal
 from services.dataplane.metrics import PeerCollector
@@ -28,6 +29,7 @@ _NAME = "flannelette.dataplane.v1.DataplaneService"
 @asynccontextmanager
 async def build(settings: DataplaneSettings, process: Process) -> AsyncIterator[None]:
     """Fills the process. Raises Misconfigured for a namespace that is not ours to change."""
+    cni = read_configuration(settings.cni_config_path, settings.cni_install_path)
     address = settings.lease_address or socket_address(settings.socket_dir, "lease")
     with sole_dataplane(), Monitor() as monitor, KernelSocket() as kernel:
         await require_rights(kernel)
@@ -42,6 +44,8 @@ async def build(settings: DataplaneSettings, process: Process) -> AsyncIterator[
         process.jobs["reporter"] = dataplane.reporter.run
         process.jobs["dataplane"] = dataplane.run
         process.jobs["healing"] = partial(heal, dataplane, monitor, kernel.port)
+        if cni is not None:
+            process.jobs["CNI configuration"] = partial(CniInstaller(cni, process.health).run, dataplane)
         peers = PeerCollector(lambda: states(dataplane.overlay))
         REGISTRY.register(peers)
         try:

@@ -43,7 +43,7 @@ class DataplaneServicer(dataplane_pb2_grpc.DataplaneServiceServicer):
                 if status != last:
                     yield pb.WatchStatusResponse(status=status)
                     last = status
-                changed = asyncio.ensure_future(self._turn_after(seen))
+                changed = asyncio.ensure_future(self._dataplane.turn_after(seen))
                 await asyncio.wait((stopped, changed), return_when=asyncio.FIRST_COMPLETED)
                 changed.cancel()
                 await asyncio.sleep(_SHORTEST_PAUSE)
@@ -82,10 +82,6 @@ class DataplaneServicer(dataplane_pb2_grpc.DataplaneServiceServicer):
 
     def _status(self) -> pb.Status:
         return status_of(self._dataplane, self._health, self._started_at)
-
-    async def _turn_after(self, seen: int) -> None:
-        async with self._dataplane.changed:
-            await self._dataplane.changed.wait_for(lambda: self._dataplane.turns != seen)
 
 
 def _no_journal() -> list[pb.WatchEventsResponse]:

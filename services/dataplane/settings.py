@@ -39,6 +39,10 @@ class DataplaneSettings(ProcessSettings):
     ip_blackhole_route: bool = flag(
         False, "Drop what is for the own subnet and no pod takes, by a route of the last metric there is."
     )
+    cni_install_path: str = flag(
+        "", "Where to install the CNI configuration when this node is ready for pods. Default: nowhere."
+    )
+    cni_config_path: Path = flag(Path("/etc/kube-flannel/cni-conf.json"), "The CNI configuration to install.")
     ip_masq: bool = flag(False, "Recorded in the subnet file; give masq the same.")
     route_protocol: int = flag(77, "Number that marks our routes in the kernel (see rtnetlink(7)); 5 to 255.")
     checksum_offload: str = flag(

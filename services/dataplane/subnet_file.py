@@ -1,6 +1,5 @@
 """`subnet.env`: what the CNI plugin, docker's `--bip` and we ourselves after a restart read."""
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -10,6 +9,7 @@ from services.core.lease import Lease
 from services.core.network import NetworkConfig
 from services.core.notation import parse_cidr
 from services.core.subnet_env import read_lines
+from services.dataplane.atomic import replace_file
 
 _NAMES: Final = {
     4: ("FLANNEL_NETWORK", "FLANNEL_SUBNET"),
@@ -49,22 +49,7 @@ def subnet_file(network: NetworkConfig, lease: Lease, mtu: int, *, ip_masq: bool
 
 def write_subnet_file(path: Path, content: SubnetFile) -> bool:
     """Replaces the file atomically (directory 0755, file 0644); returns whether it was different before."""
-    text = content.text()
-    try:
-        if path.read_text() == text:
-            return False
-    except (OSError, UnicodeDecodeError):
-        pass  # missing or unreadable: it is written anew
-    if not path.parent.is_dir():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.parent.chmod(0o755)  # whatever the umask says: the CNI plugin may be another user
-    fresh = path.with_name(f".{path.name}.new")
-    fresh.write_text(text)
-    fresh.chmod(0o644)
-    with fresh.open() as file:
-        os.fsync(file.fileno())
-    fresh.replace(path)
-    return True
+    return replace_file(path, content.text(), 0o644)
 
 
 def what_pods_keep(path: Path, content: SubnetFile) -> list[str]:
