@@ -36,6 +36,8 @@ class Changed:
     """Newly refused keys, or with a new reason; the lease that such a key held before stays as it was."""
     cleared: frozenset[str] = frozenset()
     """Keys that are refused no longer: good again, or gone."""
+    released: frozenset[str] = frozenset()
+    """Leases that were removed because a node or an operator asked some lease service to: that is no accident."""
 
 
 StoreEvent: TypeAlias = Snapshot | Changed | StoreStatus

@@ -35,6 +35,11 @@ def value(number: int) -> str:
     return f'{{"PublicIP":"172.16.0.{number}","PublicIPv6":null,"BackendType":"vxlan","BackendData":{data}}}'
 
 
+def lease_to_ask_for(node: str, address: str, previous: str = "") -> pb.AcquireLeaseRequest:
+    subnet = pb.Subnet(cidr=previous, public_address=address)
+    return pb.AcquireLeaseRequest(node=node, backend_type="host-gw", subnets=[subnet])
+
+
 class Network:
     """A network of flannelds in an etcd: nobody here renews or takes anything again."""
 
@@ -62,7 +67,7 @@ class Network:
     @property
     def keys(self) -> set[str]:
         listed = self.etcd.etcdctl("get", "--keys-only", "--prefix", f"{self.prefix}/")
-        return {key.removeprefix(f"{self.prefix}/") for key in listed.split()}
+        return {key.removeprefix(f"{self.prefix}/") for key in listed.split()} - {"released"}
 
 
 class Client:
@@ -109,13 +114,15 @@ class Client:
 
 
 @asynccontextmanager
-async def watching(directory: Path, network: Network, seconds: float = LONG) -> AsyncIterator[Client]:
+async def watching(
+    directory: Path, network: Network, seconds: float = LONG, known: int = len(NAMES)
+) -> AsyncIterator[Client]:
     store = ("--store=etcd", f"--etcd-endpoints={network.etcd.endpoint}", f"--etcd-prefix={network.prefix}")
     with ServiceProcess(directory, "--central", *store, f"--guard-seconds={seconds}") as process:
         async with stub_of(process.address) as stub:
             client = Client(stub)
             task = asyncio.create_task(client.follow())
-            await client.until_known(len(NAMES))
+            await client.until_known(known)
             try:
                 yield client
             finally:
@@ -195,16 +202,13 @@ async def test_defect_01_a_deletion_of_every_lease_leaves_all_peers_until_it_is_
 async def test_defect_01_a_subnet_whose_lease_is_held_goes_to_its_own_node_only(
     tmp_path: Path, network: Network
 ) -> None:
-    def asks(node: str, address: str, previous: str) -> pb.AcquireLeaseRequest:
-        subnet = pb.Subnet(cidr=previous, public_address=address)
-        return pb.AcquireLeaseRequest(node=node, backend_type="host-gw", subnets=[subnet])
-
     async with watching(tmp_path, network) as client:
         network.delete("subnets/", "--prefix")
         await client.until_held(20)
-        new = await client.stub.AcquireLease(asks("new", "10.99.9.9", "10.5.3.0/24"))
+        new = await client.stub.AcquireLease(lease_to_ask_for("new", "10.99.9.9", "10.5.3.0/24"))
         assert new.lease.name not in NAMES
-        own = await client.stub.AcquireLease(asks("n3", json.loads(value(3))["PublicIP"], "10.5.3.0/24"))
+        own_address = json.loads(value(3))["PublicIP"]
+        own = await client.stub.AcquireLease(lease_to_ask_for("n3", own_address, "10.5.3.0/24"))
         assert own.lease.name == "10.5.3.0-24"
         assert client.lost == set()
 
@@ -306,6 +310,35 @@ async def test_defect_01_a_service_that_restarts_while_etcd_is_empty_still_has_t
         network.put("config", SMALL_JSON)
         assert len((await client.stub.ConfirmRemoval(pb.ConfirmRemovalRequest())).removed) == 20
         await client.until_known(0)
+
+
+async def test_what_somebody_asked_a_lease_service_to_remove_is_gone_at_once_from_the_tables_of_all(
+    tmp_path: Path, network: Network
+) -> None:
+    (here := tmp_path / "here").mkdir()
+    (there := tmp_path / "there").mkdir()
+    network.delete("subnets/", "--prefix")
+    network.put("subnets/10.5.250.0-24", value(250))
+    async with watching(here, network, known=1) as client, watching(there, network, known=1) as other:
+        requests = [(f"n{number}", f"10.99.1.{number}") for number in range(1, 31)]
+        held = await asyncio.gather(
+            *(client.stub.AcquireLease(lease_to_ask_for(node, address)) for node, address in requests)
+        )
+        for number in range(200, 220):
+            await client.stub.ReserveSubnet(pb.ReserveSubnetRequest(cidrs=[f"10.5.{number}.0/24"]))
+        await other.until_known(51)
+        releases = [pb.ReleaseLeaseRequest(node=answer.lease.node) for answer in held[:15]]
+        await asyncio.gather(*map(client.stub.ReleaseLease, releases))
+        await asyncio.gather(
+            *(client.stub.ReleaseSubnet(pb.ReleaseSubnetRequest(name=f"10.5.{n}.0-24")) for n in range(200, 220))
+        )
+        await other.stub.ReleaseSubnet(pb.ReleaseSubnetRequest(name="10.5.250.0-24"))
+        for each in (client, other):
+            await each.until_known(15)
+        network.delete("subnets/", "--prefix")
+        for each in (client, other):
+            assert len((await each.until_held(15)).held_removals) == 15
+            assert each.table.leases.keys() == {answer.lease.name for answer in held[15:]}
 
 
 async def test_a_lease_inside_anothers_is_refused_and_can_be_deleted(tmp_path: Path, network: Network) -> None:

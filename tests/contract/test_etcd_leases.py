@@ -221,7 +221,7 @@ async def test_giving_a_lease_back_ends_its_etcd_lease(prefix: Prefix) -> None:
     subnet = await prefix.get(f"subnets/{lease.name}")
     assert subnet
     await store.release("n1", lease.name)
-    assert await prefix.values() == {"config": VXLAN}
+    assert await prefix.values() == {"config": VXLAN, "released": f'{{"leases":["{lease.name}"]}}'}
     assert await prefix.client.keep_alive(subnet.etcd_lease) == 0
 
 

@@ -15,7 +15,7 @@ from flannelette.lease.v1 import lease_pb2 as pb
 from services.core.errors import Misconfigured, NotFound, NotImplementedYet, NotYet, Unavailable
 from services.core.lease import BackendData, LeaseRequest, VxlanData, WireguardData, Wish
 from services.core.progress import Progress
-from services.core.table import Table, Upserted
+from services.core.table import Removed, Table, Upserted
 from services.lease.administration import Reclaim
 from services.lease.store import Changed, Snapshot
 from services.lease.stores.kube import KubeSettings, KubeStore
@@ -339,6 +339,8 @@ async def test_a_released_node_is_forgotten_by_its_peers_and_keeps_its_mac(kube:
         await store.release("a", "a")
         await store.release("a", "a")
         await seen.until(lambda f: not f.leases)
+    (told,) = (event for event in seen.events if isinstance(event, Changed) and Removed("a") in event.changes)
+    assert told.released == {"a"}
     assert flannels(kube, "a")["backend-data"] == f'{{"VNI":1,"VtepMAC":"{MAC}"}}'
     await store.release("gone", "gone")
 

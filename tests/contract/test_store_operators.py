@@ -8,6 +8,7 @@ from services.core.errors import AlreadyExists, Exhausted, InvalidInput, NotFoun
 from services.core.family import Network
 from services.core.lease import LeaseRequest, VxlanData, Wish
 from services.lease.administration import Reclaim
+from services.lease.store import Changed
 from tests.contract.follower import following
 from tests.contract.worlds import DUAL, FOUR_SUBNETS, World, asks, told
 
@@ -49,6 +50,24 @@ async def test_defect_14_a_reservation_for_a_node_stays_one_through_everything_t
             await seen.until(lambda f: f.leases[reserved.name] == reserved)
             assert (await store.acquire(asks(9, node="n3", previous="10.5.7.0/24"))).name != reserved.name
     assert (await world.open().acquire(asks(1))).name == reserved.name, "also after a restart"
+
+
+async def test_what_a_node_or_an_operator_gives_back_is_told_as_released_and_what_runs_out_is_not(
+    world: World,
+) -> None:
+    store = world.open(lease_seconds=2)
+    async with following(store) as seen:
+        given_back, other = await store.acquire(asks(1)), await store.acquire(asks(2))
+        reserved = await store.reserve(cidrs("10.5.200.0/24"), "")
+        kept = await store.reserve(cidrs("10.5.201.0/24"), "n3")
+        await store.acquire(asks(3))
+        await store.release("n1", given_back.name)
+        await store.release("n3", kept.name)
+        await store.unreserve(reserved.name)
+        await seen.until(lambda f: f.leases.keys() == {other.name, kept.name})
+        await seen.until(lambda f: f.leases.keys() == {kept.name})
+    released = {name for event in seen.events if isinstance(event, Changed) for name in event.released}
+    assert released == {given_back.name, reserved.name}
 
 
 async def test_a_node_that_has_a_lease_stays_there_when_another_subnet_is_reserved_for_it(world: World) -> None:

@@ -7,7 +7,8 @@ from services.lease.store import Changed
 from services.lease.stores.etcd.decoder import Decoder
 from services.lease.stores.etcd.keyspace import Keyspace
 from services.lease.stores.etcd.mirror import Mirror
-from services.lease.stores.etcd.records import Batch, Event, Gone, Item, Position
+from services.lease.stores.etcd.records import Batch, Delete, Event, Gone, Item, Position, Put, Transaction
+from services.lease.stores.etcd.released import note_released
 
 KEYS = Keyspace("/net")
 NAME, OTHER = "10.5.1.0-24", "10.5.2.0-24"
@@ -164,6 +165,52 @@ def test_the_configuration_may_be_missing_come_break_and_come_back() -> None:
         assert (event.network is not None) is has_network
         assert bool(event.network_error) is not has_network
     assert "/net/config" in mirror.snapshot().network_error
+
+
+def released(*names: str, revision: int) -> Item:
+    put = note_released(KEYS, Transaction((), tuple(Delete(KEYS.subnet(name)) for name in names))).writes[-1]
+    assert isinstance(put, Put)
+    return Item(put.key, put.value, revision, put.etcd_lease)
+
+
+def test_a_deletion_that_says_that_it_was_asked_for_is_told_as_such() -> None:
+    mirror = mirror_of(lease(), holder(), lease(OTHER))
+    event = fold(mirror, Gone(KEYS.holder(NAME), 11), released(NAME, revision=11), Gone(KEYS.subnet(NAME), 11))
+    assert event == Changed((Removed(NAME),), released=frozenset({NAME}))
+
+
+def test_only_a_deletion_of_the_same_revision_was_asked_for() -> None:
+    mirror = mirror_of(lease(), lease(OTHER))
+    event = fold(
+        mirror, released(NAME, OTHER, revision=11), Gone(KEYS.subnet(NAME), 11), Gone(KEYS.subnet(OTHER), 12)
+    )
+    assert event == Changed((Removed(NAME), Removed(OTHER)), released=frozenset({NAME}))
+
+
+def test_a_lease_that_was_given_back_taken_again_and_deleted_by_others_was_not_given_back() -> None:
+    events = (
+        Gone(KEYS.subnet(NAME), 11),
+        released(NAME, revision=11),
+        lease(revision=12),
+        Gone(KEYS.subnet(NAME), 13),
+    )
+    event = fold(mirror_of(lease()), *events)
+    assert event
+    assert event.changes[-1] == Removed(NAME)
+    assert not event.released
+
+
+@pytest.mark.parametrize("value", [b"", b"nonsense", b"[]", b'{"leases":7}', b'{"leases":[7]}', b'{"leases":{}}'])
+def test_a_note_that_says_nothing_changes_nothing(value: bytes) -> None:
+    note = Item(KEYS.released, value, 11, 0)
+    assert fold(mirror_of(lease()), note) is None
+    assert fold(mirror_of(lease()), note, Gone(KEYS.subnet(NAME), 11)) == Changed((Removed(NAME),))
+
+
+def test_what_deletes_no_lease_leaves_no_note() -> None:
+    for write in (Put(KEYS.subnet(NAME), VALUE), Delete(KEYS.holder(NAME)), Delete(b"/net/subnets-old")):
+        transaction = Transaction((), (write,))
+        assert note_released(KEYS, transaction) == transaction
 
 
 def test_a_message_without_events_only_moves_on() -> None:

@@ -31,6 +31,12 @@ class World:
         fold(self.store, changes)
         return self.tell(Changed(changes))
 
+    def release(self, *numbers: int) -> set[str]:
+        """Somebody asks a lease service to remove these."""
+        changes = gone(*numbers)
+        fold(self.store, changes)
+        return self.tell(Changed(tuple(changes), released=frozenset(map(name, numbers))))
+
     def relist(self, *leases: Lease) -> set[str]:
         self.store = by_name(*leases)
         return self.tell(Snapshot(dict(self.store), NETWORK))
@@ -205,6 +211,40 @@ def test_a_lease_whose_subnet_another_takes_is_replaced_and_not_lost() -> None:
     world.relist()
     assert world.change(Upserted(others[0])) == {name(1)}
     assert len(world.held) == 19
+
+
+def test_what_somebody_asked_for_goes_at_once_however_much_it_is() -> None:
+    world = World(20)
+    assert world.release(*range(1, 21)) == set(map(name, range(1, 21)))
+    assert (world.table, world.held) == ({}, set())
+
+
+def test_what_somebody_asked_for_does_not_count_against_what_else_goes() -> None:
+    world = World(40)
+    world.release(*range(1, 21))
+    assert len(world.change(*gone(*range(21, 31)))) == 10
+    assert world.change(*gone(31)) == set()
+
+
+def test_what_is_lost_beside_something_that_somebody_asked_for_is_held() -> None:
+    world = World(40)
+    changes = gone(*range(1, 31))
+    fold(world.store, changes)
+    assert world.tell(Changed(tuple(changes), released=frozenset({name(1), name(2)}))) == {name(1), name(2)}
+    assert world.held == set(map(name, range(3, 31)))
+
+
+def test_what_is_held_already_goes_when_somebody_asks_for_it() -> None:
+    world = World(20)
+    world.relist()
+    assert world.tell(Changed(released=frozenset({name(7), "unknown"}))) == {name(7)}
+    assert len(world.held) == 19
+
+
+def test_a_lease_that_is_there_again_stays_whoever_asked_for_its_end() -> None:
+    world = World(20)
+    assert world.tell(Changed((*gone(1), Upserted(make_lease(1))), released=frozenset({name(1)}))) == set()
+    assert (len(world.table), world.held) == (20, set())
 
 
 def test_the_first_snapshot_has_nothing_to_compare_with() -> None:

@@ -257,6 +257,19 @@ def test_what_goes_while_the_second_listing_is_read_waits_for_the_next() -> None
     played(scene)
 
 
+def test_what_is_held_and_then_released_counts_as_released(lines: list[EventDict]) -> None:
+    async def scene(world: World) -> None:
+        before = counts()
+        await world.lose(*LEASES)
+        world.events.put_nowait(Changed(released=frozenset(lease.name for lease in LEASES[:5])))
+        await asyncio.sleep(0.001)
+        assert (world.table, len(world.gate.held)) == (15, 15)
+        assert counts()["released"] - before.get("released", 0) == 5
+        assert counts().get("returned", 0) == before.get("returned", 0)
+
+    played(scene)
+
+
 def test_an_operator_confirms_at_once(lines: list[EventDict]) -> None:
     async def scene(world: World) -> None:
         with pytest.raises(NotYet, match="no removal is held back"):

@@ -18,7 +18,12 @@ from services.lease.stores.kube.mirror import Mirror
 from services.lease.stores.kube.node_json import NotANode, read_node
 from services.lease.stores.kube.node_leases import lease_of
 from services.lease.stores.kube.page import ITEMS, members
-from services.lease.stores.kube.publishing import annotations_patch, condition_patch, require_pod_cidrs
+from services.lease.stores.kube.publishing import (
+    annotations_patch,
+    condition_patch,
+    require_pod_cidrs,
+    withdrawal_patch,
+)
 from services.lease.stores.kube.records import Batch, Deleted, Expired, Node
 from services.lease.stores.kube.stream import Lines, read_batch
 
@@ -300,6 +305,21 @@ def test_a_refused_node_keeps_its_lease_unless_it_is_another_of_the_same_name() 
     assert event == Changed((Upserted(lease),), cleared=frozenset({"a"}))
     mirror.fold(Batch((bad,), "6"))
     assert mirror.fold(Batch((Deleted("a"),), "7")) == Changed((Removed("a"),), cleared=frozenset({"a"}))
+
+
+def test_a_node_that_gives_its_lease_back_says_so_and_one_that_loses_it_does_not() -> None:
+    mirror = Mirror(V4, KEYS)
+    patch = withdrawal_patch(make_node(), KEYS)
+    assert patch
+    withdrawn = make_node(kube_subnet_manager=patch["metadata"]["annotations"][KEYS.managed])
+    for gone, released in ((withdrawn, {"a"}), (make_node(kube_subnet_manager=""), set()), (Deleted("a"), set())):
+        mirror.fold(Batch((make_node(),), "1"))
+        assert mirror.fold(Batch((gone,), "2")) == Changed((Removed("a"),), released=frozenset(released))
+    mirror.fold(Batch((make_node(),), "3"))
+    event = mirror.fold(Batch((withdrawn, make_node(), Deleted("a")), "4"))
+    assert event
+    assert not event.released
+    assert withdrawal_patch(withdrawn, KEYS) is None
 
 
 def test_a_mirror_knows_when_nodes_were_made_and_who_has_a_pod_cidr() -> None:

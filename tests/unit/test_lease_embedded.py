@@ -86,7 +86,7 @@ async def test_the_watch_starts_with_everything_and_goes_on_without_a_gap(store:
     assert await anext(events) == Snapshot(by_name(a), SMALL)
     b = await store.acquire(make_request("b", "172.16.0.2"))
     await store.release("a", a.name)
-    assert await anext(events) == Changed((Upserted(b), Removed(a.name)))
+    assert await anext(events) == Changed((Upserted(b), Removed(a.name)), released=frozenset({a.name}))
     waiting = asyncio.ensure_future(anext(events))
     await asyncio.sleep(0)
     c = await store.acquire(make_request("c", "172.16.0.3"))
@@ -207,7 +207,7 @@ async def test_a_lease_outside_of_a_changed_network_is_given_up(store: EmbeddedS
     await anext(events)
     new = await store.acquire(make_request("a", "172.16.0.1"))
     assert new.name == "10.6.1.0-24"
-    assert await anext(events) == Changed((Removed(old.name), Upserted(new)))
+    assert await anext(events) == Changed((Removed(old.name), Upserted(new)), released=frozenset({old.name}))
 
 
 async def test_a_row_that_is_no_lease_is_refused_and_the_others_serve(reopen: Open) -> None:

@@ -113,7 +113,9 @@ class Gate:
         self.quarantine.take(event, self.admission)
         known = table.leases if table.synced else self._leases_before(served)
         self._broker.take(self._guard.take(served, known, self._now()))
-        self._account(held)
+        asked_for = event.released & held - self._guard.held.keys() if isinstance(event, Changed) else ()
+        metrics.GUARDED_REMOVALS.labels("released").inc(len(asked_for))
+        self._account(held, confirmed=len(asked_for))
         if (table.network, table.network_error) != (network, network_error):
             _tell_network(table)
             if network_error and not table.network_error:

@@ -35,7 +35,7 @@ class Guard:
       beyond it is held back, and then every later removal, until the first are confirmed.
     * An event is judged as a whole: removals that come together pass together or not at all.
     * A lease that is told again is held no longer. One whose subnets another lease takes over was not lost but
-      replaced: it goes at once and does not count.
+      replaced, and one that somebody asked a lease service to remove was released: these go at once and do not count.
     * Whoever deletes leases slowly, some at a time for minutes, passes. That looks like a cluster that shrinks; the
       store's access rights are what stands against it.
     """
@@ -52,19 +52,21 @@ class Guard:
         for lease in told:
             self.held.pop(lease.name, None)
         lost = [lease for lease in lost if lease.name not in self.held]
-        replaced = self._replaced_by(told, lost) if lost or self.held else set()
-        for name in replaced:
+        believed = self._replaced_by(told, lost) if lost or self.held else set()
+        if isinstance(event, Changed) and event.released:
+            believed |= event.released & {*self.held, *(lease.name for lease in lost)}
+        for name in believed:
             self.held.pop(name, None)
-        lost = [lease for lease in lost if lease.name not in replaced]
+        lost = [lease for lease in lost if lease.name not in believed]
         if self.held or not self._may_pass(len(lost), len(table), now):
             self.held |= {lease.name: Held(lease, now) for lease in lost}
         elif lost:
             self._passed.append((now, len(lost)))
-        if not self.held and not replaced:
+        if not self.held and not believed:
             return event
         if isinstance(event, Snapshot):
             return replace(event, leases={**event.leases, **{name: held.lease for name, held in self.held.items()}})
-        gone = replaced.union(lease.name for lease in lost if lease.name not in self.held)
+        gone = believed.union(lease.name for lease in lost if lease.name not in self.held)
         return replace(event, changes=(*map(Removed, sorted(gone)), *map(Upserted, told)))
 
     def confirm(self, listed: Collection[str], asked_at: float) -> tuple[Removed, ...]:

@@ -304,7 +304,9 @@ class LeaseServiceServicer:
         are held back. The leases stay in every table until the store, listed a
         second time after `--guard-seconds`, says again that they are gone, or an
         operator says so with ConfirmRemoval. One that comes back meanwhile is held
-        no longer. Everything else goes on.
+        no longer. Everything else goes on. What a node or an operator asked a lease
+        service to remove (ReleaseLease, ReleaseSubnet, ReclaimLeases) goes at once
+        and does not count.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -184,7 +184,9 @@ class LeaseServiceStub:
     are held back. The leases stay in every table until the store, listed a
     second time after `--guard-seconds`, says again that they are gone, or an
     operator says so with ConfirmRemoval. One that comes back meanwhile is held
-    no longer. Everything else goes on.
+    no longer. Everything else goes on. What a node or an operator asked a lease
+    service to remove (ReleaseLease, ReleaseSubnet, ReclaimLeases) goes at once
+    and does not count.
     """
     ConfirmRemoval: _aio.UnaryUnaryMultiCallable[_lease_pb2.ConfirmRemovalRequest, _lease_pb2.ConfirmRemovalResponse]
     """Carries out at once what the guard holds back.
@@ -420,7 +422,9 @@ class LeaseServiceServicer(metaclass=_abc_1.ABCMeta):
         are held back. The leases stay in every table until the store, listed a
         second time after `--guard-seconds`, says again that they are gone, or an
         operator says so with ConfirmRemoval. One that comes back meanwhile is held
-        no longer. Everything else goes on.
+        no longer. Everything else goes on. What a node or an operator asked a lease
+        service to remove (ReleaseLease, ReleaseSubnet, ReclaimLeases) goes at once
+        and does not count.
         """
 
     @_abc_1.abstractmethod

@@ -20,6 +20,8 @@ class Ledger:
         self.claims = Claims()
         self.pending: list[Change] = []
         """What happened since somebody emptied this list."""
+        self.released: set[str] = set()
+        """Names of those that somebody asked to be deleted since somebody emptied this set."""
         self.cleared: set[str] = set()
         """Names that were refused, and are gone since somebody emptied this set."""
         self._database = database
@@ -33,8 +35,8 @@ class Ledger:
             except InvalidInput:
                 continue  # no subnet, so it blocks none
 
-    def write(self, put: Iterable[Lease] = (), delete: Iterable[str] = ()) -> None:
-        """Deletes and puts, all or nothing. Raises Unavailable."""
+    def write(self, put: Iterable[Lease] = (), delete: Iterable[str] = (), *, ran_out: bool = False) -> None:
+        """Deletes (somebody asked for it, or they `ran_out`) and puts, all or nothing. Raises Unavailable."""
         put, delete = list(put), list(delete)
         self._database.write(put, delete)
         for name in delete:
@@ -42,7 +44,10 @@ class Ledger:
             self.claims.drop(name)
             self.cleared |= {name} & self.refused.keys()
             self.refused.pop(name, None)
+        if not ran_out:
+            self.released.update(delete)
         for lease in put:
+            self.released.discard(lease.name)
             self.leases[lease.name] = lease
             self._note(lease)
         self.pending += [*map(Removed, delete), *map(Upserted, put)]

@@ -77,6 +77,7 @@ class EmbeddedStore:
         """See Store. One task does all that needs time: leases run out to the moment, the file is looked at."""
         self._expire()
         self._ledger.pending.clear()
+        self._ledger.released.clear()
         yield Snapshot(dict(self._ledger.leases), self._file.network, self._file.error, self._ledger.refused)
         connected = True
         while True:
@@ -95,7 +96,9 @@ class EmbeddedStore:
                 network = self._file.network if looks_new and not self._file.error else None
                 changes, ledger.pending = tuple(ledger.pending), []
                 cleared, ledger.cleared = frozenset(ledger.cleared), set()
-                yield Changed(changes, network, self._file.error if looks_new else "", cleared=cleared)
+                released, ledger.released = frozenset(ledger.released), set()
+                network_error = self._file.error if looks_new else ""
+                yield Changed(changes, network, network_error, cleared=cleared, released=released)
             else:
                 self._news.clear()
                 await self._news_within(self._seconds_to_wait())
@@ -220,10 +223,10 @@ class EmbeddedStore:
         gone = self._ledger.run_out(self._clock())
         if gone:
             log.info("leases ran out", leases=gone)
-            self._write(delete=gone)
+            self._write(delete=gone, ran_out=True)
 
-    def _write(self, put: Iterable[Lease] = (), delete: Iterable[str] = ()) -> None:
-        self._ledger.write(put, delete)
+    def _write(self, put: Iterable[Lease] = (), delete: Iterable[str] = (), *, ran_out: bool = False) -> None:
+        self._ledger.write(put, delete, ran_out=ran_out)
         self._news.set()
 
     def _occupancy(self) -> Occupancy:

@@ -7,6 +7,7 @@ from services.lease.stores.etcd.decoder import Decoder
 from services.lease.stores.etcd.keyspace import Keyspace, Kind
 from services.lease.stores.etcd.mirror import Mirror
 from services.lease.stores.etcd.records import Delete, Item, Position, Transaction, Unchanged
+from services.lease.stores.etcd.released import note_released
 
 
 async def discard(client: EtcdClient, keyspace: Keyspace, decoder: Decoder, name: str, seen: Lease | str) -> None:
@@ -20,7 +21,7 @@ async def discard(client: EtcdClient, keyspace: Keyspace, decoder: Decoder, name
         if items[0] is not None and _what_is(keyspace, decoder, items, name) == seen:
             guards = (Unchanged(k, item.revision if item else 0) for k, item in zip(keys, items, strict=True))
             deletes = (Delete(item.key) for item in items if item)
-            if await client.transact(Transaction(tuple(guards), tuple(deletes))):
+            if await client.transact(note_released(keyspace, Transaction(tuple(guards), tuple(deletes)))):
                 return
     if missing:
         raise NotFound(f"etcd has no key {name} any more")

@@ -18,6 +18,8 @@ class Kind(Enum):
     """That a node's dataplane is connected to a lease service; the name is the node's."""
     FOREIGN = auto()
     """Under what flannel watches (the prefix `subnets`, without a closing slash), but no lease."""
+    RELEASED = auto()
+    """Which leases were removed on purpose last."""
     OTHER = auto()
     """None of our business."""
 
@@ -40,9 +42,11 @@ class Keyspace:
     """What all holders start with."""
     sessions: bytes = field(init=False)
     """What all sessions start with."""
+    released: bytes = field(init=False)
+    """The key of the note on leases that were removed on purpose."""
 
     def __post_init__(self) -> None:
-        for name in ("config", "subnets/", "holders/", "sessions/"):
+        for name in ("config", "subnets/", "holders/", "sessions/", "released"):
             object.__setattr__(self, name.removesuffix("/"), f"{self.prefix}/{name}".encode())
         object.__setattr__(self, "root", f"{self.prefix}/".encode())
 
@@ -68,6 +72,8 @@ class Keyspace:
             return Kind.SESSION, readable(key[len(self.sessions) :])
         if key == self.config:
             return Kind.CONFIG, readable(key)
+        if key == self.released:
+            return Kind.RELEASED, readable(key)
         return Kind.FOREIGN if key.startswith(self.subnets[:-1]) else Kind.OTHER, readable(key)
 
     def keys_called(self, name: str) -> tuple[bytes, ...]:

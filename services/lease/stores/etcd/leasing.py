@@ -15,6 +15,7 @@ from services.lease.stores.etcd.etcd_leases import EtcdLeases
 from services.lease.stores.etcd.index import Index
 from services.lease.stores.etcd.keyspace import Keyspace
 from services.lease.stores.etcd.records import EtcdLeaseGone
+from services.lease.stores.etcd.released import note_released
 from services.lease.stores.etcd.transactions import extending, giving_back
 
 log = structlog.get_logger()
@@ -63,7 +64,7 @@ class Leasing:
                 break
             etcd_lease = entry.holder_item.etcd_lease
             transaction = giving_back(self._keyspace, entry)
-            if revision := await self._client.transact(transaction):
+            if revision := await self._client.transact(note_released(self._keyspace, transaction)):
                 self._index.apply(transaction, revision, complete=False)
                 break
         else:

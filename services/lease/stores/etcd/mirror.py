@@ -13,6 +13,7 @@ from services.lease.stores.etcd.decoder import Decoder, Known
 from services.lease.stores.etcd.holders import Holder
 from services.lease.stores.etcd.keyspace import Keyspace, Kind
 from services.lease.stores.etcd.records import Batch, Event, Gone, Item, Newest, Position
+from services.lease.stores.etcd.released import read_released
 
 Value = TypeVar("Value")
 
@@ -25,6 +26,7 @@ class Mirror:
     * What does not parse is refused and changes nothing: a lease whose value is overwritten by a bad one stays as
       it was, also through a new listing, until its key is gone or good again.
     * A lease and its holder that are written in one revision are one change.
+    * A lease whose last deletion was on purpose (`released`) is told as such; a listing says nothing of that.
     """
 
     def __init__(self, keyspace: Keyspace, decoder: Decoder) -> None:
@@ -37,6 +39,8 @@ class Mirror:
         self._holders: dict[str, Holder] = {}
         self._table: dict[str, Lease] = {}
         self._refused: dict[str, str] = {}
+        self._noted: frozenset[str] = frozenset()
+        """Leases that the revision which is taken now removed on purpose."""
         self._network, self._network_error = read_configuration(keyspace.config, None)
 
     def replace(self, items: Iterable[Item], position: Position) -> Snapshot:
@@ -59,9 +63,12 @@ class Mirror:
         """Takes what happened; None: nothing that anybody has to know."""
         network, network_error, refused = self._network, self._network_error, dict(self._refused)
         changes: list[Change] = []
+        released: set[str] = set()
         for _, events in groupby(batch.events, key=lambda event: event.revision):
+            self._noted = frozenset()
             touched = {name: None for event in events if (name := self._take(event))}
             changes += [change for name in touched if (change := self._settle(name))]
+            released = (released - touched.keys()) | (self._noted & touched.keys() - self._leases.keys())
         self.position = batch.position
         event = Changed(
             tuple(changes),
@@ -69,6 +76,7 @@ class Mirror:
             self._network_error if self._network_error != network_error else "",
             {key: reason for key, reason in self._refused.items() if refused.get(key) != reason},
             frozenset(refused.keys() - self._refused.keys()),
+            frozenset(released),
         )
         return event if event != Changed() else None
 
@@ -102,6 +110,8 @@ class Mirror:
             return name
         if kind is Kind.CONFIG:
             self._network, self._network_error = read_configuration(item.key, item)
+        elif kind is Kind.RELEASED:
+            self._noted = read_released(item.value)
         elif kind is Kind.FOREIGN:
             self._refused[name] = _FOREIGN.format(subnets=self._keyspace.subnets[:-1].decode())
         return ""

@@ -13,6 +13,7 @@ from services.lease.stores.etcd.index import Index
 from services.lease.stores.etcd.keyspace import Keyspace
 from services.lease.stores.etcd.listing import read_listing
 from services.lease.stores.etcd.records import EtcdLeaseGone, HistoryLost, NothingPutSince, Transaction
+from services.lease.stores.etcd.released import note_released
 
 Result = TypeVar("Result")
 Decide: TypeAlias = Callable[[], Awaitable[tuple[Transaction, Result]]]
@@ -76,7 +77,7 @@ class Writer:
         """Whether it has happened. Raises EtcdLeaseGone, Unavailable."""
         if not (transaction.guards or transaction.writes):
             return True
-        revision = await self._client.transact(transaction)
+        revision = await self._client.transact(note_released(self._keyspace, transaction))
         if revision:
             complete = any(isinstance(guard, NothingPutSince) for guard in transaction.guards)
             self._index.apply(transaction, revision, complete=complete)

@@ -31,7 +31,7 @@ class Annotations:
     """Every annotation that flannel reads or writes, by what it is for. Made by `annotations`."""
 
     managed: str
-    """`true`: flannel runs on this node."""
+    """`true`: flannel runs on this node. `false`: it did, and gave its lease back."""
     backend_type: str
     """flannel's BackendType; empty for udp and alloc."""
     ipv4: FamilyKeys

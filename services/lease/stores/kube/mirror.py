@@ -12,6 +12,7 @@ from services.core.table import Change, Removed, Upserted
 from services.lease.store import Changed, Snapshot
 from services.lease.stores.kube.annotations import Annotations
 from services.lease.stores.kube.node_leases import lease_of
+from services.lease.stores.kube.publishing import WITHDRAWN
 from services.lease.stores.kube.records import Batch, Deleted, Node
 
 Value = TypeVar("Value")
@@ -32,6 +33,8 @@ class Mirror:
         self._nodes: dict[str, Node] = {}
         self._leases: dict[str, Lease] = {}
         self._refused: dict[str, str] = {}
+        self._released: set[str] = set()
+        """Nodes whose lease was given back, since somebody emptied this set."""
         self._news = asyncio.Event()
 
     def replace(self, nodes: Iterable[Node], position: str) -> Snapshot:
@@ -48,6 +51,7 @@ class Mirror:
     def fold(self, batch: Batch) -> Changed | None:
         """Takes what happened; None: nothing that anybody has to know."""
         refused = dict(self._refused)
+        self._released.clear()
         changes = [change for event in batch.events if (change := self._take(event))]
         self.position = batch.position
         if batch.events:
@@ -56,6 +60,7 @@ class Mirror:
             tuple(changes),
             refused={name: reason for name, reason in self._refused.items() if refused.get(name) != reason},
             cleared=frozenset(refused.keys() - self._refused.keys()),
+            released=frozenset(self._released),
         )
         return event if event != Changed() else None
 
@@ -93,8 +98,12 @@ class Mirror:
     def _settle(self, name: str, lease: Lease | None) -> Change | None:
         if lease == self._leases.get(name):
             return None
+        self._released.discard(name)
         if lease is None:
             del self._leases[name]
+            node = self._nodes.get(name)
+            if node is not None and node.annotation(self._keys.managed) == WITHDRAWN:
+                self._released.add(name)
             return Removed(name)
         self._leases[name] = lease
         return Upserted(lease)

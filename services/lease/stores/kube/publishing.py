@@ -12,6 +12,8 @@ from services.lease.stores.kube.annotations import Annotations
 from services.lease.stores.kube.node_leases import parse_public_address, pod_cidrs
 from services.lease.stores.kube.records import Node
 
+WITHDRAWN: Final = "false"
+"""And not no annotation: whoever watches sees that this is no accident."""
 _NO_DATA: Final = "null"
 """What flannel writes for a backend that has none."""
 _NEEDS_DATA: Final = frozenset({"vxlan", "wireguard"})
@@ -61,8 +63,8 @@ def annotations_patch(node: Node, request: LeaseRequest, keys: Annotations) -> M
 
 def withdrawal_patch(node: Node, keys: Annotations) -> Mapping[str, Any] | None:
     """The patch after which flannel does not run on this node; the rest stays, for when it does again."""
-    is_ours = bool(node.annotation(keys.managed))
-    return {"metadata": {"annotations": {keys.managed: None}}} if is_ours else None
+    is_ours = node.annotation(keys.managed) not in ("", WITHDRAWN)
+    return {"metadata": {"annotations": {keys.managed: WITHDRAWN}}} if is_ours else None
 
 
 def condition_patch(document: Mapping[str, Any], now: str) -> Mapping[str, Any] | None:
