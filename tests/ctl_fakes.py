@@ -81,6 +81,7 @@ class FakeDataplane(dataplane_pb2_grpc.DataplaneServiceServicer):
                 "GetStatus": samples.dataplane_status(),
                 "ListPeers": samples.peers(),
                 "ResyncKernel": dataplane_pb2.ResyncKernelResponse(commands=commands),
+                "HandOver": dataplane_pb2.HandOverResponse(commands=commands),
                 "TeardownKernel": dataplane_pb2.TeardownKernelResponse(commands=["ip link delete flannel.1"]),
             }
         )
@@ -89,6 +90,7 @@ class FakeDataplane(dataplane_pb2_grpc.DataplaneServiceServicer):
     ListPeers = _answers("ListPeers")
     ResyncKernel = _answers("ResyncKernel")
     TeardownKernel = _answers("TeardownKernel")
+    HandOver = _answers("HandOver")
 
 
 class FakeMasq(masq_pb2_grpc.MasqServiceServicer):

@@ -1,4 +1,4 @@
-"""The commands that change the kernel: resync and teardown, of the dataplane and of masq."""
+"""The commands that change the kernel, or say how they would: resync, teardown, handover, diff."""
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
@@ -28,6 +28,9 @@ _TEARDOWN: Final[Mapping[Service, Call]] = {
     ),
     "masq": lambda dry, c: MasqServiceStub(c).TeardownRules(masq_pb2.TeardownRulesRequest(dry_run=dry)),
 }
+_HAND_OVER: Final[Mapping[Service, Call]] = {
+    "dataplane": lambda dry, c: DataplaneServiceStub(c).HandOver(dataplane_pb2.HandOverRequest(dry_run=dry)),
+}
 
 
 def chosen(targets: Mapping[Service, Target], services: Collection[str]) -> list[Target]:
@@ -35,17 +38,32 @@ def chosen(targets: Mapping[Service, Target], services: Collection[str]) -> list
     return [targets[service] for service in _RESYNC if not services or service in services]
 
 
+async def diff(targets: Sequence[Target], screen: Screen) -> int:
+    """What a resync would do. 0 if nothing, 1 if something, 2 if a service could not say."""
+    replies = await _call_all(_RESYNC, targets, dry_run=True)
+    _show(replies, screen, dry_run=True)
+    if any(isinstance(reply, Failure) for reply in replies.values()):
+        return 2
+    return int(_has_commands(replies))
+
+
 async def resync(targets: Sequence[Target], screen: Screen, *, dry_run: bool) -> int:
     """Brings the kernel into line. 1 if that failed in part, or if a dry run finds something to do."""
     replies = await _call_all(_RESYNC, targets, dry_run)
     _show(replies, screen, dry_run)
-    to_do = dry_run and any(not isinstance(reply, Failure) and reply.commands for reply in replies.values())
-    return max(_exit_code(replies), int(to_do))
+    return max(_exit_code(replies), int(dry_run and _has_commands(replies)))
 
 
 async def teardown(targets: Sequence[Target], screen: Screen, *, dry_run: bool) -> int:
     """Removes what is ours. 1 if that failed in part."""
     replies = await _call_all(_TEARDOWN, targets, dry_run)
+    _show(replies, screen, dry_run)
+    return _exit_code(replies)
+
+
+async def hand_over(targets: Sequence[Target], screen: Screen, *, dry_run: bool) -> int:
+    """Leaves the kernel to a flanneld. 1 if that failed in part."""
+    replies = await _call_all(_HAND_OVER, targets, dry_run)
     _show(replies, screen, dry_run)
     return _exit_code(replies)
 
@@ -73,6 +91,10 @@ def _show(replies: Mapping[Service, Reply], screen: Screen, dry_run: bool) -> No
 
 def _document(reply: Reply) -> Any:
     return {"error": str(reply)} if isinstance(reply, Failure) else to_json(reply)
+
+
+def _has_commands(replies: Mapping[Service, Reply]) -> bool:
+    return any(not isinstance(reply, Failure) and reply.commands for reply in replies.values())
 
 
 def _exit_code(replies: Mapping[Service, Reply]) -> int:

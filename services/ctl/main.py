@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec
 
 import click
 
-from services.ctl import subnet_commands
+from services.ctl import kernel_commands, subnet_commands
 from services.ctl.certs.commands import certs
 from services.ctl.docker_options import docker_opts
 from services.ctl.options import DEFAULT_SOCKET_DIR, Shared, shared_options
@@ -212,49 +212,6 @@ def wait(targets: "Targets", screen: "Screen", converged: bool, cursor: str, rea
     return asyncio.run(until(targets, screen, ready=ready, converged=converged, cursor=cursor, seconds=timeout))
 
 
-_services = click.argument(
-    "services", nargs=-1, type=click.Choice(["dataplane", "masq"]), metavar="[dataplane|masq]..."
-)
-
-
-@_command
-@_services
-@click.option("--dry-run", is_flag=True, help="Change nothing, print what would be done; exit with 1 if anything.")
-def resync(targets: "Targets", screen: "Screen", services: tuple[str, ...], dry_run: bool) -> int:
-    """Compares the kernel with the leases and brings it into line.
-
-    Prints the ip, bridge and iptables commands that do the same.
-    """
-    from services.ctl.change import chosen
-    from services.ctl.change import resync as change
-
-    return asyncio.run(change(chosen(targets, services), screen, dry_run=dry_run))
-
-
-@_command
-@_services
-@click.option("--dry-run", is_flag=True, help="Remove nothing, print what would be removed.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-def teardown(targets: "Targets", screen: "Screen", services: tuple[str, ...], dry_run: bool, yes: bool) -> int:
-    """Removes the overlay from the kernel of this node.
-
-    Its pods then reach no pod of another node. The services stay, paused until
-    `flannelette resync` or a restart.
-    """
-    from services.ctl.change import chosen
-    from services.ctl.change import teardown as change
-
-    wanted = chosen(targets, services)
-    if not dry_run and not yes:
-        if screen.json or not sys.stdin.isatty():
-            raise click.UsageError("nobody can be asked here: give --yes, or --dry-run to see what would be removed")
-        code = asyncio.run(change(wanted, screen, dry_run=True))
-        if code:
-            return code
-        click.confirm("Remove all of this? Pods of this node lose their peers.", abort=True, err=True)
-    return asyncio.run(change(wanted, screen, dry_run=dry_run))
-
-
 @_command
 @click.option(
     "--delete", "keys", multiple=True, metavar="KEY", help="Delete this key from the store; may be repeated."
@@ -295,7 +252,7 @@ def confirm_removal(targets: "Targets", screen: "Screen", yes: bool) -> int:
     return asyncio.run(confirm(targets["lease"], screen))
 
 
-for _each in subnet_commands.COMMANDS:
+for _each in (*kernel_commands.COMMANDS, *subnet_commands.COMMANDS):
     _command(_each)
 
 

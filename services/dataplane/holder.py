@@ -81,6 +81,11 @@ class Holder:
             self._acquired_at = -math.inf  # a wish of our own is no loss: peers cannot reach us until it is published
             self._doubt("the lease is being acquired")
 
+    def rest(self) -> None:
+        """Neither acquires nor renews, until something is wanted again: the lease is somebody else's to keep."""
+        self._request, self.renew_at = None, None
+        self._wake.set()
+
     def lose(self, reason: str) -> None:
         """Acquires again, unless that is under way already."""
         if not self.reason:
@@ -120,7 +125,8 @@ class Holder:
         if self._clock() - self._acquired_at < _STEADY:
             await self._back_off(time_of())
         request, asked_at = self._request, time_of()
-        assert request is not None  # noqa: S101 - run sees to it, and it never goes
+        if request is None:
+            return  # meanwhile nothing is wanted any more
         try:
             lease = await self._connection.acquire(_with_previous(request, self._former, self._network))
         except FlanneletteError as error:
@@ -144,7 +150,8 @@ class Holder:
         try:
             lease = await self._connection.renew(self.lease.name)
             log.info("lease renewed", lease=lease.name)
-            if not self.reason:  # else something else is to be published by now, or the lease was lost
+            # Else something else is to be published by now, or nothing, or the lease was lost.
+            if self._request is not None and not self.reason:
                 self._hold(lease)
         except NotFound as error:
             self.lose(str(error))

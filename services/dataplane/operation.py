@@ -1,4 +1,4 @@
-"""What an operator can ask of a dataplane: the plan, a comparison now, a teardown."""
+"""What an operator can ask of a dataplane: the plan, a comparison now, a teardown, a hand-over to flanneld."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -8,9 +8,13 @@ import structlog
 from services.core.errors import NotYet, Unavailable
 from services.core.progress import Progress
 from services.dataplane.dataplane import Dataplane
+from services.dataplane.flannel_shape import flannel_shape
+from services.dataplane.ground import Ground
 from services.dataplane.keeper import device_commands, present_devices
 from services.dataplane.netlink.notation import command
 from services.dataplane.netlink.objects import KernelObject, Verb, steps
+from services.dataplane.reconciler import KernelPlan
+from services.dataplane.situation import Situation
 
 log = structlog.get_logger()
 
@@ -52,21 +56,55 @@ async def teardown(dataplane: Dataplane, *, dry_run: bool) -> tuple[list[str], l
         return commands, _sentences(dataplane, "del", failed)
 
 
+async def hand_over(dataplane: Dataplane, *, dry_run: bool) -> tuple[list[str], list[str]]:
+    """Rewrites everything of ours as a flanneld makes it, and pauses; returns the commands and what failed.
+
+    Raises NotYet, Unavailable. A route is made before ours goes; where that fails, ours stays.
+    """
+    overlay = dataplane.overlay
+    async with dataplane.turn:
+        ground, situation = await _now(dataplane)
+        missing = situation.links.devices.keys() - (await present_devices(ground, dataplane.node)).keys()
+        if missing:
+            absent = ", ".join(sorted(situation.links.devices[family].name for family in missing))
+            raise NotYet(f"{absent} is missing, so there is nothing to hand over: `flannelette resync` first")
+        todo = await overlay.plan(situation, dataplane.feed.table.leases.values(), flannel_shape)
+        failed: Mapping[KernelObject, str] = {}
+        if not dry_run:
+            log.warning(
+                "hand-over: everything of ours becomes flannel's", put=len(todo.put), deleted=len(todo.delete)
+            )
+            dataplane.pause("handed over to flanneld by an operator; `flannelette resync` or a restart takes it back")
+            dataplane.holder.rest()
+            failed = await overlay.reconciler.kernel.apply(todo)
+            overlay.reconciler.programmed.clear()
+            dataplane.tell(dataplane.progress and Progress(dataplane.node, ""))
+        return _commands(todo, situation), _sentences(dataplane, "replace", failed)
+
+
 async def preview(dataplane: Dataplane) -> list[str]:
     """The commands that a comparison now would carry out. Raises NotYet. Call it between two turns."""
+    ground, situation = await _now(dataplane)
+    table = dataplane.feed.table
+    todo = await dataplane.overlay.plan(situation, table.leases.values())
+    identity = dataplane.footing.identity(dataplane.holder.lease, dataplane.own.published(table))
+    return await device_commands(ground, identity) + _commands(todo, situation)
+
+
+async def _now(dataplane: Dataplane) -> tuple[Ground, Situation]:
+    """The situation, with the devices and neighbours of this moment. Raises NotYet."""
     footing, last = dataplane.footing, dataplane.overlay.situation
-    ground, table = footing.ground, dataplane.feed.table
-    if ground is None or last is None:
+    if footing.ground is None or last is None:
         raise NotYet("; ".join(dataplane.health.reasons) or "no complete snapshot of leases yet")
     # Somebody may have made a device again since we looked; one that is not there yet is known by its name.
-    devices = {**last.links.devices, **await present_devices(ground, dataplane.node)}
-    on_link = await footing.look_at_routes()
-    situation = replace(last, links=replace(last.links, devices=devices, on_link=on_link))
-    todo = await dataplane.overlay.plan(situation, table.leases.values())
+    devices = {**last.links.devices, **await present_devices(footing.ground, dataplane.node)}
+    links = replace(last.links, devices=devices, on_link=await footing.look_at_routes())
+    return footing.ground, replace(last, links=links)
+
+
+def _commands(todo: KernelPlan, situation: Situation) -> list[str]:
     names = situation.links.names()
-    identity = footing.identity(dataplane.holder.lease, dataplane.own.published(table))
-    commands = await device_commands(ground, identity)
-    return commands + [command(verb, item, names) for verb, items in steps(todo) for item in items]
+    return [command(verb, item, names) for verb, items in steps(todo) for item in items]
 
 
 def _sentences(dataplane: Dataplane, verb: Verb, failures: Mapping[KernelObject, str]) -> list[str]:

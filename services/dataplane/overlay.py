@@ -2,9 +2,10 @@
 
 import time
 from collections import Counter
-from collections.abc import Collection, Container, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Hashable, Iterable, Mapping
 from functools import partial
 from itertools import chain
+from typing import TypeAlias
 
 import structlog
 
@@ -21,6 +22,8 @@ from services.dataplane.roster import Roster, peers_of
 from services.dataplane.situation import Situation
 
 log = structlog.get_logger()
+
+Shape: TypeAlias = Callable[[Iterable[KernelObject]], frozenset[KernelObject]]
 
 
 class Overlay:
@@ -128,10 +131,10 @@ class Overlay:
             log.warning("the kernel refuses what leases need; trying again", objects=len(failures), first=first)
         self._refused = dict(failures)
 
-    async def plan(self, situation: Situation, leases: Iterable[Lease]) -> KernelPlan:
-        """What `program_all` would do."""
+    async def plan(self, situation: Situation, leases: Iterable[Lease], shape: Shape = frozenset) -> KernelPlan:
+        """What `program_all` would do; with a `shape`, if the peers needed that."""
         peers = peers_of(leases, self._node, situation).values()
-        wanted = frozenset(_wanted(situation, peers))
+        wanted = shape(_wanted(situation, peers))
         todo, _ = await self.reconciler.compare(wanted, _scope(situation, peers))
         return todo
 

@@ -2,13 +2,12 @@
 
 from collections.abc import Callable, Hashable, Iterable, Sequence, Set
 from dataclasses import dataclass
-from typing import Final
 
-from services.core.family import FAMILIES, Network, family_of
+from services.core.family import Network, family_of
+from services.dataplane.flannel_shape import DEFAULT_METRIC
 from services.dataplane.netlink.objects import KernelObject, Route
 from services.dataplane.netlink.uapi import RTN_UNICAST, RTPROT_BOOT
 
-_DEFAULT_METRIC: Final = {family.af: family.default_metric for family in FAMILIES}
 _Membership = Callable[[Route], bool]
 
 
@@ -64,7 +63,7 @@ def claim(
             ours.add(route)
             continue
         elsewhere.append(route)
-        if _is_plain(route) and route.metric == _DEFAULT_METRIC[route.family]:
+        if _is_plain(route) and route.metric == DEFAULT_METRIC[route.family]:
             twins.append(route)
         elif is_inside(route) and not is_own(route):
             foreign.append(route)

@@ -10,7 +10,7 @@ from flannelette.dataplane.v1 import dataplane_pb2_grpc
 
 from services.core.errors import NotFound, NotImplementedYet, Unavailable
 from services.dataplane.dataplane import Dataplane
-from services.dataplane.operation import resync, teardown
+from services.dataplane.operation import hand_over, resync, teardown
 from services.dataplane.status import counts, list_peers, status_of
 from services.runtime.health import Health
 
@@ -72,6 +72,11 @@ class DataplaneServicer(dataplane_pb2_grpc.DataplaneServiceServicer):
         """See the proto."""
         commands, errors = await teardown(self._dataplane, dry_run=request.dry_run)
         return pb.TeardownKernelResponse(commands=commands, errors=errors)
+
+    async def HandOver(self, request: pb.HandOverRequest, context: Any) -> pb.HandOverResponse:
+        """See the proto."""
+        commands, errors = await hand_over(self._dataplane, dry_run=request.dry_run)
+        return pb.HandOverResponse(commands=commands, errors=errors)
 
     async def WatchEvents(
         self, request: pb.WatchEventsRequest, context: Any

@@ -18,7 +18,7 @@ _SERVICES: Final[Mapping[str, Mapping[Requirement, str]]] = {
     },
     "flannelette.dataplane.v1.DataplaneService": {
         Requirement.MEMBER: "GetStatus WatchStatus ListPeers WatchEvents",
-        Requirement.ADMIN: "ResyncKernel TeardownKernel",
+        Requirement.ADMIN: "ResyncKernel TeardownKernel HandOver",
     },
     "flannelette.masq.v1.MasqService": {
         Requirement.MEMBER: "GetStatus ListRules Explain",

@@ -209,6 +209,34 @@ async def test_resync_prints_commands_and_a_dry_run_with_something_to_do_is_1(no
     assert (ran.code, ran.json) == (0, {"masq": {}})
 
 
+async def test_diff_changes_nothing_and_exits_as_diff_does(node: FakeNode) -> None:
+    ran = await run(node.directory, "diff")
+    assert (ran.code, ran.out) == (1, (await run(node.directory, "resync", "--dry-run")).out)
+    assert all(request.dry_run for _, request in node.dataplane.replies.asked)
+    ran = await run(node.directory, "diff", "masq", "-o", "json")
+    assert (ran.code, ran.json) == (0, {"masq": {}})
+    node.dataplane.replies.by_method["ResyncKernel"] = (grpc.StatusCode.FAILED_PRECONDITION, "no snapshot yet")
+    ran = await run(node.directory, "diff")
+    assert (ran.code, ran.out) == (2, "# masq: nothing to do\n")
+    assert ran.err == "flannelette: dataplane: no snapshot yet\n"
+
+
+async def test_a_handover_prints_its_commands_and_fails_as_the_service_says(node: FakeNode) -> None:
+    ran = await run(node.directory, "handover", "--dry-run")
+    assert (ran.code, ran.out.splitlines()[0]) == (0, "# dataplane: 1 command to run")
+    assert node.dataplane.replies.asked[-1][1].dry_run
+    ran = await run(node.directory, "handover")
+    assert (ran.code, ran.out.splitlines()[0]) == (0, "# dataplane: 1 command run")
+    assert not node.dataplane.replies.asked[-1][1].dry_run
+    assert not node.masq.replies.asked
+    node.dataplane.replies.by_method["HandOver"] = dataplane_pb2.HandOverResponse(errors=["no route could be made"])
+    ran = await run(node.directory, "handover")
+    assert (ran.code, ran.out.splitlines()[1]) == (1, "# failed: no route could be made")
+    node.dataplane.replies.by_method["HandOver"] = (grpc.StatusCode.FAILED_PRECONDITION, "flannel.1 is missing")
+    ran = await run(node.directory, "handover")
+    assert (ran.code, ran.err) == (1, "flannelette: dataplane: flannel.1 is missing\n")
+
+
 async def test_resync_does_what_it_can_when_one_service_is_away(node: FakeNode) -> None:
     await node.stop("dataplane")
     ran = await run(node.directory, "resync")

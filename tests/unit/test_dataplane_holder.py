@@ -412,3 +412,40 @@ def test_a_service_that_refuses_at_once_is_asked_less_and_less_often() -> None:
         assert all(5 <= gap <= 10 for gap in gaps[6:])
 
     play(script, FakeService(faults=[NotYet("no podCIDR yet")] * 40))
+
+
+def test_a_holder_at_rest_renews_nothing_and_acquires_again_when_something_is_wanted() -> None:
+    async def script(scene: Scene) -> None:
+        scene.holder.rest()
+        await asyncio.sleep(10 * DAY)
+        assert (scene.service.renewed, len(scene.service.acquired)) == ([], 1)
+        assert scene.holder.lease is not None
+        assert scene.holder.renew_at is None
+        scene.holder.want(REQUEST)
+        await asyncio.sleep(1)
+        assert len(scene.service.acquired) == 2
+        assert scene.holder.renew_at is not None
+
+    play(script, FakeService())
+
+
+@pytest.mark.parametrize("moment", [0.5, 5.0])
+def test_a_holder_told_to_rest_while_it_acquires_or_waits_to_try_again_holds_nothing(moment: float) -> None:
+    async def script(scene: Scene) -> None:
+        await asyncio.sleep(moment)
+        scene.holder.rest()
+        asked = len(scene.service.acquired)
+        await asyncio.sleep(DAY)
+        assert (scene.holder.lease, scene.holder.renew_at, len(scene.service.acquired)) == (None, None, asked)
+
+    play(script, FakeService(takes=2, faults=[Unavailable("away")] * 9))
+
+
+def test_a_renewal_that_ends_after_the_holder_was_told_to_rest_plans_no_other() -> None:
+    async def script(scene: Scene) -> None:
+        scene.service.during = scene.holder.rest
+        await asyncio.sleep(DAY)
+        assert len(scene.service.renewed) == 1
+        assert scene.holder.renew_at is None
+
+    play(script, FakeService())

@@ -13,6 +13,7 @@ from services.ctl.words import count
 Done: TypeAlias = (
     dataplane_pb2.ResyncKernelResponse
     | dataplane_pb2.TeardownKernelResponse
+    | dataplane_pb2.HandOverResponse
     | masq_pb2.ResyncRulesResponse
     | masq_pb2.TeardownRulesResponse
 )
@@ -32,6 +33,6 @@ def plan_text(service: str, done: Done, *, dry_run: bool) -> Text:
 
 def errors_of(done: Done) -> Sequence[str]:
     """What could not be done, one sentence each."""
-    if isinstance(done, dataplane_pb2.ResyncKernelResponse | dataplane_pb2.TeardownKernelResponse):
-        return done.errors
-    return ()
+    if isinstance(done, masq_pb2.ResyncRulesResponse | masq_pb2.TeardownRulesResponse):
+        return ()
+    return done.errors

@@ -60,6 +60,11 @@ class DataplaneServiceStub:
                 request_serializer=flannelette_dot_dataplane_dot_v1_dot_dataplane__pb2.TeardownKernelRequest.SerializeToString,
                 response_deserializer=flannelette_dot_dataplane_dot_v1_dot_dataplane__pb2.TeardownKernelResponse.FromString,
                 _registered_method=True)
+        self.HandOver = channel.unary_unary(
+                '/flannelette.dataplane.v1.DataplaneService/HandOver',
+                request_serializer=flannelette_dot_dataplane_dot_v1_dot_dataplane__pb2.HandOverRequest.SerializeToString,
+                response_deserializer=flannelette_dot_dataplane_dot_v1_dot_dataplane__pb2.HandOverResponse.FromString,
+                _registered_method=True)
         self.WatchEvents = channel.unary_stream(
                 '/flannelette.dataplane.v1.DataplaneService/WatchEvents',
                 request_serializer=flannelette_dot_dataplane_dot_v1_dot_dataplane__pb2.WatchEventsRequest.SerializeToString,
@@ -120,6 +125,23 @@ class DataplaneServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def HandOver(self, request, context):
+        """Gives the kernel state back to a flanneld that will start on this node:
+        routes get flannel's own shape (`proto boot`, the default metric); device,
+        neighbours and forwarding entries have it already and stay. Every route is
+        added before ours is deleted, so that no packet is lost. What belongs to no
+        lease is removed. The service stays paused afterwards and renews its lease
+        no more, until ResyncKernel or a restart, which take everything back.
+
+        Again it finds what is left to do; nothing, if all went well.
+
+        FAILED_PRECONDITION: nothing was programmed yet, or an overlay device is
+        missing, as after TeardownKernel.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def WatchEvents(self, request, context):
         """Streams the service's recent decisions and then each new one.
         """
@@ -154,6 +176,11 @@ def add_DataplaneServiceServicer_to_server(servicer, server):
                     servicer.TeardownKernel,
                     request_deserializer=flannelette_dot_dataplane_dot_v1_dot_dataplane__pb2.TeardownKernelRequest.FromString,
                     response_serializer=flannelette_dot_dataplane_dot_v1_dot_dataplane__pb2.TeardownKernelResponse.SerializeToString,
+            ),
+            'HandOver': grpc.unary_unary_rpc_method_handler(
+                    servicer.HandOver,
+                    request_deserializer=flannelette_dot_dataplane_dot_v1_dot_dataplane__pb2.HandOverRequest.FromString,
+                    response_serializer=flannelette_dot_dataplane_dot_v1_dot_dataplane__pb2.HandOverResponse.SerializeToString,
             ),
             'WatchEvents': grpc.unary_stream_rpc_method_handler(
                     servicer.WatchEvents,
@@ -297,6 +324,33 @@ class DataplaneService:
             '/flannelette.dataplane.v1.DataplaneService/TeardownKernel',
             flannelette_dot_dataplane_dot_v1_dot_dataplane__pb2.TeardownKernelRequest.SerializeToString,
             flannelette_dot_dataplane_dot_v1_dot_dataplane__pb2.TeardownKernelResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def HandOver(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/flannelette.dataplane.v1.DataplaneService/HandOver',
+            flannelette_dot_dataplane_dot_v1_dot_dataplane__pb2.HandOverRequest.SerializeToString,
+            flannelette_dot_dataplane_dot_v1_dot_dataplane__pb2.HandOverResponse.FromString,
             options,
             channel_credentials,
             insecure,

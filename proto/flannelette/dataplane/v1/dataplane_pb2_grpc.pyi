@@ -11,8 +11,8 @@ made. Stopping it changes nothing in the kernel.
 A field that is `optional` without a word on when it is unset is always set:
 it is there so that false and 0 are printed, which JSON leaves out otherwise.
 
-Over TCP with TLS, every member of the overlay may look; ResyncKernel and
-TeardownKernel are for flannelette://admin/NAME.
+Over TCP with TLS, every member of the overlay may look; ResyncKernel,
+TeardownKernel and HandOver are for flannelette://admin/NAME.
 
 Errors, on every call: INVALID_ARGUMENT, UNIMPLEMENTED,
 PERMISSION_DENIED (over TLS). Further codes stand with each call.
@@ -59,6 +59,19 @@ class DataplaneServiceStub:
     stays paused afterwards, until ResyncKernel or a restart.
 
     FAILED_PRECONDITION: nothing was programmed yet.
+    """
+    HandOver: _aio.UnaryUnaryMultiCallable[_dataplane_pb2.HandOverRequest, _dataplane_pb2.HandOverResponse]
+    """Gives the kernel state back to a flanneld that will start on this node:
+    routes get flannel's own shape (`proto boot`, the default metric); device,
+    neighbours and forwarding entries have it already and stay. Every route is
+    added before ours is deleted, so that no packet is lost. What belongs to no
+    lease is removed. The service stays paused afterwards and renews its lease
+    no more, until ResyncKernel or a restart, which take everything back.
+
+    Again it finds what is left to do; nothing, if all went well.
+
+    FAILED_PRECONDITION: nothing was programmed yet, or an overlay device is
+    missing, as after TeardownKernel.
     """
     WatchEvents: _aio.UnaryStreamMultiCallable[_dataplane_pb2.WatchEventsRequest, _dataplane_pb2.WatchEventsResponse]
     """Streams the service's recent decisions and then each new one."""
@@ -123,6 +136,25 @@ class DataplaneServiceServicer(metaclass=_abc_1.ABCMeta):
         stays paused afterwards, until ResyncKernel or a restart.
 
         FAILED_PRECONDITION: nothing was programmed yet.
+        """
+
+    @_abc_1.abstractmethod
+    def HandOver(
+        self,
+        request: _dataplane_pb2.HandOverRequest,
+        context: _aio.ServicerContext[_dataplane_pb2.HandOverRequest, _abc.Awaitable[_dataplane_pb2.HandOverResponse]],
+    ) -> _abc.Awaitable[_dataplane_pb2.HandOverResponse]:
+        """Gives the kernel state back to a flanneld that will start on this node:
+        routes get flannel's own shape (`proto boot`, the default metric); device,
+        neighbours and forwarding entries have it already and stay. Every route is
+        added before ours is deleted, so that no packet is lost. What belongs to no
+        lease is removed. The service stays paused afterwards and renews its lease
+        no more, until ResyncKernel or a restart, which take everything back.
+
+        Again it finds what is left to do; nothing, if all went well.
+
+        FAILED_PRECONDITION: nothing was programmed yet, or an overlay device is
+        missing, as after TeardownKernel.
         """
 
     @_abc_1.abstractmethod
