@@ -8,16 +8,36 @@ from typing import Final
 from rich.console import Console
 
 from bench.acquire import ACQUIRE
+from bench.burst import BURST
+from bench.churn import CHURN
 from bench.cold_start import COLD_START
+from bench.cold_start_netlink import COLD_START_NETLINK
+from bench.event_latency import EVENT_LATENCY
 from bench.fanout import FANOUT
 from bench.kube_list import KUBE_LIST
 from bench.masq import MASQ
 from bench.outage import OUTAGE
+from bench.restart import RESTART
 from bench.result import Bench, BenchFailed
+from bench.resync import RESYNC
 from bench.snapshot import SNAPSHOT
 from lab import private
 
-_ALL: Final = (ACQUIRE, COLD_START, FANOUT, KUBE_LIST, MASQ, OUTAGE, SNAPSHOT)
+_ALL: Final = (
+    ACQUIRE,
+    BURST,
+    CHURN,
+    COLD_START,
+    COLD_START_NETLINK,
+    EVENT_LATENCY,
+    FANOUT,
+    KUBE_LIST,
+    MASQ,
+    OUTAGE,
+    RESTART,
+    RESYNC,
+    SNAPSHOT,
+)
 
 BENCHES: Final[dict[str, Bench]] = {bench.name: bench for bench in _ALL}
 

