@@ -179,6 +179,12 @@ class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
     async def GetConvergence(self, request: pb.GetConvergenceRequest, context: Context) -> pb.GetConvergenceResponse:
         """The answer is that of its own moment, also after a wait."""
         self._require_table()
+        status = self._broker.store_status
+        if not request.cursor and not status.connected:
+            raise Unavailable(
+                f"what changed last is not known: the {status.kind} store is away: {status.error}; ask again when it "
+                "is back, or for the cursor of a change"
+            )
         cursor = request.cursor or self._broker.history.cursor
         position = self._broker.history.position(cursor)
         if position is None:

@@ -10,6 +10,7 @@ from services.core.network import NetworkConfig
 from services.core.progress import Progress
 from services.core.table import Change, StoreStatus
 from services.lease.administration import Reclaim, Reclaimed
+from services.lease.refusal import Refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +21,8 @@ class Snapshot:
     network: NetworkConfig | None
     network_error: str = ""
     """Why the stored configuration is not in force; then `network` is None, and the last good one stays."""
-    refused: Mapping[str, str] = field(default_factory=dict)
-    """Keys that are no lease, with the reason. They change nothing."""
+    refused: Mapping[str, str | Refusal] = field(default_factory=dict)
+    """Keys that are no lease, with the reason. They change nothing. A relay hands on a Refusal, of any kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class Changed:
     network: NetworkConfig | None = None
     """The new configuration; None: as before."""
     network_error: str = ""
-    refused: Mapping[str, str] = field(default_factory=dict)
+    refused: Mapping[str, str | Refusal] = field(default_factory=dict)
     """Newly refused keys, or with a new reason; the lease that such a key held before stays as it was."""
     cleared: frozenset[str] = frozenset()
     """Keys that are refused no longer: good again, or gone."""

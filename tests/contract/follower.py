@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from services.core.lease import Lease
 from services.core.network import NetworkConfig
 from services.core.table import StoreStatus, Upserted
-from services.lease.store import Snapshot, Store, StoreEvent
+from services.lease.refusal import Refusal
+from services.lease.store import Changed, Snapshot, Store, StoreEvent
 
 
 @dataclass
@@ -55,11 +56,11 @@ class Follower:
             return
         if isinstance(event, Snapshot):
             self.snapshots += 1
-            self.leases, self.refused = dict(event.leases), dict(event.refused)
+            self.leases, self.refused = dict(event.leases), _reasons(event)
             self.network_error = event.network_error
         else:
             self.refused = {key: why for key, why in self.refused.items() if key not in event.cleared}
-            self.refused |= event.refused
+            self.refused |= _reasons(event)
             self.network_error = event.network_error or ("" if event.network else self.network_error)
             for change in event.changes:
                 if isinstance(change, Upserted):
@@ -67,6 +68,10 @@ class Follower:
                 else:
                     self.leases.pop(change.name, None)
         self.network = event.network or self.network
+
+
+def _reasons(event: Snapshot | Changed) -> dict[str, str]:
+    return {key: why.reason if isinstance(why, Refusal) else why for key, why in event.refused.items()}
 
 
 @asynccontextmanager

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from services.core.lease import Lease, Subnet
 from services.core.network import NetworkConfig, parse_network
 from services.core.table import Change, Removed, Upserted
-from services.lease.guard.admission import Admission, Kind
+from services.lease.guard.admission import Admission
 from services.lease.guard.overlaps import Overlaps, place_of
 from services.lease.guard.precedence import Precedence
+from services.lease.refusal import Kind
 from services.lease.store import Changed, Snapshot
 from tests.lease_examples import DUAL_JSON, SMALL, address, by_name
 

@@ -11,8 +11,9 @@ from structlog.typing import EventDict
 from services.core.lease import Lease, Subnet
 from services.core.table import Removed, Upserted
 from services.lease import metrics
-from services.lease.guard.admission import Admission, Kind, Refusal
+from services.lease.guard.admission import Admission
 from services.lease.guard.quarantine import Quarantine, Refused
+from services.lease.refusal import Kind, Refusal
 from services.lease.store import Changed, Snapshot
 from tests.lease_examples import SMALL, by_name
 

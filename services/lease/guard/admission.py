@@ -5,8 +5,7 @@ one that overlaps another's subnet would cut that peer off. Such leases are in t
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from enum import Enum
+from dataclasses import replace
 
 from services.core.family import Network, family_of
 from services.core.lease import Lease
@@ -14,26 +13,8 @@ from services.core.network import NetworkConfig, contains
 from services.core.table import Change, Removed, Upserted
 from services.lease.guard.overlaps import Overlaps, Place, place_of
 from services.lease.guard.precedence import Precedence
+from services.lease.refusal import Kind, Refusal
 from services.lease.store import Changed, Snapshot
-
-
-class Kind(Enum):
-    """The kind of reason for which a key is refused."""
-
-    UNREADABLE = "unreadable"
-    OVERLAP = "overlap"
-    OUTSIDE_NETWORK = "outside_network"
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why a key is refused."""
-
-    kind: Kind
-    reason: str
-    """One sentence."""
-    other: str = ""
-    """The lease that it overlaps."""
 
 
 class Admission:

@@ -13,7 +13,7 @@ from services.core.lease import Lease
 from services.core.table import Removed, StoreStatus, Table
 from services.lease import metrics
 from services.lease.broker import Broker, Lost
-from services.lease.guard.admission import Admission, Kind
+from services.lease.guard.admission import Admission
 from services.lease.guard.guard import Guard
 from services.lease.guard.quarantine import Quarantine
 from services.lease.store import Changed, Snapshot, Store, StoreEvent
@@ -133,11 +133,9 @@ class Gate:
         refused = self.quarantine.keys.get(key)
         if refused is None:
             raise NotFound(f"the key {key} is not quarantined: ListQuarantine has all that are")
-        refusal = refused.refusal
-        await self._store.discard(
-            key, refusal.reason if refusal.kind is Kind.UNREADABLE else self.admission.leases[key]
-        )
-        log.warning("an operator deleted a refused key from the store", key=key, reason=refusal.reason)
+        reason = refused.refusal.reason
+        await self._store.discard(key, self.admission.leases[key] if key in self.admission.refused else reason)
+        log.warning("an operator deleted a refused key from the store", key=key, reason=reason)
 
     def _leases_before(self, event: Snapshot | Changed) -> Mapping[str, Lease]:
         """Those of a process before this one, if it served the same network from the same kind of store."""

@@ -8,7 +8,8 @@ from typing import Final
 import structlog
 
 from services.lease import metrics
-from services.lease.guard.admission import Admission, Kind, Refusal
+from services.lease.guard.admission import Admission
+from services.lease.refusal import Kind, Refusal
 from services.lease.store import Changed, Snapshot
 
 log = structlog.get_logger()
@@ -29,12 +30,14 @@ class Refused:
 class Quarantine:
     """What is refused now, by the store (it is no lease) or by the admission (it is one, and is not served).
 
+    A relay's store hands on what the lease service above refuses, and why.
+
     A key that comes is logged, and one that leaves; what an event costs is the keys that it concerns.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.keys: dict[str, Refused] = {}
-        self._unreadable: dict[str, str] = {}
+        self._by_store: dict[str, str | Refusal] = {}
         self._kinds: Counter[Kind] = Counter()
         self._clock = clock
         self._measure()
@@ -42,13 +45,13 @@ class Quarantine:
     def take(self, event: Snapshot | Changed, admission: Admission) -> None:
         """Follows an event of the store that the admission has taken."""
         if isinstance(event, Snapshot):
-            self._unreadable = dict(event.refused)
+            self._by_store = dict(event.refused)
         else:
             for key in event.cleared:
-                self._unreadable.pop(key, None)
-            self._unreadable |= event.refused
+                self._by_store.pop(key, None)
+            self._by_store |= event.refused
         if isinstance(event, Snapshot) or admission.concerned is None:
-            concerned = {*self.keys, *self._unreadable, *admission.refused}
+            concerned = {*self.keys, *self._by_store, *admission.refused}
         else:
             concerned = {*admission.concerned, *event.cleared, *event.refused}
         came = [key for key in sorted(concerned) if self._look(key, admission)]
@@ -70,8 +73,10 @@ class Quarantine:
         return known is None
 
     def _refusal(self, key: str, admission: Admission) -> Refusal | None:
-        reason = self._unreadable.get(key)
-        return admission.refused.get(key) if reason is None else Refusal(Kind.UNREADABLE, reason)
+        reason = self._by_store.get(key)
+        if reason is None:
+            return admission.refused.get(key)
+        return reason if isinstance(reason, Refusal) else Refusal(Kind.UNREADABLE, reason)
 
     def _tell(self, came: Collection[str], left: Collection[str], admission: Admission) -> None:
         for key in list(came)[:_MOST_LINES]:

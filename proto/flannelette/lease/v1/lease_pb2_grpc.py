@@ -283,7 +283,9 @@ class LeaseServiceServicer:
         So a service of one node answers for that node alone; a central one
         answers for all. Nobody waits for masq, which has no part in routes.
 
-        NOT_FOUND: the cursor is of another epoch or was compacted.
+        NOT_FOUND: the cursor is of another epoch or was compacted. UNAVAILABLE:
+        the newest was asked for while the store is away (of a relay: the lease
+        service above, or its store), so that nobody here knows what that is.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

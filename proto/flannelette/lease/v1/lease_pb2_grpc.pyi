@@ -167,7 +167,9 @@ class LeaseServiceStub:
     So a service of one node answers for that node alone; a central one
     answers for all. Nobody waits for masq, which has no part in routes.
 
-    NOT_FOUND: the cursor is of another epoch or was compacted.
+    NOT_FOUND: the cursor is of another epoch or was compacted. UNAVAILABLE:
+    the newest was asked for while the store is away (of a relay: the lease
+    service above, or its store), so that nobody here knows what that is.
     """
     ListQuarantine: _aio.UnaryUnaryMultiCallable[_lease_pb2.ListQuarantineRequest, _lease_pb2.ListQuarantineResponse]
     """Returns what the store holds and this service refuses to act on: keys that
@@ -399,7 +401,9 @@ class LeaseServiceServicer(metaclass=_abc_1.ABCMeta):
         So a service of one node answers for that node alone; a central one
         answers for all. Nobody waits for masq, which has no part in routes.
 
-        NOT_FOUND: the cursor is of another epoch or was compacted.
+        NOT_FOUND: the cursor is of another epoch or was compacted. UNAVAILABLE:
+        the newest was asked for while the store is away (of a relay: the lease
+        service above, or its store), so that nobody here knows what that is.
         """
 
     @_abc_1.abstractmethod

@@ -28,7 +28,7 @@ async def discard(client: EtcdClient, keyspace: Keyspace, decoder: Decoder, name
     raise LostRace(f"the key {name} is something else by now: look at the quarantine again")
 
 
-def _what_is(keyspace: Keyspace, decoder: Decoder, items: tuple[Item | None, ...], name: str) -> Lease | str | None:
+def _what_is(keyspace: Keyspace, decoder: Decoder, items: tuple[Item | None, ...], name: str) -> object:
     """What a listing of nothing else would say of the name."""
     listed = Mirror(keyspace, decoder).replace(filter(None, items), Position(0, 0))
     return listed.leases.get(name) or listed.refused.get(name)

@@ -2,6 +2,7 @@
 
 from services.core.network import NetworkConfig
 from services.core.table import Change, Removed, StoreStatus, Table, Upserted
+from services.lease.refusal import Refusal
 from services.lease.store import Changed, Snapshot, StoreEvent
 
 KIND = "relay"
@@ -17,12 +18,12 @@ class Following:
     def __init__(self, address: str) -> None:
         self.touched: set[str] = set()
         """Leases that the feed has changed since the last events."""
-        self.refused: dict[str, str] = {}
+        self.refused: dict[str, Refusal] = {}
         """Keys that are quarantined above."""
         self._address = address
         self._has_told = False
         self._network: tuple[NetworkConfig | None, str] = (None, "")
-        self._refused: dict[str, str] = {}
+        self._refused: dict[str, Refusal] = {}
         self._status: StoreStatus | None = None
 
     def events(self, table: Table, connected: bool, error: str) -> list[StoreEvent]:

@@ -11,7 +11,9 @@ from services.core.family import Network
 from services.core.lease import Lease, LeaseRequest
 from services.core.progress import Progress
 from services.lease.administration import Reclaim, Reclaimed
+from services.lease.guard.calls import refusal_from_proto
 from services.lease.operator_requests import reclaim_request, reclaimed_from_proto
+from services.lease.refusal import Refusal
 from services.lease.store import Snapshot
 from services.runtime.feed import LeaseConnection
 from services.runtime.interceptor import error_of
@@ -78,10 +80,10 @@ class Upstream:
             await self.refused(),
         )
 
-    async def refused(self) -> dict[str, str]:
-        """Keys that are quarantined above, with the reasons."""
+    async def refused(self) -> dict[str, Refusal]:
+        """Keys that are quarantined above, and why."""
         response = await self._call(lambda stub: stub.ListQuarantine, pb.ListQuarantineRequest())
-        return {entry.key: entry.reason for entry in response.keys}
+        return {entry.key: refusal_from_proto(entry) for entry in response.keys}
 
     async def discard(self, key: str) -> None:
         """Deletes a quarantined key."""
