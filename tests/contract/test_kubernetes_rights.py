@@ -1,0 +1,114 @@
+"""What each container of the manifests may do at most, and where its probes ask."""
+
+from typing import Any, Final
+
+import pytest
+
+from services.dataplane.settings import DataplaneSettings
+from services.lease.settings import LeaseSettings
+from services.masq.settings import MasqSettings
+from services.runtime.options import ProcessSettings
+from services.runtime.settings import parse_settings
+from services.runtime.version import version
+from tests.manifests import OVERLAYS, Document, pick, render
+
+SETTINGS: Final[dict[str, type[ProcessSettings]]] = {
+    "lease": LeaseSettings,
+    "dataplane": DataplaneSettings,
+    "masq": MasqSettings,
+}
+CAPABILITIES: Final[dict[str, list[str]]] = {
+    "install-cni-plugin": [],
+    "lease": [],
+    "dataplane": ["NET_ADMIN"],
+    "masq": ["NET_ADMIN", "NET_RAW"],
+}
+SERVICE_ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
+HOST_PATHS: Final = {
+    "install-cni-plugin": {"/opt/cni/bin"},
+    "lease": set(),
+    "dataplane": {"/run/flannel", "/etc/cni/net.d"},
+    "masq": {"/run/xtables.lock"},
+}
+
+Pod = tuple[Document, dict[str, Any]]
+
+
+def pods() -> list[Pod]:
+    """Every container of every overlay, with its pod."""
+    found = []
+    for overlay in sorted(OVERLAYS.iterdir()):
+        for document in render(overlay):
+            if "template" in document.get("spec", {}):
+                spec = document["spec"]["template"]["spec"]
+                found += [(spec, each) for each in (*spec.get("initContainers", ()), *spec["containers"])]
+    return found
+
+
+@pytest.fixture(scope="module")
+def containers() -> list[Pod]:
+    return pods()
+
+
+def test_no_container_may_do_more_than_its_list_says(containers: list[Pod]) -> None:
+    for pod, container in containers:
+        name, rights = container["name"], container["securityContext"]
+        assert rights["capabilities"].get("add", []) == CAPABILITIES[name], name
+        assert rights["capabilities"]["drop"] == ["ALL"], name
+        assert rights["allowPrivilegeEscalation"] is False, name
+        assert rights["readOnlyRootFilesystem"] is True, name
+        assert not rights.get("privileged"), name
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert not pod.get("hostPID")
+        assert not pod.get("hostIPC")
+        if name == "lease":
+            assert (rights["runAsNonRoot"], rights["runAsUser"]) == (True, 10001)
+
+
+def test_only_the_lease_container_has_a_token_and_only_who_needs_it_a_file_of_the_host(
+    containers: list[Pod],
+) -> None:
+    for pod, container in containers:
+        name = container["name"]
+        assert pod["automountServiceAccountToken"] is False
+        hosts = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"] if "hostPath" in volume}
+        mounted = {mount["name"] for mount in container["volumeMounts"]}
+        assert {hosts[volume] for volume in mounted & hosts.keys()} == HOST_PATHS[name], name
+        assert (SERVICE_ACCOUNT in {mount["mountPath"] for mount in container["volumeMounts"]}) is (name == "lease")
+
+
+def test_each_service_is_probed_on_loopback_where_its_flags_say(containers: list[Pod]) -> None:
+    for pod, container in containers:
+        if container["name"] not in SETTINGS:
+            continue
+        settings = settings_of(container)
+        assert settings.healthz_ip == "127.0.0.1"
+        for probe, path in (("startupProbe", "healthz"), ("livenessProbe", "healthz"), ("readinessProbe", "readyz")):
+            get = {"host": "127.0.0.1", "path": f"/{path}", "port": settings.healthz_port}
+            assert container[probe]["httpGet"] == get, (container["name"], probe)
+        ports = [settings_of(each).healthz_port for each in pod["containers"]]
+        assert len(set(ports)) == len(ports), "the pod has the host's network"
+
+
+def test_dataplane_and_masq_agree_on_masquerading(containers: list[Pod]) -> None:
+    said = {c["name"]: "--ip-masq" in c["args"] for _, c in containers if c["name"] in ("dataplane", "masq")}
+    assert said == {"dataplane": True, "masq": True}
+
+
+def test_the_images_are_of_this_version(containers: list[Pod]) -> None:
+    ours = {container["image"] for _, container in containers if "flannelette" in container["image"]}
+    assert ours == {f"flannelette-{name}:{version()}" for name in SETTINGS}
+
+
+def test_the_role_lets_the_lease_service_read_nodes_and_patch_their_status_and_nothing_else() -> None:
+    rules = pick(render("per-node"), "ClusterRole")["rules"]
+    assert {(resource, *rule["verbs"]) for rule in rules for resource in rule["resources"]} == {
+        ("nodes", "get", "list", "watch"),
+        ("nodes/status", "patch"),
+        ("pods", "get"),
+    }
+
+
+def settings_of(container: dict[str, Any]) -> ProcessSettings:
+    """What the service makes of its arguments."""
+    return parse_settings(SETTINGS[container["name"]], container["name"], container["args"], {})

@@ -1,0 +1,67 @@
+"""deploy/kubernetes and deploy/helm as kubectl and helm render them, and what stands in that."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+ROOT: Final = Path(__file__).parents[1]
+OVERLAYS: Final = ROOT / "deploy" / "kubernetes" / "overlays"
+
+Document = dict[str, Any]
+
+
+def find_tool(name: str) -> str:
+    """The program that `make test` built, else one on the PATH; the test is skipped where there is none."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "flannelette", "bin", name)
+    found = str(cache) if cache.exists() else shutil.which(name)
+    if found is None:
+        pytest.skip(f"there is no {name}: `make test` builds it, if Go 1.24 or newer is installed")
+    return found
+
+
+def run_tool(name: str, *arguments: str, text: str = "") -> str:
+    """What it prints. Warnings are failures."""
+    done = subprocess.run(
+        [find_tool(name), *arguments], input=text, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, f"{name} {' '.join(arguments)}\n{done.stdout}{done.stderr}"
+    assert "warning" not in done.stderr.lower(), done.stderr
+    return done.stdout
+
+
+def render(overlay: Path | str) -> list[Document]:
+    """The objects of an overlay, by its path or its name."""
+    return parse(run_tool("kubectl", "kustomize", str(OVERLAYS / overlay)))
+
+
+def parse(text: str) -> list[Document]:
+    """The objects of a YAML stream."""
+    return [document for document in yaml.safe_load_all(text) if document]
+
+
+def dump(documents: Sequence[Document]) -> str:
+    """The YAML stream of objects."""
+    return str(yaml.safe_dump_all(documents))
+
+
+def pick(documents: Sequence[Document], kind: str, name: str = "") -> Document:
+    """The one of this kind (and name)."""
+    (found,) = (d for d in documents if d["kind"] == kind and name in ("", d["metadata"]["name"]))
+    return found
+
+
+def pod_of(documents: Sequence[Document], kind: str = "DaemonSet") -> Document:
+    """The pod's spec in the one object of this kind."""
+    spec: Document = pick(documents, kind)["spec"]["template"]["spec"]
+    return spec
+
+
+def container_of(pod: Document, name: str) -> Document:
+    """A container by its name, also one that runs before the others."""
+    return next(c for c in (*pod["containers"], *pod.get("initContainers", ())) if c["name"] == name)
