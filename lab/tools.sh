@@ -1,6 +1,6 @@
 #!/bin/sh
 # Fetches the development tools that pip does not have, into a directory: tools.sh TOOL DIRECTORY, where
-# TOOL is buf, grpcurl, helm, kubectl or kube-apiserver.
+# TOOL is buf, grpcurl, helm, promtool, kubectl or kube-apiserver.
 # Where npm or Go is missing it says so and succeeds: what needs the tool says so too.
 set -eu
 
@@ -33,6 +33,17 @@ buf)
     fi
     npm install --silent --no-audit --no-fund --prefix "$directory/buf" "@bufbuild/buf@$buf_version"
     ln -sf ../buf/node_modules/.bin/buf "$directory/bin/buf"
+    ;;
+promtool) # Debian's, out of its package: nothing is installed, and no Prometheus starts
+    fetched=$(mktemp -d)
+    trap 'rm -rf "$fetched"' EXIT
+    download="apt-get -qq -o APT::Sandbox::User=root download prometheus"
+    if cd "$fetched" && { $download 2>/dev/null || { apt-get -qq update && $download; }; } &&
+        dpkg-deb --extract ./*.deb .; then
+        cp "$fetched/usr/bin/promtool" "$directory/bin/promtool"
+    else
+        echo "promtool is left out: Debian's package prometheus cannot be fetched here" >&2
+    fi
     ;;
 grpcurl) go_install "github.com/fullstorydev/grpcurl/cmd/grpcurl@$grpcurl_version" ;;
 helm) go_install "helm.sh/helm/v3/cmd/helm@$helm_version" ;;
