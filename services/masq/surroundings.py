@@ -7,8 +7,8 @@ from typing import Final
 
 from services.core.errors import Unavailable
 from services.core.family import FAMILIES, Family
-from services.masq.firewalls.choice import Kind
 from services.masq.firewalls.nftables.chains import nft_chains, nft_forward_drops
+from services.masq.firewalls.signs import Kind
 from services.masq.firewalls.tables import Fingerprints
 
 _FORWARDING: Final = {4: "net.ipv4.ip_forward", 6: "net.ipv6.conf.all.forwarding"}

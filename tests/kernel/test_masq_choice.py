@@ -10,8 +10,8 @@ import pytest
 
 from services.core.errors import Unavailable
 from services.core.family import FAMILIES
-from services.masq.firewalls.choice import Kind, look
 from services.masq.firewalls.host import HostFirewall
+from services.masq.firewalls.signs import Kind, Lookout
 from services.masq.firewalls.tables import Fingerprints
 from services.masq.rules import no_chains
 from services.masq.surroundings import Surroundings, look_around
@@ -60,7 +60,7 @@ async def test_the_firewall_is_the_one_that_the_host_uses(
         await put_right(firewall)
         assert firewall.name == kind
         assert firewall.reason
-        assert look([Fingerprints(family) for family in FAMILIES]).kept_by_us == {kind}
+        assert Lookout().signs().kept_by_us == {kind}
 
 
 async def test_the_choice_stays_once_our_own_rules_are_the_only_ones(host: Host) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from services.core.family import FAMILIES, IPV4, IPV6
-from services.masq.firewalls.choice import Kind
+from services.masq.firewalls.signs import Kind
 from services.masq.surroundings import Surroundings, findings
 
 

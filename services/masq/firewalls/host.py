@@ -9,13 +9,12 @@ from typing import Any
 import structlog
 
 from services.core.errors import Misconfigured, Unavailable
-from services.core.family import FAMILIES
-from services.masq.firewalls.choice import Choice, Kind, Signs, choose, look
+from services.masq.firewalls.choice import Choice, choose
 from services.masq.firewalls.firewall import ChainState, Firewall
 from services.masq.firewalls.iptables import IptablesFirewall
 from services.masq.firewalls.iptables_nft import IptablesNftFirewall
 from services.masq.firewalls.nftables import NftablesFirewall
-from services.masq.firewalls.tables import Fingerprints
+from services.masq.firewalls.signs import Kind, Lookout, Signs
 from services.masq.rules import Chain
 
 log = structlog.get_logger()
@@ -38,7 +37,7 @@ class HostFirewall:
             Kind.NFTABLES: NftablesFirewall,
         }
         self._firewalls: dict[Kind, Firewall] = {}
-        self._fingerprints = tuple(Fingerprints(family) for family in FAMILIES)
+        self._lookout = Lookout()
         self._choice: Choice | None = None
         self._chosen_anew = asyncio.Event()
 
@@ -62,14 +61,14 @@ class HostFirewall:
     async def open(self) -> None:
         """See Firewall."""
         try:
-            kind = self._choose(look(self._fingerprints))
+            kind = self._choose(self._lookout.signs())
         except Unavailable as error:
             raise Misconfigured(str(error)) from None
         await self._firewall(kind).open()
 
     async def check(self, chains: Sequence[Chain], *, repair: bool) -> tuple[ChainState, ...]:
         """See Firewall."""
-        signs = look(self._fingerprints)
+        signs = self._lookout.signs()
         kind = self._choose(signs)
         states = await self._firewall(kind).check(chains, repair=repair)
         if repair and not all(state.as_wanted for state in states):
@@ -95,8 +94,7 @@ class HostFirewall:
         """See Firewall."""
         for firewall in self._firewalls.values():
             await firewall.close()
-        for fingerprints in self._fingerprints:
-            fingerprints.close()
+        self._lookout.close()
 
     def _firewall(self, kind: Kind) -> Firewall:
         if kind not in self._firewalls:

@@ -48,7 +48,6 @@ class IptablesNftFirewall:
 
     def __init__(self) -> None:
         self._changes = Changes()
-        self._right: tuple[ChainState, ...] = ()
 
     @property
     def culprits(self) -> tuple[str, ...]:
@@ -65,12 +64,8 @@ class IptablesNftFirewall:
 
     async def check(self, chains: Sequence[Chain], *, repair: bool) -> tuple[ChainState, ...]:
         """See Firewall. Nothing is read again while nobody changes anything."""
-        if (
-            repair
-            and tuple(state.chain for state in self._right) == tuple(chains)
-            and self._changes.none_since_look()
-        ):
-            return self._right
+        if repair and (right := self._changes.still_right(chains)) is not None:
+            return right
         async with self._changes.turn:
             return await self._check(chains, repair=repair)
 
@@ -96,8 +91,7 @@ class IptablesNftFirewall:
         ways = (each.first_in_hook for each in looked)
         states = tuple(replace(state, in_the_way=way) for state, way in zip(states, ways, strict=True))
         if repair:
-            self._changes.looked(generation)
-            self._right = tuple(replace(state, causes=(), commands=()) for state in states if state.as_wanted)
+            self._changes.looked(generation, states)
         return states
 
 

@@ -46,8 +46,6 @@ class NftablesFirewall:
     def __init__(self) -> None:
         self._library: Nftables | None = None
         self._changes = Changes()
-        self._right: tuple[ChainState, ...] = ()
-        """What the last repairing check left, as far as it was as wanted."""
 
     @property
     def culprits(self) -> tuple[str, ...]:
@@ -64,12 +62,8 @@ class NftablesFirewall:
 
     async def check(self, chains: Sequence[Chain], *, repair: bool) -> tuple[ChainState, ...]:
         """See Firewall. All in one go; nothing is read again while nobody changes anything."""
-        if (
-            repair
-            and tuple(state.chain for state in self._right) == tuple(chains)
-            and self._changes.none_since_look()
-        ):
-            return self._right
+        if repair and (right := self._changes.still_right(chains)) is not None:
+            return right
         generation = self._changes.newest()
         first = last = self._look(chains)
         commands = [*(command for each in first.repairs for command in each.commands), *first.foreign]
@@ -82,8 +76,7 @@ class NftablesFirewall:
             done = tuple(f"nft {command}" for command in then.commands)
             states.append(_state(chain, found, then.causes, done, as_wanted=not now.commands))
         if repair:
-            self._changes.looked(generation)
-            self._right = tuple(replace(state, causes=(), commands=()) for state in states if state.as_wanted)
+            self._changes.looked(generation, states)
         return tuple(states)
 
     async def changed(self) -> None:

@@ -1,0 +1,101 @@
+"""What a host looks like to somebody who wants to know which firewall it uses; no program is run to see it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from services.core.errors import Unavailable
+from services.core.family import FAMILIES
+from services.masq.firewalls.nftables.chains import ChainName, has_nft_rules, nft_chains
+from services.masq.firewalls.nftables.generations import Newest
+from services.masq.firewalls.nftables.notation import FLANNEL_TABLES, TABLE
+from services.masq.firewalls.tables import Fingerprints, Outline
+from services.masq.rules import no_chains
+
+HINTS: Final = ("KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY")
+"""Chains that a kubelet makes with the host's own iptables, for others to see which that is."""
+_OURS: Final = frozenset(chain.name for chain in no_chains())
+_NAMES: Final = (*HINTS, *sorted(_OURS))
+_OWN_TABLES: Final = frozenset((TABLE, *FLANNEL_TABLES.values()))
+IPTABLES_TABLES: Final = frozenset(("filter", "nat", "mangle", "raw", "security"))
+
+
+class Kind(StrEnum):
+    """Where rules can be kept."""
+
+    LEGACY = "iptables-legacy"
+    """The tables of xtables."""
+    IPTABLES_NFT = "iptables-nft"
+    """iptables on a host that keeps its rules in nftables."""
+    NFTABLES = "nftables"
+    """Tables of our own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signs:
+    """What a host looks like."""
+
+    nft: frozenset[ChainName] = frozenset()
+    nft_rules: bool = False
+    """In tables that are neither ours nor a flanneld's."""
+    legacy: frozenset[str] = frozenset()
+    """Of the names of `HINTS` and of our chains, those in the legacy tables."""
+    legacy_rules: bool = False
+    legacy_unreadable: str = ""
+    """Why they cannot be read, though they exist."""
+
+    @property
+    def kept_by_us(self) -> frozenset[Kind]:
+        """Where there is anything of ours, or of a flanneld's."""
+        found = {
+            Kind.LEGACY: self.legacy & _OURS,
+            Kind.IPTABLES_NFT: any(c.table in IPTABLES_TABLES and c.name in _OURS for c in self.nft),
+            Kind.NFTABLES: any(c.table in _OWN_TABLES for c in self.nft),
+        }
+        return frozenset(kind for kind, there in found.items() if there)
+
+
+class Lookout:
+    """Looks at this network namespace. As long as nothing has changed there, that costs a question or two."""
+
+    def __init__(self) -> None:
+        self.fingerprints: Final = tuple(Fingerprints(family) for family in FAMILIES)
+        self._newest: Newest | None = None
+        self._seen: tuple[int, tuple[Outline, ...]] | None = None
+        """Before the last look."""
+        self._signs = Signs()
+
+    def signs(self) -> Signs:
+        """As they are now. Raises Unavailable: nftables cannot be read."""
+        now = self._outline()
+        if now is None or now != self._seen:
+            self._signs, self._seen = _look(self.fingerprints), now
+        return self._signs
+
+    def close(self) -> None:
+        """Frees the sockets."""
+        for each in self.fingerprints:
+            each.close()
+        if self._newest:
+            self._newest.close()
+
+    def _outline(self) -> tuple[int, tuple[Outline, ...]] | None:
+        """What is another one when something has changed; None where that cannot be told."""
+        try:
+            self._newest = self._newest or Newest()
+            return self._newest.number(), tuple(each.outline() for each in self.fingerprints)
+        except Unavailable:
+            return None
+
+
+def _look(fingerprints: Sequence[Fingerprints]) -> Signs:
+    legacy, legacy_rules, unreadable = set[str](), False, ""
+    try:
+        for each in fingerprints:
+            for table in ("mangle", "nat", "filter"):
+                legacy |= each.mentioned(table, _NAMES)
+            legacy_rules = legacy_rules or each.has_rules()
+    except Unavailable as error:
+        unreadable = str(error)
+    return Signs(nft_chains(), has_nft_rules(but=_OWN_TABLES), frozenset(legacy), legacy_rules, unreadable)
