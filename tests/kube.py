@@ -10,6 +10,7 @@ import json
 import os
 import secrets
 import shutil
+import signal
 import ssl
 import subprocess
 import time
@@ -136,6 +137,16 @@ class ApiServer:
             self.process.kill()
             self.process.wait()
             self.process = None
+
+    def freeze(self) -> None:
+        """It keeps its connections and does nothing."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """It goes on."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGCONT)
 
     def call(self, method: str, path: str, body: Document | None = None, kind: str = "application/json") -> Document:
         """Asks as the administrator; returns the object, or what came instead as `text`."""

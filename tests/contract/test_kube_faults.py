@@ -203,6 +203,48 @@ async def test_a_watch_that_falls_silent_is_opened_again(api: ScriptedApi, opene
         assert [status.connected for status in seen.statuses] == [True]
 
 
+async def test_silence_is_no_outage_and_costs_no_pause(api: ScriptedApi, opened: Open) -> None:
+    async with following(opened(replace(QUICK, call=10.0, retry_first=60.0, retry_most=60.0))) as seen:
+        await api.watched(3)
+        assert api.count("list") == 1
+        assert [status.connected for status in seen.statuses] == [True]
+
+
+async def test_a_server_that_sends_something_now_and_then_is_not_asked_for_more(
+    api: ScriptedApi, opened: Open
+) -> None:
+    async with following(opened(replace(QUICK, silence=1.0))):
+        watch = await api.watched()
+        for version in range(2, 8):
+            await asyncio.sleep(0.3)
+            watch.send("MODIFIED", node(1, padding=f"a heartbeat, {version}"))
+        assert api.count("watch") == 1
+
+
+async def test_a_server_that_freezes_is_noticed_after_a_silence_and_a_call(api: ScriptedApi, opened: Open) -> None:
+    async with following(opened(replace(QUICK, silence=0.5))) as seen:
+        await seen.until(lambda f: f.connected)
+        api.faults["watch"] = [hang] * 1000
+        await seen.until(lambda f: not f.connected)
+        assert "does not answer in time" in seen.statuses[-1].error
+        assert len(seen.leases) == 7
+        api.faults["watch"].clear()
+        await seen.until(lambda f: f.connected)
+        assert seen.snapshots == 1
+
+
+async def test_opening_a_watch_takes_no_longer_than_any_other_call(api: ScriptedApi, opened: Open) -> None:
+    api.faults["watch"] = [hang]
+    async with following(opened(replace(QUICK, silence=600.0))) as seen:
+        await seen.until(lambda f: bool(f.statuses))
+        assert "does not answer in time" in seen.statuses[0].error
+        await seen.until(lambda f: f.connected)
+
+
+def test_a_frozen_server_is_noticed_within_half_a_minute() -> None:
+    assert Timing().silence + Timing().call <= 30
+
+
 async def test_duplicates_and_heartbeats_are_no_news(api: ScriptedApi, opened: Open) -> None:
     async with following(opened()) as seen:
         watch = await api.watched()

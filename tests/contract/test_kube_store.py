@@ -477,3 +477,24 @@ async def test_the_watch_goes_on_where_it_was_when_the_api_server_was_away(kube:
         )
         changed = [event for event in seen.events if isinstance(event, Changed)]
         assert all(isinstance(change, Upserted) for event in changed for change in event.changes), "nothing was lost"
+
+
+async def test_an_api_server_that_freezes_is_away_and_goes_on_where_it_was(kube: ApiServer, tmp_path: Path) -> None:
+    (tmp_path / "net-conf.json").write_text(V4)
+    settings = KubeSettings(network_file=tmp_path / "net-conf.json")
+    store = KubeStore(settings, timing=replace(QUICK, silence=1.0, call=2.0), access=kube.access())
+    kube.make_node("a", "10.244.1.0/24", annotations=MANAGED)
+    async with following(store) as seen:
+        await seen.until(lambda f: "a" in f.leases and f.connected)
+        kube.freeze()
+        try:
+            await seen.until(lambda f: not f.connected)
+            assert "does not answer in time" in seen.statuses[-1].error
+        finally:
+            kube.thaw()
+        kube.annotate("a", public_ip="192.168.0.2")
+        await seen.until(
+            lambda f: f.leases["a"].subnets[0].public_address == ip_address("192.168.0.2") and f.connected
+        )
+        assert seen.snapshots == 1
+    await store.close()

@@ -22,7 +22,7 @@ from services.lease.stores.kube.access import Access
 from services.lease.stores.kube.faults import UNAUTHORIZED, away, broken, refusal
 from services.lease.stores.kube.node_json import read_node, read_version
 from services.lease.stores.kube.page import ITEMS, members
-from services.lease.stores.kube.records import Batch, Gone, Node, Timing
+from services.lease.stores.kube.records import Batch, Gone, Node, Silent, Timing
 from services.lease.stores.kube.stream import Lines, read_batch
 
 PAGE: Final = 500
@@ -77,7 +77,7 @@ class KubeClient:
         """What happens to nodes after a position; first an empty batch: the watch is open.
 
         Ends when the server ends it, as it does every few minutes. Raises Expired when there is no going on from
-        there, Unavailable when it fails or falls silent.
+        there, Silent when nothing comes for a while, Unavailable when it fails.
         """
         seconds = self._timing.watch
         query = {
@@ -86,11 +86,12 @@ class KubeClient:
             "resourceVersion": position,
             "timeoutSeconds": str(int(random.uniform(seconds, 2 * seconds)) or 1),  # noqa: S311 - jitter
         }
-        timeout = aiohttp.ClientTimeout(total=None, connect=self._timing.call, sock_read=self._timing.silence)
+        silence = self._timing.silence_alone if selector else self._timing.silence
+        timeout = aiohttp.ClientTimeout(total=None, sock_read=silence)
         async with self._request("watch nodes", "GET", _NODES, query | _selection(selector), timeout) as response:
             yield Batch((), position)
             lines = Lines()
-            while chunk := await response.content.readany():
+            while chunk := await _read(response):
                 try:
                     batch = read_batch(lines.feed(chunk), self._prefix, self._access.name)
                 except ValueError as error:
@@ -169,7 +170,8 @@ class KubeClient:
                 body=body,
                 auth_settings=["BearerToken"],
             )
-            answer = await client.call_api(*serialized, _request_timeout=timeout)
+            async with asyncio.timeout(timeout.total or self._timing.call):
+                answer = await client.call_api(*serialized, _request_timeout=timeout)
             async with answer.response as response:
                 if not 200 <= response.status < 300:
                     if response.status == UNAUTHORIZED:
@@ -193,6 +195,14 @@ class KubeClient:
                     connector=aiohttp.TCPConnector(ssl=rest.ssl_context, socket_factory=_make_socket), trust_env=True
                 )
             return self._client
+
+
+async def _read(response: aiohttp.ClientResponse) -> bytes:
+    """What comes next; empty at the end. Raises Silent."""
+    try:
+        return await response.content.readany()
+    except aiohttp.SocketTimeoutError:
+        raise Silent(f"nothing comes from {response.url.host}") from None
 
 
 def _make_socket(address: Any) -> socket.socket:

@@ -11,6 +11,10 @@ class Expired(Exception):
     """There is no going on from this place in the history: list anew."""
 
 
+class Silent(Unavailable):
+    """Nothing has come on an open watch. Nothing need be wrong: ask again."""
+
+
 class Gone(Exception):
     """There is no such object."""
 
@@ -68,8 +72,14 @@ class Timing:
     """For the answer to a call."""
     page: float = 30.0
     """For a page of the listing."""
-    silence: float = 100.0
-    """On an open watch; a server that lives sends a bookmark each minute."""
+    silence: float = 20.0
+    """On an open watch; then it is opened anew, which a server that is frozen does not answer within `call`.
+
+    Each kubelet writes its Node every five minutes, so that where there are many nodes it is never silent, and where
+    it is there are few lease services that open a watch anew.
+    """
+    silence_alone: float = 100.0
+    """The same on a watch of one node, of which all that comes is a bookmark each minute, however many there are."""
     watch: float = 300.0
     """Length of a watch, up to twice that: the server ends it then, so that the load moves between servers."""
     retry_first: float = 0.5

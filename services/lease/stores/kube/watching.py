@@ -13,7 +13,7 @@ from services.core.table import StoreStatus
 from services.lease.store import StoreEvent
 from services.lease.stores.kube.client import KubeClient
 from services.lease.stores.kube.mirror import Mirror
-from services.lease.stores.kube.records import Busy, Expired, Gone, Timing
+from services.lease.stores.kube.records import Busy, Expired, Gone, Silent, Timing
 
 KIND: Final = "kube"
 
@@ -23,8 +23,8 @@ class Watcher:
 
     * The first event that is no StoreStatus is a Snapshot. A StoreStatus comes when the state changes; that a watch
       ends, as each does after some minutes, is none.
-    * A watch that ended or broke is resumed where it was, and listed anew only when that place has expired. Only if
-      it cannot be opened again at once is the API away.
+    * A watch that ended, broke or fell silent is resumed where it was, and listed anew only when that place has
+      expired. Only if it cannot be opened again at once is the API away.
     * Never more than one attempt a pause; pauses double from `retry_first` to `retry_most`, with jitter, are at least
       as long as the server asks for, and start again after a watch that was open for longer than the pause before it.
     """
@@ -47,6 +47,9 @@ class Watcher:
                 async with aclosing(self._connection()) as connection:
                     async for event in connection:
                         yield event
+            except Silent:  # perhaps the server is frozen, or a way to it is lost: then this fails
+                pause = self._timing.retry_first
+                continue
             except Expired:
                 self._mirror.position = ""
             except Gone as nothing:
