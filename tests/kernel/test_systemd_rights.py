@@ -32,7 +32,7 @@ over() {
     mount -t overlay -o "lowerdir=$2,upperdir=$1/$number,workdir=$1/$number.work" overlay "$2"
 }
 over "$1" /etc
-mkdir -p /etc/sysusers.d /etc/tmpfiles.d
+rm -rf /etc/sysusers.d # which Debian does not have
 for each in $2; do # so that the users reach Python and the sources, wherever they are
     over "$1" "$each"
     chmod o+x "$each"
