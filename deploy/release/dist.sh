@@ -1,0 +1,26 @@
+#!/bin/sh
+# Makes what a release consists of: dist.sh DIRECTORY. The source distribution, the wheel, for each service a bill of
+# materials (CycloneDX, JSON) of exactly what its image installs, and SHA256SUMS of all.
+set -eu
+
+mkdir -p "${1:?dist.sh DIRECTORY}"
+target=$(cd "$1" && pwd)
+cd "$(dirname "$0")/../.."
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+"${PYTHON:-python3}" -m venv "$scratch/tools"
+"$scratch/tools/bin/python" -m pip install --quiet --disable-pip-version-check build cyclonedx-bom
+# The time of the last change, not of the build: the same sources give the same bytes.
+SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
+export SOURCE_DATE_EPOCH
+"$scratch/tools/bin/python" -m build --outdir "$target" . >/dev/null
+
+for service in lease dataplane masq ctl; do
+    environment="$scratch/$service"
+    "${PYTHON:-python3}" -m venv --without-pip "$environment"
+    "$scratch/tools/bin/python" -m pip --python "$environment/bin/python" install --quiet \
+        --disable-pip-version-check --constraint deploy/images/constraints.txt "$(echo "$target"/*.whl)[$service]"
+    "$scratch/tools/bin/cyclonedx-py" environment --output-reproducible --output-format JSON \
+        --pyproject pyproject.toml --output-file "$target/flannelette-$service.cdx.json" "$environment/bin/python"
+done
+cd "$target" && sha256sum -- *.whl *.tar.gz *.cdx.json >SHA256SUMS
