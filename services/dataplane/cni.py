@@ -4,14 +4,13 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-import structlog
-
 from services.core.errors import Misconfigured
 from services.dataplane.atomic import replace_file
 from services.dataplane.dataplane import Dataplane
 from services.runtime.health import Health
+from services.runtime.logs import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 _MODE = 0o600
 """Its reader is the container runtime, root; the CIS benchmark for Kubernetes asks for this."""

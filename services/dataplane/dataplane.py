@@ -3,7 +3,6 @@
 import asyncio
 import time
 
-import structlog
 from flannelette.lease.v1 import lease_pb2 as pb
 
 from services.core.errors import Unavailable
@@ -22,8 +21,9 @@ from services.dataplane.settings import DataplaneSettings
 from services.dataplane.situation import Situation
 from services.runtime.feed import Feed, LeaseConnection
 from services.runtime.health import Health
+from services.runtime.logs import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 _RETRY_SECONDS = 1.0
 _RETRY_FAILED_SECONDS = 5.0

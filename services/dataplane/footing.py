@@ -4,8 +4,6 @@ from collections.abc import Iterable, Mapping
 from ipaddress import ip_address
 from typing import Final
 
-import structlog
-
 from services.core.errors import InvalidInput, Misconfigured, Unavailable
 from services.core.family import Family, Network
 from services.core.lease import Lease
@@ -18,8 +16,9 @@ from services.dataplane.netlink.objects import Route
 from services.dataplane.netlink.socket import KernelSocket
 from services.dataplane.on_link import OnLink, on_link
 from services.dataplane.settings import DataplaneSettings
+from services.runtime.logs import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 _VIRTUALBOX: Final = ip_address("10.0.2.15")
 """Of the first, NATed interface of every guest of VirtualBox."""

@@ -8,15 +8,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final, Protocol
 
-import structlog
-
 from services.core.errors import FlanneletteError, NotFound
 from services.core.family import Network, family_of
 from services.core.lease import Lease, LeaseRequest
 from services.core.network import NetworkConfig
 from services.core.table import Table
+from services.runtime.logs import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 _FIRST_PAUSE: Final = 0.5
 _LONGEST_PAUSE: Final = 10.0

@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-import structlog
-
 from services.core.errors import NotYet, Unavailable
 from services.core.progress import Progress
 from services.dataplane.dataplane import Dataplane
@@ -15,8 +13,9 @@ from services.dataplane.netlink.notation import command
 from services.dataplane.netlink.objects import KernelObject, Verb, steps
 from services.dataplane.reconciler import KernelPlan
 from services.dataplane.situation import Situation
+from services.runtime.logs import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 async def resync(dataplane: Dataplane, *, dry_run: bool) -> tuple[list[str], list[str]]:

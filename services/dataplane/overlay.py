@@ -7,8 +7,6 @@ from functools import partial
 from itertools import chain
 from typing import TypeAlias
 
-import structlog
-
 from services.core.lease import Lease
 from services.core.plan import Plan
 from services.dataplane import metrics
@@ -20,8 +18,9 @@ from services.dataplane.peers import Peer, direct_routes
 from services.dataplane.reconciler import KernelPlan, Reconciler, Scope
 from services.dataplane.roster import Roster, peers_of
 from services.dataplane.situation import Situation
+from services.runtime.logs import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 Shape: TypeAlias = Callable[[Iterable[KernelObject]], frozenset[KernelObject]]
 

@@ -1,7 +1,5 @@
 """The own lease: what this node asks for, whether what it was given may be used, and what is made of it."""
 
-import structlog
-
 from services.core.family import Network
 from services.core.lease import Lease, LeaseRequest, Wish
 from services.core.subnets import fits
@@ -14,8 +12,9 @@ from services.dataplane.settings import DataplaneSettings
 from services.dataplane.situation import Situation
 from services.dataplane.subnet_file import read_previous_subnets, subnet_file, what_pods_keep, write_subnet_file
 from services.runtime.health import Health
+from services.runtime.logs import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 class OwnLease:

@@ -4,12 +4,11 @@ import asyncio
 import random
 from typing import Final, Protocol
 
-import structlog
-
 from services.core.errors import FlanneletteError, NotImplementedYet
 from services.core.progress import Progress
+from services.runtime.logs import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 10.0

@@ -3,15 +3,14 @@
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-import structlog
-
 from services.core.lease import Lease
 from services.dataplane import metrics
 from services.dataplane.peers import Peer, peer_of
 from services.dataplane.rivals import Candidate, Rivalry, losers
 from services.dataplane.situation import Situation
+from services.runtime.logs import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 @dataclass(frozen=True, slots=True)

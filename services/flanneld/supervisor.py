@@ -11,15 +11,15 @@ from contextlib import suppress
 from typing import Final
 
 import grpc
-import structlog
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from services.flanneld.flags import Child
 from services.runtime.health import Health
+from services.runtime.logs import get_logger
 from services.runtime.options import listen_addresses, transport_of
 from services.runtime.systemd import notify
 
-log = structlog.get_logger()
+log = get_logger()
 
 _PATIENCE_SECONDS: Final = 10.0
 _PAUSE_SECONDS: Final = 0.5

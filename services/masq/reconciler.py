@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-import structlog
-
 from services.core.errors import NotYet, Unavailable
 from services.core.table import Table
 from services.masq.facts import Facts, next_facts
@@ -16,8 +14,9 @@ from services.masq.metrics import CHECK_SECONDS, FAILURES, MOVES_LEFT, REPAIRS, 
 from services.masq.moves import MOST, NOT_FIRST, Moves
 from services.masq.rules import Chain, RuleSettings, no_chains, wanted_chains
 from services.runtime.health import Health
+from services.runtime.logs import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 _TORN_DOWN: Final = "the rules were torn down: ResyncRules or a restart of the service brings them back"
 _DO_NOT_STAY: Final = "do not stay as they should be: another program keeps changing them"

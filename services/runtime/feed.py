@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Final
 
 import grpc.aio
-import structlog
 from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.lease.v1 import lease_pb2_grpc
 
@@ -16,10 +15,11 @@ from services.core.progress import Progress
 from services.core.table import Step, Table
 from services.runtime.interceptor import error_of
 from services.runtime.line import Line
+from services.runtime.logs import get_logger
 from services.runtime.transport import PLAIN, Transport
 from services.runtime.wire import lease_from_proto, progress_to_proto, request_to_proto, step_from_proto
 
-log = structlog.get_logger()
+log = get_logger()
 
 _OPTIONS: Final = (
     ("grpc.keepalive_time_ms", 10_000),

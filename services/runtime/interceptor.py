@@ -6,11 +6,11 @@ from typing import Any, Final
 
 import grpc
 import grpc.aio
-import structlog
 
 from services.core import errors
+from services.runtime.logs import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 CODES: Final[dict[type[errors.FlanneletteError], grpc.StatusCode]] = {
     errors.InvalidInput: grpc.StatusCode.INVALID_ARGUMENT,

@@ -2,9 +2,33 @@
 
 import logging
 import sys
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
 
-import structlog
+_RICH: Final = "rich"
+
+
+@contextmanager
+def _without_rich() -> Iterator[None]:
+    """structlog imports rich where it is installed, for tracebacks that we print plainly: 50 ms and 5 MB a start."""
+    if _RICH in sys.modules:
+        yield
+        return
+    sys.modules[_RICH] = None  # type: ignore[assignment]  # how Python marks what is not there
+    try:
+        yield
+    finally:
+        del sys.modules[_RICH]
+
+
+with _without_rich():
+    import structlog
+
+
+def get_logger() -> Any:
+    """What a module logs with, made once at its top."""
+    return structlog.get_logger()
 
 
 def configure_logs(service: str, log_format: str, verbosity: int) -> None:

@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-import structlog
 from prometheus_client import Gauge
 
 from services.core.errors import FlanneletteError, Misconfigured, Unavailable
@@ -19,7 +18,7 @@ from services.runtime.admission import Admission
 from services.runtime.health import Health
 from services.runtime.http import http_server
 from services.runtime.listen import bound
-from services.runtime.logs import configure_logs
+from services.runtime.logs import configure_logs, get_logger
 from services.runtime.options import ProcessSettings, listen_addresses, transport_of
 from services.runtime.server import AddToServer, Server
 from services.runtime.settings import HelpRequested, parse_settings
@@ -29,7 +28,7 @@ from services.runtime.transport import PLAIN, Transport
 from services.runtime.version import version
 from services.runtime.whereabouts import until_moved
 
-log = structlog.get_logger()
+log = get_logger()
 
 S = TypeVar("S", bound=ProcessSettings)
 Job = Callable[[], Coroutine[Any, Any, None]]

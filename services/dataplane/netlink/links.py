@@ -8,17 +8,15 @@ from ipaddress import ip_address, ip_interface, ip_network
 from pathlib import Path
 from typing import Any, Final
 
-import structlog
-from pyroute2 import AsyncIPRoute
-from pyroute2.netlink.exceptions import NetlinkError
-
 from services.core.errors import Misconfigured, Unavailable
 from services.core.family import Address
 from services.dataplane.devices import LinkStep, LinkView
 from services.dataplane.interfaces import Interface, InterfaceAddress
 from services.dataplane.netlink.offload import checksum_offload, set_checksum_offload
+from services.dataplane.netlink.pyroute2_parts import AsyncIPRoute, NetlinkError
+from services.runtime.logs import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 _IFF_UP: Final = 0x1
 _SCOPE_LINK: Final = 253

@@ -13,9 +13,6 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final
 
-from pyroute2.netlink.rtnl.ndmsg import ndmsg
-from pyroute2.netlink.rtnl.rtmsg import rtmsg
-
 from services.dataplane.netlink import uapi
 from services.dataplane.netlink.attributes import attributes
 from services.dataplane.netlink.notation import address, mac
@@ -29,6 +26,7 @@ from services.dataplane.netlink.objects import (
     Route,
     Verb,
 )
+from services.dataplane.netlink.pyroute2_parts import ndmsg, rtmsg
 
 _FLAGS: Final[dict[Verb, int]] = {
     "replace": uapi.NLM_F_REQUEST | uapi.NLM_F_CREATE | uapi.NLM_F_REPLACE,

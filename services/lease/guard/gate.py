@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-import structlog
-
 from services.core.errors import FlanneletteError, NotFound, NotYet
 from services.core.lease import Lease
 from services.core.table import Removed, StoreStatus, Table
@@ -17,8 +15,9 @@ from services.lease.guard.admission import Admission
 from services.lease.guard.guard import Guard
 from services.lease.guard.quarantine import Quarantine
 from services.lease.store import Changed, Snapshot, Store, StoreEvent
+from services.runtime.logs import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 _LISTING_SECONDS: Final = 60.0
 """For the second listing; then it cannot be had."""

@@ -13,7 +13,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-import structlog
 from flannelette.lease.v1 import lease_pb2 as pb
 from google.protobuf.message import DecodeError
 
@@ -21,9 +20,10 @@ from services.core.errors import InvalidInput, Unavailable
 from services.core.lease import Lease
 from services.core.table import Table
 from services.lease.broker import Broker
+from services.runtime.logs import get_logger
 from services.runtime.wire import step_from_proto
 
-log = structlog.get_logger()
+log = get_logger()
 
 _LONGEST: Final = 86_400.0
 """Seconds that a table is worth remembering: as long as flannel's leases live."""

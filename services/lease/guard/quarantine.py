@@ -5,14 +5,13 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final
 
-import structlog
-
 from services.lease import metrics
 from services.lease.guard.admission import Admission
 from services.lease.refusal import Kind, Refusal
 from services.lease.store import Changed, Snapshot
+from services.runtime.logs import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 _MOST_LINES: Final = 20
 """In the log, of one event of the store: a wrong network refuses every lease at once."""

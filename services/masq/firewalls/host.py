@@ -6,8 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import structlog
-
 from services.core.errors import Misconfigured, Unavailable
 from services.masq.firewalls.choice import Choice, choose
 from services.masq.firewalls.firewall import ChainState, Firewall
@@ -16,8 +14,9 @@ from services.masq.firewalls.iptables_nft import IptablesNftFirewall
 from services.masq.firewalls.nftables import NftablesFirewall
 from services.masq.firewalls.signs import Kind, Lookout, Signs
 from services.masq.rules import Chain
+from services.runtime.logs import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 class HostFirewall:

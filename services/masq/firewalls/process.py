@@ -8,8 +8,6 @@ import sys
 from pathlib import Path
 from typing import Final
 
-import structlog
-
 from services.core.errors import Unavailable
 from services.core.family import Family
 from services.masq.firewalls.messages import (
@@ -21,8 +19,9 @@ from services.masq.firewalls.messages import (
     decode,
     encode,
 )
+from services.runtime.logs import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 _ANSWER_SECONDS: Final = 15.0  # the worker itself waits 5 s for the lock
 _LONGEST_LINE: Final = 1 << 20

@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-import structlog
 from prometheus_client import Gauge
 
 from services.core.errors import Misconfigured
+from services.runtime.logs import get_logger
 from services.runtime.tls.credentials import Credentials
 
-log = structlog.get_logger()
+log = get_logger()
 
 _POLL_SECONDS: Final = 1.0
 

@@ -9,8 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-import structlog
-
 from services.core.errors import LostRace, NotFound, NotYet, Unavailable
 from services.core.family import Family, Network
 from services.core.lease import Lease, LeaseRequest, Subnet, lease_key
@@ -33,8 +31,9 @@ from services.lease.store import Changed, Snapshot, StoreEvent
 from services.lease.stores.embedded.database import Database
 from services.lease.stores.embedded.ledger import Ledger
 from services.lease.stores.embedded.network_file import NetworkFile
+from services.runtime.logs import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 _LOOK_SECONDS: Final = 1.0
 """How often the network file is looked at: flannel's interval."""

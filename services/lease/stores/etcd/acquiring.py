@@ -7,8 +7,6 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
-import structlog
-
 from services.core.errors import Exhausted, FlanneletteError, Unavailable
 from services.core.lease import Lease, LeaseRequest
 from services.core.subnets import Draw
@@ -20,8 +18,9 @@ from services.lease.stores.etcd.keyspace import Keyspace
 from services.lease.stores.etcd.records import Transaction
 from services.lease.stores.etcd.transactions import Joined, clearing, taking
 from services.lease.stores.etcd.writer import Writer
+from services.runtime.logs import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 _TOGETHER: Final = 24
 """Requests in one transaction, if it has room; fewer after each lost race."""

@@ -4,8 +4,6 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-import structlog
-
 from services.core.errors import LostRace, NotFound
 from services.core.lease import Lease
 from services.lease.stores.etcd.client import EtcdClient
@@ -17,8 +15,9 @@ from services.lease.stores.etcd.keyspace import Keyspace
 from services.lease.stores.etcd.records import EtcdLeaseGone
 from services.lease.stores.etcd.released import note_released
 from services.lease.stores.etcd.transactions import extending, giving_back
+from services.runtime.logs import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 _ATTEMPTS: Final = 12
 

@@ -4,8 +4,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-import structlog
-
 from services.core.family import Network
 from services.core.lease import Lease, Subnet, lease_key
 from services.lease.administration import (
@@ -23,8 +21,9 @@ from services.lease.stores.etcd.keyspace import Keyspace
 from services.lease.stores.etcd.records import Transaction
 from services.lease.stores.etcd.transactions import freeing, keeping, reclaiming, reserving, unreserving
 from services.lease.stores.etcd.writer import Writer
+from services.runtime.logs import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 class OperatorCalls:

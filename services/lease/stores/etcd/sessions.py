@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-import structlog
 from prometheus_client import Gauge
 
 from services.core.errors import Unavailable
@@ -23,8 +22,9 @@ from services.lease.stores.etcd.client import EtcdClient
 from services.lease.stores.etcd.index import Index
 from services.lease.stores.etcd.keyspace import Keyspace
 from services.lease.stores.etcd.records import Delete, EtcdLeaseGone, Item, Put, Transaction, Unchanged, Write
+from services.runtime.logs import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 _AT_ONCE: Final = 100
 """Writes in one transaction; etcd takes 128."""

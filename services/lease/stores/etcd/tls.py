@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import structlog
-
 from services.core.errors import Misconfigured
 from services.lease.stores.etcd.settings import EtcdSettings
+from services.runtime.logs import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 _BUNDLES: Final = (
     "/etc/ssl/certs/ca-certificates.crt",  # Debian, Alpine

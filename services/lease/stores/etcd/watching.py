@@ -7,8 +7,6 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Final
 
-import structlog
-
 from services.core.errors import Unavailable
 from services.core.table import StoreStatus
 from services.lease.store import StoreEvent
@@ -20,8 +18,9 @@ from services.lease.stores.etcd.listing import read_listing
 from services.lease.stores.etcd.members import Timing
 from services.lease.stores.etcd.mirror import Mirror
 from services.lease.stores.etcd.records import HistoryLost, NotAllowed
+from services.runtime.logs import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 KIND: Final = "etcd"
 

@@ -6,8 +6,6 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
 from typing import Final
 
-import structlog
-
 from services.core.errors import InvalidInput, NotFound, NotImplementedYet, NotYet, Unavailable
 from services.core.family import Network
 from services.core.lease import Lease, LeaseRequest
@@ -31,8 +29,9 @@ from services.lease.stores.kube.records import Expired, Node, Timing
 from services.lease.stores.kube.settings import KubeSettings
 from services.lease.stores.kube.watching import KIND, Watcher
 from services.lease.stores.kube.writing import read, write
+from services.runtime.logs import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 _NOT_OURS: Final = (
     "Kubernetes hands out the subnets: to choose one, set spec.podCIDR of the Node before it is assigned; to take "

@@ -4,13 +4,12 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-import structlog
-
 from services.core.errors import NotYet, Unavailable
 from services.lease.stores.kube.client import KubeClient
 from services.lease.stores.kube.records import Busy, Gone, Timing
+from services.runtime.logs import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 async def read(client: KubeClient, name: str) -> dict[str, Any]:

@@ -1,0 +1,34 @@
+"""What a service imports when it starts, on which all of a cold start waits."""
+
+import subprocess
+import sys
+
+import pytest
+
+_TOO_MUCH = {
+    "rich": "50 ms, and structlog's tracebacks need none of it here",
+    "pyroute2.ndb": "pyroute2's package, of which netlink.pyroute2_parts takes what is used",
+    "kubernetes": "0.2 s, for the Kubernetes store alone",
+}
+
+
+@pytest.mark.parametrize("service", ["lease", "dataplane", "masq"])
+def test_a_service_starts_without_what_it_does_not_use(service: str) -> None:
+    found = _run(f"import services.{service}.main, sys; print(*sys.modules)")
+    assert not _TOO_MUCH.keys() & set(found.split())
+
+
+def test_all_of_pyroute2_can_be_imported_after_its_parts() -> None:
+    parts = "from services.dataplane.netlink.pyroute2_parts import AsyncIPRoute, NetlinkError"
+    check = "print(pyroute2.AsyncIPRoute is AsyncIPRoute, pyroute2.NetlinkError is NetlinkError, bool(pyroute2.NDB))"
+    assert _run(f"{parts}; import pyroute2; {check}") == "True True True"
+    assert _run(f"import pyroute2; {parts}; {check}") == "True True True"
+
+
+def test_rich_can_be_imported_after_the_logs() -> None:
+    assert _run("import services.runtime.logs, rich.console; print(rich.console.Console.__name__)") == "Console"
+
+
+def _run(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    return done.stdout.strip()
