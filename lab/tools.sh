@@ -1,6 +1,6 @@
 #!/bin/sh
 # Fetches the development tools that pip does not have, into a directory: tools.sh TOOL DIRECTORY, where
-# TOOL is buf, grpcurl, helm, promtool, kubectl or kube-apiserver.
+# TOOL is buf, flanneld, grpcurl, helm, promtool, kubectl or kube-apiserver.
 # Where npm or Go is missing it says so and succeeds: what needs the tool says so too.
 set -eu
 
@@ -9,7 +9,10 @@ grpcurl_version=v1.9.4
 helm_version=v3.19.5
 tool=$1
 directory=$2
-case $tool in kube*) exec sh "$(dirname "$0")/kubernetes.sh" "$tool" "$directory" ;; esac
+case $tool in
+kube*) exec sh "$(dirname "$0")/kubernetes.sh" "$tool" "$directory" ;;
+flanneld) exec sh "$(dirname "$0")/flanneld.sh" "$directory" ;;
+esac
 
 go_install() {
     if ! command -v go >/dev/null; then

@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -44,7 +45,7 @@ def resync(targets: "Targets", screen: "Screen", services: tuple[str, ...], dry_
 
 @click.option("--dry-run", is_flag=True, help="Change nothing, print what would be done.")
 def handover(targets: "Targets", screen: "Screen", dry_run: bool) -> int:
-    """Gives the kernel state back to a flanneld that will start here.
+    """Gives the kernel back to a flanneld that starts here.
 
     Routes are rewritten in flannel's own shape, and no packet is lost. The
     dataplane stays, paused until `flannelette resync` or a restart: stop it,
@@ -57,25 +58,40 @@ def handover(targets: "Targets", screen: "Screen", dry_run: bool) -> int:
 
 @_services
 @click.option("--dry-run", is_flag=True, help="Remove nothing, print what would be removed.")
+@click.option(
+    "--keep-foreign",
+    is_flag=True,
+    help="Only what a stopped dataplane has left and a flanneld does not need.",
+)
 @click.option("--yes", is_flag=True, help="Do not ask.")
-def teardown(targets: "Targets", screen: "Screen", services: tuple[str, ...], dry_run: bool, yes: bool) -> int:
+def teardown(
+    targets: "Targets", screen: "Screen", services: tuple[str, ...], dry_run: bool, keep_foreign: bool, yes: bool
+) -> int:
     """Removes the overlay from the kernel of this node.
 
     Its pods then reach no pod of another node. The services stay, paused until
     `flannelette resync` or a restart.
+
+    With --keep-foreign it clears up after a dataplane that was stopped without
+    `flannelette handover`, beside the flanneld that was started then: what
+    bears our mark goes, what flanneld needs stays, and no packet is lost. It
+    asks no service and needs root.
     """
-    from services.ctl.change import chosen
+    from services.ctl.change import chosen, clean_up
     from services.ctl.change import teardown as change
 
-    wanted = chosen(targets, services)
+    if keep_foreign and "masq" in services:
+        raise click.UsageError("--keep-foreign is for the dataplane: what masq has made, flanneld takes over")
+    remove = clean_up if keep_foreign else partial(change, chosen(targets, services))
     if not dry_run and not yes:
         if screen.json or not sys.stdin.isatty():
             raise click.UsageError("nobody can be asked here: give --yes, or --dry-run to see what would be removed")
-        code = asyncio.run(change(wanted, screen, dry_run=True))
+        code = asyncio.run(remove(screen, dry_run=True))
         if code:
             return code
-        click.confirm("Remove all of this? Pods of this node lose their peers.", abort=True, err=True)
-    return asyncio.run(change(wanted, screen, dry_run=dry_run))
+        loss = "" if keep_foreign else " Pods of this node lose their peers."
+        click.confirm(f"Remove all of this?{loss}", abort=True, err=True)
+    return asyncio.run(remove(screen, dry_run=dry_run))
 
 
 COMMANDS: Final = (diff, resync, handover, teardown)

@@ -19,15 +19,13 @@ _PROBE_TABLE: Final = 0x666C616E
 
 
 @contextmanager
-def sole_dataplane() -> Iterator[None]:
-    """Holds the namespace while the block runs. Raises Misconfigured when another dataplane has it."""
+def sole_dataplane(advice: str = "stop it first, two would undo each other's work") -> Iterator[None]:
+    """Holds the namespace while the block runs. Raises Misconfigured, with this advice, when another one has it."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as holder:
         try:
             holder.bind(_NAME)
         except OSError:
-            raise Misconfigured(
-                "another dataplane runs in this network namespace: stop it first, two would undo each other's work"
-            ) from None
+            raise Misconfigured(f"another dataplane runs in this network namespace: {advice}") from None
         yield
 
 

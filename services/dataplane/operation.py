@@ -10,7 +10,7 @@ from services.dataplane.flannel_shape import flannel_shape
 from services.dataplane.ground import Ground
 from services.dataplane.keeper import device_commands, present_devices
 from services.dataplane.netlink.notation import command
-from services.dataplane.netlink.objects import KernelObject, Verb, steps
+from services.dataplane.netlink.objects import KernelObject, Verb, steps, verb_of
 from services.dataplane.reconciler import KernelPlan
 from services.dataplane.situation import Situation
 from services.runtime.logs import get_logger
@@ -78,7 +78,9 @@ async def hand_over(dataplane: Dataplane, *, dry_run: bool) -> tuple[list[str], 
             failed = await overlay.reconciler.kernel.apply(todo)
             overlay.reconciler.programmed.clear()
             dataplane.tell(dataplane.progress and Progress(dataplane.node, ""))
-        return _commands(todo, situation), _sentences(dataplane, "replace", failed)
+        names = overlay.names()
+        errors = [f"{command(verb_of(todo, item), item, names)}: {why}" for item, why in failed.items()]
+        return _commands(todo, situation), errors
 
 
 async def preview(dataplane: Dataplane) -> list[str]:

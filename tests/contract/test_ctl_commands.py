@@ -254,6 +254,19 @@ async def test_teardown_removes_nothing_unless_it_is_told_so(node: FakeNode) -> 
     assert [request.dry_run for _, request in node.masq.replies.asked] == [True, False]
 
 
+async def test_what_a_stopped_dataplane_has_left_is_removed_only_on_request_and_by_no_service(node: FakeNode) -> None:
+    assert (await run(node.directory, "teardown", "--keep-foreign")).code == 2
+    ran = await run(node.directory, "teardown", "masq", "--keep-foreign", "--yes")
+    assert ran.code == 2
+    assert "--keep-foreign is for the dataplane" in ran.err
+    ran = await run(node.directory, "teardown", "--keep-foreign", "--dry-run", prefix=("unshare", "-Urn"))
+    assert (ran.code, ran.out) == (0, "# dataplane: nothing to do\n")
+    ran = await run(node.directory, "teardown", "--keep-foreign", "--dry-run", FLANNELD_ROUTE_PROTOCOL="many")
+    assert ran.code == 2
+    assert ran.err.startswith("flannelette: dataplane: FLANNELD_ROUTE_PROTOCOL")
+    assert not node.dataplane.replies.asked
+
+
 async def test_version_and_help_do_not_load_grpc(tmp_path: Path) -> None:
     for words in (["version"], ["--version"], ["--help"], ["status", "--help"]):
         ran = await run(tmp_path, *words, PYTHONPROFILEIMPORTTIME="1")

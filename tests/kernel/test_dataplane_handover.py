@@ -25,20 +25,20 @@ async def test_a_takeover_and_a_handover_end_where_they_began_and_lose_no_packet
         hosts.leave_flanneld_state()
         await hosts.cluster.quiet()
         await hosts.join()
-        flannelds = hosts.overlay()
+        flannelds = hosts.objects() + hosts.devices()
         with hosts.stream() as stream:
             async with stream, hosts.cluster.dataplane() as running:
                 await running.until(peers=1, last_resync_changes=0)
-                ours = hosts.overlay()
+                ours = hosts.objects()
                 planned = await hand_over(running, dry_run=True)
-                assert hosts.overlay() == ours
+                assert hosts.objects() == ours
                 done = await hand_over(running)
                 status = await running.until(ready=False)
         assert (stream.sent > 0, stream.lost) == (True, [])
     assert len(done) == 2 * len(hosts.rows)
     assert done == planned
     assert sum(" proto 77 metric " in line for line in ours) == len(hosts.rows)
-    assert hosts.overlay() == flannelds
+    assert hosts.objects() + hosts.devices() == flannelds
     assert "handed over to flanneld by an operator" in status.reasons[0]
 
 

@@ -1,6 +1,6 @@
 """Two hosts of one flannel network, with what a flanneld leaves in their kernels, and pings between them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -10,7 +10,7 @@ from flannelette.lease.v1 import lease_pb2
 
 from lab.pings import Pinger
 from lab.stream import Path, Stream
-from tests.kernel.dataplane_host import Cluster, cluster_in
+from tests.kernel.dataplane_host import Cluster, cluster_of
 from tests.namespaces import NamespaceMaker, NetworkNamespace
 
 _NETWORKS: Final = {
@@ -63,6 +63,12 @@ _N2: Final = (
 )
 
 
+def subnet_env(rows: Iterable[Row]) -> str:
+    """As much of a subnet.env as says what a host had."""
+    names = {4: "FLANNEL_SUBNET", 6: "FLANNEL_IPV6_SUBNET"}
+    return "".join(f"{names[row.version]}={row.gateway}/{row.length}\n" for row in rows)
+
+
 class TwoHosts:
     """n1 is the cluster's own namespace; n2 takes part by its kernel alone."""
 
@@ -78,9 +84,7 @@ class TwoHosts:
         for own, peer in self.rows:
             self._leave(self.cluster.namespace, own, peer)
             self._leave(self.n2, peer, own)
-        names = {4: "FLANNEL_SUBNET", 6: "FLANNEL_IPV6_SUBNET"}
-        text = "".join(f"{names[own.version]}={own.gateway}/{own.length}\n" for own, _ in self.rows)
-        (self.cluster.directory / "subnet.env").write_text(text)
+        (self.cluster.directory / "subnet.env").write_text(subnet_env(own for own, _ in self.rows))
 
     async def join(self) -> None:
         """n2 takes its lease."""
@@ -95,16 +99,27 @@ class TwoHosts:
         async with self.cluster.calls() as stub:
             await stub.AcquireLease(request, timeout=10)
 
-    def overlay(self) -> list[str]:
-        """Routes, neighbours, forwarding entries and devices of n1, as the tools print them."""
+    def objects(self) -> list[str]:
+        """Routes, neighbours and forwarding entries of n1, as the tools print them."""
         lines = self.cluster.ip("route show table main").splitlines()
         lines += self.cluster.ip("-6 route show table main").splitlines()
         lines += self.cluster.ip("neigh show nud permanent").splitlines()
-        for own, _ in self.rows if self._backend != "host-gw" else ():
-            lines += self.cluster.fdb(own.device)
-            lines += self.cluster.ip(f"-d -o link show {own.device}").splitlines()
-            lines += self.cluster.ip(f"-o addr show {own.device}").splitlines()
+        for device in self._devices:
+            lines += self.cluster.fdb(device)
         return sorted(" ".join(line.split()) for line in lines)
+
+    def devices(self) -> list[str]:
+        """The overlay's devices of n1 with their addresses, likewise."""
+        shown = [
+            self.cluster.ip(f"-{how} {device}")
+            for device in self._devices
+            for how in ("d -o link show", "o addr show")
+        ]
+        return [" ".join(text.split()) for text in shown]
+
+    @property
+    def _devices(self) -> list[str]:
+        return [own.device for own, _ in self.rows] if self._backend != "host-gw" else []
 
     @contextmanager
     def stream(self) -> Iterator[Stream]:
@@ -136,10 +151,16 @@ class TwoHosts:
 
 
 @contextmanager
-def two_hosts(netns: NetworkNamespace, make_netns: NamespaceMaker, backend: str, families: str) -> Iterator[TwoHosts]:
+def two_hosts(
+    netns: NetworkNamespace,
+    make_netns: NamespaceMaker,
+    backend: str,
+    families: str,
+    kind: type[Cluster] = Cluster,
+) -> Iterator[TwoHosts]:
     """Both on one underlay, a bridge for pods on each; nothing of the overlay yet."""
     n2 = make_netns()
-    with cluster_in(netns, network(backend, families)) as cluster:
+    with cluster_of(kind, netns, network(backend, families)) as cluster:
         hosts = TwoHosts(cluster, n2, backend, families)
         netns.ip("link", "set", "far", "netns", n2.name)
         for words in ("link set far name eth0", "link set eth0 up", "addr add 10.99.0.12/16 dev eth0"):

@@ -171,6 +171,11 @@ Verb: TypeAlias = Literal["replace", "del"]
 _BY_KIND: Final = itemgetter(0)
 
 
+def verb_of(plan: Plan[KernelObject], item: KernelObject) -> Verb:
+    """What a plan does with one of its objects."""
+    return "replace" if item in plan.put else "del"
+
+
 def steps(plan: Plan[KernelObject]) -> list[tuple[Verb, list[KernelObject]]]:
     """A plan in the order in which it is carried out.
 

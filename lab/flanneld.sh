@@ -1,0 +1,32 @@
+#!/bin/sh
+# Builds a real flanneld into a directory: flanneld.sh DIRECTORY.
+# Without two backends: tencent-vpc pulls in a cloud's whole client, and udp needs cgo.
+# A cold build takes a minute or two and is done once. Where Go is missing or too old it says so and succeeds.
+set -eu
+
+version=0.28.9
+directory=$1
+program=$directory/bin/flanneld
+
+if [ -x "$program" ] && [ "$(cat "$program.version" 2>/dev/null)" = "$version" ]; then
+    exit 0
+fi
+if ! command -v go >/dev/null || ! go version | grep -Eq 'go1\.(2[5-9]|[3-9][0-9])'; then
+    echo "flanneld is left out: building it takes Go 1.25 or newer" >&2
+    exit 0
+fi
+echo "+ go build flanneld $version (a minute or two, once)" >&2
+mkdir -p "$directory/bin"
+module=$(mktemp -d)
+trap 'rm -rf "$module"' EXIT
+cd "$module"
+export GOFLAGS="-mod=mod -buildvcs=false" GOTOOLCHAIN=local GOWORK=off CGO_ENABLED=0
+package=github.com/flannel-io/flannel
+printf 'module flannelette.invalid/flanneld\n\ngo 1.25.0\n\nrequire %s v%s\n' "$package" "$version" >go.mod
+if sources=$(go mod download -json "$package@v$version" | sed -n 's/^[[:space:]]*"Dir": "\(.*\)",*$/\1/p') &&
+    sed '/pkg\/backend\/\(tencentvpc\|udp\)"/d' "$sources/main.go" >main.go &&
+    nice go build -p 2 -trimpath -ldflags "-s -w -X $package/pkg/version.Version=v$version" -o "$program" .; then
+    echo "$version" >"$program.version"
+else
+    echo "flanneld is left out: go build failed, see above" >&2
+fi

@@ -1,0 +1,102 @@
+"""A real flanneld for tests, and a cluster whose leases are in an etcd that it and our lease service share.
+
+The program comes from `make tools` (lab/flanneld.sh), which needs a recent Go; without it these tests are skipped.
+"""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.etcd import EtcdServer
+from tests.kernel.dataplane_host import Cluster
+from tests.lease_service import ServiceProcess
+from tests.namespaces import NetworkNamespace
+
+_BRIDGES: Final = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")
+
+
+def find_flanneld() -> str | None:
+    """The program on the PATH, else where `make tools` puts it."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "flannelette", "bin", "flanneld")
+    return shutil.which("flanneld") or (str(cache) if cache.exists() else None)
+
+
+def require_flanneld() -> str:
+    """The program; skips the test where there is none, or where it would not start."""
+    program = find_flanneld()
+    if program is None:
+        pytest.skip("there is no flanneld: make tools builds it where Go 1.25 is")
+    if not _BRIDGES.exists():
+        pytest.skip("flanneld starts only where the kernel has br_netfilter: modprobe br_netfilter")
+    return program
+
+
+class SharedStore(Cluster):
+    """The leases are in an etcd on n1, under flannel's own prefix."""
+
+    def start_leases(self) -> ServiceProcess:
+        """Of n1 alone, as on a node."""
+        if not hasattr(self, "etcd"):
+            self.etcd = EtcdServer(self.directory, host="10.99.0.11")
+            with self.namespace.inside():
+                self.etcd.start()
+                self.etcd.etcdctl("put", "/coreos.com/network/config", self.network_file.read_text())
+        store = ("--store=etcd", f"--etcd-endpoints={self.etcd.endpoint}", "--node=n1")
+        return ServiceProcess(self.directory, *store, namespace=self.namespace)
+
+    def close(self) -> None:
+        """Ends the etcd."""
+        self.etcd.discard()
+
+    def lives_on(self, subnet: str) -> int:
+        """The etcd lease that the key of a subnet hangs on."""
+        with self.namespace.inside():
+            found = self.etcd.etcdctl("get", "--prefix", f"/coreos.com/network/subnets/{subnet}", "-w", "json")
+        (key,) = json.loads(found)["kvs"]
+        return int(key["lease"])
+
+
+class Flanneld:
+    """One process on a host; its log grows over restarts."""
+
+    def __init__(self, cluster: SharedStore, host: NetworkNamespace, home: Path) -> None:
+        self.home = home
+        self.log_file = home / "flanneld.log"
+        self._command = host.command(
+            require_flanneld(),
+            f"--etcd-endpoints={cluster.etcd.endpoint}",
+            "--iface=eth0",
+            f"--subnet-file={home}/subnet.env",
+            "--v=2",
+        )
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def log(self) -> str:
+        return self.log_file.read_text()
+
+    def start(self, until: str = "flannel is ready") -> None:
+        """Returns when it has logged this, a regular expression."""
+        before = self.log_file.stat().st_size if self.log_file.exists() else 0
+        with self.log_file.open("ab") as log:
+            self._process = subprocess.Popen(self._command, stdout=log, stderr=log)
+        deadline = time.monotonic() + 30
+        while not re.search(until, self.log[before:]):
+            assert self._process.poll() is None, f"flanneld ended by itself:\n{self.log[before:]}"
+            assert time.monotonic() < deadline, f"flanneld does not say {until!r}:\n{self.log[before:]}"
+            time.sleep(0.02)
+
+    def stop(self) -> None:
+        """SIGTERM, as its pod gets it."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGTERM)
+            self._process.wait(10)
+            self._process = None
