@@ -72,6 +72,15 @@ class LeaseConnection:
             self.stub = lease_pb2_grpc.LeaseServiceStub(self._line.channel)
         return why
 
+    @property
+    def nobody(self) -> str:
+        """A sentence, if it is plain that no lease service is there to be called; else empty."""
+        return self._line.nobody if self._line.is_deserted else ""
+
+    async def until_attended(self) -> None:
+        """Until it is plain no more."""
+        await self._line.until_attended()
+
     async def report(self, progress: Progress) -> float:
         """See ReportProgress in lease.proto; returns the pause before the next one. Raises the errors it names."""
         try:
@@ -104,9 +113,12 @@ class Feed:
         self._notice = notice
 
     async def run(self) -> None:
-        """Follows for ever. Reconnects with full jitter, from 50 ms to 2 s apart."""
+        """Follows for ever. Reconnects with full jitter, 50 ms to 2 s apart; to a unix socket once it is there."""
         pause = _SHORTEST_PAUSE
         while True:
+            if nobody := self._connection.nobody:
+                self._away(nobody)
+                await self._connection.until_attended()
             try:
                 await self._follow()
                 self._away("the lease service ended the stream")

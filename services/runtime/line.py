@@ -1,6 +1,8 @@
 """The line to one server: a channel that shows the certificate in force, and words for what is wrong with it."""
 
 import asyncio
+import errno
+import socket
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,6 +14,8 @@ from services.runtime.transport import Options, Transport
 
 _LONGEST_CALL_SECONDS: Final = 60.0
 """So long a channel that was replaced may have calls that are still running."""
+_SHORTEST_LOOK_SECONDS: Final = 0.01
+_LONGEST_LOOK_SECONDS: Final = 1.0
 _EXPLANATION_SECONDS: Final = 30.0
 """So long the same words of gRPC are taken for the same fault."""
 
@@ -34,6 +38,7 @@ class Line:
 
     def __init__(self, address: str, program: str, transport: Transport, options: Options = ()) -> None:
         self.address = address
+        self._path = address.removeprefix("unix:") if address.startswith("unix:") else ""
         self._program = program
         self._transport = transport
         self._options = options
@@ -59,13 +64,41 @@ class Line:
             await self._replaced.pop(0)[1].close()
         return True
 
+    @property
+    def nobody(self) -> str:
+        """What is wrong where nobody listens on a unix socket."""
+        return f"nobody answers on {self.address}: is {self._program} running, and may we use its socket?"
+
+    @property
+    def is_deserted(self) -> bool:
+        """It is a unix socket, and nobody listens there. What else may be wrong, a call tells."""
+        if not self._path:
+            return False
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.setblocking(False)
+            try:
+                probe.connect(self._path)
+            except OSError as error:
+                return error.errno in (errno.ENOENT, errno.ECONNREFUSED)
+            return False
+
+    async def until_attended(self) -> None:
+        """Returns as soon as somebody listens, or may: where both start together that is soon, in an outage late.
+
+        So it looks whenever a tenth of the time that it has waited has passed again, every 10 ms to every second.
+        """
+        loop = asyncio.get_running_loop()
+        since = loop.time()
+        while self.is_deserted:  # noqa: ASYNC110 - nobody tells us when that changes
+            await asyncio.sleep(min(max(_SHORTEST_LOOK_SECONDS, (loop.time() - since) / 10), _LONGEST_LOOK_SECONDS))
+
     async def why(self, error: grpc.aio.AioRpcError) -> str:
         """What is wrong, in a sentence that says what to do. Looks closer when there is no connection at all."""
         details = error.details() or error.code().name
         if error.code() is not grpc.StatusCode.UNAVAILABLE or "failed to connect" not in details:
             return f"{self.address}: {details}"
-        if self.address.startswith("unix:"):
-            return f"nobody answers on {self.address}: is {self._program} running, and may we use its socket?"
+        if self._path:
+            return self.nobody
         material, now = self._transport.material, asyncio.get_running_loop().time()
         if not self._explained.holds(material, details, now):
             sentence = await asyncio.to_thread(self._transport.why_not, self.address, self._program, details)

@@ -1,6 +1,7 @@
 """The feed: the lease table as a client keeps it, across restarts, outages and nonsense of the lease service."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -135,6 +136,40 @@ async def test_the_last_table_stays_in_force_while_the_service_is_away(tmp_path:
         await eventually(lambda: feed.table.leases == by_name(A, B), within=20)
         assert feed.connected
     await manager.__aexit__(None, None, None)
+
+
+async def test_a_service_that_starts_later_is_followed(tmp_path: Path) -> None:
+    address = f"unix:{tmp_path}/lease.sock"
+    script = Script([Step(reset=True, network=NETWORK, changes=(Upserted(A),), synced=True, cursor="1")])
+    async with following(address) as (feed, _):
+        await eventually(lambda: feed.error.startswith(f"nobody answers on {address}"))
+        async with serving(script, tmp_path):
+            await eventually(lambda: feed.table.synced)
+            assert len(script.requests) == 1
+
+
+@pytest.mark.parametrize("left", ["nothing", "a socket", "a file"])
+async def test_it_is_plain_that_nobody_is_there_if_nobody_listens(tmp_path: Path, left: str) -> None:
+    path = tmp_path / "lease.sock"
+    with socket.socket(socket.AF_UNIX) as killed:
+        if left == "a socket":
+            killed.bind(str(path))
+        elif left == "a file":
+            path.write_text("")
+    connection = LeaseConnection(f"unix:{path}", "node1")
+    assert (
+        connection.nobody
+        == f"nobody answers on unix:{path}: is flannelette-lease running, and may we use its socket?"
+    )
+    await connection.close()
+
+
+async def test_where_somebody_may_be_only_a_call_tells(tmp_path: Path) -> None:
+    async with serving(Script(), tmp_path) as address:
+        for possible in (address, "127.0.0.1:1", f"unix:{tmp_path}/{'a' * 200}"):
+            connection = LeaseConnection(possible, "node1")
+            assert connection.nobody == ""
+            await connection.close()
 
 
 async def test_a_reset_removes_nothing_before_it_is_synced(tmp_path: Path) -> None:
