@@ -13,7 +13,7 @@ lab: venv ; @$(BIN)/python -m lab  ## a cluster in network namespaces until Ctrl
 test: venv tools ; @$(BIN)/pytest $(PARALLEL) -rfEs $(ARGS)  ## every test, small counts; ARGS='-k vxlan'
 soak: venv tools ; @FLANNELETTE_SOAK=1 $(BIN)/pytest $(PARALLEL) -rfEs $(ARGS)  ## every test, full counts
 tools: ; @for tool in grpcurl promtool kube-apiserver kubectl helm flanneld; do sh lab/tools.sh $$tool $(CACHE) || exit; done  ## what tests run that pip does not have; takes minutes, once
-lint: venv ; @$(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/lint-imports && sh lab/tools.sh buf $(CACHE) && if command -v buf >/dev/null; then buf lint proto; fi  ## style, layers, protocols
+lint: venv ; @$(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/lint-imports && sh lab/tools.sh buf $(CACHE) && if command -v buf >/dev/null; then buf lint proto && buf breaking proto --against proto/released.binpb; fi  ## style, layers, protocols
 types: venv ; @$(BIN)/mypy  ## mypy, strict
 proto: venv ; @sh proto/generate.sh  ## the generated code beside the .proto files
 check-generated: venv ; @sh proto/generate.sh --check  ## that it is what the .proto files give

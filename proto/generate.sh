@@ -1,10 +1,16 @@
 #!/bin/sh
 # Writes the Python code of every .proto beside it. With --check: compares instead, and changes nothing.
+# With --release: writes released.binpb, the descriptors that later versions must stay compatible with.
 set -eu
 
 cd "$(dirname "$0")/.."
 PATH="$PWD/.venv/bin:$PATH" # protoc looks for its plugins there
 target=proto
+if [ "${1:-}" = --release ]; then
+    # shellcheck disable=SC2046  # a list of words
+    exec python -m grpc_tools.protoc -Iproto --include_imports --descriptor_set_out=proto/released.binpb \
+        $(find proto/flannelette -name '*.proto' | sort)
+fi
 if [ "${1:-}" = --check ]; then
     target=$(mktemp -d)
     trap 'rm -rf "$target"' EXIT
