@@ -1,12 +1,15 @@
 #!/bin/sh
 # Fetches the development tools that pip does not have, into a directory: tools.sh TOOL DIRECTORY, where
-# TOOL is buf, flanneld, grpcurl, helm, promtool, kubectl or kube-apiserver.
+# TOOL is buf, cnitool (with the CNI plugins of a node), flanneld, grpcurl, helm, promtool, kubectl or kube-apiserver.
 # Where npm or Go is missing it says so and succeeds: what needs the tool says so too.
 set -eu
 
 buf_version=1.75.0
 grpcurl_version=v1.9.4
 helm_version=v3.19.5
+cni_version=v1.3.0
+plugins_version=v1.9.0
+flannel_plugin_version=v0.9.1 # the last one that is among the plugins; since then flannel has it
 tool=$1
 directory=$2
 case $tool in
@@ -14,14 +17,19 @@ kube*) exec sh "$(dirname "$0")/kubernetes.sh" "$tool" "$directory" ;;
 flanneld) exec sh "$(dirname "$0")/flanneld.sh" "$directory" ;;
 esac
 
+# go_install BIN PACKAGE...: builds them into that directory.
 go_install() {
     if ! command -v go >/dev/null; then
         echo "$tool is left out: Go, which builds it, is not installed" >&2
         exit 0
     fi
-    echo "+ go install $1" >&2
-    GOBIN="$directory/bin" CGO_ENABLED=0 GOFLAGS=-mod=mod nice go install -trimpath -ldflags "-s -w" "$1" ||
+    bin=$1
+    shift
+    echo "+ go install $*" >&2
+    GOBIN="$bin" CGO_ENABLED=0 GOFLAGS=-mod=mod nice go install -trimpath -ldflags "-s -w" "$@" || {
         echo "$tool is left out: go install failed, see above" >&2
+        exit 0
+    }
 }
 
 if [ -x "$directory/bin/$tool" ]; then
@@ -48,6 +56,13 @@ promtool) # Debian's, out of its package: nothing is installed, and no Prometheu
         echo "promtool is left out: Debian's package prometheus cannot be fetched here" >&2
     fi
     ;;
-grpcurl) go_install "github.com/fullstorydev/grpcurl/cmd/grpcurl@$grpcurl_version" ;;
-helm) go_install "helm.sh/helm/v3/cmd/helm@$helm_version" ;;
+cnitool)
+    plugins=github.com/containernetworking/plugins/plugins
+    go_install "$directory/cni" "$plugins/meta/flannel@$flannel_plugin_version"
+    go_install "$directory/cni" "$plugins/main/bridge@$plugins_version" "$plugins/ipam/host-local@$plugins_version" \
+        "$plugins/meta/portmap@$plugins_version"
+    go_install "$directory/bin" "github.com/containernetworking/cni/cnitool@$cni_version" # last: it stands for all
+    ;;
+grpcurl) go_install "$directory/bin" "github.com/fullstorydev/grpcurl/cmd/grpcurl@$grpcurl_version" ;;
+helm) go_install "$directory/bin" "helm.sh/helm/v3/cmd/helm@$helm_version" ;;
 esac

@@ -28,7 +28,8 @@ version=$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 revision=$(git rev-parse HEAD 2>/dev/null || true)
 for target in "$@"; do
     echo "+ docker build --target $target (on $BASE_IMAGE)" >&2
-    docker build --network host --file deploy/images/Dockerfile --target "$target" --tag "flannelette-$target" --tag "flannelette-$target:$version" \
+    docker build --network host --file deploy/images/Dockerfile --target "$target" \
+        --tag "flannelette-$target" --tag "flannelette-$target:$version" \
         --build-arg "BASE_IMAGE=$BASE_IMAGE" --label "org.opencontainers.image.version=$version" \
         --label "org.opencontainers.image.revision=$revision" . >"$log" 2>&1 || {
         tail -n 30 "$log" >&2
