@@ -106,3 +106,14 @@ def test_kube_flannel_replaces_it_in_place(kubectl: Kubectl, kube: ApiServer) ->
     assert [container["name"] for container in pod["initContainers"]] == ["install-cni-plugin", "install-cni"]
     assert pod.get("automountServiceAccountToken") is None
     assert [volume["name"] for volume in pod["volumes"]] == ["run", "flannel-cfg"]
+
+
+def test_the_service_account_may_read_nodes_and_patch_their_status_only(kubectl: Kubectl) -> None:
+    kubectl("apply", "-k", str(OVERLAYS / "per-node"))
+    account = "--as=system:serviceaccount:kube-flannel:flannel"
+    said = kubectl("auth", "can-i", "--list", "--no-headers", account)
+    resources = [line.split()[0] for line in said.splitlines() if not line.startswith(" ")]
+    assert sorted(r for r in resources if not r.startswith("self")) == ["nodes", "nodes/status", "pods"]
+    for verb, resource in (("patch", "nodes"), ("delete", "nodes"), ("get", "secrets"), ("update", "nodes/status")):
+        with pytest.raises(AssertionError, match="no"):
+            kubectl("auth", "can-i", verb, resource, account)
