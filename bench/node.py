@@ -46,7 +46,8 @@ class Node:
 
     def start_dataplane(self, *flags: str) -> None:
         with self.namespace.inside():
-            self._start("dataplane", "--iface=eth0", f"--subnet-file={self.directory}/subnet.env", *flags)
+            places = (f"--subnet-file={self.directory}/subnet.env", f"--state-dir={self.directory}/state")
+            self._start("dataplane", "--iface=eth0", *places, *flags)
 
     def _start(self, name: str, *flags: str) -> None:
         log = self.directory / f"{name}.log"

@@ -75,7 +75,14 @@ def host_services(options: Options, host: Host, directory: Path) -> tuple[Progra
     where = directory / (_LEASE if options.store == "embedded" else host.name) / f"{_LEASE}.sock"
     shared = (f"--lease-address=unix:{where}", "--ip-masq")
     return (
-        _on_host("dataplane", host, directory, *shared, f"--subnet-file={subnet_file(host, directory)}"),
+        _on_host(
+            "dataplane",
+            host,
+            directory,
+            *shared,
+            f"--subnet-file={subnet_file(host, directory)}",
+            f"--state-dir={directory / host.name / 'state'}",
+        ),
         _on_host("masq", host, directory, *shared),
     )
 

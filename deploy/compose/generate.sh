@@ -128,7 +128,7 @@ while [ "$n" -le "$hosts" ]; do
     <<: *dataplane
     network_mode: service:h$n
     environment: {<<: *settings, NODE_NAME: h$n}
-    volumes: ["h$n-run:/run/flannelette", "lease-run:/run/lease"]
+    volumes: ["h$n-run:/run/flannelette", "h$n-state:/var/lib/flannelette", "lease-run:/run/lease"]
   h$n-masq:
     <<: *masq
     network_mode: service:h$n
@@ -155,6 +155,6 @@ volumes:
 END
 n=1
 while [ "$n" -le "$hosts" ]; do
-    printf '  h%d-run: *volume\n  h%d-pods: *volume\n' "$n" "$n"
+    printf '  h%d-run: *volume\n  h%d-pods: *volume\n  h%d-state:\n' "$n" "$n" "$n"
     n=$((n + 1))
 done

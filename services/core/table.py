@@ -68,6 +68,8 @@ class Table:
     """The table is complete up to `cursor`. Stays true through a later reset: the old table is in force."""
     cursor: str = ""
     """Where to resume; empty while a reset is staged."""
+    revision: int = 0
+    """How many steps have changed a lease or brought a network configuration."""
     lost: str = ""
     """What the last step said of an own lease that the store has lost; see Step."""
     _unconfirmed: set[str] | None = None
@@ -107,6 +109,8 @@ class Table:
             gone = [name for name in self._unconfirmed or () if leases.pop(name, None) is not None]
             touched.update(gone)
             self._unconfirmed, self.synced, self.cursor = None, True, step.cursor or self.cursor
+        if touched or step.network is not None:
+            self.revision += 1
         return frozenset(touched)
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 
 from flannelette.lease.v1 import lease_pb2 as pb
 
@@ -15,10 +16,14 @@ from services.dataplane.netlink.socket import KernelSocket
 from services.dataplane.overlay import Overlay
 from services.dataplane.own import OwnLease
 from services.dataplane.progress import progress_after
+from services.dataplane.recollection import PATIENCE, Recollection
 from services.dataplane.reconciler import Reconciler
+from services.dataplane.recorder import Recorder
 from services.dataplane.reporter import Reporter
 from services.dataplane.settings import DataplaneSettings
 from services.dataplane.situation import Situation
+from services.dataplane.state_file import StateFile
+from services.dataplane.subnet_file import read_previous_subnets
 from services.runtime.feed import Feed, LeaseConnection
 from services.runtime.health import Health
 from services.runtime.logs import get_logger
@@ -33,12 +38,22 @@ class Dataplane:
     """Holds the kernel to the lease table. Its attributes are what the status calls show."""
 
     def __init__(
-        self, settings: DataplaneSettings, connection: LeaseConnection, kernel: KernelSocket, health: Health
+        self,
+        settings: DataplaneSettings,
+        connection: LeaseConnection,
+        kernel: KernelSocket,
+        health: Health,
+        state: StateFile,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self.settings = settings
         self.node = connection.node
+        self.recollection = Recollection(connection.node, state)
+        self.recorder = Recorder(connection.node, state)
+        former = (*read_previous_subnets(settings.subnet_file), *self.recollection.former)
         self.feed = Feed(connection, pb.VIEW_ALL, self._notice)
-        self.holder = Holder(connection, settings.subnet_lease_renew_margin * 60, self._wake_up)
+        margin = settings.subnet_lease_renew_margin * 60
+        self.holder = Holder(connection, margin, self._wake_up, clock, former=former)
         self.reporter = Reporter(connection)
         self.overlay = Overlay(connection.node, Reconciler(kernel))
         self.cursor = ""
@@ -54,9 +69,13 @@ class Dataplane:
         self.progress: Progress | None = None
         """What the lease service is told; None until we have been ready for the first time."""
         self.health = health
-        self.own = OwnLease(connection.node, settings, self.holder, health)
-        self.footing = Footing(settings, connection.node, kernel, self.own.former.values())
+        self.own = OwnLease(connection.node, settings, self.holder, health, self.recollection.own, clock)
+        self.footing = Footing(settings, connection.node, kernel, former)
+        self.table: Table | None = None
+        """The leases in force: the last complete snapshot, or what is remembered; None: none yet."""
         self._limits = settings.limits()
+        self._patient_until = 0.0
+        """The loop's time until which a lease service may begin a snapshot before we go by what is remembered."""
         self._touched: set[str] = set()
         self._resync_due = True
         self._paused = False
@@ -67,6 +86,8 @@ class Dataplane:
 
     async def run(self) -> None:
         """For ever. Raises Misconfigured when this node cannot carry the overlay at all."""
+        self._patient_until = asyncio.get_running_loop().time() + PATIENCE
+        asyncio.get_running_loop().call_at(self._patient_until, self._wake.set)
         while True:
             async with self.turn:
                 try:
@@ -136,16 +157,18 @@ class Dataplane:
         """One turn, from whatever is known now as far as it goes."""
         if self._resync_due:
             self._looked_at = asyncio.get_running_loop().time()
-        table = self.feed.table
+        told = self.feed.table
+        store_error = "" if told.store is None or self.feed.error else told.store.error
         self.health.set("lease service", self.feed.error)
-        self.health.set("store", "" if table.store is None or self.feed.error else table.store.error)
+        self.health.set("store", store_error)
         if self._paused:
             return
-        if table.network is None or not table.synced:
-            reason = table.network_error or "waiting for the first complete snapshot of leases"
+        table = self._choose_table(is_away=bool(self.feed.error or store_error or told.network_error))
+        if table is None or table.network is None:
+            reason = told.network_error or "waiting for the first complete snapshot of leases"
             self.health.set("leases", "" if self.feed.error else reason)
             return
-        self.health.set("leases")
+        self.health.set("leases", "" if table is told else self.recollection.reason)
         if await self.footing.follow(table.network, look=self._resync_due):
             self._resync_due = True
             self.health.set("kernel", "a new network configuration or underlay is not programmed yet")
@@ -153,14 +176,18 @@ class Dataplane:
         ground = self.footing.ground
         if ground is None:
             return
-        self.holder.observe(table)
+        if table is told:
+            self.holder.observe(table)
         if self._resync_due or not self.own.is_settled:
             await self.own.settle(ground, self.footing, table)
         cursor = table.cursor
         await self._program(ground, table)
         if self.footing.doubts(self.overlay.reconciler.defaults):
             self.audit()
-        await self.footing.leave()
+        if table is told:
+            await self.footing.leave()
+            own, is_current = self.own.confirmed(table), not (self.feed.error or store_error)
+            self.recorder.tell(table, own, self.holder.former, is_current=is_current)
         # It may have come while the kernel was programmed.
         state = self.own.refusal if self.own.is_settled else "the own subnet is being set up"
         self.health.set("own lease", self.holder.reason or state)
@@ -170,16 +197,30 @@ class Dataplane:
             now = time.monotonic()
             self.progress = progress_after(self.progress, self.node, self.cursor, self.overlay.failed, now)
 
+    def _choose_table(self, *, is_away: bool) -> Table | None:
+        is_away = is_away and asyncio.get_running_loop().time() >= self._patient_until
+        table = self.recollection.choose(self.feed.table, is_away=is_away)
+        if table is not self.table:
+            self.table, self._resync_due = table, True
+            self.own.assume(self.recollection.known_at if self.recollection.table else None)
+        return table
+
     async def _program(self, ground: Ground, table: Table) -> None:
         if self._resync_due:
             await self.footing.look_at_routes()
         links, own = self.footing.links(ground), self.own.subnets(table)
         situation = Situation(
-            ground.network, ground.backend, links, own, self._limits, self.settings.ip_blackhole_route
+            ground.network,
+            ground.backend,
+            links,
+            own,
+            self._limits,
+            self.settings.ip_blackhole_route,
+            adds_only=table is not self.feed.table,
         )
         touched, self._touched = self._touched, set()
         if self._resync_due or situation != self.overlay.situation:
             self._resync_due = False
             await self.overlay.program_all(situation, table.leases.values())
-        elif touched and await self.overlay.program_some(touched, table.leases):
+        elif touched and table is self.feed.table and await self.overlay.program_some(touched, table.leases):
             self.audit()

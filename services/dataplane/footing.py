@@ -119,11 +119,11 @@ class Footing:
         """What the objects of a peer refer to."""
         return Links(ground.underlay, self.devices, self._settings.route_protocol, self.on_link)
 
-    def identity(self, own: Lease | None, published: Lease | None) -> Identity:
+    def identity(self, own: Lease | None, published: Lease | None, remembered: Lease | None) -> Identity:
         """What the devices shall say of this node."""
-        return Identity(self._node, own, published, self._former)
+        return Identity(self._node, own, published, remembered, self._former)
 
-    async def keep(self, own: Lease | None, published: Lease | None) -> None:
+    async def keep(self, own: Lease | None, published: Lease | None, remembered: Lease | None = None) -> None:
         """Brings the devices into line, see keep_devices. Raises Misconfigured, Unavailable."""
         assert self.ground is not None  # noqa: S101 - there is something to keep only on some ground
         self._left |= {device.name for device in self.devices.values()}
@@ -134,7 +134,7 @@ class Footing:
             self._has_looked_around = True
         if own is not None:
             self._former |= {subnet.cidr for subnet in own.subnets}
-        self.devices = await keep_devices(self.ground, self.identity(own, published))
+        self.devices = await keep_devices(self.ground, self.identity(own, published, remembered))
 
     async def leave(self) -> None:
         """Removes the devices of earlier grounds. Call it once the peers are reached without them."""

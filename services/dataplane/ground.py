@@ -37,16 +37,21 @@ class Ground:
     checksum_offload: bool | None = None
     """Of the devices; None: as it is."""
 
-    def devices(self, node: str, published: Lease | None = None) -> list[tuple[Family, DeviceSpec]]:
+    def devices(
+        self, node: str, published: Lease | None = None, remembered: Lease | None = None
+    ) -> list[tuple[Family, DeviceSpec]]:
         """The device that each family needs, where it needs one. Raises InvalidInput, Misconfigured.
 
-        They have the MACs that the node's lease publishes, so that no peer has to learn another.
+        They have the MACs that the node's lease publishes, so that no peer has to learn another; without a lease new
+        ones have those that were published last.
         """
         found = []
         for family in self.families:
             spec = self.backend.device(family, self.underlay, node)
             if spec is not None:
-                known = with_published_mac(spec, published.subnet(family) if published else None)
+                last = with_published_mac(spec, remembered.subnet(family) if remembered else None)
+                new = replace(last, is_mac_published=False)
+                known = with_published_mac(new, published.subnet(family) if published else None)
                 found.append((family, replace(known, checksum_offload=self.checksum_offload)))
         return found
 

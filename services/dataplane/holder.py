@@ -4,7 +4,7 @@ import asyncio
 import math
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Final, Protocol
 
@@ -40,7 +40,8 @@ class LeaseCalls(Protocol):
 class Holder:
     """One job. `lease` is the last lease we know to be ours; it stays in force while a new one is sought.
 
-    `margin_seconds` before it runs out it is renewed. `clock` is Unix time.
+    `margin_seconds` before it runs out it is renewed. `clock` is Unix time. `former` are subnets that an earlier
+    process had.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class Holder:
         margin_seconds: float,
         changed: Callable[[], None],
         clock: Callable[[], float] = time.time,
+        former: Iterable[Network] = (),
     ) -> None:
         self.lease: Lease | None = None
         self.reason = "no lease yet"
@@ -61,7 +63,7 @@ class Holder:
         self._clock = clock
         self._request: LeaseRequest | None = None
         self._network: NetworkConfig | None = None
-        self._former: list[Network] = []
+        self.former = list(former)
         """Subnets that the node has had, the last one first: who undoes a change finds the old ones again."""
         self._confirmed = False
         """The table had the lease since it was acquired; from then on its absence means something."""
@@ -127,7 +129,7 @@ class Holder:
         if request is None:
             return  # meanwhile nothing is wanted any more
         try:
-            lease = await self._connection.acquire(_with_previous(request, self._former, self._network))
+            lease = await self._connection.acquire(_with_previous(request, self.former, self._network))
         except FlanneletteError as error:
             self._report(str(error))
             await self._back_off(asked_at)
@@ -167,7 +169,7 @@ class Holder:
         else:
             due = lease.expires_at - min(self._margin, (lease.expires_at - now) / 2)
             self.renew_at = max(due, now + _SHORTEST_RENEWAL)
-        self._former = list(dict.fromkeys((*lease.cidrs, *self._former)))[:_MOST_FORMER]
+        self.former = list(dict.fromkeys((*lease.cidrs, *self.former)))[:_MOST_FORMER]
         self.lease, self.reason = lease, ""
         self._changed()
 

@@ -25,6 +25,8 @@ class Identity:
     """Whose addresses they get."""
     published: Lease | None = None
     """Whose MACs: what peers know of us, also while we do not hold it."""
+    remembered: Lease | None = None
+    """Whose MACs new devices get otherwise: what peers knew of us last."""
     former: frozenset[Network] = frozenset()
     """Subnets that were our own, of which they lose the addresses."""
 
@@ -32,7 +34,7 @@ class Identity:
 async def keep_devices(ground: Ground, identity: Identity) -> dict[Family, Device]:
     """The device of each family that has one, in order. Raises Misconfigured, Unavailable."""
     devices: dict[Family, Device] = {}
-    for family, spec in ground.devices(identity.node, identity.published):
+    for family, spec in ground.devices(identity.node, identity.published, identity.remembered):
         wanted = spec
         for _ in range(_ROUNDS):
             link = await links.find_link(wanted.name)
@@ -57,7 +59,7 @@ async def present_devices(ground: Ground, node: str) -> dict[Family, Device]:
 async def device_commands(ground: Ground, identity: Identity) -> list[str]:
     """What `keep_devices` would do, as commands."""
     commands: list[str] = []
-    for family, wanted in ground.devices(identity.node, identity.published):
+    for family, wanted in ground.devices(identity.node, identity.published, identity.remembered):
         link = await links.find_link(wanted.name)
         steps = _steps(ground, family, wanted, link, identity)
         if link is None or not fits(link, wanted):

@@ -18,6 +18,7 @@ from services.dataplane.netlink.monitor import Monitor
 from services.dataplane.netlink.socket import KernelSocket
 from services.dataplane.service import DataplaneServicer
 from services.dataplane.settings import DataplaneSettings
+from services.dataplane.state_file import StateFile
 from services.dataplane.status import states
 from services.runtime.feed import LeaseConnection
 from services.runtime.options import node_name, socket_address
@@ -31,10 +32,10 @@ async def build(settings: DataplaneSettings, process: Process) -> AsyncIterator[
     """Fills the process. Raises Misconfigured for a namespace that is not ours to change."""
     cni = read_configuration(settings.cni_config_path, settings.cni_install_path)
     address = settings.lease_address or socket_address(settings.socket_dir, "lease")
-    with sole_dataplane(), Monitor() as monitor, KernelSocket() as kernel:
+    with sole_dataplane(), Monitor() as monitor, KernelSocket() as kernel, StateFile(settings.state_dir) as state:
         await require_rights(kernel)
         connection = LeaseConnection(address, node_name(settings, os.environ), process.transport)
-        dataplane = Dataplane(settings, connection, kernel, process.health)
+        dataplane = Dataplane(settings, connection, kernel, process.health, state)
         servicer = DataplaneServicer(dataplane, process.health, process.stopping)
         process.servicers[_NAME] = lambda server: dataplane_pb2_grpc.add_DataplaneServiceServicer_to_server(
             servicer, server
@@ -42,6 +43,7 @@ async def build(settings: DataplaneSettings, process: Process) -> AsyncIterator[
         process.jobs["feed"] = dataplane.feed.run
         process.jobs["holder"] = dataplane.holder.run
         process.jobs["reporter"] = dataplane.reporter.run
+        process.jobs["recorder"] = dataplane.recorder.run
         process.jobs["dataplane"] = dataplane.run
         process.jobs["healing"] = partial(heal, dataplane, monitor, kernel.port)
         if cni is not None:
@@ -52,6 +54,7 @@ async def build(settings: DataplaneSettings, process: Process) -> AsyncIterator[
             yield
         finally:
             REGISTRY.unregister(peers)
+            await dataplane.recorder.close()
             await connection.close()
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from services.core.errors import NotYet, Unavailable
 from services.core.progress import Progress
+from services.core.table import Table
 from services.dataplane.dataplane import Dataplane
 from services.dataplane.flannel_shape import flannel_shape
 from services.dataplane.ground import Ground
@@ -62,12 +63,14 @@ async def hand_over(dataplane: Dataplane, *, dry_run: bool) -> tuple[list[str], 
     """
     overlay = dataplane.overlay
     async with dataplane.turn:
-        ground, situation = await _now(dataplane)
+        ground, situation, table = await _now(dataplane)
+        if situation.adds_only:
+            raise NotYet(f"{dataplane.recollection.reason}; hand over when a lease service is there")
         missing = situation.links.devices.keys() - (await present_devices(ground, dataplane.node)).keys()
         if missing:
             absent = ", ".join(sorted(situation.links.devices[family].name for family in missing))
             raise NotYet(f"{absent} is missing, so there is nothing to hand over: `flannelette resync` first")
-        todo = await overlay.plan(situation, dataplane.feed.table.leases.values(), flannel_shape)
+        todo = await overlay.plan(situation, table.leases.values(), flannel_shape)
         failed: Mapping[KernelObject, str] = {}
         if not dry_run:
             log.warning(
@@ -85,22 +88,23 @@ async def hand_over(dataplane: Dataplane, *, dry_run: bool) -> tuple[list[str], 
 
 async def preview(dataplane: Dataplane) -> list[str]:
     """The commands that a comparison now would carry out. Raises NotYet. Call it between two turns."""
-    ground, situation = await _now(dataplane)
-    table = dataplane.feed.table
+    ground, situation, table = await _now(dataplane)
     todo = await dataplane.overlay.plan(situation, table.leases.values())
-    identity = dataplane.footing.identity(dataplane.holder.lease, dataplane.own.published(table))
+    own = dataplane.own
+    identity = dataplane.footing.identity(own.lease, own.published(table), own.remembered)
     return await device_commands(ground, identity) + _commands(todo, situation)
 
 
-async def _now(dataplane: Dataplane) -> tuple[Ground, Situation]:
-    """The situation, with the devices and neighbours of this moment. Raises NotYet."""
+async def _now(dataplane: Dataplane) -> tuple[Ground, Situation, Table]:
+    """The situation, with the devices and neighbours of this moment, and the leases. Raises NotYet."""
     footing, last = dataplane.footing, dataplane.overlay.situation
-    if footing.ground is None or last is None:
+    ground, table = footing.ground, dataplane.table
+    if ground is None or last is None or table is None:
         raise NotYet("; ".join(dataplane.health.reasons) or "no complete snapshot of leases yet")
     # Somebody may have made a device again since we looked; one that is not there yet is known by its name.
-    devices = {**last.links.devices, **await present_devices(footing.ground, dataplane.node)}
+    devices = {**last.links.devices, **await present_devices(ground, dataplane.node)}
     links = replace(last.links, devices=devices, on_link=await footing.look_at_routes())
-    return footing.ground, replace(last, links=links)
+    return ground, replace(last, links=links), table
 
 
 def _commands(todo: KernelPlan, situation: Situation) -> list[str]:

@@ -162,4 +162,5 @@ def _repairs(todo: KernelPlan, last: Situation, now: Situation, wanted: Containe
     """How many of the changes no decision of ours explains; `wanted` is what was, in the situation of then."""
     if last.links.devices != now.links.devices and now.differs_by_devices_only(last):
         return len(todo)  # somebody took the device away with everything on it
-    return sum(item in wanted for item in todo.put) + sum(item not in wanted for item in todo.delete)
+    strangers = () if last.adds_only else todo.delete
+    return sum(item in wanted for item in todo.put) + sum(item not in wanted for item in strangers)

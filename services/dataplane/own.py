@@ -1,5 +1,8 @@
 """The own lease: what this node asks for, whether what it was given may be used, and what is made of it."""
 
+import time
+from collections.abc import Callable
+
 from services.core.family import Network
 from services.core.lease import Lease, LeaseRequest, Wish
 from services.core.subnets import fits
@@ -8,9 +11,10 @@ from services.dataplane.admission import own_refusal
 from services.dataplane.footing import Footing
 from services.dataplane.ground import Ground
 from services.dataplane.holder import Holder
+from services.dataplane.recollection import doubt
 from services.dataplane.settings import DataplaneSettings
 from services.dataplane.situation import Situation
-from services.dataplane.subnet_file import read_previous_subnets, subnet_file, what_pods_keep, write_subnet_file
+from services.dataplane.subnet_file import subnet_file, what_pods_keep, write_subnet_file
 from services.runtime.health import Health
 from services.runtime.logs import get_logger
 
@@ -20,25 +24,49 @@ log = get_logger()
 class OwnLease:
     """Devices, addresses and `subnet.env`, as the lease that the holder has says."""
 
-    def __init__(self, node: str, settings: DataplaneSettings, holder: Holder, health: Health) -> None:
+    def __init__(
+        self,
+        node: str,
+        settings: DataplaneSettings,
+        holder: Holder,
+        health: Health,
+        remembered: Lease | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self.node = node
         self.holder = holder
-        self.former: dict[int, Network] = {c.version: c for c in read_previous_subnets(settings.subnet_file)}
-        """The subnets that an earlier process had, by IP version."""
+        self.remembered = remembered
+        """What peers knew of us before this process."""
+        self.assumed: Lease | None = None
+        """The same, taken for ours: as long as what is remembered is in force, and it may be."""
         self.refusal = ""
         """Why the lease that we were given must not be used."""
         self._settings = settings
         self._health = health
+        self._clock = clock
         self._settled: Lease | None = None
 
     @property
+    def lease(self) -> Lease | None:
+        """The lease that we hold, or assume to be ours."""
+        return self.holder.lease or self.assumed
+
+    @property
     def is_settled(self) -> bool:
-        """Whether everything is as the lease that we hold now says."""
-        return self._settled is self.holder.lease
+        """Whether everything is as that lease says."""
+        return self._settled is self.lease
 
     def published(self, table: Table) -> Lease | None:
         """What peers know of us: the lease that we hold, or did before a restart."""
         return self.holder.lease or next((o for o in table.leases.values() if o.node == self.node), None)
+
+    def confirmed(self, table: Table) -> Lease | None:
+        """The lease that a synced table does not deny to be ours: held, or of before and still there."""
+        lease = self.holder.lease or self.remembered
+        listed = table.leases.get(lease.name) if lease else None
+        if listed is None:
+            return self.holder.lease if not self.holder.reason else None
+        return lease if listed.node == self.node else None
 
     def subnets(self, table: Table) -> tuple[Network, ...]:
         """Those of the lease we hold; after a restart, until we do, of those that the table says are ours."""
@@ -46,9 +74,19 @@ class OwnLease:
         own = [held] if held else [lease for lease in table.leases.values() if lease.node == self.node]
         return tuple(subnet.cidr for lease in own for subnet in lease.subnets)
 
+    def assume(self, known_at: float | None) -> None:
+        """Whether leases of before are in force, known to be true at this time (Unix seconds); None: no more."""
+        lease = self.remembered if known_at is not None else None
+        reason = doubt(lease, known_at, self._clock()) if lease is not None and known_at is not None else ""
+        if reason:
+            log.warning(
+                "the own lease may be another node's by now: not used", lease=lease and lease.name, reason=reason
+            )
+        self.assumed = None if reason else lease
+
     async def settle(self, ground: Ground, footing: Footing, table: Table) -> None:
         """Brings device, own address and `subnet.env` into line. Raises Misconfigured, Unavailable."""
-        own = held = self.holder.lease
+        own = held = self.lease
         misfit = held is not None and not fits(ground.network, held)
         if misfit:
             own = None
@@ -56,9 +94,9 @@ class OwnLease:
         if self.refusal:
             log.error("the own lease is refused", lease=held.name if held else "", reason=self.refusal)
             own = None
-        await footing.keep(own, self.published(table))
+        await footing.keep(own, self.published(table), self.remembered)
         self.holder.want(self._request(ground, footing), ground.network)
-        if held is not None and misfit:
+        if held is not None and misfit and held is self.holder.lease:
             self.holder.lose(f"the lease {held.name} does not fit the network configuration any more")
         if own is not None:
             self._write_subnet_file(ground, own)
@@ -89,5 +127,5 @@ class OwnLease:
             address = ground.underlay.public_address(family)
             assert address is not None  # noqa: S101 - an underlay has one for each enabled family
             data = ground.backend.data(footing.devices.get(family))
-            wishes.append(Wish(address, data, self.former.get(family.version)))
+            wishes.append(Wish(address, data))
         return LeaseRequest(self.node, ground.backend.lease_type, tuple(wishes))

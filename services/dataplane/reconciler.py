@@ -19,6 +19,8 @@ class Scope:
 
     families: tuple[Family, ...]
     domain: Domain
+    adds_only: bool = False
+    """Nothing that is there is deleted or replaced."""
 
 
 @dataclass(slots=True)
@@ -57,6 +59,8 @@ class Reconciler:
         # On a first start everything is put, and a rivalry shows at the next comparison.
         if 0 < len(todo.put) < len(possible) and (losers := contested(possible)):
             todo = plan(divided.ours, possible - losers.keys())
+        if scope.adds_only:
+            todo = Plan(frozenset(_without(todo.put, {item.slot for item in divided.ours})), frozenset())
         return todo, divided
 
     async def resync(self, desired: Set[KernelObject], scope: Scope) -> KernelPlan:

@@ -27,6 +27,11 @@ class DataplaneSettings(ProcessSettings):
     public_ip: str = flag("", "IPv4 address that other nodes send to. Default: the interface's.")
     public_ipv6: str = flag("", "IPv6 address that other nodes send to. Default: the interface's.")
     subnet_file: Path = flag(Path("/run/flannel/subnet.env"), "Where to write the subnet for the CNI plugin.")
+    state_dir: str = flag(
+        "/var/lib/flannelette",
+        "Where to remember the leases, so that packets flow after a reboot also while the lease service or its store "
+        "is away. Empty: nowhere.",
+    )
     subnet_lease_renew_margin: int = flag(60, "Renew the lease this many minutes before it runs out (1 to 1439).")
     allowed_network: tuple[str, ...] = flag(
         (), "Route no subnet outside this network, whatever leases say; may be repeated. Default: the configured one."

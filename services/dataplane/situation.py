@@ -24,6 +24,8 @@ class Situation:
     limits: Limits = Limits()
     blackhole: bool = False
     """The own subnets get a route that swallows what no pod takes."""
+    adds_only: bool = False
+    """The leases are remembered ones: what is missing is made, but what the kernel has was decided on later ones."""
 
     @cached_property
     def bounds(self) -> Mapping[int, Bounds]:
@@ -46,4 +48,5 @@ class Situation:
         families = tuple(n.family for n in self.network.families)
         devices = {device.index for device in self.links.devices.values()}
         networks = tuple(n.cidr for n in self.network.families)
-        return Scope(families, Domain(networks, self.own_subnets, devices, self.links.route_protocol, direct))
+        domain = Domain(networks, self.own_subnets, devices, self.links.route_protocol, direct)
+        return Scope(families, domain, self.adds_only)

@@ -1,5 +1,6 @@
 """The dataplane as messages: what GetStatus, WatchStatus and ListPeers answer."""
 
+import time
 from collections import Counter
 
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
@@ -49,6 +50,8 @@ def status_of(dataplane: Dataplane, health: Health, started_at: float) -> pb.Sta
         ip_masq=dataplane.settings.ip_masq,
         mtu=ground.backend.mtu(ground.underlay) if ground else 0,
     )
+    if dataplane.recollection.table is not None:
+        status.remembered_time.FromMilliseconds(int(dataplane.recollection.known_at * 1000))
     if overlay.last_resync is not None:
         status.last_resync_time.FromMilliseconds(int(overlay.last_resync * 1000))
     status.start_time.FromMilliseconds(int(started_at * 1000))
@@ -57,7 +60,9 @@ def status_of(dataplane: Dataplane, health: Health, started_at: float) -> pb.Sta
 
 def counts(overlay: Overlay) -> pb.PeerCounts:
     """How many peers there are in which state."""
-    return pb.PeerCounts(total=len(overlay.peers), **states(overlay))
+    now = time.time()
+    expired = sum(1 for peer in overlay.peers.values() if (peer.lease.expires_at or now) < now)
+    return pb.PeerCounts(total=len(overlay.peers), expired=expired, **states(overlay))
 
 
 def list_peers(overlay: Overlay, name: str) -> list[pb.Peer]:
@@ -95,7 +100,7 @@ _KINDS = {1: "neigh", 2: "fdb", 3: "route"}
 
 
 def _own_lease(dataplane: Dataplane) -> pb.OwnLease | None:
-    lease = dataplane.holder.lease
+    lease = dataplane.own.lease
     if lease is None:
         return None
     own = pb.OwnLease(name=lease.name, subnets=[str(s.cidr) for s in lease.subnets])

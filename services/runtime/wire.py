@@ -4,6 +4,7 @@ import time
 from sys import intern
 
 from flannelette.lease.v1 import lease_pb2 as pb
+from google.protobuf.message import DecodeError
 
 from services.core.errors import InvalidInput
 from services.core.family import Address, Network
@@ -149,6 +150,19 @@ def step_from_proto(message: pb.WatchLeasesResponse) -> Step:
         cursor=message.cursor,
         lost=message.lost,
     )
+
+
+def step_to_bytes(step: Step) -> bytes:
+    """The step as bytes. Those of several, one behind the other, are one step, where lease.proto allows to join."""
+    return step_to_proto(step).SerializeToString()
+
+
+def step_from_bytes(data: bytes) -> Step:
+    """The step in these bytes. Raises InvalidInput."""
+    try:
+        return step_from_proto(pb.WatchLeasesResponse.FromString(data))
+    except DecodeError as error:
+        raise InvalidInput(f"no lease message: {error}") from None
 
 
 def _change_from_proto(message: pb.Change) -> Change:

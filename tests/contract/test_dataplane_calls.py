@@ -61,7 +61,9 @@ async def test_the_status_has_everything_about_the_node_at_a_glance(cluster: Clu
         (device,) = status.devices
         assert (device.name, device.mtu) == ("flannel.1", 1450)
         assert device.mac in cluster.ip("link show flannel.1")
-        assert status.peers == pb.PeerCounts(total=1, programmed=1, pending=0, failed=0, shadowed=0, ignored=0)
+        assert status.peers == pb.PeerCounts(
+            total=1, programmed=1, pending=0, failed=0, shadowed=0, ignored=0, expired=0
+        )
         assert (status.lease_service_connected, status.store_connected) == (True, True)
         assert status.cursor
         assert status.version

@@ -39,7 +39,12 @@ class Host:
     def arguments(self, *more: str) -> list[str]:
         """Of the dataplane."""
         directory = self.directory
-        return [f"--node={self.node}", f"--socket-dir={directory}", f"--subnet-file={directory}/subnet.env", *more]
+        places = (
+            f"--socket-dir={directory}",
+            f"--subnet-file={directory}/subnet.env",
+            f"--state-dir={directory}/state",
+        )
+        return [f"--node={self.node}", *places, *more]
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Running]:

@@ -134,6 +134,7 @@ class Cluster:
             "--node=n1",
             f"--socket-dir={self.directory}",
             f"--subnet-file={self.directory}/subnet.env",
+            f"--state-dir={self.directory}/state",
             *more,
         ]
 

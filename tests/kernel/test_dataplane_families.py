@@ -188,6 +188,7 @@ async def test_pods_of_two_hosts_reach_each_other_in_every_family(
         more = (
             f"--socket-dir={home}",
             f"--subnet-file={home}/subnet.env",
+            f"--state-dir={home}/state",
             f"--lease-address={cluster.leases.address}",
         )
         async with cluster.dataplane("--node=n2", *more):

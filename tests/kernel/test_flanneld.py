@@ -30,7 +30,12 @@ class Flanneld:
         self.log = directory / "flanneld.log"
         self.subnet_file = directory / "subnet.env"
         command = (sys.executable, "-m", "services.ctl.main", "flanneld", "--node=n1", "--iface=eth0")
-        places = (f"--socket-dir={directory}", f"--subnet-file={self.subnet_file}", f"--healthz-port={PORT}")
+        places = (
+            f"--socket-dir={directory}",
+            f"--subnet-file={self.subnet_file}",
+            f"--state-dir={directory}/state",
+            f"--healthz-port={PORT}",
+        )
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [*command, *places, *flags],

@@ -43,9 +43,24 @@ def _unwell(width: Width) -> Text:
     return status_text(judge(answers, targets(Path("/run/flannelette"), {})), samples.NOW, width)
 
 
+def _remembered(width: Width) -> Text:
+    dataplane = samples.dataplane_status()
+    dataplane.status.ready = dataplane.status.lease_service_connected = dataplane.status.store_connected = False
+    dataplane.status.reasons.append("nobody listens on /run/flannelette/lease.sock: start flannelette-lease")
+    when = "2026-05-03 09:30:00 UTC"
+    dataplane.status.reasons.append(f"the leases are those of {when}: no lease service has told any since the start")
+    dataplane.status.remembered_time.CopyFrom(samples.at(hours=-26, minutes=-30))
+    dataplane.status.peers.expired = 1
+    answers = Answers(
+        Failure("there is no socket /run/flannelette/lease.sock", missing=True), dataplane, samples.masq_status()
+    )
+    return status_text(judge(answers, targets(Path("/run/flannelette"), {})), samples.NOW, width)
+
+
 RENDERED: dict[str, Callable[[Width], Text]] = {
     "status": _status,
     "status-unwell": _unwell,
+    "status-remembered": _remembered,
     "leases": lambda width: leases_text(samples.leases(), samples.NOW, width),
     "leases-varied": lambda width: leases_text(samples.varied_leases(), samples.NOW, width),
     "nodes": lambda width: nodes_text(ctl_nodes.nodes().nodes, width),

@@ -71,7 +71,9 @@ async def test_every_state_has_its_reason() -> None:
         "n9": ("ignored", "its backend is host-gw, this network's is vxlan"),
     }
     assert states(scene.overlay) == {"programmed": 1, "shadowed": 1, "failed": 1, "ignored": 1, "pending": 0}
-    assert counts(scene.overlay) == pb.PeerCounts(total=4, programmed=1, pending=0, failed=1, shadowed=1, ignored=1)
+    assert counts(scene.overlay) == pb.PeerCounts(
+        total=4, programmed=1, pending=0, failed=1, shadowed=1, ignored=1, expired=0
+    )
 
 
 async def test_a_foreign_route_behind_ours_shadows_nothing() -> None:

@@ -77,6 +77,8 @@ def _dataplane(status: dataplane_pb2.Status, now: datetime) -> Iterator[Fact]:
     yield "backend", phrase(status.backend, f"{mtu(status.mtu)} for pods" if status.mtu else "")
     yield "underlay", _underlay(status.underlay)
     yield from (("device", f"{device.name} {device.mac} {mtu(device.mtu)}") for device in status.devices)
+    if status.HasField("remembered_time"):
+        yield "leases", f"those of {ago(status.remembered_time, now)}, remembered"
     yield "peers", _peers(status.peers)
     if status.HasField("last_resync_time"):
         changes = count(status.last_resync_changes, "change")
@@ -125,6 +127,7 @@ def _peers(peers: dataplane_pb2.PeerCounts) -> str:
         "failed": peers.failed,
         "shadowed": peers.shadowed,
         "ignored": peers.ignored,
+        "expired": peers.expired,
     }
     return phrase(
         f"{peers.programmed} of {peers.total} programmed",

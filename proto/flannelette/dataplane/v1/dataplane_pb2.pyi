@@ -102,6 +102,7 @@ class Status(_message.Message):
     START_TIME_FIELD_NUMBER: _builtins.int
     IP_MASQ_FIELD_NUMBER: _builtins.int
     MTU_FIELD_NUMBER: _builtins.int
+    REMEMBERED_TIME_FIELD_NUMBER: _builtins.int
     ready: _builtins.bool
     """The last complete snapshot is in the kernel."""
     node: _builtins.str
@@ -160,6 +161,14 @@ class Status(_message.Message):
     def start_time(self) -> _timestamp_pb2.Timestamp:
         """When the process started."""
 
+    @_builtins.property
+    def remembered_time(self) -> _timestamp_pb2.Timestamp:
+        """Set while the leases in force are those that the node remembers from before
+        its start (`--state-dir`), because no lease service has told any since: the
+        time at which they were last known to be true. Nothing is removed from the
+        kernel then.
+        """
+
     def __init__(
         self,
         *,
@@ -182,10 +191,11 @@ class Status(_message.Message):
         start_time: _timestamp_pb2.Timestamp | None = ...,
         ip_masq: _builtins.bool | None = ...,
         mtu: _builtins.int = ...,
+        remembered_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_ip_masq", b"_ip_masq", "_last_resync_changes", b"_last_resync_changes", "_lease_service_connected", b"_lease_service_connected", "_ready", b"_ready", "_repairs", b"_repairs", "_store_connected", b"_store_connected", "ip_masq", b"ip_masq", "last_resync_changes", b"last_resync_changes", "last_resync_time", b"last_resync_time", "lease", b"lease", "lease_service_connected", b"lease_service_connected", "peers", b"peers", "ready", b"ready", "repairs", b"repairs", "start_time", b"start_time", "store_connected", b"store_connected", "underlay", b"underlay"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_ip_masq", b"_ip_masq", "_last_resync_changes", b"_last_resync_changes", "_lease_service_connected", b"_lease_service_connected", "_ready", b"_ready", "_repairs", b"_repairs", "_store_connected", b"_store_connected", "ip_masq", b"ip_masq", "last_resync_changes", b"last_resync_changes", "last_resync_time", b"last_resync_time", "lease", b"lease", "lease_service_connected", b"lease_service_connected", "peers", b"peers", "ready", b"ready", "remembered_time", b"remembered_time", "repairs", b"repairs", "start_time", b"start_time", "store_connected", b"store_connected", "underlay", b"underlay"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ip_masq", b"_ip_masq", "_last_resync_changes", b"_last_resync_changes", "_lease_service_connected", b"_lease_service_connected", "_ready", b"_ready", "_repairs", b"_repairs", "_store_connected", b"_store_connected", "backend", b"backend", "cursor", b"cursor", "devices", b"devices", "ip_masq", b"ip_masq", "last_resync_changes", b"last_resync_changes", "last_resync_time", b"last_resync_time", "lease", b"lease", "lease_service_connected", b"lease_service_connected", "mtu", b"mtu", "node", b"node", "peers", b"peers", "ready", b"ready", "reasons", b"reasons", "repairs", b"repairs", "start_time", b"start_time", "store_connected", b"store_connected", "unclaimed", b"unclaimed", "underlay", b"underlay", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ip_masq", b"_ip_masq", "_last_resync_changes", b"_last_resync_changes", "_lease_service_connected", b"_lease_service_connected", "_ready", b"_ready", "_repairs", b"_repairs", "_store_connected", b"_store_connected", "backend", b"backend", "cursor", b"cursor", "devices", b"devices", "ip_masq", b"ip_masq", "last_resync_changes", b"last_resync_changes", "last_resync_time", b"last_resync_time", "lease", b"lease", "lease_service_connected", b"lease_service_connected", "mtu", b"mtu", "node", b"node", "peers", b"peers", "ready", b"ready", "reasons", b"reasons", "remembered_time", b"remembered_time", "repairs", b"repairs", "start_time", b"start_time", "store_connected", b"store_connected", "unclaimed", b"unclaimed", "underlay", b"underlay", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__ip_masq: _TypeAlias = _typing.Literal["ip_masq"]  # noqa: Y015
     _WhichOneofArgType__ip_masq: _TypeAlias = _typing.Literal["_ip_masq", b"_ip_masq"]  # noqa: Y015
@@ -342,6 +352,7 @@ class PeerCounts(_message.Message):
     FAILED_FIELD_NUMBER: _builtins.int
     SHADOWED_FIELD_NUMBER: _builtins.int
     IGNORED_FIELD_NUMBER: _builtins.int
+    EXPIRED_FIELD_NUMBER: _builtins.int
     total: _builtins.int
     """All of them, without the own lease."""
     programmed: _builtins.int
@@ -354,6 +365,10 @@ class PeerCounts(_message.Message):
     """See PEER_STATE_SHADOWED."""
     ignored: _builtins.int
     """See PEER_STATE_IGNORED."""
+    expired: _builtins.int
+    """Peers in any of these states whose lease has run out by this node's clock.
+    They stay: that a lease is gone, only its store can say.
+    """
     def __init__(
         self,
         *,
@@ -363,11 +378,14 @@ class PeerCounts(_message.Message):
         failed: _builtins.int | None = ...,
         shadowed: _builtins.int | None = ...,
         ignored: _builtins.int | None = ...,
+        expired: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_failed", b"_failed", "_ignored", b"_ignored", "_pending", b"_pending", "_programmed", b"_programmed", "_shadowed", b"_shadowed", "_total", b"_total", "failed", b"failed", "ignored", b"ignored", "pending", b"pending", "programmed", b"programmed", "shadowed", b"shadowed", "total", b"total"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_expired", b"_expired", "_failed", b"_failed", "_ignored", b"_ignored", "_pending", b"_pending", "_programmed", b"_programmed", "_shadowed", b"_shadowed", "_total", b"_total", "expired", b"expired", "failed", b"failed", "ignored", b"ignored", "pending", b"pending", "programmed", b"programmed", "shadowed", b"shadowed", "total", b"total"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_failed", b"_failed", "_ignored", b"_ignored", "_pending", b"_pending", "_programmed", b"_programmed", "_shadowed", b"_shadowed", "_total", b"_total", "failed", b"failed", "ignored", b"ignored", "pending", b"pending", "programmed", b"programmed", "shadowed", b"shadowed", "total", b"total"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expired", b"_expired", "_failed", b"_failed", "_ignored", b"_ignored", "_pending", b"_pending", "_programmed", b"_programmed", "_shadowed", b"_shadowed", "_total", b"_total", "expired", b"expired", "failed", b"failed", "ignored", b"ignored", "pending", b"pending", "programmed", b"programmed", "shadowed", b"shadowed", "total", b"total"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__expired: _TypeAlias = _typing.Literal["expired"]  # noqa: Y015
+    _WhichOneofArgType__expired: _TypeAlias = _typing.Literal["_expired", b"_expired"]  # noqa: Y015
     _WhichOneofReturnType__failed: _TypeAlias = _typing.Literal["failed"]  # noqa: Y015
     _WhichOneofArgType__failed: _TypeAlias = _typing.Literal["_failed", b"_failed"]  # noqa: Y015
     _WhichOneofReturnType__ignored: _TypeAlias = _typing.Literal["ignored"]  # noqa: Y015
@@ -380,6 +398,8 @@ class PeerCounts(_message.Message):
     _WhichOneofArgType__shadowed: _TypeAlias = _typing.Literal["_shadowed", b"_shadowed"]  # noqa: Y015
     _WhichOneofReturnType__total: _TypeAlias = _typing.Literal["total"]  # noqa: Y015
     _WhichOneofArgType__total: _TypeAlias = _typing.Literal["_total", b"_total"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__expired) -> _WhichOneofReturnType__expired | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__failed) -> _WhichOneofReturnType__failed | None: ...
     @_typing.overload

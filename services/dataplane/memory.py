@@ -1,0 +1,94 @@
+"""What a dataplane remembers of its node over a reboot, and the same as bytes."""
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from itertools import islice
+from typing import Final
+
+from services.core.errors import InvalidInput
+from services.core.family import Network
+from services.core.lease import Lease
+from services.core.network import NetworkConfig
+from services.core.notation import parse_cidr
+from services.core.table import Step, Table, Upserted
+from services.runtime.wire import step_from_bytes, step_to_bytes
+
+_FORMAT: Final = b"flannelette-dataplane-state"
+_VERSION: Final = b"1"
+_PIECE: Final = 250
+"""Leases; about a millisecond."""
+
+
+class Refused(Exception):
+    """Bytes that cannot be used; the message says what they are instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Of one node."""
+
+    node: str
+    own: Lease | None
+    """The lease that peers know of us."""
+    former: tuple[Network, ...]
+    """Subnets that have been our own, the last one first."""
+    snapshot: bytes
+    """The last complete table, as WatchLeases streams one."""
+
+    def table(self) -> Table:
+        """The table, complete and without a place to resume from, with the own lease in it. Raises Refused."""
+        table = Table()
+        table.fold(_step(self.snapshot))
+        if table.network is None or not table.synced:
+            raise Refused("it has no complete table")
+        if self.own is not None:
+            table.leases[self.own.name] = self.own
+        return table
+
+
+def snapshot_pieces(network: NetworkConfig, leases: Sequence[Lease]) -> Iterator[bytes]:
+    """A complete table as WatchLeases streams it, in pieces that are one message together."""
+    yield step_to_bytes(Step(reset=True, network=network, synced=True))
+    rest = iter(leases)
+    while some := tuple(map(Upserted, islice(rest, _PIECE))):
+        yield step_to_bytes(Step(changes=some))
+
+
+def encode(node: str, own: Lease | None, former: Sequence[Network], snapshot: Sequence[bytes]) -> list[bytes]:
+    """A memory as bytes, in parts: format, version and checksum of the rest; a line of JSON; the snapshot."""
+    lease = b64encode(step_to_bytes(Step(changes=(Upserted(own),) if own else ()))).decode()
+    header = {"node": node, "own_lease": lease, "former_subnets": [str(each) for each in former]}
+    rest = [json.dumps(header).encode() + b"\n", *snapshot]
+    digest = sha256()
+    for part in rest:
+        digest.update(part)
+    return [b" ".join((_FORMAT, _VERSION, digest.hexdigest().encode())) + b"\n", *rest]
+
+
+def decode(data: bytes, node: str) -> Memory:
+    """The memory of this node. Raises Refused for anything that is not exactly that."""
+    first, _, rest = data.partition(b"\n")
+    kind, version, checksum = first.split(b" ") if first.count(b" ") == 2 else (b"", b"", b"")
+    if kind != _FORMAT:
+        raise Refused("it is damaged or something else")
+    if version != _VERSION:
+        raise Refused("another version of this service has written it")
+    if sha256(rest).hexdigest().encode() != checksum:
+        raise Refused("it is damaged")
+    line, _, snapshot = rest.partition(b"\n")
+    header = json.loads(line)
+    if header["node"] != node:
+        raise Refused(f"it is of the node {header['node']}, and this is {node}")
+    own = next((c.lease for c in _step(b64decode(header["own_lease"])).changes if isinstance(c, Upserted)), None)
+    former = (parse_cidr(text) for text in header["former_subnets"])
+    return Memory(node, own, tuple(each for each in former if each is not None), snapshot)
+
+
+def _step(data: bytes) -> Step:
+    try:
+        return step_from_bytes(data)
+    except InvalidInput as error:
+        raise Refused(f"its leases cannot be read: {error}") from None
