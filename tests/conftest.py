@@ -14,12 +14,13 @@ import pytest
 
 from lab import private
 from tests.kube import kube, shared_kube
+from tests.manifests import kubectl
 from tests.namespaces import NamespaceMaker, NetworkNamespace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["kube", "shared_kube"]  # fixtures: a real kube-apiserver, one for the whole run
+__all__ = ["kube", "kubectl", "shared_kube"]  # fixtures: a real kube-apiserver, one for the whole run, and its client
 
 _NEED_NAMESPACES = tuple(Path(__file__).parent / directory for directory in ("kernel", "e2e"))
 _MARK = "FLANNELETTE_TESTS_PRIVATE"

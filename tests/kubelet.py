@@ -10,7 +10,7 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -184,7 +184,7 @@ class Pod:
 
     def _start(self, container: Document) -> "subprocess.Popen[bytes]":
         name = container["name"]
-        environment = dict(self._environment(container))
+        environment = self._environment(container)
         arguments = [_expand(argument, environment) for argument in container.get("args", ())]
         mounts = [
             Mount(self.volumes[m["name"]], m["mountPath"], m.get("readOnly", False))
@@ -196,11 +196,14 @@ class Pod:
         rights = Rights.of(container, self._spec)
         return start(self._namespace, root, command, mounts, rights, ENVIRONMENT | environment, log)
 
-    def _environment(self, container: Document) -> Iterator[tuple[str, str]]:
-        yield from {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}.items()
+    def _environment(self, container: Document) -> dict[str, str]:
+        known = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}
         for variable in container.get("env", ()):
             source: Any = variable.get("valueFrom")
-            yield variable["name"], self._facts[source["fieldRef"]["fieldPath"]] if source else variable["value"]
+            known[variable["name"]] = (
+                self._facts[source["fieldRef"]["fieldPath"]] if source else _expand(variable["value"], known)
+            )
+        return known
 
 
 def _write(directory: Path, files: Mapping[str, str]) -> None:

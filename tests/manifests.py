@@ -3,17 +3,19 @@
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 import yaml
 
+from tests.kube import ApiServer, Document
+
 ROOT: Final = Path(__file__).parents[1]
 OVERLAYS: Final = ROOT / "deploy" / "kubernetes" / "overlays"
 
-Document = dict[str, Any]
+Kubectl = Callable[..., str]
 
 
 def find_tool(name: str) -> str:
@@ -65,3 +67,25 @@ def pod_of(documents: Sequence[Document], kind: str = "DaemonSet") -> Document:
 def container_of(pod: Document, name: str) -> Document:
     """A container by its name, also one that runs before the others."""
     return next(c for c in (*pod["containers"], *pod.get("initContainers", ())) if c["name"] == name)
+
+
+@pytest.fixture
+def kubectl(kube: ApiServer) -> Iterator[Kubectl]:
+    """kubectl as the administrator of a cluster with our namespace; what it made in that is gone afterwards."""
+    flags = (f"--kubeconfig={kube.kubeconfig()}", f"--cache-dir={kube.directory}/kubectl")
+
+    def run(*arguments: str, text: str = "") -> str:
+        return run_tool("kubectl", *flags, *arguments, text=text)
+
+    run("apply", "-f", "-", text=dump([pick(render("per-node"), "Namespace")]))
+    yield run
+    for group, resources in _MADE.items():
+        for resource in resources.split():
+            kube.call("DELETE", f"/{group}/namespaces/kube-flannel/{resource}")
+
+
+_MADE: Final = {
+    "api/v1": "configmaps secrets serviceaccounts services",
+    "apis/apps/v1": "daemonsets deployments",
+    "apis/policy/v1": "poddisruptionbudgets",
+}

@@ -1,36 +1,14 @@
 """The manifests and a real kube-apiserver: it accepts them, and they replace kube-flannel in place, and it them."""
 
 import json
-from collections.abc import Callable, Iterator
 
 import pytest
 
 from tests.kube import ApiServer, Document
-from tests.manifests import OVERLAYS, dump, pick, render, run_tool
-
-Kubectl = Callable[..., str]
+from tests.manifests import OVERLAYS, Kubectl, dump, pick, render, run_tool
 
 EVERY_OVERLAY = sorted(path.name for path in OVERLAYS.iterdir())
 DAEMON_SET = "/apis/apps/v1/namespaces/kube-flannel/daemonsets/kube-flannel-ds"
-
-
-@pytest.fixture
-def kubectl(kube: ApiServer) -> Iterator[Kubectl]:
-    """kubectl as the administrator; what it has applied is gone afterwards, but for the namespace."""
-    flags = (f"--kubeconfig={kube.kubeconfig()}", f"--cache-dir={kube.directory}/kubectl")
-
-    def run(*arguments: str, text: str = "") -> str:
-        return run_tool("kubectl", *flags, *arguments, text=text)
-
-    run("apply", "-f", "-", text=dump([pick(render("per-node"), "Namespace")]))
-    yield run
-    for path in (
-        "/apis/apps/v1/namespaces/kube-flannel/daemonsets",
-        "/apis/apps/v1/namespaces/kube-flannel/deployments",
-        "/api/v1/namespaces/kube-flannel/configmaps",
-        "/api/v1/namespaces/kube-flannel/serviceaccounts",
-    ):
-        kube.call("DELETE", path)
 
 
 def kube_flannel(selector: dict[str, str]) -> list[Document]:

@@ -1,5 +1,6 @@
 """What each container of the manifests may do at most, and where its probes ask."""
 
+from ipaddress import ip_address
 from typing import Any, Final
 
 import pytest
@@ -10,7 +11,8 @@ from services.masq.settings import MasqSettings
 from services.runtime.options import ProcessSettings
 from services.runtime.settings import parse_settings
 from services.runtime.version import version
-from tests.manifests import OVERLAYS, Document, pick, render
+from tests.kube import Document
+from tests.manifests import OVERLAYS, pick, render
 
 SETTINGS: Final[dict[str, type[ProcessSettings]]] = {
     "lease": LeaseSettings,
@@ -24,7 +26,8 @@ CAPABILITIES: Final[dict[str, list[str]]] = {
     "masq": ["NET_ADMIN", "NET_RAW"],
 }
 SERVICE_ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
-HOST_PATHS: Final = {
+CERTIFICATES: Final = "/etc/flannelette/tls"
+HOST_PATHS: Final[dict[str, set[str]]] = {
     "install-cni-plugin": {"/opt/cni/bin"},
     "lease": set(),
     "dataplane": {"/run/flannel", "/etc/cni/net.d"},
@@ -73,7 +76,9 @@ def test_only_the_lease_container_has_a_token_and_only_who_needs_it_a_file_of_th
         assert pod["automountServiceAccountToken"] is False
         hosts = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"] if "hostPath" in volume}
         mounted = {mount["name"] for mount in container["volumeMounts"]}
-        assert {hosts[volume] for volume in mounted & hosts.keys()} == HOST_PATHS[name], name
+        written = {m["name"] for m in container["volumeMounts"] if not m.get("readOnly")}
+        assert {hosts[volume] for volume in written & hosts.keys()} == HOST_PATHS[name], name
+        assert {hosts[volume] for volume in mounted & hosts.keys()} <= HOST_PATHS[name] | {CERTIFICATES}, name
         assert (SERVICE_ACCOUNT in {mount["mountPath"] for mount in container["volumeMounts"]}) is (name == "lease")
 
 
@@ -91,13 +96,33 @@ def test_each_service_is_probed_on_loopback_where_its_flags_say(containers: list
 
 
 def test_dataplane_and_masq_agree_on_masquerading(containers: list[Pod]) -> None:
-    said = {c["name"]: "--ip-masq" in c["args"] for _, c in containers if c["name"] in ("dataplane", "masq")}
-    assert said == {"dataplane": True, "masq": True}
+    for _, container in containers:
+        if container["name"] in ("dataplane", "masq"):
+            assert "--ip-masq" in container["args"]
 
 
 def test_the_images_are_of_this_version(containers: list[Pod]) -> None:
     ours = {container["image"] for _, container in containers if "flannelette" in container["image"]}
     assert ours == {f"flannelette-{name}:{version()}" for name in SETTINGS}
+
+
+def test_a_node_of_the_central_overlay_holds_no_credentials_of_the_cluster() -> None:
+    pod = pick(render("central"), "DaemonSet")["spec"]["template"]["spec"]
+    assert pod["serviceAccountName"] == "default", "a kubelet may ask for tokens of its pods' account"
+    assert [container["name"] for container in pod["containers"]] == ["dataplane", "masq"]
+    assert not [volume for volume in pod["volumes"] if "projected" in volume or "secret" in volume]
+
+
+def test_the_lease_service_of_the_central_overlay_needs_no_overlay_and_no_dns() -> None:
+    documents = render("central")
+    pod = pick(documents, "Deployment")["spec"]["template"]["spec"]
+    assert pod["hostNetwork"] is True
+    tolerated = {each["key"] for each in pod["tolerations"]}
+    assert {"node.kubernetes.io/not-ready", "node.kubernetes.io/network-unavailable"} <= tolerated
+    address = ip_address(pick(documents, "Service")["spec"]["clusterIP"])
+    for container in pick(documents, "DaemonSet")["spec"]["template"]["spec"]["containers"]:
+        (at,) = (v["value"] for v in container["env"] if v["name"] == "FLANNELD_LEASE_ADDRESS")
+        assert at == f"{address}:7070"
 
 
 def test_the_role_lets_the_lease_service_read_nodes_and_patch_their_status_and_nothing_else() -> None:
@@ -111,4 +136,5 @@ def test_the_role_lets_the_lease_service_read_nodes_and_patch_their_status_and_n
 
 def settings_of(container: dict[str, Any]) -> ProcessSettings:
     """What the service makes of its arguments."""
-    return parse_settings(SETTINGS[container["name"]], container["name"], container["args"], {})
+    environment = {variable["name"]: variable.get("value", "n1") for variable in container.get("env", ())}
+    return parse_settings(SETTINGS[container["name"]], container["name"], container.get("args", []), environment)

@@ -1,23 +1,29 @@
 """The manifests at work: nodes of a real API server run what it holds, and the pods on them reach each other."""
 
 import json
-from collections.abc import Callable, Iterator
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 from ipaddress import ip_address
 from itertools import permutations
+from pathlib import Path
 
 import pytest
 
 from lab.pings import Pinger, Witness
 from tests.kube import ApiServer, Document
-from tests.kube_nodes import nodes_of
+from tests.kube_nodes import nodes_of, proxy
 from tests.kubelet import Kubelet
 from tests.lease_service import eventually
-from tests.manifests import OVERLAYS, run_tool
+from tests.manifests import OVERLAYS, Kubectl
 from tests.namespaces import NamespaceMaker, NetworkNamespace
 
 PREFIX = "flannel.alpha.coreos.com/"
+LEASE = "/apis/apps/v1/namespaces/kube-flannel/deployments/flannelette-lease"
 DAEMON_SET = "/apis/apps/v1/namespaces/kube-flannel/daemonsets/kube-flannel-ds"
 
 
@@ -25,15 +31,6 @@ DAEMON_SET = "/apis/apps/v1/namespaces/kube-flannel/daemonsets/kube-flannel-ds"
 def nodes(make_netns: NamespaceMaker, kube: ApiServer) -> Iterator[list[Kubelet]]:
     with nodes_of(kube, make_netns, 3) as made:
         yield made
-
-
-@pytest.fixture
-def apply(kube: ApiServer) -> Iterator[Callable[[str], None]]:
-    """kubectl apply -k of an overlay; what it made is deleted afterwards, but for the namespace."""
-    flags = (f"--kubeconfig={kube.kubeconfig()}", f"--cache-dir={kube.directory}/kubectl")
-    yield lambda overlay: print(run_tool("kubectl", *flags, "apply", "-k", str(OVERLAYS / overlay)))
-    for path in ("apps/v1/namespaces/kube-flannel/daemonsets", "apps/v1/namespaces/kube-flannel/deployments"):
-        kube.call("DELETE", f"/apis/{path}")
 
 
 def template(kube: ApiServer, path: str = DAEMON_SET) -> Document:
@@ -55,9 +52,9 @@ def is_available(kube: ApiServer, node: str) -> bool:
 
 
 async def test_the_default_overlay_on_three_nodes(
-    nodes: list[Kubelet], kube: ApiServer, apply: Callable[[str], None], make_netns: NamespaceMaker
+    nodes: list[Kubelet], kube: ApiServer, kubectl: Kubectl, make_netns: NamespaceMaker
 ) -> None:
-    apply("per-node")
+    kubectl("apply", "-k", str(OVERLAYS / "per-node"))
     for number, node in enumerate(nodes, 1):
         kube.make_node(node.node, f"10.244.{number}.0/24")
     late = nodes[2]
@@ -89,3 +86,50 @@ async def test_the_default_overlay_on_three_nodes(
             assert await sender_of_a_ping(source, target, f"10.244.{b}.2") == f"10.244.{a}.2"
         late_address = await sender_of_a_ping(pods[0], late.namespace, late.address)
         assert late_address == nodes[0].address, "masqueraded: the world knows no way to a pod"
+
+
+def certs(*words: str) -> None:
+    subprocess.run([sys.executable, "-m", "services.ctl.main", "certs", *words], check=True)
+
+
+def hand_out(tls: Path, node: Kubelet) -> None:
+    """The node's own certificates, and nobody else's."""
+    there = node.host / "etc/flannelette/tls"
+    there.mkdir(parents=True)
+    for path in (tls / "ca.crt", *tls.glob(f"{node.node}-*")):
+        shutil.copy(path, there)
+
+
+async def test_the_central_overlay_on_a_control_plane_and_two_nodes(
+    nodes: list[Kubelet], kube: ApiServer, kubectl: Kubectl, make_netns: NamespaceMaker, tmp_path: Path
+) -> None:
+    tls = str(tmp_path / "tls")
+    certs("ca", tls)
+    certs("server", "lease", tls, "--address", "10.96.0.70")
+    kubectl("apply", "-k", str(OVERLAYS / "central"))
+    files = {"tls.crt": "lease-server.crt", "tls.key": "lease-server.key", "ca.crt": "ca.crt"}
+    secret = ("create", "secret", "generic", "flannelette-lease", "--namespace=kube-flannel")
+    kubectl(*secret, *(f"--from-file={key}={tls}/{name}" for key, name in files.items()))
+    for number, node in enumerate(nodes, 1):
+        kube.make_node(node.node, f"10.244.{number}.0/24")
+        certs("node", node.node, tls)
+        hand_out(Path(tls), node)
+        proxy(node, {"10.96.0.1:443": "172.18.255.1:6443", "10.96.0.70:7070": f"{nodes[0].address}:7070"})
+    with ExitStack() as stack:
+        lease = stack.enter_context(nodes[0].start("lease", template(kube, LEASE)))
+        running = [stack.enter_context(node.start("flannel", template(kube))) for node in nodes]
+        await lease.until_ready()
+        for node, pod in zip(nodes, running, strict=True):
+            await pod.until_ready()
+            await eventually(partial(is_available, kube, node.node))
+            assert kube.annotations(node.node)[f"{PREFIX}public-ip"] == node.address
+        first, last = make_netns("pod1"), make_netns("pod3")
+        nodes[0].plug(first)
+        nodes[2].plug(last)
+        assert await sender_of_a_ping(first, last, "10.244.3.2") == "10.244.1.2"
+
+        lease.stop("lease", signal.SIGKILL)
+        await running[2].until("dataplane", "readinessProbe", 503)
+        assert await sender_of_a_ping(last, first, "10.244.1.2") == "10.244.3.2"
+        lease.restart("lease")
+        await running[2].until_ready()
