@@ -9,9 +9,11 @@ from flannelette.lease.v1 import lease_pb2 as pb
 from services.core.errors import Unavailable
 from services.core.progress import Progress
 from services.core.table import Table
+from services.dataplane.causes import Heard
 from services.dataplane.footing import Footing
 from services.dataplane.ground import Ground
 from services.dataplane.holder import Holder
+from services.dataplane.journal import Event, Journal, Kind
 from services.dataplane.netlink.socket import KernelSocket
 from services.dataplane.overlay import Overlay
 from services.dataplane.own import OwnLease
@@ -27,6 +29,7 @@ from services.dataplane.subnet_file import read_previous_subnets
 from services.runtime.feed import Feed, LeaseConnection
 from services.runtime.health import Health
 from services.runtime.logs import get_logger
+from services.runtime.version import version
 
 log = get_logger()
 
@@ -48,14 +51,16 @@ class Dataplane:
     ) -> None:
         self.settings = settings
         self.node = connection.node
+        self.journal = Journal()
+        self.journal.note(Event(Kind.SERVICE_STARTED, f"flannelette-dataplane {version()} of {self.node} started"))
         self.recollection = Recollection(connection.node, state)
         self.recorder = Recorder(connection.node, state)
         former = (*read_previous_subnets(settings.subnet_file), *self.recollection.former)
         self.feed = Feed(connection, pb.VIEW_ALL, self._notice)
         margin = settings.subnet_lease_renew_margin * 60
-        self.holder = Holder(connection, margin, self._wake_up, clock, former=former)
+        self.holder = Holder(connection, margin, self._wake_up, self.journal, clock, former=former)
         self.reporter = Reporter(connection)
-        self.overlay = Overlay(connection.node, Reconciler(kernel))
+        self.overlay = Overlay(connection.node, Reconciler(kernel), self.journal)
         self.cursor = ""
         """Of the leases that are in the kernel."""
         self.turns = 0
@@ -69,14 +74,20 @@ class Dataplane:
         self.progress: Progress | None = None
         """What the lease service is told; None until we have been ready for the first time."""
         self.health = health
-        self.own = OwnLease(connection.node, settings, self.holder, health, self.recollection.own, clock)
-        self.footing = Footing(settings, connection.node, kernel, former)
+        self.own = OwnLease(
+            connection.node, settings, self.holder, health, self.journal, self.recollection.own, clock
+        )
+        self.footing = Footing(settings, connection.node, kernel, self.journal, former)
         self.table: Table | None = None
         """The leases in force: the last complete snapshot, or what is remembered; None: none yet."""
         self._limits = settings.limits()
         self._patient_until = 0.0
         """The loop's time until which a lease service may begin a snapshot before we go by what is remembered."""
         self._touched: set[str] = set()
+        self._touched_at: float | None = None
+        """When the first of them was, on the monotonic clock."""
+        self._heard = Heard()
+        self._was_connected, self._was_ready = False, False
         self._resync_due = True
         self._paused = False
         self._looked_at = 0.0
@@ -95,10 +106,13 @@ class Dataplane:
                     self.trouble = ""
                 except Unavailable as error:
                     if str(error) != self.trouble:
-                        log.warning("the kernel could not be brought into line; trying again", reason=str(error))
+                        what = "the kernel could not be brought into line; trying again"
+                        log.warning(what, reason=str(error))
+                        self.journal.note(Event(Kind.FAILURE, what, str(error)))
                     self.trouble, self._resync_due = str(error), True
                     self.health.set("kernel", self.trouble)
                 self.turns += 1
+                self._note_readiness()
                 self.tell(self.progress)
             async with self.changed:
                 self.changed.notify_all()
@@ -109,8 +123,10 @@ class Dataplane:
         async with self.changed:
             await self.changed.wait_for(lambda: self.turns != seen)
 
-    def audit(self) -> None:
-        """Compares everything at the next turn, which is now."""
+    def audit(self, heard: Heard | None = None) -> None:
+        """Compares everything at the next turn, which is now; what was `heard` of the kernel says why."""
+        if heard is not None:
+            self._heard.add(heard)
         self._resync_due = True
         self._wake.set()
 
@@ -122,7 +138,7 @@ class Dataplane:
     def resume(self) -> None:
         """Ends a pause, and compares everything."""
         self._paused = False
-        self.audit()
+        self.audit(Heard(is_asked=True))
 
     def tell(self, progress: Progress | None) -> None:
         """Has the lease service told how far we are."""
@@ -130,7 +146,13 @@ class Dataplane:
         self.reporter.tell(progress, self.feed.streams if self.feed.connected else 0)
 
     def _notice(self, touched: frozenset[str]) -> None:
-        self._touched |= touched
+        if touched:
+            self._touched |= touched
+            self._touched_at = self._touched_at or time.monotonic()
+        if self.feed.connected != self._was_connected:
+            self._was_connected = self.feed.connected
+            what = "connected" if self.feed.connected else "away; the last leases stay in force"
+            self.journal.note(Event(Kind.LEASE_SERVICE, f"the lease service is {what}", self.feed.error))
         if self.feed.table.lost and not self._paused:
             self.holder.hear_of_loss(self.feed.table.lost)
         self._wake.set()
@@ -169,6 +191,7 @@ class Dataplane:
             self.health.set("leases", "" if self.feed.error else reason)
             return
         self.health.set("leases", "" if table is told else self.recollection.reason)
+        self.journal.cursor = table.cursor
         if await self.footing.follow(table.network, look=self._resync_due):
             self._resync_due = True
             self.health.set("kernel", "a new network configuration or underlay is not programmed yet")
@@ -179,7 +202,7 @@ class Dataplane:
         if table is told:
             self.holder.observe(table)
         if self._resync_due or not self.own.is_settled:
-            await self.own.settle(ground, self.footing, table)
+            await self.own.settle(ground, self.footing, table, self._heard)
         cursor = table.cursor
         await self._program(ground, table)
         if self.footing.doubts(self.overlay.reconciler.defaults):
@@ -208,7 +231,7 @@ class Dataplane:
     async def _program(self, ground: Ground, table: Table) -> None:
         if self._resync_due:
             await self.footing.look_at_routes()
-        links, own = self.footing.links(ground), self.own.subnets(table)
+        links, own, is_told = self.footing.links(ground), self.own.subnets(table), table is self.feed.table
         situation = Situation(
             ground.network,
             ground.backend,
@@ -216,11 +239,24 @@ class Dataplane:
             own,
             self._limits,
             self.settings.ip_blackhole_route,
-            adds_only=table is not self.feed.table,
+            adds_only=not is_told,
         )
         touched, self._touched = self._touched, set()
+        since, self._touched_at = self._touched_at, None
         if self._resync_due or situation != self.overlay.situation:
             self._resync_due = False
-            await self.overlay.program_all(situation, table.leases.values())
-        elif touched and table is self.feed.table and await self.overlay.program_some(touched, table.leases):
+            heard, self._heard = self._heard, Heard()
+            try:
+                await self.overlay.program_all(situation, table.leases.values(), heard)
+            except Unavailable:
+                self._heard.add(heard)
+                raise
+        elif is_told and touched and await self.overlay.program_some(touched, table.leases, since):
             self.audit()
+
+    def _note_readiness(self) -> None:
+        ready = self.health.ready
+        if ready != self._was_ready:
+            self._was_ready = ready
+            reasons = "; ".join(self.health.reasons)
+            self.journal.note(Event(Kind.READINESS, "ready" if ready else "not ready", reasons))

@@ -1,5 +1,6 @@
 """Follows the network configuration and the underlay: which ground is in force, and which devices stand on it."""
 
+import time
 from collections.abc import Iterable, Mapping
 from ipaddress import ip_address
 from typing import Final
@@ -9,11 +10,14 @@ from services.core.family import Family, Network
 from services.core.lease import Lease
 from services.core.network import NetworkConfig
 from services.dataplane.backends.backend import Device, Links
+from services.dataplane.causes import Heard
 from services.dataplane.ground import Ground, default_interface, find_ground, is_default, is_firm
+from services.dataplane.journal import Event, Journal, Kind
 from services.dataplane.keeper import Identity, keep_devices, remove_devices
 from services.dataplane.leftovers import find_leftovers
 from services.dataplane.netlink.objects import Route
 from services.dataplane.netlink.socket import KernelSocket
+from services.dataplane.news import device_news
 from services.dataplane.on_link import OnLink, on_link
 from services.dataplane.settings import DataplaneSettings
 from services.runtime.logs import get_logger
@@ -28,7 +32,12 @@ class Footing:
     """The last ground that could be found stays in force; `trouble` says why a newer one could not."""
 
     def __init__(
-        self, settings: DataplaneSettings, node: str, kernel: KernelSocket, former: Iterable[Network] = ()
+        self,
+        settings: DataplaneSettings,
+        node: str,
+        kernel: KernelSocket,
+        journal: Journal,
+        former: Iterable[Network] = (),
     ) -> None:
         self.ground: Ground | None = None
         self.devices: Mapping[Family, Device] = {}
@@ -38,6 +47,9 @@ class Footing:
         self._settings = settings
         self._node = node
         self._kernel = kernel
+        self._journal = journal
+        self._kept: tuple[Ground, Identity] | None = None
+        """What the devices were brought into line with, last time."""
         self._asked: NetworkConfig | None = None
         self._is_overtaken = False
         """The default route goes out of another interface now."""
@@ -71,6 +83,7 @@ class Footing:
                 raise
             if str(error) != self.trouble:
                 log.warning("the network cannot be carried", reason=str(error))
+                self._journal.note(Event(Kind.FAILURE, "the network cannot be carried", str(error)))
             self.trouble = str(error)
             return False
         if is_news:
@@ -79,8 +92,13 @@ class Footing:
         if found == ground:
             return False
         self.ground = found
+        if ground is None or ground.network != found.network:
+            self._journal.note(
+                Event(Kind.NETWORK, f"network configuration: {_network_words(network)}", "lease service")
+            )
         if ground is not None and _place(ground) == _place(found):
             return True
+        self._journal.note(Event(Kind.UNDERLAY, f"underlay chosen: {_place_words(found)}", found.underlay.reason))
         log.info(
             "underlay chosen",
             interface=found.underlay.name,
@@ -123,8 +141,12 @@ class Footing:
         """What the devices shall say of this node."""
         return Identity(self._node, own, published, remembered, self._former)
 
-    async def keep(self, own: Lease | None, published: Lease | None, remembered: Lease | None = None) -> None:
-        """Brings the devices into line, see keep_devices. Raises Misconfigured, Unavailable."""
+    async def keep(self, own: Lease | None, published: Lease | None, remembered: Lease | None, heard: Heard) -> None:
+        """Brings the devices into line, see keep_devices. Raises Misconfigured, Unavailable.
+
+        What was `heard` of the kernel explains what had to be repaired.
+        """
+        started = time.monotonic()
         assert self.ground is not None  # noqa: S101 - there is something to keep only on some ground
         self._left |= {device.name for device in self.devices.values()}
         if not self._has_looked_around:
@@ -134,13 +156,21 @@ class Footing:
             self._has_looked_around = True
         if own is not None:
             self._former |= {subnet.cidr for subnet in own.subnets}
-        self.devices = await keep_devices(self.ground, self.identity(own, published, remembered))
+        identity = self.identity(own, published, remembered)
+        kept = await keep_devices(self.ground, identity)
+        is_repair, self._kept = self._kept == (self.ground, identity), (self.ground, identity)
+        self.devices = kept.devices
+        for name, steps in kept.steps.items():
+            seconds = time.monotonic() - (heard.since if is_repair and heard.since else started)
+            self._journal.note(device_news(name, steps, heard if is_repair else None, seconds))
 
     async def leave(self) -> None:
         """Removes the devices of earlier grounds. Call it once the peers are reached without them."""
         left = self._left - {device.name for device in self.devices.values()}
         if left:
-            await remove_devices(sorted(left))
+            for command in await remove_devices(sorted(left)):
+                cause = "an earlier network configuration or an earlier process needed it"
+                self._journal.note(Event(Kind.DEVICE, f"device removed: {command}", cause))
         self._left.clear()
 
     async def clear(self, *, dry_run: bool) -> list[str]:
@@ -148,7 +178,7 @@ class Footing:
         names = self._left | {device.name for device in self.devices.values()}
         commands = await remove_devices(sorted(names), dry_run=dry_run)
         if not dry_run:
-            self.devices = {}
+            self.devices, self._kept = {}, None
             self._left.clear()
         return commands
 
@@ -156,6 +186,15 @@ class Footing:
 def _place(ground: Ground) -> tuple[object, ...]:
     """What people call the underlay."""
     return ground.underlay.index, ground.underlay.addresses, ground.underlay.public_addresses
+
+
+def _network_words(network: NetworkConfig) -> str:
+    return f"{', '.join(str(n.cidr) for n in network.families)}, {network.backend_type}"
+
+
+def _place_words(ground: Ground) -> str:
+    addresses = ", ".join(map(str, ground.underlay.addresses))
+    return f"{ground.underlay.name}, {addresses}, mtu {ground.underlay.mtu}"
 
 
 def _warn(warnings: tuple[str, ...]) -> None:

@@ -1,15 +1,22 @@
 """Hears what somebody else does to our objects, and has everything compared again."""
 
 import asyncio
+import time
 from collections.abc import Callable, Hashable, Set
-from typing import Final
+from typing import Final, TypeAlias
 
+from services.dataplane.backends.backend import Device
+from services.dataplane.causes import Heard, Sign, cause_of
 from services.dataplane.dataplane import Dataplane
 from services.dataplane.netlink.monitor import Change, Monitor, Subject
 from services.dataplane.netlink.objects import ROUTE
+from services.dataplane.underlay import Underlay
 
 _SETTLE_SECONDS: Final = 0.05
 """One fault is many notifications (a link that goes down takes every route along): they end in one comparison."""
+
+Concern: TypeAlias = Callable[[Change], Sign | None]
+"""What a change means to us; None: nothing."""
 
 
 async def heal(dataplane: Dataplane, monitor: Monitor, own_port: int) -> None:
@@ -25,51 +32,61 @@ class Pending:
     """What was heard and not yet acted upon."""
 
     def __init__(self) -> None:
-        self._sure = False
-        self._gone: set[Hashable] = set()
+        self._sure = Heard()
+        self._gone: dict[Hashable, Sign] = {}
 
-    def take(self, changes: list[Change], concerns: Callable[[Change], bool]) -> bool:
+    def take(self, changes: list[Change], concerns: Concern) -> bool:
         """Notes what concerns us; True: it is the first, so `settle` is due soon."""
-        was_empty = not self._sure and not self._gone
+        was_empty = self._sure.since is None
         for change in changes:
-            if concerns(change):
+            sign = concerns(change)
+            if sign is not None:
+                self._sure.since = self._sure.since or time.monotonic()
                 if change.slot is None:
-                    self._sure = True
+                    self._sure.signs[sign] += 1
                 else:
-                    self._gone.add(change.slot)
-        return was_empty and (self._sure or bool(self._gone))
+                    self._gone[change.slot] = sign
+        return was_empty and self._sure.since is not None
 
     def settle(self, dataplane: Dataplane) -> None:
         """Has everything compared, unless all that is gone was taken away by ourselves."""
-        programmed = dataplane.overlay.reconciler.programmed
-        if self._sure or not self._gone.isdisjoint(item.slot for item in programmed if item.kind != ROUTE):
-            dataplane.audit()
-        self._sure = False
-        self._gone.clear()
+        heard, gone = self._sure, self._gone
+        if gone:
+            programmed = dataplane.overlay.reconciler.programmed
+            lost = (gone.get(item.slot) for item in programmed if item.kind != ROUTE)
+            heard.signs.update(sign for sign in lost if sign is not None)
+        if heard.signs:
+            dataplane.audit(heard)
+        self._sure, self._gone = Heard(), {}
 
 
-def concern(dataplane: Dataplane, own_port: int) -> Callable[[Change], bool]:
-    """Whether a change may have touched something of ours, as things stand now.
+def concern(dataplane: Dataplane, own_port: int) -> Concern:
+    """What changes mean that may have touched something of ours, as things stand now.
 
     A change of ours is known by our socket's port id, but for neighbours and forwarding entries that go (see
     `Change.port`): they count later, if we then still believe them to be there.
     """
     ground = dataplane.footing.ground
-    devices = frozenset(device.index for device in dataplane.footing.devices.values())
+    places: dict[int, Device | Underlay] = {d.index: d for d in dataplane.footing.devices.values()}
+    devices = frozenset(places)
     underlay = frozenset([ground.underlay.index]) if ground else frozenset[int]()
+    if ground:
+        places[ground.underlay.index] = ground.underlay
     protocol = dataplane.settings.route_protocol
     routes = underlay if ground and ground.backend.follows_routes else frozenset[int]()
     is_lost = ground is not None and dataplane.footing.trouble != ""  # any interface may be the one we wait for
 
-    def is_concern(change: Change) -> bool:
+    def sign(change: Change) -> Sign | None:
         if change.port == own_port:
-            return False
-        if _touches(change, devices, underlay, protocol):
-            return True
+            return None
         is_way = change.subject is Subject.ROUTE and change.ifindex in routes
-        return is_way or (is_lost and change.subject in _PLACES)
+        is_place = is_lost and change.subject in _PLACES
+        if not (is_way or is_place or _touches(change, devices, underlay, protocol)):
+            return None
+        place = places.get(change.ifindex)
+        return (cause_of(change, place.mtu), place.name) if place else (cause_of(change), "")
 
-    return is_concern
+    return sign
 
 
 _PLACES: Final = (Subject.LINK, Subject.ADDRESS)

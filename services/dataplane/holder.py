@@ -13,6 +13,7 @@ from services.core.family import Network, family_of
 from services.core.lease import Lease, LeaseRequest
 from services.core.network import NetworkConfig
 from services.core.table import Table
+from services.dataplane.journal import Event, Journal, Kind
 from services.runtime.logs import get_logger
 
 log = get_logger()
@@ -49,6 +50,7 @@ class Holder:
         connection: LeaseCalls,
         margin_seconds: float,
         changed: Callable[[], None],
+        journal: Journal,
         clock: Callable[[], float] = time.time,
         former: Iterable[Network] = (),
     ) -> None:
@@ -60,6 +62,7 @@ class Holder:
         self._connection = connection
         self._margin = margin_seconds
         self._changed = changed
+        self._journal = journal
         self._clock = clock
         self._request: LeaseRequest | None = None
         self._network: NetworkConfig | None = None
@@ -91,6 +94,7 @@ class Holder:
         """Acquires again, unless that is under way already."""
         if not self.reason:
             log.warning("lease lost; acquiring again", reason=reason)
+            self._note("own lease lost; acquiring again", reason)
             self._doubt(reason)
 
     def hear_of_loss(self, name: str) -> None:
@@ -136,6 +140,8 @@ class Holder:
             return
         if self.lease is None or lease.name != self.lease.name:
             log.info("lease acquired", lease=lease.name, previous=self.lease.name if self.lease else None)
+        cidrs = ", ".join(str(cidr) for cidr in lease.cidrs)
+        self._note(f"own lease acquired: {cidrs}", self.reason, asyncio.get_running_loop().time() - asked_at)
         self._acquired_at, self._confirmed = self._clock(), False
         if request == self._request:
             self._hold(lease)
@@ -151,6 +157,7 @@ class Holder:
         try:
             lease = await self._connection.renew(self.lease.name)
             log.info("lease renewed", lease=lease.name)
+            self._note(f"own lease renewed: {lease.name}", "it was due")
             # Else something else is to be published by now, or nothing, or the lease was lost.
             if self._request is not None and not self.reason:
                 self._hold(lease)
@@ -160,6 +167,7 @@ class Holder:
             left = (self.lease.expires_at or math.inf) - self._clock()
             pause = min(_RENEW_AGAIN, max(left / 4, _SHORTEST_RENEWAL))
             log.warning("the lease could not be renewed; trying again", reason=str(error), seconds=round(pause))
+            self._note(f"own lease not renewed; trying again in {round(pause)} s", str(error))
             self.renew_at = self._clock() + pause
 
     def _hold(self, lease: Lease) -> None:
@@ -183,8 +191,12 @@ class Holder:
     def _report(self, reason: str) -> None:
         if reason != self.reason:
             log.warning("no lease", reason=reason)
+            self._note("own lease refused; trying again", reason)
             self.reason = reason
             self._changed()
+
+    def _note(self, what: str, cause: str, seconds: float = 0.0) -> None:
+        self._journal.note(Event(Kind.OWN_LEASE, what, cause, seconds))
 
     async def _sleep(self, until: float | None) -> None:
         self._wake.clear()

@@ -1,6 +1,6 @@
 """Keeps the overlay's devices as they shall be: plans, carries out, looks again."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -31,9 +31,20 @@ class Identity:
     """Subnets that were our own, of which they lose the addresses."""
 
 
-async def keep_devices(ground: Ground, identity: Identity) -> dict[Family, Device]:
-    """The device of each family that has one, in order. Raises Misconfigured, Unavailable."""
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The devices as they are now."""
+
+    devices: Mapping[Family, Device]
+    """Of each family that has one, in order."""
+    steps: Mapping[str, tuple[LinkStep, ...]]
+    """What had to be done to them, by device; empty: nothing."""
+
+
+async def keep_devices(ground: Ground, identity: Identity) -> Kept:
+    """Brings them into line. Raises Misconfigured, Unavailable."""
     devices: dict[Family, Device] = {}
+    done: dict[str, tuple[LinkStep, ...]] = {}
     for family, spec in ground.devices(identity.node, identity.published, identity.remembered):
         wanted = spec
         for _ in range(_ROUNDS):
@@ -45,9 +56,10 @@ async def keep_devices(ground: Ground, identity: Identity) -> dict[Family, Devic
             if link is None or not fits(link, wanted):  # systemd may give it another MAC as soon as it is there
                 wanted = replace(wanted, is_mac_published=True)
             await links.carry_out(steps)
+            done[wanted.name] = (*done.get(wanted.name, ()), *steps)
         else:
             raise Unavailable(f"{wanted.name} does not stay as it is made: does something else manage it?")
-    return devices
+    return Kept(devices, done)
 
 
 async def present_devices(ground: Ground, node: str) -> dict[Family, Device]:

@@ -7,7 +7,9 @@ from prometheus_client import Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-REPAIRS: Final = Counter("flannelette_kernel_repairs", "Kernel objects put right that no lease change explains")
+REPAIRS: Final = Counter(
+    "flannelette_kernel_repairs", "Kernel objects and devices put right that no decision of ours explains", ["cause"]
+)
 REFUSED: Final = Counter(
     "flannelette_leases_refused", "Leases, or parts of them, that were found unfit to be carried", ["rule"]
 )

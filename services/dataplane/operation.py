@@ -9,6 +9,7 @@ from services.core.table import Table
 from services.dataplane.dataplane import Dataplane
 from services.dataplane.flannel_shape import flannel_shape
 from services.dataplane.ground import Ground
+from services.dataplane.journal import Event, Kind
 from services.dataplane.keeper import device_commands, present_devices
 from services.dataplane.netlink.notation import command
 from services.dataplane.netlink.objects import KernelObject, Verb, steps, verb_of
@@ -50,7 +51,9 @@ async def teardown(dataplane: Dataplane, *, dry_run: bool) -> tuple[list[str], l
             log.warning("teardown: everything of ours is removed from the kernel", objects=len(doomed))
             dataplane.pause("torn down by an operator; `flannelette resync` or a restart ends it")
             failed = await overlay.reconciler.kernel.apply(doomed)
-            overlay.reconciler.programmed.clear()
+            overlay.forget()
+            event = Event(Kind.TEARDOWN, "everything of ours removed, and paused", "an operator", objects=len(doomed))
+            dataplane.journal.note(event)
             dataplane.tell(dataplane.progress and Progress(dataplane.node, ""))
         commands += await dataplane.footing.clear(dry_run=dry_run)
         return commands, _sentences(dataplane, "del", failed)
@@ -79,7 +82,9 @@ async def hand_over(dataplane: Dataplane, *, dry_run: bool) -> tuple[list[str], 
             dataplane.pause("handed over to flanneld by an operator; `flannelette resync` or a restart takes it back")
             dataplane.holder.rest()
             failed = await overlay.reconciler.kernel.apply(todo)
-            overlay.reconciler.programmed.clear()
+            overlay.forget()
+            what = "everything of ours handed over to flanneld, and paused"
+            dataplane.journal.note(Event(Kind.HAND_OVER, what, "an operator", objects=len(todo)))
             dataplane.tell(dataplane.progress and Progress(dataplane.node, ""))
         names = overlay.names()
         errors = [f"{command(verb_of(todo, item), item, names)}: {why}" for item, why in failed.items()]

@@ -11,8 +11,11 @@ from services.core.lease import Lease
 from services.core.plan import Plan
 from services.dataplane import metrics
 from services.dataplane.blackhole import blackhole_routes
+from services.dataplane.causes import Heard
+from services.dataplane.journal import Journal
 from services.dataplane.netlink.notation import text
 from services.dataplane.netlink.objects import KernelObject
+from services.dataplane.news import failure_news, peer_news, repair_news, resync_cause, resync_news
 from services.dataplane.peer_state import failed
 from services.dataplane.peers import Peer, direct_routes
 from services.dataplane.reconciler import KernelPlan, Reconciler, Scope
@@ -28,8 +31,9 @@ Shape: TypeAlias = Callable[[Iterable[KernelObject]], frozenset[KernelObject]]
 class Overlay:
     """What is wanted, in which situation, and what the comparisons with the kernel have shown."""
 
-    def __init__(self, node: str, reconciler: Reconciler) -> None:
+    def __init__(self, node: str, reconciler: Reconciler, journal: Journal) -> None:
         self.reconciler = reconciler
+        self.journal = journal
         self.situation: Situation | None = None
         self.failed: dict[str, str] = {}
         """Leases that are not in the kernel as they shall be, with the reasons."""
@@ -37,7 +41,6 @@ class Overlay:
         self.last_resync: float | None = None
         """Unix time."""
         self.last_resync_changes = 0
-        self.repairs = 0
         self._node = node
         self._wanted: Counter[KernelObject] = Counter()
         """How many peers need an object: two leases of one node share its forwarding entry."""
@@ -45,16 +48,21 @@ class Overlay:
         """How many objects want a place of the kernel that has room for one."""
         self._refused: dict[KernelObject, str] = {}
         """What was logged last."""
+        self._is_torn_down = False
 
     @property
     def peers(self) -> Mapping[str, Peer]:
         """By lease name."""
         return self.roster.peers
 
-    async def program_all(self, situation: Situation, leases: Iterable[Lease]) -> None:
-        """Compares everything and brings it into line. Raises Unavailable; then it must be called again."""
-        started = time.perf_counter()
-        last, before, self.situation = self.situation, self._wanted, situation
+    async def program_all(self, situation: Situation, leases: Iterable[Lease], heard: Heard | None = None) -> None:
+        """Compares everything and brings it into line. Raises Unavailable; then it must be called again.
+
+        What was `heard` of the kernel explains what had to be repaired.
+        """
+        started = time.monotonic()
+        heard = heard or Heard()
+        last, before, peers, self.situation = self.situation, self._wanted, self.peers, situation
         self.roster.take_all(situation, leases)
         self._wanted = Counter(_wanted(situation, self.peers.values()))
         todo = await self.reconciler.resync(self._wanted.keys(), _scope(situation, self.peers.values()))
@@ -62,26 +70,41 @@ class Overlay:
         done = Plan(todo.put - failures.keys(), todo.delete - failures.keys())
         self._slots = Counter(item.slot for item in self._wanted)
         self.last_resync, self.last_resync_changes = time.time(), len(done)
-        metrics.RESYNC_SECONDS.observe(time.perf_counter() - started)
-        if done and last is not None:
-            repairs = _repairs(done, last, situation, before)
-            self.repairs += repairs
-            metrics.REPAIRS.inc(repairs)
-        if done or situation != last:
-            log.info("kernel brought into line", peers=len(self.peers), put=len(done.put), deleted=len(done.delete))
+        metrics.RESYNC_SECONDS.observe(time.monotonic() - started)
         self.failed = failed(self.reconciler, self.peers.values(), self.names())
+        repaired = _repaired(done, last, situation, before) if last is not None and not self._is_torn_down else []
+        self._is_torn_down = False
+        news = [] if peers is self.peers else peer_news(peers, self.peers, self.journal.cursor, _since(started))
+        news += repair_news(repaired, heard, self.peers.values(), self.names(), _since(heard.since or started))
+        is_decided = situation != last or heard.is_asked
+        if is_decided or len(done) > len(repaired):
+            log.info("kernel brought into line", peers=len(self.peers), put=len(done.put), deleted=len(done.delete))
+        if is_decided or (done and not news):
+            cause = resync_cause(last, situation, heard)
+            news.append(resync_news(len(done.put), len(done.delete), len(self.peers), cause, _since(started)))
+        for event in news:
+            self.journal.note(event)
         self._tell_refusals()
 
-    async def program_some(self, names: Collection[str], leases: Mapping[str, Lease]) -> bool:
+    def forget(self) -> None:
+        """What was programmed is gone by our own hand: to make it again is no repair."""
+        self.reconciler.programmed.clear()
+        self._is_torn_down = True
+
+    async def program_some(
+        self, names: Collection[str], leases: Mapping[str, Lease], since: float | None = None
+    ) -> bool:
         """The same for the leases of these names, or for all if two want one subnet, or did.
 
-        Raises Unavailable; then `program_all` must be called.
+        `since` is when the first of them was heard of, on the monotonic clock. Raises Unavailable; then
+        `program_all` must be called.
 
         So it must be when the answer is True: two leases want one place in the kernel, or did, and only a
         comparison of everything says who has it now.
         """
         situation = self.situation
         assert situation is not None  # noqa: S101 - everything was programmed once before
+        started = time.monotonic()
         turnover = self.roster.take_some(names, leases)
         if turnover is None:
             await self.program_all(situation, leases.values())
@@ -95,6 +118,8 @@ class Overlay:
         await self.reconciler.update(before, after | {item for item in before if item in self._wanted})
         in_doubt = (peer for name in {*names, *self.failed} if (peer := self.peers.get(name)) is not None)
         self.failed = failed(self.reconciler, in_doubt, self.names())
+        for event in peer_news(old, new, self.journal.cursor, _since(since or started)):
+            self.journal.note(event)
         self._tell_refusals()
         return rivals
 
@@ -128,6 +153,7 @@ class Overlay:
             item, reason = next(pair for pair in failures.items() if pair[0] not in self._refused)
             first = f"{text(item, self.names())}: {reason}"
             log.warning("the kernel refuses what leases need; trying again", objects=len(failures), first=first)
+            self.journal.note(failure_news(self.failed, self.peers, len(failures), first))
         self._refused = dict(failures)
 
     async def plan(self, situation: Situation, leases: Iterable[Lease], shape: Shape = frozenset) -> KernelPlan:
@@ -158,9 +184,15 @@ def _scope(situation: Situation, peers: Iterable[Peer]) -> Scope:
     return situation.scope(partial(direct_routes, peers, situation.links.underlay.index))
 
 
-def _repairs(todo: KernelPlan, last: Situation, now: Situation, wanted: Container[KernelObject]) -> int:
-    """How many of the changes no decision of ours explains; `wanted` is what was, in the situation of then."""
+def _repaired(
+    todo: KernelPlan, last: Situation, now: Situation, wanted: Container[KernelObject]
+) -> list[KernelObject]:
+    """The changes that no decision of ours explains; `wanted` is what was, in the situation of then."""
     if last.links.devices != now.links.devices and now.differs_by_devices_only(last):
-        return len(todo)  # somebody took the device away with everything on it
+        return [*todo.put, *todo.delete]  # somebody took the device away with everything on it
     strangers = () if last.adds_only else todo.delete
-    return sum(item in wanted for item in todo.put) + sum(item not in wanted for item in strangers)
+    return [o for o in todo.put if o in wanted] + [o for o in strangers if o not in wanted]
+
+
+def _since(moment: float) -> float:
+    return time.monotonic() - moment

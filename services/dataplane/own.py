@@ -8,9 +8,11 @@ from services.core.lease import Lease, LeaseRequest, Wish
 from services.core.subnets import fits
 from services.core.table import Table
 from services.dataplane.admission import own_refusal
+from services.dataplane.causes import Heard
 from services.dataplane.footing import Footing
 from services.dataplane.ground import Ground
 from services.dataplane.holder import Holder
+from services.dataplane.journal import Event, Journal, Kind
 from services.dataplane.recollection import doubt
 from services.dataplane.settings import DataplaneSettings
 from services.dataplane.situation import Situation
@@ -30,6 +32,7 @@ class OwnLease:
         settings: DataplaneSettings,
         holder: Holder,
         health: Health,
+        journal: Journal,
         remembered: Lease | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -44,6 +47,7 @@ class OwnLease:
         self._settings = settings
         self._health = health
         self._clock = clock
+        self._journal = journal
         self._settled: Lease | None = None
 
     @property
@@ -84,17 +88,20 @@ class OwnLease:
             )
         self.assumed = None if reason else lease
 
-    async def settle(self, ground: Ground, footing: Footing, table: Table) -> None:
+    async def settle(self, ground: Ground, footing: Footing, table: Table, heard: Heard) -> None:
         """Brings device, own address and `subnet.env` into line. Raises Misconfigured, Unavailable."""
         own = held = self.lease
         misfit = held is not None and not fits(ground.network, held)
         if misfit:
             own = None
-        self.refusal = "; ".join(self._refused(ground, footing, own))
+        before, self.refusal = self.refusal, "; ".join(self._refused(ground, footing, own))
         if self.refusal:
-            log.error("the own lease is refused", lease=held.name if held else "", reason=self.refusal)
+            name = held.name if held else ""
+            log.error("the own lease is refused", lease=name, reason=self.refusal)
+            if self.refusal != before:
+                self._journal.note(Event(Kind.OWN_LEASE, f"own lease {name} not used", self.refusal))
             own = None
-        await footing.keep(own, self.published(table), self.remembered)
+        await footing.keep(own, self.published(table), self.remembered, heard)
         self.holder.want(self._request(ground, footing), ground.network)
         if held is not None and misfit and held is self.holder.lease:
             self.holder.lose(f"the lease {held.name} does not fit the network configuration any more")
@@ -117,6 +124,9 @@ class OwnLease:
         try:
             if write_subnet_file(path, content):
                 log.info("subnet file written", path=str(path), subnets=[str(s) for s in content.subnets])
+                subnets = ", ".join(map(str, content.subnets))
+                what = f"subnet file written: {path}, {subnets}, mtu {mtu}"
+                self._journal.note(Event(Kind.OWN_LEASE, what, "own lease"))
             self._health.set("subnet file")
         except OSError as error:
             self._health.set("subnet file", f"cannot write {path}: {error.strerror}")

@@ -8,8 +8,9 @@ from typing import Any
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.dataplane.v1 import dataplane_pb2_grpc
 
-from services.core.errors import NotFound, NotImplementedYet, Unavailable
+from services.core.errors import NotFound, Unavailable
 from services.dataplane.dataplane import Dataplane
+from services.dataplane.events import Reading
 from services.dataplane.operation import hand_over, resync, teardown
 from services.dataplane.status import counts, list_peers, status_of
 from services.runtime.health import Health
@@ -82,12 +83,22 @@ class DataplaneServicer(dataplane_pb2_grpc.DataplaneServiceServicer):
         self, request: pb.WatchEventsRequest, context: Any
     ) -> AsyncIterator[pb.WatchEventsResponse]:
         """See the proto."""
-        for response in _no_journal():
-            yield response
+        reading = Reading(self._dataplane.journal, request)
+        stopped = asyncio.ensure_future(self._stopping.wait())
+        try:
+            while not stopped.done():
+                for message in reading.take():
+                    yield message
+                if not reading.is_complete:
+                    continue
+                if request.no_follow:
+                    return
+                news = asyncio.ensure_future(reading.news())
+                await asyncio.wait((stopped, news), return_when=asyncio.FIRST_COMPLETED)
+                news.cancel()
+        finally:
+            stopped.cancel()
+        raise Unavailable("the dataplane service is stopping; the kernel stays as it is")
 
     def _status(self) -> pb.Status:
         return status_of(self._dataplane, self._health, self._started_at)
-
-
-def _no_journal() -> list[pb.WatchEventsResponse]:
-    raise NotImplementedYet("the event journal is not built yet; the service's log has its decisions")

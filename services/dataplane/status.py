@@ -7,6 +7,7 @@ from flannelette.dataplane.v1 import dataplane_pb2 as pb
 
 from services.core.lease import Lease
 from services.dataplane.dataplane import Dataplane
+from services.dataplane.events import repair_counts
 from services.dataplane.netlink.notation import text
 from services.dataplane.overlay import Overlay
 from services.dataplane.peer_state import PeerState, state_of
@@ -45,7 +46,8 @@ def status_of(dataplane: Dataplane, health: Health, started_at: float) -> pb.Sta
         store_connected=feed.connected and feed.table.store is not None and feed.table.store.connected,
         cursor=dataplane.cursor,
         last_resync_changes=overlay.last_resync_changes,
-        repairs=overlay.repairs,
+        repairs=dataplane.journal.repairs.total(),
+        repairs_by_cause=repair_counts(dataplane.journal),
         unclaimed=sorted(text(route, names) for route in overlay.reconciler.foreign),
         ip_masq=dataplane.settings.ip_masq,
         mtu=ground.backend.mtu(ground.underlay) if ground else 0,

@@ -95,8 +95,8 @@ async def test_before_there_is_a_network_calls_say_what_is_missing(cluster: Clus
             code, details = await refusal(call)
             assert code is grpc.StatusCode.FAILED_PRECONDITION
             assert details
-        code, details = await refusal(aiter(running.stub.WatchEvents(pb.WatchEventsRequest())).__anext__())
-        assert (code, "is not built yet" in details) == (grpc.StatusCode.UNIMPLEMENTED, True)
+        first, *_ = await running.events()
+        assert (first.kind, first.cause) == (pb.EVENT_KIND_SERVICE_STARTED, "")
 
 
 async def test_the_status_is_streamed_at_once_and_whenever_it_changes_but_not_oftener_than_that(

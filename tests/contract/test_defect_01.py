@@ -15,6 +15,7 @@ from flannelette.lease.v1 import lease_pb2_grpc
 
 from services.core.table import Table
 from services.dataplane.holder import Holder
+from services.dataplane.journal import Journal
 from services.lease.stores.etcd import EtcdSettings
 from services.lease.stores.etcd.client import EtcdClient
 from services.lease.stores.etcd.members import Timing
@@ -258,7 +259,7 @@ class Node:
     def __init__(self, address: str, number: int) -> None:
         name = f"node{number}"
         self.connection = LeaseConnection(address, name)
-        self.holder = Holder(self.connection, 3600, lambda: None)
+        self.holder = Holder(self.connection, 3600, lambda: None, Journal())
         self.feed = Feed(self.connection, pb.VIEW_ALL, self.notice)
         self.holder.want(make_request(name, f"172.16.1.{number}"))
 

@@ -12,6 +12,7 @@ import pytest
 from services.core.lease import Lease, LeaseRequest
 from services.core.table import Table
 from services.dataplane.holder import Holder
+from services.dataplane.journal import Journal
 from services.lease.stores.etcd import EtcdSettings, EtcdStore
 from services.lease.stores.etcd.client import EtcdClient
 from services.lease.stores.etcd.records import Delete, Item, Put, Transaction, Write
@@ -65,7 +66,7 @@ async def scene(own_etcd: EtcdServer) -> AsyncIterator[Scene]:
     await write(own_etcd, CONFIG_PUT)
     settings = EtcdSettings((own_etcd.endpoint,))
     store, client = EtcdStore(settings, timing=QUICK), EtcdClient(settings, QUICK, "test")
-    holder = Holder(Calls(store), 60, lambda: None)
+    holder = Holder(Calls(store), 60, lambda: None, Journal())
     async with following(store) as seen, observing(holder, seen):
         yield Scene(own_etcd, store, holder, seen, client)
     await client.close()

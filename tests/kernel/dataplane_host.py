@@ -197,6 +197,18 @@ class Running:
     async def peers(self) -> list[pb.Peer]:
         return list((await self.stub.ListPeers(pb.ListPeersRequest())).peers)
 
+    async def events(self, **request: Any) -> list[pb.WatchEventsResponse]:
+        """What the journal has, as asked for."""
+        call = self.stub.WatchEvents(pb.WatchEventsRequest(no_follow=True, **request), timeout=10)
+        return [event async for event in call]
+
+    async def repairs(self) -> dict[str, int]:
+        """Objects put right, by cause."""
+        status = await self.status()
+        assert status.repairs == sum(each.objects for each in status.repairs_by_cause)
+        prefix = "REPAIR_CAUSE_"
+        return {pb.RepairCause.Name(c.cause).removeprefix(prefix): c.objects for c in status.repairs_by_cause}
+
     async def resync(self, *, dry_run: bool = False) -> pb.ResyncKernelResponse:
         return await self.stub.ResyncKernel(pb.ResyncKernelRequest(dry_run=dry_run), timeout=10)
 

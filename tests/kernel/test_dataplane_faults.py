@@ -66,20 +66,34 @@ async def healed(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize(
-    "fault",
+    ("fault", "causes", "words"),
     [
-        "ip link set eth0 down",
-        "ip route flush proto 77",
-        "ip route del 10.5.53.0/24",
-        "ip route replace 10.5.53.0/24 via 10.5.97.0 dev flannel.1 proto 77 metric 1334 onlink",
-        "ip neigh flush dev flannel.1 nud permanent",
-        "ip neigh del 10.5.97.0 dev flannel.1",
-        "bridge fdb del 06:0c:56:6d:fb:b3 dev flannel.1 dst 10.99.0.12",
-        "ip link set flannel.1 mtu 1400",
-        "ip link set flannel.1 type vxlan learning",
+        ("ip link set eth0 down", {}, ""),
+        ("ip route flush proto 77", {"ROUTE_DELETED": 2}, "route deleted on flannel.1, 2 times"),
+        ("ip route del 10.5.53.0/24", {"ROUTE_DELETED": 1}, "route deleted on flannel.1"),
+        (
+            "ip route replace 10.5.53.0/24 via 10.5.97.0 dev flannel.1 proto 77 metric 1334 onlink",
+            {"ROUTE_CHANGED": 1},
+            "route changed on flannel.1",
+        ),
+        (
+            "ip neigh flush dev flannel.1 nud permanent",
+            {"NEIGHBOUR_DELETED": 2},
+            "neighbour deleted on flannel.1, 2 times",
+        ),
+        ("ip neigh del 10.5.97.0 dev flannel.1", {"NEIGHBOUR_DELETED": 1}, "neighbour deleted on flannel.1"),
+        (
+            "bridge fdb del 06:0c:56:6d:fb:b3 dev flannel.1 dst 10.99.0.12",
+            {"FDB_ENTRY_DELETED": 1},
+            "forwarding entry deleted on flannel.1",
+        ),
+        ("ip link set flannel.1 mtu 1400", {"MTU_CHANGED": 1}, "mtu changed on flannel.1"),
+        ("ip link set flannel.1 type vxlan learning", {"LINK_CHANGED": 1}, "link changed on flannel.1"),
     ],
 )
-async def test_defect_05_a_fault_in_what_peers_need_is_healed(cluster: Cluster, running: Running, fault: str) -> None:
+async def test_defect_05_a_fault_in_what_peers_need_is_healed(
+    cluster: Cluster, running: Running, fault: str, causes: dict[str, int], words: str
+) -> None:
     before = cluster.ip("-d link show flannel.1")
     cluster.run(fault)
     if "eth0 down" in fault:
@@ -89,8 +103,11 @@ async def test_defect_05_a_fault_in_what_peers_need_is_healed(cluster: Cluster, 
     await cluster.quiet()
     now = cluster.ip("-d link show flannel.1")
     assert now == before
-    if "mtu" not in fault and "learning" not in fault and "eth0" not in fault:
-        assert (await running.status()).repairs > 0
+    assert await running.repairs() == causes
+    events = await running.events(kinds=[pb.EVENT_KIND_REPAIR])
+    assert [event.cause for event in events] == [words] * bool(causes)
+    assert all(event.microseconds > 0 for event in events)
+    assert running.log.count("what is ours in the kernel was changed") == len(causes)
 
 
 async def test_defect_04_a_device_that_went_down_has_its_routes_again(cluster: Cluster, running: Running) -> None:
@@ -100,7 +117,20 @@ async def test_defect_04_a_device_that_went_down_has_its_routes_again(cluster: C
     await running.until(peers=2)
     await cluster.quiet()
     assert cluster.ip("-d link show flannel.1") == before
-    assert (await running.status()).repairs > 0
+    assert await running.repairs() == {"LINK_DOWN": 1 + len(ROUTES) + len(NEIGHBOURS)}
+    device, objects = await running.events(kinds=[pb.EVENT_KIND_REPAIR])
+    assert device.what == "put right: ip link set flannel.1 up"
+    assert objects.what.startswith("put right: 2 routes, 2 neighbours: 10.5.97.0/24 via 10.5.97.0 dev flannel.1")
+    assert sorted(peer.node for peer in objects.peers) == ["n2", "n3"]
+
+
+async def test_a_device_that_was_deleted_is_made_again_with_everything_on_it(
+    cluster: Cluster, running: Running
+) -> None:
+    cluster.ip("link del flannel.1")
+    await healed(cluster)
+    await running.until(peers=2)
+    assert await running.repairs() == {"LINK_DELETED": 1 + len(ROUTES) + len(NEIGHBOURS) + len(FDB)}
 
 
 async def test_defect_18_a_notification_that_is_lost_is_a_look_at_everything(
@@ -118,7 +148,8 @@ async def test_defect_18_a_notification_that_is_lost_is_a_look_at_everything(
         running.process.send_signal(signal.SIGCONT)
     await healed(cluster)
     assert running.process.poll() is None
-    assert (await running.until(peers=2)).repairs >= 2
+    await running.until(peers=2)
+    assert await running.repairs() == {"NOTIFICATIONS_LOST": 2}
 
 
 async def test_an_address_that_was_removed_comes_back(cluster: Cluster, running: Running) -> None:
@@ -129,17 +160,24 @@ async def test_an_address_that_was_removed_comes_back(cluster: Cluster, running:
         while f"inet {own}/32 " not in (shown := cluster.ip("addr show flannel.1")) or "10.5.200.7" in shown:  # noqa: ASYNC110 - the kernel is polled
             await asyncio.sleep(0.01)
     await healed(cluster)
+    assert "ADDRESS_REMOVED" in await running.repairs()
+
+
+async def test_what_the_kernel_does_not_tell_is_found_by_an_audit(cluster: Cluster, running: Running) -> None:
+    cluster.run("bridge fdb replace 06:0c:56:6d:fb:b3 dev flannel.1 dst 10.99.0.99 self permanent")
+    await running.resync()
+    assert await running.repairs() == {"AUDIT": 1}
 
 
 async def test_a_burst_of_faults_is_one_comparison_or_two(cluster: Cluster, running: Running) -> None:
-    turns = running.log.count("kernel brought into line")
+    turns = len(await running.events(kinds=[pb.EVENT_KIND_REPAIR]))
     for _ in range(5):
         for mac, dst in (("06:0c:56:6d:fb:b3", "10.99.0.12"), ("0e:9d:40:24:9e:77", "10.99.0.13")):
             cluster.run(f"bridge fdb replace {mac} dev flannel.1 dst {dst} self permanent")
     cluster.ip("route flush proto 77")
     await healed(cluster)
     await asyncio.sleep(0.3)
-    assert running.log.count("kernel brought into line") - turns <= 2
+    assert len(await running.events(kinds=[pb.EVENT_KIND_REPAIR])) - turns <= 2
 
 
 async def test_a_peer_that_leaves_leads_to_no_comparison_of_everything(cluster: Cluster, running: Running) -> None:

@@ -16,6 +16,7 @@ from services.dataplane.backends.backend import Backend, Links
 from services.dataplane.backends.host_gw import HostGw
 from services.dataplane.backends.metric import route_metric
 from services.dataplane.backends.vxlan import Vxlan
+from services.dataplane.journal import Journal
 from services.dataplane.netlink.notation import text
 from services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour, Route, steps
 from services.dataplane.netlink.socket import KernelSocket
@@ -181,7 +182,7 @@ class Story:
 
     def __init__(self, backend: Backend, links: Links) -> None:
         self.kernel = Kernel()
-        self.overlay = Overlay("n1", Reconciler(self.kernel))
+        self.overlay = Overlay("n1", Reconciler(self.kernel), Journal())
         self.situation = Situation(SMALL, backend, links, (subnet("10.5.27.0/24").cidr,))
         self.kind = backend.lease_type
         self.leases: dict[str, Lease] = {}

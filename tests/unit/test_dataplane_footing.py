@@ -11,8 +11,10 @@ from services.core.family import IPV4, IPV6
 from services.core.network import NetworkConfig
 from services.dataplane.backends.host_gw import HostGw
 from services.dataplane.backends.vxlan import Vxlan
+from services.dataplane.causes import Heard
 from services.dataplane.footing import Footing
 from services.dataplane.ground import Ground, is_default
+from services.dataplane.journal import Journal
 from services.dataplane.settings import DataplaneSettings
 from tests.dataplane_examples import DUAL_UNDERLAY, ETH0, UNDERLAY, FakeKernel, route
 from tests.lease_examples import DUAL_JSON, network
@@ -24,7 +26,7 @@ GROUND = Ground(HOST_GW, HostGw(), (IPV4,), UNDERLAY)
 
 
 def footing(ground: Ground | None = None) -> Footing:
-    made = Footing(DataplaneSettings(), "n1", FakeKernel())  # type: ignore[arg-type]  # never asked here
+    made = Footing(DataplaneSettings(), "n1", FakeKernel(), Journal())  # type: ignore[arg-type]  # never asked here
     made.ground = ground
     return made
 
@@ -84,7 +86,7 @@ async def test_warnings_of_a_configuration_are_told_once() -> None:
 
 async def test_without_devices_there_is_nothing_to_keep_to_leave_or_to_clear() -> None:
     standing = footing(GROUND)
-    await standing.keep(None, None)
+    await standing.keep(None, None, None, Heard())
     assert standing.devices == {}
     await standing.leave()
     assert await standing.clear(dry_run=False) == []

@@ -7,6 +7,7 @@ from typing import Any, cast
 import pytest
 
 from services.dataplane.backends.vxlan import Vxlan
+from services.dataplane.causes import Heard
 from services.dataplane.dataplane import Dataplane
 from services.dataplane.healing import Pending, concern
 from services.dataplane.netlink.monitor import Change, Subject
@@ -29,10 +30,12 @@ class FakeDataplane(SimpleNamespace):
             overlay=SimpleNamespace(reconciler=SimpleNamespace(programmed=set(programmed))),
             settings=SimpleNamespace(route_protocol=77),
             audits=0,
+            heard=Heard(),
         )
 
-    def audit(self) -> None:
+    def audit(self, heard: Heard) -> None:
         self.audits += 1
+        self.heard.add(heard)
 
     @property
     def real(self) -> Dataplane:
@@ -77,7 +80,7 @@ def test_while_the_underlay_is_lost_any_interface_may_be_it(subject: Subject) ->
     ],
 )
 def test_what_may_touch_ours_concerns_us_and_nothing_else(change: Change, is_ours: bool) -> None:
-    assert concern(FakeDataplane().real, PORT)(change) is is_ours
+    assert (concern(FakeDataplane().real, PORT)(change) is not None) is is_ours
 
 
 def test_before_there_is_a_ground_only_routes_of_our_protocol_do() -> None:
@@ -94,6 +97,7 @@ def test_an_entry_that_is_gone_counts_only_while_we_believe_it_to_be_there(item:
         assert pending.take([gone], concern(dataplane.real, PORT))
         pending.settle(dataplane.real)
         assert dataplane.audits == audits
+        assert dataplane.heard.signs.total() == audits
 
 
 def test_a_burst_is_one_look_and_the_next_fault_another() -> None:
@@ -111,3 +115,5 @@ def test_a_burst_is_one_look_and_the_next_fault_another() -> None:
     assert pending.take([down], concerns)
     pending.settle(dataplane.real)
     assert dataplane.audits == 2
+    assert dataplane.heard.words() == "link down on flannel.1; forwarding entry deleted on flannel.1"
+    assert dataplane.heard.since is not None

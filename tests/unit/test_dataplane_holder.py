@@ -13,6 +13,7 @@ from services.core.errors import FlanneletteError, NotFound, NotYet, Unavailable
 from services.core.lease import Lease, LeaseRequest, Subnet, VxlanData, Wish, lease_key
 from services.core.table import Table
 from services.dataplane.holder import Holder
+from services.dataplane.journal import Journal
 from tests.lease_examples import SMALL, network
 from tests.virtual_time import now, run_virtually
 
@@ -82,7 +83,7 @@ def play(script: Callable[[Scene], Coroutine[Any, Any, None]], service: FakeServ
 
     async def main() -> None:
         wakes: list[float] = []
-        holder = Holder(service, margin, lambda: wakes.append(now()), now)
+        holder = Holder(service, margin, lambda: wakes.append(now()), Journal(), now)
         task = asyncio.create_task(holder.run())
         try:
             await asyncio.sleep(0.001)
@@ -151,7 +152,7 @@ def test_a_clock_that_jumps_ahead_is_noticed_within_a_minute() -> None:
 
     async def main() -> None:
         nonlocal jump
-        holder = Holder(service, 3600, lambda: None, lambda: now() + jump)
+        holder = Holder(service, 3600, lambda: None, Journal(), lambda: now() + jump)
         task = asyncio.create_task(holder.run())
         holder.want(REQUEST)
         await asyncio.sleep(100)
@@ -367,7 +368,7 @@ def test_what_is_wanted_while_a_call_is_under_way_is_published_next() -> None:
         assert scene.holder.lease.subnets[0].data == OTHER.wishes[0].data
 
     async def main() -> None:
-        holder = Holder(service, 3600, lambda: None, now)
+        holder = Holder(service, 3600, lambda: None, Journal(), now)
         service.during = lambda: holder.want(OTHER)
         task = asyncio.create_task(holder.run())
         holder.want(REQUEST)

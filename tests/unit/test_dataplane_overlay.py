@@ -7,6 +7,7 @@ from structlog.testing import capture_logs
 
 from services.core.lease import Lease, VxlanData
 from services.dataplane.backends.vxlan import Vxlan
+from services.dataplane.journal import Journal
 from services.dataplane.netlink.objects import Neighbour
 from services.dataplane.overlay import Overlay
 from services.dataplane.peers import peer_of
@@ -21,7 +22,7 @@ N2, N3 = (lease(CAPTURED[node], node=node) for node in ("n2", "n3"))
 
 
 async def overlay(kernel: FakeKernel, *leases: Lease) -> Overlay:
-    made = Overlay("n1", Reconciler(kernel))  # type: ignore[arg-type]  # it answers the same questions
+    made = Overlay("n1", Reconciler(kernel), Journal())  # type: ignore[arg-type]  # it answers the same questions
     await made.program_all(SITUATION, leases)
     return made
 
@@ -30,7 +31,7 @@ async def test_a_lease_that_left_and_comes_back_at_a_comparison_is_no_repair() -
     made = await overlay(FakeKernel(), N2, N3)
     await made.program_some([N2.name], by_name(N3))
     await made.program_all(SITUATION, [N2, N3])
-    assert (made.last_resync_changes, made.repairs) == (3, 0)
+    assert (made.last_resync_changes, made.journal.repairs.total()) == (3, 0)
 
 
 async def test_what_could_not_be_deleted_is_believed_to_be_there_and_said_to_have_failed() -> None:
@@ -82,7 +83,7 @@ async def test_of_two_leases_that_overlap_one_is_carried_at_once_and_the_other_w
     )
     assert not await made.program_some([N2.name], by_name(N2, N3, rival))
     assert kernel.objects == made.reconciler.programmed == before
-    assert made.repairs == 0
+    assert made.journal.repairs.total() == 0
 
 
 async def test_a_subnet_that_goes_from_one_lease_to_another_is_no_rivalry() -> None:
@@ -104,4 +105,4 @@ async def test_what_the_kernel_refuses_is_logged_once_and_is_no_repair() -> None
             await made.program_all(SITUATION, [N2, N3])
     assert [entry["event"] for entry in logs] == ["the kernel refuses what leases need; trying again"]
     assert logs[0]["first"].endswith("PERMANENT: Operation not supported (ENOTSUP)")
-    assert (made.last_resync_changes, made.repairs) == (0, 0)
+    assert (made.last_resync_changes, made.journal.repairs.total()) == (0, 0)

@@ -10,6 +10,7 @@ from services.core.errors import Unavailable
 from services.core.family import IPV4
 from services.core.lease import Lease
 from services.dataplane.backends.vxlan import Vxlan
+from services.dataplane.journal import Journal
 from services.dataplane.netlink.objects import KernelObject
 from services.dataplane.netlink.socket import KernelSocket
 from services.dataplane.overlay import Overlay
@@ -27,7 +28,7 @@ class Scene:
     def __init__(self, *objects: KernelObject) -> None:
         self.kernel = FakeKernel(set(objects))
         self.reconciler = Reconciler(cast("KernelSocket", self.kernel))
-        self.overlay = Overlay("n1", self.reconciler)
+        self.overlay = Overlay("n1", self.reconciler, Journal())
         self.leases = dict(LEASES)
 
     async def all(self, situation: Situation = SITUATION) -> list[str]:
@@ -55,7 +56,7 @@ async def test_everything_is_put_neighbours_first_and_routes_last_and_then_nothi
         frozenset(o for p in CAPTURED.values() for o in Vxlan().objects(IPV4, p, LINKS))
     )
     assert await scene.all() == []
-    assert (scene.overlay.last_resync_changes, scene.overlay.repairs) == (0, 0)
+    assert (scene.overlay.last_resync_changes, scene.overlay.journal.repairs.total()) == (0, 0)
 
 
 async def test_the_own_lease_is_never_programmed() -> None:
@@ -182,17 +183,17 @@ async def test_foreign_routes_are_never_replaced_not_even_the_second_to_one_dest
 async def test_repairs_are_what_no_decision_explains() -> None:
     scene = Scene()
     await scene.all(replace(SITUATION, own_subnets=()))
-    assert scene.overlay.repairs == 0
+    assert scene.overlay.journal.repairs.total() == 0
     scene.kernel.objects -= {o for o in scene.kernel.objects if o.kind == 3}
     await scene.all(replace(SITUATION, own_subnets=()))
-    assert (scene.overlay.repairs, scene.overlay.last_resync_changes) == (3, 3)
+    assert (scene.overlay.journal.repairs.total(), scene.overlay.last_resync_changes) == (3, 3)
     scene.kernel.objects.clear()
     device = replace(DEVICE, index=4)
     await scene.all(replace(SITUATION, own_subnets=(), links=replace(LINKS, devices={IPV4: device})))
-    assert scene.overlay.repairs == 12
+    assert scene.overlay.journal.repairs.total() == 12
     scene.leases.clear()
     await scene.all(replace(SITUATION, backend=Vxlan(vni=2)))
-    assert scene.overlay.repairs == 12
+    assert scene.overlay.journal.repairs.total() == 12
 
 
 async def test_a_lease_change_that_a_comparison_finds_first_is_no_repair() -> None:
@@ -201,7 +202,7 @@ async def test_a_lease_change_that_a_comparison_finds_first_is_no_repair() -> No
     del scene.leases[N2]
     scene.put(lease(subnet("10.5.54.0/24", "10.99.0.99", "02:00:00:00:00:09"), node="n9"))
     assert len(await scene.all()) == 6
-    assert (scene.overlay.repairs, scene.overlay.last_resync_changes) == (0, 6)
+    assert (scene.overlay.journal.repairs.total(), scene.overlay.last_resync_changes) == (0, 6)
 
 
 async def test_a_plan_changes_nothing_and_knows_leases_that_are_not_programmed_yet() -> None:

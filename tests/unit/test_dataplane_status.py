@@ -6,6 +6,7 @@ from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from services.core.errors import Unavailable
 from services.core.lease import Lease
 from services.dataplane.backends.vxlan import Vxlan
+from services.dataplane.journal import Journal
 from services.dataplane.netlink.objects import Route
 from services.dataplane.overlay import Overlay
 from services.dataplane.reconciler import Reconciler
@@ -22,7 +23,7 @@ OLD = lease(subnet("10.5.99.0/24", "10.99.0.9"), node="n9", kind="host-gw")
 class Scene:
     def __init__(self, *leases: Lease) -> None:
         self.kernel = FakeKernel()
-        self.overlay = Overlay("n1", Reconciler(self.kernel))  # type: ignore[arg-type]  # it answers the same questions
+        self.overlay = Overlay("n1", Reconciler(self.kernel), Journal())  # type: ignore[arg-type]  # it answers the same questions
         self.leases = leases
 
     async def program(self) -> None:

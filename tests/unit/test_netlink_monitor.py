@@ -25,6 +25,10 @@ ROUTE = {"family": 2, "dst_len": 24, "proto": 77, "attrs": [("RTA_DST", "10.5.2.
 CASES = [
     (encoded(ifinfmsg(), uapi.RTM_NEWLINK, index=7), Change(Subject.LINK, ifindex=7)),
     (encoded(ifinfmsg(), uapi.RTM_DELLINK, index=7), Change(Subject.LINK, True, ifindex=7)),
+    (
+        encoded(ifinfmsg(), uapi.RTM_NEWLINK, index=7, flags=0x1003, change=1, attrs=[("IFLA_MTU", 1400)]),
+        Change(Subject.LINK, ifindex=7, up=True, is_flip=True, mtu=1400),
+    ),
     (encoded(ifaddrmsg(), uapi.RTM_DELADDR, family=10, index=7), Change(Subject.ADDRESS, True, 10, 7)),
     (encoded(rtmsg(), uapi.RTM_DELROUTE, port=4711, **ROUTE), Change(Subject.ROUTE, True, 2, 7, 77, 4711)),
     (encoded(rtmsg(), uapi.RTM_NEWROUTE, family=10, proto=4), Change(Subject.ROUTE, False, 10, 0, 4, 0, True)),

@@ -32,6 +32,9 @@ _HEADER: Final = struct.Struct("=IHHII")
 _ROUTE_HEADER_BYTES: Final = 12
 _NEIGHBOUR_HEADER_BYTES: Final = 12
 _IFINDEX: Final = struct.Struct("=i")
+_LINK: Final = struct.Struct("=iII")
+"""Of struct ifinfomsg: the device, its flags, and those that have changed."""
+_LINK_BYTES: Final = 32
 
 
 class Subject(Enum):
@@ -67,6 +70,12 @@ class Change:
     """Of a route: it leads everywhere."""
     slot: Hashable = None
     """Of a neighbour or forwarding entry that is gone: which, to tell our own deletes from others' nevertheless."""
+    up: bool = False
+    """Of a link: it is, as `ip link set up` makes it."""
+    is_flip: bool = False
+    """Of a link: `up` is what has changed."""
+    mtu: int = 0
+    """Of a link, in bytes; 0: not told."""
 
 
 _SUBJECTS: Final = {
@@ -135,8 +144,10 @@ def read(block: bytes) -> Iterator[Change]:
             if subject is Subject.ROUTE:
                 device = _route_device(block, offset, length)
                 yield Change(subject, gone, family, device, block[offset + 21], port, block[offset + 17] == 0)
+            elif subject is Subject.LINK:
+                yield _link(block, offset, length, gone, port)
             else:
-                # All of ifinfomsg, ifaddrmsg and ndmsg have the device behind four bytes.
+                # Both ifaddrmsg and ndmsg have the device behind four bytes.
                 (device,) = _IFINDEX.unpack_from(block, offset + 20)
                 slot = None
                 if subject is Subject.NEIGHBOUR:
@@ -151,6 +162,16 @@ def _slot(block: bytes, offset: int, length: int, family: int, device: int) -> H
     if family == uapi.AF_BRIDGE:
         return FdbEntry(found[uapi.NDA_LLADDR], b"", device).slot if uapi.NDA_LLADDR in found else None
     return Neighbour(found[uapi.NDA_DST], b"", family, device).slot if uapi.NDA_DST in found else None
+
+
+def _link(block: bytes, offset: int, length: int, gone: bool, port: int) -> Change:
+    device, flags, changed = _LINK.unpack_from(block, offset + 20) if length >= _LINK_BYTES else (0, 0, 0)
+    mtu = 0
+    for attribute, start, _ in spans(block, offset + _LINK_BYTES, offset + length):
+        if attribute == uapi.IFLA_MTU:
+            (mtu,) = _IFINDEX.unpack_from(block, start)
+    up, is_flip = bool(flags & uapi.IFF_UP), bool(changed & uapi.IFF_UP)
+    return Change(Subject.LINK, gone, block[offset + 16], device, 0, port, up=up, is_flip=is_flip, mtu=mtu)
 
 
 def _route_device(block: bytes, offset: int, length: int) -> int:

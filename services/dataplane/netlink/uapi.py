@@ -48,6 +48,9 @@ RTNLGRP_IPV4_ROUTE: Final = 7
 RTNLGRP_IPV6_IFADDR: Final = 9
 RTNLGRP_IPV6_ROUTE: Final = 11
 
+IFF_UP: Final = 0x1
+IFLA_MTU: Final = 4
+
 RTA_DST: Final = 1
 RTA_OIF: Final = 4
 RTA_GATEWAY: Final = 5

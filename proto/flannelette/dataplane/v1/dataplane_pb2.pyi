@@ -77,6 +77,168 @@ overlaps another's or the underlay); `reason` says why.
 """
 Global___PeerState: _TypeAlias = PeerState  # noqa: Y015
 
+class _RepairCause:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _RepairCauseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RepairCause.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    REPAIR_CAUSE_UNSPECIFIED: _RepairCause.ValueType  # 0
+    """Not used."""
+    REPAIR_CAUSE_LINK_DELETED: _RepairCause.ValueType  # 1
+    """The device was deleted, and with it everything on it."""
+    REPAIR_CAUSE_LINK_DOWN: _RepairCause.ValueType  # 2
+    """The device was set down, which removes its routes and neighbours."""
+    REPAIR_CAUSE_ADDRESS_REMOVED: _RepairCause.ValueType  # 3
+    """An address was removed from the device, which may remove routes."""
+    REPAIR_CAUSE_ROUTE_DELETED: _RepairCause.ValueType  # 4
+    """A route was deleted."""
+    REPAIR_CAUSE_ROUTE_CHANGED: _RepairCause.ValueType  # 5
+    """A route was added or replaced."""
+    REPAIR_CAUSE_NEIGHBOUR_DELETED: _RepairCause.ValueType  # 6
+    """A neighbour was deleted."""
+    REPAIR_CAUSE_FDB_ENTRY_DELETED: _RepairCause.ValueType  # 7
+    """A forwarding entry was deleted."""
+    REPAIR_CAUSE_LINK_UP: _RepairCause.ValueType  # 8
+    """The device was set up again."""
+    REPAIR_CAUSE_MTU_CHANGED: _RepairCause.ValueType  # 9
+    """The MTU of the device was changed."""
+    REPAIR_CAUSE_ADDRESS_ADDED: _RepairCause.ValueType  # 10
+    """An address was added to the device."""
+    REPAIR_CAUSE_LINK_CHANGED: _RepairCause.ValueType  # 11
+    """Something else about the device was changed."""
+    REPAIR_CAUSE_NOTIFICATIONS_LOST: _RepairCause.ValueType  # 12
+    """The kernel had more to tell than fits its queue (ENOBUFS)."""
+    REPAIR_CAUSE_AUDIT: _RepairCause.ValueType  # 13
+    """The kernel told nothing; a comparison found it."""
+
+class RepairCause(_RepairCause, metaclass=_RepairCauseEnumTypeWrapper):
+    """Why an object of ours had to be put right: what the kernel told before. Where
+    it told several things at once, the first of these that fits.
+    """
+
+REPAIR_CAUSE_UNSPECIFIED: RepairCause.ValueType  # 0
+"""Not used."""
+REPAIR_CAUSE_LINK_DELETED: RepairCause.ValueType  # 1
+"""The device was deleted, and with it everything on it."""
+REPAIR_CAUSE_LINK_DOWN: RepairCause.ValueType  # 2
+"""The device was set down, which removes its routes and neighbours."""
+REPAIR_CAUSE_ADDRESS_REMOVED: RepairCause.ValueType  # 3
+"""An address was removed from the device, which may remove routes."""
+REPAIR_CAUSE_ROUTE_DELETED: RepairCause.ValueType  # 4
+"""A route was deleted."""
+REPAIR_CAUSE_ROUTE_CHANGED: RepairCause.ValueType  # 5
+"""A route was added or replaced."""
+REPAIR_CAUSE_NEIGHBOUR_DELETED: RepairCause.ValueType  # 6
+"""A neighbour was deleted."""
+REPAIR_CAUSE_FDB_ENTRY_DELETED: RepairCause.ValueType  # 7
+"""A forwarding entry was deleted."""
+REPAIR_CAUSE_LINK_UP: RepairCause.ValueType  # 8
+"""The device was set up again."""
+REPAIR_CAUSE_MTU_CHANGED: RepairCause.ValueType  # 9
+"""The MTU of the device was changed."""
+REPAIR_CAUSE_ADDRESS_ADDED: RepairCause.ValueType  # 10
+"""An address was added to the device."""
+REPAIR_CAUSE_LINK_CHANGED: RepairCause.ValueType  # 11
+"""Something else about the device was changed."""
+REPAIR_CAUSE_NOTIFICATIONS_LOST: RepairCause.ValueType  # 12
+"""The kernel had more to tell than fits its queue (ENOBUFS)."""
+REPAIR_CAUSE_AUDIT: RepairCause.ValueType  # 13
+"""The kernel told nothing; a comparison found it."""
+Global___RepairCause: _TypeAlias = RepairCause  # noqa: Y015
+
+class _EventKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _EventKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    EVENT_KIND_UNSPECIFIED: _EventKind.ValueType  # 0
+    """Not used."""
+    EVENT_KIND_SERVICE_STARTED: _EventKind.ValueType  # 1
+    """The process started: always its first event."""
+    EVENT_KIND_READINESS: _EventKind.ValueType  # 2
+    """The service became ready, or is ready no longer; `cause` has the reasons."""
+    EVENT_KIND_LEASE_SERVICE: _EventKind.ValueType  # 3
+    """The lease service was reached, or is away."""
+    EVENT_KIND_NETWORK: _EventKind.ValueType  # 4
+    """A network configuration came into force."""
+    EVENT_KIND_UNDERLAY: _EventKind.ValueType  # 5
+    """The interface or the addresses that carry the overlay were chosen."""
+    EVENT_KIND_OWN_LEASE: _EventKind.ValueType  # 6
+    """The own lease was acquired, renewed, lost or refused, or `subnet.env`
+    written.
+    """
+    EVENT_KIND_DEVICE: _EventKind.ValueType  # 7
+    """An overlay device was made, changed or removed, as a decision wanted it."""
+    EVENT_KIND_PEER_ADDED: _EventKind.ValueType  # 8
+    """A lease of another node came."""
+    EVENT_KIND_PEER_CHANGED: _EventKind.ValueType  # 9
+    """A lease of another node changed; a renewal is no change."""
+    EVENT_KIND_PEER_REMOVED: _EventKind.ValueType  # 10
+    """A lease of another node went."""
+    EVENT_KIND_PEERS_CHANGED: _EventKind.ValueType  # 11
+    """More than eight of these three at once, told in one event."""
+    EVENT_KIND_RESYNC: _EventKind.ValueType  # 12
+    """Everything was compared and something other than a repair done, or an
+    operator asked. A comparison that finds nothing to do is no event.
+    """
+    EVENT_KIND_REPAIR: _EventKind.ValueType  # 13
+    """Somebody else changed what is ours, and it was put right; see
+    `repair_cause`.
+    """
+    EVENT_KIND_FAILURE: _EventKind.ValueType  # 14
+    """Something could not be done; it is tried again."""
+    EVENT_KIND_TEARDOWN: _EventKind.ValueType  # 15
+    """An operator removed everything that is ours."""
+    EVENT_KIND_HAND_OVER: _EventKind.ValueType  # 16
+    """An operator gave everything that is ours back to a flanneld."""
+
+class EventKind(_EventKind, metaclass=_EventKindEnumTypeWrapper):
+    """What a decision is about."""
+
+EVENT_KIND_UNSPECIFIED: EventKind.ValueType  # 0
+"""Not used."""
+EVENT_KIND_SERVICE_STARTED: EventKind.ValueType  # 1
+"""The process started: always its first event."""
+EVENT_KIND_READINESS: EventKind.ValueType  # 2
+"""The service became ready, or is ready no longer; `cause` has the reasons."""
+EVENT_KIND_LEASE_SERVICE: EventKind.ValueType  # 3
+"""The lease service was reached, or is away."""
+EVENT_KIND_NETWORK: EventKind.ValueType  # 4
+"""A network configuration came into force."""
+EVENT_KIND_UNDERLAY: EventKind.ValueType  # 5
+"""The interface or the addresses that carry the overlay were chosen."""
+EVENT_KIND_OWN_LEASE: EventKind.ValueType  # 6
+"""The own lease was acquired, renewed, lost or refused, or `subnet.env`
+written.
+"""
+EVENT_KIND_DEVICE: EventKind.ValueType  # 7
+"""An overlay device was made, changed or removed, as a decision wanted it."""
+EVENT_KIND_PEER_ADDED: EventKind.ValueType  # 8
+"""A lease of another node came."""
+EVENT_KIND_PEER_CHANGED: EventKind.ValueType  # 9
+"""A lease of another node changed; a renewal is no change."""
+EVENT_KIND_PEER_REMOVED: EventKind.ValueType  # 10
+"""A lease of another node went."""
+EVENT_KIND_PEERS_CHANGED: EventKind.ValueType  # 11
+"""More than eight of these three at once, told in one event."""
+EVENT_KIND_RESYNC: EventKind.ValueType  # 12
+"""Everything was compared and something other than a repair done, or an
+operator asked. A comparison that finds nothing to do is no event.
+"""
+EVENT_KIND_REPAIR: EventKind.ValueType  # 13
+"""Somebody else changed what is ours, and it was put right; see
+`repair_cause`.
+"""
+EVENT_KIND_FAILURE: EventKind.ValueType  # 14
+"""Something could not be done; it is tried again."""
+EVENT_KIND_TEARDOWN: EventKind.ValueType  # 15
+"""An operator removed everything that is ours."""
+EVENT_KIND_HAND_OVER: EventKind.ValueType  # 16
+"""An operator gave everything that is ours back to a flanneld."""
+Global___EventKind: _TypeAlias = EventKind  # noqa: Y015
+
 @_typing.final
 class Status(_message.Message):
     """What the dataplane is."""
@@ -102,6 +264,7 @@ class Status(_message.Message):
     START_TIME_FIELD_NUMBER: _builtins.int
     IP_MASQ_FIELD_NUMBER: _builtins.int
     MTU_FIELD_NUMBER: _builtins.int
+    REPAIRS_BY_CAUSE_FIELD_NUMBER: _builtins.int
     REMEMBERED_TIME_FIELD_NUMBER: _builtins.int
     ready: _builtins.bool
     """The last complete snapshot is in the kernel."""
@@ -122,7 +285,9 @@ class Status(_message.Message):
     restart means that it found everything as it left it.
     """
     repairs: _builtins.int
-    """Objects repaired since the start, without those of lease changes."""
+    """Objects and devices put right since the start that no decision of the
+    service explains; `repairs_by_cause` has its parts.
+    """
     ip_masq: _builtins.bool
     """Whether `subnet.env` says that we masquerade (`--ip-masq`)."""
     mtu: _builtins.int
@@ -162,6 +327,12 @@ class Status(_message.Message):
         """When the process started."""
 
     @_builtins.property
+    def repairs_by_cause(self) -> _containers.RepeatedCompositeFieldContainer[Global___RepairCount]:
+        """The parts of `repairs`, in the order of RepairCause; causes without any are
+        left out. The metric flannelette_kernel_repairs_total has the same.
+        """
+
+    @_builtins.property
     def remembered_time(self) -> _timestamp_pb2.Timestamp:
         """Set while the leases in force are those that the node remembers from before
         its start (`--state-dir`), because no lease service has told any since: the
@@ -191,11 +362,12 @@ class Status(_message.Message):
         start_time: _timestamp_pb2.Timestamp | None = ...,
         ip_masq: _builtins.bool | None = ...,
         mtu: _builtins.int = ...,
+        repairs_by_cause: _abc.Iterable[Global___RepairCount] | None = ...,
         remembered_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_ip_masq", b"_ip_masq", "_last_resync_changes", b"_last_resync_changes", "_lease_service_connected", b"_lease_service_connected", "_ready", b"_ready", "_repairs", b"_repairs", "_store_connected", b"_store_connected", "ip_masq", b"ip_masq", "last_resync_changes", b"last_resync_changes", "last_resync_time", b"last_resync_time", "lease", b"lease", "lease_service_connected", b"lease_service_connected", "peers", b"peers", "ready", b"ready", "remembered_time", b"remembered_time", "repairs", b"repairs", "start_time", b"start_time", "store_connected", b"store_connected", "underlay", b"underlay"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ip_masq", b"_ip_masq", "_last_resync_changes", b"_last_resync_changes", "_lease_service_connected", b"_lease_service_connected", "_ready", b"_ready", "_repairs", b"_repairs", "_store_connected", b"_store_connected", "backend", b"backend", "cursor", b"cursor", "devices", b"devices", "ip_masq", b"ip_masq", "last_resync_changes", b"last_resync_changes", "last_resync_time", b"last_resync_time", "lease", b"lease", "lease_service_connected", b"lease_service_connected", "mtu", b"mtu", "node", b"node", "peers", b"peers", "ready", b"ready", "reasons", b"reasons", "remembered_time", b"remembered_time", "repairs", b"repairs", "start_time", b"start_time", "store_connected", b"store_connected", "unclaimed", b"unclaimed", "underlay", b"underlay", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ip_masq", b"_ip_masq", "_last_resync_changes", b"_last_resync_changes", "_lease_service_connected", b"_lease_service_connected", "_ready", b"_ready", "_repairs", b"_repairs", "_store_connected", b"_store_connected", "backend", b"backend", "cursor", b"cursor", "devices", b"devices", "ip_masq", b"ip_masq", "last_resync_changes", b"last_resync_changes", "last_resync_time", b"last_resync_time", "lease", b"lease", "lease_service_connected", b"lease_service_connected", "mtu", b"mtu", "node", b"node", "peers", b"peers", "ready", b"ready", "reasons", b"reasons", "remembered_time", b"remembered_time", "repairs", b"repairs", "repairs_by_cause", b"repairs_by_cause", "start_time", b"start_time", "store_connected", b"store_connected", "unclaimed", b"unclaimed", "underlay", b"underlay", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__ip_masq: _TypeAlias = _typing.Literal["ip_masq"]  # noqa: Y015
     _WhichOneofArgType__ip_masq: _TypeAlias = _typing.Literal["_ip_masq", b"_ip_masq"]  # noqa: Y015
@@ -223,6 +395,34 @@ class Status(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__store_connected) -> _WhichOneofReturnType__store_connected | None: ...
 
 Global___Status: _TypeAlias = Status  # noqa: Y015
+
+@_typing.final
+class RepairCount(_message.Message):
+    """Repairs of one cause."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CAUSE_FIELD_NUMBER: _builtins.int
+    OBJECTS_FIELD_NUMBER: _builtins.int
+    cause: Global___RepairCause.ValueType
+    """Why."""
+    objects: _builtins.int
+    """How many objects and devices; a device counts once a repair, whatever of it
+    was wrong.
+    """
+    def __init__(
+        self,
+        *,
+        cause: Global___RepairCause.ValueType = ...,
+        objects: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "objects", b"objects"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RepairCount: _TypeAlias = RepairCount  # noqa: Y015
 
 @_typing.final
 class OwnLease(_message.Message):
@@ -799,21 +999,45 @@ Global___HandOverResponse: _TypeAlias = HandOverResponse  # noqa: Y015
 
 @_typing.final
 class WatchEventsRequest(_message.Message):
-    """Asks for decisions."""
+    """Asks for decisions. Each field that is set leaves some out."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     NO_FOLLOW_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    SINCE_TIME_FIELD_NUMBER: _builtins.int
+    PEER_FIELD_NUMBER: _builtins.int
+    KINDS_FIELD_NUMBER: _builtins.int
     no_follow: _builtins.bool
     """Only what is remembered; do not wait for more."""
+    after: _builtins.str
+    """Only what follows the event with this `position`. A position of an earlier
+    process is before everything.
+    """
+    peer: _builtins.str
+    """Only events that concern a peer: the name of its lease, or its node. An
+    event that concerns more peers than it names is among them.
+    """
+    @_builtins.property
+    def since_time(self) -> _timestamp_pb2.Timestamp:
+        """Only events from this moment on."""
+
+    @_builtins.property
+    def kinds(self) -> _containers.RepeatedScalarFieldContainer[Global___EventKind.ValueType]:
+        """Only events of these kinds."""
+
     def __init__(
         self,
         *,
         no_follow: _builtins.bool = ...,
+        after: _builtins.str = ...,
+        since_time: _timestamp_pb2.Timestamp | None = ...,
+        peer: _builtins.str = ...,
+        kinds: _abc.Iterable[Global___EventKind.ValueType] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["since_time", b"since_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["no_follow", b"no_follow"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "kinds", b"kinds", "no_follow", b"no_follow", "peer", b"peer", "since_time", b"since_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -829,15 +1053,48 @@ class WatchEventsResponse(_message.Message):
     WHAT_FIELD_NUMBER: _builtins.int
     CAUSE_FIELD_NUMBER: _builtins.int
     MICROSECONDS_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    POSITION_FIELD_NUMBER: _builtins.int
+    CURSOR_FIELD_NUMBER: _builtins.int
+    PEERS_FIELD_NUMBER: _builtins.int
+    PEER_COUNT_FIELD_NUMBER: _builtins.int
+    OBJECTS_FIELD_NUMBER: _builtins.int
+    REPAIR_CAUSE_FIELD_NUMBER: _builtins.int
+    MISSED_FIELD_NUMBER: _builtins.int
     what: _builtins.str
     """What was done, one sentence."""
     cause: _builtins.str
-    """What caused it: a lease cursor, a netlink event, an audit."""
+    """What caused it, in words: a lease change with its cursor, what the kernel
+    told, an operator, an error.
+    """
     microseconds: _builtins.int
-    """How long it took, in microseconds."""
+    """How long it took from the moment the cause was known, in microseconds; 0:
+    not measured. Of a repair with the 50 ms in which the kernel's further
+    notifications are awaited.
+    """
+    kind: Global___EventKind.ValueType
+    """What it is about."""
+    position: _builtins.str
+    """Where it stands; give it as `after` to go on from there."""
+    cursor: _builtins.str
+    """The cursor of the leases that were known; empty: none yet."""
+    peer_count: _builtins.int
+    """How many peers it concerns; nine may stand for more."""
+    objects: _builtins.int
+    """Kernel objects that were put or deleted."""
+    repair_cause: Global___RepairCause.ValueType
+    """Why a repair was needed; of other kinds unset."""
+    missed: _builtins.int
+    """Events right before this one that were forgotten before they could be sent,
+    also such as the request leaves out.
+    """
     @_builtins.property
     def time(self) -> _timestamp_pb2.Timestamp:
-        """When."""
+        """When it was carried out."""
+
+    @_builtins.property
+    def peers(self) -> _containers.RepeatedCompositeFieldContainer[Global___PeerName]:
+        """The peers that it concerns, the first eight of them."""
 
     def __init__(
         self,
@@ -846,11 +1103,45 @@ class WatchEventsResponse(_message.Message):
         what: _builtins.str = ...,
         cause: _builtins.str = ...,
         microseconds: _builtins.int = ...,
+        kind: Global___EventKind.ValueType = ...,
+        position: _builtins.str = ...,
+        cursor: _builtins.str = ...,
+        peers: _abc.Iterable[Global___PeerName] | None = ...,
+        peer_count: _builtins.int = ...,
+        objects: _builtins.int = ...,
+        repair_cause: Global___RepairCause.ValueType = ...,
+        missed: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["time", b"time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "microseconds", b"microseconds", "time", b"time", "what", b"what"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "cursor", b"cursor", "kind", b"kind", "microseconds", b"microseconds", "missed", b"missed", "objects", b"objects", "peer_count", b"peer_count", "peers", b"peers", "position", b"position", "repair_cause", b"repair_cause", "time", b"time", "what", b"what"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WatchEventsResponse: _TypeAlias = WatchEventsResponse  # noqa: Y015
+
+@_typing.final
+class PeerName(_message.Message):
+    """Names a peer."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    NODE_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """The name of its lease."""
+    node: _builtins.str
+    """Its node; empty if not known."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        node: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "node", b"node"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PeerName: _TypeAlias = PeerName  # noqa: Y015

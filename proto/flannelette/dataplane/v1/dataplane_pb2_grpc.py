@@ -143,7 +143,12 @@ class DataplaneServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def WatchEvents(self, request, context):
-        """Streams the service's recent decisions and then each new one.
+        """Streams the service's recent decisions, oldest first, and then each new
+        one. The last 4,096 are remembered, in memory: a restart forgets them.
+
+        Slow callers hinder nobody: what is forgotten before they have taken it is
+        left out, and counted in `missed`. Resume with `after`. Ends when all is
+        told (`no_follow`), or with UNAVAILABLE when the service shuts down.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

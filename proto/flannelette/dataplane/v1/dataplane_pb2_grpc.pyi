@@ -74,7 +74,13 @@ class DataplaneServiceStub:
     missing, as after TeardownKernel.
     """
     WatchEvents: _aio.UnaryStreamMultiCallable[_dataplane_pb2.WatchEventsRequest, _dataplane_pb2.WatchEventsResponse]
-    """Streams the service's recent decisions and then each new one."""
+    """Streams the service's recent decisions, oldest first, and then each new
+    one. The last 4,096 are remembered, in memory: a restart forgets them.
+
+    Slow callers hinder nobody: what is forgotten before they have taken it is
+    left out, and counted in `missed`. Resume with `after`. Ends when all is
+    told (`no_follow`), or with UNAVAILABLE when the service shuts down.
+    """
 
 class DataplaneServiceServicer(metaclass=_abc_1.ABCMeta):
     """Shows and repairs the overlay's state in the kernel."""
@@ -163,6 +169,12 @@ class DataplaneServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _dataplane_pb2.WatchEventsRequest,
         context: _aio.ServicerContext[_dataplane_pb2.WatchEventsRequest, _abc.AsyncIterator[_dataplane_pb2.WatchEventsResponse]],
     ) -> _abc.AsyncIterator[_dataplane_pb2.WatchEventsResponse]:
-        """Streams the service's recent decisions and then each new one."""
+        """Streams the service's recent decisions, oldest first, and then each new
+        one. The last 4,096 are remembered, in memory: a restart forgets them.
+
+        Slow callers hinder nobody: what is forgotten before they have taken it is
+        left out, and counted in `missed`. Resume with `after`. Ends when all is
+        told (`no_follow`), or with UNAVAILABLE when the service shuts down.
+        """
 
 def add_DataplaneServiceServicer_to_server(servicer: DataplaneServiceServicer, server: _aio.Server) -> None: ...
