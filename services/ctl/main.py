@@ -161,10 +161,19 @@ def rules(targets: "Targets", screen: "Screen") -> int:
 @click.argument("source")
 @click.argument("destination")
 @click.option("--mark", default="0", metavar="MARK", help="The packet's mark, such as 0x4000.")
-def explain(targets: "Targets", screen: "Screen", source: str, destination: str, mark: str) -> int:
+@click.option("--trace", is_flag=True, help="Wait for the next such packet, and say what the kernel did with it.")
+@click.option(
+    "--timeout", type=click.IntRange(1, 60), default=10, show_default=True, metavar="SECONDS", help="With --trace."
+)
+def explain(
+    targets: "Targets", screen: "Screen", source: str, destination: str, mark: str, trace: bool, timeout: int
+) -> int:
     """Which address the receiver of a packet sees, and which rule decides.
 
-    SOURCE may be `pod`: one of this node.
+    SOURCE may be `pod`: one of this node. A trace sends nothing: begin a
+    connection meanwhile, for instance with ping. Exits with 1 if a rule is
+    missing, if no such packet came, or if the kernel did not do what the rules
+    say.
     """
     from services.ctl.show import explain as show
 
@@ -172,7 +181,8 @@ def explain(targets: "Targets", screen: "Screen", source: str, destination: str,
         number = int(mark, 0)
     except ValueError:
         raise click.BadParameter(f"{mark!r} is no number: write 16384 or 0x4000", param_hint="--mark") from None
-    return asyncio.run(show(targets, screen, "" if source == "pod" else source, destination, number))
+    seconds = timeout if trace else 0
+    return asyncio.run(show(targets, screen, "" if source == "pod" else source, destination, number, seconds))
 
 
 @_command

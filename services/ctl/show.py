@@ -109,15 +109,27 @@ async def rules(targets: Targets, screen: Screen) -> int:
     return 0 if rules_render.all_well(response.rules) else 1
 
 
-async def explain(targets: Targets, screen: Screen, source: str, destination: str, mark: int) -> int:
-    """What becomes of a packet's source address. 1 if the rule that decides is missing."""
+async def explain(
+    targets: Targets, screen: Screen, source: str, destination: str, mark: int, trace_seconds: int
+) -> int:
+    """What becomes of a packet's source address; with seconds, what the kernel did with the next such packet.
+
+    1 if the rule that decides is missing, or the kernel did not do what the rules say.
+    """
     request = masq_pb2.ExplainRequest(source=source, destination=destination, mark=mark)
-    response = await ask(targets["masq"], lambda c: MasqServiceStub(c).Explain(request))
+    if trace_seconds:
+        request.trace = True
+        request.trace_time.FromSeconds(trace_seconds)
+        screen.warn(f"waiting up to {trace_seconds} s for such a packet; begin a connection, for instance with ping")
+    response = await ask(
+        targets["masq"], lambda c: MasqServiceStub(c).Explain(request), _LIST_SECONDS + trace_seconds
+    )
     if screen.json:
         screen.show_json(to_json(response))
     else:
         screen.show(rules_render.explanation_text(response, screen.width))
-    return 0 if rules_render.all_well(response.rules) else 1
+    surprise = trace_seconds and not response.trace.as_explained
+    return 0 if rules_render.all_well(response.rules) and not surprise else 1
 
 
 def _nothing_yet(status: dataplane_pb2.Status | masq_pb2.Status, screen: Screen) -> int:

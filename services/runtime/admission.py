@@ -14,7 +14,7 @@ from services.core.access import Requirement, principals, refusal
 from services.core.errors import Forbidden
 from services.runtime.interceptor import abort
 from services.runtime.logs import get_logger
-from services.runtime.permissions import REQUIREMENTS
+from services.runtime.permissions import requirement
 
 log = get_logger()
 
@@ -78,7 +78,7 @@ class Admission(grpc.aio.ServerInterceptor):
         if reason:
             _REFUSED.labels(name).inc()
             await abort(Forbidden(f"{name}: {reason}"), method, context)
-        if _uris(shown) and REQUIREMENTS[method] is Requirement.ADMIN:
+        if _uris(shown) and requirement(method, request) is Requirement.ADMIN:
             log.info("an administrator calls", method=name, who=", ".join(_uris(shown)))
 
     def refusal(self, request: Any, shown: Mapping[str, Iterable[bytes]], method: str) -> str:
@@ -88,14 +88,14 @@ class Admission(grpc.aio.ServerInterceptor):
             return ""
         if security != [_TLS]:
             return "this service is for clients with a certificate"
-        requirement = REQUIREMENTS.get(method)
-        if requirement is None:
+        needed = requirement(method, request)
+        if needed is None:
             return "nobody has said who may do this over TLS; ask on the unix socket"
         # A stream of requests has no fields to look at, and none of ours needs them.
         node = getattr(request, "node", "")
         relayed = getattr(request, "relayed", False)
         whole = relayed or getattr(request, "view", lease_pb2.VIEW_ALL) != lease_pb2.VIEW_OWN
-        return refusal(principals(_uris(shown)), requirement, node, whole=whole)
+        return refusal(principals(_uris(shown)), needed, node, whole=whole)
 
 
 def _uris(shown: Mapping[str, Iterable[bytes]]) -> list[str]:

@@ -36,3 +36,10 @@ REQUIREMENTS: Final[Mapping[str, Requirement]] = {
     for method in methods.split()
 }
 """By path, `/flannelette.lease.v1.LeaseService/ListLeases`."""
+
+
+def requirement(method: str, request: object) -> Requirement | None:
+    """What this call needs; None: nobody has said. A trace changes the kernel for its time, so it is no reading."""
+    if getattr(request, "trace", False):
+        return Requirement.ADMIN
+    return REQUIREMENTS.get(method)

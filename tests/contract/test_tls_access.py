@@ -153,7 +153,7 @@ async def test_a_method_without_a_rule_is_refused_to_everybody(
 ) -> None:
     path = "/flannelette.lease.v1.LeaseService/GetStatus"
     without = {other: rule for other, rule in REQUIREMENTS.items() if other != path}
-    monkeypatch.setattr("services.runtime.admission.REQUIREMENTS", without)
+    monkeypatch.setattr("services.runtime.permissions.REQUIREMENTS", without)
     for who in URIS:
         with pytest.raises(grpc.aio.AioRpcError, match="nobody has said who may do this"):
             await allowed(channels[who], path)

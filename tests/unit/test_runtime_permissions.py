@@ -10,7 +10,7 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
 from services.core.access import Requirement
-from services.runtime.permissions import REQUIREMENTS
+from services.runtime.permissions import REQUIREMENTS, requirement
 
 FILES = (lease_pb2, dataplane_pb2, masq_pb2, health_pb2, reflection_pb2)
 METHODS: dict[str, MethodDescriptor] = {
@@ -34,16 +34,23 @@ def test_the_page_about_security_names_every_method_that_is_not_for_all() -> Non
 
 
 def test_what_speaks_for_a_node_names_it() -> None:
-    for path, requirement in REQUIREMENTS.items():
-        if requirement in (Requirement.HOLDER, Requirement.WATCHER):
+    for path, needed in REQUIREMENTS.items():
+        if needed in (Requirement.HOLDER, Requirement.WATCHER):
             field = METHODS[path].input_type.fields_by_name["node"]
             assert field.type == field.TYPE_STRING, path
-        if requirement is Requirement.WATCHER:
+        if needed is Requirement.WATCHER:
             assert METHODS[path].input_type.fields_by_name["view"].enum_type is lease_pb2.View.DESCRIPTOR
 
 
 def test_only_what_looks_is_for_every_member() -> None:
     looks = ("Get", "List", "Watch", "Explain", "Check", "ServerReflectionInfo")
-    for path, requirement in REQUIREMENTS.items():
+    for path, needed in REQUIREMENTS.items():
         name = path.rpartition("/")[2]
-        assert name.startswith(looks) == (requirement in (Requirement.MEMBER, Requirement.WATCHER)), path
+        assert name.startswith(looks) == (needed in (Requirement.MEMBER, Requirement.WATCHER)), path
+
+
+def test_a_packet_is_traced_for_administrators_and_explained_to_every_member() -> None:
+    explain = "/flannelette.masq.v1.MasqService/Explain"
+    assert requirement(explain, masq_pb2.ExplainRequest()) is Requirement.MEMBER
+    assert requirement(explain, masq_pb2.ExplainRequest(trace=True)) is Requirement.ADMIN
+    assert requirement("/flannelette.masq.v1.MasqService/Nothing", None) is None

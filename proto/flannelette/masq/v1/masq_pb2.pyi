@@ -12,8 +12,8 @@ changes nothing in the firewall.
 A field that is `optional` without a word on when it is unset is always set:
 it is there so that false and 0 are printed, which JSON leaves out otherwise.
 
-Over TCP with TLS, every member of the overlay may look; ResyncRules and
-TeardownRules are for flannelette://admin/NAME.
+Over TCP with TLS, every member of the overlay may look; ResyncRules,
+TeardownRules and a trace are for flannelette://admin/NAME.
 
 Errors, on every call: INVALID_ARGUMENT, UNIMPLEMENTED,
 PERMISSION_DENIED (over TLS). Further codes stand with each call.
@@ -21,6 +21,7 @@ PERMISSION_DENIED (over TLS). Further codes stand with each call.
 
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
@@ -432,6 +433,7 @@ class ExplainRequest(_message.Message):
     DESTINATION_FIELD_NUMBER: _builtins.int
     MARK_FIELD_NUMBER: _builtins.int
     TRACE_FIELD_NUMBER: _builtins.int
+    TRACE_TIME_FIELD_NUMBER: _builtins.int
     source: _builtins.str
     """Its source address. Empty: that of a pod of this node."""
     destination: _builtins.str
@@ -439,7 +441,17 @@ class ExplainRequest(_message.Message):
     mark: _builtins.int
     """Its mark."""
     trace: _builtins.bool
-    """Ask the kernel too, where it can trace."""
+    """Ask the kernel too, with nft's trace: about the next packet from source to
+    destination that begins a connection (the kernel decides about a connection
+    with its first packet), whatever its mark. For that time there is a table
+    `flannelette-trace`, which the kernel removes when the call ends, however it
+    ends, also with the process. Needs Linux 5.12 and libnftables 0.9.9. Rules
+    of the legacy tables are not seen, but their effect is.
+    """
+    @_builtins.property
+    def trace_time(self) -> _duration_pb2.Duration:
+        """How long to wait for such a packet: 1 to 60 s. Unset: 10 s."""
+
     def __init__(
         self,
         *,
@@ -447,10 +459,11 @@ class ExplainRequest(_message.Message):
         destination: _builtins.str = ...,
         mark: _builtins.int = ...,
         trace: _builtins.bool = ...,
+        trace_time: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["trace_time", b"trace_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["destination", b"destination", "mark", b"mark", "source", b"source", "trace", b"trace"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["destination", b"destination", "mark", b"mark", "source", b"source", "trace", b"trace", "trace_time", b"trace_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -465,6 +478,7 @@ class ExplainResponse(_message.Message):
     MASQUERADED_FIELD_NUMBER: _builtins.int
     RULES_FIELD_NUMBER: _builtins.int
     EXPLANATION_FIELD_NUMBER: _builtins.int
+    TRACE_FIELD_NUMBER: _builtins.int
     masqueraded: _builtins.bool
     """Its source address is replaced by the node's."""
     explanation: _builtins.str
@@ -473,19 +487,116 @@ class ExplainResponse(_message.Message):
     def rules(self) -> _containers.RepeatedCompositeFieldContainer[Global___Rule]:
         """The rules that decide, in order; the last one settles it."""
 
+    @_builtins.property
+    def trace(self) -> Global___Trace:
+        """What the kernel did. Unset unless it was asked for."""
+
     def __init__(
         self,
         *,
         masqueraded: _builtins.bool | None = ...,
         rules: _abc.Iterable[Global___Rule] | None = ...,
         explanation: _builtins.str = ...,
+        trace: Global___Trace | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_masqueraded", b"_masqueraded", "masqueraded", b"masqueraded"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_masqueraded", b"_masqueraded", "masqueraded", b"masqueraded", "trace", b"trace"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_masqueraded", b"_masqueraded", "explanation", b"explanation", "masqueraded", b"masqueraded", "rules", b"rules"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_masqueraded", b"_masqueraded", "explanation", b"explanation", "masqueraded", b"masqueraded", "rules", b"rules", "trace", b"trace"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__masqueraded: _TypeAlias = _typing.Literal["masqueraded"]  # noqa: Y015
     _WhichOneofArgType__masqueraded: _TypeAlias = _typing.Literal["_masqueraded", b"_masqueraded"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__masqueraded) -> _WhichOneofReturnType__masqueraded | None: ...
 
 Global___ExplainResponse: _TypeAlias = ExplainResponse  # noqa: Y015
+
+@_typing.final
+class Trace(_message.Message):
+    """One packet on its way through the kernel."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PACKET_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
+    INTERFACE_FIELD_NUMBER: _builtins.int
+    AS_EXPLAINED_FIELD_NUMBER: _builtins.int
+    EXPLANATION_FIELD_NUMBER: _builtins.int
+    packet: _builtins.str
+    """Protocol, addresses and ports as it came:
+    `UDP 10.5.52.2:4711 > 198.51.100.9:53`. Empty: there was no such packet.
+    """
+    source: _builtins.str
+    """Its source address behind all rules. Empty: it did not get so far."""
+    interface: _builtins.str
+    """The interface that it left by. Empty: it did not."""
+    as_explained: _builtins.bool
+    """The kernel did what the rules say."""
+    explanation: _builtins.str
+    """What became of it, in words."""
+    @_builtins.property
+    def steps(self) -> _containers.RepeatedCompositeFieldContainer[Global___TraceStep]:
+        """The rules that matched it and the policies that it met, in order."""
+
+    def __init__(
+        self,
+        *,
+        packet: _builtins.str = ...,
+        steps: _abc.Iterable[Global___TraceStep] | None = ...,
+        source: _builtins.str = ...,
+        interface: _builtins.str = ...,
+        as_explained: _builtins.bool | None = ...,
+        explanation: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_as_explained", b"_as_explained", "as_explained", b"as_explained"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_as_explained", b"_as_explained", "as_explained", b"as_explained", "explanation", b"explanation", "interface", b"interface", "packet", b"packet", "source", b"source", "steps", b"steps"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__as_explained: _TypeAlias = _typing.Literal["as_explained"]  # noqa: Y015
+    _WhichOneofArgType__as_explained: _TypeAlias = _typing.Literal["_as_explained", b"_as_explained"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__as_explained) -> _WhichOneofReturnType__as_explained | None: ...
+
+Global___Trace: _TypeAlias = Trace  # noqa: Y015
+
+@_typing.final
+class TraceStep(_message.Message):
+    """One decision about a packet."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TABLE_FIELD_NUMBER: _builtins.int
+    CHAIN_FIELD_NUMBER: _builtins.int
+    RULE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    VERDICT_FIELD_NUMBER: _builtins.int
+    MARK_FIELD_NUMBER: _builtins.int
+    table: _builtins.str
+    """Family and name in nftables: `ip nat`, `inet firewalld`."""
+    chain: _builtins.str
+    """The chain."""
+    rule: _builtins.str
+    """The rule, in the notation of the firewall's own tool where it is ours, else
+    in that of nft. `policy accept` at the end of a chain of the kernel's.
+    """
+    reason: _builtins.str
+    """Why it exists. Empty: it is not ours."""
+    verdict: _builtins.str
+    """`accept`, `drop`, `continue`, `jump FLANNEL-POSTRTG`, `return`."""
+    mark: _builtins.int
+    """The packet's mark then."""
+    def __init__(
+        self,
+        *,
+        table: _builtins.str = ...,
+        chain: _builtins.str = ...,
+        rule: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        verdict: _builtins.str = ...,
+        mark: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain", b"chain", "mark", b"mark", "reason", b"reason", "rule", b"rule", "table", b"table", "verdict", b"verdict"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TraceStep: _TypeAlias = TraceStep  # noqa: Y015

@@ -105,10 +105,12 @@ class MasqServiceServicer:
 
     def Explain(self, request, context):
         """Says which rule decides about a packet, and what becomes of its source
-        address.
+        address. With `trace` it then waits for such a packet and says what the
+        kernel did with it; nothing is sent.
 
         FAILED_PRECONDITION: the network is not known yet, or the packet has no
-        source and the node no subnet of that family.
+        source and the node no subnet of that family, or this machine cannot trace.
+        ABORTED: another packet is being traced; ask again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
