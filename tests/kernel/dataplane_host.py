@@ -215,6 +215,12 @@ class Running:
     async def teardown(self) -> pb.TeardownKernelResponse:
         return await self.stub.TeardownKernel(pb.TeardownKernelRequest(), timeout=10)
 
+    async def hand_over(self, *, dry_run: bool = False) -> list[str]:
+        """The commands."""
+        response = await self.stub.HandOver(pb.HandOverRequest(dry_run=dry_run), timeout=10)
+        assert not response.errors
+        return list(response.commands)
+
     async def end(self, number: int = signal.SIGTERM) -> int:
         """Its exit code, negative for a signal."""
         await self._channel.close()

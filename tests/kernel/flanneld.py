@@ -3,6 +3,7 @@
 The program comes from `make tools` (lab/flanneld.sh), which needs a recent Go; without it these tests are skipped.
 """
 
+import asyncio
 import json
 import os
 import re
@@ -56,12 +57,15 @@ class SharedStore(Cluster):
         """Ends the etcd."""
         self.etcd.discard()
 
-    def lives_on(self, subnet: str) -> int:
+    async def lives_on(self, subnet: str) -> int:
         """The etcd lease that the key of a subnet hangs on."""
-        with self.namespace.inside():
-            found = self.etcd.etcdctl("get", "--prefix", f"/coreos.com/network/subnets/{subnet}", "-w", "json")
+        found = await asyncio.to_thread(self._get, f"/coreos.com/network/subnets/{subnet}")
         (key,) = json.loads(found)["kvs"]
         return int(key["lease"])
+
+    def _get(self, prefix: str) -> str:
+        with self.namespace.inside():
+            return self.etcd.etcdctl("get", "--prefix", prefix, "-w", "json")
 
 
 class Flanneld:
@@ -74,6 +78,7 @@ class Flanneld:
             require_flanneld(),
             f"--etcd-endpoints={cluster.etcd.endpoint}",
             "--iface=eth0",
+            "--ip-masq",
             f"--subnet-file={home}/subnet.env",
             "--v=2",
         )
@@ -83,20 +88,28 @@ class Flanneld:
     def log(self) -> str:
         return self.log_file.read_text()
 
-    def start(self, until: str = "flannel is ready") -> None:
+    async def start(self, until: str = "flannel is ready") -> None:
         """Returns when it has logged this, a regular expression."""
         before = self.log_file.stat().st_size if self.log_file.exists() else 0
-        with self.log_file.open("ab") as log:
-            self._process = subprocess.Popen(self._command, stdout=log, stderr=log)
+        process = self._process = self._launch()
         deadline = time.monotonic() + 30
         while not re.search(until, self.log[before:]):
-            assert self._process.poll() is None, f"flanneld ended by itself:\n{self.log[before:]}"
+            assert process.poll() is None, f"flanneld ended by itself:\n{self.log[before:]}"
             assert time.monotonic() < deadline, f"flanneld does not say {until!r}:\n{self.log[before:]}"
-            time.sleep(0.02)
+            await asyncio.sleep(0.02)
 
-    def stop(self) -> None:
+    def _launch(self) -> "subprocess.Popen[bytes]":
+        with self.log_file.open("ab") as log:
+            return subprocess.Popen(self._command, stdout=log, stderr=log)
+
+    async def stop(self) -> None:
         """SIGTERM, as its pod gets it."""
         if self._process is not None:
             self._process.send_signal(signal.SIGTERM)
-            self._process.wait(10)
-            self._process = None
+            await asyncio.to_thread(self._process.wait, 10)
+
+    def discard(self) -> None:
+        """Kills it, if it runs."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()

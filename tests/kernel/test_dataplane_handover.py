@@ -3,17 +3,10 @@
 import grpc
 import grpc.aio
 import pytest
-from flannelette.dataplane.v1 import dataplane_pb2 as pb
 
-from tests.kernel.dataplane_host import VXLAN, Running, cluster_in
+from tests.kernel.dataplane_host import VXLAN, cluster_in
 from tests.kernel.two_hosts import BACKENDS, FAMILIES, two_hosts
 from tests.namespaces import NamespaceMaker, NetworkNamespace
-
-
-async def hand_over(running: Running, *, dry_run: bool = False) -> list[str]:
-    response = await running.stub.HandOver(pb.HandOverRequest(dry_run=dry_run), timeout=10)
-    assert not response.errors
-    return list(response.commands)
 
 
 @pytest.mark.parametrize("families", FAMILIES)
@@ -30,9 +23,9 @@ async def test_a_takeover_and_a_handover_end_where_they_began_and_lose_no_packet
             async with stream, hosts.cluster.dataplane() as running:
                 await running.until(peers=1, last_resync_changes=0)
                 ours = hosts.objects()
-                planned = await hand_over(running, dry_run=True)
+                planned = await running.hand_over(dry_run=True)
                 assert hosts.objects() == ours
-                done = await hand_over(running)
+                done = await running.hand_over()
                 status = await running.until(ready=False)
         assert (stream.sent > 0, stream.lost) == (True, [])
     assert len(done) == 2 * len(hosts.rows)
@@ -58,10 +51,10 @@ async def test_a_handover_pauses_leaves_foreign_routes_alone_and_can_be_taken_ba
             await running.until(peers=2)
             cluster.ip(f"route add {foreign}")
             assert "blackhole 10.5.27.0/24 proto 77 metric 4294967295" in cluster.routes()
-            await hand_over(running)
+            await running.hand_over()
             flannels = [*pods, "10.5.53.0/24 via 10.5.53.0 dev flannel.1 onlink", foreign]
             assert cluster.routes() == flannels
-            assert await hand_over(running) == [], "again there is nothing to do"
+            assert await running.hand_over() == [], "again there is nothing to do"
             await cluster.join("n55", "10.99.0.55", "06:0c:56:6d:fb:55", "10.5.55.0/24")
             cluster.ip("route del 10.5.53.0/24")
             status = await running.until(ready=False, lease_service_connected=True)
@@ -82,5 +75,5 @@ async def test_without_the_device_there_is_nothing_to_hand_over(netns: NetworkNa
                 with pytest.raises(
                     grpc.aio.AioRpcError, match=r"flannel\.1 is missing.*flannelette resync"
                 ) as refused:
-                    await hand_over(running, dry_run=dry_run)
+                    await running.hand_over(dry_run=dry_run)
                 assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION

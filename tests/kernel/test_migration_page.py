@@ -1,0 +1,104 @@
+"""docs/migration.md: its commands take a node from flannel to us and back, and no packet is lost."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.document import is_as_shown, sections
+from tests.kernel.dataplane_host import environment
+from tests.kernel.turns import Node, node
+from tests.namespaces import NamespaceMaker, NetworkNamespace
+
+PAGE: Final = sections(Path(__file__).parents[2] / "docs" / "migration.md")
+
+
+class Target:
+    """flannelette.target without systemd: the dataplane and masq; the lease service runs anyway."""
+
+    def __init__(self, n1: Node) -> None:
+        self._n1 = n1
+        self._running: list[subprocess.Popen[bytes]] = []
+
+    async def start(self) -> None:
+        """Does not wait until they are ready."""
+        for name in ("dataplane", "masq"):
+            self._running.append(self._launch(name))
+
+    async def stop(self) -> None:
+        """SIGTERM."""
+        for process in self._running:
+            process.send_signal(signal.SIGTERM)
+        while self._running:
+            assert self._running.pop().wait(10) == 0
+
+    def discard(self) -> None:
+        """Whatever the test came to."""
+        for process in self._running:
+            process.kill()
+            process.wait()
+
+    def _launch(self, name: str) -> "subprocess.Popen[bytes]":
+        directory = self._n1.cluster.directory
+        flags = ["--node=n1", f"--socket-dir={directory}", "--ip-masq"]
+        if name == "dataplane":
+            flags.append(f"--subnet-file={directory}/subnet.env")
+        command = self._n1.cluster.namespace.command(sys.executable, "-m", f"services.{name}.main", *flags)
+        with (directory / f"{name}.log").open("ab") as log:
+            return subprocess.Popen(command, env=environment(), stdout=log, stderr=log)
+
+
+@contextmanager
+def target_of(n1: Node) -> Iterator[Target]:
+    with ExitStack() as stack:
+        target = Target(n1)
+        stack.callback(target.discard)
+        yield target
+
+
+@pytest.mark.parametrize("title", [section.title for section in PAGE if section.title != "From flannel"])
+async def test_the_way_to_us_and_back_is_as_the_page_says(
+    netns: NetworkNamespace, make_netns: NamespaceMaker, title: str
+) -> None:
+    async with node(netns, make_netns, "vxlan", "ipv4") as n1:
+        with target_of(n1) as target, n1.hosts.stream() as stream:
+            systemctl: dict[str, Callable[[], Awaitable[None]]] = {
+                "stop flanneld": n1.flanneld.stop,
+                "start flanneld": n1.start_flanneld,
+                "start flannelette.target": target.start,
+                "stop flannelette.target": target.stop,
+            }
+            await n1.start_flanneld()
+            before = rules(n1)
+            async with stream:
+                for section in (PAGE[0], *(section for section in PAGE if section.title == title)):
+                    for block in section.blocks:
+                        printed = ""
+                        if "teardown" in block.commands:  # of who forgot the hand-over
+                            await target.stop()
+                            await n1.start_flanneld()
+                        for line in block.commands.splitlines():
+                            program, _, rest = line.partition(" ")
+                            if program == "systemctl":
+                                await systemctl[rest]()
+                            else:
+                                assert program == "flannelette"
+                                ran = await n1.flannelette(*rest.split(), f"--socket-dir={n1.cluster.directory}")
+                                assert ran.returncode == 0, ran.stdout + ran.stderr
+                                printed += ran.stdout
+                        if block.shown:
+                            assert is_as_shown(printed, block.shown), printed
+            assert (stream.sent > 50, stream.lost) == (True, [])
+            assert await n1.objects() == n1.flannels
+            assert rules(n1) == before
+
+
+def rules(n1: Node) -> list[str]:
+    """The firewall's, without their counts."""
+    lines = n1.cluster.run("iptables-save").splitlines()
+    return [line.partition(" [")[0] for line in lines if not line.startswith("#")]
