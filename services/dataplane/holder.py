@@ -15,6 +15,7 @@ from services.core.network import NetworkConfig
 from services.core.table import Table
 from services.dataplane.journal import Event, Journal, Kind
 from services.runtime.logs import get_logger
+from services.runtime.uptime import uptime
 
 log = get_logger()
 
@@ -28,7 +29,7 @@ _RESERVATION_RENEWAL: Final = 6 * 3600.0
 _RENEW_AGAIN: Final = 60.0
 """Seconds after a failed renewal, as in flannel; less for a lease that would not live so long."""
 _SHORTEST_RENEWAL: Final = 1.0
-"""Also where the clocks of two machines disagree about what has run out."""
+"""Also of a lease that has run out already, as far as can be told."""
 
 
 class LeaseCalls(Protocol):
@@ -41,8 +42,9 @@ class LeaseCalls(Protocol):
 class Holder:
     """One job. `lease` is the last lease we know to be ours; it stays in force while a new one is sought.
 
-    `margin_seconds` before it runs out it is renewed. `clock` is Unix time. `former` are subnets that an earlier
-    process had.
+    `margin_seconds` before it runs out it is renewed. `clock` is Unix time, and only says what that means for an
+    answer of the lease service: whatever is done to it later, the renewal is due when `timer` says so. `former` are
+    subnets that an earlier process had.
     """
 
     def __init__(
@@ -52,18 +54,22 @@ class Holder:
         changed: Callable[[], None],
         journal: Journal,
         clock: Callable[[], float] = time.time,
+        timer: Callable[[], float] = uptime,
         former: Iterable[Network] = (),
     ) -> None:
         self.lease: Lease | None = None
         self.reason = "no lease yet"
         """Why the lease is missing or in doubt; empty when it is held."""
-        self.renew_at: float | None = None
-        """Unix time of the next renewal; None: never."""
         self._connection = connection
         self._margin = margin_seconds
         self._changed = changed
         self._journal = journal
         self._clock = clock
+        self._timer = timer
+        self._due: float | None = None
+        """When to renew, on the timer; None: never."""
+        self._over = math.inf
+        """When the lease runs out, on the timer."""
         self._request: LeaseRequest | None = None
         self._network: NetworkConfig | None = None
         self.former = list(former)
@@ -73,6 +79,11 @@ class Holder:
         self._acquired_at = -math.inf
         self._pause = _FIRST_PAUSE
         self._wake = asyncio.Event()
+
+    @property
+    def renew_at(self) -> float | None:
+        """Unix time of the next renewal; None: never."""
+        return None if self._due is None else self._clock() + self._due - self._timer()
 
     def want(self, request: LeaseRequest, network: NetworkConfig | None = None) -> None:
         """What to publish from now on; acquires when it differs from what is held.
@@ -87,7 +98,7 @@ class Holder:
 
     def rest(self) -> None:
         """Neither acquires nor renews, until something is wanted again: the lease is somebody else's to keep."""
-        self._request, self.renew_at = None, None
+        self._request, self._due = None, None
         self._wake.set()
 
     def lose(self, reason: str) -> None:
@@ -120,14 +131,14 @@ class Holder:
                 await self._sleep(None)
             elif self.reason:
                 await self._acquire()
-            elif self.renew_at is not None and self._clock() >= self.renew_at:
+            elif self._due is not None and self._timer() >= self._due:
                 await self._renew()
             else:
-                await self._sleep(self.renew_at)
+                await self._sleep(self._due)
 
     async def _acquire(self) -> None:
         time_of = asyncio.get_running_loop().time
-        if self._clock() - self._acquired_at < _STEADY:
+        if self._timer() - self._acquired_at < _STEADY:
             await self._back_off(time_of())
         request, asked_at = self._request, time_of()
         if request is None:
@@ -142,7 +153,7 @@ class Holder:
             log.info("lease acquired", lease=lease.name, previous=self.lease.name if self.lease else None)
         cidrs = ", ".join(str(cidr) for cidr in lease.cidrs)
         self._note(f"own lease acquired: {cidrs}", self.reason, asyncio.get_running_loop().time() - asked_at)
-        self._acquired_at, self._confirmed = self._clock(), False
+        self._acquired_at, self._confirmed = self._timer(), False
         if request == self._request:
             self._hold(lease)
 
@@ -164,25 +175,24 @@ class Holder:
         except NotFound as error:
             self.lose(str(error))
         except FlanneletteError as error:
-            left = (self.lease.expires_at or math.inf) - self._clock()
-            pause = min(_RENEW_AGAIN, max(left / 4, _SHORTEST_RENEWAL))
+            pause = min(_RENEW_AGAIN, max((self._over - self._timer()) / 4, _SHORTEST_RENEWAL))
             log.warning("the lease could not be renewed; trying again", reason=str(error), seconds=round(pause))
             self._note(f"own lease not renewed; trying again in {round(pause)} s", str(error))
-            self.renew_at = self._clock() + pause
+            self._due = self._timer() + pause
 
     def _hold(self, lease: Lease) -> None:
-        now = self._clock()
+        now = self._timer()
         if lease.expires_at is None:
-            self.renew_at = now + _RESERVATION_RENEWAL if lease.reserved else None
+            self._over, self._due = math.inf, now + _RESERVATION_RENEWAL if lease.reserved else None
         else:
-            due = lease.expires_at - min(self._margin, (lease.expires_at - now) / 2)
-            self.renew_at = max(due, now + _SHORTEST_RENEWAL)
+            left = lease.expires_at - self._clock()
+            self._over, self._due = now + left, now + max(left - min(self._margin, left / 2), _SHORTEST_RENEWAL)
         self.former = list(dict.fromkeys((*lease.cidrs, *self.former)))[:_MOST_FORMER]
         self.lease, self.reason = lease, ""
         self._changed()
 
     def _doubt(self, reason: str) -> None:
-        if self._clock() - self._acquired_at >= _STEADY:
+        if self._timer() - self._acquired_at >= _STEADY:
             self._pause = _FIRST_PAUSE
         self.reason = reason
         self._wake.set()
@@ -201,8 +211,8 @@ class Holder:
     async def _sleep(self, until: float | None) -> None:
         self._wake.clear()
         try:
-            # The wall clock may jump (suspend, NTP), so look at it at least every minute.
-            async with asyncio.timeout(None if until is None else min(max(until - self._clock(), 0), 60)):
+            # The timer goes on while the machine is suspended, asyncio's does not: look at it at least every minute.
+            async with asyncio.timeout(None if until is None else min(max(until - self._timer(), 0), 60)):
                 await self._wake.wait()
         except TimeoutError:
             pass

@@ -26,6 +26,7 @@ from services.lease.store import Store
 from services.lease.watchers import watch_all, watch_own
 from services.runtime.health import Health
 from services.runtime.interceptor import code_of
+from services.runtime.lifetime import time_left
 from services.runtime.version import version
 from services.runtime.wire import lease_to_proto, network_to_proto, progress_from_proto, status_to_proto
 
@@ -97,12 +98,12 @@ class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
         finally:
             metrics.ACQUIRES.labels(code.name).inc()
         await self._broker.has(lease, _READ_OWN_WRITE_SECONDS)
-        return pb.AcquireLeaseResponse(lease=lease_to_proto(lease))
+        return pb.AcquireLeaseResponse(lease=lease_to_proto(lease), time_left=time_left(lease))
 
     async def RenewLease(self, request: pb.RenewLeaseRequest, context: Context) -> pb.RenewLeaseResponse:
         """More time."""
         lease = await self._store.renew(self._identity.one_node(request.node), request.name)
-        return pb.RenewLeaseResponse(lease=lease_to_proto(lease))
+        return pb.RenewLeaseResponse(lease=lease_to_proto(lease), time_left=time_left(lease))
 
     async def ReleaseLease(self, request: pb.ReleaseLeaseRequest, context: Context) -> pb.ReleaseLeaseResponse:
         """Gives it back."""

@@ -14,6 +14,7 @@ from services.core.lease import Lease, LeaseRequest
 from services.core.progress import Progress
 from services.core.table import Step, Table
 from services.runtime.interceptor import error_of
+from services.runtime.lifetime import held_lease
 from services.runtime.line import Line
 from services.runtime.logs import get_logger
 from services.runtime.transport import PLAIN, Transport
@@ -53,7 +54,7 @@ class LeaseConnection:
             response = await self.stub.AcquireLease(request_to_proto(request), timeout=_CALL_SECONDS)
         except grpc.aio.AioRpcError as error:
             raise error_of(error) from None
-        return lease_from_proto(response.lease)
+        return held_lease(response)
 
     async def renew(self, name: str) -> Lease:
         """See RenewLease in lease.proto. Raises the errors that it names."""
@@ -63,7 +64,7 @@ class LeaseConnection:
             )
         except grpc.aio.AioRpcError as error:
             raise error_of(error) from None
-        return lease_from_proto(response.lease)
+        return held_lease(response)
 
     async def lost(self, error: grpc.aio.AioRpcError) -> str:
         """Why, in a sentence that says what to do. The next call shows the certificate that is in force by now."""

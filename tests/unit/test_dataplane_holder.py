@@ -83,7 +83,7 @@ def play(script: Callable[[Scene], Coroutine[Any, Any, None]], service: FakeServ
 
     async def main() -> None:
         wakes: list[float] = []
-        holder = Holder(service, margin, lambda: wakes.append(now()), Journal(), now)
+        holder = Holder(service, margin, lambda: wakes.append(now()), Journal(), now, now)
         task = asyncio.create_task(holder.run())
         try:
             await asyncio.sleep(0.001)
@@ -147,12 +147,35 @@ def test_a_reservation_is_renewed_every_six_hours_for_the_note_of_who_holds_it()
     play(script, FakeService(seconds=None, reserved=True))
 
 
-def test_a_clock_that_jumps_ahead_is_noticed_within_a_minute() -> None:
+@pytest.mark.parametrize("jumps", [(DAY,), (-DAY,), (3600.0, -2 * DAY), (-3600.0, 30 * DAY, -DAY), (50 * 365 * DAY,)])
+def test_a_clock_that_is_set_changes_nothing_of_when_a_lease_is_renewed(jumps: tuple[float, ...]) -> None:
     service, jump = FakeService(), 0.0
 
     async def main() -> None:
         nonlocal jump
-        holder = Holder(service, 3600, lambda: None, Journal(), lambda: now() + jump)
+        holder = Holder(service, 3600, lambda: None, Journal(), lambda: now() + jump, now)
+        task = asyncio.create_task(holder.run())
+        holder.want(REQUEST)
+        for seconds in itertools.accumulate(jumps):
+            await asyncio.sleep(1000)
+            jump = service.skew = seconds  # the lease service is on the same machine
+            assert holder.renew_at is not None
+            assert 0 <= holder.renew_at - (now() + jump) <= 82_800
+        await asyncio.sleep(2 * DAY)
+        gaps = [b - a for a, b in zip([0.0, *service.renewed], service.renewed, strict=False)]
+        assert [round(gap) for gap in gaps] == [82_800, 82_800]
+        assert len(service.acquired) == 1
+        task.cancel()
+
+    run_virtually(main())
+
+
+def test_a_machine_that_was_suspended_is_noticed_within_a_minute() -> None:
+    service, jump = FakeService(), 0.0
+
+    async def main() -> None:
+        nonlocal jump
+        holder = Holder(service, 3600, lambda: None, Journal(), lambda: now() + jump, lambda: now() + jump)
         task = asyncio.create_task(holder.run())
         holder.want(REQUEST)
         await asyncio.sleep(100)
@@ -368,7 +391,7 @@ def test_what_is_wanted_while_a_call_is_under_way_is_published_next() -> None:
         assert scene.holder.lease.subnets[0].data == OTHER.wishes[0].data
 
     async def main() -> None:
-        holder = Holder(service, 3600, lambda: None, Journal(), now)
+        holder = Holder(service, 3600, lambda: None, Journal(), now, now)
         service.during = lambda: holder.want(OTHER)
         task = asyncio.create_task(holder.run())
         holder.want(REQUEST)

@@ -14,10 +14,18 @@ from services.lease.stores.embedded import EmbeddedStore
 from services.lease.stores.embedded import store as module
 from tests.lease_examples import NETWORK, NETWORK_JSON, SMALL, SMALL_JSON, by_name, make_request
 
+DAY = 86_400.0
+
 
 @dataclass
 class Clock:
     now: float = 1_000_000.25
+    jumps: float = 0.0
+    """How far it was set."""
+
+    def set(self, seconds: float) -> None:
+        self.now += seconds
+        self.jumps += seconds
 
     def __call__(self) -> float:
         return self.now
@@ -47,7 +55,14 @@ def reopen(tmp_path: Path, config: Path, clock: Clock) -> Iterator[Open]:
         if opened:
             opened.pop()._database.close()
         opened.append(
-            EmbeddedStore(tmp_path / "l.db", net_config_path=config, lease_seconds=100, clock=clock, draw=lambda n: 0)
+            EmbeddedStore(
+                tmp_path / "l.db",
+                net_config_path=config,
+                lease_seconds=100,
+                clock=clock,
+                timer=lambda: clock.now - clock.jumps,
+                draw=lambda n: 0,
+            )
         )
         return opened[0]
 
@@ -129,17 +144,78 @@ async def test_the_wait_is_no_longer_than_the_look_at_the_file(store: EmbeddedSt
     assert store._seconds_to_wait() == 1.0
 
 
-async def test_leases_survive_a_restart_and_those_that_ran_out_do_not(reopen: Open, clock: Clock) -> None:
+@pytest.mark.parametrize("jump", [3600.0, -3600.0, DAY, -DAY, 40 * 365 * DAY])
+async def test_a_clock_that_is_set_takes_no_time_from_a_lease_and_gives_it_none(
+    store: EmbeddedStore, clock: Clock, jump: float
+) -> None:
+    a = await store.acquire(make_request("a", "172.16.0.1"))
+    events = store.watch()
+    await anext(events)
+    clock.now += 40
+    clock.set(jump)
+    assert await anext(events) == Changed((Upserted(a.with_time(1_000_101.0 + jump)),))
+    clock.set(-jump)
+    assert (await store.acquire(make_request("b", "172.16.0.2"))).name != a.name
+    assert (await store.relist()).leases[a.name].expires_at == pytest.approx(1_000_101.0)
+    clock.set(jump)
+    assert (await store.renew("a", a.name)).expires_at == pytest.approx(clock.now + 100, abs=1)
+    clock.now += 101
+    await store.release("nobody", "")
+    assert not (await store.relist()).leases
+
+
+async def test_a_clock_that_slews_is_followed(store: EmbeddedStore, clock: Clock) -> None:
+    lease = await store.acquire(make_request("a", "172.16.0.1"))
+    for _ in range(30):
+        clock.set(4.0)
+        await store.release("nobody", "")
+    assert (await store.relist()).leases.keys() == {lease.name}
+
+
+@pytest.mark.parametrize("jump", [DAY, -DAY, 40 * 365 * DAY])
+async def test_a_clock_that_was_set_while_there_was_no_service_takes_no_lease(
+    reopen: Open, clock: Clock, jump: float
+) -> None:
+    a = await reopen().acquire(make_request("a", "172.16.0.1"))
+    clock.set(jump)
+    store = reopen()
+    assert (await store.acquire(make_request("b", "172.16.0.2", "10.5.1.0/24"))).name != a.name
+    clock.now += 50
+    assert (await store.renew("a", a.name)).name == a.name
+    clock.set(-jump)
+    assert (await store.renew("a", a.name)).expires_at == pytest.approx(1_000_151.0, abs=1)
+
+
+async def test_what_a_disk_cannot_take_when_the_clock_is_set_is_written_later(
+    store: EmbeddedStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = await store.acquire(make_request("a", "172.16.0.1"))
+    with monkeypatch.context() as full:
+        full.setattr(store._database, "write", _fail)
+        clock.set(DAY)
+        with pytest.raises(Unavailable):
+            await store.release("nobody", "")
+    await store.release("nobody", "")
+    assert (await store.relist()).leases[lease.name].expires_at == 1_000_101.0 + DAY
+
+
+def _fail(put: object, delete: object) -> None:
+    raise Unavailable("the disk is full")
+
+
+async def test_leases_survive_a_restart_and_those_that_ran_out_have_a_minute_more(reopen: Open, clock: Clock) -> None:
     store = reopen()
     a = await store.acquire(make_request("a", "172.16.0.1"))
     clock.now += 60
     b = await store.acquire(make_request("b", "172.16.0.2"))
     store = reopen()
-    assert await anext(store.watch()) == Snapshot(by_name(a, b), SMALL)
-    clock.now += 60
+    assert await anext(store.watch()) == Snapshot(by_name(a.with_time(1_000_121.0), b), SMALL)
+    clock.now += 80
     store = reopen()
-    assert await anext(store.watch()) == Snapshot(by_name(b), SMALL)
-    assert await store.renew("b", b.name) == b.with_time(1_000_221.0)
+    assert (await store.relist()).leases == by_name(a.with_time(1_000_201.0), b.with_time(1_000_201.0))
+    assert await store.renew("b", b.name) == b.with_time(1_000_241.0)
+    clock.now += 61
+    assert await anext(store.watch()) == Snapshot(by_name(b.with_time(1_000_241.0)), SMALL)
 
 
 async def test_releasing_is_idempotent_and_only_for_the_holder(store: EmbeddedStore) -> None:

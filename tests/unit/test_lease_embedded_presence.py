@@ -31,6 +31,7 @@ class Central:
             lease_seconds=86_400,
             presence=self.presence,
             clock=lambda: self.now,
+            timer=lambda: self.now,
             draw=lambda n: 0,
         )
 
@@ -46,6 +47,18 @@ async def test_defect_13_the_address_of_a_connected_node_is_refused_to_another(c
         central.now += 10_000
         with pytest.raises(NotYet, match=rf"b cannot have .* {ADDRESS}: node a holds it with lease {lease.name}"):
             await central.store.acquire(make_request("b", ADDRESS))
+
+
+async def test_the_lease_of_a_connected_node_does_not_run_out(central: Central) -> None:
+    with central.presence.stream("a"):
+        lease = await central.store.acquire(make_request("a", ADDRESS))
+        gone = await central.store.acquire(make_request("b", "172.16.0.2"))
+        central.now += 100_000
+        assert (await central.store.renew("a", lease.name)).expires_at == central.now + 86_400
+    assert gone.name not in (await central.store.relist()).leases
+    central.now += 86_400
+    await central.store.release("nobody", "")
+    assert not (await central.store.relist()).leases
 
 
 async def test_the_address_of_a_node_that_has_been_away_for_a_minute_is_taken_over_with_its_subnet(

@@ -29,6 +29,7 @@ from services.lease.allocation import allocate
 from services.lease.presence import ALIVE_SECONDS, Presence
 from services.lease.store import Changed, Snapshot, StoreEvent
 from services.lease.stores.embedded.database import Database
+from services.lease.stores.embedded.jumps import Jumps
 from services.lease.stores.embedded.ledger import Ledger
 from services.lease.stores.embedded.network_file import NetworkFile
 from services.runtime.logs import get_logger
@@ -42,9 +43,12 @@ _LOOK_SECONDS: Final = 1.0
 class EmbeddedStore:
     """A store in this process: what it answers has happened, and is on disk.
 
-    The file belongs to one process; leases survive a restart, those that ran out meanwhile do not. `path` None keeps
-    leases in memory. `clock` is Unix time, since a lease outlives the process that gave it. Without `presence` every
-    node that holds a lease counts as alive.
+    The file belongs to one process; leases survive a restart. `path` None keeps leases in memory. Without `presence`
+    every node that holds a lease counts as alive.
+
+    `clock` is Unix time, since a lease outlives the process that gave it. But whatever it says, no lease is lost by
+    it: when it is set, every lease keeps the time that it has left by `timer`; one that ran out while there was no
+    process, perhaps by a wrong clock, has another minute; and that of a connected node does not run out.
     """
 
     kind = "embedded"
@@ -57,6 +61,7 @@ class EmbeddedStore:
         lease_seconds: int,
         presence: Presence | None = None,
         clock: Callable[[], float] = time.time,
+        timer: Callable[[], float] = time.monotonic,
         draw: Draw = random.randrange,
     ) -> None:
         self._database = Database(path)
@@ -65,12 +70,13 @@ class EmbeddedStore:
             presence.elsewhere = frozenset()  # nobody else opens this store
         self._lease_seconds = lease_seconds
         self._clock = clock
+        self._jumps = Jumps(clock, timer)
         self._draw = draw
         self._file = NetworkFile(net_config_path)
         self._file.look()
         self._ledger = Ledger(self._database)
         self._news = asyncio.Event()
-        self._expire()
+        self._set_times(self._believable)
 
     async def watch(self) -> AsyncIterator[StoreEvent]:
         """See Store. One task does all that needs time: leases run out to the moment, the file is looked at."""
@@ -219,10 +225,29 @@ class EmbeddedStore:
         return float(math.ceil(self._clock() + self._lease_seconds))
 
     def _expire(self) -> None:
-        gone = self._ledger.run_out(self._clock())
+        if jump := self._jumps.seconds:
+            log.warning("the clock was set: leases keep the time that they have left", seconds=round(jump))
+            self._set_times(lambda time: time + jump)
+            self._jumps.take()
+        over = self._ledger.run_out(self._clock())
+        there = self._presence.nodes if self._presence else ()
+        kept = [lease for name in over if (lease := self._ledger.leases[name]).node in there]
+        gone = [name for name in over if self._ledger.leases[name].node not in there]
         if gone:
             log.info("leases ran out", leases=gone)
-            self._write(delete=gone, ran_out=True)
+        if over:
+            self._write([lease.with_time(self._full_time()) for lease in kept], gone, ran_out=True)
+
+    def _set_times(self, new: Callable[[float], float]) -> None:
+        """Gives every lease the time that `new` makes of its own."""
+        timed = ((lease, lease.expires_at) for lease in self._ledger.leases.values() if lease.expires_at is not None)
+        changed = [lease.with_time(time) for lease, before in timed if (time := new(before)) != before]
+        if changed:
+            self._write(changed)
+
+    def _believable(self, time: float) -> float:
+        """What a file says may be by another clock than ours: at least a minute is left, at most the full time."""
+        return min(max(time, math.ceil(self._clock() + ALIVE_SECONDS)), self._full_time())
 
     def _write(self, put: Iterable[Lease] = (), delete: Iterable[str] = (), *, ran_out: bool = False) -> None:
         self._ledger.write(put, delete, ran_out=ran_out)

@@ -31,7 +31,7 @@ class Index:
     `changed_since` says when to look again.
     """
 
-    def __init__(self, keyspace: Keyspace, decoder: Decoder, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, keyspace: Keyspace, decoder: Decoder, clock: Callable[[], float] = time.monotonic) -> None:
         self.live = False
         """The watch keeps it up to date. If not, list before deciding."""
         self.revision = 0
@@ -42,7 +42,7 @@ class Index:
         self.sessions: dict[str, Item] = {}
         """By node: those whose dataplane is connected to some lease service."""
         self.session_ended: dict[str, float] = {}
-        """By node: Unix time since which there is no session any more, as far as was seen."""
+        """By node: since when there is no session any more, as far as was seen; on the clock."""
         self._entries: dict[str, Entry] = {}
         self._orphans: dict[str, Item] = {}
         self._claims = Claims()

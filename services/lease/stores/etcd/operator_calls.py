@@ -34,7 +34,7 @@ class OperatorCalls:
         self._index = index
         self._writer = writer
         self._etcd_leases = etcd_leases
-        self._started = time.time()
+        self._started = time.monotonic()
 
     async def reserve(self, cidrs: Sequence[Network], node: str) -> Lease:
         """See Store."""
@@ -95,5 +95,5 @@ class OperatorCalls:
         if node in self._index.sessions:
             return Sighting(True, now)
         renewed_ago = await self._etcd_leases.renewed_ago(self._index.etcd_lease_of(node))
-        connected_until = self._index.session_ended.get(node, self._started)
-        return Sighting(self._etcd_leases.is_recent(renewed_ago), max(now - renewed_ago, connected_until))
+        connected_ago = time.monotonic() - self._index.session_ended.get(node, self._started)
+        return Sighting(self._etcd_leases.is_recent(renewed_ago), now - min(renewed_ago, connected_ago))

@@ -17,6 +17,7 @@ from services.lease.refusal import Refusal
 from services.lease.store import Snapshot
 from services.runtime.feed import LeaseConnection
 from services.runtime.interceptor import error_of
+from services.runtime.lifetime import held_lease
 from services.runtime.wire import (
     lease_from_proto,
     network_from_proto,
@@ -39,12 +40,12 @@ class Upstream:
     async def acquire(self, request: LeaseRequest) -> Lease:
         """For any node."""
         response = await self._call(lambda stub: stub.AcquireLease, request_to_proto(request))
-        return lease_from_proto(response.lease)
+        return held_lease(response)
 
     async def renew(self, node: str, name: str) -> Lease:
         """For any node."""
         response = await self._call(lambda stub: stub.RenewLease, pb.RenewLeaseRequest(node=node, name=name))
-        return lease_from_proto(response.lease)
+        return held_lease(response)
 
     async def release(self, node: str, name: str) -> None:
         """For any node."""

@@ -1,0 +1,29 @@
+"""How long a lease lives, between two machines whose clocks may disagree."""
+
+import time
+from typing import TypeAlias
+
+from flannelette.lease.v1 import lease_pb2 as pb
+from google.protobuf.duration_pb2 import Duration
+
+from services.core.lease import Lease
+from services.runtime.wire import lease_from_proto
+
+Answer: TypeAlias = pb.AcquireLeaseResponse | pb.RenewLeaseResponse
+
+
+def time_left(lease: Lease) -> Duration | None:
+    """What is left of a lease whose end is told by our clock; None: it does not run out."""
+    if lease.expires_at is None:
+        return None
+    left = Duration()
+    left.FromMilliseconds(round((lease.expires_at - time.time()) * 1000))
+    return left
+
+
+def held_lease(answer: Answer) -> Lease:
+    """The lease in an answer, with its end told by our clock, in whole seconds."""
+    lease = lease_from_proto(answer.lease)
+    if not answer.HasField("time_left"):
+        return lease
+    return lease.with_time(float(round(time.time() + answer.time_left.ToMilliseconds() / 1000)))
