@@ -9,7 +9,7 @@ from services.core.errors import InvalidInput
 from services.core.family import FAMILIES, Address, Family, Network, family_of
 from services.core.gojson import GoObject
 from services.core.lease import BackendData, Lease, OpaqueData, Subnet, VxlanData, WireguardData
-from services.core.notation import exact_network, parse_address
+from services.core.notation import exact_network, ordinary_network, parse_address
 from services.core.usual import read_usual
 
 _IPV4: Final = r"([0-9.]{7,15})-([12]?[0-9]|3[01])"
@@ -30,6 +30,9 @@ def parse_key(key: str) -> tuple[Network, ...]:
     Ours also: IPv6 alone, `fd00:10:5:34::-64`, which flanneld takes for foreign. Raises InvalidInput for
     everything else, also for host bits, other spellings of the same subnet, and /32 or /128.
     """
+    address, _, length = key.partition("-")
+    if ordinary := ordinary_network(address, length):
+        return (ordinary,)
     found = []
     for address, length in _parts(key):
         network = exact_network(address, length)

@@ -2,20 +2,20 @@
 
 import re
 from ipaddress import IPv4Address, IPv4Network, ip_address, ip_network
+from socket import AF_INET, inet_pton
 from typing import Final
 
 from services.core.family import Address, Network
 
-_NUMBERS: Final = {str(number): number for number in range(256)}
-"""Octets in their one canonical spelling: whatever is not in here is for the slow way."""
-_LENGTHS: Final = {str(length): length for length in range(33)}
-_HOST_BITS: Final = tuple((1 << (32 - length)) - 1 for length in range(33))
-_OCTETS: Final = tuple(_NUMBERS)
-_ORDINARY: Final = tuple(
-    tuple((name, value) for name, value in vars(IPv4Network((0, length))).items() if name != "network_address")
+_OCTETS: Final = tuple(map(str, range(256)))
+_ORDINARY: Final = {
+    str(length): (
+        (1 << (32 - length)) - 1,
+        tuple((name, value) for name, value in vars(IPv4Network((0, length))).items() if name != "network_address"),
+    )
     for length in range(31)
-)
-"""What an IPv4 network of each length has beside its address. Not of a /31 or /32, which also refers to itself."""
+}
+"""By length: the host bits of an IPv4 network, and what it has beside its address. A /31 has more, as has a /32."""
 
 
 def parse_cidr(text: str) -> Network | None:
@@ -37,13 +37,23 @@ def exact_cidr(text: str) -> Network | None:
 
 def exact_network(address: str, length: str) -> Network | None:
     """The same, of its two parts."""
-    start = _dotted(address)
-    if start is not None and length in _LENGTHS:
-        bits = _LENGTHS[length]
-        return None if start & _HOST_BITS[bits] else _ipv4_network(start, bits)
+    if ordinary := ordinary_network(address, length):
+        return ordinary
     text = f"{address}/{length}"
     network = parse_cidr(text)
     return network if network is not None and str(network) == text else None
+
+
+def ordinary_network(address: str, length: str) -> IPv4Network | None:
+    """The same, if it is one of IPv4 that has room for hosts, as nearly all are; a third of the time."""
+    start, form = _dotted(address), _ORDINARY.get(length)
+    if start is None or form is None or start & form[0]:
+        return None
+    network = IPv4Network.__new__(IPv4Network)  # as a copy of one of its length would be, with another address
+    network.network_address = IPv4Address(start)
+    for name, value in form[1]:
+        setattr(network, name, value)
+    return network
 
 
 def parse_address(text: str) -> Address | None:
@@ -73,21 +83,9 @@ def format_network(network: Network) -> str:
     return f"{format_address(network.network_address)}/{network.prefixlen}"
 
 
-def _ipv4_network(start: int, length: int) -> IPv4Network:
-    """Without the checks of the constructor: as a copy of one of the same length would be, with another address."""
-    if length > 30:
-        return IPv4Network((start, length))
-    network = IPv4Network.__new__(IPv4Network)
-    network.network_address = IPv4Address(start)
-    for name, value in _ORDINARY[length]:
-        setattr(network, name, value)
-    return network
-
-
 def _dotted(text: str) -> int | None:
     """The 32 bits of an IPv4 address in its canonical spelling; None: it is something else."""
     try:
-        first, second, third, fourth = text.split(".")
-        return _NUMBERS[first] << 24 | _NUMBERS[second] << 16 | _NUMBERS[third] << 8 | _NUMBERS[fourth]
-    except (ValueError, KeyError):
+        return int.from_bytes(inet_pton(AF_INET, text))
+    except (OSError, ValueError):
         return None

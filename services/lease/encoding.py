@@ -24,14 +24,14 @@ MOST_BYTES: Final = 1 << 16
 
 def encode(step: Step) -> bytes:
     """The step as it goes over the wire; a piece, if another follows it in one message."""
-    return step_to_proto(step).SerializeToString(deterministic=True)
+    return step_to_proto(step).SerializeToString()
 
 
 def encode_change(change: Change) -> bytes:
     """The piece of one change."""
     message = pb.WatchLeasesResponse()
     add_change(message, change)
-    return message.SerializeToString(deterministic=True)
+    return message.SerializeToString()
 
 
 RESET: Final = encode(Step(reset=True))
