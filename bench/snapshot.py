@@ -7,7 +7,6 @@ with a table of its own, which nobody else has yet.
 """
 
 import asyncio
-import gc
 import logging
 import statistics
 import subprocess
@@ -27,8 +26,8 @@ from bench.result import Bench, BenchFailed, Result
 from services.core.flannel import parse_lease
 from services.core.lease import Lease
 from services.lease.stores.etcd.keyspace import Keyspace, Kind
+from services.runtime import collector
 from services.runtime.feed import Feed, LeaseConnection
-from services.runtime.process import COLLECTOR
 
 _PATIENCE: Final = 60.0
 
@@ -121,7 +120,7 @@ async def _as_flanneld(endpoint: str, leases: int) -> float:
 def _run(parameters: Mapping[str, int]) -> Result:
     leases, rounds = parameters["leases"], parameters["rounds"]
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
-    gc.set_threshold(*COLLECTOR)  # as in every service of ours
+    collector.configure()  # as in every service of ours
     with running_etcd() as endpoint:
         asyncio.run(fill(endpoint, leases))
         ours = [asyncio.run(_round(endpoint, leases)) for _ in range(rounds)]

@@ -5,7 +5,6 @@ begins, and says on its standard error when that was, on CLOCK_MONOTONIC; for a 
 """
 
 import asyncio
-import gc
 import sys
 import time
 from functools import partial
@@ -17,12 +16,13 @@ from services.lease.guard.gate import Gate, GuardSettings
 from services.lease.identity import Identity
 from services.lease.service import SERVICE, LeaseService, add_to_server
 from services.lease.stores.etcd import EtcdSettings, EtcdStore
+from services.runtime import collector
 from services.runtime.options import ProcessSettings
-from services.runtime.process import COLLECTOR, Process
+from services.runtime.process import Process
 
 
 async def main(directory: str, endpoint: str) -> None:
-    gc.set_threshold(*COLLECTOR)
+    collector.configure()
     broker = Broker("etcd", epoch="bench")
     store = EtcdStore(EtcdSettings((endpoint,), PREFIX), presence=broker.presence)
     process, gate = Process("lease"), Gate(store, broker, GuardSettings())

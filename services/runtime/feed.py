@@ -13,6 +13,7 @@ from services.core.errors import InvalidInput
 from services.core.lease import Lease, LeaseRequest
 from services.core.progress import Progress
 from services.core.table import Step, Table
+from services.runtime.collector import making
 from services.runtime.interceptor import error_of
 from services.runtime.lifetime import held_lease
 from services.runtime.line import Line
@@ -135,7 +136,9 @@ class Feed:
                 self.connected, self.error = True, ""
                 self.streams += 1
                 log.info("connected to the lease service", address=self._connection.address)
-            self._notice(self.table.fold(_readable(message)))
+            with making(len(message.changes)):
+                touched = self.table.fold(_readable(message))
+            self._notice(touched)
 
     def _away(self, reason: str) -> None:
         if self.connected:

@@ -1,7 +1,6 @@
 """One process: settings in, one TaskGroup that owns every task, an exit code out."""
 
 import asyncio
-import gc
 import os
 import signal
 import sys
@@ -14,6 +13,7 @@ from typing import Any, TypeVar
 from prometheus_client import Gauge
 
 from services.core.errors import FlanneletteError, Misconfigured, Unavailable
+from services.runtime import collector
 from services.runtime.admission import Admission
 from services.runtime.health import Health
 from services.runtime.http import http_server
@@ -34,9 +34,6 @@ S = TypeVar("S", bound=ProcessSettings)
 Job = Callable[[], Coroutine[Any, Any, None]]
 
 _READY = Gauge("flannelette_ready", "1 when the service is ready, as gRPC health and /readyz say")
-COLLECTOR = (10_000, 50, 20)
-"""Thresholds of Python's collector of cycles. Leases are many, live long and are part of none: with its own, it looks
-at all of them again and again while ten thousand come in, a tenth of the time."""
 _GRACE_SECONDS = 0.5
 _SETTLE_SECONDS = 1.0
 """A reason that lasts so long is worth a line in the log; every service starts with a few that do not."""
@@ -147,7 +144,7 @@ def run(name: str, kind: type[S], build: Build[S], arguments: list[str] | None =
         print(f"{program} {version()}")
         return 0
     configure_logs(name, settings.log_format, settings.v)
-    gc.set_threshold(*COLLECTOR)
+    collector.configure()
     try:
         asyncio.run(_serve(name, settings, build))
     except Exception as error:  # the last resort: it is said, in one line if it is ours, and the process ends

@@ -15,6 +15,7 @@ from services.lease.guard.admission import Admission
 from services.lease.guard.guard import Guard
 from services.lease.guard.quarantine import Quarantine
 from services.lease.store import Changed, Snapshot, Store, StoreEvent
+from services.runtime.collector import making
 from services.runtime.logs import get_logger
 
 log = get_logger()
@@ -148,7 +149,8 @@ class Gate:
 
     async def _watch(self) -> None:
         async for event in self._store.watch():
-            self.take(event)
+            with making(len(event.leases) if isinstance(event, Snapshot) else 0):
+                self.take(event)
 
     async def _confirm_in_time(self) -> None:
         while True:
