@@ -1,6 +1,7 @@
 """Which lease a node gets, and by which transaction."""
 
 from ipaddress import ip_address, ip_network
+from itertools import chain
 
 import pytest
 
@@ -41,8 +42,9 @@ def held(name: str, address: str, node: str, *, etcd_lease: int = NODES_LEASE, h
 
 
 def table(*entries: list[Item]) -> Index:
-    index = Index(KEYS, Decoder())
-    index.replace([CONFIG, *(item for items in entries for item in items)], Position(1, 30))
+    decoder = Decoder()
+    index = Index(KEYS, decoder)
+    index.replace(decoder.read_all(KEYS, [CONFIG, *chain(*entries)]), Position(1, 30))
     return index
 
 

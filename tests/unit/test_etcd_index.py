@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from services.core.family import IPV4, IPV6
 from services.core.occupancy import Usage
-from services.lease.stores.etcd.decoder import Decoder
+from services.lease.stores.etcd.decoder import Decoder, Known
 from services.lease.stores.etcd.holders import Holder, format_holder
 from services.lease.stores.etcd.index import Index
 from services.lease.stores.etcd.keyspace import Keyspace
@@ -33,8 +33,12 @@ def state(index: Index) -> tuple[object, ...]:
 
 def built(items: dict[bytes, Item], revision: int) -> Index:
     index = Index(KEYS, Decoder())
-    index.replace([CONFIG, *items.values()], Position(1, revision))
+    index.replace(listing(items), Position(1, revision))
     return index
+
+
+def listing(items: dict[bytes, Item]) -> list[Known]:
+    return Decoder().read_all(KEYS, [CONFIG, *items.values()])
 
 
 @st.composite
@@ -78,7 +82,7 @@ def test_whatever_comes_first_the_end_is_what_etcd_holds(events: list[Event], da
         if data.draw(st.booleans()):
             state(index)
     if data.draw(st.booleans()):
-        index.replace([CONFIG, *folded(events[:listed]).values()], Position(1, 1 + listed))
+        index.replace(listing(folded(events[:listed])), Position(1, 1 + listed))
         watched = min(watched, listed)
     for event in events[watched:]:
         index.fold([event], event.revision)

@@ -25,7 +25,9 @@ KEYS = Keyspace("/coreos.com/network")
         (b"/coreos.com/network/subnets", Kind.FOREIGN, "/coreos.com/network/subnets"),
         (b"/coreos.com/network/subnets-old/x", Kind.FOREIGN, "/coreos.com/network/subnets-old/x"),
         (b"/coreos.com/network/holders/10.5.52.0-24", Kind.HOLDER, "10.5.52.0-24"),
+        (b"/coreos.com/network/holders/", Kind.OTHER, "/coreos.com/network/holders/"),
         (b"/coreos.com/network/sessions/n1", Kind.SESSION, "n1"),
+        (b"/else/coreos.com/network/sessions/n1", Kind.OTHER, "/else/coreos.com/network/sessions/n1"),
         (b"/coreos.com/network/config2", Kind.OTHER, "/coreos.com/network/config2"),
     ],
 )

@@ -4,7 +4,7 @@ import pytest
 
 from services.core.table import Removed, Upserted
 from services.lease.store import Changed
-from services.lease.stores.etcd.decoder import Decoder
+from services.lease.stores.etcd.decoder import Decoder, Known
 from services.lease.stores.etcd.keyspace import Keyspace
 from services.lease.stores.etcd.mirror import Mirror
 from services.lease.stores.etcd.records import Batch, Delete, Event, Gone, Item, Position, Put, Transaction
@@ -32,8 +32,12 @@ def holder(name: str = NAME, value: bytes = HOLDER, revision: int = 2) -> Item:
 
 def mirror_of(*items: Item) -> Mirror:
     mirror = Mirror(KEYS, Decoder())
-    mirror.replace(items, Position(1, 10))
+    mirror.replace(listing(*items), Position(1, 10))
     return mirror
+
+
+def listing(*items: Item) -> list[Known]:
+    return Decoder().read_all(KEYS, items)
 
 
 def fold(mirror: Mirror, *events: Event) -> Changed | None:
@@ -120,7 +124,7 @@ def test_deleting_a_key_that_is_no_lease_changes_nothing(key: bytes) -> None:
 def test_a_lease_with_a_bad_value_stays_through_a_new_listing_until_its_key_is_gone() -> None:
     mirror = mirror_of(lease(), lease(OTHER))
     fold(mirror, lease(value=b"bad", revision=11))
-    snapshot = mirror.replace([lease(value=b"bad", revision=11), lease(OTHER)], Position(1, 12))
+    snapshot = mirror.replace(listing(lease(value=b"bad", revision=11), lease(OTHER)), Position(1, 12))
     assert set(snapshot.leases) == {NAME, OTHER}
     assert set(snapshot.refused) == {NAME}
     after = fold(mirror, Gone(KEYS.subnet(NAME), 13))
@@ -147,7 +151,7 @@ def test_a_refused_key_that_is_good_again_or_gone_is_taken_back() -> None:
 
 def test_a_lease_gone_while_disconnected_is_gone_from_the_next_listing() -> None:
     mirror = mirror_of(lease(), lease(OTHER))
-    assert set(mirror.replace([lease(OTHER)], Position(1, 20)).leases) == {OTHER}
+    assert set(mirror.replace(listing(lease(OTHER)), Position(1, 20)).leases) == {OTHER}
 
 
 def test_the_configuration_may_be_missing_come_break_and_come_back() -> None:

@@ -1,6 +1,6 @@
 """From keys and values to leases and holders: each version of a key is parsed once."""
 
-from collections.abc import Iterable, Set
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from services.core.errors import InvalidInput
@@ -29,17 +29,16 @@ class Decoder:
     def __init__(self) -> None:
         self._known: dict[bytes, Known] = {}
 
-    def prepare(self, keyspace: Keyspace, items: Iterable[Item]) -> None:
-        """Parses these now, so that asking for them later is quick."""
-        for item in items:
-            self.read(keyspace, item)
-
     def read(self, keyspace: Keyspace, item: Item) -> Known:
         """What the key means."""
         known = self._known.get(item.key)
         if known is None or known.item != item:
             known = self._known[item.key] = _parse(item, *keyspace.classify(item.key))
         return known
+
+    def read_all(self, keyspace: Keyspace, items: Iterable[Item]) -> list[Known]:
+        """What these keys mean."""
+        return [self.read(keyspace, item) for item in items]
 
     def lease(self, name: str, item: Item) -> Lease:
         """The lease in a subnet key, `node` not known yet. Raises InvalidInput, naming the key."""
@@ -62,10 +61,12 @@ class Decoder:
         """The key is gone."""
         self._known.pop(key, None)
 
-    def forget_all_but(self, keys: Set[bytes]) -> None:
+    def forget_all_but(self, listed: Collection[Known]) -> None:
         """Other keys are gone."""
-        for key in [key for key in self._known if key not in keys]:
-            del self._known[key]
+        if len(self._known) > len(listed):  # what is listed was read
+            keys = {known.item.key for known in listed}
+            for key in [key for key in self._known if key not in keys]:
+                del self._known[key]
 
     def _value(self, item: Item, kind: Kind, name: str) -> Lease | Holder | None:
         known = self._known.get(item.key)

@@ -30,5 +30,6 @@ async def discard(client: EtcdClient, keyspace: Keyspace, decoder: Decoder, name
 
 def _what_is(keyspace: Keyspace, decoder: Decoder, items: tuple[Item | None, ...], name: str) -> object:
     """What a listing of nothing else would say of the name."""
-    listed = Mirror(keyspace, decoder).replace(filter(None, items), Position(0, 0))
+    known = decoder.read_all(keyspace, filter(None, items))
+    listed = Mirror(keyspace, decoder).replace(known, Position(0, 0))
     return listed.leases.get(name) or listed.refused.get(name)

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import islice
 from typing import Final, TypeVar
 
@@ -12,7 +12,7 @@ from services.core.network import NetworkConfig
 from services.core.occupancy import Occupancy, Usage
 from services.lease.claims import Claims
 from services.lease.stores.etcd.configuration import read_configuration
-from services.lease.stores.etcd.decoder import Decoder
+from services.lease.stores.etcd.decoder import Decoder, Known
 from services.lease.stores.etcd.entry import Entry, is_subnet, read_entry
 from services.lease.stores.etcd.keyspace import Keyspace, Kind
 from services.lease.stores.etcd.records import Delete, Event, Gone, Item, Position, Transaction
@@ -93,16 +93,15 @@ class Index:
         items = (self.entries[claim.name].holder_item for claim in self.claims.of_node(node))
         return next((item.etcd_lease for item in items if item and item.etcd_lease), 0)
 
-    def replace(self, items: Iterable[Item], position: Position) -> None:
+    def replace(self, listed: Collection[Known], position: Position) -> None:
         """Takes a complete listing."""
-        before, self._items = self._items, {item.key: item for item in items}
+        before, self._items = self._items, {known.item.key: known.item for known in listed}
         self._listed = self.revision = position.revision
         for key in before.keys() - self._items.keys():
             self._look(*self._keyspace.classify(key))
-        for item in self._items.values():
+        for item, kind, name, _, _ in listed:
             if before.get(item.key) != item:
-                known = self._decoder.read(self._keyspace, item)  # which has it from the listing
-                self._look(known.kind, known.name)
+                self._look(kind, name)
         self._note()
 
     def fold(self, events: Iterable[Event], revision: int) -> None:

@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from typing import Final
 
 
 class Kind(Enum):
@@ -22,6 +23,10 @@ class Kind(Enum):
     """Which leases were removed on purpose last."""
     OTHER = auto()
     """None of our business."""
+
+
+_DIRECTORIES: Final = {b"subnets": Kind.SUBNET, b"holders": Kind.HOLDER, b"sessions": Kind.SESSION}
+"""What the keys in them are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +69,10 @@ class Keyspace:
 
     def classify(self, key: bytes) -> tuple[Kind, str]:
         """What a key is, and its name: the lease's for SUBNET and HOLDER, the node's for SESSION, else the key."""
-        if key.startswith(self.subnets) and key != self.subnets:
-            return Kind.SUBNET, readable(key[len(self.subnets) :])
-        if key.startswith(self.holders):
-            return Kind.HOLDER, readable(key[len(self.holders) :])
-        if key.startswith(self.sessions):
-            return Kind.SESSION, readable(key[len(self.sessions) :])
+        before, _, path = key.partition(self.root)
+        directory, _, name = path.partition(b"/")
+        if name and not before and (kind := _DIRECTORIES.get(directory)):
+            return kind, readable(name)
         if key == self.config:
             return Kind.CONFIG, readable(key)
         if key == self.released:
@@ -87,10 +90,11 @@ class Keyspace:
 
 def readable(key: bytes) -> str:
     """A key as text that can be printed; no two keys give the same."""
-    if b"\\" in key:
-        key = key.replace(b"\\", b"\\\\")
     text = key.decode("utf-8", "backslashreplace")
-    return text if text.isprintable() else "".join(map(_printable, text))
+    if text.isprintable() and "\\" not in text:
+        return text  # as nearly all are
+    text = key.replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace")
+    return "".join(map(_printable, text))
 
 
 def as_key(text: str) -> bytes:

@@ -1,6 +1,6 @@
 """The prefix as the watch has seen it so far, and what each message of the watch means. No IO."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from itertools import groupby
 from types import MappingProxyType
 from typing import Final, TypeVar
@@ -43,18 +43,21 @@ class Mirror:
         """Leases that the revision which is taken now removed on purpose."""
         self._network, self._network_error = read_configuration(keyspace.config, None)
 
-    def replace(self, items: Iterable[Item], position: Position) -> Snapshot:
+    def replace(self, listed: Collection[Known], position: Position) -> Snapshot:
         """Takes a complete listing."""
         old_leases, old_holders = self._leases, self._holders
-        self._items, self._leases, self._holders, self._refused = {}, {}, {}, {}
+        self._items = {known.item.key: known.item for known in listed}
+        self._leases = {known.name: known.value for known in listed if isinstance(known.value, Lease)}
+        self._holders = {known.name: known.value for known in listed if isinstance(known.value, Holder)}
+        self._refused = {}
         self._network, self._network_error = read_configuration(self._keyspace.config, None)
-        for item in items:
-            known = self._decoder.read(self._keyspace, item)
-            if known.error and known.name in old_leases and known.kind is Kind.SUBNET:
-                self._leases[known.name] = old_leases[known.name]
-            elif known.error and known.name in old_holders and known.kind is Kind.HOLDER:
-                self._holders[known.name] = old_holders[known.name]
-            self._keep(known)
+        for known in listed:
+            if known.value is None:
+                if known.kind is Kind.SUBNET and known.name in old_leases:
+                    self._leases[known.name] = old_leases[known.name]
+                elif known.kind is Kind.HOLDER and known.name in old_holders:
+                    self._holders[known.name] = old_holders[known.name]
+                self._keep(known)
         self._table = {name: self._held(name, lease) for name, lease in self._leases.items()}
         self.position = position
         return self.snapshot()

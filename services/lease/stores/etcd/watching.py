@@ -18,6 +18,7 @@ from services.lease.stores.etcd.listing import read_listing
 from services.lease.stores.etcd.members import Timing
 from services.lease.stores.etcd.mirror import Mirror
 from services.lease.stores.etcd.records import HistoryLost, NotAllowed
+from services.runtime.collector import making
 from services.runtime.logs import get_logger
 
 log = get_logger()
@@ -81,7 +82,8 @@ class Watcher:
         if position is None:
             listed = await read_listing(self._client, self._keyspace, self._decoder)
             position = listed[1]
-            snapshot = self._mirror.replace(*listed)
+            with making(len(listed[0])):
+                snapshot = self._mirror.replace(*listed)
             await asyncio.sleep(0)  # ten thousand leases take some 50 ms, here and in whoever takes them
             yield snapshot
         else:  # before we say that it is connected
