@@ -1,9 +1,10 @@
 """IPv6 beside IPv4 and alone, for both backends: the same objects, the same healing, the MTU of an IPv6 underlay."""
 
 import asyncio
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from ipaddress import ip_interface
+from ipaddress import ip_address, ip_interface
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +20,10 @@ DUAL: Final = '{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:10
 MAC, MAC_V6 = "06:0c:56:6d:fb:b3", "06:0c:56:6d:fb:b6"
 ROUTE: Final = "10.5.53.0/24 via 10.5.53.0 dev flannel.1 proto 77 metric 1334 onlink"
 ROUTE_V6: Final = "fd00:10:5:35::/64 via fd00:10:5:35:: dev flannel-v6.1 proto 77 metric 54 onlink pref medium"
+
+
+_MTU_DISCOVER: Final = {4: (socket.IPPROTO_IP, 10), 6: (socket.IPPROTO_IPV6, 23)}  # linux/in.h, linux/in6.h
+_PMTUDISC_DO: Final = 2
 
 
 @contextmanager
@@ -203,9 +208,26 @@ async def test_pods_of_two_hosts_reach_each_other_in_every_family(
                 for target in targets:
                     sources = gateways(cluster.directory / "subnet.env")
                     source = next(each for each in sources if (":" in each) == (":" in target))
-                    size = mtu_of(home / "subnet.env") - (48 if ":" in target else 28)  # headers of IP and ICMP
-                    whole = ("-M", "do", "-s", str(size))  # as large as a packet may be, and never cut in pieces
-                    netns.run("ping", *whole, "-c", "1", "-W", "3", "-I", ip(source), ip(target))
+                    with socket_in(netns, ip(source)) as ours, socket_in(other, ip(target)) as theirs:
+                        packet = b"x" * (mtu_of(home / "subnet.env") - (48 if ":" in target else 28))
+                        ours.sendto(packet, theirs.getsockname())
+                        assert theirs.recvfrom(len(packet) + 1) == (packet, ours.getsockname())
+                        theirs.sendto(packet, ours.getsockname())
+                        assert ours.recvfrom(len(packet) + 1) == (packet, theirs.getsockname())
+                        with pytest.raises(OSError, match="Message too long"):
+                            ours.sendto(packet + b"x", theirs.getsockname())
+
+
+def socket_in(namespace: NetworkNamespace, address: str) -> socket.socket:
+    """One for UDP, at this address, whose packets are never cut in pieces."""
+    version = ip_address(address).version
+    with namespace.inside():
+        made = socket.socket(socket.AF_INET6 if version == 6 else socket.AF_INET, socket.SOCK_DGRAM)
+    level, option = _MTU_DISCOVER[version]
+    made.setsockopt(level, option, _PMTUDISC_DO)
+    made.settimeout(3)
+    made.bind((address, 0))
+    return made
 
 
 def gateways(subnet_file: Path) -> list[str]:
