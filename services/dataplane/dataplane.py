@@ -225,7 +225,11 @@ class Dataplane:
         table = self.recollection.choose(self.feed.table, is_away=is_away)
         if table is not self.table:
             self.table, self._resync_due = table, True
-            self.own.assume(self.recollection.known_at if self.recollection.table else None)
+            is_remembered = table is not None and table is self.recollection.table
+            self.own.assume(self.recollection.known_at if is_remembered else None)
+            if is_remembered:
+                what = "the leases that this node remembers are in force"
+                self.journal.note(Event(Kind.LEASE_SERVICE, what, self.recollection.reason))
         return table
 
     async def _program(self, ground: Ground, table: Table) -> None:

@@ -13,7 +13,7 @@ from services.dataplane.state_file import StateFile
 _SETTLE: Final = 1.0
 """Seconds from a change until it is written: they seldom come alone."""
 _REST: Final = 10.0
-"""Seconds between two writings, which cost a node with 10,000 peers 40 ms."""
+"""Seconds between two writings, which cost a node with 10,000 peers 50 ms."""
 _CONFIRM: Final = 600.0
 """Seconds between two notes that nothing has changed."""
 
