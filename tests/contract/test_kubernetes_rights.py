@@ -30,7 +30,7 @@ CERTIFICATES: Final = "/etc/flannelette/tls"
 HOST_PATHS: Final[dict[str, set[str]]] = {
     "install-cni-plugin": {"/opt/cni/bin"},
     "lease": set(),
-    "dataplane": {"/run/flannel", "/etc/cni/net.d"},
+    "dataplane": {"/run/flannel", "/etc/cni/net.d", "/var/lib/flannelette"},
     "masq": {"/run/xtables.lock"},
 }
 

@@ -1,0 +1,144 @@
+{{/* Labels of every object: flannel's chart's. */}}
+{{- define "flannelette.labels" -}}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+app.kubernetes.io/version: {{ .Chart.AppVersion }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- with .Values.global.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* The DaemonSet's selector, which no upgrade can change: the one that is there. */}}
+{{- define "flannelette.selector" -}}
+{{- $there := lookup "apps/v1" "DaemonSet" .Release.Namespace "kube-flannel-ds" -}}
+{{- if .Values.flannelette.selector -}}
+{{ toYaml .Values.flannelette.selector }}
+{{- else if $there -}}
+{{ toYaml $there.spec.selector.matchLabels }}
+{{- else -}}
+app: flannel
+tier: node
+app.kubernetes.io/name: flannel
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+{{- end -}}
+
+{{/* labels and annotations of an object. Takes the root, and of the values the object's own, most special first. */}}
+{{- define "flannelette.metadata" -}}
+{{- $labels := dict -}}
+{{- $annotations := dict -}}
+{{- range .own -}}
+{{- $labels = merge $labels (.labels | default dict) -}}
+{{- $annotations = merge $annotations (.annotations | default dict) -}}
+{{- end -}}
+{{- $labels = merge $labels (include "flannelette.labels" .root | fromYaml) -}}
+{{- $annotations = merge $annotations (.root.Values.global.commonAnnotations | default dict) -}}
+labels:
+  {{- toYaml $labels | nindent 2 }}
+{{- with $annotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{/* The arguments of one service: its share of flannel.args, by the rules of Go's package flag. */}}
+{{- define "flannelette.args" -}}
+{{- $known := dict -}}
+{{- range $name, $flags := .root.Files.Get "files/flags.yaml" | fromYaml -}}
+{{- $_ := set $known $name (regexSplit "\\s+" $flags -1) -}}
+{{- end -}}
+{{- $awaits := "" -}}
+{{- range $word := .root.Values.flannel.args -}}
+{{- $flag := $word | toString | regexFind "^--?[^-=][^=]*" | trimPrefix "-" | trimPrefix "-" -}}
+{{- if $awaits -}}
+{{- if has $awaits (get $known $.service) }}
+- {{ $word | quote }}
+{{- end -}}
+{{- $awaits = "" -}}
+{{- else if not $flag -}}
+{{- fail (printf "flannel.args: %q is no flag" $word) -}}
+{{- else -}}
+{{- if not (or (has $flag $known.lease) (has $flag $known.dataplane) (has $flag $known.masq)) -}}
+{{- fail (printf "flannel.args: no service takes --%s here (ports for probes: flannel.healthz.port)" $flag) -}}
+{{- end -}}
+{{- if has $flag (get $known $.service) }}
+- {{ $word | quote }}
+{{- end -}}
+{{- if not (or (contains "=" $word) (has $flag $known.booleans)) -}}
+{{- $awaits = $flag -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The port for probes of one service; nothing where there are none. */}}
+{{- define "flannelette.port" -}}
+{{- $first := int .root.Values.flannel.healthz.port -}}
+{{- if $first -}}
+{{- add $first (dict "lease" 0 "dataplane" 1 "masq" 2 | dig .service 0) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* What is alike in the containers of all three services. */}}
+{{- define "flannelette.container" -}}
+{{- $values := .root.Values -}}
+{{- $port := include "flannelette.port" . -}}
+name: {{ .service }}
+image: {{ printf "%sflannelette-%s:%s" $values.flannelette.image.registry .service ($values.flannelette.image.tag | default .root.Chart.AppVersion) }}
+args:
+  {{- include "flannelette.args" . | trim | nindent 2 }}
+  {{- if and (eq .service "dataplane") (not $values.flannel.skipCNIConfigInstallation) }}
+  - --cni-install-path=/etc/cni/net.d/10-flannel.conflist
+  {{- end }}
+  {{- with $port }}
+  - --healthz-ip=127.0.0.1
+  - --healthz-port={{ . }}
+  {{- end }}
+env:
+  - name: NODE_NAME
+    valueFrom: {fieldRef: {fieldPath: spec.nodeName}}
+{{- with get $values.flannelette.resources .service }}
+resources:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $port }}
+startupProbe:
+  httpGet: {host: 127.0.0.1, port: {{ . }}, path: /healthz}
+  periodSeconds: 1
+  failureThreshold: 60
+livenessProbe:
+  httpGet: {host: 127.0.0.1, port: {{ . }}, path: /healthz}
+  {{- toYaml $values.flannel.healthz.livenessProbe | nindent 2 }}
+readinessProbe:
+  httpGet: {host: 127.0.0.1, port: {{ . }}, path: /readyz}
+  {{- toYaml $values.flannel.healthz.readinessProbe | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{/* net-conf.json: flannel's keys. */}}
+{{- define "flannelette.network" -}}
+{{- $v := .Values -}}
+{{- $f := .Values.flannel -}}
+{{- $options := dict
+    "vxlan" (dict "Port" $f.backendPort "VNI" $f.vni "GBP" $f.GBP "DirectRouting" $f.directRouting "MTU" $f.mtu "MacPrefix" $f.macPrefix)
+    "wireguard" (dict "ListenPort" $f.backendPort "ListenPortV6" $f.backendPortv6 "PSK" $f.psk "MTU" $f.mtu "Mode" $f.tunnelMode "PersistentKeepaliveInterval" $f.keepaliveInterval)
+    "ipip" (dict "DirectRouting" $f.directRouting)
+    "udp" (dict "Port" $f.backendPort) -}}
+{{- $backend := dict "Type" $f.backend -}}
+{{- range $name, $value := get $options $f.backend | default dict -}}
+{{- if $value -}}
+{{- $_ := set $backend $name $value -}}
+{{- end -}}
+{{- end -}}
+{{- $network := dict "EnableNFTables" $f.enableNFTables "Backend" $backend -}}
+{{- if $v.podCidr -}}
+{{- $_ := set $network "Network" $v.podCidr -}}
+{{- else -}}
+{{- $_ := set $network "EnableIPv4" false -}}
+{{- end -}}
+{{- if $v.podCidrv6 -}}
+{{- $_ := set $network "IPv6Network" $v.podCidrv6 -}}
+{{- $_ := set $network "EnableIPv6" true -}}
+{{- end -}}
+{{- $network | toPrettyJson -}}
+{{- end -}}

@@ -1,0 +1,192 @@
+"""The chart: the pods of the kustomize base, also from flannel's own values file, in the place of its release."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import pytest
+import yaml
+
+from tests.contract.test_kubernetes_rights import SETTINGS
+from tests.kube import ApiServer, Document
+from tests.manifests import ROOT, Kubectl, container_of, parse, pick, pod_of, render, run_tool
+
+CHART = ROOT / "deploy" / "helm" / "flannelette"
+FLANNELS = ROOT / "tests" / "golden" / "helm" / "flannel-values.yaml"
+DAEMON_SET = "/apis/apps/v1/namespaces/kube-flannel/daemonsets/kube-flannel-ds"
+
+
+def helm(*arguments: str) -> list[Document]:
+    """The objects of a release called flannel."""
+    where = ("--namespace=kube-flannel", "--kube-version=1.34")
+    return parse(run_tool("helm", "template", "flannel", str(CHART), *where, *arguments))
+
+
+def network(documents: list[Document]) -> dict[str, Any]:
+    """net-conf.json."""
+    found: dict[str, Any] = json.loads(pick(documents, "ConfigMap")["data"]["net-conf.json"])
+    return found
+
+
+def arguments(documents: list[Document]) -> dict[str, list[str]]:
+    """By service, without the ports for probes."""
+    return {
+        container["name"]: [each for each in container["args"] or () if not each.startswith("--healthz-")]
+        for container in pod_of(documents)["containers"]
+    }
+
+
+def test_its_defaults_are_the_kustomize_base() -> None:
+    chart, base = helm(), render("per-node")
+    assert pod_of(chart) == pod_of(base)
+    for kind in ("ClusterRole", "ClusterRoleBinding"):
+        for part in ("rules", "roleRef", "subjects"):
+            assert pick(chart, kind).get(part) == pick(base, kind).get(part)
+    assert network(chart) == json.loads(pick(base, "ConfigMap")["data"]["net-conf.json"])
+    assert pick(chart, "ConfigMap")["data"]["cni-conf.json"] == pick(base, "ConfigMap")["data"]["cni-conf.json"]
+    assert {d["kind"] for d in base} - {d["kind"] for d in chart} == {"Namespace"}
+    assert {(d["kind"], d["metadata"]["name"]) for d in chart} <= {(d["kind"], d["metadata"]["name"]) for d in base}
+
+
+def test_flannels_values_file_is_taken_as_it_is() -> None:
+    documents = helm(f"--values={FLANNELS}")
+    assert network(documents) == {
+        "Network": "10.42.0.0/16",
+        "IPv6Network": "fd00:42::/48",
+        "EnableIPv6": True,
+        "EnableNFTables": True,
+        "Backend": {
+            "Type": "vxlan",
+            "Port": 4789,
+            "VNI": 4096,
+            "GBP": True,
+            "DirectRouting": True,
+            "MTU": 1400,
+            "MacPrefix": "0E-2A",
+        },
+    }
+    assert arguments(documents) == {
+        "lease": ["--kube-subnet-mgr", "-v=1"],
+        "dataplane": [
+            "--ip-masq",
+            "--iface",
+            "eth1",
+            "--iface-regex=^10\\.",
+            "-v=1",
+            "--cni-install-path=/etc/cni/net.d/10-flannel.conflist",
+        ],
+        "masq": ["--ip-masq", "--ip-masq-fully-random-disable=true", "-v=1"],
+    }
+    pod = pod_of(documents)
+    ports = [container["readinessProbe"]["httpGet"]["port"] for container in pod["containers"]]
+    assert ports == [8081, 8082, 8083]
+    liveness = container_of(pod, "masq")["livenessProbe"]
+    assert (liveness["initialDelaySeconds"], liveness["periodSeconds"], liveness["failureThreshold"]) == (10, 30, 6)
+    assert all("flannelette-" in container["image"] for container in pod["containers"])
+    paths = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"] if "hostPath" in volume}
+    assert (paths["cni-plugin"], paths["cni"]) == ("/usr/libexec/cni", "/etc/kubernetes/cni/net.d")
+    assert pod["nodeSelector"] == {"node-role.example.org/pods": "true"}
+    assert pod["imagePullSecrets"] == [{"name": "a-secret-name"}]
+
+
+def test_labels_and_annotations_go_where_flannels_chart_puts_them_and_the_most_special_wins() -> None:
+    documents = helm(f"--values={FLANNELS}")
+    special = {d["kind"]: d["metadata"]["labels"]["most-special"] for d in documents}
+    assert special == {
+        "ServiceAccount": "common",
+        "ConfigMap": "common",
+        "ClusterRole": "cluster-role",
+        "ClusterRoleBinding": "rbac",
+        "DaemonSet": "daemon-set",
+    }
+    assert all(d["metadata"]["labels"]["everywhere"] == "common" for d in documents)
+    assert all(d["metadata"]["annotations"]["everywhere"] == "common" for d in documents)
+    daemon_set = pick(documents, "DaemonSet")
+    template = daemon_set["spec"]["template"]["metadata"]
+    assert template["labels"].items() >= {"team": "network", **daemon_set["spec"]["selector"]["matchLabels"]}.items()
+    assert template["annotations"]["example.org/note"] == "pod"
+    assert daemon_set["metadata"]["annotations"]["example.org/note"] == "daemon-set"
+
+
+@pytest.mark.parametrize(
+    ("values", "backend"),
+    [
+        ({"backend": "host-gw", "vni": 5}, {"Type": "host-gw"}),
+        (
+            {"backend": "wireguard", "backendPort": 51999, "backendPortv6": 51998, "psk": "secret", "mtu": 1380,
+             "tunnelMode": "auto", "keepaliveInterval": 25},
+            {"Type": "wireguard", "ListenPort": 51999, "ListenPortV6": 51998, "PSK": "secret", "MTU": 1380,
+             "Mode": "auto", "PersistentKeepaliveInterval": 25},
+        ),
+        ({"backend": "udp", "backendPort": 8285}, {"Type": "udp", "Port": 8285}),
+        ({"vni": 16777215}, {"Type": "vxlan", "VNI": 16777215}),
+    ],
+)  # fmt: skip
+def test_the_options_of_a_backend_are_its_own(
+    tmp_path: Path, values: dict[str, Any], backend: dict[str, Any]
+) -> None:
+    (tmp_path / "values.yaml").write_text(yaml.safe_dump({"podCidr": "", "flannel": values}))
+    found = network(helm(f"--values={tmp_path}/values.yaml"))
+    assert found["Backend"] == backend
+    assert found["EnableIPv4"] is False
+
+
+def test_what_can_be_left_out_is_left_out() -> None:
+    pod = pod_of(helm("--set=flannel.skipCNIConfigInstallation=true", "--set=flannel.healthz.port=0"))
+    assert not [v for v in pod["volumes"] if v["name"] == "cni"]
+    for container in pod["containers"]:
+        assert not {"startupProbe", "livenessProbe", "readinessProbe"} & container.keys()
+        assert not [a for a in container["args"] or () if a.startswith(("--healthz", "--cni-install"))]
+
+
+@pytest.mark.parametrize(
+    ("setting", "sentence"),
+    [
+        ("flannel.args={--ip-masq,--nonsense}", "no service takes --nonsense here"),
+        ("flannel.args={--healthz-port=1}", "ports for probes: flannel.healthz.port"),
+        ("flannel.args={word}", '"word" is no flag'),
+        ("netpol.enabled=true", "install it by its own manifest"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_sentence(setting: str, sentence: str) -> None:
+    with pytest.raises(AssertionError, match=sentence):
+        helm(f"--set={setting}")
+
+
+def test_its_table_of_flags_is_that_of_the_services() -> None:
+    table = {
+        name: words.split() for name, words in yaml.safe_load((CHART / "files" / "flags.yaml").read_text()).items()
+    }
+    booleans, known = set(), set()
+    for service, settings in SETTINGS.items():
+        hints = get_type_hints(settings)
+        flags = {f.metadata["flag"] or f.name.replace("_", "-"): hints[f.name] for f in dataclasses.fields(settings)}
+        assert set(table[service]) == flags.keys() - OUR_OWN, service
+        known |= set(table[service])
+        booleans |= {name for name, kind in flags.items() if kind is bool}
+    assert set(table["booleans"]) == booleans & known
+
+
+OUR_OWN = frozenset(
+    "central cni-install-path dangerously-without-tls healthz-ip healthz-port lease-address listen "
+    "network-namespace-file node socket-dir state-dir tls-ca-file tls-cert-file tls-key-file tls-server-name "
+    "version".split()
+)
+"""What the chart sets itself, or a pod on every node has no use for."""
+
+
+def test_a_release_keeps_the_selector_that_its_daemon_set_has(kubectl: Kubectl, kube: ApiServer) -> None:
+    cluster = (f"--kubeconfig={kube.kubeconfig()}", "--namespace=kube-flannel")
+    upgrade = ("upgrade", "--install", "flannel", str(CHART), *cluster)
+    run_tool("helm", *upgrade, "--set=flannelette.selector.app=flannel")
+    before = kube.call("GET", DAEMON_SET)
+    assert before["spec"]["selector"]["matchLabels"] == {"app": "flannel"}
+    run_tool("helm", *upgrade, f"--values={FLANNELS}")
+    after = kube.call("GET", DAEMON_SET)
+    assert after["metadata"]["uid"] == before["metadata"]["uid"]
+    assert after["spec"]["selector"]["matchLabels"] == {"app": "flannel"}
+    assert pod_of([after])["nodeSelector"]
+    said = run_tool("helm", "get", "notes", "flannel", *cluster)
+    assert "Not in force, for they were flanneld's: flannel.image, flannel.resources." in said
+    run_tool("helm", "uninstall", "flannel", *cluster)
