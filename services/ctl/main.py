@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec
 
 import click
 
-from services.ctl import kernel_commands, subnet_commands
+from services.ctl import firewall_commands, kernel_commands, subnet_commands
 from services.ctl.certs.commands import certs
 from services.ctl.docker_options import docker_opts
 from services.ctl.options import DEFAULT_SOCKET_DIR, Shared, shared_options
@@ -109,6 +109,20 @@ def status(targets: "Targets", screen: "Screen") -> int:
 
 
 @_command
+@click.argument("services", nargs=-1, type=click.Choice(["lease", "dataplane", "masq"]), metavar="[SERVICE]...")
+def doctor(targets: "Targets", screen: "Screen", services: tuple[str, ...]) -> int:
+    """What is in the way on this node, with the commands that cure it.
+
+    SERVICE is lease, dataplane or masq; all of them by default. masq also looks
+    at the rest of the host: policies, other firewalls, the kernel's settings.
+    Exits with 0 if nothing is in the way, with 2 if no service answers.
+    """
+    from services.ctl.doctor import doctor as examine
+
+    return asyncio.run(examine(targets, screen, services))
+
+
+@_command
 def leases(targets: "Targets", screen: "Screen") -> int:
     """Which node holds which subnet.
 
@@ -144,45 +158,6 @@ def peers(targets: "Targets", screen: "Screen", name: str) -> int:
     from services.ctl.show import peers as show
 
     return asyncio.run(show(targets, screen, name))
-
-
-@_command
-def rules(targets: "Targets", screen: "Screen") -> int:
-    """The firewall rules, and why each exists.
-
-    Exits with 1 if one is missing.
-    """
-    from services.ctl.show import rules as show
-
-    return asyncio.run(show(targets, screen))
-
-
-@_command
-@click.argument("source")
-@click.argument("destination")
-@click.option("--mark", default="0", metavar="MARK", help="The packet's mark, such as 0x4000.")
-@click.option("--trace", is_flag=True, help="Wait for the next such packet, and say what the kernel did with it.")
-@click.option(
-    "--timeout", type=click.IntRange(1, 60), default=10, show_default=True, metavar="SECONDS", help="With --trace."
-)
-def explain(
-    targets: "Targets", screen: "Screen", source: str, destination: str, mark: str, trace: bool, timeout: int
-) -> int:
-    """Which address the receiver of a packet sees, and which rule decides.
-
-    SOURCE may be `pod`: one of this node. A trace sends nothing: begin a
-    connection meanwhile, for instance with ping. Exits with 1 if a rule is
-    missing, if no such packet came, or if the kernel did not do what the rules
-    say.
-    """
-    from services.ctl.show import explain as show
-
-    try:
-        number = int(mark, 0)
-    except ValueError:
-        raise click.BadParameter(f"{mark!r} is no number: write 16384 or 0x4000", param_hint="--mark") from None
-    seconds = timeout if trace else 0
-    return asyncio.run(show(targets, screen, "" if source == "pod" else source, destination, number, seconds))
 
 
 @_command
@@ -262,7 +237,7 @@ def confirm_removal(targets: "Targets", screen: "Screen", yes: bool) -> int:
     return asyncio.run(confirm(targets["lease"], screen))
 
 
-for _each in (*kernel_commands.COMMANDS, *subnet_commands.COMMANDS):
+for _each in (*firewall_commands.COMMANDS, *kernel_commands.COMMANDS, *subnet_commands.COMMANDS):
     _command(_each)
 
 

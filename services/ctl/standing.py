@@ -152,9 +152,21 @@ def _masq(answers: Answers, target: Target) -> Standing:
         doubts.append("no connection to the lease service: the network and the lease are the last ones known")
     dataplane = answers.dataplane
     if not isinstance(dataplane, Failure) and dataplane.status.ip_masq != status.masquerade:
-        ours, theirs = (str(value).lower() for value in (status.masquerade, dataplane.status.ip_masq))
-        doubts.append(f"--ip-masq is {ours} here and {theirs} on the dataplane: give both the same")
+        doubts.append(_different(masquerade=status.masquerade))
     return _own_word(target, status.ready, status.reasons, doubts)
+
+
+def _different(*, masquerade: bool) -> str:
+    """What --ip-masq leads to where only one of the two services has it."""
+    if masquerade:
+        return (
+            "--ip-masq is true here and false on the dataplane, so the CNI plugin masquerades too; "
+            "cure: flannelette-dataplane --ip-masq"
+        )
+    return (
+        "--ip-masq is false here and true on the dataplane, so nobody masquerades what pods send to the outside; "
+        "cure: flannelette-masq --ip-masq"
+    )
 
 
 def _away(answers: Answers, target: Target, failure: Failure) -> Standing:

@@ -7,8 +7,8 @@ from typing import Final
 
 from services.core.errors import Unavailable
 from services.core.family import FAMILIES, Family
-from services.masq.firewalls.nftables.chains import nft_chains, nft_forward_drops
-from services.masq.firewalls.signs import Kind
+from services.masq.firewalls.nftables.chains import nft_chains, nft_forward_drops, nft_rule_tables
+from services.masq.firewalls.signs import IPTABLES_TABLES, Kind
 from services.masq.firewalls.tables import Fingerprints
 
 _FORWARDING: Final = {4: "net.ipv4.ip_forward", 6: "net.ipv6.conf.all.forwarding"}
@@ -38,6 +38,8 @@ class Surroundings:
     """IP versions whose FORWARD policy in the legacy tables is DROP."""
     nft_drops: frozenset[tuple[int, str]] = frozenset()
     """IP version (0: both) and name of the nftables tables whose policy for FORWARD is drop."""
+    side_by_side: frozenset[int] = frozenset()
+    """IP versions that have rules both in the legacy tables and in those of iptables-nft."""
     firewalld: bool = False
     bridge_needs_calls: bool = False
     """kube-proxy has rules in iptables, there is a bridge, and what crosses it does not meet them."""
@@ -50,8 +52,11 @@ def findings(
 ) -> list[Finding]:
     """What is in the way of these families, whose rules are in a firewall of this kind."""
     found: list[Finding] = []
-    for family in families:
+    found_in = tuple(families)
+    for family in found_in:
         found += _forwarding(around, kind, family)
+    if around.side_by_side & {family.version for family in found_in} and kind != Kind.NFTABLES:
+        found.append(_both(kind))
     if around.firewalld:
         found.append(
             Finding(
@@ -71,16 +76,20 @@ def findings(
 
 def look_around(fingerprints: Iterable[Fingerprints]) -> Surroundings:
     """As the host is now. What cannot be read is not there."""
+    looks = tuple(fingerprints)
     try:
-        legacy_drops = frozenset(each.version for each in fingerprints if not each.forwards())
+        legacy_drops = frozenset(each.version for each in looks if not each.forwards())
         chains, nft_drops = nft_chains(), nft_forward_drops()
+        with_rules = {version for version, table in nft_rule_tables() if table in IPTABLES_TABLES}
+        side_by_side = frozenset(each.version for each in looks if each.has_rules()) & with_rules
     except Unavailable:
-        legacy_drops, chains, nft_drops = frozenset(), frozenset(), frozenset()
+        legacy_drops, chains, nft_drops, side_by_side = frozenset(), frozenset(), frozenset(), frozenset()
     kube_proxy = any(chain.name == _SERVICES for chain in chains)
     return Surroundings(
         frozenset(family.version for family in FAMILIES if _sysctl(_FORWARDING[family.version]) == "0"),
         legacy_drops,
         nft_drops,
+        side_by_side,
         any(chain.table == _FIREWALLD for chain in chains),
         kube_proxy and Path("/sys/class/net", _BRIDGE).exists() and _sysctl(_BRIDGE_CALLS) != "1",
         _insert_failed(),
@@ -105,6 +114,15 @@ def _forwarding(around: Surroundings, kind: str, family: Family) -> Iterable[Fin
                 f"The policy of FORWARD in the nftables table {word} {table} is drop, and our rules are elsewhere.",
                 f"nft chain {word} {table} FORWARD '{{ policy accept; }}'",
             )
+
+
+def _both(kind: str) -> Finding:
+    return Finding(
+        "There are rules in the legacy tables and in those of iptables-nft: both decide about every packet, and "
+        "neither program shows those of the other.",
+        f"update-alternatives --set iptables /usr/sbin/{kind} && "
+        f"update-alternatives --set ip6tables /usr/sbin/{kind.replace('ip', 'ip6', 1)} && reboot",
+    )
 
 
 def _sysctl(name: str) -> str:

@@ -34,6 +34,26 @@ async def test_a_healthy_node_has_exit_code_0_and_all_three_services(node: FakeN
     ]
 
 
+async def test_the_doctor_names_what_is_in_the_way_and_its_cure(node: FakeNode) -> None:
+    ran = await run(node.directory, "doctor")
+    assert (ran.code, ran.out) == (0, "SERVICE  PROBLEM  CURE\n")
+    status = samples.masq_status()
+    status.status.masquerade = False
+    status.status.findings.add(problem="The kernel forwards no IPv4 packets.", cure="sysctl -w net.ipv4.ip_forward=1")
+    node.masq.replies.by_method["GetStatus"] = status
+    ran = await run(node.directory, "doctor", "masq", "-o", "json")
+    assert ran.code == 1
+    assert [ailment["cure"] for ailment in ran.json["ailments"]] == [
+        "flannelette-masq --ip-masq",
+        "sysctl -w net.ipv4.ip_forward=1",
+    ]
+    assert (await run(node.directory, "doctor", "lease", "dataplane")).code == 0
+    await node.stop("masq")
+    ran = await run(node.directory, "doctor", "masq")
+    assert ran.code == 2
+    assert "start flannelette-masq" in ran.out
+
+
 async def test_status_as_json_is_one_document_with_the_responses(node: FakeNode) -> None:
     document = (await run(node.directory, "status", "-o", "json")).json
     assert (document["healthy"], document["node"]) == (True, "h1")

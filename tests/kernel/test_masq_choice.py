@@ -159,3 +159,6 @@ async def test_what_else_of_the_host_is_in_the_way_is_found(host: Host) -> None:
     assert around.legacy_drops == {6}
     assert around.nft_drops == {(4, "filter")}
     assert around.firewalld
+    assert around.side_by_side == frozenset()
+    host.run("sh", "-c", f"{LEGACY_RULE}; {NFT_RULE}")
+    assert look_around(fingerprints).side_by_side == {4}

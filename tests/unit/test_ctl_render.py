@@ -9,13 +9,14 @@ from flannelette.lease.v1 import lease_pb2
 from rich.text import Text
 
 from services.ctl.connect import Failure
+from services.ctl.doctor import Ailment, doctor_text
 from services.ctl.render.layout import Width, table
 from services.ctl.render.leases import leases_text
 from services.ctl.render.nodes import all_well, converged_text, nodes_text, pending_text
 from services.ctl.render.peers import peer_text, peers_text
 from services.ctl.render.plan import plan_text
 from services.ctl.render.quarantine import quarantine_text
-from services.ctl.render.rules import rules_text
+from services.ctl.render.rules import explanation_text, rules_text
 from services.ctl.render.status import status_text
 from services.ctl.screen import screen
 from services.ctl.standing import Answers, judge
@@ -57,6 +58,15 @@ def _remembered(width: Width) -> Text:
     return status_text(judge(answers, targets(Path("/run/flannelette"), {})), samples.NOW, width)
 
 
+def _doctor(width: Width) -> Text:
+    found = [
+        Ailment("masq", "--ip-masq is false here and true on the dataplane, so nobody masquerades.", "start it so"),
+        Ailment("masq", "The kernel forwards no IPv4 packets.", "sysctl -w net.ipv4.ip_forward=1"),
+        Ailment("lease", "there is no socket /run/flannelette/lease.sock: start flannelette-lease"),
+    ]
+    return doctor_text("h1", found, width)
+
+
 RENDERED: dict[str, Callable[[Width], Text]] = {
     "status": _status,
     "status-unwell": _unwell,
@@ -70,6 +80,8 @@ RENDERED: dict[str, Callable[[Width], Text]] = {
     "peers": lambda width: peers_text(samples.peers().peers, width),
     "peer": lambda width: peer_text(samples.failed_peer(), width),
     "rules": lambda width: rules_text(samples.rules().rules, width),
+    "explain-trace": lambda width: explanation_text(samples.traced(), width),
+    "doctor": _doctor,
 }
 
 

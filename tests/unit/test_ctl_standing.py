@@ -94,8 +94,13 @@ def test_a_difference_in_ip_masq_is_found() -> None:
     verdict = judged(replace(WELL, masq=masq))
     assert verdict.exit_code == 1
     assert verdict.standings["masq"].remarks == (
-        "--ip-masq is false here and true on the dataplane: give both the same",
+        "--ip-masq is false here and true on the dataplane, so nobody masquerades what pods send to the outside; "
+        "cure: flannelette-masq --ip-masq",
     )
+    masq.status.masquerade, dataplane = True, samples.dataplane_status()
+    dataplane.status.ip_masq = False
+    (remark,) = judged(replace(WELL, masq=masq, dataplane=dataplane)).standings["masq"].remarks
+    assert remark.endswith("cure: flannelette-dataplane --ip-masq")
 
 
 def test_peers_that_cannot_be_reached_are_not_well_although_the_dataplane_is_ready() -> None:

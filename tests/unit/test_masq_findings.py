@@ -48,6 +48,16 @@ def test_a_policy_that_drops_where_our_rules_are_not(around: Surroundings, kind:
     assert cures(around, kind) == cure
 
 
+def test_rules_in_both_kinds_of_iptables() -> None:
+    around = Surroundings(side_by_side=frozenset({4}))
+    assert cures(around, Kind.NFTABLES) == []
+    assert cures(around, Kind.LEGACY) == [
+        "update-alternatives --set iptables /usr/sbin/iptables-legacy && "
+        "update-alternatives --set ip6tables /usr/sbin/ip6tables-legacy && reboot"
+    ]
+    assert findings(around, Kind.IPTABLES_NFT, [IPV6], fully_random=True, masquerades=True) == []
+
+
 def test_connections_that_were_lost_for_want_of_random_ports() -> None:
     assert cures(Surroundings(insert_failed=3)) == []
     assert cures(Surroundings(insert_failed=3), fully_random=False) == [

@@ -62,6 +62,12 @@ def has_nft_rules(but: Container[str]) -> bool:
     return any(kind == _NEWRULE and text(values[_TABLE]) not in but for kind, _, values in _dump(_GETRULE))
 
 
+def nft_rule_tables() -> frozenset[tuple[int, str]]:
+    """IP version (0: another family) and name of every table that has a rule. Raises Unavailable."""
+    found = (message for message in _dump(_GETRULE) if message[0] == _NEWRULE)
+    return frozenset((_FAMILIES.get(family, 0), text(values[_TABLE])) for _, family, values in found)
+
+
 def _dump(request: int) -> Iterator[tuple[int, int, dict[int, bytes]]]:
     """Number, address family and attributes of each message; nothing where the kernel has no nftables."""
     with open_socket() as kernel:

@@ -1,0 +1,67 @@
+"""What is in the way on this node, each with what cures it."""
+
+from collections.abc import Collection, Iterator
+from dataclasses import asdict, dataclass
+
+from rich.text import Text
+
+from services.ctl.connect import Failure
+from services.ctl.render.layout import Width, fold, lines, table
+from services.ctl.screen import Screen
+from services.ctl.show import Targets, answers_of
+from services.ctl.standing import State, Verdict, judge
+from services.ctl.targets import SERVICES, Service
+from services.ctl.words import count
+
+
+@dataclass(frozen=True, slots=True)
+class Ailment:
+    """One thing that is not as it should be."""
+
+    service: Service
+    problem: str
+    """One sentence or two."""
+    cure: str = ""
+    """The exact command, where one command cures it; else the problem says what to do."""
+
+
+async def doctor(targets: Targets, screen: Screen, services: Collection[str]) -> int:
+    """Prints what is in the way of these services, or of all. 0: nothing. 1: something. 2: none of them answers."""
+    asked = [service for service in SERVICES if not services or service in services]
+    verdict = judge(await answers_of(targets), targets)
+    found = [ailment for service in asked for ailment in ailments(verdict, service)]
+    if screen.json:
+        screen.show_json({"node": verdict.node, "ailments": [asdict(each) for each in found]})
+    else:
+        screen.show(doctor_text(verdict.node or "this host", found, screen.width))
+    if all(verdict.standings[service].state is State.AWAY for service in asked):
+        return 2
+    return 1 if found else 0
+
+
+def ailments(verdict: Verdict, service: Service) -> Iterator[Ailment]:
+    """What is in the way of one service, the gravest first."""
+    standing = verdict.standings[service]
+    for remark in () if standing.well else standing.remarks:
+        problem, _, cure = remark.partition("; cure: ")
+        yield Ailment(service, problem, cure)
+    masq = verdict.answers.masq
+    if service == "masq" and not isinstance(masq, Failure):
+        for finding in masq.status.findings:
+            yield Ailment(service, finding.problem, finding.cure)
+
+
+def doctor_text(name: str, found: Collection[Ailment], width: Width) -> Text:
+    """On a terminal each with its cure below it, else one line each."""
+    if width is None:
+        rows = [((each.service,), (each.problem,), (each.cure,)) for each in found]
+        return table(("SERVICE", "PROBLEM", "CURE"), rows, None)
+    if not found:
+        return Text(f"{name}: nothing is in the way", style="bold green")
+    out = [Text(f"{name}: {count(len(found), 'thing')} in the way", style="bold red")]
+    for each in found:
+        head = Text(f"{each.service:<10} ", style="bold") + Text(each.problem)
+        out += [Text(), fold(head, width, 11)]
+        if each.cure:
+            out.append(fold(Text(f"           {each.cure}", style="green"), width, 13))
+    return lines(out)
