@@ -167,7 +167,7 @@ def step_from_bytes(data: bytes) -> Step:
 
 
 def _change_from_proto(message: pb.Change) -> Change:
-    if message.WhichOneof("change") == "upserted":
+    if message.HasField("upserted"):
         return Upserted(lease_from_proto(message.upserted))
     return Removed(message.removed)
 
@@ -204,14 +204,13 @@ def _fill_data(message: pb.Subnet, data: BackendData | None) -> None:
 
 
 def _data_from_proto(message: pb.Subnet) -> BackendData | None:
-    kind = message.WhichOneof("backend_data")
-    if kind == "vxlan":
+    if message.HasField("vxlan"):
         vxlan = message.vxlan
         return VxlanData(vxlan.vni, vxlan.mac)
-    if kind == "wireguard":
+    if message.HasField("wireguard"):
         wireguard = message.wireguard
         return WireguardData(wireguard.public_key, wireguard.port)
-    return OpaqueData(message.opaque_json) if kind else None
+    return OpaqueData(message.opaque_json) if message.HasField("opaque_json") else None
 
 
 def _network(text: str) -> Network:
