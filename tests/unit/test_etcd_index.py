@@ -103,6 +103,31 @@ def test_usage_counts_what_is_leased_reserved_and_in_the_way() -> None:
     assert index.usage(IPV6) == Usage(0)
 
 
+SESSION = Item(KEYS.session("n1"), b"{}", 2, 8)
+LEASE, HOLDER = Item(KEYS.subnet(NAMES[0]), VALUES[0], 3, 7), Item(KEYS.holder(NAMES[0]), HOLDERS[0], 3, 7)
+GONE_SESSION, GONE_LEASE, GONE_HOLDER = (Gone(item.key, 4) for item in (SESSION, LEASE, HOLDER))
+
+
+def ended(*events: Event) -> set[str]:
+    """The nodes whose end of a session is remembered, when all is settled."""
+    index = built({}, 1)
+    for event in events:
+        index.fold([event], event.revision)
+    assert index.claims is not None
+    return set(index.session_ended)
+
+
+def test_the_end_of_a_session_is_remembered_as_long_as_the_node_holds_a_lease() -> None:
+    assert ended(SESSION, LEASE, HOLDER, GONE_SESSION) == {"n1"}
+    assert ended(SESSION, LEASE, HOLDER, GONE_SESSION, GONE_LEASE, GONE_HOLDER) == set()
+    assert ended(SESSION, LEASE, HOLDER, GONE_SESSION, GONE_HOLDER) == set(), "it is flanneld's now"
+
+
+def test_the_end_of_a_session_is_not_remembered_of_a_node_that_gave_its_lease_back_before() -> None:
+    assert ended(SESSION, LEASE, HOLDER, GONE_LEASE, GONE_HOLDER, GONE_SESSION) == set()
+    assert ended(SESSION, GONE_SESSION) == set(), "it never had one"
+
+
 async def test_who_waits_for_news_is_woken_and_misses_none() -> None:
     index = built({}, 1)
     seen = index.changes

@@ -42,12 +42,14 @@ class Index:
         self.sessions: dict[str, Item] = {}
         """By node: those whose dataplane is connected to some lease service."""
         self.session_ended: dict[str, float] = {}
-        """By node: since when there is no session any more, as far as was seen; on the clock."""
+        """By node that holds a lease: since when it has no session any more, as far as was seen; on the clock."""
         self._entries: dict[str, Entry] = {}
         self._orphans: dict[str, Item] = {}
         self._claims = Claims()
         self._unsettled: dict[str, None] = {}
         """Names of leases of which a key has changed since anybody looked."""
+        self._leaving: set[str] = set()
+        """Nodes that may hold nothing any more, to be looked at when all is settled."""
         self._keyspace = keyspace
         self._decoder = decoder
         self._clock = clock
@@ -158,12 +160,17 @@ class Index:
                 session = self._items.get(self._keyspace.session(name))
                 if session is None and name in self.sessions:
                     self.session_ended[name] = self._clock()
+                    self._leaving.add(name)
                 _set(self.sessions, name, session)
 
     def _settle(self, most: int) -> None:
         for name in list(islice(self._unsettled, most)):
             self._put_together(name)
             del self._unsettled[name]
+        while self._leaving and not self._unsettled:
+            node = self._leaving.pop()
+            if not self._claims.of_node(node):
+                self.session_ended.pop(node, None)
 
     def _put_together(self, name: str) -> None:
         item = self._items.get(self._keyspace.subnet(name))
@@ -171,6 +178,9 @@ class Index:
         entry = read_entry(self._decoder, name, item, holder_item) if item else None
         _set(self._entries, name, entry)
         _set(self._orphans, name, holder_item if item is None and is_subnet(name) else None)
+        before = self._claims.get(name)
+        if before is not None and before.node and (entry is None or entry.node != before.node):
+            self._leaving.add(before.node)
         if entry is not None:
             self._claims.put(entry.claim)
         else:
