@@ -74,7 +74,10 @@ class FakeLease(lease_pb2_grpc.LeaseServiceServicer):
 
 
 class FakeDataplane(dataplane_pb2_grpc.DataplaneServiceServicer):
+    """Its journal has the sample's events, then what is put into `news`; None ends it as a stopping service does."""
+
     def __init__(self) -> None:
+        self.news: asyncio.Queue[dataplane_pb2.WatchEventsResponse | None] = asyncio.Queue()
         commands = ["ip route replace 10.5.2.0/24 via 10.5.2.0 dev flannel.1 onlink"]
         self.replies = Replies(
             {
@@ -91,6 +94,18 @@ class FakeDataplane(dataplane_pb2_grpc.DataplaneServiceServicer):
     ResyncKernel = _answers("ResyncKernel")
     TeardownKernel = _answers("TeardownKernel")
     HandOver = _answers("HandOver")
+
+    async def WatchEvents(  # noqa: N802 - gRPC's name
+        self, request: Any, context: Any
+    ) -> AsyncIterator[dataplane_pb2.WatchEventsResponse]:
+        self.replies.asked.append(("WatchEvents", request))
+        for event in samples.events() if not request.after else ():
+            yield event
+        while not request.no_follow:
+            if (new := await self.news.get()) is None:
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "the service is stopping")
+            else:
+                yield new
 
 
 class FakeMasq(masq_pb2_grpc.MasqServiceServicer):

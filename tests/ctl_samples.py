@@ -130,11 +130,50 @@ def dataplane_status() -> dataplane.GetStatusResponse:
         cursor="e1.7",
         last_resync_time=at(seconds=-12),
         repairs=3,
+        repairs_by_cause=[
+            dataplane.RepairCount(cause=dataplane.REPAIR_CAUSE_LINK_DOWN, objects=2),
+            dataplane.RepairCount(cause=dataplane.REPAIR_CAUSE_FDB_ENTRY_DELETED, objects=1),
+        ],
         start_time=at(hours=-2, minutes=-3),
         ip_masq=True,
         mtu=1450,
     )
     return dataplane.GetStatusResponse(status=status)
+
+
+def events() -> list[dataplane.WatchEventsResponse]:
+    """A start, a peer and a repair."""
+    rows = (
+        (dataplane.EVENT_KIND_SERVICE_STARTED, "flannelette-dataplane 0.1.0 of h1 started", "", 0),
+        (
+            dataplane.EVENT_KIND_DEVICE,
+            "flannel.1: ip link add flannel.1 address c6:d2:32:6f:8f:01 mtu 1450 type vxlan id 1 local 10.99.0.11 "
+            "dev eth0 dstport 8472 nolearning; ip link set flannel.1 up",
+            "network configuration, underlay or own lease",
+            12_345,
+        ),
+        (
+            dataplane.EVENT_KIND_PEER_ADDED,
+            "peer added: h2, 10.5.2.0/24 at 10.99.0.12",
+            "lease change, cursor e1:7",
+            870,
+        ),
+        (
+            dataplane.EVENT_KIND_REPAIR,
+            "put right: 1 route: 10.5.2.0/24 via 10.5.2.0 dev flannel.1 proto 77 metric 1283 onlink",
+            "route deleted on flannel.1",
+            53_210,
+        ),
+    )
+    made = [
+        dataplane.WatchEventsResponse(
+            time=at(seconds=number), kind=kind, what=what, cause=cause, microseconds=us, position=f"e1:{number}"
+        )
+        for number, (kind, what, cause, us) in enumerate(rows, 1)
+    ]
+    made[2].peers.add(name="10.5.2.0-24", node="h2")
+    made[3].missed = 17
+    return made
 
 
 def masq_status() -> masq.GetStatusResponse:

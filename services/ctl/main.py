@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec
 
 import click
 
-from services.ctl import firewall_commands, kernel_commands, subnet_commands
+from services.ctl import event_commands, firewall_commands, kernel_commands, subnet_commands
 from services.ctl.certs.commands import certs
 from services.ctl.docker_options import docker_opts
 from services.ctl.options import DEFAULT_SOCKET_DIR, Shared, shared_options
@@ -237,7 +237,13 @@ def confirm_removal(targets: "Targets", screen: "Screen", yes: bool) -> int:
     return asyncio.run(confirm(targets["lease"], screen))
 
 
-for _each in (*firewall_commands.COMMANDS, *kernel_commands.COMMANDS, *subnet_commands.COMMANDS):
+_COMMANDS: Final = (
+    *event_commands.COMMANDS,
+    *firewall_commands.COMMANDS,
+    *kernel_commands.COMMANDS,
+    *subnet_commands.COMMANDS,
+)
+for _each in _COMMANDS:
     _command(_each)
 
 

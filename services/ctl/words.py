@@ -29,6 +29,16 @@ def short_time(time: Duration) -> str:
     return f"{seconds:.1f} s" if seconds >= 1 else f"{max(round(seconds * 1000), 1)} ms"
 
 
+def took(microseconds: int) -> str:
+    """What a machine needed: `480 µs`, `1.2 ms`, `53 ms`, `3.4 s`, `2 m 5 s`."""
+    if microseconds < 1000:
+        return f"{microseconds} µs"
+    if microseconds < 1_000_000:
+        milliseconds = microseconds / 1000
+        return f"{milliseconds:.1f} ms" if milliseconds < 10 else f"{milliseconds:.0f} ms"
+    return f"{microseconds / 1e6:.1f} s" if microseconds < 60e6 else duration(microseconds / 1e6)
+
+
 def until(time: Timestamp, now: datetime) -> str:
     """How long from now to then: `22 h 58 m`."""
     return duration((moment(time) - now).total_seconds())

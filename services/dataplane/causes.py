@@ -19,7 +19,7 @@ class Cause(Enum):
     ROUTE_DELETED = "route deleted"
     ROUTE_CHANGED = "route changed"
     NEIGHBOUR_DELETED = "neighbour deleted"
-    FDB_ENTRY_DELETED = "forwarding entry deleted"
+    FDB_ENTRY_DELETED = "fdb entry deleted"
     LINK_UP = "link up"
     MTU_CHANGED = "mtu changed"
     ADDRESS_ADDED = "address added"

@@ -85,7 +85,7 @@ async def healed(cluster: Cluster) -> None:
         (
             "bridge fdb del 06:0c:56:6d:fb:b3 dev flannel.1 dst 10.99.0.12",
             {"FDB_ENTRY_DELETED": 1},
-            "forwarding entry deleted on flannel.1",
+            "fdb entry deleted on flannel.1",
         ),
         ("ip link set flannel.1 mtu 1400", {"MTU_CHANGED": 1}, "mtu changed on flannel.1"),
         ("ip link set flannel.1 type vxlan learning", {"LINK_CHANGED": 1}, "link changed on flannel.1"),

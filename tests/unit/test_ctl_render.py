@@ -1,6 +1,7 @@
 """What the command line prints, as golden text for terminals of 60, 80 and 120 columns and for a pipe."""
 
 from collections.abc import Callable
+from datetime import UTC
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ from rich.text import Text
 
 from services.ctl.connect import Failure
 from services.ctl.doctor import Ailment, doctor_text
-from services.ctl.render.layout import Width, table
+from services.ctl.render.events import event_text
+from services.ctl.render.layout import Width, lines, table
 from services.ctl.render.leases import leases_text
 from services.ctl.render.nodes import all_well, converged_text, nodes_text, pending_text
 from services.ctl.render.peers import peer_text, peers_text
@@ -79,6 +81,7 @@ RENDERED: dict[str, Callable[[Width], Text]] = {
     "quarantine": lambda width: quarantine_text(samples.quarantine(), samples.NOW, width),
     "peers": lambda width: peers_text(samples.peers().peers, width),
     "peer": lambda width: peer_text(samples.failed_peer(), width),
+    "events": lambda width: lines(event_text(event, UTC, width) for event in samples.events()),
     "rules": lambda width: rules_text(samples.rules().rules, width),
     "explain-trace": lambda width: explanation_text(samples.traced(), width),
     "doctor": _doctor,

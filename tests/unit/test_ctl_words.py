@@ -9,7 +9,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from services.ctl.diagnosis import diagnose, who_may
 from services.ctl.targets import Target, read_address, targets
-from services.ctl.words import ago, count, duration, short_time, until
+from services.ctl.words import ago, count, duration, short_time, took, until
 from tests.ctl_samples import NOW, at
 
 
@@ -130,3 +130,21 @@ def test_short_times_are_said_as_finely_as_matters(milliseconds: float, words: s
     time = Duration()
     time.FromMicroseconds(int(milliseconds * 1000))
     assert short_time(time) == words
+
+
+@pytest.mark.parametrize(
+    ("microseconds", "words"),
+    [
+        (0, "0 µs"),
+        (999, "999 µs"),
+        (1000, "1.0 ms"),
+        (1234, "1.2 ms"),
+        (53_210, "53 ms"),
+        (999_499, "999 ms"),
+        (1_000_000, "1.0 s"),
+        (59_940_000, "59.9 s"),
+        (125_000_000, "2 m 5 s"),
+    ],
+)
+def test_what_a_machine_needed_is_told_as_exactly_as_it_is_read(microseconds: int, words: str) -> None:
+    assert took(microseconds) == words

@@ -83,6 +83,7 @@ def _dataplane(status: dataplane_pb2.Status, now: datetime) -> Iterator[Fact]:
     if status.HasField("last_resync_time"):
         changes = count(status.last_resync_changes, "change")
         yield "kernel", f"compared {ago(status.last_resync_time, now)}, {changes}; {_repairs(status.repairs)}"
+    yield "repairs", ", ".join(f"{each.objects:,} {_cause(each.cause)}" for each in status.repairs_by_cause)
     yield from (("unclaimed", route) for route in status.unclaimed)
     yield "running", _running(status.start_time, status.version, now)
 
@@ -133,6 +134,13 @@ def _peers(peers: dataplane_pb2.PeerCounts) -> str:
         f"{peers.programmed} of {peers.total} programmed",
         *(f"{number} {word}" for word, number in others.items() if number),
     )
+
+
+def _cause(cause: dataplane_pb2.RepairCause.ValueType) -> str:
+    """`link down`; `FDB_ENTRY_DELETED` and what a newer dataplane knows become words alike."""
+    known = cause in dataplane_pb2.RepairCause.values()
+    name = dataplane_pb2.RepairCause.Name(cause) if known else f"cause {cause}"
+    return name.removeprefix("REPAIR_CAUSE_").replace("_", " ").lower()
 
 
 def _repairs(number: int) -> str:
