@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Final
 
-from services.core.errors import InvalidInput, NotYet
+from services.core.errors import Exhausted, InvalidInput, NotYet
 from services.core.family import Address, Network
 from services.core.lease import Lease, LeaseRequest, Subnet, Wish, lease_key
 from services.core.network import NetworkConfig
@@ -11,6 +12,7 @@ from services.core.occupancy import Occupancy, Use
 from services.core.subnets import Draw, all_fit, choose_subnets
 from services.lease.claims import Claim, Claims
 
+_MOST_NAMED: Final = 3
 IsAlive = Callable[[str], bool]
 """Whether a node's dataplane is there, as far as anybody can know."""
 
@@ -53,7 +55,10 @@ def allocate(
         gone += [claim for claim in unheld if not claim.reserved and first in claim.addresses]
         freed = [taken for claim in gone if not claim.reserved for taken in claim.taken]
         with occupancy.as_if(gone=freed, also=[(cidr, Use.BLOCKED) for cidr in request.shunned]):
-            cidrs = choose_subnets(occupancy, request, draw, [cidr for claim in own for cidr in claim.cidrs])
+            try:
+                cidrs = choose_subnets(occupancy, request, draw, [cidr for claim in own for cidr in claim.cidrs])
+            except Exhausted as error:
+                raise Exhausted(f"{error}{_in_the_way(claims, occupancy)}") from None
     else:
         cidrs = current.cidrs
     lease = _lease(request, cidrs, wishes, reserved=current is not None and current.reserved)
@@ -65,6 +70,15 @@ def rivals_of(claims: Claims, node: str, wishes: Iterable[Wish]) -> tuple[Claim,
     """What other nodes hold with one of the public addresses that this node asks for."""
     found = (claim for wish in wishes for claim in claims.of_address(wish.public_address))
     return tuple(dict.fromkeys(claim for claim in found if claim.node not in ("", node)))
+
+
+def _in_the_way(claims: Claims, occupancy: Occupancy) -> str:
+    """What takes room of the network and is no subnet of it, or no lease at all."""
+    if not any(room.usage.blocked for room in occupancy.rooms):
+        return ""
+    names = [name for room in occupancy.rooms for name in claims.obstacles(room.network)]
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return f"; in the way are {', '.join(names[:_MOST_NAMED])}{more}: delete what is wrong" if names else ""
 
 
 def _wishes(network: NetworkConfig, request: LeaseRequest) -> tuple[Wish, ...]:

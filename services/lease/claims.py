@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from services.core.family import Address, Family, Network
-from services.core.network import NetworkConfig, contains
+from services.core.network import FamilyNetwork, NetworkConfig, contains
 from services.core.occupancy import Occupancy, Taken, Usage, Use
 
 Key = TypeVar("Key")
@@ -87,6 +87,19 @@ class Claims:
             )
         )
         return self._named(found)
+
+    def obstacles(self, network: FamilyNetwork) -> list[str]:
+        """The names of what blocks subnets of this network without being one, the widest first. Looks at all."""
+        found = (
+            (cidr.prefixlen, int(cidr.network_address), claim.name)
+            for claim in self._claims.values()
+            for cidr in claim.cidrs
+            if (cidr.prefixlen != network.subnet_length or claim.taken[0][1] is Use.BLOCKED)
+            and cidr.version == network.family.version
+            and cidr.overlaps(network.cidr)
+            and not contains(cidr, network.cidr)
+        )
+        return [name for _, _, name in sorted(found)]
 
     def all(self) -> list[Claim]:
         """Every one, by name."""

@@ -15,6 +15,7 @@ from services.lease.stores.embedded.store import vacated
 from tests.lease_examples import DUAL_JSON, SMALL, make_request, network
 
 ADDRESS = "172.16.0.1"
+WHOLE = network('{"Network": "10.5.0.0/16", "Backend": {"Type": "vxlan"}}')
 
 
 def lease(cidr: str, node: str, public: str = "", *, reserved: bool = False) -> Lease:
@@ -126,6 +127,41 @@ def test_when_no_subnet_is_left_the_numbers_are_told() -> None:
     full = [lease(f"10.5.0.{4 * n}/30", f"n{n}", f"172.16.1.{n}") for n in range(1, 4)]
     with pytest.raises(Exhausted, match="3 of 3"):
         choose(*full, config=tiny)
+
+
+HALVES = lease("10.5.0.0/17", "", "172.16.0.98"), lease("10.5.128.0/17", "", "172.16.0.99")
+
+
+@pytest.mark.parametrize("half", HALVES)
+def test_a_wide_lease_of_nobody_blocks_what_it_covers_and_nothing_else(half: Lease) -> None:
+    """As in flannel."""
+    given = choose(half, config=WHOLE).lease.cidrs[0]
+    assert not given.overlaps(half.cidrs[0])
+    for number in range(1, 256):
+        previous = ip_network(f"10.5.{number}.0/24")
+        is_given = choose(half, config=WHOLE, previous=str(previous)).lease.cidrs == (previous,)
+        assert is_given is not previous.overlaps(half.cidrs[0])
+
+
+def test_two_wide_leases_that_cover_the_network_leave_nothing_and_are_named() -> None:
+    held = lease("10.5.7.0/24", "a", "172.16.0.7")
+    with pytest.raises(Exhausted) as exhausted:
+        choose(*HALVES, held, config=WHOLE, node="b")
+    assert "255 of 255 /24 subnets of 10.5.0.0/16 are taken (1 leased, 0 reserved, 254 overlapped" in str(
+        exhausted.value
+    )
+    assert str(exhausted.value).endswith("; in the way are 10.5.0.0-17, 10.5.128.0-17: delete what is wrong")
+    again = decide(WHOLE, [*HALVES, held], make_request("a", "172.16.0.7"))
+    assert again.lease.name == held.name, "who has a subnet keeps it"
+    many = [lease(f"10.5.{n}.0/25", "") for n in range(1, 256)]
+    with pytest.raises(Exhausted, match=r"in the way are 10\.5\.1\.0-25, .*10\.5\.3\.0-25 and 252 more: delete"):
+        choose(*many, config=WHOLE)
+
+
+def test_what_holds_the_whole_network_blocks_nothing() -> None:
+    """In flannel it blocks everything."""
+    for whole in ("10.5.0.0/16", "10.0.0.0/8", "0.0.0.0/0"):
+        assert choose(lease(whole, "", "172.16.0.99"), config=WHOLE).lease.name == "10.5.1.0-24"
 
 
 def test_dual_stack_needs_an_address_of_each_family() -> None:

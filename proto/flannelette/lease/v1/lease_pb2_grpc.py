@@ -174,8 +174,9 @@ class LeaseServiceServicer:
 
         FAILED_PRECONDITION: no network configuration yet; or the public address
         is held by another node that is alive (both are named). RESOURCE_EXHAUSTED:
-        no subnet is free (the message has the numbers). ABORTED: lost a race too
-        many times; retry.
+        no subnet is free (the message has the numbers, and names what overlaps the
+        subnets of the network without being one). ABORTED: lost a race too many
+        times; retry.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

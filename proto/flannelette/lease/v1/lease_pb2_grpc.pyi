@@ -94,8 +94,9 @@ class LeaseServiceStub:
 
     FAILED_PRECONDITION: no network configuration yet; or the public address
     is held by another node that is alive (both are named). RESOURCE_EXHAUSTED:
-    no subnet is free (the message has the numbers). ABORTED: lost a race too
-    many times; retry.
+    no subnet is free (the message has the numbers, and names what overlaps the
+    subnets of the network without being one). ABORTED: lost a race too many
+    times; retry.
     """
     RenewLease: _aio.UnaryUnaryMultiCallable[_lease_pb2.RenewLeaseRequest, _lease_pb2.RenewLeaseResponse]
     """Extends the lease of a node to its full time again. Idempotent.
@@ -274,8 +275,9 @@ class LeaseServiceServicer(metaclass=_abc_1.ABCMeta):
 
         FAILED_PRECONDITION: no network configuration yet; or the public address
         is held by another node that is alive (both are named). RESOURCE_EXHAUSTED:
-        no subnet is free (the message has the numbers). ABORTED: lost a race too
-        many times; retry.
+        no subnet is free (the message has the numbers, and names what overlaps the
+        subnets of the network without being one). ABORTED: lost a race too many
+        times; retry.
         """
 
     @_abc_1.abstractmethod
