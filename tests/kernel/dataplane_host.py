@@ -226,7 +226,7 @@ class Running:
         await self._channel.close()
         if self.process.poll() is None:
             self.process.send_signal(number)
-        return self.process.wait(10)
+        return await asyncio.to_thread(self.process.wait, 10)
 
 
 def environment() -> dict[str, str]:
