@@ -219,6 +219,24 @@ def failed_peer() -> dataplane.Peer:
     return failed
 
 
+def contested_peer() -> dataplane.Peer:
+    """As a look into the kernel shows it: one object there, one in another's place, one missing, two beside."""
+    found = peer(3)
+    found.state = dataplane.PEER_STATE_SHADOWED
+    foreign = "10.5.3.0/24 via 192.0.2.1 dev eth1 proto static"
+    found.reason = f"a route that is not ours wins: {foreign}"
+    neighbour, entry, route = found.objects
+    neighbour.actual = neighbour.text
+    entry.programmed, route.programmed = False, False
+    entry.actual = entry.text.replace("10.99.0.13", "10.99.0.12")
+    entry.remark = "another lease claims the same place"
+    route.remark = "the kernel refuses ours: Nexthop has invalid gateway: Network is unreachable (ENETUNREACH)"
+    found.objects.add(actual=f"route {foreign}", remark="not ours, and wins over ours", programmed=False)
+    leftover = "fdb c6:d2:32:6f:8f:99 dev flannel.1 dst 10.99.0.13 self permanent"
+    found.objects.add(actual=leftover, remark="ours, and needed no more", programmed=False)
+    return found
+
+
 def rules() -> masq.ListRulesResponse:
     def rule(table: str, chain: str, text: str, reason: str, packets: int = 0) -> masq.Rule:
         return masq.Rule(

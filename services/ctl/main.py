@@ -152,8 +152,10 @@ def nodes(targets: "Targets", screen: "Screen") -> int:
 def peers(targets: "Targets", screen: "Screen", name: str) -> int:
     """The other nodes, and whether the kernel reaches them.
 
-    NAME (a node or a lease) shows one peer with its routes, neighbours and
-    forwarding entries. Exits with 1 if something is missing.
+    NAME (a node or a lease) looks into the kernel now, and shows what the peer
+    needs beside what is there: routes, neighbours and forwarding entries, also
+    those of somebody else that are in the way. Exits with 1 if something is
+    missing.
     """
     from services.ctl.show import peers as show
 

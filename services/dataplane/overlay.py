@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Container, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Hashable, Iterable, Mapping, Set
 from functools import partial
 from itertools import chain
 from typing import TypeAlias
@@ -16,6 +16,7 @@ from services.dataplane.journal import Journal
 from services.dataplane.netlink.notation import text
 from services.dataplane.netlink.objects import KernelObject
 from services.dataplane.news import failure_news, peer_news, repair_news, resync_cause, resync_news
+from services.dataplane.ownership import Claim
 from services.dataplane.peer_state import failed
 from services.dataplane.peers import Peer, direct_routes
 from services.dataplane.reconciler import KernelPlan, Reconciler, Scope
@@ -162,6 +163,13 @@ class Overlay:
         wanted = shape(_wanted(situation, peers))
         todo, _ = await self.reconciler.compare(wanted, _scope(situation, peers))
         return todo
+
+    async def look(self) -> tuple[Claim, Set[KernelObject]]:
+        """What the kernel has now, divided; and what is wanted."""
+        assert self.situation is not None  # noqa: S101 - as above
+        wanted = self._wanted.keys()
+        _, divided = await self.reconciler.compare(wanted, _scope(self.situation, self.peers.values()))
+        return divided, wanted
 
     async def everything(self) -> KernelPlan:
         """What removes everything of ours but the devices, with which goes what is on them."""

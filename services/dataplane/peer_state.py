@@ -19,6 +19,9 @@ class PeerState(Enum):
     IGNORED = "ignored"
 
 
+MISSING = "objects are missing and will be made"
+"""Why a peer is pending."""
+
 AS_IT_SHALL_BE = frozenset({PeerState.PROGRAMMED, PeerState.IGNORED})
 """Nothing is left to do for these."""
 
@@ -40,7 +43,7 @@ def state_of(reconciler: Reconciler, peer: Peer, names: DeviceNames) -> tuple[Pe
             return PeerState.SHADOWED, f"a route that is not ours wins: {text(foreign, names)}"
     if peer.objects <= reconciler.programmed:
         return PeerState.PROGRAMMED, peer.reason
-    return PeerState.PENDING, "objects are missing and will be made"
+    return PeerState.PENDING, MISSING
 
 
 def failed(reconciler: Reconciler, peers: Iterable[Peer], names: DeviceNames) -> dict[str, str]:

@@ -8,11 +8,12 @@ from typing import Any
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.dataplane.v1 import dataplane_pb2_grpc
 
-from services.core.errors import NotFound, Unavailable
+from services.core.errors import InvalidInput, NotFound, Unavailable
 from services.dataplane.dataplane import Dataplane
 from services.dataplane.events import Reading
+from services.dataplane.look import look_at
 from services.dataplane.operation import hand_over, resync, teardown
-from services.dataplane.status import counts, list_peers, status_of
+from services.dataplane.status import chosen_peers, counts, list_peers, list_places, status_of
 from services.runtime.health import Health
 
 _SHORTEST_PAUSE = 0.1
@@ -55,11 +56,17 @@ class DataplaneServicer(dataplane_pb2_grpc.DataplaneServiceServicer):
     async def ListPeers(self, request: pb.ListPeersRequest, context: Any) -> pb.ListPeersResponse:
         """See the proto."""
         overlay = self._dataplane.overlay
-        peers = list_peers(overlay, request.name)
-        if request.name and not peers:
+        if request.look and not request.name:
+            raise InvalidInput("look takes a name: one peer's")
+        if request.name and not chosen_peers(overlay, request.name):
             raise NotFound(
                 f"no peer has the lease name or the node {request.name!r}; ListPeers without a name has all"
             )
+        if request.look:
+            async with self._dataplane.turn:
+                peers = list_places(overlay, await look_at(overlay, chosen_peers(overlay, request.name)))
+        else:
+            peers = list_peers(overlay, request.name)
         if request.unprogrammed:
             peers = [peer for peer in peers if peer.state != pb.PEER_STATE_PROGRAMMED]
         return pb.ListPeersResponse(peers=peers, counts=counts(overlay))

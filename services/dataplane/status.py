@@ -2,17 +2,19 @@
 
 import time
 from collections import Counter
+from collections.abc import Iterable, Sequence
 
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 
 from services.core.lease import Lease
 from services.dataplane.dataplane import Dataplane
 from services.dataplane.events import repair_counts
-from services.dataplane.netlink.notation import text
+from services.dataplane.look import Place
+from services.dataplane.netlink.notation import DeviceNames, text
+from services.dataplane.netlink.objects import KernelObject
 from services.dataplane.overlay import Overlay
-from services.dataplane.peer_state import PeerState, state_of
+from services.dataplane.peer_state import MISSING, PeerState, state_of
 from services.dataplane.peers import Peer
-from services.dataplane.reconciler import Reconciler
 from services.runtime.health import Health
 from services.runtime.version import version
 
@@ -67,11 +69,31 @@ def counts(overlay: Overlay) -> pb.PeerCounts:
     return pb.PeerCounts(total=len(overlay.peers), expired=expired, **states(overlay))
 
 
-def list_peers(overlay: Overlay, name: str) -> list[pb.Peer]:
+def chosen_peers(overlay: Overlay, name: str) -> list[Peer]:
     """The peers of a lease name or a node; all of them for an empty name. Sorted by name."""
     chosen = [p for p in overlay.peers.values() if not name or name in (p.lease.name, p.lease.node)]
-    names = overlay.names()
-    return [_peer(overlay.reconciler, peer, names) for peer in sorted(chosen, key=lambda peer: peer.lease.name)]
+    return sorted(chosen, key=lambda peer: peer.lease.name)
+
+
+def list_peers(overlay: Overlay, name: str) -> list[pb.Peer]:
+    """These peers, as far as we know without a look."""
+    names, programmed = overlay.names(), overlay.reconciler.programmed
+    return [
+        _peer(overlay, peer, [_object(names, item, item in programmed) for item in sorted(peer.objects)])
+        for peer in chosen_peers(overlay, name)
+    ]
+
+
+def list_places(overlay: Overlay, looks: Iterable[tuple[Peer, Sequence[Place]]]) -> list[pb.Peer]:
+    """As a look has shown it."""
+    names, found = overlay.names(), []
+    for peer, places in looks:
+        objects = [_object(names, p.wanted, p.wanted == p.actual, p.actual, p.remark) for p in places]
+        message = _peer(overlay, peer, objects)
+        if message.state == pb.PEER_STATE_PROGRAMMED and not all(place.is_well for place in places):
+            message.state, message.reason = pb.PEER_STATE_PENDING, MISSING  # which a notification is about to tell us
+        found.append(message)
+    return found
 
 
 def states(overlay: Overlay) -> Counter[str]:
@@ -81,8 +103,8 @@ def states(overlay: Overlay) -> Counter[str]:
     return found
 
 
-def _peer(reconciler: Reconciler, peer: Peer, names: dict[int, str]) -> pb.Peer:
-    state, reason = state_of(reconciler, peer, names)
+def _peer(overlay: Overlay, peer: Peer, objects: Iterable[pb.KernelObject]) -> pb.Peer:
+    state, reason = state_of(overlay.reconciler, peer, overlay.names())
     lease: Lease = peer.lease
     return pb.Peer(
         name=lease.name,
@@ -91,11 +113,24 @@ def _peer(reconciler: Reconciler, peer: Peer, names: dict[int, str]) -> pb.Peer:
         public_addresses=[str(s.public_address) for s in lease.subnets if s.public_address],
         state=_STATES[state],
         reason=reason,
-        objects=[
-            pb.KernelObject(text=f"{_KINDS[item.kind]} {text(item, names)}", programmed=item in reconciler.programmed)
-            for item in sorted(peer.objects)
-        ],
+        objects=objects,
     )
+
+
+def _object(
+    names: DeviceNames,
+    wanted: KernelObject | None,
+    is_programmed: bool,
+    actual: KernelObject | None = None,
+    remark: str = "",
+) -> pb.KernelObject:
+    return pb.KernelObject(
+        text=_text(wanted, names), programmed=is_programmed, actual=_text(actual, names), remark=remark
+    )
+
+
+def _text(item: KernelObject | None, names: DeviceNames) -> str:
+    return f"{_KINDS[item.kind]} {text(item, names)}" if item is not None else ""
 
 
 _KINDS = {1: "neigh", 2: "fdb", 3: "route"}

@@ -216,7 +216,8 @@ async def test_a_packet_is_traced_and_a_surprise_is_1(node: FakeNode) -> None:
 
 async def test_one_peer_is_shown_with_its_kernel_objects(node: FakeNode) -> None:
     ran = await run(node.directory, "peers", "h3")
-    assert node.dataplane.replies.asked[-1][1].name == "h3"
+    asked = node.dataplane.replies.asked[-1][1]
+    assert (asked.name, asked.look) == ("h3", True)
     assert "missing    route 10.5.3.0/24 via 10.5.3.0 dev flannel.1" in ran.out
 
 

@@ -138,6 +138,13 @@ async def test_peers_are_listed_sorted_and_chosen_by_lease_by_node_or_by_what_is
         (shadowed,) = (await running.stub.ListPeers(pb.ListPeersRequest(name="n3"))).peers
         assert shadowed.state == pb.PEER_STATE_SHADOWED
         assert FOREIGN in shadowed.reason
+        (looked,) = (await running.stub.ListPeers(pb.ListPeersRequest(name="n3", look=True))).peers
+        assert [o.actual for o in looked.objects if o.programmed] == [o.text for o in shadowed.objects]
+        assert [(o.text, FOREIGN in o.actual, o.remark) for o in looked.objects if not o.programmed] == [
+            ("", True, "not ours, and wins over ours")
+        ]
+        code, _ = await refusal(running.stub.ListPeers(pb.ListPeersRequest(look=True)))
+        assert code is grpc.StatusCode.INVALID_ARGUMENT
         code, details = await refusal(running.stub.ListPeers(pb.ListPeersRequest(name="n9")))
         assert code is grpc.StatusCode.NOT_FOUND
         assert "'n9'" in details

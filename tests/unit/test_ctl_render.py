@@ -81,6 +81,7 @@ RENDERED: dict[str, Callable[[Width], Text]] = {
     "quarantine": lambda width: quarantine_text(samples.quarantine(), samples.NOW, width),
     "peers": lambda width: peers_text(samples.peers().peers, width),
     "peer": lambda width: peer_text(samples.failed_peer(), width),
+    "peer-contested": lambda width: peer_text(samples.contested_peer(), width),
     "events": lambda width: lines(event_text(event, UTC, width) for event in samples.events()),
     "rules": lambda width: rules_text(samples.rules().rules, width),
     "explain-trace": lambda width: explanation_text(samples.traced(), width),

@@ -1,6 +1,6 @@
 """Peers of a node, and the kernel objects that carry each."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
@@ -43,7 +43,7 @@ def peers_text(peers: Sequence[pb.Peer], width: Width) -> Text:
 
 
 def peer_text(peer: pb.Peer, width: Width) -> Text:
-    """One peer with its kernel objects, in iproute2 notation."""
+    """One peer: what it needs in the kernel beside what is there, in iproute2 notation."""
     title = Text.assemble((peer.node or peer.name, "bold"), "  ", _state(peer))
     out = [
         fold(title, width),
@@ -53,13 +53,24 @@ def peer_text(peer: pb.Peer, width: Width) -> Text:
     ]
     if peer.reason:
         out.append(labelled("reason", Text(peer.reason, style="red"), width))
-    out += [
-        labelled("in kernel", thing.text, width)
-        if thing.programmed
-        else labelled("missing", Text(thing.text, style="yellow"), width)
-        for thing in peer.objects
-    ]
+    for thing in peer.objects:
+        out += [labelled(label, Text(text, style=style), width) for label, text, style in _rows(thing)]
     return lines(out)
+
+
+def _rows(thing: pb.KernelObject) -> Iterator[tuple[str, str, str]]:
+    """Label, text and style of each line about one place in the kernel."""
+    if thing.programmed:
+        yield "in kernel", thing.text, ""
+    elif thing.text and thing.actual:
+        yield "wanted", thing.text, "yellow"
+        yield "actual", thing.actual, "yellow"
+    elif thing.text:
+        yield "missing", thing.text, "yellow"
+    else:
+        yield "also there", thing.actual, "yellow"
+    if thing.remark:
+        yield "", f"({thing.remark})", "dim"
 
 
 def all_well(peers: Sequence[pb.Peer]) -> bool:

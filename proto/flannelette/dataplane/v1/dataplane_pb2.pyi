@@ -677,19 +677,33 @@ class KernelObject(_message.Message):
 
     TEXT_FIELD_NUMBER: _builtins.int
     PROGRAMMED_FIELD_NUMBER: _builtins.int
+    ACTUAL_FIELD_NUMBER: _builtins.int
+    REMARK_FIELD_NUMBER: _builtins.int
     text: _builtins.str
-    """In iproute2 notation: `route 10.5.2.0/24 via 10.5.2.0 dev flannel.1 ...`."""
+    """In iproute2 notation: `route 10.5.2.0/24 via 10.5.2.0 dev flannel.1 ...`.
+    With `look` empty for what is in the kernel beside what the peer needs.
+    """
     programmed: _builtins.bool
     """It is in the kernel."""
+    actual: _builtins.str
+    """With `look`: what is in its place in the kernel now, in the same notation;
+    empty: nothing.
+    """
+    remark: _builtins.str
+    """With `look`: why `actual` is not `text`, or what it is to the peer. Empty:
+    they are the same, or the service is about to put it right.
+    """
     def __init__(
         self,
         *,
         text: _builtins.str = ...,
         programmed: _builtins.bool | None = ...,
+        actual: _builtins.str = ...,
+        remark: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_programmed", b"_programmed", "programmed", b"programmed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_programmed", b"_programmed", "programmed", b"programmed", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_programmed", b"_programmed", "actual", b"actual", "programmed", b"programmed", "remark", b"remark", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__programmed: _TypeAlias = _typing.Literal["programmed"]  # noqa: Y015
     _WhichOneofArgType__programmed: _TypeAlias = _typing.Literal["_programmed", b"_programmed"]  # noqa: Y015
@@ -787,19 +801,23 @@ class ListPeersRequest(_message.Message):
 
     NAME_FIELD_NUMBER: _builtins.int
     UNPROGRAMMED_FIELD_NUMBER: _builtins.int
+    LOOK_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """A lease name or a node. Empty: all."""
     unprogrammed: _builtins.bool
     """Only peers that are in any other state than PROGRAMMED."""
+    look: _builtins.bool
+    """Look into the kernel now, and set what is there beside what is wanted."""
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         unprogrammed: _builtins.bool = ...,
+        look: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "unprogrammed", b"unprogrammed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["look", b"look", "name", b"name", "unprogrammed", b"unprogrammed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -94,8 +94,10 @@ class DataplaneServiceServicer:
 
     def ListPeers(self, request, context):
         """Returns every peer with the kernel objects that carry it, sorted by name.
-        The objects are what the service last saw or made, at most one audit ago.
+        The objects are what the service last saw or made, at most one audit ago;
+        with `look`, for the peers of one name, what the kernel has at this moment.
 
+        INVALID_ARGUMENT: `look` without a name.
         NOT_FOUND: a name was given and no lease has it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -41,8 +41,10 @@ class DataplaneServiceStub:
     """
     ListPeers: _aio.UnaryUnaryMultiCallable[_dataplane_pb2.ListPeersRequest, _dataplane_pb2.ListPeersResponse]
     """Returns every peer with the kernel objects that carry it, sorted by name.
-    The objects are what the service last saw or made, at most one audit ago.
+    The objects are what the service last saw or made, at most one audit ago;
+    with `look`, for the peers of one name, what the kernel has at this moment.
 
+    INVALID_ARGUMENT: `look` without a name.
     NOT_FOUND: a name was given and no lease has it.
     """
     ResyncKernel: _aio.UnaryUnaryMultiCallable[_dataplane_pb2.ResyncKernelRequest, _dataplane_pb2.ResyncKernelResponse]
@@ -112,8 +114,10 @@ class DataplaneServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _aio.ServicerContext[_dataplane_pb2.ListPeersRequest, _abc.Awaitable[_dataplane_pb2.ListPeersResponse]],
     ) -> _abc.Awaitable[_dataplane_pb2.ListPeersResponse]:
         """Returns every peer with the kernel objects that carry it, sorted by name.
-        The objects are what the service last saw or made, at most one audit ago.
+        The objects are what the service last saw or made, at most one audit ago;
+        with `look`, for the peers of one name, what the kernel has at this moment.
 
+        INVALID_ARGUMENT: `look` without a name.
         NOT_FOUND: a name was given and no lease has it.
         """
 
