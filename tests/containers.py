@@ -47,15 +47,20 @@ class Rights:
     is_root_read_only: bool = True
 
     @classmethod
-    def of(cls, container: Mapping[str, Any], pod: Mapping[str, Any]) -> "Rights":
-        """Those of the manifest, with Kubernetes' defaults. It must drop ALL: we know no engine's default set."""
+    def of(cls, container: Mapping[str, Any], pod: Mapping[str, Any], image: int = 0) -> "Rights":
+        """Those of the manifest, with Kubernetes' defaults; `image` is the user and the group of the image.
+
+        It must drop ALL: we know no engine's default set.
+        """
         rights = container["securityContext"]
         assert rights["capabilities"]["drop"] == ["ALL"]
         assert rights["allowPrivilegeEscalation"] is False
+        user = rights.get("runAsUser", image)
+        assert user or not rights.get("runAsNonRoot")
         group = pod["securityContext"].get("fsGroup")
         return cls(
-            rights.get("runAsUser", 0),
-            rights.get("runAsGroup", 0),
+            user,
+            rights.get("runAsGroup", image),
             () if group is None else (group,),
             tuple(name.lower() for name in rights["capabilities"].get("add", ())),
             rights.get("readOnlyRootFilesystem", False),

@@ -21,7 +21,9 @@ from tests.lease_service import eventually
 from tests.manifests import container_of, find_tool
 from tests.namespaces import NetworkNamespace
 
-_MODULES: Final = {name: f"services.{name}.main" for name in ("lease", "dataplane", "masq")}
+_MODULES: Final = {name: f"services.{name}.main" for name in ("lease", "dataplane", "masq", "ctl")}
+_CTL_USER: Final = 10001
+"""And group, of the image with the command line."""
 
 
 class Kubelet:
@@ -182,7 +184,17 @@ class Pod:
             finally:
                 connection.close()
 
+    def look(self, container: Document) -> tuple[int, str]:
+        """Runs `flannelette` in an ephemeral container: its exit code, and what it prints."""
+        program, *arguments = container["command"]
+        assert program == "flannelette"
+        code = self._run({**container, "args": arguments}, "ctl", _CTL_USER).wait(60)
+        return code, self.log(container["name"])
+
     def _start(self, container: Document) -> "subprocess.Popen[bytes]":
+        return self._run(container, container["name"])
+
+    def _run(self, container: Document, module: str, image: int = 0) -> "subprocess.Popen[bytes]":
         name = container["name"]
         environment = self._environment(container)
         arguments = [_expand(argument, environment) for argument in container.get("args", ())]
@@ -190,11 +202,15 @@ class Pod:
             Mount(self.volumes[m["name"]], m["mountPath"], m.get("readOnly", False))
             for m in container.get("volumeMounts", ())
         ]
-        root = self.directory / f"root-{name}"
-        command = ["python", "-m", _MODULES[name], *arguments]
-        log = self.directory / f"{name}.log"
-        rights = Rights.of(container, self._spec)
-        return start(self._namespace, root, command, mounts, rights, ENVIRONMENT | environment, log)
+        return start(
+            self._namespace,
+            self.directory / f"root-{name}",
+            ["python", "-m", _MODULES[module], *arguments],
+            mounts,
+            Rights.of(container, self._spec, image),
+            ENVIRONMENT | environment,
+            self.directory / f"{name}.log",
+        )
 
     def _environment(self, container: Document) -> dict[str, str]:
         known = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}

@@ -4,13 +4,14 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 import pytest
 import yaml
 
-from tests.kube import ApiServer, Document
+from tests.kube import ApiServer, Document, Refused
 
 ROOT: Final = Path(__file__).parents[1]
 OVERLAYS: Final = ROOT / "deploy" / "kubernetes" / "overlays"
@@ -82,10 +83,13 @@ def kubectl(kube: ApiServer) -> Iterator[Kubectl]:
     for group, resources in _MADE.items():
         for resource in resources.split():
             kube.call("DELETE", f"/{group}/namespaces/kube-flannel/{resource}")
+    for kind in ("clusterroles", "clusterrolebindings"):
+        with suppress(Refused):  # there is none
+            kube.call("DELETE", f"/apis/rbac.authorization.k8s.io/v1/{kind}/flannel")
 
 
 _MADE: Final = {
-    "api/v1": "configmaps secrets serviceaccounts services",
+    "api/v1": "pods configmaps secrets serviceaccounts services",
     "apis/apps/v1": "daemonsets deployments",
     "apis/policy/v1": "poddisruptionbudgets",
 }

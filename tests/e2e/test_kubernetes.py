@@ -17,13 +17,14 @@ import pytest
 from lab.pings import Pinger, Witness
 from tests.kube import ApiServer, Document
 from tests.kube_nodes import nodes_of, proxy
-from tests.kubelet import Kubelet
+from tests.kubelet import Kubelet, Pod
 from tests.lease_service import eventually
 from tests.manifests import OVERLAYS, Kubectl
 from tests.namespaces import NamespaceMaker, NetworkNamespace
 
 PREFIX = "flannel.alpha.coreos.com/"
 LEASE = "/apis/apps/v1/namespaces/kube-flannel/deployments/flannelette-lease"
+PODS = "/api/v1/namespaces/kube-flannel/pods"
 DAEMON_SET = "/apis/apps/v1/namespaces/kube-flannel/daemonsets/kube-flannel-ds"
 
 
@@ -44,6 +45,17 @@ async def sender_of_a_ping(source: NetworkNamespace, place: NetworkNamespace, ad
     with Pinger(source) as pinger, Witness(place) as witness:
         token, seconds = await pinger.ping(ip_address(address), timeout=10)
         return "lost" if seconds is None else str(await witness.source_of(token))
+
+
+def look(kube: ApiServer, kubectl: Kubectl, pod: Pod) -> tuple[int, str]:
+    """`flannelette status` beside the pod, as docs/kubernetes.md has it."""
+    spec = template(kube)
+    kube.call("POST", PODS, {"kind": "Pod", "apiVersion": "v1", **spec, "metadata": {"name": "looked-into"}})
+    flags = ("--image=flannelette-ctl", "--attach=false", "--profile=restricted")
+    custom = f"--custom={OVERLAYS.parent}/look.yaml"
+    kubectl("debug", "looked-into", "--namespace=kube-flannel", *flags, custom, "--", "flannelette", "status")
+    (container,) = kube.call("GET", f"{PODS}/looked-into")["spec"]["ephemeralContainers"]
+    return pod.look(container)
 
 
 def is_available(kube: ApiServer, node: str) -> bool:
@@ -79,6 +91,8 @@ async def test_the_default_overlay_on_three_nodes(
                 f"FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.{number}.1/24\n"
                 "FLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n"
             )
+        code, printed = look(kube, kubectl, running["n3"])
+        assert (code, printed.splitlines()[0]) == (0, "n3 is healthy")
         pods = [make_netns(f"pod{number}") for number in (1, 2, 3)]
         for node, pod in zip(nodes, pods, strict=True):
             node.plug(pod)

@@ -91,12 +91,12 @@ args:
   - --cni-install-path=/etc/cni/net.d/10-flannel.conflist
   {{- end }}
   {{- with $port }}
-  - --healthz-ip=127.0.0.1
   - --healthz-port={{ . }}
   {{- end }}
 env:
   - name: NODE_NAME
     valueFrom: {fieldRef: {fieldPath: spec.nodeName}}
+  - {name: FLANNELD_HEALTHZ_IP, value: {{ $values.flannelette.healthzIP }}}
 {{- with get $values.flannelette.resources .service }}
 resources:
   {{- toYaml . | nindent 2 }}
