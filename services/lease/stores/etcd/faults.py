@@ -32,6 +32,7 @@ _REASONS: Final = (
     ("no leader|leader changed", "has no leader: a majority of the members must run and reach each other"),
     ("(?i)ping timeout|watchdog timeout", "is connected but does not answer any more"),
     ("Socket closed|Connection reset|Broken pipe|GOAWAY", "closed the connection"),
+    ("Internal error from Core", "ended a call while it was sent: it is slow, or the connection broke"),
     ("(?i)deadline exceeded|request timed out", "does not answer in time"),
     ("database space exceeded", "is full: compact and defragment it, then etcdctl alarm disarm"),
     ("invalid auth token", "does not accept its own login token any more: trying again"),
@@ -47,7 +48,7 @@ _NOT_ALLOWED: Final = {
 
 _PASSING: Final = (
     "(?i)no leader|leader changed|request timed out|deadline exceeded|"
-    "socket closed|connection reset|broken pipe|goaway"
+    "socket closed|connection reset|broken pipe|goaway|internal error from core"
 )
 
 
