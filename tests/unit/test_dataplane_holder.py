@@ -2,113 +2,19 @@
 
 import asyncio
 import itertools
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field, replace
-from ipaddress import IPv4Network, ip_address
-from typing import Any
+from dataclasses import replace
+from ipaddress import IPv4Network
 
 import pytest
 
-from services.core.errors import FlanneletteError, NotFound, NotYet, Unavailable
-from services.core.lease import Lease, LeaseRequest, Subnet, VxlanData, Wish, lease_key
+from services.core.errors import NotYet, Unavailable
+from services.core.lease import VxlanData
 from services.core.table import Table
 from services.dataplane.holder import Holder
 from services.dataplane.journal import Journal
+from tests.holder_scene import CIDR, DAY, OTHER, REQUEST, FakeService, Scene, play
 from tests.lease_examples import SMALL, network
 from tests.virtual_time import now, run_virtually
-
-DAY = 86_400.0
-REQUEST = LeaseRequest("n1", "vxlan", (Wish(ip_address("10.99.0.11"), VxlanData(1, "02:00:00:00:00:01")),))
-OTHER = replace(REQUEST, wishes=(replace(REQUEST.wishes[0], data=VxlanData(1, "02:00:00:00:00:02")),))
-CIDR = IPv4Network("10.5.27.0/24")
-
-
-@dataclass
-class FakeService:
-    """Gives 10.5.27.0/24 for `seconds`, unless it has a fault; notes when it was asked for what."""
-
-    seconds: float | None = DAY
-    faults: list[FlanneletteError] = field(default_factory=list)
-    """Of the next calls."""
-    acquired: list[tuple[float, LeaseRequest]] = field(default_factory=list)
-    renewed: list[float] = field(default_factory=list)
-    cidr: IPv4Network = CIDR
-    skew: float = 0.0
-    reserved: bool = False
-    takes: float = 0.0
-    """Seconds until it answers."""
-    during: Callable[[], None] | None = None
-    """Happens while a call is under way."""
-
-    async def acquire(self, request: LeaseRequest) -> Lease:
-        self.acquired.append((now(), request))
-        await self._answer()
-        return self.lease(request)
-
-    async def renew(self, name: str) -> Lease:
-        self.renewed.append(now())
-        await self._answer()
-        return self.lease(self.acquired[-1][1])
-
-    def lease(self, request: LeaseRequest = REQUEST) -> Lease:
-        wish = request.wishes[0]
-        expires_at = None if self.seconds is None else now() + self.seconds + self.skew
-        part = Subnet(self.cidr, wish.public_address, wish.data)
-        return Lease(lease_key([self.cidr]), "n1", (part,), "vxlan", expires_at, self.reserved)
-
-    @property
-    def times(self) -> list[float]:
-        return [time for time, _ in self.acquired]
-
-    async def _answer(self) -> None:
-        await asyncio.sleep(self.takes)
-        if self.during:
-            self.during()
-        if self.faults:
-            raise self.faults.pop(0)
-
-
-@dataclass
-class Scene:
-    service: FakeService
-    holder: Holder
-    wakes: list[float]
-
-    def table(self, *leases: Lease) -> Table:
-        return Table({lease.name: lease for lease in leases}, synced=True)
-
-
-def play(script: Callable[[Scene], Coroutine[Any, Any, None]], service: FakeService, margin: float = 3600.0) -> None:
-    """Runs the script beside a holder that wants REQUEST."""
-
-    async def main() -> None:
-        wakes: list[float] = []
-        holder = Holder(service, margin, lambda: wakes.append(now()), Journal(), now, now)
-        task = asyncio.create_task(holder.run())
-        try:
-            await asyncio.sleep(0.001)
-            assert service.acquired == []
-            holder.want(REQUEST)
-            await asyncio.sleep(0.001)
-            await script(Scene(service, holder, wakes))
-            assert not task.done()
-        finally:
-            task.cancel()
-
-    run_virtually(main())
-
-
-def test_a_lease_is_acquired_at_once_and_renewed_at_the_margin() -> None:
-    async def script(scene: Scene) -> None:
-        assert scene.holder.lease == replace(scene.service.lease(), expires_at=scene.holder.lease.expires_at)  # type: ignore[union-attr]  # it is there
-        assert scene.holder.reason == ""
-        assert scene.wakes
-        await asyncio.sleep(3 * DAY)
-        gaps = [b - a for a, b in zip([0.0, *scene.service.renewed], scene.service.renewed, strict=False)]
-        assert [round(gap) for gap in gaps] == [82_800, 82_800, 82_800]
-        assert len(scene.service.acquired) == 1
-
-    play(script, FakeService())
 
 
 def test_a_lease_that_the_store_has_lost_is_acquired_again_although_the_table_has_it() -> None:
@@ -123,124 +29,6 @@ def test_a_lease_that_the_store_has_lost_is_acquired_again_although_the_table_ha
         await asyncio.sleep(1)
         assert (scene.holder.reason, len(scene.service.acquired)) == ("", 2)
         assert scene.service.acquired[-1][1].wishes[0].previous == CIDR
-
-    play(script, FakeService())
-
-
-def test_a_short_lease_is_renewed_halfway() -> None:
-    async def script(scene: Scene) -> None:
-        await asyncio.sleep(31)
-        assert [round(time) for time in scene.service.renewed] == [5, 10, 15, 20, 25, 30]
-
-    play(script, FakeService(seconds=10))
-
-
-def test_a_reservation_is_renewed_every_six_hours_for_the_note_of_who_holds_it() -> None:
-    async def script(scene: Scene) -> None:
-        await asyncio.sleep(DAY + 1)
-        assert [round(time / 3600) for time in scene.service.renewed] == [6, 12, 18, 24]
-        scene.service.faults = [Unavailable("away")] * 2
-        await asyncio.sleep(DAY / 4 + 200)
-        assert [round(time - 1.25 * DAY) for time in scene.service.renewed[4:]] == [0, 60, 120]
-        assert len(scene.service.acquired) == 1
-
-    play(script, FakeService(seconds=None, reserved=True))
-
-
-@pytest.mark.parametrize("jumps", [(DAY,), (-DAY,), (3600.0, -2 * DAY), (-3600.0, 30 * DAY, -DAY), (50 * 365 * DAY,)])
-def test_a_clock_that_is_set_changes_nothing_of_when_a_lease_is_renewed(jumps: tuple[float, ...]) -> None:
-    service, jump = FakeService(), 0.0
-
-    async def main() -> None:
-        nonlocal jump
-        holder = Holder(service, 3600, lambda: None, Journal(), lambda: now() + jump, now)
-        task = asyncio.create_task(holder.run())
-        holder.want(REQUEST)
-        for seconds in itertools.accumulate(jumps):
-            await asyncio.sleep(1000)
-            jump = service.skew = seconds  # the lease service is on the same machine
-            assert holder.renew_at is not None
-            assert 0 <= holder.renew_at - (now() + jump) <= 82_800
-        await asyncio.sleep(2 * DAY)
-        gaps = [b - a for a, b in zip([0.0, *service.renewed], service.renewed, strict=False)]
-        assert [round(gap) for gap in gaps] == [82_800, 82_800]
-        assert len(service.acquired) == 1
-        task.cancel()
-
-    run_virtually(main())
-
-
-def test_a_machine_that_was_suspended_is_noticed_within_a_minute() -> None:
-    service, jump = FakeService(), 0.0
-
-    async def main() -> None:
-        nonlocal jump
-        holder = Holder(service, 3600, lambda: None, Journal(), lambda: now() + jump, lambda: now() + jump)
-        task = asyncio.create_task(holder.run())
-        holder.want(REQUEST)
-        await asyncio.sleep(100)
-        assert service.renewed == []
-        jump = DAY  # the machine was suspended
-        await asyncio.sleep(61)
-        assert len(service.renewed) >= 1
-        task.cancel()
-
-    run_virtually(main())
-
-
-def test_renewals_that_fail_until_the_lease_is_over_end_in_acquiring_it_again() -> None:
-    async def script(scene: Scene) -> None:
-        scene.service.faults = [*[Unavailable("away")] * 8, NotFound("it ran out")]
-        await asyncio.sleep(60)
-        assert scene.service.acquired[1][1].wishes[0].previous == CIDR
-        assert scene.holder.reason == ""
-        gaps = [b - a for a, b in zip(scene.service.renewed[:9], scene.service.renewed[1:9], strict=False)]
-        assert gaps == sorted(gaps, reverse=True), "the less is left, the sooner"
-        assert min(gaps) >= 0.999
-
-    play(script, FakeService(seconds=20))
-
-
-def test_a_lease_whose_end_only_the_store_knows_is_never_renewed() -> None:
-    async def script(scene: Scene) -> None:
-        await asyncio.sleep(30 * DAY)
-        assert (scene.service.renewed, scene.holder.renew_at) == ([], None)
-
-    play(script, FakeService(seconds=None))
-
-
-def test_clocks_that_disagree_make_no_hot_loop() -> None:
-    async def script(scene: Scene) -> None:
-        await asyncio.sleep(60)
-        assert 30 <= len(scene.service.renewed) <= 60
-
-    play(script, FakeService(seconds=10, skew=-60))
-
-
-def test_a_renewal_that_fails_is_tried_again_after_a_minute_and_sooner_for_a_short_lease() -> None:
-    async def day(scene: Scene) -> None:
-        scene.service.faults = [Unavailable("away")] * 3
-        await asyncio.sleep(DAY)
-        assert [round(t - 82_800) for t in scene.service.renewed] == [0, 60, 120, 180]
-        assert (len(scene.service.acquired), scene.holder.reason) == (1, "")
-
-    async def short(scene: Scene) -> None:
-        scene.service.faults = [Unavailable("away")] * 2
-        await asyncio.sleep(20)
-        assert len(scene.service.renewed) == 3
-        assert scene.service.renewed[2] < 20
-
-    play(day, FakeService())
-    play(short, FakeService(seconds=20))
-
-
-def test_a_renewal_of_what_is_gone_acquires_again_asking_for_the_same_subnet() -> None:
-    async def script(scene: Scene) -> None:
-        scene.service.faults = [NotFound("gone")]
-        await asyncio.sleep(DAY)
-        assert [round(time) for time in scene.service.times] == [0, 82_800]
-        assert scene.service.acquired[1][1].wishes[0].previous == CIDR
-        assert scene.holder.reason == ""
 
     play(script, FakeService())
 
@@ -463,13 +251,3 @@ def test_a_holder_told_to_rest_while_it_acquires_or_waits_to_try_again_holds_not
         assert (scene.holder.lease, scene.holder.renew_at, len(scene.service.acquired)) == (None, None, asked)
 
     play(script, FakeService(takes=2, faults=[Unavailable("away")] * 9))
-
-
-def test_a_renewal_that_ends_after_the_holder_was_told_to_rest_plans_no_other() -> None:
-    async def script(scene: Scene) -> None:
-        scene.service.during = scene.holder.rest
-        await asyncio.sleep(DAY)
-        assert len(scene.service.renewed) == 1
-        assert scene.holder.renew_at is None
-
-    play(script, FakeService())
