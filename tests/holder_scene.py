@@ -14,14 +14,8 @@ from services.dataplane.journal import Journal
 from tests.virtual_time import now, run_virtually
 
 DAY = 86_400.0
-
-
 REQUEST = LeaseRequest("n1", "vxlan", (Wish(ip_address("10.99.0.11"), VxlanData(1, "02:00:00:00:00:01")),))
-
-
 OTHER = replace(REQUEST, wishes=(replace(REQUEST.wishes[0], data=VxlanData(1, "02:00:00:00:00:02")),))
-
-
 CIDR = IPv4Network("10.5.27.0/24")
 
 

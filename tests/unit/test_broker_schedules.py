@@ -19,14 +19,8 @@ from services.lease.watchers import watch_all, watch_own
 from tests.lease_examples import NETWORK, SMALL, by_name, make_lease, read
 
 NODES = ("node0", "node1", "node2")
-
-
 some_leases = st.builds(make_lease, st.integers(0, 12), node=st.sampled_from([*NODES, ""]), version=st.integers(0, 2))
-
-
 some_changes = st.one_of(st.builds(Upserted, some_leases), st.builds(Removed, some_leases.map(lambda x: x.name)))
-
-
 networks = st.sampled_from([(None, "bad"), (None, "worse"), (NETWORK, ""), (SMALL, "")])
 
 
@@ -43,8 +37,6 @@ def changed(draw: st.DrawFn) -> Changed:
 
 
 statuses = st.builds(StoreStatus, st.just("test"), st.booleans())
-
-
 events = st.one_of(changed(), changed(), changed(), snapshots(), statuses)
 
 
