@@ -7,23 +7,24 @@ pod ── host ══ other host (its pod)        ══ stands for the overlay
 import asyncio
 import socket
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
-from ipaddress import ip_address
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from ipaddress import ip_address, ip_network
+from itertools import cycle
 from pathlib import Path
 
-from services.core.family import FAMILIES, IPV4, Family
+from services.core.family import FAMILIES, IPV4, Family, Network
 from services.masq.explain import Packet, deciding_rule
 from services.masq.firewalls.firewall import Firewall
 from services.masq.firewalls.iptables import IptablesFirewall
 from services.masq.firewalls.iptables_nft import IptablesNftFirewall
 from services.masq.firewalls.nftables import NftablesFirewall
-from services.masq.rules import Action
+from services.masq.rules import Action, Chain
 from tests.kernel.masq_host import DUAL_CHAINS, Host
 from tests.namespaces import NamespaceMaker, NetworkNamespace
 
 MARKED_PORT = 4000
-ports = iter(range(5000, 6000))
+ports = cycle(range(5000, 9000))
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,8 @@ class Lab:
     """The four namespaces, with addresses and routes of both families."""
 
     firewall: Firewall
+    addresses: Mapping[int, Addresses]
+    """By version of the family."""
 
     def __init__(self, make: NamespaceMaker) -> None:
         self.pod, self.host, self.other, self.outside = make(), make(), make(), make()
@@ -81,30 +84,66 @@ class Lab:
             self.host.ip("link", "add", name, "type", "veth", "peer", "uplink", "netns", peer.name)
             self.host.ip("link", "set", name, "up")
             peer.ip("link", "set", "uplink", "up")
-        for family in FAMILIES:
-            self._address(family)
         self.host.run(
             "sh", "-c", "echo 1 >/proc/sys/net/ipv4/ip_forward; echo 1 >/proc/sys/net/ipv6/conf/all/forwarding"
         )
+        self.move(IN)
+
+    def move(self, addresses: Mapping[int, Addresses]) -> None:
+        """Gives everybody these addresses, and no others."""
+        self.addresses = addresses
+        families = [_commands(family, addresses[family.version]) for family in FAMILIES]
+        for name, devices in (
+            ("pod", ["uplink"]),
+            ("host", ["pod", "vtep", "eth"]),
+            ("other_pod", ["uplink"]),
+            ("outside", ["uplink"]),
+        ):
+            commands = [f"ip address flush dev {device} scope global" for device in devices]
+            commands += [command for each in families for command in each[name]]
+            self.namespace(name).run("sh", "-ec", "; ".join(commands))
 
     def namespace(self, name: str) -> NetworkNamespace:
         return {"pod": self.pod, "other_pod": self.other, "outside": self.outside}.get(name, self.host)
 
-    def _address(self, family: Family) -> None:
-        a, bits, link_bits = IN[family.version], family.bits, 24 if family is IPV4 else 64
-        for namespace, address, device in (
-            (self.pod, f"{a.pod}/{link_bits}", "uplink"),
-            (self.host, f"{a.gateway}/{link_bits}", "pod"),
-            (self.host, f"{a.vtep}/{bits}", "vtep"),
-            (self.host, f"{a.host}/{link_bits}", "eth"),
-            (self.other, f"{a.other_pod}/{bits}", "uplink"),
-            (self.outside, f"{a.outside}/{link_bits}", "uplink"),
-        ):
-            namespace.ip("address", "add", address, "dev", device, *(("nodad",) if family.version == 6 else ()))
-        self.pod.ip("route", "add", "default", "via", a.gateway)
-        self.host.ip("route", "add", a.other_subnet, "via", a.other_pod, "dev", "vtep", "onlink")
-        self.other.ip("route", "add", "default", "via", a.vtep, "dev", "uplink", "onlink")
-        self.outside.ip("route", "add", a.network, "via", a.host)
+
+def _commands(family: Family, a: Addresses) -> dict[str, list[str]]:
+    """What gives each host its addresses and routes of one family."""
+    subnet = ip_network(a.subnet)
+    outside = 24 if family is IPV4 else 64
+    nodad = " nodad" if family.version == 6 else ""
+
+    def add(address: str, bits: int, device: str) -> str:
+        return f"ip address add {address}/{bits} dev {device}{nodad}"
+
+    return {
+        "pod": [add(a.pod, subnet.prefixlen, "uplink"), f"ip route replace default via {a.gateway}"],
+        "host": [
+            add(a.gateway, subnet.prefixlen, "pod"),
+            add(a.vtep, family.bits, "vtep"),
+            add(a.host, outside, "eth"),
+            f"ip route replace {a.other_subnet} via {a.other_pod} dev vtep onlink",
+        ],
+        "other_pod": [
+            add(a.other_pod, family.bits, "uplink"),
+            f"ip route replace default via {a.vtep} dev uplink onlink",
+        ],
+        "outside": [add(a.outside, outside, "uplink"), f"ip route replace {a.network} via {a.host}"],
+    }
+
+
+def addresses_in(network: Network, subnet: Network, other_subnet: Network) -> Addresses:
+    """As in `IN`, in another network."""
+    return replace(
+        IN[network.version],
+        pod=str(subnet[2]),
+        gateway=str(subnet[1]),
+        vtep=str(subnet[0]),
+        other_pod=str(other_subnet[2]),
+        subnet=str(subnet),
+        other_subnet=str(other_subnet),
+        network=str(network),
+    )
 
 
 FIREWALLS: dict[str, Callable[[Path], Firewall]] = {
@@ -129,7 +168,7 @@ def mark_a_port(host: Host, firewall: str) -> None:
 
 async def source_seen(lab: Lab, family: Family, sender: str, receiver: str, port: int) -> str:
     """Sends a datagram; the source address that the receiver sees."""
-    addresses, af = IN[family.version], socket.AddressFamily(family.af)
+    addresses, af = lab.addresses[family.version], socket.AddressFamily(family.af)
     destination = getattr(addresses, receiver)
     loop = asyncio.get_running_loop()
     with lab.namespace("outside" if receiver == "multicast" else receiver).inside():
@@ -165,12 +204,35 @@ def send_multicast_by(sending: socket.socket, family: Family, device: str) -> No
         sending.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, index)
 
 
-def source_expected(family: Family, sender: str, receiver: str, mark: int) -> str:
+def source_expected(
+    family: Family,
+    sender: str,
+    receiver: str,
+    mark: int,
+    chains: Sequence[Chain] = DUAL_CHAINS,
+    addresses: Addresses | None = None,
+) -> str:
     """What the model says."""
-    addresses = IN[family.version]
+    addresses = addresses or IN[family.version]
     source, destination = getattr(addresses, sender), getattr(addresses, receiver)
-    chain = next(c for c in DUAL_CHAINS if c.family is family and c.table == "nat")
+    chain = next(c for c in chains if c.family is family and c.table == "nat")
     place = deciding_rule(chain, Packet(ip_address(source), ip_address(destination), mark))
     masqueraded = place is not None and chain.rules[place].action is Action.MASQUERADE
     leaves_by = addresses.vtep if receiver == "other_pod" else addresses.host
     return leaves_by if masqueraded else source
+
+
+PAIRS = [
+    ("pod", "outside"),
+    ("pod", "other_pod"),
+    ("other_pod", "pod"),
+    ("other_pod", "outside"),
+    ("outside", "pod"),
+    ("outside", "other_pod"),
+    ("host", "pod"),
+    ("host", "outside"),
+    ("host", "other_pod"),
+    ("gateway", "outside"),
+    ("gateway", "multicast"),
+    ("vtep", "other_pod"),
+]

@@ -7,7 +7,17 @@ import pytest
 
 from services.core.family import FAMILIES, IPV4, Family
 from tests.kernel.masq_host import DUAL_CHAINS, entered, put_right
-from tests.kernel.masq_lab import FIREWALLS, IN, MARKED_PORT, Lab, mark_a_port, ports, source_expected, source_seen
+from tests.kernel.masq_lab import (
+    FIREWALLS,
+    IN,
+    MARKED_PORT,
+    PAIRS,
+    Lab,
+    mark_a_port,
+    ports,
+    source_expected,
+    source_seen,
+)
 from tests.namespaces import NamespaceMaker
 
 
@@ -22,20 +32,6 @@ async def lab(request: pytest.FixtureRequest, make_netns: NamespaceMaker, tmp_pa
         await firewall.close()
 
 
-PAIRS = [
-    ("pod", "outside"),
-    ("pod", "other_pod"),
-    ("other_pod", "pod"),
-    ("other_pod", "outside"),
-    ("outside", "pod"),
-    ("outside", "other_pod"),
-    ("host", "pod"),
-    ("host", "outside"),
-    ("host", "other_pod"),
-    ("gateway", "outside"),
-    ("gateway", "multicast"),
-    ("vtep", "other_pod"),
-]
 MASQUERADED = {
     ("pod", "outside"),
     ("other_pod", "outside"),
