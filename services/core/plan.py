@@ -34,9 +34,9 @@ def plan(actual: Set[T], desired: Set[T], *, purge: bool = True) -> Plan[T]:
     A value whose slot is wanted for another value is replaced, never deleted. Without `purge` (no complete
     snapshot yet) nothing is deleted at all.
     """
-    strangers: Collection[T] = actual - desired if purge else ()
+    put = frozenset(desired - actual)
+    # Most often all that is there is wanted, and then one comparison of two large sets is enough to know it.
+    has_strangers = purge and len(actual) > len(desired) - len(put)
+    strangers: Collection[T] = actual - desired if has_strangers else ()
     wanted = {value.slot for value in desired} if strangers else set()
-    return Plan(
-        frozenset(desired - actual),
-        frozenset(value for value in strangers if value.slot not in wanted),
-    )
+    return Plan(put, frozenset(value for value in strangers if value.slot not in wanted))

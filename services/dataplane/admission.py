@@ -52,6 +52,11 @@ def own_refusal(subnet: Subnet, situation: Situation) -> Refusal | None:
     return _first(_PLACES, subnet, situation)
 
 
+def is_near_own(subnet: Subnet, situation: Situation) -> bool:
+    """Whether our own subnets speak against it."""
+    return _first(_NEAR_OWN, subnet, situation) is not None
+
+
 def _first(rules: Mapping[str, Rule], subnet: Subnet, situation: Situation) -> Refusal | None:
     first, last, cidr = span(subnet.cidr)
     address = subnet.public_address
@@ -68,7 +73,8 @@ def _outside(offer: Offer, bounds: Bounds) -> str:
     network = bounds.network
     if network is None:
         return f"the network has no {family_of(offer.cidr)}"
-    if offer.first < network.first or offer.last > network.last or offer.cidr.prefixlen == network.network.prefixlen:
+    first, last, _ = network
+    if offer.first < first or offer.last > last or (offer.first == first and offer.last == last):
         return f"its subnet {offer.cidr} lies outside the network {network}"
     return ""
 
@@ -174,6 +180,9 @@ RULES: Final[Mapping[str, Rule]] = {
     "mac": _mac,
 }
 """By a short name for each, which is a label of a metric."""
+
+_NEAR_OWN: Final = {name: RULES[name] for name in ("own-subnet", "pod-address")}
+"""All that look at our own subnets."""
 
 _ZERO: Final = bytes(6)
 

@@ -34,6 +34,7 @@ async def build(settings: DataplaneSettings, process: Process) -> AsyncIterator[
     address = settings.lease_address or socket_address(settings.socket_dir, "lease")
     with sole_dataplane(), Monitor() as monitor, KernelSocket() as kernel, StateFile(settings.state_dir) as state:
         await require_rights(kernel)
+        monitor.ignore(kernel.port)
         connection = LeaseConnection(address, node_name(settings, os.environ), process.transport)
         dataplane = Dataplane(settings, connection, kernel, process.health, state)
         servicer = DataplaneServicer(dataplane, process.health, process.stopping)

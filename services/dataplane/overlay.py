@@ -1,8 +1,7 @@
 """The peers and what they need in the kernel: from leases, all or some of them, to the reconciler."""
 
 import time
-from collections import Counter
-from collections.abc import Callable, Collection, Container, Hashable, Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Set
 from functools import partial
 from itertools import chain
 from typing import TypeAlias
@@ -22,6 +21,7 @@ from services.dataplane.peers import Peer, direct_routes
 from services.dataplane.reconciler import KernelPlan, Reconciler, Scope
 from services.dataplane.roster import Roster, peers_of
 from services.dataplane.situation import Situation
+from services.dataplane.stock import Stock
 from services.runtime.logs import get_logger
 
 log = get_logger()
@@ -43,10 +43,7 @@ class Overlay:
         """Unix time."""
         self.last_resync_changes = 0
         self._node = node
-        self._wanted: Counter[KernelObject] = Counter()
-        """How many peers need an object: two leases of one node share its forwarding entry."""
-        self._slots: Counter[Hashable] = Counter()
-        """How many objects want a place of the kernel that has room for one."""
+        self._stock = Stock()
         self._refused: dict[KernelObject, str] = {}
         """What was logged last."""
         self._is_torn_down = False
@@ -63,17 +60,18 @@ class Overlay:
         """
         started = time.monotonic()
         heard = heard or Heard()
-        last, before, peers, self.situation = self.situation, self._wanted, self.peers, situation
-        self.roster.take_all(situation, leases)
-        self._wanted = Counter(_wanted(situation, self.peers.values()))
-        todo = await self.reconciler.resync(self._wanted.keys(), _scope(situation, self.peers.values()))
+        last, before, peers, self.situation = self.situation, self._stock, self.peers, situation
+        if self.roster.take_all(situation, leases) or situation != last:
+            self._stock = Stock(_needs(situation, self.peers.values()))
+        todo = await self.reconciler.resync(self._stock.wanted, _scope(situation, self.peers.values()))
         failures = self.reconciler.failures
         done = Plan(todo.put - failures.keys(), todo.delete - failures.keys())
-        self._slots = Counter(item.slot for item in self._wanted)
         self.last_resync, self.last_resync_changes = time.time(), len(done)
         metrics.RESYNC_SECONDS.observe(time.monotonic() - started)
         self.failed = failed(self.reconciler, self.peers.values(), self.names())
-        repaired = _repaired(done, last, situation, before) if last is not None and not self._is_torn_down else []
+        repaired = (
+            _repaired(done, last, situation, before.wanted) if last is not None and not self._is_torn_down else []
+        )
         self._is_torn_down = False
         news = [] if peers is self.peers else peer_news(peers, self.peers, self.journal.cursor, _since(started))
         news += repair_news(repaired, heard, self.peers.values(), self.names(), _since(heard.since or started))
@@ -114,37 +112,14 @@ class Overlay:
         before = {item for peer in old.values() for item in peer.objects}
         after = {item for peer in new.values() for item in peer.objects}
         # Both, in this order: what leaves a place to another is no rival of it.
-        rivals = self._leave(chain.from_iterable(peer.objects for peer in old.values()))
-        rivals = self._want(chain.from_iterable(peer.objects for peer in new.values())) or rivals
-        await self.reconciler.update(before, after | {item for item in before if item in self._wanted})
+        rivals = self._stock.remove(chain.from_iterable(peer.objects for peer in old.values()))
+        rivals = self._stock.add(chain.from_iterable(peer.objects for peer in new.values())) or rivals
+        await self.reconciler.update(before, after | {item for item in before if item in self._stock.wanted})
         in_doubt = (peer for name in {*names, *self.failed} if (peer := self.peers.get(name)) is not None)
         self.failed = failed(self.reconciler, in_doubt, self.names())
         for event in peer_news(old, new, self.journal.cursor, _since(since or started)):
             self.journal.note(event)
         self._tell_refusals()
-        return rivals
-
-    def _want(self, objects: Iterable[KernelObject]) -> bool:
-        """Whether one of them wants the place of another."""
-        rivals = False
-        for item in objects:
-            if item not in self._wanted:
-                self._slots[item.slot] += 1
-                rivals |= self._slots[item.slot] > 1
-            self._wanted[item] += 1
-        return rivals
-
-    def _leave(self, objects: Iterable[KernelObject]) -> bool:
-        """Whether one of them wanted the place of another."""
-        rivals = False
-        for item in objects:
-            self._wanted[item] -= 1
-            if not self._wanted[item]:
-                del self._wanted[item]
-                rivals |= self._slots[item.slot] > 1
-                self._slots[item.slot] -= 1
-                if not self._slots[item.slot]:
-                    del self._slots[item.slot]
         return rivals
 
     def _tell_refusals(self) -> None:
@@ -160,22 +135,21 @@ class Overlay:
     async def plan(self, situation: Situation, leases: Iterable[Lease], shape: Shape = frozenset) -> KernelPlan:
         """What `program_all` would do; with a `shape`, if the peers needed that."""
         peers = peers_of(leases, self._node, situation).values()
-        wanted = shape(_wanted(situation, peers))
-        todo, _ = await self.reconciler.compare(wanted, _scope(situation, peers))
-        return todo
+        wanted = shape(chain.from_iterable(_needs(situation, peers)))
+        return (await self.reconciler.compare(wanted, _scope(situation, peers))).todo
 
     async def look(self) -> tuple[Claim, Set[KernelObject]]:
         """What the kernel has now, divided; and what is wanted."""
         assert self.situation is not None  # noqa: S101 - as above
-        wanted = self._wanted.keys()
-        _, divided = await self.reconciler.compare(wanted, _scope(self.situation, self.peers.values()))
-        return divided, wanted
+        wanted = self._stock.wanted
+        found = await self.reconciler.compare(wanted, _scope(self.situation, self.peers.values()))
+        return found.claim, wanted
 
     async def everything(self) -> KernelPlan:
         """What removes everything of ours but the devices, with which goes what is on them."""
         assert self.situation is not None  # noqa: S101 - as above
         scope = self.situation.scope()
-        todo, _ = await self.reconciler.compare(frozenset(), scope)
+        todo = (await self.reconciler.compare(frozenset(), scope)).todo
         return Plan(frozenset(), frozenset(o for o in todo.delete if o.ifindex not in scope.domain.devices))
 
     def names(self) -> dict[int, str]:
@@ -183,9 +157,9 @@ class Overlay:
         return self.situation.links.names() if self.situation else {}
 
 
-def _wanted(situation: Situation, peers: Iterable[Peer]) -> Iterable[KernelObject]:
-    """Each as often as it is needed."""
-    return chain(chain.from_iterable(peer.objects for peer in peers), blackhole_routes(situation))
+def _needs(situation: Situation, peers: Iterable[Peer]) -> list[frozenset[KernelObject]]:
+    """What each peer needs, and what the node does."""
+    return [*(peer.objects for peer in peers), frozenset(blackhole_routes(situation))]
 
 
 def _scope(situation: Situation, peers: Iterable[Peer]) -> Scope:

@@ -1,10 +1,10 @@
 """From a lease to the kernel objects that carry it: pure, one peer at a time."""
 
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass
 
 from services.core.family import Address, Network, family_of
 from services.core.lease import Lease, Subnet
+from services.core.record import record
 from services.dataplane.admission import Refusal, refusal
 from services.dataplane.backends.backend import Unsuitable
 from services.dataplane.netlink.objects import KernelObject, Route
@@ -15,7 +15,7 @@ from services.dataplane.situation import Situation
 _NOBODY: Mapping[tuple[str, int], Refusal] = {}
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Peer:
     """A lease of another node, and what it needs in the kernel."""
 
@@ -39,13 +39,13 @@ class Peer:
 
 def peer_of(lease: Lease, situation: Situation, losers: Losers = _NOBODY) -> Peer:
     """The peer. A lease is data from the network: what does not fit is refused with a reason, never programmed."""
-    objects: set[KernelObject] = set()
-    refusals: list[Refusal] = []
-    candidates = []
+    objects: frozenset[KernelObject] = frozenset()
+    refusals: tuple[Refusal, ...] = ()
+    candidates: tuple[Subnet, ...] = ()
     subnets: tuple[Subnet, ...] = lease.subnets
     general = _general(lease, situation)
     if general is not None:
-        refusals, subnets = [general], ()
+        refusals, subnets = (general,), ()
     for subnet in subnets:
         found = refusal(subnet, situation)
         if found is None:
@@ -54,13 +54,13 @@ def peer_of(lease: Lease, situation: Situation, losers: Losers = _NOBODY) -> Pee
             except Unsuitable as error:
                 found = Refusal("backend-data", str(error))
         if found is None:
-            candidates.append(subnet)
-            found = losers.get((lease.name, subnet.cidr.version))
+            candidates += (subnet,)
+            found = losers.get((lease.name, subnet.cidr.version)) if losers else None
         if found is None:
-            objects |= needed
+            objects = objects | needed if objects else needed
         else:
-            refusals.append(found)
-    return Peer(lease, frozenset(objects), tuple(refusals), tuple(candidates))
+            refusals += (found,)
+    return Peer(lease, objects, refusals, candidates)
 
 
 def _general(lease: Lease, situation: Situation) -> Refusal | None:
@@ -68,10 +68,9 @@ def _general(lease: Lease, situation: Situation) -> Refusal | None:
     if lease.backend_type != situation.backend.lease_type:
         theirs = lease.backend_type or "none"
         return Refusal("backend", f"its backend is {theirs}, this network's is {situation.backend.lease_type}")
-    versions = [subnet.cidr.version for subnet in lease.subnets]
-    if not versions:
+    if not lease.subnets:
         return Refusal("no-subnet", "it has no subnet")
-    if len(set(versions)) != len(versions):
+    if len(lease.subnets) > 1 and len({subnet.cidr.version for subnet in lease.subnets}) < len(lease.subnets):
         return Refusal("two-subnets", "it has two subnets of one address family")
     return None
 

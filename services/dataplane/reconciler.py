@@ -23,6 +23,16 @@ class Scope:
     """Nothing that is there is deleted or replaced."""
 
 
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Of what is desired with what the kernel holds."""
+
+    todo: KernelPlan
+    claim: Claim
+    absent: frozenset[KernelObject]
+    """What is desired and not there, also what cannot be put."""
+
+
 @dataclass(slots=True)
 class Reconciler:
     """What we know to be in the kernel, and the only hand that changes it."""
@@ -43,7 +53,7 @@ class Reconciler:
     _first: dict[Hashable, Route] = field(default_factory=dict)
     """Of each destination the one with the lowest metric."""
 
-    async def compare(self, desired: Set[KernelObject], scope: Scope) -> tuple[KernelPlan, Claim]:
+    async def compare(self, desired: Set[KernelObject], scope: Scope) -> Comparison:
         """What a resync would do, from a dump of the kernel. Changes nothing."""
         routes: set[Route] = set()
         on_devices: set[KernelObject] = set()
@@ -56,27 +66,31 @@ class Reconciler:
         divided = claim(routes, on_devices, desired, scope.domain)
         possible = _without(desired, {route.slot for route in divided.foreign})
         todo = plan(divided.ours, possible)
+        absent = todo.put if possible is desired else frozenset(desired - divided.ours)
         # On a first start everything is put, and a rivalry shows at the next comparison.
         if 0 < len(todo.put) < len(possible) and (losers := contested(possible)):
             todo = plan(divided.ours, possible - losers.keys())
         if scope.adds_only:
             todo = Plan(frozenset(_without(todo.put, {item.slot for item in divided.ours})), frozenset())
-        return todo, divided
+        return Comparison(todo, divided, absent)
 
     async def resync(self, desired: Set[KernelObject], scope: Scope) -> KernelPlan:
         """Compares everything and brings it into line; returns what it took. `failures` has what was refused."""
-        todo, divided = await self.compare(desired, scope)
+        comparison = await self.compare(desired, scope)
+        todo, divided, absent = comparison.todo, comparison.claim, comparison.absent
         by_metric = sorted(divided.foreign, key=lambda route: -route.metric)
         self.foreign, self.defaults = divided.foreign, divided.defaults
         self._occupied = {route.slot for route in divided.foreign}
         self._first = {route.destination: route for route in by_metric}
+        present = desired - absent  # the same values as those of the dump, but once in memory
+        strangers = divided.ours - desired if len(divided.ours) > len(present) else frozenset[KernelObject]()
         replaced = {item.slot for item in todo.put} if divided.ours else set[Hashable]()
-        held = _without(divided.ours, replaced)  # also wanted objects may go: those that lose to a rival
-        self.programmed = set(held)
+        held = _without(present, replaced)  # also wanted objects may go: those that lose to a rival
+        self.programmed = {*held, *_without(strangers, replaced)}
         self.failures.clear()
-        missing = desired - held - todo.put
-        self.contested = contested(_without(desired, self._occupied)) if missing else {}
-        await self._apply(divided.ours, desired, todo)
+        is_short = len(absent) > len(todo.put) or len(held) < len(present)
+        self.contested = contested(_without(desired, self._occupied)) if is_short else {}
+        await self._apply(strangers, todo)
         return todo
 
     async def update(self, before: Set[KernelObject], after: Set[KernelObject]) -> KernelPlan:
@@ -85,7 +99,7 @@ class Reconciler:
         todo = plan(actual, _without(after, self._occupied))
         for item in before:
             self.failures.pop(item, None)
-        await self._apply(actual, after, todo)
+        await self._apply(actual - after, todo)
         return todo
 
     def shadow(self, route: Route) -> Route | None:
@@ -93,9 +107,9 @@ class Reconciler:
         foreign = self._first.get(route.destination)
         return foreign if foreign is not None and wins(foreign, route) else None
 
-    async def _apply(self, actual: Set[KernelObject], desired: Set[KernelObject], todo: KernelPlan) -> None:
+    async def _apply(self, strangers: Set[KernelObject], todo: KernelPlan) -> None:
         failed = await self.kernel.apply(todo) if todo else {}
-        self.programmed -= actual - desired
+        self.programmed -= strangers
         self.programmed |= todo.put
         if failed:
             self.programmed -= todo.put & failed.keys()

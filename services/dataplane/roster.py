@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from services.core.lease import Lease
 from services.dataplane import metrics
+from services.dataplane.admission import is_near_own
 from services.dataplane.peers import Peer, peer_of
 from services.dataplane.rivals import Candidate, Rivalry, losers
 from services.dataplane.situation import Situation
@@ -32,16 +33,26 @@ class Roster:
         """Each as it is without the others."""
         self._rivalry: Rivalry | None = None
 
-    def take_all(self, situation: Situation, leases: Iterable[Lease]) -> None:
-        """All leases there are. What has not changed is not thought through again."""
-        known = self._alone if situation == self._situation else {}
-        alone = {lease.name: self._peer(lease, situation, known) for lease in self._others(leases)}
-        is_same = len(alone) == len(known) and all(known.get(name) is peer for name, peer in alone.items())
-        if is_same and situation == self._situation and self._rivalry is not None:
-            return
-        last, self._situation, self._alone = self.peers, situation, alone
+    def take_all(self, situation: Situation, leases: Iterable[Lease]) -> bool:
+        """All leases there are; whether any peer is new or another one now.
+
+        What has not changed is not thought through again, nor, when only our own subnets have, what is far from them.
+        """
+        last_situation = self._situation
+        is_alike = last_situation is not None and situation.differs_by_own_subnets_only(last_situation)
+        known = self._alone if is_alike else {}
+        has_moved = situation != last_situation
+        alone = {lease.name: self._peer(lease, situation, known, has_moved) for lease in self._others(leases)}
+        is_same = (
+            is_alike and len(alone) == len(known) and all(known.get(name) is peer for name, peer in alone.items())
+        )
+        self._situation = situation
+        if is_alike and is_same and self._rivalry is not None:
+            return False
+        last, self._alone = self.peers, alone
         self._rivalry, self.peers = together(alone, situation)
         _tell(last, self.peers)
+        return True
 
     def take_some(self, names: Collection[str], leases: Mapping[str, Lease]) -> Turnover | None:
         """The leases of these names. None: two leases clash, or did, and nothing was taken: call `take_all`."""
@@ -66,9 +77,13 @@ class Roster:
     def _others(self, leases: Iterable[Lease]) -> Iterable[Lease]:
         return _others(leases, self._node)
 
-    def _peer(self, lease: Lease, situation: Situation, known: Mapping[str, Peer]) -> Peer:
+    def _peer(self, lease: Lease, situation: Situation, known: Mapping[str, Peer], has_moved: bool) -> Peer:
         peer = known.get(lease.name)
-        return peer if peer is not None and peer.lease is lease else peer_of(lease, situation)
+        if peer is None or peer.lease is not lease:
+            return peer_of(lease, situation)
+        if has_moved and (peer.refusals or any(is_near_own(subnet, situation) for subnet in lease.subnets)):
+            return peer_of(lease, situation)
+        return peer
 
 
 def together(alone: Mapping[str, Peer], situation: Situation) -> tuple[Rivalry, dict[str, Peer]]:

@@ -43,6 +43,10 @@ class Situation:
         devices = earlier.links.devices
         return replace(self, links=replace(self.links, devices=devices)) == earlier
 
+    def differs_by_own_subnets_only(self, earlier: "Situation") -> bool:
+        """Whether what was decided still holds for every lease that is not near the own subnets; also if equal."""
+        return replace(self, own_subnets=earlier.own_subnets) == earlier
+
     def scope(self, direct: Callable[[], Set[Hashable]] = frozenset) -> Scope:
         """Where the objects are; `direct` is Domain's."""
         families = tuple(n.family for n in self.network.families)

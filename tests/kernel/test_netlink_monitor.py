@@ -61,6 +61,25 @@ async def test_a_foreign_delete_is_told_with_its_device_and_protocol(host: Host,
         assert change.port != kernel.port
 
 
+@pytest.mark.parametrize("family", FAMILIES, ids=str)
+async def test_what_the_ignored_socket_does_is_not_heard_and_what_others_do_is(
+    host: Host, monitor: Monitor, family: Family
+) -> None:
+    with monitor, host.kernel() as ours, host.kernel() as other:
+        monitor.ignore(ours.port)
+        changes = monitor.changes()
+        assert await ours.apply(Plan(host.peer(family, 2), NOTHING)) == {}
+        assert await other.apply(Plan(host.peer(family, 3), NOTHING)) == {}
+        heard = [each for _ in range(2) for each in await anext(changes)]
+        assert [each.subject for each in heard] == [Subject.NEIGHBOUR, Subject.ROUTE]
+        assert {each.port for each in heard} == {other.port}
+        assert await ours.apply(Plan(NOTHING, host.peer(family, 2))) == {}
+        # Of a neighbour or forwarding entry that goes, the kernel does not say who took it away.
+        gone = [each for _ in range(2) for each in await anext(changes)]
+        assert {each.subject for each in gone if each.gone} == {Subject.NEIGHBOUR, Subject.FDB_ENTRY}
+        assert {each.port for each in gone} == {0}
+
+
 async def test_a_device_that_goes_down_is_told_though_its_routes_are_not(host: Host, monitor: Monitor) -> None:
     with monitor, host.kernel() as kernel:
         assert await kernel.apply(Plan(host.peer(IPV4, 2), NOTHING)) == {}

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from services.core.family import family_of
+from services.core.family import Network, family_of
 from services.core.lease import Lease, Subnet, VxlanData
 from services.core.network import contains
 from services.dataplane.admission import RULES, own_refusal
@@ -218,6 +218,8 @@ def test_what_is_unchanged_is_not_thought_through_again() -> None:
     roster.take_all(DUAL, [N2])
     assert roster.peers[N2.name] is peer
     roster.take_all(replace(DUAL, own_subnets=()), [N2])
+    assert roster.peers[N2.name] is peer, "it is far from our own subnets"
+    roster.take_all(replace(DUAL, limits=Limits(never=(ip_network("10.64.0.0/10"),))), [N2])
     assert roster.peers[N2.name] is not peer
 
 
@@ -323,3 +325,21 @@ def test_a_roster_that_heard_of_changes_one_by_one_is_one_that_sees_all(
             if roster.take_some([name], leases) is None:
                 roster.take_all(situation, leases.values())
             assert roster.peers == peers_of(leases.values(), "n1", situation)
+
+
+@given(
+    st.lists(hostile, max_size=6, unique_by=lambda lease: lease.name),
+    situations,
+    st.lists(st.lists(cidrs, max_size=2).map(tuple), min_size=1, max_size=3),
+)
+def test_after_our_own_subnets_changed_everything_is_as_if_thought_through_from_the_start(
+    leases: list[Lease], situation: Situation, own_subnets: list[tuple[Network, ...]]
+) -> None:
+    roster = Roster("n1")
+    roster.take_all(situation, leases)
+    for own in own_subnets:
+        before = dict(roster.peers)
+        changed = replace(situation, own_subnets=own)
+        has_news = roster.take_all(changed, leases)
+        assert roster.peers == peers_of(leases, "n1", changed)
+        assert has_news or roster.peers == before

@@ -8,6 +8,6 @@ templates   ... what pyroute2 encodes once for each shape
 dump        what a dump asks for, and what its messages mean
 reader      dumps, read fast
 transport   the socket itself
-monitor     that something has changed
+monitor     that something has changed, but for what socket_filter keeps away
 links       devices and addresses
 """

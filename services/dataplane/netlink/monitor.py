@@ -16,6 +16,7 @@ from typing import Final, Self
 from services.dataplane.netlink import uapi
 from services.dataplane.netlink.attributes import spans
 from services.dataplane.netlink.objects import FdbEntry, Neighbour
+from services.dataplane.netlink.socket_filter import ignore
 from services.dataplane.netlink.transport import drain, enlarge_queue
 
 _GROUPS: Final = (
@@ -113,6 +114,10 @@ class Monitor:
     def close(self) -> None:
         """Ends it."""
         self._socket.close()
+
+    def ignore(self, port: int) -> None:
+        """Hears no more what the socket with this port id does, nor of new forwarding entries, whoever made them."""
+        ignore(self._socket, port)
 
     async def changes(self) -> AsyncIterator[list[Change]]:
         """What has changed, as it comes: everything that one datagram reports, in order. Ends when cancelled.
