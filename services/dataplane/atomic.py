@@ -26,14 +26,18 @@ def replace_bytes(path: Path, parts: Iterable[bytes], mode: int) -> None:
     """The same for bytes, always, in a directory that is there. On disk when it returns. Raises OSError.
 
     What lies beside the file for a moment is called `.NAME.new`, which no reader of the directory takes for a
-    configuration. It is never open to more readers than the file.
+    configuration. It is never open to more readers than the file, and does not stay where the disk is full.
     """
     fresh = path.with_name(f".{path.name}.new")
     fresh.unlink(missing_ok=True)
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.writelines(parts)
-        file.flush()
-        os.fchmod(file.fileno(), mode)  # whatever the umask says
-        os.fsync(file.fileno())
-    fresh.replace(path)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.writelines(parts)
+            file.flush()
+            os.fchmod(file.fileno(), mode)  # whatever the umask says
+            os.fsync(file.fileno())
+        fresh.replace(path)
+    except OSError:
+        fresh.unlink(missing_ok=True)
+        raise

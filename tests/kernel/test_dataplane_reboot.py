@@ -15,6 +15,7 @@ from lab.stream import Path as Way
 from lab.stream import Stream
 from services.dataplane.memory import Memory, decode, encode
 from tests.kernel.dataplane_host import Cluster, Running, cluster_in
+from tests.kernel.test_dataplane_families import DUAL, join, routes_v6, with_ipv6
 from tests.kernel.test_dataplane_life import route
 from tests.lease_service import eventually
 from tests.namespaces import NamespaceMaker, NetworkNamespace
@@ -136,6 +137,47 @@ async def test_what_the_kernel_has_is_newer_than_what_is_remembered(cluster: Clu
         await running.until(peers=1)
         assert cluster.routes() == [route(name)]
         assert cluster.neighbours() == [f"{subnet} lladdr {MAC} PERMANENT"]
+
+
+@pytest.mark.parametrize("backend", ["vxlan", "host-gw"])
+async def test_both_families_and_both_backends_come_back(
+    netns: NetworkNamespace, make_netns: NamespaceMaker, backend: str
+) -> None:
+    with with_ipv6(netns, DUAL % backend) as cluster:
+        async with cluster.dataplane("--ip-blackhole-route") as running:
+            macs = (MAC, OTHER_MAC) if backend == "vxlan" else ("", "")
+            parts = (("10.5.53.0/24", "10.99.0.12", macs[0]), ("fd00:10:5:35::/64", "fd00:99::12", macs[1]))
+            await join(cluster, "n2", *parts)
+            before = await running.until(peers=1)
+            objects = [[item.text for item in peer.objects] for peer in await running.peers()]
+            routes, subnet_env = routes_v6(cluster), (cluster.directory / "subnet.env").read_text()
+            await running.end()
+        cluster.leases.terminate()
+        reboot(cluster, make_netns)
+        cluster.ip("addr add fd00:99::11/64 dev eth0 nodad")
+        cluster.ip("route add default via fd00:99::1 dev eth0")
+        async with restarted(cluster, "--ip-blackhole-route") as running:
+            status = await remembering(running, peers=1)
+            assert [[item.text for item in peer.objects] for peer in await running.peers()] == objects
+            assert (routes_v6(cluster), (cluster.directory / "subnet.env").read_text()) == (routes, subnet_env)
+            assert [(d.name, d.mac) for d in status.devices] == [(d.name, d.mac) for d in before.devices]
+            assert len(cluster.ip("route show type blackhole").splitlines()) == 1
+
+
+async def test_remembered_leases_keep_to_the_rules_of_the_node(cluster: Cluster, make_netns: NamespaceMaker) -> None:
+    async with cluster.dataplane() as running:
+        await cluster.join("n2", "10.99.0.12", MAC, "10.5.53.0/24")
+        kept = await cluster.join("n3", "10.99.0.13", OTHER_MAC, "10.5.200.0/24")
+        await running.until(peers=2)
+        await running.end()
+    cluster.leases.terminate()
+    reboot(cluster, make_netns)
+    async with restarted(cluster, "--allowed-network=10.5.128.0/17", "--ip-blackhole-route") as running:
+        status = await remembering(running, peers=1)
+        assert status.peers.ignored == 1
+        assert cluster.routes() == [route(kept)]  # and no blackhole
+        assert not (cluster.directory / "subnet.env").exists()
+        assert any("the own lease cannot be used" in line for line in running.log.splitlines())
 
 
 async def test_a_lease_service_that_answers_is_not_preceded_by_what_is_remembered(cluster: Cluster) -> None:

@@ -106,6 +106,20 @@ def test_a_burst_of_changes_is_written_once_and_a_long_one_seldom(tmp_path: Path
     run_virtually(story())
 
 
+def test_a_large_table_is_written_seldom_enough_to_cost_a_thousandth_of_a_core(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with Scene(tmp_path) as scene:
+            many = (lease(subnet(f"10.5.{n >> 6}.{n % 64 * 4}/30"), node=f"m{n}") for n in range(4_000))
+            scene.tell(replace(SNAPSHOT, changes=tuple(map(Upserted, many))))
+            for number in range(600):
+                changed = lease(subnet("10.5.0.0/30", f"10.98.{number >> 8}.{number & 255}"), node="m0")
+                scene.tell(Step(changes=(Upserted(changed),), synced=True))
+                await asyncio.sleep(1)
+            assert 25 <= scene.disk.written <= 32
+
+    run_virtually(story())
+
+
 def test_between_a_reset_and_its_end_nothing_is_written(tmp_path: Path) -> None:
     async def story() -> None:
         async with Scene(tmp_path) as scene:
