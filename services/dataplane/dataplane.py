@@ -213,7 +213,7 @@ class Dataplane:
             self.recorder.tell(table, own, self.holder.former, is_current=is_current)
         # It may have come while the kernel was programmed.
         state = self.own.refusal if self.own.is_settled else "the own subnet is being set up"
-        self.health.set("own lease", self.holder.reason or state)
+        self.health.set("own lease", self.own.reason or state)
         self.cursor = cursor or self.cursor
         self.health.set("kernel")
         if self.cursor and (self.health.ready or self.progress is not None):

@@ -76,7 +76,9 @@ def resync_news(put: int, deleted: int, peers: int, cause: str, seconds: float) 
 
 def resync_cause(last: Situation | None, now: Situation, heard: Heard) -> str:
     """Why everything was compared."""
-    if last is None:
+    if now.adds_only and last is None:
+        return "what this node remembers"
+    if last is None or (last.adds_only and not now.adds_only):
         return "the first complete snapshot of leases"
     parts = {
         "network configuration": (last.network, now.network),

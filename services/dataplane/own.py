@@ -49,6 +49,10 @@ class OwnLease:
         self._clock = clock
         self._journal = journal
         self._settled: Lease | None = None
+        self._doubt = ""
+        """What is to be said of the lease that is remembered, while nobody can be asked."""
+        self._is_asking = True
+        """There may be a lease service to ask for a lease."""
 
     @property
     def lease(self) -> Lease | None:
@@ -59,6 +63,11 @@ class OwnLease:
     def is_settled(self) -> bool:
         """Whether everything is as that lease says."""
         return self._settled is self.lease
+
+    @property
+    def reason(self) -> str:
+        """Why it is not certain that we hold a lease; empty: it is."""
+        return self._doubt or self.holder.reason
 
     def published(self, table: Table) -> Lease | None:
         """What peers know of us: the lease that we hold, or did before a restart."""
@@ -80,13 +89,16 @@ class OwnLease:
 
     def assume(self, known_at: float | None) -> None:
         """Whether leases of before are in force, known to be true at this time (Unix seconds); None: no more."""
-        lease = self.remembered if known_at is not None else None
-        reason = doubt(lease, known_at, self._clock()) if lease is not None and known_at is not None else ""
+        lease, self._is_asking, self._doubt, self.assumed = self.remembered, known_at is None, "", None
+        if lease is None or known_at is None:
+            return
+        reason = doubt(lease, known_at, self._clock())
         if reason:
-            log.warning(
-                "the own lease may be another node's by now: not used", lease=lease and lease.name, reason=reason
-            )
-        self.assumed = None if reason else lease
+            self._doubt = f"the own lease {lease.name} may be another node's by now: {reason}"
+            log.warning("an own lease of before is not used", reason=self._doubt)
+        else:
+            self.assumed = lease
+            self._doubt = f"the own lease {lease.name} is assumed: nobody has confirmed it since the start"
 
     async def settle(self, ground: Ground, footing: Footing, table: Table, heard: Heard) -> None:
         """Brings device, own address and `subnet.env` into line. Raises Misconfigured, Unavailable."""
@@ -102,7 +114,8 @@ class OwnLease:
                 self._journal.note(Event(Kind.OWN_LEASE, f"own lease {name} not used", self.refusal))
             own = None
         await footing.keep(own, self.published(table), self.remembered, heard)
-        self.holder.want(self._request(ground, footing), ground.network)
+        if self._is_asking:
+            self.holder.want(self._request(ground, footing), ground.network)
         if held is not None and misfit and held is self.holder.lease:
             self.holder.lose(f"the lease {held.name} does not fit the network configuration any more")
         if own is not None:
