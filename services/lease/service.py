@@ -182,10 +182,7 @@ class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
         self._require_table()
         status = self._broker.store_status
         if not request.cursor and not status.connected:
-            raise Unavailable(
-                f"what changed last is not known: the {status.kind} store is away: {status.error}; ask again when it "
-                "is back, or for the cursor of a change"
-            )
+            raise Unavailable(f"what changed last is not known while the {status.kind} store is away: {status.error}")
         cursor = request.cursor or self._broker.history.cursor
         position = self._broker.history.position(cursor)
         if position is None:

@@ -272,7 +272,7 @@ async def test_a_relay_does_not_know_what_has_converged_while_the_lease_service_
             with pytest.raises(grpc.aio.AioRpcError) as unknown:
                 await stub.GetConvergence(pb.GetConvergenceRequest(wait=Duration(seconds=wait)))
             assert unknown.value.code() is grpc.StatusCode.UNAVAILABLE
-            assert "what changed last is not known: the relay store is away" in str(unknown.value.details())
+            assert "what changed last is not known while the relay store is away: " in str(unknown.value.details())
         assert (await stub.GetConvergence(pb.GetConvergenceRequest(cursor=cursor))).nodes_done == ["node1"]
 
 
