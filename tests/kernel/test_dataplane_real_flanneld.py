@@ -62,6 +62,7 @@ async def test_without_a_handover_our_routes_stay_until_they_are_cleaned_up_and_
                 await n1.start_flanneld()
                 assert marked(await n1.objects()) == ours
                 planned = await n1.flannelette("teardown", "--keep-foreign", "--dry-run")
+                assert ("ip route replace " in planned.stdout) is (backend == "host-gw"), "it took ours for its own"
                 cleaned = await n1.flannelette("teardown", "--keep-foreign", "--yes")
                 assert (cleaned.returncode, cleaned.stderr) == (0, "")
                 assert cleaned.stdout == planned.stdout.replace("to run", "run")

@@ -6,16 +6,15 @@ import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Final
 
 import pytest
 
-from tests.document import is_as_shown, sections
+from tests.document import Section, is_as_shown, sections
 from tests.kernel.dataplane_host import environment
 from tests.kernel.turns import Node, node
 from tests.namespaces import NamespaceMaker, NetworkNamespace
 
-PAGE: Final = sections(Path(__file__).parents[2] / "docs" / "migration.md")
+THERE, BACK, *OTHERS = PAGE = sections(Path(__file__).parents[2] / "docs" / "migration.md")
 
 
 class Target:
@@ -61,11 +60,18 @@ def target_of(n1: Node) -> Iterator[Target]:
         yield target
 
 
-@pytest.mark.parametrize("title", [section.title for section in PAGE if section.title != "From flannel"])
+WITH_NFT, WITHOUT = OTHERS
+
+
+@pytest.mark.parametrize(
+    ("way", "network"),
+    [((THERE, BACK), "ipv4"), ((THERE, BACK, WITH_NFT), "nftables"), ((THERE, WITHOUT), "ipv4")],
+    ids=[BACK.title, WITH_NFT.title, WITHOUT.title],
+)
 async def test_the_way_to_us_and_back_is_as_the_page_says(
-    netns: NetworkNamespace, make_netns: NamespaceMaker, title: str
+    netns: NetworkNamespace, make_netns: NamespaceMaker, way: tuple[Section, ...], network: str
 ) -> None:
-    async with node(netns, make_netns, "vxlan", "ipv4") as n1:
+    async with node(netns, make_netns, "vxlan", network) as n1:
         with target_of(n1) as target, n1.hosts.stream() as stream:
             systemctl: dict[str, Callable[[], Awaitable[None]]] = {
                 "stop flanneld": n1.flanneld.stop,
@@ -76,7 +82,7 @@ async def test_the_way_to_us_and_back_is_as_the_page_says(
             await n1.start_flanneld()
             before = rules(n1)
             async with stream:
-                for section in (PAGE[0], *(section for section in PAGE if section.title == title)):
+                for section in way:
                     for block in section.blocks:
                         printed = ""
                         if "teardown" in block.commands:  # of who forgot the hand-over
@@ -86,6 +92,8 @@ async def test_the_way_to_us_and_back_is_as_the_page_says(
                             program, _, rest = line.partition(" ")
                             if program == "systemctl":
                                 await systemctl[rest]()
+                            elif program == "nft":
+                                n1.cluster.run(line)
                             else:
                                 assert program == "flannelette"
                                 ran = await n1.flannelette(*rest.split(), f"--socket-dir={n1.cluster.directory}")
@@ -100,5 +108,5 @@ async def test_the_way_to_us_and_back_is_as_the_page_says(
 
 def rules(n1: Node) -> list[str]:
     """The firewall's, without their counts."""
-    lines = n1.cluster.run("iptables-save").splitlines()
+    lines = n1.cluster.run("iptables-save").splitlines() + n1.cluster.run("nft list ruleset").splitlines()
     return [line.partition(" [")[0] for line in lines if not line.startswith("#")]

@@ -16,6 +16,7 @@ from tests.namespaces import NamespaceMaker, NetworkNamespace
 _NETWORKS: Final = {
     "ipv4": '"Network":"10.5.0.0/16"',
     "ipv6": '"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd00:10:5::/48"',
+    "nftables": '"Network":"10.5.0.0/16","EnableNFTables":true',
     "dual": '"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:10:5::/48"',
 }
 _BACKENDS: Final = {
@@ -23,7 +24,7 @@ _BACKENDS: Final = {
     "direct": '{"Type":"vxlan","DirectRouting":true}',
     "host-gw": '{"Type":"host-gw"}',
 }
-FAMILIES: Final = tuple(_NETWORKS)
+FAMILIES: Final = ("ipv4", "ipv6", "dual")
 BACKENDS: Final = tuple(_BACKENDS)
 
 
@@ -76,7 +77,7 @@ class TwoHosts:
         self.cluster = cluster
         self.n2 = n2
         self._backend = backend
-        versions = {"ipv4": (4,), "ipv6": (6,), "dual": (4, 6)}[families]
+        versions = {"ipv6": (6,), "dual": (4, 6)}.get(families, (4,))
         self.rows = [(a, b) for a, b in zip(_N1, _N2, strict=True) if a.version in versions]
 
     def leave_flanneld_state(self) -> None:
