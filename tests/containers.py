@@ -107,6 +107,8 @@ def _script(root: Path, command: Sequence[str], mounts: Sequence[Mount], rights:
     if rights.is_root_read_only:
         yield f"mount -o remount,bind,ro {_quoted(root)}"
     groups = f"--groups={','.join(map(str, rights.groups))}" if rights.groups else "--clear-groups"
+    if Path("/proc/self/setgroups").read_text().strip() == "deny":  # an ordinary user's namespace
+        groups = "--keep-groups"
     capabilities = ",".join(("-all", *(f"+{name}" for name in rights.capabilities)))
     as_user = (
         f"setpriv --reuid={rights.user} --regid={rights.group} {groups} --no-new-privs "

@@ -11,13 +11,26 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
-from tests.kube import ApiServer
+from tests.kube import ApiServer, Document
 from tests.kubelet import Kubelet
 from tests.namespaces import NamespaceMaker, NetworkNamespace
 
 API_SERVER: Final = "172.18.255.1"
 CLUSTER_ADDRESS: Final = "10.96.0.1"
 """Of the API server; its certificate names it."""
+DAEMON_SET: Final = "/apis/apps/v1/namespaces/kube-flannel/daemonsets/kube-flannel-ds"
+
+
+def template(kube: ApiServer, path: str = DAEMON_SET) -> Document:
+    """What a pod is made from, as the API server has completed it."""
+    found: Document = kube.call("GET", path)["spec"]["template"]
+    return found
+
+
+def is_available(kube: ApiServer, node: str) -> bool:
+    """Whether Kubernetes knows that the node's network works."""
+    condition = kube.condition(node)
+    return condition is not None and (condition["status"], condition["reason"]) == ("False", "FlannelIsUp")
 
 
 @contextmanager

@@ -44,9 +44,9 @@ class Kubelet:
         directory = self.directory / name
         directory.mkdir()
         pod = template["spec"]
-        self._check(pod)
+        assert pod["hostNetwork"] is True, "others have no network before we are ready"
         facts = {"spec.nodeName": self.node, "metadata.namespace": kube_namespace, "status.hostIP": self.address}
-        volumes = {v["name"]: self._volume(v, directory, kube_namespace, pod) for v in pod.get("volumes", ())}
+        volumes = {v["name"]: self.volume(v, directory, kube_namespace, pod) for v in pod.get("volumes", ())}
         return Pod(self.namespace, directory, pod, volumes, facts)
 
     def plug(self, pod: NetworkNamespace) -> None:
@@ -66,10 +66,8 @@ class Kubelet:
         )
         assert done.returncode == 0, done.stdout + done.stderr
 
-    def _check(self, pod: Document) -> None:
-        assert pod["hostNetwork"] is True, "others have no network before we are ready"
-
-    def _volume(self, volume: Document, directory: Path, kube_namespace: str, pod: Document) -> Path:
+    def volume(self, volume: Document, directory: Path, kube_namespace: str, pod: Document) -> Path:
+        """Made, with what shall be in it."""
         path = directory / f"volume-{volume['name']}"
         if host := volume.get("hostPath"):
             return self._host_path(Path(host["path"]), host.get("type", ""))

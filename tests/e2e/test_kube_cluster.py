@@ -11,6 +11,7 @@ import pytest
 
 from tests.kernel.dataplane_host import Running
 from tests.kube import ApiServer
+from tests.kube_nodes import is_available
 from tests.lease_service import ServiceProcess, eventually
 from tests.namespaces import NamespaceMaker, NetworkNamespace
 
@@ -152,12 +153,6 @@ async def test_a_kubernetes_cluster_from_its_first_node_to_its_last(hosts: list[
         kube.delete_node("n3")
         await one.until(peers=1)
         assert "10.244.3.0" not in first.ip("route show")
-
-
-def is_available(kube: ApiServer, node: str) -> bool:
-    """Whether Kubernetes knows that the node's network works."""
-    condition = kube.condition(node)
-    return condition is not None and (condition["status"], condition["reason"]) == ("False", "FlannelIsUp")
 
 
 async def test_a_missing_network_file_and_no_way_to_kubernetes_end_the_service(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from lab.pings import Pinger, Witness
-from tests.kube import ApiServer, Document
-from tests.kube_nodes import nodes_of, proxy
+from tests.kube import ApiServer
+from tests.kube_nodes import is_available, nodes_of, proxy, template
 from tests.kubelet import Kubelet, Pod
 from tests.lease_service import eventually
 from tests.manifests import OVERLAYS, Kubectl
@@ -25,19 +25,12 @@ from tests.namespaces import NamespaceMaker, NetworkNamespace
 PREFIX = "flannel.alpha.coreos.com/"
 LEASE = "/apis/apps/v1/namespaces/kube-flannel/deployments/flannelette-lease"
 PODS = "/api/v1/namespaces/kube-flannel/pods"
-DAEMON_SET = "/apis/apps/v1/namespaces/kube-flannel/daemonsets/kube-flannel-ds"
 
 
 @pytest.fixture
 def nodes(make_netns: NamespaceMaker, kube: ApiServer) -> Iterator[list[Kubelet]]:
     with nodes_of(kube, make_netns, 3) as made:
         yield made
-
-
-def template(kube: ApiServer, path: str = DAEMON_SET) -> Document:
-    """What a pod is made from, as the API server has completed it."""
-    found: Document = kube.call("GET", path)["spec"]["template"]
-    return found
 
 
 async def sender_of_a_ping(source: NetworkNamespace, place: NetworkNamespace, address: str) -> str:
@@ -56,11 +49,6 @@ def look(kube: ApiServer, kubectl: Kubectl, pod: Pod) -> tuple[int, str]:
     kubectl("debug", "looked-into", "--namespace=kube-flannel", *flags, custom, "--", "flannelette", "status")
     (container,) = kube.call("GET", f"{PODS}/looked-into")["spec"]["ephemeralContainers"]
     return pod.look(container)
-
-
-def is_available(kube: ApiServer, node: str) -> bool:
-    condition = kube.condition(node)
-    return condition is not None and (condition["status"], condition["reason"]) == ("False", "FlannelIsUp")
 
 
 async def test_the_default_overlay_on_three_nodes(
