@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from ipaddress import ip_address, ip_network
+from ipaddress import IPv4Network, ip_address, ip_network
 from itertools import pairwise
 from typing import Any, Final, TypeVar
 
@@ -178,6 +178,27 @@ async def flannelds_on(server: EtcdServer, cable: Cable, seed: int) -> AsyncIter
     yield made
     for flanneld in made:
         await flanneld.close()
+
+
+async def test_a_flanneld_here_writes_what_a_real_one_wrote_and_takes_its_lease_again(server: EtcdServer) -> None:
+    """The key and the value of a capture of v0.20.2."""
+    name = "10.5.53.0-26"
+    captured = (
+        b'{"PublicIP":"10.99.0.12","PublicIPv6":null,"BackendType":"vxlan",'
+        b'"BackendData":{"VNI":1,"VtepMAC":"06:0c:56:6d:fb:b3"}}'
+    )
+    settings, dice = EtcdSettings((server.endpoint,)), random.Random(0)  # noqa: S311 - no secret
+    flanneld = Flanneld(settings, QUICK, "10.99.0.12", "06:0c:56:6d:fb:b3", dice, IPv4Network("10.5.53.0/26"))
+    client = EtcdClient(settings, QUICK, "test")
+    for turn in range(2):
+        await flanneld.start()
+        (item,) = await client.read(KEYS.subnet(name))
+        assert item
+        assert (flanneld.name, item.value) == (name, captured)
+        assert await client.renewed_ago(item.etcd_lease) < 60
+        assert (item.revision > item.created) == (turn > 0), "made once, then put"
+    await flanneld.close()
+    await client.close()
 
 
 @pytest.mark.parametrize("seed", SEEDS)
