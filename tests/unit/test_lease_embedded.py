@@ -12,6 +12,7 @@ from services.core.table import Removed, StoreStatus, Upserted
 from services.lease.store import Changed, Snapshot
 from services.lease.stores.embedded import EmbeddedStore
 from services.lease.stores.embedded import store as module
+from services.lease.stores.embedded.database import Database
 from tests.lease_examples import NETWORK, NETWORK_JSON, SMALL, SMALL_JSON, by_name, make_request
 
 DAY = 86_400.0
@@ -199,6 +200,21 @@ async def test_what_a_disk_cannot_take_when_the_clock_is_set_is_written_later(
     assert (await store.relist()).leases[lease.name].expires_at == 1_000_101.0 + DAY
 
 
+async def test_a_service_that_starts_on_a_full_disk_serves_and_gives_the_minute_when_it_can(
+    reopen: Open, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = await reopen().acquire(make_request("a", "172.16.0.1"))
+    monkeypatch.setattr(module, "_LOOK_SECONDS", 0.001)
+    with monkeypatch.context() as full:
+        full.setattr(Database, "write", lambda *_: _fail(None, None))
+        clock.now += DAY
+        events = reopen().watch()
+        assert await anext(events) == Snapshot(by_name(lease), SMALL)
+        assert await anext(events) == StoreStatus("embedded", False, "the disk is full")
+    assert await anext(events) == StoreStatus("embedded", True)
+    assert await anext(events) == Changed((Upserted(lease.with_time(1_086_461.0)),))
+
+
 def _fail(put: object, delete: object) -> None:
     raise Unavailable("the disk is full")
 
@@ -212,7 +228,8 @@ async def test_leases_survive_a_restart_and_those_that_ran_out_have_a_minute_mor
     assert await anext(store.watch()) == Snapshot(by_name(a.with_time(1_000_121.0), b), SMALL)
     clock.now += 80
     store = reopen()
-    assert (await store.relist()).leases == by_name(a.with_time(1_000_201.0), b.with_time(1_000_201.0))
+    both = by_name(a.with_time(1_000_201.0), b.with_time(1_000_201.0))
+    assert await anext(store.watch()) == Snapshot(both, SMALL)
     assert await store.renew("b", b.name) == b.with_time(1_000_241.0)
     clock.now += 61
     assert await anext(store.watch()) == Snapshot(by_name(b.with_time(1_000_241.0)), SMALL)

@@ -5,6 +5,7 @@ import math
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -76,11 +77,13 @@ class EmbeddedStore:
         self._file.look()
         self._ledger = Ledger(self._database)
         self._news = asyncio.Event()
-        self._set_times(self._believable)
+        self._are_times_believed = False
+        """They are as our clock would have them; not yet, when the file has just been read."""
 
     async def watch(self) -> AsyncIterator[StoreEvent]:
         """See Store. One task does all that needs time: leases run out to the moment, the file is looked at."""
-        self._expire()
+        with suppress(Unavailable):  # said below
+            self._expire()
         self._ledger.pending.clear()
         self._ledger.released.clear()
         yield Snapshot(dict(self._ledger.leases), self._file.network, self._file.error, self._ledger.refused)
@@ -225,6 +228,9 @@ class EmbeddedStore:
         return float(math.ceil(self._clock() + self._lease_seconds))
 
     def _expire(self) -> None:
+        if not self._are_times_believed:
+            self._set_times(self._believable)
+            self._are_times_believed = True
         if jump := self._jumps.seconds:
             log.warning("the clock was set: leases keep the time that they have left", seconds=round(jump))
             self._set_times(lambda time: time + jump)
