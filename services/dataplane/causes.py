@@ -1,7 +1,7 @@
 """What somebody else does to the kernel, and which of it explains that an object had to be put right. Pure."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from enum import Enum
 from typing import Final, TypeAlias
 
@@ -51,6 +51,7 @@ _ONLY_EXPLAINS: Final = {
     Cause.FDB_ENTRY_DELETED: FDB_ENTRY,
 }
 """The other causes are a device's, and explain all that is on it."""
+_ALL: Final = frozenset(Cause)
 _ORDER: Final = {cause: number for number, cause in enumerate(Cause)}
 
 
@@ -104,12 +105,22 @@ class Heard:
         return dict(sorted(found.items(), key=lambda pair: _ORDER[pair[0]]))
 
     def words(self) -> str:
-        """`link down on flannel.1; neighbour deleted on flannel.1, 2 times`. Empty: nothing was heard."""
-        # Whatever else happens to a link changes it too.
-        told = {name for cause, name in self.signs if cause is not Cause.LINK_CHANGED and cause not in _ONLY_EXPLAINS}
-        signs = [sign for sign in self.signs if sign[0] is not Cause.LINK_CHANGED or sign[1] not in told]
-        signs.sort(key=lambda sign: (_ORDER[sign[0]], sign[1]))
-        return "; ".join(_words(cause, name, self.signs[cause, name]) for cause, name in signs)
+        """`link down on flannel.1; route deleted on eth0, 2 times`. Empty: nothing was heard.
+
+        A link that goes, or goes down, takes what is on it along: that is not told.
+        """
+        signs = sorted(self.signs, key=lambda sign: (_ORDER[sign[0]], sign[1]))
+        gravest = {name: cause for cause, name in reversed(signs)}
+        told = [(cause, name) for cause, name in signs if cause in _told_beside(gravest[name])]
+        return "; ".join(_words(cause, name, self.signs[cause, name]) for cause, name in told)
+
+
+def _told_beside(gravest: Cause) -> Set[Cause]:
+    """Of what was heard of one interface: what says more than the gravest of it."""
+    if gravest in (Cause.LINK_DELETED, Cause.LINK_DOWN):
+        return {gravest}
+    # Whatever else happens to a link changes it too.
+    return _ALL if gravest in (*_ONLY_EXPLAINS, Cause.LINK_CHANGED) else _ALL - {Cause.LINK_CHANGED}
 
 
 def _words(cause: Cause, name: str, number: int) -> str:

@@ -75,7 +75,7 @@ class Overlay:
         self._is_torn_down = False
         news = [] if peers is self.peers else peer_news(peers, self.peers, self.journal.cursor, _since(started))
         news += repair_news(repaired, heard, self.peers.values(), self.names(), _since(heard.since or started))
-        is_decided = situation != last or heard.is_asked
+        is_decided = heard.is_asked or (situation != last and not (repaired and len(done) == len(repaired)))
         if is_decided or len(done) > len(repaired):
             log.info("kernel brought into line", peers=len(self.peers), put=len(done.put), deleted=len(done.delete))
         if is_decided or (done and not news):

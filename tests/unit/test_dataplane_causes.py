@@ -78,7 +78,12 @@ def test_objects_are_sorted_by_what_explains_them() -> None:
 def test_what_was_heard_is_told_in_words_the_gravest_first() -> None:
     gone = (Cause.NEIGHBOUR_DELETED, FL)
     heard = Heard([gone, gone, (Cause.LINK_CHANGED, FL), DOWN, DOWN])
-    assert heard.words() == "link down on flannel.1; neighbour deleted on flannel.1, 2 times"
+    assert heard.words() == "link down on flannel.1", "which takes its neighbours along"
+    assert Heard([gone, gone]).words() == "neighbour deleted on flannel.1, 2 times"
+    mtu = Heard([gone, (Cause.MTU_CHANGED, FL), (Cause.LINK_CHANGED, FL)])
+    assert mtu.words() == "neighbour deleted on flannel.1; mtu changed on flannel.1; link changed on flannel.1"
+    assert Heard([(Cause.MTU_CHANGED, FL), (Cause.LINK_CHANGED, FL)]).words() == "mtu changed on flannel.1"
+    assert Heard([DOWN, (Cause.LINK_DELETED, FL)]).words() == "link deleted on flannel.1"
     assert Heard([(Cause.LINK_CHANGED, ETH), DOWN]).words() == "link down on flannel.1; link changed on eth0"
     assert Heard([(Cause.NOTIFICATIONS_LOST, "")]).words() == "notifications lost"
     assert Heard().words() == ""

@@ -174,7 +174,8 @@ async def test_a_device_made_again_by_somebody_is_a_repair_of_all_on_it_and_afte
     again = replace(SITUATION, links=replace(LINKS, devices={f: replace(DEVICE, index=4) for f in LINKS.devices}))
     scene.kernel.objects.clear()
     heard = Heard([(Cause.LINK_DELETED, "flannel.1")])
-    assert len(await scene.all(N2, heard=heard, situation=again)) == 2
+    (repair,) = await scene.all(N2, heard=heard, situation=again)
+    assert repair.startswith("put right: 1 route, 1 forwarding entry, 1 neighbour: 10.5.53.0/24 via ")
     assert scene.journal.repairs == {Cause.LINK_DELETED: 3}
     scene.kernel.objects.clear()
     scene.overlay.forget()
