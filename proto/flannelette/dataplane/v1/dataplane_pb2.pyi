@@ -1087,8 +1087,8 @@ class WatchEventsResponse(_message.Message):
     """
     microseconds: _builtins.int
     """How long it took from the moment the cause was known, in microseconds; 0:
-    not measured. Of a repair with the 50 ms in which the kernel's further
-    notifications are awaited.
+    not measured. Of a repair with the 10 to 50 ms in which the kernel's
+    further notifications are awaited.
     """
     kind: Global___EventKind.ValueType
     """What it is about."""
