@@ -84,8 +84,13 @@ class TwoHosts:
         """As in golden/*/n1-after-stop, on both."""
         for own, peer in self.rows:
             self._leave(self.cluster.namespace, own, peer)
-            self._leave(self.n2, peer, own)
+        self.make_peer()
         (self.cluster.directory / "subnet.env").write_text(subnet_env(own for own, _ in self.rows))
+
+    def make_peer(self) -> None:
+        """What n2's kernel has of the overlay."""
+        for own, peer in self.rows:
+            self._leave(self.n2, peer, own)
 
     async def join(self) -> None:
         """n2 takes its lease."""

@@ -1,0 +1,83 @@
+"""Every row of the fault table, measured: how long until it was repaired, how many of 100 packets a second were lost.
+
+The bounds are wide, for a busy machine is no fault. With FLANNELETTE_FAULTS=FILE the figures are added to that file,
+one JSON object a line; `python -m tests.fault_table FILE` makes the page's table of them.
+"""
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import grpc.aio
+import pytest
+import pytest_asyncio
+from flannelette.dataplane.v1 import dataplane_pb2 as pb
+
+from tests.kernel.dataplane_host import Running
+from tests.kernel.faults import FAULTS, Scene
+from tests.kernel.two_hosts import two_hosts
+from tests.namespaces import NamespaceMaker, NetworkNamespace
+
+SECONDS = 15.0
+DECISIONS = (pb.EVENT_KIND_REPAIR, pb.EVENT_KIND_UNDERLAY, pb.EVENT_KIND_DEVICE, pb.EVENT_KIND_RESYNC)
+
+
+@pytest_asyncio.fixture
+async def scene(netns: NetworkNamespace, make_netns: NamespaceMaker) -> AsyncIterator[Scene]:
+    with two_hosts(netns, make_netns, "vxlan", "ipv4") as hosts:
+        hosts.leave_flanneld_state()
+        await hosts.cluster.quiet()
+        await hosts.join()
+        async with AsyncExitStack() as stack:
+
+            async def start() -> Running:
+                running = await stack.enter_async_context(hosts.cluster.dataplane("--audit-interval=600"))
+                await running.until(peers=1)
+                return running
+
+            yield Scene(hosts, start, await start())
+
+
+async def is_whole(scene: Scene) -> bool:
+    """Whether it is ready, and there is nothing to do."""
+    try:
+        plan = await scene.running.resync(dry_run=True)
+    except grpc.aio.AioRpcError:
+        return False
+    status = await scene.running.status()
+    return status.ready and status.lease_service_connected and not plan.commands and status.peers.programmed == 1
+
+
+def keep(line: str) -> None:
+    print(line)
+    if path := os.environ.get("FLANNELETTE_FAULTS"):
+        with Path(path).open("a") as file:
+            file.write(f"{line}\n")
+
+
+@pytest.mark.parametrize("name", FAULTS)
+async def test_a_fault_is_repaired(scene: Scene, name: str) -> None:
+    fault = FAULTS[name]
+    position = (await scene.running.events())[-1].position
+    with scene.hosts.stream() as stream:
+        async with stream:
+            await asyncio.sleep(0.3)
+            at = await fault.act(scene)
+            async with asyncio.timeout(SECONDS):
+                while fault.told and not await scene.running.events(after=position, kinds=fault.told):  # noqa: ASYNC110 - another process decides
+                    await asyncio.sleep(0.02)
+                while not await is_whole(scene):  # noqa: ASYNC110 - as above
+                    await asyncio.sleep(0.02)
+            await asyncio.sleep(0.5)
+    decisions = await scene.running.events(after=position, kinds=DECISIONS) if fault.told else []
+    seconds = max((event.time.ToMicroseconds() / 1e6 - at for event in decisions), default=0.0)
+    found = {"fault": name, "repaired_ms": round(seconds * 1000), "sent": stream.sent, "lost": len(stream.lost)}
+    keep(json.dumps(found))
+    assert stream.sent > 0
+    assert len(stream.lost) * stream.INTERVAL < SECONDS
+    assert seconds < SECONDS
+    if not fault.told:
+        assert stream.lost == []
