@@ -1,14 +1,16 @@
 """One peer's objects beside what the kernel has in their places now: what is wanted, what is there, and why."""
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Set
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Final
 
 from services.core.lease import Lease
+from services.dataplane.netlink.notation import DeviceNames, text
 from services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour, Route
 from services.dataplane.netlink.uapi import RTPROT_BOOT
 from services.dataplane.overlay import Overlay
 from services.dataplane.ownership import Claim, wins
+from services.dataplane.peer_state import MISSING, SHADOWED, PeerState
 from services.dataplane.peers import Peer
 
 _FLANNELS: Final = "as a flanneld makes it, so it goes once ours is there"
@@ -23,6 +25,8 @@ class Place:
     actual: KernelObject | None
     """None: nothing."""
     remark: str = ""
+    is_lost: bool = False
+    """Somebody else's route that is there wins over ours."""
 
     @property
     def is_well(self) -> bool:
@@ -70,7 +74,7 @@ class Look:
         if wanted == actual:
             return Place(wanted, actual)
         if actual in self.divided.foreign:
-            return Place(wanted, actual, "not ours, so it stays, and ours has no place")
+            return Place(wanted, actual, "not ours, so it stays, and ours has no place", is_lost=True)
         if actual is not None and actual in self.wanted:
             return Place(wanted, actual, "another lease claims the same place")
         refused = self.failures.get(wanted)
@@ -83,7 +87,8 @@ class Look:
         assert isinstance(actual, Route)  # noqa: S101 - only routes are anybody else's
         rivals = (item for item in objects if isinstance(item, Route) and item.destination == actual.destination)
         is_winner = any(wins(actual, rival) for rival in rivals)
-        return Place(None, actual, "not ours, and wins over ours" if is_winner else "not ours, and loses to ours")
+        remark = "not ours, and wins over ours" if is_winner else "not ours, and loses to ours"
+        return Place(None, actual, remark, is_lost=is_winner)
 
 
 async def look_at(overlay: Overlay, peers: Iterable[Peer]) -> list[tuple[Peer, tuple[Place, ...]]]:
@@ -94,3 +99,13 @@ async def look_at(overlay: Overlay, peers: Iterable[Peer]) -> list[tuple[Peer, t
     divided, wanted = await overlay.look()
     look = Look(divided, wanted, overlay.reconciler.failures)
     return [(peer, look.places(peer)) for peer in peers]
+
+
+def state_in(peer: Peer, places: Sequence[Place], names: DeviceNames) -> tuple[PeerState, str]:
+    """As `state_of` for a peer that is carried and not refused: from a look, not from what we remember."""
+    for place in places:
+        if place.is_lost and place.actual is not None:
+            return PeerState.SHADOWED, f"{SHADOWED}: {text(place.actual, names)}"
+    if all(place.is_well for place in places):
+        return PeerState.PROGRAMMED, peer.reason
+    return PeerState.PENDING, MISSING

@@ -22,6 +22,9 @@ class PeerState(Enum):
 MISSING = "objects are missing and will be made"
 """Why a peer is pending."""
 
+SHADOWED = "a route that is not ours wins"
+"""Why a peer is shadowed."""
+
 AS_IT_SHALL_BE = frozenset({PeerState.PROGRAMMED, PeerState.IGNORED})
 """Nothing is left to do for these."""
 
@@ -40,7 +43,7 @@ def state_of(reconciler: Reconciler, peer: Peer, names: DeviceNames) -> tuple[Pe
     for route in _routes(peer.objects) if reconciler.foreign else ():
         foreign = reconciler.shadow(route)
         if foreign is not None:
-            return PeerState.SHADOWED, f"a route that is not ours wins: {text(foreign, names)}"
+            return PeerState.SHADOWED, f"{SHADOWED}: {text(foreign, names)}"
     if peer.objects <= reconciler.programmed:
         return PeerState.PROGRAMMED, peer.reason
     return PeerState.PENDING, MISSING

@@ -9,11 +9,11 @@ from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from services.core.lease import Lease
 from services.dataplane.dataplane import Dataplane
 from services.dataplane.events import repair_counts
-from services.dataplane.look import Place
+from services.dataplane.look import Place, state_in
 from services.dataplane.netlink.notation import DeviceNames, text
 from services.dataplane.netlink.objects import KernelObject
 from services.dataplane.overlay import Overlay
-from services.dataplane.peer_state import MISSING, PeerState, state_of
+from services.dataplane.peer_state import PeerState, state_of
 from services.dataplane.peers import Peer
 from services.runtime.health import Health
 from services.runtime.version import version
@@ -90,8 +90,9 @@ def list_places(overlay: Overlay, looks: Iterable[tuple[Peer, Sequence[Place]]])
     for peer, places in looks:
         objects = [_object(names, p.wanted, p.wanted == p.actual, p.actual, p.remark) for p in places]
         message = _peer(overlay, peer, objects)
-        if message.state == pb.PEER_STATE_PROGRAMMED and not all(place.is_well for place in places):
-            message.state, message.reason = pb.PEER_STATE_PENDING, MISSING  # which a notification is about to tell us
+        if message.state not in (pb.PEER_STATE_FAILED, pb.PEER_STATE_IGNORED):
+            state, message.reason = state_in(peer, places, names)
+            message.state = _STATES[state]
         found.append(message)
     return found
 

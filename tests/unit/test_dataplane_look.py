@@ -87,6 +87,20 @@ async def test_a_foreign_route_is_named_with_what_it_does_to_ours(foreign: str, 
     assert await scene.amiss() == [(wanted, shown, remark)]
 
 
+async def test_the_state_is_that_of_this_moment_not_of_the_last_comparison() -> None:
+    scene = Scene(N2)
+    await scene.program()
+    foreign = route("10.5.53.0/24 via 10.99.0.77 dev eth0", 4)
+    scene.kernel.objects.add(foreign)
+    peer = await scene.peer("n2")
+    reason = "a route that is not ours wins: 10.5.53.0/24 via 10.99.0.77 dev eth0 proto static"
+    assert (peer.state, peer.reason) == (pb.PEER_STATE_SHADOWED, reason)
+    await scene.program()
+    scene.kernel.objects.discard(foreign)
+    peer = await scene.peer("n2")
+    assert (peer.state, peer.reason) == (pb.PEER_STATE_PROGRAMMED, "")
+
+
 async def test_what_another_lease_has_is_told_from_what_is_only_wrong() -> None:
     scene = Scene(N2, TWIN)
     for _ in range(2):  # rivals show at the second look
