@@ -151,3 +151,19 @@ async def test_a_writer_who_takes_the_lock_loses_nothing(host: Host, firewall: I
     assert rules[0].endswith("-j FLANNEL-POSTRTG")
     assert {f"-A POSTROUTING -s 192.0.2.{i}/32 -j ACCEPT" for i in range(1, 41)} == set(rules[1:])
     assert len(rules) == 41
+
+
+async def test_whoever_gives_the_lock_back_is_noticed_at_once_and_others_by_the_poll(host: Host) -> None:
+    firewall = IptablesFirewall(host.lock, poll_seconds=3600)
+    await put_right(firewall)
+    assert await put_right(firewall) == []
+    changed = asyncio.create_task(firewall.changed())
+    await asyncio.sleep(0.1)
+    host.iptables("-t nat -L -n")
+    host.run("iptables-legacy-save")
+    await asyncio.sleep(0.1)
+    assert not changed.done(), "who only looks changes nothing"
+    host.iptables("-t nat -F FLANNEL-POSTRTG")
+    await asyncio.wait_for(changed, 5)
+    assert await put_right(firewall)
+    await firewall.close()

@@ -3,12 +3,14 @@
 import asyncio
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from services.core.errors import Misconfigured, Unavailable
 from services.core.family import FAMILIES, IPV4, Family
+from services.masq.firewalls.closings import Closings
 from services.masq.firewalls.firewall import ChainState, RuleState
 from services.masq.firewalls.messages import ChainForm, ChainReport, CheckRequest, Found, RuleForm
 from services.masq.firewalls.notation import chain_form
@@ -17,6 +19,9 @@ from services.masq.firewalls.tables import Fingerprint, Fingerprints
 from services.masq.rules import Chain
 
 _POLL_SECONDS: Final = 1.0
+_WATCHED: Final = 5
+"""Looks are this many times rarer where the lock file tells of all but those who do not take it."""
+_SHORTEST_PAUSE: Final = 0.02
 _POLL_SHARE: Final = 100
 """Looking takes at most one part in this many of the time."""
 _TABLES: Final = frozenset(("nat", "filter"))
@@ -26,7 +31,8 @@ class IptablesFirewall:
     """A Firewall on the legacy tables.
 
     A family's worker is started when there is first something of that family to put or to remove, and stays. In
-    between a look at the tables each second costs microseconds, wakes no worker and starts no process.
+    between a look at the tables costs microseconds, wakes no worker and starts no process; it is taken whenever
+    somebody gives the xtables lock back, and every five seconds for those who do not take it.
     """
 
     name = "iptables-legacy"
@@ -37,6 +43,7 @@ class IptablesFirewall:
         self._workers = {family: WorkerProcess(family, lock) for family in FAMILIES}
         self._fingerprints = {family: Fingerprints(family) for family in FAMILIES}
         self._poll_seconds = poll_seconds
+        self._locking = Closings(lock)
         self._seen: dict[Family, Fingerprint] = {}
         """As the last check left it; nothing of a family that was not as wanted then."""
         self._right: dict[Family, list[ChainState]] = {}
@@ -76,20 +83,31 @@ class IptablesFirewall:
         return tuple(states)
 
     async def changed(self) -> None:
-        """See Firewall. Looks once a second; less often where there are so many rules that a look takes long."""
-        pause = self._poll_seconds
+        """See Firewall. Looks less often where there are so many rules that a look takes long."""
+        pause = 0.0
         while True:
-            await asyncio.sleep(pause)
+            await self._occasion(pause)
             start = time.perf_counter()
             if any(self._fingerprints[family].take(_TABLES) != seen for family, seen in self._seen.items()):
                 return
-            pause = max(self._poll_seconds, _POLL_SHARE * (time.perf_counter() - start))
+            pause = max(_SHORTEST_PAUSE, _POLL_SHARE * (time.perf_counter() - start))
+
+    async def _occasion(self, pause: float) -> None:
+        """Waits until it is worth while to look again, and at least for the pause."""
+        await asyncio.sleep(pause)
+        if not self._locking.open():
+            await asyncio.sleep(max(0.0, self._poll_seconds - pause))
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_WATCHED * self._poll_seconds):
+                await self._locking.next()
 
     async def close(self) -> None:
         """See Firewall."""
         for family in FAMILIES:
             self._workers[family].close()
             self._fingerprints[family].close()
+        self._locking.close()
 
     async def _check_family(self, family: Family, chains: list[Chain], *, repair: bool) -> list[ChainState]:
         look = self._fingerprints[family]

@@ -1,0 +1,66 @@
+"""Tells when a file was closed by anybody: inotify(7), which nothing of ours has to poll.
+
+Whoever changes legacy tables with iptables holds its lock file open for as long as that takes.
+"""
+
+import asyncio
+import ctypes
+import os
+import struct
+from pathlib import Path
+from typing import Final
+
+_CLOSE: Final = 0x18  # IN_CLOSE_WRITE | IN_CLOSE_NOWRITE
+_GONE: Final = 0xC00 | 0x8000  # IN_DELETE_SELF | IN_MOVE_SELF | IN_IGNORED
+_EVENT: Final = struct.Struct("=iIII")
+_BUFFER: Final = 1 << 16
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Closings:
+    """Of one file, from `open` on. None is lost while nobody waits; many at once are one."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor: int | None = None
+
+    def open(self) -> bool:
+        """Whether the file is watched; as often as wanted. False: it is not there (yet), or must not be looked at."""
+        if self._descriptor is None:
+            descriptor = _libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+            if descriptor < 0:
+                return False
+            if _libc.inotify_add_watch(descriptor, os.fsencode(self._path), _CLOSE | _GONE) < 0:
+                os.close(descriptor)
+                return False
+            self._descriptor = descriptor
+        return True
+
+    async def next(self) -> None:
+        """Waits for one. At once where the file is not watched."""
+        if self._descriptor is None:
+            return
+        loop, news = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(self._descriptor, news.set)
+        try:
+            await news.wait()
+        finally:
+            loop.remove_reader(self._descriptor)
+        if _has_ended(os.read(self._descriptor, _BUFFER)):
+            self.close()
+
+    def close(self) -> None:
+        """Stops watching."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def _has_ended(data: bytes) -> bool:
+    """Whether these events say that the watched file is gone."""
+    start, masks = 0, 0
+    while start < len(data):
+        _, mask, _, length = _EVENT.unpack_from(data, start)
+        start, masks = start + _EVENT.size + length, masks | mask
+    return bool(masks & _GONE)
