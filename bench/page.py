@@ -1,0 +1,125 @@
+"""Table and plot of docs/performance.md, from stored results: pure."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from bench.plot import Line, plot
+
+Stored: TypeAlias = Mapping[str, Any]
+"""As in docs/performance.json."""
+_TABLE: Final = re.compile(r"(?<=<!-- table -->\n).*?(?=<!-- end of table -->)", re.DOTALL)
+_LIMIT: Final = "bare send of our messages, encoded before"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A line of the table: a figure of a bench, at each size."""
+
+    words: str
+    bench: str
+    figure: Callable[[Stored], float | None]
+    unit: str
+
+
+def _ours(factor: float = 1.0) -> Callable[[Stored], float]:
+    return lambda result: float(result["ours"]) * factor
+
+
+def _figure(name: str, factor: float = 1.0) -> Callable[[Stored], float | None]:
+    return lambda result: float(result[name]) * factor if name in result else None
+
+
+def _peer(part: str) -> Callable[[Stored], float | None]:
+    return lambda result: next((seconds for name, seconds in result["peers"].items() if part in name), None)
+
+
+def _limit(result: Stored) -> float | None:
+    limit = result.get("limits", {}).get(_LIMIT)
+    return None if limit is None else float(limit)
+
+
+ROWS: Final = (
+    Row("**Cold start**, from exec of both services", "cold_start", _ours(), "s"),
+    Row("with 2 ms to etcd", "cold_start", _figure("with_delay_seconds"), "s"),
+    Row("CPU, lease service", "cold_start", _figure("lease_cpu_seconds"), "s"),
+    Row("CPU, dataplane", "cold_start", _figure("dataplane_cpu_seconds"), "s"),
+    Row("etcdctl, a script, `ip -batch`, our shape", "cold_start", _peer("a metric per subnet"), "s"),
+    Row("etcdctl, a script, `ip -batch`, flannel's", "cold_start", _peer("metric 0"), "s"),
+    Row("**Its netlink part alone**", "cold_start_netlink", _ours(), "s"),
+    Row("bare `send` of the same, the limit", "cold_start_netlink", _limit, "s"),
+    Row("times the limit, in CPU", "cold_start_netlink", _figure("times_the_limit_cpu"), ""),
+    Row("`ip -batch`, our shape", "cold_start_netlink", _peer("a metric per subnet"), "s"),
+    Row("`ip -batch`, flannel's shape", "cold_start_netlink", _peer("metric 0"), "s"),
+    Row("pyroute2's calls", "cold_start_netlink", _peer("pyroute2"), "s"),
+    Row("**One put until its route**, p50", "event_latency", _figure("p50_ms"), "ms"),
+    Row("p95", "event_latency", _figure("p95_ms"), "ms"),
+    Row("p99", "event_latency", _figure("p99_ms"), "ms"),
+    Row("one delete, p50", "event_latency", _figure("delete_p50_ms"), "ms"),
+    Row("etcd3 and pyroute2, p50", "event_latency", _peer("etcd3"), "ms"),
+    Row("**1,000 puts at once**, after the last", "burst", _ours(), "ms"),
+    Row("routes lost", "burst", _figure("lost"), ""),
+    Row("etcd3 and pyroute2", "burst", _peer("etcd3"), "ms"),
+    Row("**200 changes a second**, p50", "churn", _figure("p50_ms"), "ms"),
+    Row("p99", "churn", _figure("p99_ms"), "ms"),
+    Row("routes lost", "churn", _figure("lost"), ""),
+    Row("lease service, of a core", "churn", _figure("lease_percent_of_a_core"), "%"),
+    Row("dataplane, of a core", "churn", _figure("dataplane_percent_of_a_core"), "%"),
+    Row("**A comparison that finds nothing**, CPU", "resync", _ours(), "ms"),
+    Row("`ip` and `bridge` that only list", "resync", _peer("ip and bridge"), "ms"),
+    Row("pyroute2 that only lists", "resync", _peer("pyroute2"), "ms"),
+    Row("dataplane idle, with its audits, of a core", "resync", _figure("dataplane_idle_with_audit_percent"), "%"),
+    Row("lease service idle, of a core", "resync", _figure("lease_idle_percent"), "%"),
+    Row("child processes", "resync", _figure("children"), ""),
+    Row("memory of the dataplane", "resync", _figure("dataplane_mib"), "MiB"),
+    Row("memory of the lease service", "resync", _figure("lease_mib"), "MiB"),
+    Row("**Killed and started again**, until ready", "restart", _ours(), "s"),
+    Row("routes that changed", "restart", _figure("lost"), ""),
+)
+
+LINES: Final = (
+    Line("ours, from exec of both services", "cold_start", _ours(), "#c2410c"),
+    Line("ours, netlink part", "cold_start_netlink", _ours(), "#ea580c"),
+    Line("bare send, the limit", "cold_start_netlink", _limit, "#9ca3af"),
+    Line("ip -batch, our shape", "cold_start_netlink", _peer("a metric per subnet"), "#2563eb"),
+    Line("ip -batch, flannel's shape", "cold_start_netlink", _peer("metric 0"), "#1e3a8a"),
+    Line("pyroute2's calls", "cold_start_netlink", _peer("pyroute2"), "#15803d"),
+)
+
+
+def render(page: str, stored: Stored) -> tuple[str, str]:
+    """The page with the table of these results, and the plot as SVG."""
+    text = _TABLE.sub(lambda _: table(stored), page)
+    return text, plot(LINES, stored["results"], f"Seconds until N peers are in the kernel ({stored['machine']})")
+
+
+def table(stored: Stored) -> str:
+    """Markdown: a row a figure, a column a size."""
+    results = stored["results"]
+    sizes = sorted({result["parameters"]["peers"] for result in results})
+    lines = [
+        f"Measured with {stored['machine']}.",
+        "",
+        "| peers |" + "".join(f" {size:,} |" for size in sizes) + " |",
+        "|---|" + "--:|" * len(sizes) + "---|",
+    ]
+    for row in ROWS:
+        cells = [_cell(row, size, results) for size in sizes]
+        lines.append(f"| {row.words} |" + "".join(f" {cell} |" for cell in cells) + f" {row.unit} |")
+    return "\n".join((*lines, "", ""))
+
+
+def _cell(row: Row, size: int, results: Iterable[Stored]) -> str:
+    for result in results:
+        if result["name"] == row.bench and result["parameters"]["peers"] == size:
+            value = row.figure(result)
+            return "" if value is None else number(value)
+    return ""
+
+
+def number(value: float) -> str:
+    """As few digits as tell it: three, and none behind the point that say nothing."""
+    if value == 0:
+        return "0"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
