@@ -5,7 +5,7 @@ export PATH := $(PATH):$(CACHE)/bin
 BIN := .venv/bin
 PARALLEL ?= -n 3 --dist loadfile
 .DEFAULT_GOAL := help
-.PHONY: help venv lab test soak tools lint types proto check-generated bench images constraints compose-lab compose-test clean
+.PHONY: help venv lab test soak tools lint types proto check-generated bench bench-docs images constraints compose-lab compose-test clean
 
 help: ; @awk -F'  ## ' '/^[a-z-]+:/ {split($$1, target, ":"); printf "%-16s %s\n", target[1], $$NF}' Makefile  ## this list
 venv: ; @sh lab/prepare.sh  ## .venv and the system packages it needs; PYTHON= chooses the Python
@@ -18,6 +18,7 @@ types: venv ; @$(BIN)/mypy  ## mypy, strict
 proto: venv ; @sh proto/generate.sh  ## the generated code beside the .proto files
 check-generated: venv ; @sh proto/generate.sh --check  ## that it is what the .proto files give
 bench: venv ; @$(BIN)/python -m bench all  ## every benchmark
+bench-docs: venv ; @$(BIN)/python -m bench.sweep  ## those of docs/performance.md at every size, into its table and plot
 images: ; @sh deploy/engine.sh build sh deploy/images/build.sh  ## the container images; BASE_IMAGE= another Debian
 constraints: ; @sh deploy/images/constraints.sh  ## deploy/images/constraints.txt: the versions in the images
 compose-lab: ; @sh deploy/compose/lab.sh  ## three hosts in containers until Ctrl-C; NODES= BACKEND= STORE=

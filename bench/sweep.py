@@ -1,6 +1,7 @@
 """`python -m bench.sweep`: the benches of docs/performance.md at every size, into docs/performance.json and the page.
 
-`--most N` leaves out the sizes above; `--again` only makes table and plot anew from the stored results.
+`--sizes 100,1000` measures only these, and leaves what is stored of others on the same kind of machine; `--again`
+only makes table and plot anew from what is stored.
 """
 
 import argparse
@@ -10,52 +11,65 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from bench.page import render
+from bench.page import Stored, render
 
 DOCS: Final = Path(__file__).parent.parent / "docs"
 SIZES: Final = (100, 1_000, 5_000, 10_000, 50_000)
+STORED: Final = DOCS / "performance.json"
+_MANY: Final = 10_000
+"""More peers than these are measured in fewer rounds."""
 _MOST_SECONDS: Final = 1_200.0
 """For one bench; the slowest contenders are left out at sizes at which they take minutes."""
 
 
-def commands(most: int) -> Iterator[list[str]]:
-    """What follows `python -m bench`, in order of size, so that a sweep that is ended early has the smaller ones."""
-    for peers in (size for size in SIZES if size <= most):
-        few = peers <= 10_000
-        rounds = {"cold_start": 3, "cold_start_netlink": 5, "burst": 3, "restart": 3}
+def commands(sizes: Iterable[int]) -> Iterator[list[str]]:
+    """What follows `python -m bench`, by size, so that a sweep that is ended early has the smaller ones."""
+    for peers in sorted(sizes):
         for name in ("cold_start_netlink", "cold_start", "event_latency", "burst", "churn", "resync", "restart"):
-            options = ["--rounds", str(rounds[name] if few else 2)] if name in rounds else []
-            yield [name, "--peers", str(peers), *options]
+            has_rounds = name not in ("event_latency", "churn", "resync")
+            yield [name, "--peers", str(peers), *(["--rounds", "2"] if has_rounds and peers > _MANY else [])]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The exit code: 1 if a bench failed; then nothing is written."""
+    """The exit code: 1 if a bench failed; what was measured before it is stored."""
     parser = argparse.ArgumentParser("bench.sweep", description=__doc__)
-    parser.add_argument("--most", type=int, default=SIZES[-1], help=f"default {SIZES[-1]}")
+    parser.add_argument("--sizes", type=_sizes, default=SIZES, help=f"default {','.join(map(str, SIZES))}")
     parser.add_argument("--again", action="store_true")
     options = parser.parse_args(arguments)
-    stored = DOCS / "performance.json"
-    if not options.again:
-        results = []
-        for command in commands(options.most):
-            began = time.monotonic()
-            found = _run(command)
-            if found is None:
-                return 1
-            results.append(found)
-            print(
-                f"{' '.join(command)}: {found['ours']} {found['unit']} ({time.monotonic() - began:.0f} s)", flush=True
-            )
-        stored.write_text(_text({"machine": machine(), "results": results}))
+    stored = json.loads(STORED.read_text()) if STORED.exists() else {"machine": machine(), "results": []}
+    for command in () if options.again else commands(options.sizes):
+        began = time.monotonic()
+        found = _run(command)
+        if found is None:
+            return 1
+        stored = merged(stored, machine(), found)
+        STORED.write_text(_text(stored))
+        took = time.monotonic() - began
+        print(f"{' '.join(command)}: {found['ours']} {found['unit']} ({took:.0f} s)", flush=True)
     page = DOCS / "performance.md"
-    text, plot = render(page.read_text(), json.loads(stored.read_text()))
+    text, plot = render(page.read_text(), stored)
     page.write_text(text)
     (DOCS / "performance.svg").write_text(plot)
     return 0
+
+
+def merged(stored: Stored, on: str, found: Stored) -> Stored:
+    """What is stored with one more result, which replaces the last one of its bench and size."""
+    results = stored["results"] if stored["machine"] == on else []
+    others = [result for result in results if _place(result) != _place(found)]
+    return {"machine": on, "results": sorted([*others, found], key=_place)}
+
+
+def _place(result: Stored) -> tuple[int, str]:
+    return int(result["parameters"]["peers"]), str(result["name"])
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    return tuple(int(size) for size in text.split(","))
 
 
 def machine() -> str:
@@ -65,7 +79,7 @@ def machine() -> str:
     return f"{os.cpu_count()} cores, Linux {release}, Python {python}"
 
 
-def _run(command: Sequence[str]) -> dict[str, Any] | None:
+def _run(command: Sequence[str]) -> Stored | None:
     done = subprocess.run(
         [sys.executable, "-m", "bench", *command, "--json"],
         stdout=subprocess.PIPE,
@@ -73,11 +87,11 @@ def _run(command: Sequence[str]) -> dict[str, Any] | None:
         check=False,
         timeout=_MOST_SECONDS,
     )
-    found: dict[str, Any] | None = json.loads(done.stdout) if done.returncode == 0 else None
+    found: Stored | None = json.loads(done.stdout) if done.returncode == 0 else None
     return found
 
 
-def _text(stored: dict[str, Any]) -> str:
+def _text(stored: Stored) -> str:
     """One result a line, so that a diff shows what has changed."""
     lines = ",\n".join(f"  {json.dumps(result)}" for result in stored["results"])
     return f'{{"machine": {json.dumps(stored["machine"])}, "results": [\n{lines}\n]}}\n'

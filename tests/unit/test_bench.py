@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from bench.__main__ import BENCHES, main
-from bench.result import Result
+from bench.result import Result, percentiles
 
 SECONDS = Result("cold_start", {"peers": 5}, "seconds", 0.1, {"slow": 2.0, "fast": 0.25}, True, 0.0912345)
 RATE = Result("fan_out", {}, "events/s", 600.0, {"slow": 20.0, "fast": 200.0}, False, 1.0)
@@ -41,6 +41,22 @@ def test_further_figures_stand_in_the_json_and_below_the_table() -> None:
     with console.capture() as captured:
         result.show(console)
     assert "p99_ms 12.35, lost 0" in captured.get()
+
+
+def test_what_nobody_can_beat_is_told_and_is_no_peer() -> None:
+    result = replace(SECONDS, limits={"bare send": 0.08}, peak_rss_mib=61.25)
+    fields = json.loads(result.json())
+    assert (fields["limits"], fields["ratio"], fields["peak_rss_mib"]) == ({"bare send": 0.08}, 2.5, 61.2)
+    console = Console(width=100, file=io.StringIO())
+    with console.capture() as captured:
+        result.show(console)
+    assert "bare send" in captured.get()
+
+
+def test_percentiles_are_values_that_were_measured() -> None:
+    assert percentiles([]) == {}
+    assert percentiles([3.0]) == {"p50_ms": 3.0, "p95_ms": 3.0, "p99_ms": 3.0}
+    assert percentiles([float(value) for value in range(100, 0, -1)]) == {"p50_ms": 51, "p95_ms": 96, "p99_ms": 100}
 
 
 def test_the_table_shows_every_contender() -> None:

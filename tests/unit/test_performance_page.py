@@ -9,7 +9,7 @@ import pytest
 from bench.__main__ import BENCHES
 from bench.page import LINES, ROWS, number, render, table
 from bench.plot import plot
-from bench.sweep import DOCS, SIZES, commands
+from bench.sweep import DOCS, SIZES, commands, merged
 
 STORED = json.loads((DOCS / "performance.json").read_text())
 SVG = "{http://www.w3.org/2000/svg}"
@@ -25,7 +25,7 @@ def test_table_and_plot_are_those_of_the_stored_results() -> None:
 
 
 def test_every_row_and_line_is_of_a_bench_that_the_sweep_runs() -> None:
-    swept = {command[0] for command in commands(SIZES[-1])}
+    swept = {command[0] for command in commands(SIZES)}
     assert swept <= BENCHES.keys()
     assert {row.bench for row in ROWS} == swept
     assert {line.bench for line in LINES} <= swept
@@ -35,6 +35,16 @@ def test_every_row_has_a_figure_in_the_stored_results() -> None:
     for row in ROWS:
         found = [row.figure(result) for result in STORED["results"] if result["name"] == row.bench]
         assert any(value is not None for value in found), row.words
+
+
+def test_a_result_replaces_the_last_one_of_its_bench_and_size_on_such_a_machine() -> None:
+    old, new, other = (
+        {"name": name, "ours": ours, "parameters": {"peers": peers}}
+        for name, ours, peers in (("burst", 1.0, 10), ("burst", 2.0, 10), ("burst", 3.0, 5))
+    )
+    stored = {"machine": "a", "results": [old, other]}
+    assert merged(stored, "a", new) == {"machine": "a", "results": [other, new]}
+    assert merged(stored, "b", new) == {"machine": "b", "results": [new]}
 
 
 def test_the_machine_is_named_by_its_kind() -> None:
