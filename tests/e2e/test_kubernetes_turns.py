@@ -15,7 +15,7 @@ from tests.kernel.flanneld import require_flanneld
 from tests.kube import ApiServer
 from tests.kube_flannel import KubeFlannel
 from tests.kube_nodes import is_available, nodes_of, template
-from tests.kubelet import Kubelet
+from tests.kubelet import Kubelet, Pod
 from tests.lease_service import eventually
 from tests.manifests import OVERLAYS, Kubectl
 from tests.namespaces import NamespaceMaker
@@ -39,6 +39,12 @@ def clean_up(node: Kubelet) -> None:
     """As docs/kubernetes.md has it for the way back."""
     command = node.namespace.command(sys.executable, "-m", "services.dataplane.cleanup")
     subprocess.run(command, env=ENVIRONMENT, check=True, capture_output=True)
+
+
+async def stop(pod: Pod) -> None:
+    """As the DaemonSet does with one that is to be replaced."""
+    for name in ("masq", "dataplane", "lease"):
+        await asyncio.to_thread(pod.stop, name)
 
 
 async def test_nodes_change_from_kube_flannel_and_back_while_their_pods_talk(
@@ -77,9 +83,12 @@ async def test_nodes_change_from_kube_flannel_and_back_while_their_pods_talk(
                 await until_made_by(node, "77")
             assert [kube.annotations(node.node)[f"{PREFIX}backend-data"] for node in nodes] == before
 
+            await stop(running[0])
+            running[0] = stack.enter_context(nodes[0].start("flannel-of-the-next-release", made))
+            await running[0].until_ready()
+
             for node, ours in zip(nodes, running, strict=True):
-                for name in ("masq", "dataplane", "lease"):
-                    await asyncio.to_thread(ours.stop, name)
+                await stop(ours)
                 again = stack.enter_context(KubeFlannel(node, made))
                 await asyncio.to_thread(again.until, "flannel is ready|Running backend")
                 await until_made_by(node, "77", "boot")

@@ -105,7 +105,7 @@ resources:
 startupProbe:
   httpGet: {host: 127.0.0.1, port: {{ . }}, path: /healthz}
   periodSeconds: 1
-  failureThreshold: 60
+  failureThreshold: 180
 livenessProbe:
   httpGet: {host: 127.0.0.1, port: {{ . }}, path: /healthz}
   {{- toYaml $values.flannel.healthz.livenessProbe | nindent 2 }}
