@@ -154,13 +154,13 @@ class Pod:
         """As the kubelet does with a container that has ended."""
         self._processes[name] = self._start(container_of(self._spec, name))
 
-    async def until_ready(self, within: float = 60) -> None:
+    async def until_ready(self, within: float = 120) -> None:
         """Until every probe of every container succeeds."""
         for container in self._spec["containers"]:
             for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
                 await self.until(container["name"], probe, 200, within)
 
-    async def until(self, name: str, probe: str, status: int, within: float = 30) -> None:
+    async def until(self, name: str, probe: str, status: int, within: float = 60) -> None:
         """Until this probe is answered with this status."""
         get = container_of(self._spec, name)[probe]["httpGet"]
         with suppress(TimeoutError):

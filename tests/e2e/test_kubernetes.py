@@ -63,13 +63,13 @@ async def test_the_default_overlay_on_three_nodes(
         running = {n.node: stack.enter_context(n.start("flannel", template(kube))) for n in nodes}
         for node in nodes[:2]:
             await running[node.node].until_ready()
-            await eventually(partial(is_available, kube, node.node))
+            await eventually(partial(is_available, kube, node.node), 30)
         conflist = late.host / "etc/cni/net.d/10-flannel.conflist"
         assert not conflist.exists(), "the node is not known yet: no pod may be made here"
         await running["n3"].until("dataplane", "readinessProbe", 503)
         kube.make_node("n3", "10.244.3.0/24")
         await running["n3"].until_ready()
-        await eventually(conflist.exists)
+        await eventually(conflist.exists, 30)
 
         for number, node in enumerate(nodes, 1):
             said = kube.annotations(node.node)
@@ -123,7 +123,7 @@ async def test_the_central_overlay_on_a_control_plane_and_two_nodes(
         await lease.until_ready()
         for node, pod in zip(nodes, running, strict=True):
             await pod.until_ready()
-            await eventually(partial(is_available, kube, node.node))
+            await eventually(partial(is_available, kube, node.node), 30)
             assert kube.annotations(node.node)[f"{PREFIX}public-ip"] == node.address
         first, last = make_netns("pod1"), make_netns("pod3")
         nodes[0].plug(first)
