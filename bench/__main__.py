@@ -16,6 +16,7 @@ from bench.event_latency import EVENT_LATENCY
 from bench.fanout import FANOUT
 from bench.kube_list import KUBE_LIST
 from bench.masq import MASQ
+from bench.masq_idle import MASQ_IDLE
 from bench.outage import OUTAGE
 from bench.restart import RESTART
 from bench.result import Bench, BenchFailed
@@ -33,6 +34,7 @@ _ALL: Final = (
     FANOUT,
     KUBE_LIST,
     MASQ,
+    MASQ_IDLE,
     OUTAGE,
     RESTART,
     RESYNC,

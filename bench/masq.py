@@ -22,7 +22,7 @@ from services.masq.firewalls.notation import chain_form
 from services.masq.firewalls.tables import Fingerprints
 from services.masq.rules import RuleSettings, wanted_chains
 
-_CHAINS: Final = wanted_chains(
+CHAINS: Final = wanted_chains(
     parse_network('{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}'),
     (ip_network("10.5.27.0/24"),),
     RuleSettings(masquerade=True, forward=True, fully_random=True),
@@ -50,28 +50,28 @@ async def _run(foreign: int) -> Result:
     with tempfile.TemporaryDirectory() as directory:
         lock = Path(directory) / "xtables.lock"
         for firewall in (NftablesFirewall(), IptablesNftFirewall(), IptablesFirewall(lock)):
-            _add_foreign(firewall.name, foreign)
+            add_foreign(firewall.name, foreign)
             key = firewall.name.replace("-", "_")
             before = time.process_time()
             figures |= {f"{key}_{name}_ms": figure for name, figure in (await _measured(firewall)).items()}
             if firewall.name == "nftables":
                 cpu = time.process_time() - before
             else:
-                ask = partial(_ask_each, firewall.name)
+                ask = partial(ask_each, firewall.name)
                 peers[f"{firewall.name} -C for each rule"] = await _milliseconds(ask)
             await firewall.close()
-            _reset(firewall.name)
+            reset(firewall.name)
     ours = figures.pop("nftables_check_ms")
     return Result("masq", {"rules": foreign}, "ms a check", ours, peers, True, cpu, figures)
 
 
 async def _measured(firewall: Firewall) -> dict[str, float]:
-    await firewall.check(_CHAINS, repair=True)
-    idle: Callable[[], Awaitable[object]] = partial(firewall.check, _CHAINS, repair=True)
+    await firewall.check(CHAINS, repair=True)
+    idle: Callable[[], Awaitable[object]] = partial(firewall.check, CHAINS, repair=True)
     if isinstance(firewall, IptablesFirewall):
         idle = partial(_polled, Fingerprints(IPV4))
     return {
-        "check": await _milliseconds(partial(firewall.check, _CHAINS, repair=False)),
+        "check": await _milliseconds(partial(firewall.check, CHAINS, repair=False)),
         "unchanged": await _milliseconds(idle),
         "repair": await _repairs(firewall),
     }
@@ -87,14 +87,14 @@ async def _repairs(firewall: Firewall) -> float:
     for _ in range(5):
         _shell(_FLUSH[firewall.name])
         start = time.perf_counter()
-        await firewall.check(_CHAINS, repair=True)
+        await firewall.check(CHAINS, repair=True)
         took.append(time.perf_counter() - start)
     return median(took) * 1000
 
 
-async def _ask_each(program: str) -> None:
+async def ask_each(program: str) -> None:
     """As flanneld does: a process for every rule."""
-    for chain in _CHAINS:
+    for chain in CHAINS:
         form = chain_form(chain)
         for rule in (form.jump, *form.rules):
             _shell(f"{program} -w -t {chain.table} {rule.text.replace('-A ', '-C ', 1)}")
@@ -109,7 +109,8 @@ async def _milliseconds(call: Callable[[], Awaitable[object]]) -> float:
     return median(took) * 1000
 
 
-def _add_foreign(firewall: str, number: int) -> None:
+def add_foreign(firewall: str, number: int) -> None:
+    """Makes so many rules that are not ours."""
     addresses = [f"172.{16 + (i >> 16)}.{i >> 8 & 255}.{i & 255}" for i in range(number)]
     if firewall == "nftables":
         rules = "\n".join(f"ip saddr {address} counter accept" for address in addresses)
@@ -119,7 +120,8 @@ def _add_foreign(firewall: str, number: int) -> None:
         _shell(f"{firewall}-restore --noflush", f"*filter\n:FOREIGN - [0:0]\n{rules}\nCOMMIT\n")
 
 
-def _reset(firewall: str) -> None:
+def reset(firewall: str) -> None:
+    """Removes all rules."""
     if firewall == "iptables-legacy":
         _shell(
             "iptables-legacy -w -F; iptables-legacy -w -t nat -F; iptables-legacy -w -X; iptables-legacy -w -t nat -X"

@@ -153,7 +153,7 @@ async def test_a_writer_who_takes_the_lock_loses_nothing(host: Host, firewall: I
     assert len(rules) == 41
 
 
-async def test_whoever_gives_the_lock_back_is_noticed_at_once_and_others_by_the_poll(host: Host) -> None:
+async def test_whoever_gives_the_lock_back_is_noticed_at_once(host: Host) -> None:
     firewall = IptablesFirewall(host.lock, poll_seconds=3600)
     await put_right(firewall)
     assert await put_right(firewall) == []

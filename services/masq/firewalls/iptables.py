@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -19,8 +18,6 @@ from services.masq.firewalls.tables import Fingerprint, Fingerprints
 from services.masq.rules import Chain
 
 _POLL_SECONDS: Final = 1.0
-_WATCHED: Final = 5
-"""Looks are this many times rarer where the lock file tells of all but those who do not take it."""
 _SHORTEST_PAUSE: Final = 0.02
 _POLL_SHARE: Final = 100
 """Looking takes at most one part in this many of the time."""
@@ -31,8 +28,9 @@ class IptablesFirewall:
     """A Firewall on the legacy tables.
 
     A family's worker is started when there is first something of that family to put or to remove, and stays. In
-    between a look at the tables costs microseconds, wakes no worker and starts no process; it is taken whenever
-    somebody gives the xtables lock back, and every five seconds for those who do not take it.
+    between a look at the tables costs microseconds, wakes no worker and starts no process. `changed` looks whenever
+    somebody gives the xtables lock back; once a second where the lock file cannot be watched. Who changes rules
+    without taking the lock is found by the next `check`.
     """
 
     name = "iptables-legacy"
@@ -84,23 +82,17 @@ class IptablesFirewall:
 
     async def changed(self) -> None:
         """See Firewall. Looks less often where there are so many rules that a look takes long."""
-        pause = 0.0
         while True:
-            await self._occasion(pause)
+            watched = self._locking.open()  # before the look, so that no change after it is missed
             start = time.perf_counter()
             if any(self._fingerprints[family].take(_TABLES) != seen for family, seen in self._seen.items()):
                 return
             pause = max(_SHORTEST_PAUSE, _POLL_SHARE * (time.perf_counter() - start))
-
-    async def _occasion(self, pause: float) -> None:
-        """Waits until it is worth while to look again, and at least for the pause."""
-        await asyncio.sleep(pause)
-        if not self._locking.open():
-            await asyncio.sleep(max(0.0, self._poll_seconds - pause))
-            return
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_WATCHED * self._poll_seconds):
+            if watched:
+                await asyncio.sleep(pause)
                 await self._locking.next()
+            else:
+                await asyncio.sleep(max(pause, self._poll_seconds))
 
     async def close(self) -> None:
         """See Firewall."""

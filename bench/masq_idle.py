@@ -1,0 +1,119 @@
+"""What an hour of masq costs in which nothing happens, in all three firewalls; and flanneld's way to watch rules."""
+
+import asyncio
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import grpc.aio
+from flannelette.lease.v1 import lease_pb2, lease_pb2_grpc
+from flannelette.masq.v1 import masq_pb2, masq_pb2_grpc
+
+from bench.masq import CHAINS, add_foreign, ask_each, reset
+from bench.process import cpu_seconds, running
+from bench.result import Bench, BenchFailed, Result
+from services.masq.firewalls.firewall import Firewall
+from services.masq.firewalls.iptables import IptablesFirewall
+from services.masq.firewalls.iptables_nft import IptablesNftFirewall
+
+_NETWORK: Final = '{"Network":"10.5.0.0/16","Backend":{"Type":"host-gw"}}'
+_FIREWALLS: Final = ("nftables", "iptables-nft", "iptables-legacy")
+_RESYNC_SECONDS: Final = 5
+_PASSES: Final = 5
+_START_SECONDS: Final = 30.0
+_SETTLE_SECONDS: Final = 12.0
+"""The first checks after a repair look again."""
+_HOUR: Final = 3600
+
+
+def run(parameters: Mapping[str, int]) -> Result:
+    """Raises BenchFailed."""
+    seconds, figures, peers = parameters["seconds"], dict[str, float](), dict[str, float]()
+    with tempfile.TemporaryDirectory() as directory, _lease_service(Path(directory)):
+        for firewall in _FIREWALLS:
+            add_foreign(firewall, 10)  # a host of its kind has rules of its own
+            figures[firewall.replace("-", "_")] = _idle(Path(directory), firewall, seconds) * _HOUR / seconds
+            reset(firewall)
+        for peer in (IptablesNftFirewall(), IptablesFirewall(Path(directory, "xtables.lock"))):
+            name = f"{peer.name} -C for each rule, every {_RESYNC_SECONDS} s"
+            peers[name] = asyncio.run(_asking(peer)) * _HOUR / _RESYNC_SECONDS
+    ours = max(figures.values())
+    return Result(
+        "masq_idle", dict(parameters), "CPU seconds an hour", ours, peers, True, ours * seconds / _HOUR, figures
+    )
+
+
+@contextmanager
+def _lease_service(directory: Path) -> Iterator[None]:
+    config = directory / "net-conf.json"
+    config.write_text(_NETWORK)
+    flags = (f"--socket-dir={directory}", f"--net-config-path={config}", f"--store-file={directory}/leases.db")
+    with running(sys.executable, "-m", "services.lease.main", *flags):
+        asyncio.run(_acquire(f"unix:{directory}/lease.sock"))
+        yield
+
+
+async def _acquire(address: str) -> None:
+    subnet = lease_pb2.Subnet(public_address="192.0.2.1")
+    request = lease_pb2.AcquireLeaseRequest(node="n1", subnets=[subnet], backend_type="host-gw")
+    async with grpc.aio.insecure_channel(address) as channel:
+        stub = lease_pb2_grpc.LeaseServiceStub(channel)
+        await stub.AcquireLease(request, wait_for_ready=True, timeout=_START_SECONDS)
+
+
+def _idle(directory: Path, firewall: str, seconds: float) -> float:
+    """CPU seconds of the service and its workers."""
+    setting = "nftables" if firewall == "nftables" else "iptables"
+    flags = ("--node=n1", f"--socket-dir={directory}", "--ip-masq", f"--firewall={setting}")
+    with running(sys.executable, "-m", "services.masq.main", *flags) as process:
+        chosen = asyncio.run(_ready(f"unix:{directory}/masq.sock"))
+        if chosen != firewall:
+            raise BenchFailed(f"masq chose {chosen} on a host of {firewall}")
+        time.sleep(_SETTLE_SECONDS)
+        before = cpu_seconds(process) + _workers(process)
+        time.sleep(seconds)
+        return cpu_seconds(process) + _workers(process) - before
+
+
+async def _ready(address: str) -> str:
+    """The firewall, once its rules are in place."""
+    async with grpc.aio.insecure_channel(address) as channel, asyncio.timeout(_START_SECONDS):
+        stub = masq_pb2_grpc.MasqServiceStub(channel)
+        while True:
+            answer = await stub.GetStatus(masq_pb2.GetStatusRequest(), wait_for_ready=True)
+            if answer.status.ready:
+                return answer.status.firewall
+            await asyncio.sleep(0.1)
+
+
+def _workers(process: "subprocess.Popen[bytes]") -> float:
+    tasks = Path(f"/proc/{process.pid}/task").iterdir()
+    pids = [pid for task in tasks for pid in (task / "children").read_text().split()]
+    return sum(int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) for pid in pids) / 1e9
+
+
+async def _asking(firewall: Firewall) -> float:
+    """CPU seconds of one pass."""
+    add_foreign(firewall.name, 10)
+    await firewall.check(CHAINS, repair=True)
+    before = _of_children()
+    for _ in range(_PASSES):
+        await ask_each(firewall.name)
+    took = (_of_children() - before) / _PASSES
+    await firewall.close()
+    reset(firewall.name)
+    return took
+
+
+def _of_children() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+MASQ_IDLE: Final = Bench("masq_idle", "an hour of masq in which nothing happens", {"seconds": 60}, run)
