@@ -5,6 +5,8 @@ tests can do to the kernel's network what they like. Where that is forbidden the
 unit and contract tests still run, and those that need it are skipped.
 """
 
+import os
+import random
 import signal
 import sys
 from pathlib import Path
@@ -24,10 +26,13 @@ __all__ = ["kube", "kubectl", "shared_kube"]  # fixtures: a real kube-apiserver,
 
 _NEED_NAMESPACES = tuple(Path(__file__).parent / directory for directory in ("kernel", "e2e"))
 _MARK = "FLANNELETTE_TESTS_PRIVATE"
+SOAK = os.environ.get("FLANNELETTE_SOAK") == "1"
 _forbidden = pytest.StashKey[str]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Here, for pytest-xdist runs nothing when its processes collect tests of different names.
+    os.environ.setdefault("FLANNELETTE_SEED", str(random.randrange(1_000_000)) if SOAK else "1")  # noqa: S311 - dice
     # A shell's background job ignores Ctrl-C, and so would every program that a test starts and interrupts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if private.is_private(_MARK) or config.option.markexpr == "compose":  # those live where the docker engine does
@@ -47,7 +52,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    return f"namespaces: {config.stash.get(_forbidden, 'private')}"
+    seed = f", schedules from seed {os.environ['FLANNELETTE_SEED']}" if SOAK else ""
+    return f"namespaces: {config.stash.get(_forbidden, 'private')}{seed}"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
