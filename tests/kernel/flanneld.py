@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -103,10 +104,12 @@ class Flanneld:
             return subprocess.Popen(self._command, stdout=log, stderr=log)
 
     async def stop(self) -> None:
-        """SIGTERM, as its pod gets it."""
+        """As its pod is ended: SIGTERM, then SIGKILL if it takes too long (v0.28.9 may hang while it shuts down)."""
         if self._process is not None:
             self._process.send_signal(signal.SIGTERM)
-            await asyncio.to_thread(self._process.wait, 10)
+            with suppress(subprocess.TimeoutExpired):
+                await asyncio.to_thread(self._process.wait, 5)
+            self.discard()
 
     def discard(self) -> None:
         """Kills it, if it runs."""
