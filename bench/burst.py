@@ -1,7 +1,8 @@
 """How long after the last of many puts at once the last route is in the kernel, among N peers; and whether all are.
 
-All puts are under way at once. `ours` is from when etcd has confirmed the last put; 0 is as good as it gets. The peer
-is a node as one would write it in an afternoon, with etcd3's client and pyroute2's calls, beside an empty kernel.
+All puts are under way at once. `ours` is from when etcd has confirmed the last put, in the middle one of the bursts;
+1 ms is as good as it gets. The peer is a node as one would write it in an afternoon, with etcd3's client and
+pyroute2's calls, beside an empty kernel.
 """
 
 import asyncio
@@ -17,6 +18,8 @@ from bench.listener import Heard
 from bench.result import Bench, Result
 
 _PATIENCE: Final = 30.0
+_LEAST: Final = 0.001
+"""In seconds: who is ready before etcd's answer to the last put has come is told apart no further."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +72,15 @@ def _run(parameters: Mapping[str, int]) -> Result:
         found = asyncio.run(_measure(ours, endpoint, peers, changes, rounds, peers))
         # The same leases again would be no change, so the peer gets others, as if there were more peers.
         theirs = asyncio.run(_measure(naive, endpoint, peers + rounds * changes, changes, 1, 0))
-    best = min(found, key=lambda one: one.after_last_put)
+    middle = sorted(found, key=lambda one: one.after_last_put)[(len(found) - 1) // 2]
     return Result(
         name="burst",
         parameters=parameters,
         unit="milliseconds after the last put",
-        ours=1000 * max(best.after_last_put, 1e-4),
+        ours=1000 * max(middle.after_last_put, _LEAST),
         peers={"etcd3's client and pyroute2's calls": 1000 * theirs[0].after_last_put},
         less_is_better=True,
-        cpu_seconds=best.cpu,
+        cpu_seconds=middle.cpu,
         figures={
             "whole_ms": 1000 * min(one.whole for one in found),
             "worst_ms": 1000 * max(one.after_last_put for one in found),
