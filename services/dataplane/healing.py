@@ -66,10 +66,11 @@ class Pending:
     def settle(self, dataplane: Dataplane) -> None:
         """Has everything compared, unless all that is gone was taken away by ourselves."""
         heard, gone = self._sure, self._gone
-        if gone:
-            programmed = dataplane.overlay.reconciler.programmed
-            lost = (gone.get(item.slot) for item in programmed if item.kind != ROUTE)
+        reconciler = dataplane.overlay.reconciler
+        if not gone.keys() <= reconciler.emptied:  # else we did it all, as nearly always, and need not look far
+            lost = (gone.get(item.slot) for item in reconciler.programmed if item.kind != ROUTE)
             heard.signs.update(sign for sign in lost if sign is not None)
+        reconciler.emptied.clear()
         if heard.signs:
             dataplane.audit(heard)
         self._sure, self._gone = Heard(), {}

@@ -40,6 +40,8 @@ class Reconciler:
     kernel: KernelSocket
     programmed: set[KernelObject] = field(default_factory=set)
     """Ours and there, as far as the last look and our own changes tell."""
+    emptied: set[Hashable] = field(default_factory=set)
+    """Slots that we took something out of and have put nothing into since. Whoever hears of it may clear it."""
     failures: dict[KernelObject, str] = field(default_factory=dict)
     """Wanted and refused, with the kernel's reason. Tried again at each resync."""
     contested: dict[KernelObject, KernelObject] = field(default_factory=dict)
@@ -88,6 +90,7 @@ class Reconciler:
         held = _without(present, replaced)  # also wanted objects may go: those that lose to a rival
         self.programmed = {*held, *_without(strangers, replaced)}
         self.failures.clear()
+        self.emptied.clear()
         is_short = len(absent) > len(todo.put) or len(held) < len(present)
         self.contested = contested(_without(desired, self._occupied)) if is_short else {}
         await self._apply(strangers, todo)
@@ -108,7 +111,10 @@ class Reconciler:
         return foreign if foreign is not None and wins(foreign, route) else None
 
     async def _apply(self, strangers: Set[KernelObject], todo: KernelPlan) -> None:
+        if self.emptied:
+            self.emptied -= {item.slot for item in todo.put}
         failed = await self.kernel.apply(todo) if todo else {}
+        self.emptied |= {item.slot for item in todo.delete if item not in failed}
         self.programmed -= strangers
         self.programmed |= todo.put
         if failed:

@@ -27,7 +27,7 @@ class FakeDataplane(SimpleNamespace):
     def __init__(self, *programmed: KernelObject, ground: Any = GROUND, trouble: str = "") -> None:
         super().__init__(
             footing=SimpleNamespace(ground=ground, devices={4: DEVICE} if ground else {}, trouble=trouble),
-            overlay=SimpleNamespace(reconciler=SimpleNamespace(programmed=set(programmed))),
+            overlay=SimpleNamespace(reconciler=SimpleNamespace(programmed=set(programmed), emptied=set())),
             settings=SimpleNamespace(route_protocol=77),
             audits=0,
             heard=Heard(),
@@ -98,6 +98,18 @@ def test_an_entry_that_is_gone_counts_only_while_we_believe_it_to_be_there(item:
         pending.settle(dataplane.real)
         assert dataplane.audits == audits
         assert dataplane.heard.signs.total() == audits
+
+
+def test_what_we_took_away_ourselves_explains_itself_once() -> None:
+    dataplane = FakeDataplane(ENTRY, NEIGHBOUR)
+    emptied = dataplane.overlay.reconciler.emptied
+    gone = [Change(Subject.FDB_ENTRY, True, 7, FLANNEL, slot=item.slot) for item in (ENTRY, NEIGHBOUR)]
+    pending, concerns = Pending(), concern(dataplane.real, PORT)
+    for ours, heard, audits in ((gone, gone, 0), (gone[:1], gone, 1), ([], gone[:1], 2)):
+        emptied |= {change.slot for change in ours}
+        assert pending.take(heard, concerns)
+        pending.settle(dataplane.real)
+        assert (dataplane.audits, emptied) == (audits, set())
 
 
 def test_a_burst_is_one_look_and_the_next_fault_another() -> None:

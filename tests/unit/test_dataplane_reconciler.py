@@ -59,6 +59,21 @@ async def test_everything_is_put_neighbours_first_and_routes_last_and_then_nothi
     assert (scene.overlay.last_resync_changes, scene.overlay.journal.repairs.total()) == (0, 0)
 
 
+async def test_it_knows_the_slots_that_it_has_emptied_itself() -> None:
+    scene = Scene()
+    await scene.all()
+    held, before = scene.leases.pop(N2), set(scene.kernel.objects)
+    await scene.some(N2)
+    assert scene.reconciler.emptied == {item.slot for item in before - scene.kernel.objects}
+    scene.put(held)
+    await scene.some(N2)
+    assert scene.reconciler.emptied == set()
+    del scene.leases[N2]
+    await scene.some(N2)
+    await scene.all()
+    assert scene.reconciler.emptied == set(), "after a look at everything, the look counts"
+
+
 async def test_the_own_lease_is_never_programmed() -> None:
     scene = Scene()
     scene.put(lease(subnet("10.5.30.0/24", "10.99.0.30", "02:00:00:00:00:01"), node="n1"))
