@@ -15,6 +15,7 @@ SERVICES: Final[Mapping[str, type[ProcessSettings]]] = {
     "dataplane": DataplaneSettings,
     "masq": MasqSettings,
 }
+_STORE: Final = "etcd"
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,8 @@ def children(arguments: Sequence[str], environment: Mapping[str, str]) -> list[C
     The store is etcd, as flanneld's, unless the flags say otherwise. One port for probes is one for all three, so
     the children get none. Raises Misconfigured for what no service knows or one refuses, HelpRequested.
     """
-    shares = split_flags(SERVICES, arguments)
-    shares["lease"].insert(0, f"--store={environment.get('FLANNELD_STORE') or 'etcd'}")  # the last one counts
+    shares = split_flags("flannelette flanneld", SERVICES, arguments, {"store": _STORE})
+    shares["lease"].insert(0, f"--store={environment.get('FLANNELD_STORE') or _STORE}")  # the last one counts
     return [
         Child(name, [*shares[name], "--healthz-port=0"], parse_settings(kind, "flanneld", shares[name], environment))
         for name, kind in SERVICES.items()

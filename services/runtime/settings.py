@@ -8,6 +8,7 @@ import dataclasses
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
 from services.core.errors import Misconfigured
@@ -34,7 +35,7 @@ def parse_settings(kind: type[S], program: str, arguments: Sequence[str], enviro
     given: dict[str, list[str]] = {}
     for name, text in _tokens(arguments, fields, hints):
         if name in ("h", "help"):
-            raise HelpRequested(usage(kind, program))
+            raise HelpRequested(usage(program, kind))
         given.setdefault(name, []).append(text)
     values: dict[str, Any] = {}
     for name, field in fields.items():
@@ -46,17 +47,20 @@ def parse_settings(kind: type[S], program: str, arguments: Sequence[str], enviro
     return kind(**values)
 
 
-def split_flags(kinds: Mapping[str, type[Any]], arguments: Sequence[str]) -> dict[str, list[str]]:
+def split_flags(
+    program: str, kinds: Mapping[str, type[Any]], arguments: Sequence[str], defaults: Mapping[str, str]
+) -> dict[str, list[str]]:
     """Each kind's share of the flags, as `--name=value`. A flag that several have goes to all of them.
 
-    Raises Misconfigured for one that none has, HelpRequested with the text of all.
+    Raises Misconfigured for one that none has, HelpRequested with the text of all; `defaults` is what is the default
+    of some flags here, and not in their kind.
     """
     fields = {_flag_name(f): f for kind in kinds.values() for f in dataclasses.fields(kind)}
     hints = {name: hint for kind in kinds.values() for name, hint in get_type_hints(kind).items()}
     shares: dict[str, list[str]] = {each: [] for each in kinds}
     for name, text in _tokens(arguments, fields, hints):
         if name in ("h", "help"):
-            raise HelpRequested("\n\n".join(usage(kind, each) for each, kind in kinds.items()))
+            raise HelpRequested(usage(program, *kinds.values(), defaults=defaults))
         for each, kind in kinds.items():
             if any(_flag_name(field) == name for field in dataclasses.fields(kind)):
                 shares[each].append(f"--{name}={text}")
@@ -68,22 +72,27 @@ def variable_of(flag_name: str) -> str:
     return "FLANNELD_" + flag_name.upper().replace("-", "_")
 
 
-def usage(kind: type[Any], program: str) -> str:
-    """The help text, at most 80 columns wide."""
+def usage(program: str, *kinds: type[Any], defaults: Mapping[str, str] = MappingProxyType({})) -> str:
+    """The help text, at most 80 columns wide; a flag that several kinds have is there once, with all it means."""
+    meanings: dict[str, list[str]] = {}
+    for field in (field for kind in kinds for field in dataclasses.fields(kind)):
+        told = meanings.setdefault(_flag_name(field), [])
+        if (meaning := _meaning(field, defaults)) not in told:
+            told.append(meaning)
     lines = [f"Usage: {program} [flags]", ""]
-    for field in dataclasses.fields(kind):
-        name = _flag_name(field)
-        default = field.default
-        shown = (
-            "" if default in ("", (), False) else f" (default {str(default).lower() if default is True else default})"
-        )
-        choices = f" One of {', '.join(field.metadata['choices'])}." if field.metadata["choices"] else ""
+    for name, told in meanings.items():
         lines.append(f"  --{name}")
-        lines += textwrap.wrap(
-            field.metadata["meaning"] + choices + shown, 80, initial_indent=" " * 6, subsequent_indent=" " * 6
-        )
+        for meaning in told:
+            lines += textwrap.wrap(meaning, 80, initial_indent=" " * 6, subsequent_indent=" " * 6)
     lines += ["", "Each flag may also be set as FLANNELD_NAME, for instance", f"{variable_of('healthz-port')}=8471."]
     return "\n".join(lines)
+
+
+def _meaning(field: "dataclasses.Field[Any]", defaults: Mapping[str, str]) -> str:
+    default = defaults.get(_flag_name(field), field.default)
+    shown = "" if default in ("", (), False) else f" (default {str(default).lower() if default is True else default})"
+    choices = f" One of {', '.join(field.metadata['choices'])}." if field.metadata["choices"] else ""
+    return f"{field.metadata['meaning']}{choices}{shown}"
 
 
 def _flag_name(field: "dataclasses.Field[Any]") -> str:

@@ -47,8 +47,12 @@ def test_what_no_service_knows_is_refused_before_anything_starts() -> None:
         started("--iptables-resync=0")
 
 
-def test_help_names_the_flags_of_all_three() -> None:
+def test_help_names_the_flags_of_all_three_each_once_with_the_default_that_is_in_force() -> None:
     with pytest.raises(HelpRequested) as help_text:
         started("--help")
-    for flag in ("--etcd-endpoints", "--iface-can-reach", "--iptables-forward-rules"):
-        assert flag in str(help_text.value)
+    text = str(help_text.value)
+    for flag in ("--etcd-endpoints", "--iface-can-reach", "--iptables-forward-rules", "--ip-masq", "--node"):
+        assert text.count(f"  {flag}\n") == 1
+    assert text.startswith("Usage: flannelette flanneld [flags]")
+    assert "(default etcd)" in text
+    assert "(default embedded)" not in text

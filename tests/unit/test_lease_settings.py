@@ -25,7 +25,7 @@ def test_the_defaults_are_flannels() -> None:
 
 
 def test_every_flag_of_flannels_subnet_managers_exists() -> None:
-    text = usage(LeaseSettings, "flannelette-lease")
+    text = usage("flannelette-lease", LeaseSettings)
     flags = (
         "etcd-endpoints etcd-prefix etcd-keyfile etcd-certfile etcd-cafile etcd-username etcd-password "
         "kube-subnet-mgr kube-api-url kubeconfig-file kube-annotation-prefix net-config-path "

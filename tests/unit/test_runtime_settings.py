@@ -118,7 +118,7 @@ def test_help_lists_every_flag_with_its_default(word: str) -> None:
     assert "A whole number. (default 60)" in text
     assert "A boolean that is on. (default true)" in text
     assert "One of a, b." in text
-    assert max(map(len, usage(Example, "program").splitlines())) <= 80
+    assert max(map(len, usage("program", Example).splitlines())) <= 80
 
 
 def test_the_node_is_the_flag_else_the_variable_else_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
