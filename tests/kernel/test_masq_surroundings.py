@@ -36,6 +36,18 @@ async def main():
 asyncio.run(main())
 """
 
+AS_NOBODY = """
+import os
+from services.core.errors import Unavailable
+from services.core.family import IPV4
+from services.masq.firewalls.tables import existing_tables
+os.setgroups([]), os.setgid(65534), os.setuid(65534)
+try:
+    print(existing_tables(IPV4))
+except Unavailable as error:
+    print(error)
+"""
+
 
 @pytest.fixture
 def host(netns: NetworkNamespace, tmp_path: Path) -> Iterator[Host]:
@@ -57,6 +69,12 @@ def test_on_a_complete_machine_it_opens(host: Host) -> None:
 def test_a_missing_capability_is_named(host: Host, capability: str, name: str) -> None:
     drop = ("setpriv", f"--bounding-set=-{capability}", f"--inh-caps=-{capability}")
     assert opening(host, *drop) == (f"legacy iptables needs {name}: run the service as root with these capabilities")
+
+
+def test_who_is_not_root_is_told_to_be(host: Host) -> None:
+    host.run("iptables-legacy", "-w", "-t", "filter", "-N", "OTHER")
+    told = host.run(sys.executable, "-c", AS_NOBODY)
+    assert told.startswith("the kernel tells only root which tables there are: run it as root, with ")
 
 
 def hiding(host: Host, what: str) -> str:

@@ -44,11 +44,19 @@ _LAYOUTS: Final = {
 
 
 def existing_tables(family: Family) -> frozenset[str]:
-    """The tables that somebody has used in this network namespace. Asking the kernel for another would make it."""
+    """The tables that somebody has used in this network namespace. Asking the kernel for another would make it.
+
+    Raises Unavailable: only root may know.
+    """
     try:  # in three calls of the kernel, where Python's own files take eight: it is done all the time
         descriptor = os.open(f"/proc/thread-self/net/{_LAYOUTS[family.version].names}", os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return frozenset()  # the module is not loaded: nobody uses any
+    except PermissionError:
+        raise Unavailable(
+            "the kernel tells only root which tables there are: run it as root, with the capabilities NET_ADMIN and "
+            "NET_RAW"
+        ) from None
     try:
         return frozenset(os.read(descriptor, _NAMES_SIZE).decode().split())
     finally:
