@@ -51,7 +51,7 @@ def text_of(found: Mapping[str, str], *, single: bool, combined: str) -> str:
 @click.option("-k", "key", default="DOCKER_OPTS", show_default=True, metavar="NAME", help="The name of that one.")
 @click.option("-m", "without_ip_masq", is_flag=True, help="Leave --ip-masq out.")
 def docker_opts(source: Path, target: Path, single: bool, combined: bool, key: str, without_ip_masq: bool) -> None:
-    """Writes an environment file with docker's options for this node.
+    """Writes a file with docker's options for this node.
 
     Same flags and files as flannel's mk-docker-opts.sh: without -i and -c both.
     For a docker that puts its containers into the overlay with --bip. Run it

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @click.option("-f", "--follow", is_flag=True, help="Then each new one, until Ctrl-C.")
 @click.option("--since", type=Seconds(), metavar="DURATION", help="Only those of the last 90s, 30m, 12h, 2d.")
 def events(targets: "Targets", screen: "Screen", name: str, follow: bool, since: float | None) -> int:
-    """What the dataplane has done lately, why, and how long it took.
+    """What the dataplane did lately, why, and how long it took.
 
     NAME (a node or a lease) leaves out what does not concern that peer. With
     -o json one line per event. It remembers some thousand, until it is

@@ -30,7 +30,7 @@ def rules(targets: "Targets", screen: "Screen") -> int:
 def explain(
     targets: "Targets", screen: "Screen", source: str, destination: str, mark: str, trace: bool, timeout: int
 ) -> int:
-    """Which address the receiver of a packet sees, and which rule decides.
+    """Which address a packet leaves under, and by which rule.
 
     SOURCE may be `pod`: one of this node. A trace sends nothing: begin a
     connection meanwhile, for instance with ping. Exits with 1 if a rule is

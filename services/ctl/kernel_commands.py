@@ -33,7 +33,7 @@ def diff(targets: "Targets", screen: "Screen", services: tuple[str, ...]) -> int
 @_services
 @click.option("--dry-run", is_flag=True, help="Change nothing, print what would be done; exit with 1 if anything.")
 def resync(targets: "Targets", screen: "Screen", services: tuple[str, ...], dry_run: bool) -> int:
-    """Compares the kernel with the leases and brings it into line.
+    """Brings the kernel into line with the leases.
 
     Prints the ip, bridge and iptables commands that do the same.
     """

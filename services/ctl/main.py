@@ -15,6 +15,7 @@ from services.ctl import event_commands, firewall_commands, kernel_commands, sub
 from services.ctl.certs.commands import certs
 from services.ctl.docker_options import docker_opts
 from services.ctl.options import DEFAULT_SOCKET_DIR, Shared, shared_options
+from services.ctl.sections import Sections
 
 if TYPE_CHECKING:
     from services.ctl.screen import Screen
@@ -44,6 +45,7 @@ def _print_version(context: click.Context, _parameter: click.Parameter, wanted: 
 
 
 @click.group(
+    cls=Sections,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80},
     epilog=_EPILOG,
     no_args_is_help=True,
@@ -111,7 +113,7 @@ def status(targets: "Targets", screen: "Screen") -> int:
 @_command
 @click.argument("services", nargs=-1, type=click.Choice(["lease", "dataplane", "masq"]), metavar="[SERVICE]...")
 def doctor(targets: "Targets", screen: "Screen", services: tuple[str, ...]) -> int:
-    """What is in the way on this node, with the commands that cure it.
+    """What is in the way on this node, and what cures it.
 
     SERVICE is lease, dataplane or masq; all of them by default. masq also looks
     at the rest of the host: policies, other firewalls, the kernel's settings.
@@ -135,7 +137,7 @@ def leases(targets: "Targets", screen: "Screen") -> int:
 
 @_command
 def nodes(targets: "Targets", screen: "Screen") -> int:
-    """The nodes of the cluster, and how far the kernel of each is.
+    """The nodes of the cluster, and how far each kernel is.
 
     Behind counts the changes that a node has not reported yet, failed the
     leases that it could not program. Exits with 1 if a node is not connected,
@@ -164,9 +166,10 @@ def peers(targets: "Targets", screen: "Screen", name: str) -> int:
 
 @_command
 def watch(targets: "Targets", screen: "Screen") -> int:
-    """Leases as they come (+), change (~) and go (-), until Ctrl-C.
+    """Leases as they come, change and go, until Ctrl-C.
 
-    Survives restarts of the lease service. With -o json one line per step.
+    `+` has come, `~` has changed, `-` has gone. Survives restarts of the lease
+    service. With -o json one line per step.
     """
     from services.ctl.watch import watch as follow
 
@@ -205,7 +208,7 @@ def wait(targets: "Targets", screen: "Screen", converged: bool, cursor: str, rea
 )
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def quarantine(targets: "Targets", screen: "Screen", keys: tuple[str, ...], yes: bool) -> int:
-    """What the store holds and the lease service refuses to act on.
+    """What is in the store and not acted upon, and why.
 
     Keys that are no lease, leases that overlap another one or lie outside the
     network, and removals that are held back. Exits with 1 if there are any.
@@ -224,7 +227,7 @@ def quarantine(targets: "Targets", screen: "Screen", keys: tuple[str, ...], yes:
 @_command
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def confirm_removal(targets: "Targets", screen: "Screen", yes: bool) -> int:
-    """Removes the leases that the store has lost and the guard keeps.
+    """Removes leases that the store lost and the guard keeps.
 
     Pods of the nodes that held them are then out of reach. Exits with 1 if
     there are none.

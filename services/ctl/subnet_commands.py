@@ -49,9 +49,10 @@ def reservations(targets: "Targets", screen: "Screen") -> int:
 
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 def unreserve(targets: "Targets", screen: "Screen", names: tuple[str, ...]) -> int:
-    """Ends reservations; one that is in use becomes an ordinary lease.
+    """Ends reservations.
 
-    NAME is the name or the subnet. Exits with 1 if there is no such one.
+    One that is in use becomes an ordinary lease. NAME is the name or the
+    subnet. Exits with 1 if there is no such one.
     """
     from services.ctl.subnets import unreserve as end
 
@@ -84,9 +85,9 @@ def reclaim(
     dry_run: bool,
     yes: bool,
 ) -> int:
-    """Takes back the leases of nodes that are gone, before they run out.
+    """Takes back the leases of nodes that are gone.
 
-    Prints which would go, and asks. Never that of a node whose dataplane is
+    Before they run out. Prints which would go, and asks. Never that of a node whose dataplane is
     connected, and no reservation. One that no node is known to hold, as a
     flanneld's, goes only by its NAME: if that flanneld runs, it stops.
     """

@@ -41,5 +41,5 @@ class Identity:
         """The node of a request that is about one. Raises InvalidInput also when there is none, Forbidden."""
         node = self.any_node(asked)
         if not node:
-            raise InvalidInput("node is empty: this lease service is central, so say for which node")
+            raise InvalidInput("node is empty: this lease service is central, so say for which node (--node)")
         return node

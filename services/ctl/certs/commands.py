@@ -68,7 +68,7 @@ def _addresses(meaning: str, *, required: bool = False) -> Callable[[F], F]:
 
 @click.group(name="certs")
 def certs() -> None:
-    """Makes certificates for TLS between the services, for a lab.
+    """Makes certificates for TLS, for a lab.
 
     First an authority, then one certificate for each who takes part. All files
     are kept in DIR, which stays where you are: give each service its own
