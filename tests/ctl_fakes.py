@@ -100,7 +100,8 @@ class FakeDataplane(dataplane_pb2_grpc.DataplaneServiceServicer):
     ) -> AsyncIterator[dataplane_pb2.WatchEventsResponse]:
         self.replies.asked.append(("WatchEvents", request))
         for event in samples.events() if not request.after else ():
-            yield event
+            if not request.peer or any(request.peer in (peer.name, peer.node) for peer in event.peers):
+                yield event
         while not request.no_follow:
             if (new := await self.news.get()) is None:
                 await context.abort(grpc.StatusCode.UNAVAILABLE, "the service is stopping")

@@ -29,16 +29,18 @@ async def events(target: Target, screen: Screen, peer: str, *, is_following: boo
     request = pb.WatchEventsRequest(peer=peer, no_follow=not is_following)
     if since is not None:
         request.since_time.FromMilliseconds(int((datetime.now().timestamp() - since) * 1000))
-    pause, ever_connected = _SHORTEST_PAUSE, False
+    pause, ever_connected, shown = _SHORTEST_PAUSE, False, False
     while True:
         connected = False
         try:
             async with channel_to(target) as channel, asyncio.timeout(None if is_following else _ANSWER_SECONDS):
                 async for event in DataplaneServiceStub(channel).WatchEvents(request):
-                    connected = ever_connected = True
+                    connected = ever_connected = shown = True
                     _show(event, screen)
                     request.after = event.position
             if not is_following:
+                if not shown and screen.width is not None and not screen.json:
+                    screen.show(Text(f"no event of {peer} is remembered" if peer else "no event is remembered"))
                 return
             reason = "the dataplane ended the stream"
         except TimeoutError:

@@ -120,7 +120,7 @@ async def explain(
     if trace_seconds:
         request.trace = True
         request.trace_time.FromSeconds(trace_seconds)
-        screen.warn(f"waiting up to {trace_seconds} s for such a packet; begin a connection, for instance with ping")
+        screen.warn(f"waiting up to {trace_seconds} s for such a packet: send one, say with ping")
     response = await ask(
         targets["masq"], lambda c: MasqServiceStub(c).Explain(request), _LIST_SECONDS + trace_seconds
     )

@@ -37,6 +37,12 @@ async def test_the_width_of_the_terminal_is_kept(node: FakeNode, columns: int) -
     assert ("data: vni 1" in text) == (columns == 60)
 
 
+async def test_where_there_are_no_events_that_is_said(node: FakeNode) -> None:
+    ran = await run_on_terminal(node.directory, "events", "h9", columns=80)
+    assert (ran.code, ran.out.strip()) == (0, "no event of h9 is remembered")
+    assert (await run(node.directory, "events", "h9")).out == ""
+
+
 async def test_teardown_shows_what_it_removes_and_asks(node: FakeNode) -> None:
     ran = await run_on_terminal(node.directory, "teardown", columns=80, typed="n\n")
     assert ran.code == 1

@@ -132,6 +132,8 @@ async def test_peers_are_listed_sorted_and_chosen_by_lease_by_node_or_by_what_is
         assert await names(running, name="n3") == await names(running, name=leases["n3"]) == [leases["n3"]]
         assert await names(running, unprogrammed=True) == []
         cluster.ip(f"route add {FOREIGN}")
+        (looked,) = (await running.stub.ListPeers(pb.ListPeersRequest(name="n3", look=True))).peers
+        assert looked.state == pb.PEER_STATE_SHADOWED  # a look sees it before any audit does
         await running.resync()
         assert await names(running, unprogrammed=True) == [leases["n3"]]
         assert await names(running, unprogrammed=True, name="n2") == []
@@ -139,6 +141,7 @@ async def test_peers_are_listed_sorted_and_chosen_by_lease_by_node_or_by_what_is
         assert shadowed.state == pb.PEER_STATE_SHADOWED
         assert FOREIGN in shadowed.reason
         (looked,) = (await running.stub.ListPeers(pb.ListPeersRequest(name="n3", look=True))).peers
+        assert looked.reason == shadowed.reason
         assert [o.actual for o in looked.objects if o.programmed] == [o.text for o in shadowed.objects]
         assert [(o.text, FOREIGN in o.actual, o.remark) for o in looked.objects if not o.programmed] == [
             ("", True, "not ours, and wins over ours")
