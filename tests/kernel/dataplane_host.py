@@ -176,7 +176,7 @@ class Running:
         return self.log_file.read_text()
 
     async def status(self) -> pb.Status:
-        call = self.stub.GetStatus(pb.GetStatusRequest(), wait_for_ready=True, timeout=15)
+        call = self.stub.GetStatus(pb.GetStatusRequest(), wait_for_ready=True, timeout=60)  # `until` is less patient
         return (await call).status
 
     async def until(
