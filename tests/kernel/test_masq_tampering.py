@@ -167,3 +167,19 @@ async def test_whoever_gives_the_lock_back_is_noticed_at_once(host: Host) -> Non
     await asyncio.wait_for(changed, 5)
     assert await put_right(firewall)
     await firewall.close()
+
+
+async def test_a_change_that_cannot_be_put_right_is_told_again_after_the_pause_only(host: Host) -> None:
+    firewall = IptablesFirewall(host.lock, poll_seconds=0.5)
+    await put_right(firewall)
+    assert await put_right(firewall) == []
+    host.iptables("-t nat -F FLANNEL-POSTRTG")
+    await asyncio.wait_for(firewall.changed(), 5)
+    again = asyncio.create_task(firewall.changed())  # as if the check had failed
+    await asyncio.sleep(0.2)
+    assert not again.done()
+    await asyncio.wait_for(again, 5)
+    assert await put_right(firewall)
+    host.iptables("-t nat -F FLANNEL-POSTRTG")
+    await asyncio.wait_for(firewall.changed(), 0.4)  # the same change, after a repair, is news
+    await firewall.close()

@@ -22,6 +22,8 @@ _SHORTEST_PAUSE: Final = 0.02
 _POLL_SHARE: Final = 100
 """Looking takes at most one part in this many of the time."""
 _TABLES: Final = frozenset(("nat", "filter"))
+_REPAIRED: Final[Fingerprint] = (("", 0),)
+"""Seen by nobody: tables are looked at once more after a repair, also if somebody has undone it since."""
 
 
 class IptablesFirewall:
@@ -44,6 +46,8 @@ class IptablesFirewall:
         self._locking = Closings(lock)
         self._seen: dict[Family, Fingerprint] = {}
         """As the last check left it; nothing of a family that was not as wanted then."""
+        self._told: dict[Family, Fingerprint] = {}
+        """What `changed` returned for, until a check has seen it."""
         self._right: dict[Family, list[ChainState]] = {}
         """What a check found that had nothing to repair, for as long as the tables are still as `_seen`."""
 
@@ -85,7 +89,11 @@ class IptablesFirewall:
         while True:
             watched = self._locking.open()  # before the look, so that no change after it is missed
             start = time.perf_counter()
-            if any(self._fingerprints[family].take(_TABLES) != seen for family, seen in self._seen.items()):
+            look = await self._look()
+            if look != self._seen:
+                if look == self._told:  # the check that it led to has failed
+                    await asyncio.sleep(self._poll_seconds)
+                self._told = look
                 return
             pause = max(_SHORTEST_PAUSE, _POLL_SHARE * (time.perf_counter() - start))
             if watched:
@@ -93,6 +101,14 @@ class IptablesFirewall:
                 await self._locking.next()
             else:
                 await asyncio.sleep(max(pause, self._poll_seconds))
+
+    async def _look(self) -> dict[Family, Fingerprint]:
+        """At what the last check has seen. Raises Unavailable, at most once a second."""
+        try:
+            return {family: self._fingerprints[family].take(_TABLES) for family in self._seen}
+        except Unavailable:
+            await asyncio.sleep(self._poll_seconds)
+            raise
 
     async def close(self) -> None:
         """See Firewall."""
@@ -118,8 +134,9 @@ class IptablesFirewall:
         response = await worker.check(CheckRequest(tuple(forms), repair))
         states = [_state(*each) for each in zip(kept, forms, response.chains, strict=True)]
         if repair:
-            self._seen[family] = seen
-            is_right = all(state.as_wanted and not state.commands for state in states)
+            as_wanted, repaired = all(state.as_wanted for state in states), any(state.commands for state in states)
+            self._seen[family], self._told = _REPAIRED if as_wanted and repaired else seen, {}
+            is_right = as_wanted and not repaired
             self._right[family] = states if is_right and kept == chains else []
         return states
 
