@@ -87,11 +87,11 @@ async def peers(targets: Targets, screen: Screen, name: str) -> int:
         screen.show(lines(peers_render.peer_text(peer, screen.width) for peer in response.peers))
     else:
         screen.show(peers_render.peers_text(response.peers, screen.width))
-    if not response.peers:
-        call = dataplane_pb2.GetStatusRequest()
-        answer = await ask(targets["dataplane"], lambda c: DataplaneServiceStub(c).GetStatus(call))
-        return _nothing_yet(answer.status, screen)
-    return 0 if peers_render.all_well(response.peers) else 1
+    if response.peers and peers_render.all_well(response.peers):
+        return 0
+    call = dataplane_pb2.GetStatusRequest()
+    answer = await ask(targets["dataplane"], lambda c: DataplaneServiceStub(c).GetStatus(call))
+    return max(_why(answer.status, screen), int(bool(response.peers)))
 
 
 async def rules(targets: Targets, screen: Screen) -> int:
@@ -103,10 +103,10 @@ async def rules(targets: Targets, screen: Screen) -> int:
         screen.show_json(to_json(response))
     else:
         screen.show(rules_render.rules_text(response.rules, screen.width))
-    if not response.rules:
-        answer = await ask(targets["masq"], lambda c: MasqServiceStub(c).GetStatus(masq_pb2.GetStatusRequest()))
-        return _nothing_yet(answer.status, screen)
-    return 0 if rules_render.all_well(response.rules) else 1
+    if response.rules and rules_render.all_well(response.rules):
+        return 0
+    answer = await ask(targets["masq"], lambda c: MasqServiceStub(c).GetStatus(masq_pb2.GetStatusRequest()))
+    return max(_why(answer.status, screen), int(bool(response.rules)))
 
 
 async def explain(
@@ -132,8 +132,8 @@ async def explain(
     return 0 if rules_render.all_well(response.rules) and not surprise else 1
 
 
-def _nothing_yet(status: dataplane_pb2.Status | masq_pb2.Status, screen: Screen) -> int:
-    """An empty list may be right, or too early; the service knows which."""
+def _why(status: dataplane_pb2.Status | masq_pb2.Status, screen: Screen) -> int:
+    """An empty list may be right, or too early, and what is missing may be so on purpose; the service knows."""
     for reason in status.reasons:
         screen.warn(reason)
     return 0 if status.ready else 1

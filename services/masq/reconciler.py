@@ -18,7 +18,7 @@ from services.runtime.logs import get_logger
 
 log = get_logger()
 
-_TORN_DOWN: Final = "the rules were torn down: ResyncRules or a restart of the service brings them back"
+_TORN_DOWN: Final = "torn down by an operator; `flannelette resync` or a restart ends it"
 _DO_NOT_STAY: Final = "do not stay as they should be: another program keeps changing them"
 _LEFT: Final = (
     "the jump to {chain} is not first: another program has moved it more than {most} times within a minute, and now "

@@ -178,6 +178,16 @@ async def test_an_empty_list_is_well_only_if_the_service_is_ready(node: FakeNode
     assert ran.err == "flannelette: the first complete snapshot is not programmed yet\n"
 
 
+async def test_what_is_missing_on_purpose_is_told_with_its_reason(node: FakeNode) -> None:
+    status = samples.dataplane_status()
+    status.status.ready = False
+    status.status.reasons.append("torn down by an operator")
+    node.dataplane.replies.by_method["GetStatus"] = status
+    for words in (("peers",), ("peers", "h3")):
+        ran = await run(node.directory, *words)
+        assert (ran.code, ran.err) == (1, "flannelette: torn down by an operator\n")
+
+
 async def test_lists_as_json_are_the_responses(node: FakeNode) -> None:
     assert (await run(node.directory, "-o", "json", "leases")).json["leases"][0]["backend_type"] == "vxlan"
     assert (await run(node.directory, "peers", "-o", "json")).json["peers"][2]["state"] == "PEER_STATE_FAILED"
@@ -216,7 +226,7 @@ async def test_a_packet_is_traced_and_a_surprise_is_1(node: FakeNode) -> None:
 
 async def test_one_peer_is_shown_with_its_kernel_objects(node: FakeNode) -> None:
     ran = await run(node.directory, "peers", "h3")
-    asked = node.dataplane.replies.asked[-1][1]
+    asked = node.dataplane.replies.asked[0][1]
     assert (asked.name, asked.look) == ("h3", True)
     assert "missing    route 10.5.3.0/24 via 10.5.3.0 dev flannel.1" in ran.out
 

@@ -91,9 +91,7 @@ async def test_after_a_teardown_nothing_comes_back_until_a_resync() -> None:
         it.firewall.touched.set()
         await it.tell(Step(changes=(Removed(LEASE.name), Upserted(MOVED)), synced=True))
         assert it.firewall.names() == []
-        assert it.health.reasons == [
-            "the rules were torn down: ResyncRules or a restart of the service brings them back"
-        ]
+        assert it.health.reasons == ["torn down by an operator; `flannelette resync` or a restart ends it"]
         assert (await it.status()).rules_present == 0
         await it.servicer.ResyncRules(pb.ResyncRulesRequest(dry_run=True), NO_CONTEXT)
         assert it.firewall.names() == []
