@@ -47,7 +47,7 @@ class Target:
         directory = self._n1.cluster.directory
         flags = ["--node=n1", f"--socket-dir={directory}", "--ip-masq"]
         if name == "dataplane":
-            flags.append(f"--subnet-file={directory}/subnet.env")
+            flags += [f"--subnet-file={directory}/subnet.env", f"--state-dir={directory}/state"]
         command = self._n1.cluster.namespace.command(sys.executable, "-m", f"services.{name}.main", *flags)
         with (directory / f"{name}.log").open("ab") as log:
             return subprocess.Popen(command, env=environment(), stdout=log, stderr=log)
