@@ -73,16 +73,10 @@ def lease_services(options: Options, hosts: tuple[Host, ...], directory: Path) -
 def host_services(options: Options, host: Host, directory: Path) -> tuple[Program, ...]:
     """The dataplane and masq of a host."""
     where = directory / (_LEASE if options.store == "embedded" else host.name) / f"{_LEASE}.sock"
-    shared = (f"--lease-address=unix:{where}", "--ip-masq")
+    state = directory / host.name / "state"
+    shared = (f"--lease-address=unix:{where}", f"--state-dir={state}", "--ip-masq")
     return (
-        _on_host(
-            "dataplane",
-            host,
-            directory,
-            *shared,
-            f"--subnet-file={subnet_file(host, directory)}",
-            f"--state-dir={directory / host.name / 'state'}",
-        ),
+        _on_host("dataplane", host, directory, *shared, f"--subnet-file={subnet_file(host, directory)}"),
         _on_host("masq", host, directory, *shared),
     )
 

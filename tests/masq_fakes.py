@@ -40,6 +40,8 @@ class FakeFirewall:
     """Somebody has put this rule before our jumps."""
     name: str = "iptables"
     reason: str = "it is in memory"
+    causes: tuple[str, ...] = ()
+    """What is wrong with a chain that is there and differs."""
     culprits: tuple[str, ...] = ()
     leftover: str = ""
     checks: int = 0
@@ -68,6 +70,7 @@ class FakeFirewall:
 
     def _check(self, chain: Chain, *, repair: bool) -> ChainState:
         key = (str(chain.family), chain.name)
+        was_there = key in self.chains
         right = self.chains.get(key) == chain if chain.rules else key not in self.chains
         if repair and not right and not self.stubborn:
             self.chains.pop(key, None)
@@ -77,7 +80,8 @@ class FakeFirewall:
         form = chain_form(chain)
         rules = tuple(RuleState(chain.table, chain.name, rule.text, now, 7, 420) for rule in form.rules)
         commands = () if right else (f"iptables -t {chain.table} {'-N' if chain.rules else '-X'} {chain.name}",)
-        causes = () if right else ("chain missing",) if chain.rules else ("not wanted any more",)
+        missing = self.causes if was_there and self.causes else ("chain missing",)
+        causes = () if right else missing if chain.rules else ("not wanted any more",)
         jump = RuleState(chain.table, chain.hook, form.jump.text, now)
         if right and self.behind and chain.rules:
             return ChainState(chain, jump, rules, ("jump not first",), ("iptables -I",), repair, self.behind)

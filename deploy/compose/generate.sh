@@ -133,7 +133,7 @@ while [ "$n" -le "$hosts" ]; do
     <<: *masq
     network_mode: service:h$n
     environment: {<<: *settings, NODE_NAME: h$n}
-    volumes: ["h$n-run:/run/flannelette", "lease-run:/run/lease"]
+    volumes: ["h$n-run:/run/flannelette", "h$n-state:/var/lib/flannelette", "lease-run:/run/lease"]
   pod$n:
     <<: *pod
     hostname: pod$n

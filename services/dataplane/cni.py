@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from services.core.errors import Misconfigured
-from services.dataplane.atomic import replace_file
 from services.dataplane.dataplane import Dataplane
+from services.runtime.atomic import replace_file
 from services.runtime.health import Health
 from services.runtime.logs import get_logger
 

@@ -18,17 +18,17 @@ from services.dataplane.netlink.socket import KernelSocket
 from services.dataplane.overlay import Overlay
 from services.dataplane.own import OwnLease
 from services.dataplane.progress import progress_after
-from services.dataplane.recollection import PATIENCE, Recollection
 from services.dataplane.reconciler import Reconciler
-from services.dataplane.recorder import Recorder
 from services.dataplane.reporter import Reporter
 from services.dataplane.settings import DataplaneSettings
 from services.dataplane.situation import Situation
-from services.dataplane.state_file import StateFile
 from services.dataplane.subnet_file import read_previous_subnets
 from services.runtime.feed import Feed, LeaseConnection
 from services.runtime.health import Health
 from services.runtime.logs import get_logger
+from services.runtime.recollection import PATIENCE, Recollection
+from services.runtime.recorder import Recorder
+from services.runtime.state_file import StateFile
 from services.runtime.version import version
 
 log = get_logger()
@@ -140,6 +140,11 @@ class Dataplane:
         self._paused = False
         self.audit(Heard(is_asked=True))
 
+    @property
+    def remembered_reason(self) -> str:
+        """Why we are not ready while remembered leases are in force."""
+        return f"the leases are those of {self.recollection.since}"
+
     def tell(self, progress: Progress | None) -> None:
         """Has the lease service told how far we are."""
         self.progress = progress
@@ -190,7 +195,7 @@ class Dataplane:
             reason = told.network_error or "waiting for the first complete snapshot of leases"
             self.health.set("leases", "" if self.feed.error else reason)
             return
-        self.health.set("leases", "" if table is told else self.recollection.reason)
+        self.health.set("leases", "" if table is told else self.remembered_reason)
         self.journal.cursor = table.cursor
         if await self.footing.follow(table.network, look=self._resync_due):
             self._resync_due = True
@@ -229,7 +234,7 @@ class Dataplane:
             self.own.assume(self.recollection.known_at if is_remembered else None)
             if is_remembered:
                 what = "the leases that this node remembers are in force"
-                self.journal.note(Event(Kind.LEASE_SERVICE, what, self.recollection.reason))
+                self.journal.note(Event(Kind.LEASE_SERVICE, what, self.remembered_reason))
         return table
 
     async def _program(self, ground: Ground, table: Table) -> None:

@@ -18,11 +18,11 @@ from services.dataplane.netlink.monitor import Monitor
 from services.dataplane.netlink.socket import KernelSocket
 from services.dataplane.service import DataplaneServicer
 from services.dataplane.settings import DataplaneSettings
-from services.dataplane.state_file import StateFile
 from services.dataplane.status import states
 from services.runtime.feed import LeaseConnection
 from services.runtime.options import node_name, socket_address
 from services.runtime.process import Process, run
+from services.runtime.state_file import StateFile
 
 _NAME = "flannelette.dataplane.v1.DataplaneService"
 
@@ -32,7 +32,12 @@ async def build(settings: DataplaneSettings, process: Process) -> AsyncIterator[
     """Fills the process. Raises Misconfigured for a namespace that is not ours to change."""
     cni = read_configuration(settings.cni_config_path, settings.cni_install_path)
     address = settings.lease_address or socket_address(settings.socket_dir, "lease")
-    with sole_dataplane(), Monitor() as monitor, KernelSocket() as kernel, StateFile(settings.state_dir) as state:
+    with (
+        sole_dataplane(),
+        Monitor() as monitor,
+        KernelSocket() as kernel,
+        StateFile(settings.state_dir, "dataplane") as state,
+    ):
         await require_rights(kernel)
         monitor.ignore(kernel.port)
         connection = LeaseConnection(address, node_name(settings, os.environ), process.transport)

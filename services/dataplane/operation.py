@@ -68,7 +68,7 @@ async def hand_over(dataplane: Dataplane, *, dry_run: bool) -> tuple[list[str], 
     async with dataplane.turn:
         ground, situation, table = await _now(dataplane)
         if situation.adds_only:
-            raise NotYet(f"{dataplane.recollection.reason}; hand over when a lease service is there")
+            raise NotYet(f"{dataplane.remembered_reason}; hand over when a lease service is there")
         missing = situation.links.devices.keys() - (await present_devices(ground, dataplane.node)).keys()
         if missing:
             absent = ", ".join(sorted(situation.links.devices[family].name for family in missing))

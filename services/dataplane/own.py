@@ -13,12 +13,12 @@ from services.dataplane.footing import Footing
 from services.dataplane.ground import Ground
 from services.dataplane.holder import Holder
 from services.dataplane.journal import Event, Journal, Kind
-from services.dataplane.recollection import doubt
 from services.dataplane.settings import DataplaneSettings
 from services.dataplane.situation import Situation
 from services.dataplane.subnet_file import subnet_file, what_pods_keep, write_subnet_file
 from services.runtime.health import Health
 from services.runtime.logs import get_logger
+from services.runtime.recollection import doubt
 
 log = get_logger()
 

@@ -9,7 +9,7 @@ from services.core.lease import Lease
 from services.core.network import NetworkConfig
 from services.core.notation import parse_cidr
 from services.core.subnet_env import read_lines
-from services.dataplane.atomic import replace_file
+from services.runtime.atomic import replace_file
 
 _NAMES: Final = {
     4: ("FLANNEL_NETWORK", "FLANNEL_SUBNET"),

@@ -37,6 +37,16 @@ class Facts:
         return any(subnet.version == version for subnet in self.subnets)
 
 
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """What is remembered of before the start, in force until there is a snapshot."""
+
+    table: Table
+    """With the own lease only if that is still to be assumed."""
+    reason: str
+    """Why we are not ready meanwhile."""
+
+
 def next_facts(before: Facts, table: Table, node: str, allowed: Sequence[Network] = ()) -> Facts:
     """What is known after a step of the feed.
 

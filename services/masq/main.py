@@ -13,6 +13,7 @@ from services.core.family import FAMILIES
 from services.masq.firewalls.host import HostFirewall
 from services.masq.firewalls.lock import lock_path
 from services.masq.firewalls.tables import Fingerprints
+from services.masq.knowledge import Knowledge
 from services.masq.reconciler import Reconciler
 from services.masq.service import MasqServicer
 from services.masq.settings import MasqSettings
@@ -21,6 +22,7 @@ from services.runtime.feed import Feed, LeaseConnection
 from services.runtime.options import node_name
 from services.runtime.process import Process, run
 from services.runtime.slack import timer_slack
+from services.runtime.state_file import StateFile
 
 _SLACK_SECONDS: Final = 0.5
 """Half of what an idle masq costs is gRPC's threads looking for work. It is in no hurry to connect again: the rules
@@ -34,17 +36,26 @@ async def build(settings: MasqSettings, process: Process) -> AsyncIterator[None]
     with timer_slack(_SLACK_SECONDS):  # gRPC starts its threads with its first channel
         connection = LeaseConnection(settings.lease_service, node_name(settings), process.transport)
     reconciler = Reconciler(connection.node, settings.rules, settings.iptables_resync, firewall, process.health)
-    feed = Feed(connection, lease_pb2.VIEW_OWN, lambda touched: reconciler.learn(feed.table, feed.error))
+    state = StateFile(settings.state_dir, "masq")
+    knowledge = Knowledge(connection.node, state, reconciler)
+    feed = Feed(connection, lease_pb2.VIEW_OWN, lambda touched: knowledge.hear(feed.table, feed.error))
     servicer = MasqServicer(reconciler, process.health, partial(look_around, [Fingerprints(f) for f in FAMILIES]))
     process.servicers["flannelette.masq.v1.MasqService"] = lambda server: (
         masq_pb2_grpc.add_MasqServiceServicer_to_server(servicer, server)
     )
-    process.jobs |= {"feed": feed.run, "rules": reconciler.run, "firewall": reconciler.watch}
+    process.jobs |= {
+        "feed": feed.run,
+        "knowledge": knowledge.run,
+        "rules": reconciler.run,
+        "firewall": reconciler.watch,
+    }
     try:
         if settings.rules.masquerade or settings.rules.forward:
             await firewall.open()
         yield
     finally:
+        await knowledge.close()
+        state.close()
         await connection.close()
         await firewall.close()
 

@@ -8,7 +8,8 @@ from typing import Final
 
 from services.core.errors import NotYet, Unavailable
 from services.core.table import Table
-from services.masq.facts import Facts, next_facts
+from services.masq.facts import Facts, Recalled, next_facts
+from services.masq.firewalls.difference import EXTRA, NOT_WANTED
 from services.masq.firewalls.firewall import ChainState, Firewall
 from services.masq.metrics import CHECK_SECONDS, FAILURES, MOVES_LEFT, REPAIRS, RULES_PRESENT, RULES_WANTED
 from services.masq.moves import MOST, NOT_FIRST, Moves
@@ -64,6 +65,10 @@ class Reconciler:
         self._moves = Moves()
         self._left: frozenset[Chain] = frozenset()
         """Those whose jump stays where somebody has put it."""
+        self._recalled: Recalled | None = None
+        self._newer: frozenset[Chain] | None = frozenset()
+        """Of the chains that are remembered, those that the firewall had otherwise at the first look: it knows more,
+        and they stay as they are until there is a snapshot. None: there was no look yet."""
         self._failure = ""
         self._health.set("firewall", "the firewall was not looked at yet")
         self.learn(Table(), away="the lease service has not answered yet")
@@ -73,18 +78,24 @@ class Reconciler:
         """EnableNFTables of the network in force."""
         return self.facts.network is not None and self.facts.network.enable_nftables
 
-    def learn(self, table: Table, away: str) -> None:
-        """Takes what the feed knows now. `away`: why the lease service does not answer; empty if it does."""
+    def learn(self, table: Table, away: str, recalled: Recalled | None = None) -> None:
+        """Takes what the feed knows now. `away`: why the lease service does not answer; empty if it does.
+
+        `recalled` is in force instead, and only adds rules: of a restart without a reboot the firewall knows more.
+        """
         self.lease_service_connected = not away
         self._health.set("lease service", away and f"the lease service is away, the rules stay as they are: {away}")
         store = table.store if table.store and not table.store.connected and not away else None
         self._health.set("store", f"the store is away, the rules stay as they are: {store.error}" if store else "")
-        before = (self._wanted(), self.asks_for_nftables)
-        self.facts = next_facts(self.facts, table, self.node, self.settings.allowed)
+        self._health.set("memory", recalled.reason if recalled else "")
+        before = (self._wanted(), self.asks_for_nftables, self._recalled)
+        if recalled is not self._recalled:
+            self._recalled, self._newer, self.facts = recalled, None if recalled else frozenset(), Facts()
+        self.facts = next_facts(self.facts, recalled.table if recalled else table, self.node, self.settings.allowed)
         network, lease = self.facts.reasons(self.node)
         self._health.set("network", network)
         self._health.set("lease", lease if self.settings.masquerade else "")
-        if (self._wanted(), self.asks_for_nftables) != before:
+        if (self._wanted(), self.asks_for_nftables, self._recalled) != before:
             if not self._paused:
                 self._health.set("firewall", "the rules of the new network or lease are not in place yet")
             self._news.set()
@@ -157,7 +168,8 @@ class Reconciler:
     async def _check(self, *, repair: bool) -> tuple[ChainState, ...]:
         chains = self._wanted()
         with CHECK_SECONDS.time():
-            left = await self._left_behind(chains) if repair else {}
+            newer = await self._left_newer(chains)
+            left = (await self._left_behind(chains) if repair else {}) | newer
             kept = [chain for chain in chains if chain not in left]
             found = iter(await self.firewall.check(kept, repair=repair))
         states = tuple(left[chain] if chain in left else next(found) for chain in chains)
@@ -165,11 +177,26 @@ class Reconciler:
         rules = [rule for state in states for rule in state.all_rules]
         RULES_WANTED.set(len(rules))
         RULES_PRESENT.set(sum(rule.present for rule in rules))
+        wrong = [
+            state for chain, state in zip(chains, states, strict=True) if not state.as_wanted and chain not in newer
+        ]
         if repair:
             self._account(states)
             if chains == self._wanted():  # else the feed had news meanwhile: the next check decides about health
-                self._health.set("firewall", _what_is_wrong([state for state in states if not state.as_wanted]))
+                self._health.set("firewall", _what_is_wrong(wrong))
         return states
+
+    async def _left_newer(self, chains: tuple[Chain, ...]) -> dict[Chain, ChainState]:
+        """While rules are in force that are remembered: the chains that the firewall has otherwise."""
+        if self._newer is None:
+            found = zip(chains, await self.firewall.check(chains, repair=False), strict=True)
+            self._newer = frozenset(chain for chain, state in found if {EXTRA, NOT_WANTED}.intersection(state.causes))
+            for chain in self._newer:
+                what = "rules that are not those of before stay until a lease service tells the network"
+                log.warning(what, family=str(chain.family), chain=chain.name)
+        newer = [chain for chain in chains if chain in self._newer]
+        states = await self.firewall.check(newer, repair=False) if newer else ()
+        return {chain: replace(state, commands=(), causes=()) for chain, state in zip(newer, states, strict=True)}
 
     async def _left_behind(self, chains: tuple[Chain, ...]) -> dict[Chain, ChainState]:
         """The chains whose jumps were moved back often enough, if nothing else is wrong with them."""

@@ -17,6 +17,11 @@ class MasqSettings(ProcessSettings):
     lease_address: str = flag(
         "", "Address of the lease service: unix:PATH or HOST:PORT. Default: lease.sock in --socket-dir."
     )
+    state_dir: str = flag(
+        "/var/lib/flannelette",
+        "Where to remember the network and the own lease, so that the rules are there after a reboot also while the "
+        "lease service or its store is away. Empty: nowhere.",
+    )
     ip_masq: bool = flag(False, "Masquerade what pods send out of the overlay. Must be equal on the dataplane.")
     ip_masq_fully_random_disable: bool = flag(
         False, "Do not choose the source ports of masqueraded connections at random."

@@ -31,7 +31,7 @@ HOST_PATHS: Final[dict[str, set[str]]] = {
     "install-cni-plugin": {"/opt/cni/bin"},
     "lease": set(),
     "dataplane": {"/run/flannel", "/etc/cni/net.d", "/var/lib/flannelette"},
-    "masq": {"/run/xtables.lock"},
+    "masq": {"/run/xtables.lock", "/var/lib/flannelette"},
 }
 
 Pod = tuple[Document, dict[str, Any]]

@@ -20,11 +20,9 @@ from services.core.progress import Progress
 from services.core.table import Removed, StoreStatus, Upserted
 from services.dataplane.dataplane import Dataplane
 from services.dataplane.healing import heal
-from services.dataplane.memory import encode, snapshot_pieces
 from services.dataplane.netlink.monitor import Monitor
 from services.dataplane.netlink.socket import KernelSocket
 from services.dataplane.settings import DataplaneSettings
-from services.dataplane.state_file import StateFile
 from services.dataplane.status import status_of
 from services.lease.broker import Broker
 from services.lease.guard.gate import Gate, GuardSettings
@@ -33,6 +31,8 @@ from services.lease.service import LeaseService
 from services.lease.store import Changed, Snapshot
 from services.runtime.feed import LeaseConnection
 from services.runtime.health import Health
+from services.runtime.memory import encode, snapshot_pieces
+from services.runtime.state_file import StateFile
 from services.runtime.wire import lease_from_proto, request_to_proto
 from tests.lease_examples import SMALL
 from tests.lease_service import FakeStore
@@ -201,7 +201,12 @@ def live(
         health = Health()
         service = LeaseService(etcd, broker, gate, Identity(""), Health())
         connection = Connection(service)
-        with Monitor() as monitor, Monitor() as ear, KernelSocket() as kernel, StateFile(str(directory)) as state:
+        with (
+            Monitor() as monitor,
+            Monitor() as ear,
+            KernelSocket() as kernel,
+            StateFile(str(directory), "dataplane") as state,
+        ):
             dataplane = Dataplane(
                 settings(directory), cast("LeaseConnection", connection), kernel, health, state, clock
             )
@@ -320,9 +325,9 @@ def test_a_reboot_into_an_outage_that_lasts_a_day(netns: NetworkNamespace, tmp_p
     mac = "9e:11:22:33:44:55"
     part = Subnet(ip_network("10.5.27.0/24"), ip_address("10.99.0.11"), VxlanData(1, mac))
     own = Lease("10.5.27.0-24", "n1", (part,), "vxlan", EPOCH + 12 * HOUR)
-    with StateFile(str(tmp_path)) as state:
+    with StateFile(str(tmp_path), "dataplane") as state:
         snapshot = list(snapshot_pieces(SMALL, [peer(number, EPOCH + HOUR) for number in range(2, 7)]))
-        state.write(encode("n1", own, own.cidrs, snapshot))
+        state.write(encode("dataplane", "n1", own, own.cidrs, snapshot))
 
     async def story(world: World) -> None:
         await asyncio.sleep(10)

@@ -13,7 +13,7 @@ from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from lab.pings import Pinger
 from lab.stream import Path as Way
 from lab.stream import Stream
-from services.dataplane.memory import Memory, decode, encode
+from services.runtime.memory import Memory, decode, encode
 from tests.kernel.dataplane_host import Cluster, Running, cluster_in
 from tests.kernel.test_dataplane_families import DUAL, join, routes_v6, with_ipv6
 from tests.kernel.test_dataplane_life import route
@@ -46,7 +46,7 @@ def state_file(cluster: Cluster) -> Path:
 
 
 def memory(cluster: Cluster) -> Memory:
-    return decode(state_file(cluster).read_bytes(), "n1")
+    return decode("dataplane", state_file(cluster).read_bytes(), "n1")
 
 
 @asynccontextmanager
@@ -203,7 +203,7 @@ async def test_an_own_lease_that_has_run_out_is_not_used_and_the_peers_are_kept(
     found = memory(cluster)
     assert found.own is not None
     gone = replace(found.own, expires_at=1_000_000.0)
-    state_file(cluster).write_bytes(b"".join(encode("n1", gone, found.former, [found.snapshot])))
+    state_file(cluster).write_bytes(b"".join(encode("dataplane", "n1", gone, found.former, [found.snapshot])))
     cluster.leases.terminate()
     reboot(cluster, make_netns)
     async with restarted(cluster) as running:
@@ -248,7 +248,7 @@ async def test_a_file_that_cannot_be_used_is_refused_in_one_line_and_kept(cluste
     bad = {
         "damaged": data[:-1] + bytes([data[-1] ^ 1]),
         "foreign": b"root:x:0:0:root:/root:/bin/bash\n",
-        "of another node": b"".join(encode("n7", None, (), [memory(cluster).snapshot])),
+        "of another node": b"".join(encode("dataplane", "n7", None, (), [memory(cluster).snapshot])),
     }[damage]
     path.write_bytes(bad)
     cluster.leases.terminate()

@@ -49,6 +49,7 @@ class Masq:
                     "services.masq.main",
                     "--node=n1",
                     f"--socket-dir={self.directory}",
+                    f"--state-dir={self.directory}/state",
                     *arguments,
                 ],
                 env=host.environment | {"PYTHONPATH": os.pathsep.join(sys.path)},

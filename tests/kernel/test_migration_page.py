@@ -46,6 +46,8 @@ class Target:
     def _launch(self, name: str) -> "subprocess.Popen[bytes]":
         directory = self._n1.cluster.directory
         flags = ["--node=n1", f"--socket-dir={directory}", "--ip-masq"]
+        if name != "lease":
+            flags.append(f"--state-dir={directory}/state")
         if name == "dataplane":
             flags += [f"--subnet-file={directory}/subnet.env", f"--state-dir={directory}/state"]
         command = self._n1.cluster.namespace.command(sys.executable, "-m", f"services.{name}.main", *flags)

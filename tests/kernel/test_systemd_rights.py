@@ -77,6 +77,9 @@ class Machine:
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
         return done.stdout
 
+    def tries(self, *command: str) -> bool:
+        return subprocess.run(self.command(*command), capture_output=True, check=False, timeout=30).returncode == 0
+
     def start(self, service: str, *flags: str) -> "subprocess.Popen[bytes]":
         """As its unit does."""
         unit = assignments(service)
@@ -161,6 +164,12 @@ def test_the_units_users_and_capabilities_are_enough(machine: Machine, etcd: Etc
         assert "FLANNEL_SUBNET=10.5." in machine.run("cat", "/run/flannel/subnet.env")
         assert "flannel.1" in machine.host.run("ip", "link", "show", "flannel.1")
         assert any("MASQUERADE" in rule for rule in machine.host.rules("FLANNEL-POSTRTG"))
+        for service, user in (("dataplane", "flannelette-dataplane"), ("masq", "root")):
+            state = f"/var/lib/flannelette-{service}/{service}.state"
+            while not machine.tries("test", "-f", state):  # a second after a change
+                assert time.monotonic() < deadline, f"there is no {state}"
+                time.sleep(0.1)
+            assert machine.run("stat", "--format=%A %U", state) == f"-rw------- {user}\n"
         own = machine.run("stat", "--format=%A %U %G", "/run/flannelette/dataplane.sock")
         assert own == "srw-rw---- flannelette-dataplane flannelette\n"
 

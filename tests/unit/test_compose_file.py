@@ -22,3 +22,4 @@ def test_every_host_has_its_containers_its_address_and_its_volumes() -> None:
             assert f"\n  {service}:\n" in text
         assert f'ipv4_address: "${{UNDERLAY:-10.99.0}}.{10 + number}"' in text
         assert f"\n  h{number}-run: *volume\n" in text
+        assert text.count(f'"h{number}-state:/var/lib/flannelette"') == 2  # dataplane and masq

@@ -64,6 +64,13 @@ def test_a_unit_gives_the_rights_of_the_image_and_no_more(service: str) -> None:
     assert set(assignments(service)["CapabilityBoundingSet"].split()) == expected
 
 
+@pytest.mark.parametrize("service", ["dataplane", "masq"])
+def test_a_unit_remembers_in_a_directory_of_its_own(service: str) -> None:
+    found = assignments(service)
+    assert (found["StateDirectory"], found["StateDirectoryMode"]) == (f"flannelette-{service}", "0700")
+    assert found["Environment"] == f"FLANNELD_STATE_DIR=/var/lib/flannelette-{service}"
+
+
 @pytest.mark.parametrize("service", SERVICES)
 def test_a_unit_waits_for_readiness_and_comes_back(service: str) -> None:
     found = assignments(service)

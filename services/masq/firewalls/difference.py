@@ -5,6 +5,7 @@ from collections.abc import Hashable, Sequence
 
 MISSING = "chain missing"
 NOT_WANTED = "not wanted any more"
+EXTRA = "rule extra"
 
 
 def causes(wanted: Sequence[Hashable], found: Sequence[Hashable]) -> list[str]:
@@ -15,6 +16,6 @@ def causes(wanted: Sequence[Hashable], found: Sequence[Hashable]) -> list[str]:
     sentences = [
         ("rule missing", any(have[key] < count for key, count in want.items())),
         ("rule duplicated", any(have[key] > count for key, count in want.items())),
-        ("rule extra", any(key not in want for key in have)),
+        (EXTRA, any(key not in want for key in have)),
     ]
     return [sentence for sentence, holds in sentences if holds] or ["rules in another order"]

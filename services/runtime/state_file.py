@@ -1,4 +1,4 @@
-"""`dataplane.state` in --state-dir: one dataplane at a time, and never a file that cannot be read."""
+"""`SERVICE.state` in --state-dir: one process of a service at a time, and never a file that cannot be read."""
 
 import fcntl
 import os
@@ -7,13 +7,12 @@ from pathlib import Path
 from threading import Lock
 from typing import Final, Self
 
-from services.dataplane.atomic import replace_bytes
-from services.dataplane.memory import Memory, Refused, decode
+from services.runtime.atomic import replace_bytes
 from services.runtime.logs import get_logger
+from services.runtime.memory import Memory, Refused, decode
 
 log = get_logger()
 
-_NAME: Final = "dataplane.state"
 _MODE: Final = 0o600
 _LARGEST: Final = 1 << 28
 """Bytes; a million leases."""
@@ -22,12 +21,13 @@ _LARGEST: Final = 1 << 28
 class StateFile:
     """Where a memory is kept. Without a directory, or where that cannot be used, nothing is; which is logged once.
 
-    The directory is locked while this process lives: of two dataplanes that are given the same one, the second
-    remembers nothing, instead of what the first knows of another network namespace.
+    It is locked while this process lives: of two dataplanes that are given the same directory, the second remembers
+    nothing, instead of what the first knows of another network namespace. Services may share a directory.
     """
 
-    def __init__(self, directory: str) -> None:
-        self.path = Path(directory, _NAME)
+    def __init__(self, directory: str, service: str) -> None:
+        self.service = service
+        self.path = Path(directory, f"{service}.state")
         self.is_kept = False
         """Whether what is written will be there after a reboot, as far as is known."""
         self._lock = -1
@@ -45,7 +45,7 @@ class StateFile:
         self.close()
 
     def close(self) -> None:
-        """Gives the directory back."""
+        """Gives it back."""
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
@@ -60,7 +60,7 @@ class StateFile:
             return None
         try:
             with self.path.open("rb") as file:
-                return decode(file.read(_LARGEST), node), os.fstat(file.fileno()).st_mtime
+                return decode(self.service, file.read(_LARGEST), node), os.fstat(file.fileno()).st_mtime
         except FileNotFoundError:
             return None
         except (OSError, Refused) as error:
@@ -99,12 +99,15 @@ class StateFile:
     def _take(self, directory: Path) -> None:
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            lock = directory / f".{self.service}.lock"  # the file itself is another one after every writing
+            self._lock = os.open(lock, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, _MODE)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self.is_kept = True
         except BlockingIOError:
             self.close()
-            self._complain(f"another dataplane keeps its state in {directory}: give this one its own --state-dir")
+            self._complain(
+                f"another {self.service} keeps its state in {directory}: give this one its own --state-dir"
+            )
         except OSError as error:
             self.close()
             self._complain(f"cannot use {directory}: {error.strerror}")

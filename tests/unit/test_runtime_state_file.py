@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from services.dataplane.state_file import StateFile
-from tests.unit.test_dataplane_memory import OWN, written
+from services.runtime.state_file import StateFile
+from tests.unit.test_runtime_memory import OWN, written
 
 
 def test_a_full_disk_leaves_what_was_there_and_nothing_beside(
@@ -18,11 +18,11 @@ def test_a_full_disk_leaves_what_was_there_and_nothing_beside(
     if mounted.returncode:
         pytest.skip("no right to mount here")
     try:
-        with StateFile(str(tmp_path)) as file:
+        with StateFile(str(tmp_path), "dataplane") as file:
             assert file.write([written()])
             assert not file.write([b"x" * 65_536])
             assert not file.write([b"x" * 65_536])
-            assert [path.name for path in tmp_path.iterdir()] == ["dataplane.state"]
+            assert [path.name for path in tmp_path.glob("[!.]*")] == ["dataplane.state"]
             found = file.read("n1")
             assert found is not None
             assert found[0].own == OWN
@@ -33,15 +33,15 @@ def test_a_full_disk_leaves_what_was_there_and_nothing_beside(
 
 
 def test_what_is_written_is_for_its_owner_alone_in_a_directory_likewise(tmp_path: Path) -> None:
-    with StateFile(str(tmp_path / "a/b")) as file:
+    with StateFile(str(tmp_path / "a/b"), "dataplane") as file:
         assert file.write([written()])
         assert (file.path.stat().st_mode & 0o777, file.path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
 
 
 def test_a_directory_belongs_to_one_process_at_a_time(tmp_path: Path) -> None:
-    with StateFile(str(tmp_path)) as first, StateFile(str(tmp_path)) as second:
+    with StateFile(str(tmp_path), "dataplane") as first, StateFile(str(tmp_path), "dataplane") as second:
         assert (first.is_kept, second.is_kept, second.read("n1")) == (True, False, None)
-    with StateFile(str(tmp_path)) as third:
+    with StateFile(str(tmp_path), "dataplane") as third:
         assert third.is_kept
 
 
@@ -52,7 +52,7 @@ def test_whatever_is_in_its_place_is_kept_beside(tmp_path: Path, what: str) -> N
         path.mkdir()
     else:
         path.symlink_to("/dev/null")
-    with StateFile(str(tmp_path)) as file:
+    with StateFile(str(tmp_path), "dataplane") as file:
         assert file.read("n1") is None
         assert file.write([written()])
         assert file.read("n1") is not None

@@ -7,8 +7,8 @@ from typing import Final, TypeAlias
 from services.core.family import Network
 from services.core.lease import Lease
 from services.core.table import Table
-from services.dataplane.memory import encode, snapshot_pieces
-from services.dataplane.state_file import StateFile
+from services.runtime.memory import encode, snapshot_pieces
+from services.runtime.state_file import StateFile
 
 _SETTLE: Final = 1.0
 """Seconds from a change until it is written: they seldom come alone."""
@@ -88,8 +88,9 @@ class Recorder:
             return
         own, former, parts = self._own, self._former, list[bytes]()
         others = [lease for lease in table.leases.values() if own is None or lease.node != self._node]
-        for piece in snapshot_pieces(table.network, others):
+        for piece in snapshot_pieces(table.network, others, table.store):
             parts.append(piece)
             await asyncio.sleep(0)
-        is_written = await self._apart(self._file.write, encode(self._node, own, former, parts))
+        data = encode(self._file.service, self._node, own, former, parts)
+        is_written = await self._apart(self._file.write, data)
         self._written = version if is_written else None

@@ -1,13 +1,13 @@
-"""Which leases are in force: the lease service's, or until it has any for us, those of before a restart."""
+"""Which table is in force: the lease service's, or until it has one for us, that of before a restart."""
 
 from datetime import UTC, datetime
 from typing import Final
 
 from services.core.lease import Lease
 from services.core.table import Table
-from services.dataplane.memory import Memory, Refused
-from services.dataplane.state_file import StateFile
 from services.runtime.logs import get_logger
+from services.runtime.memory import Memory, Refused
+from services.runtime.state_file import StateFile
 
 log = get_logger()
 
@@ -32,10 +32,10 @@ class Recollection:
         self._memory = memory
 
     @property
-    def reason(self) -> str:
-        """Why we are not ready while it is in force."""
+    def since(self) -> str:
+        """Of when it is, and why it is in force nevertheless."""
         when = datetime.fromtimestamp(self.known_at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-        return f"the leases are those of {when}: no lease service has told any since the start"
+        return f"{when}: no lease service has told any since the start"
 
     def choose(self, told: Table, *, is_away: bool) -> Table | None:
         """The table in force; None: none yet. `is_away`: there will be no snapshot soon."""

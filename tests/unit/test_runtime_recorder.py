@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from services.core.table import Removed, Step, Table, Upserted
-from services.dataplane.memory import decode
-from services.dataplane.recorder import Recorder
-from services.dataplane.state_file import StateFile
+from services.runtime.memory import decode
+from services.runtime.recorder import Recorder
+from services.runtime.state_file import StateFile
 from tests.dataplane_examples import CAPTURED, lease, subnet
 from tests.lease_examples import SMALL_JSON, network
 from tests.virtual_time import run_virtually
@@ -28,7 +28,7 @@ class Disk(StateFile):
     """Counts what is written and touched; refuses when told to."""
 
     def __init__(self, directory: Path) -> None:
-        super().__init__(str(directory))
+        super().__init__(str(directory), "dataplane")
         self.written = self.touched = 0
         self.is_full = False
 
@@ -53,7 +53,7 @@ class Scene:
         self.recorder.tell(self.table, self.own, [OWN.subnets[0].cidr], is_current=is_current)
 
     def names(self) -> set[str]:
-        return set(decode(self.disk.path.read_bytes(), "n1").table().leases)
+        return set(decode("dataplane", self.disk.path.read_bytes(), "n1").table().leases)
 
     async def __aenter__(self) -> "Scene":
         self._job = asyncio.create_task(self.recorder.run())
@@ -144,7 +144,7 @@ def test_a_renewal_of_the_own_lease_is_written(tmp_path: Path) -> None:
             scene.own = replace(OWN, expires_at=1_800_000_000.0)
             scene.tell()
             await asyncio.sleep(30)
-            own = decode(scene.disk.path.read_bytes(), "n1").own
+            own = decode("dataplane", scene.disk.path.read_bytes(), "n1").own
             assert own is not None
             assert (scene.disk.written, own.expires_at) == (2, 1_800_000_000.0)
 

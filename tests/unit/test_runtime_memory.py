@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.core.lease import Lease
-from services.dataplane.memory import Refused, decode, encode, snapshot_pieces
+from services.runtime.memory import Refused, decode, encode, snapshot_pieces
 from tests.dataplane_examples import CAPTURED, lease, subnet
 from tests.lease_examples import SMALL_JSON, network
 
@@ -20,11 +20,11 @@ FORMER = (ip_network("10.5.27.0/24"), ip_network("fd00:10:5:1b::/64"), ip_networ
 
 
 def written(leases: Sequence[Lease] = PEERS, own: Lease | None = OWN, node: str = "n1") -> bytes:
-    return b"".join(encode(node, own, FORMER, list(snapshot_pieces(NETWORK, leases))))
+    return b"".join(encode("dataplane", node, own, FORMER, list(snapshot_pieces(NETWORK, leases))))
 
 
 def test_it_comes_back_as_it_was() -> None:
-    memory = decode(written(), "n1")
+    memory = decode("dataplane", written(), "n1")
     table = memory.table()
     assert (memory.own, memory.former) == (OWN, FORMER)
     assert table.leases == {each.name: each for each in (*PEERS, OWN)}
@@ -32,7 +32,7 @@ def test_it_comes_back_as_it_was() -> None:
 
 
 def test_without_an_own_lease_there_is_none() -> None:
-    memory = decode(written(own=None), "n1")
+    memory = decode("dataplane", written(own=None), "n1")
     assert memory.own is None
     assert memory.table().leases.keys() == {each.name for each in PEERS}
 
@@ -40,7 +40,7 @@ def test_without_an_own_lease_there_is_none() -> None:
 def test_many_leases_are_put_into_bytes_some_at_a_time() -> None:
     many = [lease(subnet(f"10.5.{n >> 4}.{n % 16 * 16}/28"), node=f"n{n}") for n in range(600)]
     assert len(list(snapshot_pieces(NETWORK, many))) == 4
-    assert len(decode(written(many, None), "n1").table().leases) == 600
+    assert len(decode("dataplane", written(many, None), "n1").table().leases) == 600
 
 
 @given(st.data())
@@ -52,7 +52,7 @@ def test_whatever_is_wrong_with_it_it_is_refused(data: st.DataObject) -> None:
         at, bit = data.draw(st.integers(0, len(whole) - 1)), data.draw(st.integers(0, 7))
         broken = whole[:at] + bytes([whole[at] ^ 1 << bit]) + whole[at + 1 :]
     with pytest.raises(Refused):
-        decode(broken, "n1")
+        decode("dataplane", broken, "n1")
 
 
 @pytest.mark.parametrize(
@@ -66,10 +66,10 @@ def test_whatever_is_wrong_with_it_it_is_refused(data: st.DataObject) -> None:
 )
 def test_what_is_not_ours_says_what_it_is(data: bytes, reason: str) -> None:
     with pytest.raises(Refused, match=reason):
-        decode(data, "n1")
+        decode("dataplane", data, "n1")
 
 
 def test_a_table_that_was_never_complete_is_none() -> None:
-    memory = decode(b"".join(encode("n1", None, (), [])), "n1")
+    memory = decode("dataplane", b"".join(encode("dataplane", "n1", None, (), [])), "n1")
     with pytest.raises(Refused, match="no complete table"):
         memory.table()

@@ -5,19 +5,19 @@ from pathlib import Path
 import pytest
 
 from services.core.table import Step, Table, Upserted
-from services.dataplane.memory import encode, snapshot_pieces
-from services.dataplane.recollection import Recollection, doubt
-from services.dataplane.state_file import StateFile
+from services.runtime.memory import encode, snapshot_pieces
+from services.runtime.recollection import Recollection, doubt
+from services.runtime.state_file import StateFile
 from tests.dataplane_examples import CAPTURED, lease
 from tests.lease_examples import SMALL_JSON, network
-from tests.unit.test_dataplane_memory import NETWORK, OWN, PEERS, written
+from tests.unit.test_runtime_memory import NETWORK, OWN, PEERS, written
 
 SNAPSHOT = Step(reset=True, network=network(SMALL_JSON), synced=True)
 
 
 @pytest.fixture
 def recollection(tmp_path: Path) -> Recollection:
-    with StateFile(str(tmp_path)) as file:
+    with StateFile(str(tmp_path), "dataplane") as file:
         file.write([written()])
         return Recollection("n1", file)
 
@@ -43,7 +43,7 @@ def test_the_first_snapshot_ends_it_for_good(recollection: Recollection) -> None
 
 
 def test_nothing_is_remembered_without_a_file_or_of_another_node(tmp_path: Path) -> None:
-    with StateFile(str(tmp_path)) as file:
+    with StateFile(str(tmp_path), "dataplane") as file:
         assert Recollection("n1", file).choose(Table(), is_away=True) is None
         file.write([written(node="n2")])
         found = Recollection("n1", file)
@@ -52,8 +52,8 @@ def test_nothing_is_remembered_without_a_file_or_of_another_node(tmp_path: Path)
 
 def test_leases_that_cannot_be_read_are_nothing_and_stay_beside(tmp_path: Path) -> None:
     pieces = [*snapshot_pieces(NETWORK, PEERS), b"\xff\xff"]
-    with StateFile(str(tmp_path)) as file:
-        file.write(encode("n1", OWN, (), pieces))
+    with StateFile(str(tmp_path), "dataplane") as file:
+        file.write(encode("dataplane", "n1", OWN, (), pieces))
         before = file.path.read_bytes()
         assert Recollection("n1", file).choose(Table(), is_away=True) is None
         assert file.write([written()])

@@ -1,4 +1,4 @@
-"""What a dataplane remembers of its node over a reboot, and the same as bytes."""
+"""What a service remembers of its node over a reboot, and the same as bytes."""
 
 import json
 from base64 import b64decode, b64encode
@@ -13,10 +13,9 @@ from services.core.family import Network
 from services.core.lease import Lease
 from services.core.network import NetworkConfig
 from services.core.notation import parse_cidr
-from services.core.table import Step, Table, Upserted
+from services.core.table import Step, StoreStatus, Table, Upserted
 from services.runtime.wire import step_from_bytes, step_to_bytes
 
-_FORMAT: Final = b"flannelette-dataplane-state"
 _VERSION: Final = b"1"
 _PIECE: Final = 250
 """Leases; about a millisecond."""
@@ -49,15 +48,19 @@ class Memory:
         return table
 
 
-def snapshot_pieces(network: NetworkConfig, leases: Sequence[Lease]) -> Iterator[bytes]:
+def snapshot_pieces(
+    network: NetworkConfig, leases: Sequence[Lease], store: StoreStatus | None = None
+) -> Iterator[bytes]:
     """A complete table as WatchLeases streams it, in pieces that are one message together."""
-    yield step_to_bytes(Step(reset=True, network=network, synced=True))
+    yield step_to_bytes(Step(reset=True, network=network, store=store, synced=True))
     rest = iter(leases)
     while some := tuple(map(Upserted, islice(rest, _PIECE))):
         yield step_to_bytes(Step(changes=some))
 
 
-def encode(node: str, own: Lease | None, former: Sequence[Network], snapshot: Sequence[bytes]) -> list[bytes]:
+def encode(
+    service: str, node: str, own: Lease | None, former: Sequence[Network], snapshot: Sequence[bytes]
+) -> list[bytes]:
     """A memory as bytes, in parts: format, version and checksum of the rest; a line of JSON; the snapshot."""
     lease = b64encode(step_to_bytes(Step(changes=(Upserted(own),) if own else ()))).decode()
     header = {"node": node, "own_lease": lease, "former_subnets": [str(each) for each in former]}
@@ -65,14 +68,14 @@ def encode(node: str, own: Lease | None, former: Sequence[Network], snapshot: Se
     digest = sha256()
     for part in rest:
         digest.update(part)
-    return [b" ".join((_FORMAT, _VERSION, digest.hexdigest().encode())) + b"\n", *rest]
+    return [b" ".join((_format(service), _VERSION, digest.hexdigest().encode())) + b"\n", *rest]
 
 
-def decode(data: bytes, node: str) -> Memory:
-    """The memory of this node. Raises Refused for anything that is not exactly that."""
+def decode(service: str, data: bytes, node: str) -> Memory:
+    """The memory of this service of this node. Raises Refused for anything that is not exactly that."""
     first, _, rest = data.partition(b"\n")
     kind, version, checksum = first.split(b" ") if first.count(b" ") == 2 else (b"", b"", b"")
-    if kind != _FORMAT:
+    if kind != _format(service):
         raise Refused("it is damaged or something else")
     if version != _VERSION:
         raise Refused("another version of this service has written it")
@@ -85,6 +88,10 @@ def decode(data: bytes, node: str) -> Memory:
     own = next((c.lease for c in _step(b64decode(header["own_lease"])).changes if isinstance(c, Upserted)), None)
     former = (parse_cidr(text) for text in header["former_subnets"])
     return Memory(node, own, tuple(each for each in former if each is not None), snapshot)
+
+
+def _format(service: str) -> bytes:
+    return f"flannelette-{service}-state".encode()
 
 
 def _step(data: bytes) -> Step:

@@ -1,0 +1,96 @@
+"""What the rules go by: what the feed says, or until that has a snapshot, what this node remembers of before."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from services.core.lease import Lease
+from services.core.table import Table
+from services.masq.facts import Recalled
+from services.masq.reconciler import Reconciler
+from services.runtime.logs import get_logger
+from services.runtime.recollection import PATIENCE, Recollection, doubt
+from services.runtime.recorder import Apart, Recorder
+from services.runtime.state_file import StateFile
+
+log = get_logger()
+
+_LONGEST_LEASE: Final = 86_400.0
+"""Seconds, whatever the store: a lease that was there at a time has run out so much later, or was renewed."""
+_GIVEN_BY_NAME: Final = "kube"
+"""The store whose leases end with their nodes only."""
+
+
+class Knowledge:
+    """Tells the reconciler, and has on disk what it would need after a reboot."""
+
+    def __init__(
+        self,
+        node: str,
+        file: StateFile,
+        reconciler: Reconciler,
+        clock: Callable[[], float] = time.time,
+        apart: Apart = asyncio.to_thread,
+    ) -> None:
+        self._node = node
+        self._reconciler = reconciler
+        self._clock = clock
+        self._recollection = Recollection(node, file)
+        self._recorder = Recorder(node, file, apart)
+        self._recalled: Recalled | None = None
+        self._is_patient = True
+        self._heard: tuple[Table, str] | None = None
+
+    def hear(self, told: Table, away: str) -> None:
+        """Takes what the feed knows now. `away`: why the lease service does not answer; empty if it does."""
+        self._heard = told, away
+        store_error = told.store.error if told.store else ""
+        is_away = not self._is_patient and bool(away or store_error or told.network_error)
+        table = self._recollection.choose(told, is_away=is_away)
+        if table is None or table is told:
+            self._recalled = None
+        elif self._recalled is None:
+            self._recalled = self._recall(table)
+        self._reconciler.learn(told, away, self._recalled)
+        if table is told and self._reconciler.facts.network is told.network:  # else it is not allowed here
+            own = _own(told, self._node)
+            allowed = replace(told, leases=dict(told.leases))
+            self._recorder.tell(allowed, own, (), is_current=not (away or store_error))
+
+    async def run(self) -> None:
+        """For ever."""
+        await asyncio.sleep(PATIENCE)
+        self._is_patient = False
+        if self._heard is not None:
+            self.hear(*self._heard)
+        await self._recorder.run()
+        await asyncio.Event().wait()
+
+    async def close(self) -> None:
+        """Writes what is not written yet. Call it when the job has ended."""
+        await self._recorder.close()
+
+    def _recall(self, table: Table) -> Recalled:
+        known_at, reason = self._recollection.known_at, f"the rules are those of {self._recollection.since}"
+        own = _own(table, self._node)
+        if own is None:
+            return Recalled(table, reason)
+        if (
+            own.expires_at is None
+            and not own.reserved
+            and (table.store is None or table.store.kind != _GIVEN_BY_NAME)
+        ):
+            own = own.with_time(known_at + _LONGEST_LEASE)  # only its holder and the store know when it ends
+        why_not = doubt(own, known_at, self._clock())
+        if not why_not:
+            return Recalled(table, reason)
+        reason = f"{reason}; its lease {own.name} may be another node's by now: {why_not}"
+        log.warning("an own lease of before is not used", lease=own.name, reason=why_not)
+        others = {name: lease for name, lease in table.leases.items() if name != own.name}
+        return Recalled(replace(table, leases=others), reason)
+
+
+def _own(table: Table, node: str) -> Lease | None:
+    return next((lease for lease in table.leases.values() if lease.node == node and not lease.is_idle), None)

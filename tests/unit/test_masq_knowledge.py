@@ -1,0 +1,253 @@
+"""What masq remembers over a reboot: when it is in force, what of it, and what ends it."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from ipaddress import ip_network
+from pathlib import Path
+
+import pytest
+
+from services.core.lease import Lease
+from services.core.network import parse_network
+from services.core.table import Removed, Step, StoreStatus, Table, Upserted
+from services.masq.knowledge import Knowledge
+from services.masq.rules import wanted_chains
+from services.runtime.memory import decode, encode, snapshot_pieces
+from services.runtime.state_file import StateFile
+from tests.masq_fakes import ALL, LEASE, LEASE_KNOWN, MOVED, NETWORK, NETWORK_KNOWN, Running
+from tests.virtual_time import run_virtually
+
+AWAY = "nobody is there"
+CIDRS = LEASE.cidrs
+FULL = ["FLANNEL-FWD", "FLANNEL-POSTRTG"]
+KUBE, ETCD = StoreStatus("kube", connected=True), StoreStatus("etcd", connected=True)
+OTHER = parse_network('{"Network":"10.6.0.0/16","Backend":{"Type":"vxlan"}}')
+
+
+def remember(directory: Path, own: Lease | None = LEASE, *, node: str = "n1", store: StoreStatus = KUBE) -> None:
+    with StateFile(str(directory), "masq") as file:
+        assert file.write(encode("masq", node, own, (), list(snapshot_pieces(NETWORK, (), store))))
+
+
+async def at_once(function: Callable[..., bool], *arguments: object) -> bool:
+    return function(*arguments)
+
+
+class Scene(Running):
+    def __init__(self, directory: Path, later: float = 0.0) -> None:
+        super().__init__()
+        self.directory = directory
+        self.later = later
+
+    @asynccontextmanager
+    async def life(self, allowed: Sequence[str] = ()) -> AsyncIterator["Scene"]:
+        settings = replace(ALL, allowed=tuple(ip_network(text) for text in allowed))
+        self.reconciler.settings = settings
+        with StateFile(str(self.directory), "masq") as file:
+            self.knowledge = Knowledge("n1", file, self.reconciler, lambda: time.time() + self.later, at_once)
+            async with self:
+                job = asyncio.create_task(self.knowledge.run())
+                self.knowledge.hear(self.table, AWAY)
+                yield self
+                job.cancel()
+                with suppress(asyncio.CancelledError):
+                    await job
+                await self.knowledge.close()
+
+    async def hear(self, *steps: Step, away: str = "") -> None:
+        for step in steps:
+            self.table.fold(step)
+            self.knowledge.hear(self.table, away)
+        await self.settle()
+
+    async def impatient(self) -> None:
+        await asyncio.sleep(1.1)
+        await self.settle()
+
+
+def played(story: Callable[[Scene], Awaitable[None]], scene: Scene, *allowed: str) -> None:
+    async def play() -> None:
+        async with scene.life(allowed):
+            await story(scene)
+
+    run_virtually(play())
+
+
+def test_what_one_life_was_told_is_in_place_in_the_next_one_while_nobody_tells_any(tmp_path: Path) -> None:
+    async def first(scene: Scene) -> None:
+        await scene.hear(NETWORK_KNOWN, LEASE_KNOWN)
+
+    async def second(scene: Scene) -> None:
+        await scene.settle()
+        assert scene.firewall.names() == []  # a lease service that starts beside us is faster
+        await scene.impatient()
+        assert tuple(scene.firewall.chains.values()) == wanted_chains(NETWORK, CIDRS, ALL)[:2]
+        assert not scene.health.ready
+        assert any(reason.startswith("the rules are those of 2") for reason in scene.health.reasons)
+        await scene.hear(NETWORK_KNOWN, LEASE_KNOWN)
+        assert scene.health.reasons == []
+        assert scene.reconciler.repairs == 0
+        assert tuple(scene.firewall.chains.values()) == wanted_chains(NETWORK, CIDRS, ALL)[:2]
+
+    played(first, Scene(tmp_path))
+    file = tmp_path / "masq.state"
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert decode("masq", file.read_bytes(), "n1").own == LEASE
+    played(second, Scene(tmp_path))
+
+
+def test_a_lease_service_that_answers_is_not_preceded(tmp_path: Path) -> None:
+    remember(tmp_path)
+
+    async def story(scene: Scene) -> None:
+        await scene.hear(Step(reset=True, network=OTHER))
+        await scene.impatient()
+        assert scene.reconciler.facts.network is OTHER
+
+    played(story, Scene(tmp_path))
+
+
+def test_a_store_that_is_away_counts_as_nobody(tmp_path: Path) -> None:
+    remember(tmp_path)
+
+    async def story(scene: Scene) -> None:
+        await scene.impatient()
+        await scene.hear(Step(store=StoreStatus("etcd", connected=False, error="no endpoint answers")))
+        assert scene.firewall.names() == FULL
+        assert "the store is away, the rules stay as they are: no endpoint answers" in scene.health.reasons
+
+    played(story, Scene(tmp_path))
+
+
+def test_the_first_snapshot_decides_and_only_a_complete_one(tmp_path: Path) -> None:
+    remember(tmp_path)
+
+    async def story(scene: Scene) -> None:
+        await scene.impatient()
+        await scene.hear(Step(reset=True, network=OTHER))
+        assert scene.reconciler.facts.network == NETWORK
+        await scene.hear(Step(changes=(Upserted(replace(MOVED, subnets=())),), synced=True))
+        assert scene.reconciler.facts.network is OTHER
+        assert scene.reconciler.facts.subnets == ()
+        assert scene.firewall.chains["IPv4", "FLANNEL-FWD"] in wanted_chains(OTHER, (), ALL)
+
+    played(story, Scene(tmp_path))
+
+
+def test_a_network_that_is_not_allowed_here_is_neither_taken_nor_remembered(tmp_path: Path) -> None:
+    remember(tmp_path)
+    before = (tmp_path / "masq.state").read_bytes()
+
+    async def story(scene: Scene) -> None:
+        await scene.impatient()
+        assert scene.firewall.names() == []
+        assert any("not within what --allowed-network allows" in reason for reason in scene.health.reasons)
+        await scene.hear(NETWORK_KNOWN, LEASE_KNOWN)
+        await asyncio.sleep(60)
+
+    played(story, Scene(tmp_path), "10.9.0.0/16")
+    assert (tmp_path / "masq.state").read_bytes() == before
+
+
+DAY = 86_400.0
+
+
+@pytest.mark.parametrize(
+    ("ends_in", "store", "later", "is_assumed"),
+    [
+        (None, KUBE, 40 * DAY, True),
+        (None, ETCD, DAY / 2, True),  # the time of it is the holder's; no lease lives longer than a day
+        (None, ETCD, DAY + 60, False),
+        (3_600.0, ETCD, 3_000.0, True),
+        (3_600.0, ETCD, 4_000.0, False),
+        (3_600.0, ETCD, -600.0, False),
+    ],
+)
+def test_the_own_subnet_counts_while_it_must_be_ours(
+    tmp_path: Path, ends_in: float | None, store: StoreStatus, later: float, is_assumed: bool
+) -> None:
+    remember(tmp_path, LEASE.with_time(None if ends_in is None else time.time() + ends_in), store=store)
+
+    async def story(scene: Scene) -> None:
+        await scene.impatient()
+        assert scene.firewall.names() == (FULL if is_assumed else FULL[:1])
+        assert any("may be another node's by now" in reason for reason in scene.health.reasons) is not is_assumed
+
+    played(story, Scene(tmp_path, later))
+
+
+def test_rules_that_the_firewall_has_otherwise_stay_until_a_snapshot(tmp_path: Path) -> None:
+    """Of a restart without a reboot it knows more, whatever was written last."""
+    remember(tmp_path)
+    newer = wanted_chains(NETWORK, MOVED.cidrs, ALL)[0]
+
+    async def story(scene: Scene) -> None:
+        scene.firewall.chains["IPv4", newer.name] = newer
+        scene.firewall.causes = ("rule missing", "rule extra")
+        await scene.impatient()
+        assert scene.firewall.chains["IPv4", newer.name] is newer
+        assert scene.firewall.names() == FULL  # what was missing is made
+        assert await scene.reconciler.resync(dry_run=True) == []
+        await scene.hear(NETWORK_KNOWN, LEASE_KNOWN)
+        assert tuple(scene.firewall.chains.values()) == wanted_chains(NETWORK, CIDRS, ALL)[1::-1]
+        assert scene.health.ready
+
+    played(story, Scene(tmp_path))
+
+
+@pytest.mark.parametrize("what", ["damaged", "foreign", "of another node", "the dataplane's"])
+def test_a_file_that_cannot_be_used_changes_nothing_and_is_kept(
+    tmp_path: Path, what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    remember(tmp_path)
+    path = tmp_path / "masq.state"
+    data = path.read_bytes()
+    bad = {
+        "damaged": data[:-1] + bytes([data[-1] ^ 1]),
+        "foreign": b"root:x:0:0:root:/root:/bin/bash\n",
+        "of another node": b"".join(encode("masq", "n7", LEASE, (), list(snapshot_pieces(NETWORK, ())))),
+        "the dataplane's": b"".join(encode("dataplane", "n1", LEASE, (), list(snapshot_pieces(NETWORK, ())))),
+    }[what]
+    path.write_bytes(bad)
+
+    async def story(scene: Scene) -> None:
+        await scene.impatient()
+        assert (scene.firewall.names(), path.read_bytes()) == ([], bad)
+        await scene.hear(NETWORK_KNOWN, LEASE_KNOWN)
+        await asyncio.sleep(30)
+
+    played(story, Scene(tmp_path))
+    assert capsys.readouterr().out.count("the state is not used") == 1
+    assert path.with_suffix(".refused").read_bytes() == bad
+    assert decode("masq", path.read_bytes(), "n1").own == LEASE
+
+
+def test_a_lease_that_is_lost_is_not_remembered(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.hear(NETWORK_KNOWN, LEASE_KNOWN)
+        await asyncio.sleep(30)
+        await scene.hear(Step(changes=(Removed(LEASE.name),), synced=True))
+        assert scene.reconciler.facts.subnets == CIDRS
+
+    played(story, Scene(tmp_path))
+    memory = decode("masq", (tmp_path / "masq.state").read_bytes(), "n1")
+    assert (memory.own, memory.table().network) == (None, NETWORK)
+
+
+def test_dataplane_and_masq_may_share_a_directory(tmp_path: Path) -> None:
+    with StateFile(str(tmp_path), "dataplane") as one, StateFile(str(tmp_path), "masq") as other:
+        assert (one.is_kept, other.is_kept) == (True, True)
+
+
+def test_an_empty_table_is_not_mistaken_for_one(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.hear(Step(reset=True, network_error="there is no configuration", synced=True))
+        await scene.impatient()
+        assert scene.firewall.names() == []
+
+    played(story, Scene(tmp_path))
+    assert not (tmp_path / "masq.state").exists()
+    assert Table().network is None
