@@ -70,7 +70,8 @@ async def _acquire(address: str) -> None:
 def _idle(directory: Path, firewall: str, seconds: float) -> float:
     """CPU seconds of the service and its workers."""
     setting = "nftables" if firewall == "nftables" else "iptables"
-    flags = ("--node=n1", f"--socket-dir={directory}", "--ip-masq", f"--firewall={setting}")
+    places = (f"--socket-dir={directory}", f"--state-dir={directory}/state")
+    flags = ("--node=n1", *places, "--ip-masq", f"--firewall={setting}")
     with running(sys.executable, "-m", "services.masq.main", *flags) as process:
         chosen = asyncio.run(_ready(f"unix:{directory}/masq.sock"))
         if chosen != firewall:
