@@ -49,7 +49,7 @@ class Target:
         if name != "lease":
             flags.append(f"--state-dir={directory}/state")
         if name == "dataplane":
-            flags += [f"--subnet-file={directory}/subnet.env", f"--state-dir={directory}/state"]
+            flags.append(f"--subnet-file={directory}/subnet.env")
         command = self._n1.cluster.namespace.command(sys.executable, "-m", f"services.{name}.main", *flags)
         with (directory / f"{name}.log").open("ab") as log:
             return subprocess.Popen(command, env=environment(), stdout=log, stderr=log)
