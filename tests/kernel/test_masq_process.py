@@ -244,8 +244,9 @@ async def test_what_is_switched_off_is_not_kept_and_what_is_left_of_it_goes(
 def test_what_cannot_work_ends_with_one_clear_line(
     host: Host, around: list[str], arguments: list[str], code: int, line: str
 ) -> None:
+    places = (f"--socket-dir={host.lock.parent}", f"--state-dir={host.lock.parent}/state")
     done = subprocess.run(
-        [*around, sys.executable, "-m", "services.masq.main", f"--socket-dir={host.lock.parent}", *arguments],
+        [*around, sys.executable, "-m", "services.masq.main", *places, *arguments],
         env=host.environment | {"PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
