@@ -70,6 +70,8 @@ class Chain:
     """Why the jump exists, one sentence."""
     rules: tuple[Rule, ...]
     """Empty: chain and jump shall not exist."""
+    moved: bool = False
+    """Without rules: it is in another firewall; what an old flanneld has in the hook for it shall not exist either."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,21 @@
 """Taking over from an old flanneld, whose rules stand straight in the kernel's chains, in both kinds of iptables."""
 
 from collections.abc import AsyncIterator, Callable, Iterator
+from ipaddress import ip_network
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from services.core.errors import Unavailable
+from services.core.family import IPV6
 from services.masq.firewalls.firewall import Firewall
+from services.masq.firewalls.host import HostFirewall
 from services.masq.firewalls.iptables import IptablesFirewall
 from services.masq.firewalls.iptables_nft import IptablesNftFirewall
-from tests.kernel.masq_host import DUAL_CHAINS, Host, entered, put_right
+from services.masq.rules import Chain, RuleSettings, no_chains, wanted_chains
+from tests.kernel.masq_flanneld import leave
+from tests.kernel.masq_host import CHAINS, DUAL, DUAL_CHAINS, SUBNETS, Host, entered, put_right
 from tests.namespaces import NetworkNamespace
 
 V0_12 = """\
@@ -84,3 +91,131 @@ async def test_a_preview_names_each_of_them(host: Host, firewall: Firewall) -> N
     states = await firewall.check(DUAL_CHAINS, repair=False)
     deleted = [command.split(" -D ")[1] for state in states[:2] for command in state.commands if " -D " in command]
     assert deleted == ["POSTROUTING 5", "POSTROUTING 4", "POSTROUTING 3", "POSTROUTING 2", "FORWARD 3", "FORWARD 2"]
+
+
+FOREIGN_NAT = ["-s 172.17.0.0/16 ! -o docker0 -j MASQUERADE", "-s 10.6.0.0/16 -d 10.6.0.0/16 -j RETURN"]
+FOREIGN_FILTER = ["-i docker0 -j ACCEPT"]
+ELSEWHERE = {
+    "legacy tables, nftables chosen": ("legacy", "nftables", "nftables"),
+    "iptables-nft, nftables chosen": ("nft", "nftables", "nftables"),
+    "legacy tables, iptables-nft chosen": ("legacy", "auto", "iptables-nft"),
+    "iptables-nft, legacy tables chosen": ("nft", "auto", "iptables-legacy"),
+}
+"""Where the old rules are, the setting, and what is chosen."""
+
+
+@pytest.fixture(params=ELSEWHERE)
+async def elsewhere(request: pytest.FixtureRequest, host: Host) -> AsyncIterator[tuple[str, HostFirewall]]:
+    """Where the rules of a v0.12 of both families are, beside foreign ones, and a firewall that is another one."""
+    kind, setting, chosen = ELSEWHERE[request.param]
+    if chosen.startswith("iptables"):
+        host.run(chosen, "-t", "mangle", "-N", "KUBE-IPTABLES-HINT")
+    host.run(f"iptables-{kind}-restore", stdin=V0_12.format(random=" --random-fully"))
+    leave(host, kind, "v0.12", ip_network("fd00:10:5::/48"), SUBNETS[1], random=True)
+    it = HostFirewall(setting, host.lock, lambda: False)
+    yield kind, it
+    assert it.name == chosen
+    await it.close()
+
+
+def old_rules(host: Host, kind: str) -> list[list[str]]:
+    """Of nat and filter in IPv4, then in IPv6."""
+    found = []
+    for program in (f"iptables-{kind}", f"ip6tables-{kind}"):
+        for table, chain in (("nat", "POSTROUTING"), ("filter", "FORWARD")):
+            lines = host.run(program, "-t", table, "-S", chain).splitlines()
+            found.append([line.split(" ", 2)[2] for line in lines if line.startswith("-A")])
+    return found
+
+
+async def test_they_go_from_another_firewall_once_ours_are_in_place(
+    host: Host, elsewhere: tuple[str, HostFirewall]
+) -> None:
+    kind, firewall = elsewhere
+    commands = await put_right(firewall, DUAL_CHAINS)
+    assert old_rules(host, kind) == [FOREIGN_NAT, FOREIGN_FILTER, [], []]
+    assert sum(" -D " in command for command in commands) == 12
+    assert firewall.leftover == ""
+    assert await put_right(firewall, DUAL_CHAINS) == []
+
+
+async def test_a_preview_names_those_in_another_firewall_and_leaves_them(
+    host: Host, elsewhere: tuple[str, HostFirewall]
+) -> None:
+    kind, firewall = elsewhere
+    before = old_rules(host, kind)
+    states = await firewall.check(DUAL_CHAINS, repair=False)
+    assert sum(" -D " in command for state in states for command in state.commands) == 12
+    assert old_rules(host, kind) == before
+    await put_right(firewall, DUAL_CHAINS)
+    assert old_rules(host, kind) == [FOREIGN_NAT, FOREIGN_FILTER, [], []]
+
+
+@pytest.mark.parametrize(
+    ("chains", "kept"),
+    [
+        (no_chains(), {"nat4", "filter4", "nat6", "filter6"}),
+        (
+            wanted_chains(DUAL, SUBNETS, RuleSettings(masquerade=False, forward=True, fully_random=True)),
+            {"nat4", "nat6"},
+        ),
+        (
+            wanted_chains(DUAL, SUBNETS, RuleSettings(masquerade=True, forward=False, fully_random=True)),
+            {"filter4", "filter6"},
+        ),
+        (CHAINS, {"nat6", "filter6"}),
+    ],
+    ids=["torn down", "without masquerading", "without forward rules", "IPv4 only"],
+)
+async def test_what_nothing_of_ours_replaces_stays_in_another_firewall(
+    host: Host, elsewhere: tuple[str, HostFirewall], chains: tuple[Chain, ...], kept: set[str]
+) -> None:
+    kind, firewall = elsewhere
+    before = old_rules(host, kind)
+    await put_right(firewall, chains)
+    after = old_rules(host, kind)
+    names = ("nat4", "filter4", "nat6", "filter6")
+    assert {name for name, was, now in zip(names, before, after, strict=True) if was == now} == kept
+
+
+async def test_what_is_decided_later_is_searched_later(host: Host, elsewhere: tuple[str, HostFirewall]) -> None:
+    kind, firewall = elsewhere
+    for _ in range(2):
+        await put_right(firewall, tuple(chain for chain in DUAL_CHAINS if chain.family is not IPV6))
+    assert old_rules(host, kind)[2] != []
+    await put_right(firewall, DUAL_CHAINS)
+    assert old_rules(host, kind) == [FOREIGN_NAT, FOREIGN_FILTER, [], []]
+
+
+async def test_another_firewall_is_searched_until_there_are_none_and_never_again(
+    host: Host, elsewhere: tuple[str, HostFirewall], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind, firewall = elsewhere
+    for _ in range(2):
+        await put_right(firewall, DUAL_CHAINS)
+
+    async def fail(*_: Any, **__: Any) -> Any:
+        raise AssertionError("searched again")
+
+    there = "iptables.IptablesFirewall" if kind == "legacy" else "iptables_nft.IptablesNftFirewall"
+    monkeypatch.setattr(f"services.masq.firewalls.{there}.check", fail)
+    host.run(f"iptables-{kind}", "-A", "FORWARD", "-i", "docker1", "-j", "ACCEPT")
+    assert await put_right(firewall, DUAL_CHAINS) == []
+
+
+async def test_a_search_that_fails_is_repeated_a_few_times_only(
+    host: Host, elsewhere: tuple[str, HostFirewall], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind, firewall = elsewhere
+    calls = 0
+
+    async def fail(*_: Any, **__: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        raise Unavailable("libraries of iptables are missing")
+
+    there = "iptables.IptablesFirewall" if kind == "legacy" else "iptables_nft.IptablesNftFirewall"
+    monkeypatch.setattr(f"services.masq.firewalls.{there}.check", fail)
+    for _ in range(5):
+        await put_right(firewall, DUAL_CHAINS)
+    assert calls == 3

@@ -165,6 +165,15 @@ def test_a_teardown_of_nothing_is_nothing() -> None:
     assert repair_of(UNWANTED, table([FOREIGN], None).find(UNWANTED)) == Repair()
 
 
+def test_what_lives_elsewhere_goes_with_the_rules_of_an_old_flanneld() -> None:
+    bare = (FoundJump(HOOK, 1, FoundRule(OTHER)), FoundJump(HOOK, 3, FoundRule(OTHER)))
+    alone = repair_of(UNWANTED, FoundChain(None, bare=bare))
+    assert alone == Repair(("rules of an old flanneld",), (DeleteAt(HOOK, 3), DeleteAt(HOOK, 1)))
+    beside = repair_of(UNWANTED, FoundChain((), (FoundJump(HOOK, 2, FoundRule(JUMP)),), bare))
+    assert beside.causes == ("not wanted any more", "rules of an old flanneld")
+    assert beside.actions == (*(DeleteAt(HOOK, place) for place in (3, 2, 1)), RemoveChain(OURS))
+
+
 def test_two_equal_rules_that_are_both_wanted_are_no_duplicate() -> None:
     twice = ChainForm("nat", HOOK, OURS, WANTED.jump, (WANTED.rules[0], WANTED.rules[0]))
     assert repair_of(twice, table([JUMP], [RULES[0], RULES[0]]).find(twice)) == Repair()

@@ -6,6 +6,7 @@ from collections.abc import Hashable, Sequence
 MISSING = "chain missing"
 NOT_WANTED = "not wanted any more"
 EXTRA = "rule extra"
+OLD = "rules of an old flanneld"
 
 
 def causes(wanted: Sequence[Hashable], found: Sequence[Hashable]) -> list[str]:

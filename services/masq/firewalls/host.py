@@ -1,13 +1,15 @@
 """The firewall of this host, whichever that is now; what is left in the others goes."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from services.core.errors import Misconfigured, Unavailable
 from services.masq.firewalls.choice import Choice, choose
+from services.masq.firewalls.difference import OLD
 from services.masq.firewalls.firewall import ChainState, Firewall
 from services.masq.firewalls.iptables import IptablesFirewall
 from services.masq.firewalls.iptables_nft import IptablesNftFirewall
@@ -17,6 +19,9 @@ from services.masq.rules import Chain
 from services.runtime.logs import get_logger
 
 log = get_logger()
+
+_SEARCHES: Final = 3
+"""Of a firewall that has nothing but, perhaps, the rules of an old flanneld, when they fail."""
 
 
 class HostFirewall:
@@ -39,6 +44,10 @@ class HostFirewall:
         self._lookout = Lookout()
         self._choice: Choice | None = None
         self._chosen_anew = asyncio.Event()
+        self._were_chosen: set[Kind] = set()
+        self._searched: dict[Kind, set[tuple[int, str]]] = {kind: set() for kind in Kind}
+        """IP version and table, where no rules are left of a flannel that had no chains yet."""
+        self._failed_searches: Counter[Kind] = Counter()
 
     @property
     def name(self) -> str:
@@ -72,7 +81,7 @@ class HostFirewall:
         states = await self._firewall(kind).check(chains, repair=repair)
         if repair and not all(state.as_wanted for state in states):
             return states
-        return await self._cleared(signs.kept_by_us - {kind}, states, repair=repair)
+        return await self._cleared(signs, kind, states, repair=repair)
 
     async def changed(self) -> None:
         """See Firewall."""
@@ -107,22 +116,49 @@ class HostFirewall:
                 log.info("firewall chosen", firewall=str(choice.kind), reason=choice.reason)
                 self._chosen_anew.set()
             self._choice = choice
+            self._were_chosen.add(choice.kind)
         return choice.kind
 
     async def _cleared(
-        self, others: frozenset[Kind], states: tuple[ChainState, ...], *, repair: bool
+        self, signs: Signs, chosen: Kind, states: tuple[ChainState, ...], *, repair: bool
     ) -> tuple[ChainState, ...]:
         """Removes from other firewalls what is in place in this one; the states with what that took."""
         self.leftover = ""
-        unwanted = [replace(state.chain, rules=()) for state in states]
-        for other in sorted(others):
+        kept = signs.kept_by_us
+        for other in sorted((kept | signs.iptables_in_use) - {chosen}):
+            unwanted = [self._unwanted(state.chain, other, signs) for state in states]
+            if other not in kept and not any(chain.moved for chain in unwanted):
+                continue
             try:
                 gone = await self._firewall(other).check(unwanted, repair=repair)
             except Unavailable as error:
-                self.leftover = f"rules of ours or of a flanneld are left in {other}: {error}"
+                if other in kept:
+                    self.leftover = f"rules of ours or of a flanneld are left in {other}: {error}"
+                else:
+                    self._failed_searches[other] += 1
+                    log.warning("rules of an old flanneld cannot be searched", firewall=str(other), reason=str(error))
                 continue
+            searched = {_place(state.chain) for state in gone if state.chain.moved and OLD not in state.causes}
+            self._searched[other] |= searched
+            if other not in kept and not any(state.causes for state in gone):
+                await self._forget(other)
             states = tuple(
                 replace(state, commands=(*state.commands, *there.commands))
                 for state, there in zip(states, gone, strict=True)
             )
         return states
+
+    def _unwanted(self, chain: Chain, other: Kind, signs: Signs) -> Chain:
+        """The chain, which shall not be there. An old flanneld's rules are searched once, for it takes a process."""
+        is_new = _place(chain) not in self._searched[other] and self._failed_searches[other] < _SEARCHES
+        moved = bool(chain.rules) and other in signs.iptables_in_use and is_new
+        return replace(chain, rules=(), moved=moved)
+
+    async def _forget(self, kind: Kind) -> None:
+        """Ends what was started for a search, unless it may be waited for."""
+        if kind not in self._were_chosen:
+            await self._firewalls.pop(kind).close()
+
+
+def _place(chain: Chain) -> tuple[int, str]:
+    return chain.family.version, chain.table

@@ -119,7 +119,8 @@ class IptablesFirewall:
 
     async def _check_family(self, family: Family, chains: list[Chain], *, repair: bool) -> list[ChainState]:
         look = self._fingerprints[family]
-        if not any(chain.rules or look.mentions(chain.table, chain.name) for chain in chains):
+        needed = any(chain.rules or look.mentions(chain.table, chain.name) for chain in chains)
+        if not needed and not (any(chain.moved for chain in chains) and look.has_rules()):
             self._seen.pop(family, None)
             return [_nothing(chain) for chain in chains]
         # Before the check, so that no change after it is missed. Our own repair is one: it is looked at again.

@@ -113,11 +113,12 @@ async def _find(chain: Chain, there: frozenset[ChainName]) -> FoundChain:
     looked for with all jumps to it.
     """
     family, table = chain.family, chain.table
-    if chain.rules:
+    is_there = ChainName(family.version, table, chain.name) in there
+    if chain.rules or (chain.moved and not is_there):
         names = [name for name in (chain.hook, chain.name) if ChainName(family.version, table, name) in there]
         texts = await asyncio.gather(*(_run(family, "", "-t", table, "-v", "-S", name) for name in names))
         return find({name: read_chain(text) for name, text in zip(names, texts, strict=True)}, _form(chain))
-    if ChainName(family.version, table, chain.name) not in there:
+    if not is_there:
         return FoundChain(None)
     return find(read_table(await _run(family, "-save", "-c", "-t", table)), _form(chain))
 

@@ -30,6 +30,13 @@ class ChainForm:
     name: str
     jump: RuleForm
     rules: tuple[RuleForm, ...]
+    moved: bool = False
+    """See Chain."""
+
+    @property
+    def replaces_bare(self) -> bool:
+        """Rules of an old flanneld in the hook shall go."""
+        return bool(self.rules) or self.moved
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from services.masq.firewalls.difference import MISSING, NOT_WANTED, causes
+from services.masq.firewalls.difference import MISSING, NOT_WANTED, OLD, causes
 from services.masq.firewalls.messages import ChainForm, Form, RuleForm
 from services.masq.moves import NOT_FIRST
 
@@ -136,17 +136,20 @@ def repair_of(wanted: ChainForm, found: FoundChain) -> Repair:
     actions += _deletions([*(jump for jump in in_hook if jump is not right), *found.bare])
     if right is None:
         actions.append(InsertFirst(wanted.hook, wanted.jump))
-    old = ("rules of an old flanneld",) if found.bare else ()
-    return Repair((*chain_causes, *_jump_causes(wanted, in_hook), *old), tuple(actions))
+    return Repair((*chain_causes, *_jump_causes(wanted, in_hook), *_old_causes(found)), tuple(actions))
 
 
 def _removal(wanted: ChainForm, found: FoundChain) -> Repair:
+    actions: list[Action] = [*_deletions([*found.jumps, *found.bare])]
     if found.rules is None:
-        return Repair()
-    actions: list[Action] = [*_deletions(found.jumps)]
+        return Repair(_old_causes(found), tuple(actions))
     if found.rules:
         actions.append(EmptyChain(wanted.name))
-    return Repair((NOT_WANTED,), (*actions, RemoveChain(wanted.name)))
+    return Repair((NOT_WANTED, *_old_causes(found)), (*actions, RemoveChain(wanted.name)))
+
+
+def _old_causes(found: FoundChain) -> tuple[str, ...]:
+    return (OLD,) if found.bare else ()
 
 
 def _deletions(jumps: Iterable[FoundJump]) -> list[Action]:

@@ -71,7 +71,7 @@ def find(table: SavedTable, wanted: ChainForm) -> FoundChain:
     ]
     hook = table.get(wanted.hook, ())
     in_the_way = hook[0].text if hook and hook[0].target != wanted.name else ""
-    old = bare_set(wanted.table, [bare_rule(rule.text) for rule in hook]) if wanted.rules else []
+    old = bare_set(wanted.table, [bare_rule(rule.text) for rule in hook]) if wanted.replaces_bare else []
     return FoundChain(
         None if rules is None else tuple(map(_found, rules)),
         tuple(jumps),
@@ -93,7 +93,7 @@ def as_text(form: ChainForm) -> ChainForm:
     """The chain, with rules that are compared by their text alone."""
     rules = tuple(RuleForm({"text": rule.text}, rule.text) for rule in form.rules)
     jump = RuleForm({"text": form.jump.text}, form.jump.text)
-    return ChainForm(form.table, form.hook, form.name, jump, rules)
+    return ChainForm(form.table, form.hook, form.name, jump, rules, form.moved)
 
 
 def _found(rule: SavedRule) -> FoundRule:

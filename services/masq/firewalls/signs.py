@@ -17,6 +17,7 @@ from services.masq.trace import TABLE as TRACE
 HINTS: Final = ("KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY")
 """Chains that a kubelet makes with the host's own iptables, for others to see which that is."""
 _OURS: Final = frozenset(chain.name for chain in no_chains())
+_HOOKS: Final = frozenset((chain.table, chain.hook) for chain in no_chains())
 _NAMES: Final = (*HINTS, *sorted(_OURS))
 _OWN_TABLES: Final = frozenset((TABLE, *FLANNEL_TABLES.values()))
 _NOT_FOREIGN: Final = _OWN_TABLES | {TRACE}
@@ -54,6 +55,15 @@ class Signs:
             Kind.LEGACY: self.legacy & _OURS,
             Kind.IPTABLES_NFT: any(c.table in IPTABLES_TABLES and c.name in _OURS for c in self.nft),
             Kind.NFTABLES: any(c.table in _OWN_TABLES for c in self.nft),
+        }
+        return frozenset(kind for kind, there in found.items() if there)
+
+    @property
+    def iptables_in_use(self) -> frozenset[Kind]:
+        """Where rules of a flannel that had no chains yet may be: in which kinds of iptables there are any rules."""
+        found = {
+            Kind.LEGACY: self.legacy_rules,
+            Kind.IPTABLES_NFT: self.nft_rules and any((c.table, c.name) in _HOOKS for c in self.nft),
         }
         return frozenset(kind for kind, there in found.items() if there)
 

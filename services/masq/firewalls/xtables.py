@@ -66,7 +66,7 @@ class LegacyTable:
 
     def find(self, wanted: ChainForm) -> FoundChain:
         """What there is of a chain. Jumps are looked for in its hook; in all chains if it shall go."""
-        bare = tuple(self._bare(wanted)) if wanted.rules and wanted.hook not in self._searched else ()
+        bare = tuple(self._bare(wanted)) if wanted.replaces_bare and wanted.hook not in self._searched else ()
         if not self._table.is_chain(wanted.name):
             return FoundChain(None, bare=bare)
         rules = tuple(self._found(wanted.name, entry) for entry in self._entries(wanted.name))
