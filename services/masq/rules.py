@@ -71,7 +71,7 @@ class Chain:
     rules: tuple[Rule, ...]
     """Empty: chain and jump shall not exist."""
     moved: bool = False
-    """Without rules: it is in another firewall; what an old flanneld has in the hook for it shall not exist either."""
+    """Without rules: it is in another firewall, and an old flanneld's rules in the hook shall not exist either."""
 
 
 @dataclass(frozen=True, slots=True)

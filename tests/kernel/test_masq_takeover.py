@@ -203,6 +203,25 @@ async def test_another_firewall_is_searched_until_there_are_none_and_never_again
     assert await put_right(firewall, DUAL_CHAINS) == []
 
 
+def children() -> set[str]:
+    """Process ids."""
+    return set(Path("/proc/thread-self/children").read_text().split())
+
+
+@pytest.mark.parametrize("kind", ["legacy", "nft"])
+async def test_a_part_of_a_set_stays_elsewhere_and_the_search_leaves_no_process(host: Host, kind: str) -> None:
+    text = V0_12.format(random="").replace("-A POSTROUTING -s 10.5.0.0/16 -d 10.5.0.0/16 -j RETURN\n", "")
+    host.run(f"iptables-{kind}-restore", stdin=text.replace("-A FORWARD -s 10.5.0.0/16 -j ACCEPT\n", ""))
+    before = old_rules(host, kind)
+    before_it = children()
+    firewall = HostFirewall("nftables", host.lock, lambda: False)
+    commands = await put_right(firewall, DUAL_CHAINS)
+    assert all(command.startswith("nft ") for command in commands)
+    assert old_rules(host, kind) == before
+    assert children() <= before_it
+    await firewall.close()
+
+
 async def test_a_search_that_fails_is_repeated_a_few_times_only(
     host: Host, elsewhere: tuple[str, HostFirewall], monkeypatch: pytest.MonkeyPatch
 ) -> None:

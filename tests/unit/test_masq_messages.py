@@ -1,5 +1,7 @@
 """What the firewall and its worker say to each other survives the way."""
 
+from dataclasses import replace
+
 import pytest
 
 from services.masq.firewalls.messages import (
@@ -31,7 +33,7 @@ REPORT = ChainReport(Found(True, 3, 2**40), (Found(False),), ("rule missing",), 
     [
         Hello(True),
         Failure("no \u00e9 and no\nline end breaks a line"),
-        CheckRequest((CHAIN, CHAIN), repair=True),
+        CheckRequest((CHAIN, replace(CHAIN, rules=(), moved=True)), repair=True),
         CheckResponse((REPORT,)),
     ],
     ids=lambda message: message.kind,
