@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from services.masq.firewalls.host import HostFirewall
+from services.masq.firewalls.nftables import NftablesFirewall
+from services.masq.firewalls.nftables.library import Nftables
 from tests.kernel.masq_host import DUAL_CHAINS, Host, entered, put_right
 from tests.namespaces import NetworkNamespace
 
@@ -77,6 +79,25 @@ async def test_killed_in_the_middle_of_a_switch_there_are_rules_and_the_next_sta
         assert "flannelette" not in host.run("nft", "list", "ruleset")
         assert await put_right(firewall, DUAL_CHAINS) == []
         await firewall.close()
+
+
+async def test_what_goes_between_a_look_and_what_it_leads_to_is_looked_at_again(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    firewall = NftablesFirewall()
+    await put_right(firewall, DUAL_CHAINS)
+    listing = Nftables.listing
+
+    def flushed_before(library: Nftables, command: str) -> object:
+        monkeypatch.setattr(Nftables, "listing", listing)
+        host.run("nft", "flush", "ruleset")
+        return listing(library, command)
+
+    monkeypatch.setattr(Nftables, "listing", flushed_before)
+    host.run("nft", "add", "table", "inet", "other")  # else nothing is looked at
+    states = await firewall.check(DUAL_CHAINS, repair=True)
+    assert all(state.as_wanted and state.commands for state in states)
+    await firewall.close()
 
 
 async def test_a_firewall_that_is_reloaded_twenty_times_a_second_has_our_rules_in_between_and_behind(

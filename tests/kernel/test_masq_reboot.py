@@ -134,7 +134,7 @@ async def test_of_a_restart_the_firewall_knows_more(host: Host, firewall: str) -
     kept = shown(host)
     async with masq_on(host, "--ip-masq", firewall) as masq:
         await eventually(lambda: "of before are in force" in masq.log.read_text())
-        await asyncio.sleep(0.5)
+        await eventually(lambda: "stay until a lease service tells the network" in masq.log.read_text())
         assert shown(host) == kept
         assert masq.log.read_text().count("stay until a lease service tells the network") == 1
         with lease_service(host):

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from services.core.errors import Misconfigured, Unavailable
 from services.core.family import FAMILIES, Family
@@ -21,6 +22,9 @@ from services.masq.firewalls.nftables.notation import (
 )
 from services.masq.firewalls.nftables.reading import FoundChain, found_chains
 from services.masq.rules import Chain
+
+_RACES: Final = 5
+"""Lost to somebody else's changes in a row, until that is a failure."""
 
 Tables = frozenset[tuple[int, str]]
 """IP version and name of every table."""
@@ -64,6 +68,16 @@ class NftablesFirewall:
         """See Firewall. All in one go; nothing is read again while nobody changes anything."""
         if repair and (right := self._changes.still_right(chains)) is not None:
             return right
+        for _ in range(_RACES):
+            before = self._changes.newest()
+            try:
+                return self._check(chains, repair=repair)
+            except Unavailable:  # what was seen may be gone before it was listed or changed
+                if self._changes.newest() == before:
+                    raise
+        return self._check(chains, repair=repair)
+
+    def _check(self, chains: Sequence[Chain], *, repair: bool) -> tuple[ChainState, ...]:
         generation = self._changes.newest()
         first = last = self._look(chains)
         commands = [*(command for each in first.repairs for command in each.commands), *first.foreign]
