@@ -3,6 +3,7 @@
 import ast
 import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,7 +29,7 @@ def steps(workflow: Path) -> list[dict[str, Any]]:
 def test_a_workflow_is_one(workflow: Path) -> None:
     """By the forge's own schema, which the tool brings along."""
     done = subprocess.run(
-        ["check-jsonschema", "--builtin-schema", "vendor.github-workflows", str(workflow)],
+        [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.github-workflows", str(workflow)],
         capture_output=True,
         text=True,
         check=False,
