@@ -158,6 +158,7 @@ async def test_a_resync_of_a_kernel_that_is_as_it_shall_be_has_no_commands_dry_o
         await running.until(peers=0)
         await join(cluster, "n2", "n3")
         await running.until(peers=2)
+        await cluster.quiet()
         before = cluster.everything()
         assert await running.resync(dry_run=True) == pb.ResyncKernelResponse()
         assert await running.resync() == pb.ResyncKernelResponse()
