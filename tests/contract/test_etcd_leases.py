@@ -1,79 +1,22 @@
-"""The etcd store beside flanneld: keys and values byte for byte, etcd leases, reservations, races."""
+"""The etcd store beside flanneld: keys and values byte for byte, etcd leases, adoption, reservations."""
 
-import asyncio
-import uuid
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
 
 import pytest
 
 from services.core.errors import NotFound
 from services.core.family import Address
-from services.core.lease import BackendData, LeaseRequest, VxlanData, Wish
-from services.core.table import Removed, Upserted
-from services.lease.store import Changed
-from services.lease.stores.etcd import EtcdSettings, EtcdStore
-from services.lease.stores.etcd.client import EtcdClient
-from services.lease.stores.etcd.members import Timing
-from services.lease.stores.etcd.records import Delete, Item, Put, Transaction, Write
+from services.core.lease import LeaseRequest, VxlanData, Wish
 from tests.contract.follower import following
 from tests.etcd import EtcdServer
-
-VXLAN = '{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}'
-HOST_GW = '{"Network":"10.5.0.0/16","Backend":{"Type":"host-gw"}}'
-
-
-@dataclass
-class Prefix:
-    """A prefix in a real etcd, looked at and written to as etcdctl or a flanneld would."""
-
-    settings: EtcdSettings
-    client: EtcdClient
-
-    async def put(self, name: str, value: str, etcd_lease: int = 0) -> None:
-        await self.write(Put(self.key(name), value.encode(), etcd_lease))
-
-    async def delete(self, name: str) -> None:
-        await self.write(Delete(self.key(name)))
-
-    async def write(self, *writes: Write) -> None:
-        assert await self.client.transact(Transaction((), writes))
-
-    async def get(self, name: str) -> Item | None:
-        (item,) = await self.client.read(self.key(name))
-        return item
-
-    async def values(self) -> dict[str, str]:
-        pages = [page async for page in self.client.pages(self.key(""))]
-        return {
-            i.key.decode().removeprefix(f"{self.settings.prefix}/"): i.value.decode() for p in pages for i in p.items
-        }
-
-    async def flannelds_lease(self, seconds: int = 86_400) -> int:
-        number = uuid.uuid4().int >> 66
-        await self.client.grant(number, seconds)
-        return number
-
-    def key(self, name: str) -> bytes:
-        return f"{self.settings.prefix}/{name}".encode()
-
-    def store(self, lease_seconds: int = 86_400) -> EtcdStore:
-        return EtcdStore(self.settings, lease_seconds=lease_seconds)
+from tests.etcd_prefix import HOST_GW, VXLAN, Prefix, asks, prefix_of
 
 
 @pytest.fixture
 async def prefix(etcd: EtcdServer) -> AsyncIterator[Prefix]:
-    settings = EtcdSettings((etcd.endpoint,), f"/{uuid.uuid4().hex}")
-    made = Prefix(settings, EtcdClient(settings, Timing(), "test"))
-    await made.put("config", VXLAN)
-    yield made
-    await made.client.close()
-
-
-def asks(address: str, data: BackendData | None = None, previous: str = "", node: str = "n1") -> LeaseRequest:
-    wish = Wish(ip_address(address), data, ip_network(previous) if previous else None)
-    return LeaseRequest(node, "vxlan" if data else "host-gw", (wish,))
+    async with prefix_of(etcd) as made:
+        yield made
 
 
 GOLDEN = [
@@ -231,124 +174,3 @@ async def test_holders_without_a_lease_are_swept_up(prefix: Prefix) -> None:
     await prefix.delete(f"subnets/{lease.name}")
     other = await store.acquire(asks("10.99.0.2", node="n2", previous="10.5.200.0/24"))
     assert set(await prefix.values()) == {"config", f"subnets/{other.name}", f"holders/{other.name}"}
-
-
-async def test_stores_that_race_never_overlap(prefix: Prefix) -> None:
-    stores = [prefix.store() for _ in range(5)]
-    leases = await asyncio.gather(
-        *(
-            store.acquire(asks(f"10.99.{s}.{n}", node=f"n{s}-{n}"))
-            for s, store in enumerate(stores)
-            for n in range(1, 9)
-        )
-    )
-    assert len({lease.name for lease in leases}) == 40
-
-
-async def test_stores_that_race_with_one_address_leave_it_to_one_node(prefix: Prefix) -> None:
-    results = await asyncio.gather(
-        *(prefix.store().acquire(asks("10.99.0.1", node=f"n{n}")) for n in range(6)), return_exceptions=True
-    )
-    assert sum(not isinstance(result, BaseException) for result in results) == 1
-    assert len(await prefix.values()) == 3
-
-
-async def test_nodes_that_see_different_configurations_never_overlap(prefix: Prefix) -> None:
-    """Leases of another length may appear between our look and our write. There is room if all get the widest."""
-
-    async def acquire(number: int, subnet_length: int) -> str:
-        await prefix.put(
-            "config", f'{{"Network":"10.5.0.0/19","SubnetLen":{subnet_length},"Backend":{{"Type":"udp"}}}}'
-        )
-        return (await prefix.store().acquire(asks(f"10.99.0.{number}", node=f"n{number}"))).name
-
-    names = await asyncio.gather(*(acquire(number, 23 + number % 4) for number in range(1, 11)))
-    cidrs = [ip_network(name.replace("-", "/")) for name in names]
-    assert not [(a, b) for i, a in enumerate(cidrs) for b in cidrs[:i] if a.overlaps(b)]
-
-
-async def test_an_etcd_lease_that_was_revoked_is_replaced_by_the_next_acquisition(prefix: Prefix) -> None:
-    store = prefix.store()
-    lease = await store.acquire(asks("10.99.0.1"))
-    subnet = await prefix.get(f"subnets/{lease.name}")
-    assert subnet
-    async with following(store) as seen:
-        await prefix.client.revoke(subnet.etcd_lease)
-        await seen.until(lambda f: not f.leases)
-        with pytest.raises(NotFound):
-            await store.renew("n1", lease.name)
-        assert (await store.acquire(asks("10.99.0.1", previous=lease.name.replace("-", "/")))).name == lease.name
-
-
-async def test_a_snapshot_of_many_pages_is_complete(prefix: Prefix) -> None:
-    values = {f"10.5.{n // 64}.{n % 64 * 4}-30": f"10.99.{n // 250}.{n % 250 + 1}" for n in range(1234)}
-    for names in (list(values)[start : start + 100] for start in range(0, len(values), 100)):
-        await prefix.write(
-            *(Put(prefix.key(f"subnets/{n}"), f'{{"PublicIP":"{values[n]}"}}'.encode()) for n in names)
-        )
-    async with following(prefix.store()) as seen:
-        assert {name: str(lease.subnets[0].public_address) for name, lease in seen.leases.items()} == values
-
-
-POISON = {
-    "subnets/not-a-subnet": "{}",
-    "subnets/10.5.3.7-24": '{"PublicIP":"10.99.0.3","PublicIPv6":null}',
-    "subnets/10.5.3.0-32": '{"PublicIP":"10.99.0.3","PublicIPv6":null}',
-    "subnets/10.5.4.0-24": "no json",
-    "subnets/10.5.5.0-24": '{"PublicIP":"nobody","PublicIPv6":null}',
-    "subnets/10.5.6.0-24/deeper": '{"PublicIP":"10.99.0.3","PublicIPv6":null}',
-    "subnets-old/10.5.7.0-24": '{"PublicIP":"10.99.0.3","PublicIPv6":null}',
-    "subnets": "x",
-    "holders/10.5.88.0-24": "[]",
-    "holders/what": '{"node":"n1"}',
-}
-
-
-@pytest.mark.parametrize("watching", [True, False], ids=["while it is watched", "before it is listed"])
-async def test_poisoned_keys_change_nothing_when_they_come_and_when_they_go(prefix: Prefix, watching: bool) -> None:
-    """flanneld removes every peer on every node when one of these is put or deleted."""
-    store = prefix.store()
-    lease = await store.acquire(asks("10.99.0.1", previous="10.5.88.0/24"))
-    await prefix.put("subnets/10.5.89.0-24", '{"PublicIP":"10.99.0.9","PublicIPv6":null}')
-    own_value, poison = await prefix.get(f"subnets/{lease.name}"), dict(POISON)
-    assert own_value
-    if watching:
-        poison[f"subnets/{lease.name}"] = "our own lease, overwritten"
-    else:
-        del poison["holders/10.5.88.0-24"]  # without it nobody can know whose the lease is
-        for key, value in poison.items():
-            await prefix.put(key, value)
-    async with following(store) as seen:
-        before = dict(seen.leases)
-        assert seen.nodes == {lease.name: "n1", "10.5.89.0-24": ""}
-        for key, value in poison.items() if watching else ():
-            await prefix.put(key, value)
-        await seen.until(lambda f: len(f.refused) == len(poison))
-        assert seen.leases == before
-        if watching:
-            await prefix.put(f"subnets/{lease.name}", own_value.value.decode(), own_value.etcd_lease)
-            del poison[f"subnets/{lease.name}"]
-        for key in poison:
-            await prefix.delete(key)
-        await seen.until(lambda f: not f.refused)
-        nodes = {name: "" if watching else node for name, node in seen.nodes.items()}  # its holder is gone as well
-        await seen.until(lambda f: f.nodes == nodes)
-        assert set(seen.leases) == set(before)
-
-
-async def test_a_deleted_key_of_ours_is_told_as_removed(prefix: Prefix) -> None:
-    store = prefix.store()
-    lease = await store.acquire(asks("10.99.0.1"))
-    async with following(store) as seen:
-        await prefix.delete(f"subnets/{lease.name}")
-        await seen.until(lambda f: not f.leases)
-        assert Changed((Removed(lease.name),)) in seen.events
-
-
-async def test_a_lease_and_its_holder_come_as_one_change(prefix: Prefix) -> None:
-    store = prefix.store()
-    async with following(store) as seen:
-        lease = await store.acquire(asks("10.99.0.1"))
-        await seen.until(lambda f: bool(f.leases))
-        changes = [event.changes for event in seen.events if isinstance(event, Changed)]
-        assert changes == [(Upserted(lease.with_time(None)),)]

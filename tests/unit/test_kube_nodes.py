@@ -1,52 +1,24 @@
-"""From Node objects to leases and back, without Kubernetes: names, JSON, podCIDRs, patches, the mirror."""
+"""From Node objects to leases and back, without Kubernetes: annotations, podCIDRs, patches, the mirror."""
 
-import json
 from ipaddress import ip_address
-from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from services.core.errors import InvalidInput, Misconfigured, NotYet
 from services.core.lease import LeaseRequest, OpaqueData, VxlanData, Wish
-from services.core.network import parse_network
 from services.core.table import Removed, Upserted
 from services.lease.store import Changed
 from services.lease.stores.kube.annotations import annotations
 from services.lease.stores.kube.mirror import Mirror
-from services.lease.stores.kube.node_json import NotANode, read_node
 from services.lease.stores.kube.node_leases import lease_of
-from services.lease.stores.kube.page import ITEMS, members
 from services.lease.stores.kube.publishing import (
     annotations_patch,
     condition_patch,
     require_pod_cidrs,
     withdrawal_patch,
 )
-from services.lease.stores.kube.records import Batch, Deleted, Expired, Node
-from services.lease.stores.kube.stream import Lines, read_batch
-
-KEYS = annotations()
-F = "flannel.alpha.coreos.com/"
-V4 = parse_network('{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}', leases_subnets=False)
-DUAL = parse_network(
-    '{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:244::/48","Backend":{"Type":"vxlan"}}',
-    leases_subnets=False,
-)
-MAC = "02:00:00:00:00:01"
-
-
-def make_node(name: str = "a", *pod_cidrs: str, **annotations: str) -> Node:
-    """A vxlan node; annotations without prefix, `_` for `-`."""
-    base = {
-        "kube-subnet-manager": "true",
-        "backend-type": "vxlan",
-        "backend-data": f'{{"VNI":1,"VtepMAC":"{MAC}"}}',
-        "public-ip": "192.168.0.1",
-    }
-    given_ = base | {key.replace("_", "-"): text for key, text in annotations.items()}
-    return Node(name, pod_cidrs or ("10.244.1.0/24",), {F + key: text for key, text in given_.items()})
+from services.lease.stores.kube.records import Batch, Deleted, Node
+from tests.kube_node_examples import DUAL, KEYS, MAC, V4, F, make_node
 
 
 @pytest.mark.parametrize(
@@ -77,100 +49,6 @@ def test_annotations_are_named_by_flannels_rules(prefix: str, public: str) -> No
 def test_a_prefix_that_breaks_flannels_rules_is_refused_with_an_example(prefix: str) -> None:
     with pytest.raises(Misconfigured, match=r"--kube-annotation-prefix .* for instance"):
         annotations(prefix)
-
-
-def test_a_node_is_read_with_our_annotations_only() -> None:
-    document = {
-        "metadata": {
-            "name": "a",
-            "creationTimestamp": "2026-01-31T12:00:00Z",
-            "annotations": {f"{F}public-ip": "1.2.3.4", "volumes.kubernetes.io/x": "y"},
-        },
-        "spec": {"podCIDR": "10.244.1.0/24"},
-    }
-    node = read_node(document, KEYS.prefix)
-    assert node == Node("a", ("10.244.1.0/24",), {f"{F}public-ip": "1.2.3.4"}, 1769860800)
-    document["spec"] = {"podCIDR": "10.244.1.0/24", "podCIDRs": ["10.244.1.0/24", "fd00::/64"]}
-    assert read_node(document, KEYS.prefix).pod_cidrs == ("10.244.1.0/24", "fd00::/64")
-    assert read_node({"metadata": {"name": "bare"}}, KEYS.prefix) == Node("bare")
-
-
-@pytest.mark.parametrize(
-    "document",
-    [
-        None,
-        7,
-        [],
-        {},
-        {"metadata": {"name": ""}},
-        {"metadata": {"name": 7}},
-        {"metadata": {"name": "a", "annotations": []}},
-        {"metadata": {"name": "a", "annotations": {f"{F}public-ip": 7}}},
-        {"metadata": {"name": "a"}, "spec": 7},
-        {"metadata": {"name": "a"}, "spec": {"podCIDRs": "10.0.0.0/24"}},
-        {"metadata": {"name": "a"}, "spec": {"podCIDRs": [7]}},
-    ],
-)
-def test_what_is_no_node_is_told(document: Any) -> None:
-    with pytest.raises(NotANode):
-        read_node(document, KEYS.prefix)
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-    max_leaves=8,
-)
-
-
-@given(st.dictionaries(st.text(), JSON, max_size=4), st.lists(JSON, max_size=5), st.sampled_from([None, 0, 3]))
-def test_a_page_is_read_as_the_whole_would_be(other: dict[str, Any], items: list[Any], indent: int | None) -> None:
-    other.pop(ITEMS, None)
-    document = {**other, ITEMS: items, "last": 1}
-    found = list(members(json.dumps(document, indent=indent)))
-    assert [value for key, value in found if key == ITEMS] == items
-    assert {key: value for key, value in found if key != ITEMS} == {**other, "last": 1}
-
-
-@given(st.lists(JSON, max_size=3), st.integers(0, 10_000))
-def test_a_page_that_is_cut_anywhere_is_refused(items: list[Any], place: int) -> None:
-    text = json.dumps({"kind": "NodeList", ITEMS: items, "metadata": {"resourceVersion": "1"}})
-    with pytest.raises(ValueError):  # noqa: PT011 - json's own, too
-        list(members(text[: place % len(text)]))
-
-
-@pytest.mark.parametrize("text", ["", "[]", "null", "{]", '{"items":[1 2]}', '{"a":1}}', '{"a" 1}', '{"items":[}'])
-def test_what_is_no_page_is_refused(text: str) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011 - json's own, too
-        list(members(text))
-    assert list(members('{"items":null}')) == [("items", None)]
-
-
-@given(
-    st.lists(st.text(st.characters(blacklist_characters="\n\r", blacklist_categories=["Cs"]), min_size=1)), st.data()
-)
-def test_lines_are_the_same_however_they_arrive(texts: list[str], data: st.DataObject) -> None:
-    stream = "".join(f"{text}\n" for text in texts).encode()
-    lines, found, place = Lines(), [], 0
-    while place < len(stream):
-        size = data.draw(st.integers(1, len(stream) - place))
-        found += list(lines.feed(stream[place : place + size]))
-        place += size
-    assert found == [text.encode() for text in texts if text.encode().strip()]
-    assert lines.rest == b""
-
-
-def test_a_line_without_end_is_refused() -> None:
-    lines = Lines()
-    lines.feed(b"x" * (10 << 20))
-    with pytest.raises(ValueError, match="a line of more than"):
-        lines.feed(b"x" * (10 << 20))
-
-
-def test_an_unknown_error_of_the_watch_means_listing_anew() -> None:
-    for error in ({"code": 418}, {}, None, "nonsense"):
-        with pytest.raises(Expired):
-            read_batch([json.dumps({"type": "ERROR", "object": error}).encode()], KEYS.prefix, "server")
 
 
 def test_each_family_of_a_node_stands_for_itself() -> None:
