@@ -1,69 +1,26 @@
 """A reboot while nobody tells any leases: packets flow by what the node remembers, which nothing is lost for."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
-from dataclasses import replace
+from collections.abc import Iterator
 from ipaddress import ip_address
-from pathlib import Path
 
 import pytest
-from flannelette.dataplane.v1 import dataplane_pb2 as pb
 
 from lab.pings import Pinger
 from lab.stream import Path as Way
 from lab.stream import Stream
-from services.runtime.memory import Memory, decode, encode
-from tests.kernel.dataplane_host import Cluster, Running, cluster_in
+from tests.kernel.dataplane_host import Cluster, cluster_in
+from tests.kernel.dataplane_reboots import MAC, OTHER_MAC, THIRD_MAC, reboot, remembering, restarted, state_file
 from tests.kernel.test_dataplane_families import DUAL, join, routes_v6, with_ipv6
 from tests.kernel.test_dataplane_life import route
 from tests.lease_service import eventually
 from tests.namespaces import NamespaceMaker, NetworkNamespace
-
-MAC, OTHER_MAC, THIRD_MAC = "06:0c:56:6d:fb:b3", "06:0c:56:6d:fb:b4", "06:0c:56:6d:fb:b5"
-REMEMBERED = "the leases are those of "
 
 
 @pytest.fixture
 def cluster(netns: NetworkNamespace) -> Iterator[Cluster]:
     with cluster_in(netns) as made:
         yield made
-
-
-def reboot(cluster: Cluster, make_netns: NamespaceMaker) -> None:
-    """What is in the kernel and under /run is gone."""
-    cluster.namespace = make_netns()
-    cluster.ip("link add eth0 type veth peer far")
-    for name in ("eth0", "far"):
-        cluster.ip(f"link set {name} up")
-    cluster.ip("address add 10.99.0.11/16 dev eth0")
-    cluster.ip("route add default via 10.99.0.1")
-    (cluster.directory / "subnet.env").unlink()
-
-
-def state_file(cluster: Cluster) -> Path:
-    return cluster.directory / "state/dataplane.state"
-
-
-def memory(cluster: Cluster) -> Memory:
-    return decode("dataplane", state_file(cluster).read_bytes(), "n1")
-
-
-@asynccontextmanager
-async def restarted(cluster: Cluster, *arguments: str) -> AsyncIterator[Running]:
-    """A dataplane that finds no subnet.env, which Cluster.dataplane would give it."""
-    running = Running(cluster, arguments, ())
-    try:
-        yield running
-    finally:
-        await running.end(9)
-
-
-async def remembering(running: Running, peers: int) -> pb.Status:
-    status = await running.until(ready=False, peers=peers)
-    assert any(reason.startswith(REMEMBERED) for reason in status.reasons), status.reasons
-    assert not any("connect failed" in reason for reason in status.reasons)  # nobody is asked who is not there
-    return status
 
 
 async def test_after_a_reboot_everything_is_as_it_was_and_status_says_since_when(
@@ -117,30 +74,6 @@ async def test_what_has_changed_meanwhile_is_applied_with_the_first_snapshot_and
         assert status.repairs == 0
 
 
-async def test_what_the_kernel_has_is_newer_than_what_is_remembered(cluster: Cluster) -> None:
-    async with cluster.dataplane() as running:
-        name = await cluster.join("n2", "10.99.0.12", MAC)
-        await running.until(peers=1)
-        await running.end()
-    subnet = name.split("-")[0]
-    for line in (
-        f"neigh replace {subnet} lladdr {OTHER_MAC} dev flannel.1 nud permanent",  # it changed, and was not written
-        "route add 10.5.99.0/24 via 10.5.99.0 dev flannel.1 proto 77 metric 1380 onlink",  # it came likewise
-    ):
-        cluster.ip(line)
-    cluster.run(f"bridge fdb replace {OTHER_MAC} dev flannel.1 dst 10.99.0.12 self permanent")
-    kept = cluster.routes(), cluster.neighbours()
-    cluster.leases.terminate()
-    async with restarted(cluster) as running:
-        await eventually(lambda: " of before are in force" in running.log)
-        await running.resync()
-        assert (cluster.routes(), cluster.neighbours()) == kept
-        cluster.leases = cluster.start_leases()
-        await running.until(peers=1)
-        assert cluster.routes() == [route(name)]
-        assert cluster.neighbours() == [f"{subnet} lladdr {MAC} PERMANENT"]
-
-
 @pytest.mark.parametrize("backend", ["vxlan", "host-gw"])
 async def test_both_families_and_both_backends_come_back(
     netns: NetworkNamespace, make_netns: NamespaceMaker, backend: str
@@ -166,59 +99,6 @@ async def test_both_families_and_both_backends_come_back(
             assert len(cluster.ip("route show type blackhole").splitlines()) == 1
 
 
-async def test_remembered_leases_keep_to_the_rules_of_the_node(cluster: Cluster, make_netns: NamespaceMaker) -> None:
-    async with cluster.dataplane() as running:
-        await cluster.join("n2", "10.99.0.12", MAC, "10.5.53.0/24")
-        kept = await cluster.join("n3", "10.99.0.13", OTHER_MAC, "10.5.200.0/24")
-        await running.until(peers=2)
-        await running.end()
-    cluster.leases.terminate()
-    reboot(cluster, make_netns)
-    async with restarted(cluster, "--allowed-network=10.5.128.0/17", "--ip-blackhole-route") as running:
-        status = await remembering(running, peers=1)
-        assert status.peers.ignored == 1
-        assert cluster.routes() == [route(kept)]  # and no blackhole
-        assert not (cluster.directory / "subnet.env").exists()
-        assert any("the own lease cannot be used" in line for line in running.log.splitlines())
-
-
-async def test_a_lease_service_that_answers_is_not_preceded_by_what_is_remembered(cluster: Cluster) -> None:
-    async with cluster.dataplane() as running:
-        await cluster.join("n2", "10.99.0.12", MAC)
-        await running.until(peers=1)
-        await running.end()
-    async with cluster.dataplane() as running:
-        await running.until(peers=1)
-        await asyncio.sleep(1.2)
-        assert " of before are in force" not in running.log
-
-
-async def test_an_own_lease_that_has_run_out_is_not_used_and_the_peers_are_kept(
-    cluster: Cluster, make_netns: NamespaceMaker
-) -> None:
-    async with cluster.dataplane() as running:
-        name = await cluster.join("n2", "10.99.0.12", MAC)
-        before = await running.until(peers=1)
-        await running.end()
-    found = memory(cluster)
-    assert found.own is not None
-    gone = replace(found.own, expires_at=1_000_000.0)
-    state_file(cluster).write_bytes(b"".join(encode("dataplane", "n1", gone, found.former, [found.snapshot])))
-    cluster.leases.terminate()
-    reboot(cluster, make_netns)
-    async with restarted(cluster) as running:
-        status = await remembering(running, peers=1)
-        assert not status.HasField("lease")
-        assert not (cluster.directory / "subnet.env").exists()
-        assert cluster.routes() == [route(name)]
-        assert "inet 10.5." not in cluster.ip("addr show flannel.1")
-        assert "it has run out" in running.log
-        cluster.leases = cluster.start_leases()  # which still has it
-        status = await running.until(peers=1)
-        assert status.lease.subnets == before.lease.subnets
-        assert status.devices[0].mac == before.devices[0].mac
-
-
 async def test_the_subnet_and_the_mac_are_asked_for_again_when_the_lease_is_gone_after_a_reboot(
     cluster: Cluster, make_netns: NamespaceMaker
 ) -> None:
@@ -235,56 +115,6 @@ async def test_the_subnet_and_the_mac_are_asked_for_again_when_the_lease_is_gone
         status = await running.until()
         assert status.lease.subnets == before.lease.subnets
         assert status.devices[0].mac == mac
-
-
-@pytest.mark.parametrize("damage", ["damaged", "foreign", "of another node"])
-async def test_a_file_that_cannot_be_used_is_refused_in_one_line_and_kept(cluster: Cluster, damage: str) -> None:
-    async with cluster.dataplane() as running:
-        await cluster.join("n2", "10.99.0.12", MAC)
-        await running.until(peers=1)
-        await running.end()
-    path = state_file(cluster)
-    data = path.read_bytes()
-    bad = {
-        "damaged": data[:-1] + bytes([data[-1] ^ 1]),
-        "foreign": b"root:x:0:0:root:/root:/bin/bash\n",
-        "of another node": b"".join(encode("dataplane", "n7", None, (), [memory(cluster).snapshot])),
-    }[damage]
-    path.write_bytes(bad)
-    cluster.leases.terminate()
-    async with cluster.dataplane() as running:
-        await asyncio.sleep(1.5)
-        assert " of before are in force" not in running.log
-        assert path.read_bytes() == bad
-        cluster.leases = cluster.start_leases()
-        await running.until(peers=1)
-        await running.end()
-        assert running.log.count("the state is not used") == 1
-    assert path.with_suffix(".refused").read_bytes() == bad
-    assert len(memory(cluster).table().leases) == 2
-
-
-async def test_a_directory_that_cannot_be_used_costs_only_the_memory(cluster: Cluster) -> None:
-    async with cluster.dataplane("--state-dir=/proc/no") as running:
-        await running.until()
-        assert running.log.count("nothing is remembered") == 1
-        await running.end()
-    async with cluster.dataplane("--state-dir=") as running:
-        await running.until()
-        assert running.log.count("nothing is remembered") == 1
-        await running.end()
-    assert not state_file(cluster).exists()
-
-
-async def test_two_dataplanes_never_share_what_they_remember(cluster: Cluster, make_netns: NamespaceMaker) -> None:
-    async with cluster.dataplane() as running:
-        await running.until()
-        first, home = cluster.namespace, cluster.directory / "other"
-        home.mkdir()
-        reboot(cluster, make_netns)
-        async with restarted(cluster, f"--socket-dir={home}", f"--lease-address={cluster.leases.address}") as second:
-            await eventually(lambda: "another dataplane keeps its state in" in second.log)
-        cluster.namespace = first
 
 
 async def test_a_stream_of_pings_is_answered_after_the_reboot_and_while_the_service_returns(
