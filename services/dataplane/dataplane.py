@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from flannelette.lease.v1 import lease_pb2 as pb
 
@@ -189,6 +190,10 @@ class Dataplane:
         self.health.set("lease service", self.feed.error)
         self.health.set("store", store_error)
         if self._paused:
+            if self._resync_due:
+                with suppress(Unavailable):
+                    await self.overlay.look_beside()
+                self._resync_due = False
             return
         table = self._choose_table(is_away=bool(self.feed.error or store_error or told.network_error))
         if table is None or table.network is None:

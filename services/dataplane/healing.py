@@ -19,6 +19,8 @@ _UNREST_SECONDS: Final = 0.05
 """The same right after another fault: who fights with us, or flushes ten thousand routes, gets 20 comparisons a
 second and not 100."""
 _QUIET_SECONDS: Final = 0.5
+_REST: Final = 5
+"""So many times what the last comparison took goes by before the next: a fight costs a fifth of a core at most."""
 
 Concern: TypeAlias = Callable[[Change], Sign | None]
 """What a change means to us; None: nothing."""
@@ -39,8 +41,15 @@ async def heal(dataplane: Dataplane, monitor: Monitor, own_port: int) -> None:
 
     async for changes in monitor.changes():
         if pending.take(changes, concern(dataplane, own_port)):
-            is_quiet = loop.time() - settled_at > _QUIET_SECONDS
-            loop.call_later(_SETTLE_SECONDS if is_quiet else _UNREST_SECONDS, settle)
+            loop.call_later(pause(loop.time() - settled_at, dataplane.overlay.last_resync_seconds), settle)
+
+
+def pause(since: float, cost: float) -> float:
+    """Seconds until the next comparison, so many after the last one was asked for, which took `cost`."""
+    rest = _REST * cost
+    if since > max(_QUIET_SECONDS, rest):
+        return _SETTLE_SECONDS
+    return max(_UNREST_SECONDS, rest - since)
 
 
 class Pending:
@@ -83,9 +92,12 @@ def concern(dataplane: Dataplane, own_port: int) -> Concern:
     `Change.port`): they count later, if we then still believe them to be there.
     """
     ground = dataplane.footing.ground
+    overlay = dataplane.overlay
     places: dict[int, Device | Underlay] = {d.index: d for d in dataplane.footing.devices.values()}
     devices = frozenset(places)
     underlay = frozenset([ground.underlay.index]) if ground else frozenset[int]()
+    foreign = overlay.reconciler.foreign_devices
+    is_peers = overlay.situation.peers_part if overlay.situation else None
     if ground:
         places[ground.underlay.index] = ground.underlay
     protocol = dataplane.settings.route_protocol
@@ -95,9 +107,11 @@ def concern(dataplane: Dataplane, own_port: int) -> Concern:
     def sign(change: Change) -> Sign | None:
         if change.port == own_port:
             return None
-        is_way = change.subject is Subject.ROUTE and change.ifindex in routes
-        is_place = is_lost and change.subject in _PLACES
-        if not (is_way or is_place or _touches(change, devices, underlay, protocol)):
+        if change.subject is Subject.ROUTE:
+            is_beside = change.ifindex in routes or (change.is_main and is_peers is not None and is_peers(change))
+        else:  # a link that goes takes routes along, of which nothing is told
+            is_beside = change.subject in _PLACES and (is_lost or change.ifindex in foreign)
+        if not (is_beside or _touches(change, devices, underlay, protocol)):
             return None
         place = places.get(change.ifindex)
         return (cause_of(change, place.mtu), place.name) if place else (cause_of(change), "")
@@ -115,6 +129,6 @@ def _touches(change: Change, devices: Set[int], underlay: Set[int], protocol: in
         case Subject.LINK | Subject.ADDRESS:
             return change.ifindex in devices or change.ifindex in underlay
         case Subject.ROUTE:
-            return change.protocol == protocol or change.ifindex in devices or change.is_default
+            return change.protocol == protocol or change.ifindex in devices or change.length == 0
         case Subject.NEIGHBOUR | Subject.FDB_ENTRY:
             return change.gone and change.ifindex in devices

@@ -41,6 +41,7 @@ class Overlay:
         self.roster = Roster(node)
         self.last_resync: float | None = None
         """Unix time."""
+        self.last_resync_seconds = 0.0
         self.last_resync_changes = 0
         self._node = node
         self._stock = Stock()
@@ -67,7 +68,8 @@ class Overlay:
         failures = self.reconciler.failures
         done = Plan(todo.put - failures.keys(), todo.delete - failures.keys())
         self.last_resync, self.last_resync_changes = time.time(), len(done)
-        metrics.RESYNC_SECONDS.observe(time.monotonic() - started)
+        self.last_resync_seconds = time.monotonic() - started
+        metrics.RESYNC_SECONDS.observe(self.last_resync_seconds)
         self.failed = failed(self.reconciler, self.peers.values(), self.names())
         repaired = (
             _repaired(done, last, situation, before.wanted) if last is not None and not self._is_torn_down else []
@@ -144,6 +146,12 @@ class Overlay:
         wanted = self._stock.wanted
         found = await self.reconciler.compare(wanted, _scope(self.situation, self.peers.values()))
         return found.claim, wanted
+
+    async def look_beside(self) -> None:
+        """Notes what routes of others there are, and changes nothing. Raises Unavailable."""
+        if self.situation is not None:
+            scope = _scope(self.situation, self.peers.values())
+            await self.reconciler.look(self._stock.wanted, scope)
 
     async def everything(self) -> KernelPlan:
         """What removes everything of ours but the devices, with which goes what is on them."""

@@ -2,13 +2,26 @@
 
 from collections.abc import Callable, Hashable, Iterable, Sequence, Set
 from dataclasses import dataclass
+from typing import Protocol, TypeAlias
 
 from services.core.family import Network, family_of
 from services.dataplane.flannel_shape import DEFAULT_METRIC
 from services.dataplane.netlink.objects import KernelObject, Route
 from services.dataplane.netlink.uapi import RTN_UNICAST, RTPROT_BOOT
 
-_Membership = Callable[[Route], bool]
+
+class Leading(Protocol):
+    """A route, or what is told of one."""
+
+    @property
+    def family(self) -> int: ...  # noqa: D102 - see Route, also below
+    @property
+    def dst(self) -> bytes: ...  # noqa: D102
+    @property
+    def length(self) -> int: ...  # noqa: D102
+
+
+Membership: TypeAlias = Callable[[Leading], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +48,11 @@ class Domain:
     direct: Callable[[], Set[Hashable]] = frozenset
     """`directly` of every peer: what a flanneld routes without our device. Asked only if something looks like it."""
 
+    def peers_part(self) -> Membership:
+        """Whether a route leads into the network, and not to our own pods."""
+        is_inside, is_own = _membership(self.networks), _membership(self.own_subnets)
+        return lambda route: is_inside(route) and not is_own(route)
+
 
 def directly(route: Route) -> Hashable:
     """Where to, through whom, and out of which device: all that a route to a peer's own address says."""
@@ -50,8 +68,7 @@ def claim(
     network (a flanneld's); elsewhere a `proto boot` route of the default metric to a peer's subnet through that
     peer's own address (a flanneld's, of host-gw or with DirectRouting): adopted, so it goes once ours is there.
     """
-    is_inside = _membership(domain.networks)
-    is_own = _membership(domain.own_subnets)
+    is_inside, is_peers = _membership(domain.networks), domain.peers_part()
     routes = frozenset(routes)
     elsewhere = [
         route
@@ -65,13 +82,13 @@ def claim(
     for route in elsewhere:
         if _is_plain(route) and route.metric == DEFAULT_METRIC[route.family]:
             twins.append(route)
-        elif is_inside(route) and not is_own(route):
+        elif is_peers(route):
             foreign.append(route)
     if twins:
         said = {directly(o) for o in desired if isinstance(o, Route)} | domain.direct()
         adopted = {route for route in twins if directly(route) in said}
         ours |= adopted
-        foreign += (r for r in twins if r not in adopted and is_inside(r) and not is_own(r))
+        foreign += (r for r in twins if r not in adopted and is_peers(r))
     return Claim(ours, tuple(foreign), tuple(route for route in elsewhere if route.length == 0))
 
 
@@ -85,14 +102,14 @@ def _is_plain(route: Route) -> bool:
     return (route.protocol, route.route_type, route.tos, route.rest) == (RTPROT_BOOT, RTN_UNICAST, 0, b"")
 
 
-def _membership(networks: Iterable[Network]) -> _Membership:
+def _membership(networks: Iterable[Network]) -> Membership:
     """Whether a route leads into one of the networks; on packed addresses, as a dump has many."""
     rows = [
         (family_of(n).af, n.prefixlen, int(n.network_address) >> (n.max_prefixlen - n.prefixlen), n.max_prefixlen)
         for n in networks
     ]
 
-    def is_member(route: Route) -> bool:
+    def is_member(route: Leading) -> bool:
         return any(
             route.family == af and route.length >= length and int.from_bytes(route.dst) >> (bits - length) == prefix
             for af, length, prefix, bits in rows

@@ -48,6 +48,8 @@ class Reconciler:
     """Wanted in a place of the kernel that another wanted object has: two leases with one MAC, say."""
     foreign: tuple[Route, ...] = ()
     """Routes inside the network that are not ours."""
+    foreign_devices: Set[int] = frozenset()
+    """What they go out of."""
     defaults: tuple[Route, ...] = ()
     """Routes to everywhere, at the last look."""
     _occupied: Set[Hashable] = frozenset()
@@ -80,10 +82,7 @@ class Reconciler:
         """Compares everything and brings it into line; returns what it took. `failures` has what was refused."""
         comparison = await self.compare(desired, scope)
         todo, divided, absent = comparison.todo, comparison.claim, comparison.absent
-        by_metric = sorted(divided.foreign, key=lambda route: -route.metric)
-        self.foreign, self.defaults = divided.foreign, divided.defaults
-        self._occupied = {route.slot for route in divided.foreign}
-        self._first = {route.destination: route for route in by_metric}
+        self._note(divided)
         present = desired - absent  # the same values as those of the dump, but once in memory
         strangers = divided.ours - desired if len(divided.ours) > len(present) else frozenset[KernelObject]()
         replaced = {item.slot for item in todo.put} if divided.ours else set[Hashable]()
@@ -105,10 +104,22 @@ class Reconciler:
         await self._apply(actual - after, todo)
         return todo
 
+    async def look(self, desired: Set[KernelObject], scope: Scope) -> None:
+        """Notes what is there beside ours, and changes nothing."""
+        routes = [route for family in scope.families for route in await self.kernel.routes(family.af)]
+        self._note(claim(routes, (), desired, scope.domain))
+
     def shadow(self, route: Route) -> Route | None:
         """The foreign route that wins over this one, if any."""
         foreign = self._first.get(route.destination)
         return foreign if foreign is not None and wins(foreign, route) else None
+
+    def _note(self, divided: Claim) -> None:
+        by_metric = sorted(divided.foreign, key=lambda route: -route.metric)
+        self.foreign, self.defaults = divided.foreign, divided.defaults
+        self.foreign_devices = {route.ifindex for route in divided.foreign if route.ifindex}
+        self._occupied = {route.slot for route in divided.foreign}
+        self._first = {route.destination: route for route in by_metric}
 
     async def _apply(self, strangers: Set[KernelObject], todo: KernelPlan) -> None:
         if self.emptied:

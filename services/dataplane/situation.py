@@ -9,7 +9,7 @@ from services.core.network import NetworkConfig
 from services.dataplane.backends.backend import Backend, Links
 from services.dataplane.bounds import Bounds, Limits, bounds_of
 from services.dataplane.netlink.objects import packed_mac
-from services.dataplane.ownership import Domain
+from services.dataplane.ownership import Domain, Membership
 from services.dataplane.reconciler import Scope
 
 
@@ -37,6 +37,11 @@ class Situation:
     def own_macs(self) -> Set[bytes | None]:
         """Of our own devices."""
         return {packed_mac(device.mac) for device in self.links.devices.values()}
+
+    @cached_property
+    def peers_part(self) -> Membership:
+        """Whether a route leads into the network, and not to our own pods."""
+        return self.scope().domain.peers_part()
 
     def differs_by_devices_only(self, earlier: "Situation") -> bool:
         """Whether nothing was decided anew since: what is missing in the kernel, somebody else took away."""

@@ -243,3 +243,47 @@ async def test_a_foreign_route_in_the_very_place_of_ours_is_not_replaced(cluster
     cluster.ip("route del 10.5.53.0/24 proto static")
     await running.resync()
     assert ROUTES[0] in cluster.routes()
+
+
+async def test_a_foreign_route_that_comes_and_goes_is_noticed_by_its_notification(
+    cluster: Cluster, running: Running
+) -> None:
+    cluster.ip("link add other type bridge")
+    cluster.ip("link set other up")
+    for added, taken in (
+        ("route add 10.5.53.0/24 via 10.99.0.99 dev eth0 proto bgp metric 20", "route del 10.5.53.0/24 proto bgp"),
+        ("route replace 10.5.53.0/24 via 10.99.0.99 dev eth0 metric 1334", "route del 10.5.53.0/24 proto boot"),
+        ("route add 10.5.53.0/24 dev other metric 20", "link set other down"),
+    ):
+        cluster.ip(added)
+        status = await running.until(peers=1)
+        assert status.peers.shadowed == len(status.unclaimed) == 1
+        cluster.ip(taken)
+        assert not (await running.until(peers=2)).unclaimed
+        await healed(cluster)
+    cluster.ip("route add 10.5.53.128/25 via 10.99.0.99 proto bgp")
+    await running.until(unclaimed=["10.5.53.128/25 via 10.99.0.99 dev eth0 proto bgp"])
+
+
+async def test_who_changes_routes_to_own_pods_or_beside_the_network_wakes_nobody(
+    cluster: Cluster, running: Running
+) -> None:
+    before = await running.status()
+    own = before.lease.subnets[0].split("/")[0].removesuffix(".0")
+    for route in (f"{own}.7/32 dev eth0", "10.6.0.0/24 via 10.99.0.99", "10.5.54.0/24 dev eth0 table 100"):
+        cluster.ip(f"route add {route}")
+        cluster.ip(f"route del {route}")
+    await asyncio.sleep(0.3)
+    assert (await running.status()).last_resync_time == before.last_resync_time
+
+
+async def test_while_it_is_paused_foreign_routes_are_still_noticed(cluster: Cluster, running: Running) -> None:
+    foreign = "10.5.53.0/24 via 10.99.0.99 dev eth0 proto bgp metric 20"
+    cluster.ip(f"route add {foreign}")
+    await running.until(peers=1, unclaimed=[foreign])
+    await running.hand_over()
+    before = cluster.routes()
+    cluster.ip(f"route del {foreign}")
+    await running.until(ready=False, peers=0, unclaimed=[])
+    assert (await running.status()).peers.shadowed == 0
+    assert cluster.routes() == [route for route in before if route != foreign]

@@ -1,6 +1,7 @@
 """Which notifications of the kernel lead to a look at everything."""
 
 from dataclasses import replace
+from ipaddress import ip_network
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -9,12 +10,16 @@ import pytest
 from services.dataplane.backends.vxlan import Vxlan
 from services.dataplane.causes import Heard
 from services.dataplane.dataplane import Dataplane
-from services.dataplane.healing import Pending, concern
+from services.dataplane.healing import Pending, concern, pause
 from services.dataplane.netlink.monitor import Change, Subject
 from services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour
+from services.dataplane.ownership import Domain
 from tests.dataplane_examples import DEVICE, ETH0, FLANNEL, UNDERLAY
 
 PORT = 4711
+OTHER = 78
+"""A route of somebody else inside the network goes out of this device."""
+DOMAIN = Domain([ip_network("10.5.0.0/16")], [ip_network("10.5.27.0/24")], {FLANNEL}, 77)
 GROUND = SimpleNamespace(underlay=UNDERLAY, backend=Vxlan())
 DIRECT = SimpleNamespace(underlay=UNDERLAY, backend=Vxlan(direct_routing=True))
 ENTRY = FdbEntry(bytes(6), b"\x0a\x63\0\x0c", FLANNEL)
@@ -27,7 +32,10 @@ class FakeDataplane(SimpleNamespace):
     def __init__(self, *programmed: KernelObject, ground: Any = GROUND, trouble: str = "") -> None:
         super().__init__(
             footing=SimpleNamespace(ground=ground, devices={4: DEVICE} if ground else {}, trouble=trouble),
-            overlay=SimpleNamespace(reconciler=SimpleNamespace(programmed=set(programmed), emptied=set())),
+            overlay=SimpleNamespace(
+                reconciler=SimpleNamespace(programmed=set(programmed), emptied=set(), foreign_devices={OTHER}),
+                situation=SimpleNamespace(peers_part=DOMAIN.peers_part()),
+            ),
             settings=SimpleNamespace(route_protocol=77),
             audits=0,
             heard=Heard(),
@@ -43,7 +51,7 @@ class FakeDataplane(SimpleNamespace):
 
 
 def test_with_direct_routing_a_route_of_the_underlay_concerns_us_too() -> None:
-    change = Change(Subject.ROUTE, True, 2, ETH0, 4)
+    change = Change(Subject.ROUTE, True, 2, ETH0, 4, length=24)
     assert not concern(FakeDataplane().real, PORT)(change)
     assert concern(FakeDataplane(ground=DIRECT).real, PORT)(change)
     assert not concern(FakeDataplane(ground=DIRECT).real, PORT)(replace(change, ifindex=77))
@@ -67,11 +75,19 @@ def test_while_the_underlay_is_lost_any_interface_may_be_it(subject: Subject) ->
         (Change(Subject.LINK, ifindex=77), False),
         (Change(Subject.ADDRESS, True, 2, ETH0), True),
         (Change(Subject.ADDRESS, True, 2, 77), False),
-        (Change(Subject.ROUTE, True, 2, 99, 77), True),
-        (Change(Subject.ROUTE, False, 2, FLANNEL, 3), True),
-        (Change(Subject.ROUTE, True, 2, ETH0, 4), False),
-        (Change(Subject.ROUTE, False, 2, 77, 4, is_default=True), True),
-        (Change(Subject.ROUTE, True, 2, FLANNEL, 77, PORT), False),
+        (Change(Subject.ROUTE, True, 2, 99, 77, length=24), True),
+        (Change(Subject.ROUTE, False, 2, FLANNEL, 3, length=24), True),
+        (Change(Subject.ROUTE, True, 2, ETH0, 4, length=24), False),
+        (Change(Subject.ROUTE, False, 2, 77, 4), True),
+        (Change(Subject.ROUTE, False, 2, ETH0, 4, 0, b"\x0a\5\x35\0", 24, is_main=True), True),
+        (Change(Subject.ROUTE, True, 2, ETH0, 4, 0, b"\x0a\5\x35\0", 25, is_main=True), True),
+        (Change(Subject.ROUTE, False, 2, ETH0, 4, 0, b"\x0a\5\x35\0", 24), False),
+        (Change(Subject.ROUTE, False, 2, ETH0, 4, 0, b"\x0a\5\x1b\7", 32, is_main=True), False),
+        (Change(Subject.ROUTE, False, 2, ETH0, 4, 0, b"\x0a\6\0\0", 24, is_main=True), False),
+        (Change(Subject.LINK, True, ifindex=OTHER), True),
+        (Change(Subject.ADDRESS, True, 2, OTHER), True),
+        (Change(Subject.NEIGHBOUR, True, 2, OTHER), False),
+        (Change(Subject.ROUTE, True, 2, FLANNEL, 77, PORT, length=24), False),
         (Change(Subject.NEIGHBOUR, True, 2, FLANNEL), True),
         (Change(Subject.NEIGHBOUR, False, 2, FLANNEL), False),
         (Change(Subject.NEIGHBOUR, True, 2, ETH0), False),
@@ -129,3 +145,13 @@ def test_a_burst_is_one_look_and_the_next_fault_another() -> None:
     assert dataplane.audits == 2
     assert dataplane.heard.words() == "link down on flannel.1"
     assert dataplane.heard.since is not None
+
+
+@pytest.mark.parametrize(
+    ("since", "cost", "expected"),
+    [(60, 0.001, 0.01), (0.2, 0.001, 0.05), (60, 3, 0.01), (0.1, 0.1, 0.4), (0.6, 0.2, 0.4), (1.2, 0.2, 0.01)],
+)
+def test_a_fault_is_compared_at_once_and_a_fight_takes_a_fifth_of_a_core(
+    since: float, cost: float, expected: float
+) -> None:
+    assert pause(since, cost) == pytest.approx(expected)

@@ -30,8 +30,14 @@ CASES = [
         Change(Subject.LINK, ifindex=7, up=True, is_flip=True, mtu=1400),
     ),
     (encoded(ifaddrmsg(), uapi.RTM_DELADDR, family=10, index=7), Change(Subject.ADDRESS, True, 10, 7)),
-    (encoded(rtmsg(), uapi.RTM_DELROUTE, port=4711, **ROUTE), Change(Subject.ROUTE, True, 2, 7, 77, 4711)),
-    (encoded(rtmsg(), uapi.RTM_NEWROUTE, family=10, proto=4), Change(Subject.ROUTE, False, 10, 0, 4, 0, True)),
+    (
+        encoded(rtmsg(), uapi.RTM_DELROUTE, port=4711, **ROUTE),
+        Change(Subject.ROUTE, True, 2, 7, 77, 4711, b"\x0a\5\2\0", 24),
+    ),
+    (
+        encoded(rtmsg(), uapi.RTM_NEWROUTE, family=10, proto=4, table=254),
+        Change(Subject.ROUTE, False, 10, 0, 4, is_main=True),
+    ),
     (encoded(ndmsg(), uapi.RTM_NEWNEIGH, port=5, family=2, ifindex=7), Change(Subject.NEIGHBOUR, False, 2, 7, 0, 5)),
     (encoded(ndmsg(), uapi.RTM_DELNEIGH, family=7, ifindex=7), Change(Subject.FDB_ENTRY, True, 7, 7)),
 ]

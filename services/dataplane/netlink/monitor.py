@@ -67,8 +67,12 @@ class Change:
 
     VXLAN reports 0 for forwarding entries, whoever made them, and so does the end of every neighbour.
     """
-    is_default: bool = False
-    """Of a route: it leads everywhere."""
+    dst: bytes = b""
+    """Of a route: where to, as `Route` has it, but empty for a default route."""
+    length: int = 0
+    """Of a route: how many bits of `dst` count; 0: it leads everywhere."""
+    is_main: bool = False
+    """Of a route: it is in the main table."""
     slot: Hashable = None
     """Of a neighbour or forwarding entry that is gone: which, to tell our own deletes from others' nevertheless."""
     up: bool = False
@@ -147,8 +151,7 @@ def read(block: bytes) -> Iterator[Change]:
             subject, gone = known
             family = block[offset + 16]
             if subject is Subject.ROUTE:
-                device = _route_device(block, offset, length)
-                yield Change(subject, gone, family, device, block[offset + 21], port, block[offset + 17] == 0)
+                yield _route(block, offset, length, gone, port)
             elif subject is Subject.LINK:
                 yield _link(block, offset, length, gone, port)
             else:
@@ -179,9 +182,13 @@ def _link(block: bytes, offset: int, length: int, gone: bool, port: int) -> Chan
     return Change(Subject.LINK, gone, block[offset + 16], device, 0, port, up=up, is_flip=is_flip, mtu=mtu)
 
 
-def _route_device(block: bytes, offset: int, length: int) -> int:
-    for attribute, start, _ in spans(block, offset + 16 + _ROUTE_HEADER_BYTES, offset + length):
-        if attribute == uapi.RTA_OIF:
-            device: int = _IFINDEX.unpack_from(block, start)[0]
-            return device
-    return 0
+def _route(block: bytes, offset: int, length: int, gone: bool, port: int) -> Change:
+    family, bits, _, _, table, protocol = block[offset + 16 : offset + 22]
+    dst, device = b"", 0
+    for attribute, start, end in spans(block, offset + 16 + _ROUTE_HEADER_BYTES, offset + length):
+        if attribute == uapi.RTA_DST:
+            dst = block[start:end]
+        elif attribute == uapi.RTA_OIF:
+            (device,) = _IFINDEX.unpack_from(block, start)
+    is_main = table == uapi.RT_TABLE_MAIN
+    return Change(Subject.ROUTE, gone, family, device, protocol, port, dst, bits, is_main)
