@@ -30,6 +30,7 @@ from services.runtime.logs import get_logger
 from services.runtime.recollection import PATIENCE, Recollection
 from services.runtime.recorder import Recorder
 from services.runtime.state_file import StateFile
+from services.runtime.turn import Turn
 from services.runtime.version import version
 
 log = get_logger()
@@ -68,7 +69,7 @@ class Dataplane:
         """How many have ended."""
         self.changed = asyncio.Condition()
         """Notified after every turn."""
-        self.turn = asyncio.Lock()
+        self.turn = Turn()
         """Held while the kernel is compared or changed."""
         self.trouble = ""
         """Why the last turn did not get to its end."""

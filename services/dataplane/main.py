@@ -60,6 +60,7 @@ async def build(settings: DataplaneSettings, process: Process) -> AsyncIterator[
             yield
         finally:
             REGISTRY.unregister(peers)
+            await dataplane.turn.acquire()  # what has begun is carried out whole
             await dataplane.recorder.close()
             await connection.close()
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 from services.core.errors import NotYet, Unavailable
 from services.core.progress import Progress
@@ -39,56 +40,63 @@ async def resync(dataplane: Dataplane, *, dry_run: bool) -> tuple[list[str], lis
 
 
 async def teardown(dataplane: Dataplane, *, dry_run: bool) -> tuple[list[str], list[str]]:
-    """Removes everything of ours, and pauses; returns the commands and what failed. Raises NotYet."""
-    overlay = dataplane.overlay
-    async with dataplane.turn:
-        if overlay.situation is None:
-            raise NotYet("nothing was programmed yet, so there is nothing of this service to remove")
-        doomed, names = await overlay.everything(), overlay.names()
-        commands = [command("del", item, names) for _, items in steps(doomed) for item in items]
-        failed: Mapping[KernelObject, str] = {}
-        if not dry_run:
-            log.warning("teardown: everything of ours is removed from the kernel", objects=len(doomed))
-            dataplane.pause("torn down by an operator; `flannelette resync` or a restart ends it")
-            failed = await overlay.reconciler.kernel.apply(doomed)
-            overlay.forget()
-            event = Event(Kind.TEARDOWN, "everything of ours removed, and paused", "an operator", objects=len(doomed))
-            dataplane.journal.note(event)
-            dataplane.tell(dataplane.progress and Progress(dataplane.node, ""))
-        commands += await dataplane.footing.clear(dry_run=dry_run)
-        return commands, _sentences(dataplane, "del", failed)
+    """Removes everything of ours, and pauses; returns the commands and what failed. Raises NotYet.
+
+    Whole, also when the caller goes away meanwhile.
+    """
+    return await dataplane.turn.whole(partial(_tear_down, dataplane, dry_run=dry_run))
 
 
 async def hand_over(dataplane: Dataplane, *, dry_run: bool) -> tuple[list[str], list[str]]:
     """Rewrites everything of ours as a flanneld makes it, and pauses; returns the commands and what failed.
 
-    Raises NotYet, Unavailable. A route is made before ours goes; where that fails, ours stays.
+    Raises NotYet, Unavailable. A route is made before ours goes; where that fails, ours stays. Whole, as above.
     """
+    return await dataplane.turn.whole(partial(_hand_over, dataplane, dry_run=dry_run))
+
+
+async def _tear_down(dataplane: Dataplane, *, dry_run: bool) -> tuple[list[str], list[str]]:
     overlay = dataplane.overlay
-    async with dataplane.turn:
-        ground, situation, table = await _now(dataplane)
-        if situation.adds_only:
-            raise NotYet(f"{dataplane.remembered_reason}; hand over when a lease service is there")
-        missing = situation.links.devices.keys() - (await present_devices(ground, dataplane.node)).keys()
-        if missing:
-            absent = ", ".join(sorted(situation.links.devices[family].name for family in missing))
-            raise NotYet(f"{absent} is missing, so there is nothing to hand over: `flannelette resync` first")
-        todo = await overlay.plan(situation, table.leases.values(), flannel_shape)
-        failed: Mapping[KernelObject, str] = {}
-        if not dry_run:
-            log.warning(
-                "hand-over: everything of ours becomes flannel's", put=len(todo.put), deleted=len(todo.delete)
-            )
-            dataplane.pause("handed over to flanneld by an operator; `flannelette resync` or a restart takes it back")
-            dataplane.holder.rest()
-            failed = await overlay.reconciler.kernel.apply(todo)
-            overlay.forget()
-            what = "everything of ours handed over to flanneld, and paused"
-            dataplane.journal.note(Event(Kind.HAND_OVER, what, "an operator", objects=len(todo)))
-            dataplane.tell(dataplane.progress and Progress(dataplane.node, ""))
-        names = overlay.names()
-        errors = [f"{command(verb_of(todo, item), item, names)}: {why}" for item, why in failed.items()]
-        return _commands(todo, situation), errors
+    if overlay.situation is None:
+        raise NotYet("nothing was programmed yet, so there is nothing of this service to remove")
+    doomed, names = await overlay.everything(), overlay.names()
+    commands = [command("del", item, names) for _, items in steps(doomed) for item in items]
+    failed: Mapping[KernelObject, str] = {}
+    if not dry_run:
+        log.warning("teardown: everything of ours is removed from the kernel", objects=len(doomed))
+        dataplane.pause("torn down by an operator; `flannelette resync` or a restart ends it")
+        failed = await overlay.reconciler.kernel.apply(doomed)
+        overlay.forget()
+        event = Event(Kind.TEARDOWN, "everything of ours removed, and paused", "an operator", objects=len(doomed))
+        dataplane.journal.note(event)
+        dataplane.tell(dataplane.progress and Progress(dataplane.node, ""))
+    commands += await dataplane.footing.clear(dry_run=dry_run)
+    return commands, _sentences(dataplane, "del", failed)
+
+
+async def _hand_over(dataplane: Dataplane, *, dry_run: bool) -> tuple[list[str], list[str]]:
+    overlay = dataplane.overlay
+    ground, situation, table = await _now(dataplane)
+    if situation.adds_only:
+        raise NotYet(f"{dataplane.remembered_reason}; hand over when a lease service is there")
+    missing = situation.links.devices.keys() - (await present_devices(ground, dataplane.node)).keys()
+    if missing:
+        absent = ", ".join(sorted(situation.links.devices[family].name for family in missing))
+        raise NotYet(f"{absent} is missing, so there is nothing to hand over: `flannelette resync` first")
+    todo = await overlay.plan(situation, table.leases.values(), flannel_shape)
+    failed: Mapping[KernelObject, str] = {}
+    if not dry_run:
+        log.warning("hand-over: everything of ours becomes flannel's", put=len(todo.put), deleted=len(todo.delete))
+        dataplane.pause("handed over to flanneld by an operator; `flannelette resync` or a restart takes it back")
+        dataplane.holder.rest()
+        failed = await overlay.reconciler.kernel.apply(todo)
+        overlay.forget()
+        what = "everything of ours handed over to flanneld, and paused"
+        dataplane.journal.note(Event(Kind.HAND_OVER, what, "an operator", objects=len(todo)))
+        dataplane.tell(dataplane.progress and Progress(dataplane.node, ""))
+    names = overlay.names()
+    errors = [f"{command(verb_of(todo, item), item, names)}: {why}" for item, why in failed.items()]
+    return _commands(todo, situation), errors
 
 
 async def preview(dataplane: Dataplane) -> list[str]:

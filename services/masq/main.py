@@ -54,6 +54,7 @@ async def build(settings: MasqSettings, process: Process) -> AsyncIterator[None]
             await firewall.open()
         yield
     finally:
+        await reconciler.close()
         await knowledge.close()
         state.close()
         await connection.close()

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from services.core.errors import NotYet, Unavailable
@@ -16,6 +17,7 @@ from services.masq.moves import MOST, NOT_FIRST, Moves
 from services.masq.rules import Chain, RuleSettings, no_chains, wanted_chains
 from services.runtime.health import Health
 from services.runtime.logs import get_logger
+from services.runtime.turn import Turn
 
 log = get_logger()
 
@@ -57,7 +59,7 @@ class Reconciler:
         self._resync_seconds = resync_seconds
         self._health = health
         self._clock = clock
-        self._turn = asyncio.Lock()
+        self._turn = Turn()
         self._news = asyncio.Event()
         self._paused = False
         self._kept: frozenset[Chain] = frozenset()
@@ -141,17 +143,24 @@ class Reconciler:
     async def teardown(self, *, dry_run: bool) -> list[str]:
         """Removes exactly ours, in both families, and pauses; returns what was done, or would be.
 
-        Raises Unavailable; then some of it may be left, and the service is paused all the same.
+        Raises Unavailable; then some of it may be left, and the service is paused all the same. Whole, also when the
+        caller goes away meanwhile.
         """
-        async with self._turn:
-            if not dry_run:
-                self._paused, self._kept = True, frozenset()
-                self._health.set("firewall", _TORN_DOWN)
-            states = await self.firewall.check(no_chains(), repair=not dry_run)
-            if not dry_run:
-                log.warning("rules torn down", commands=len(_commands(states)))
-                await self._check(repair=False)
-            return _commands(states)
+        return await self._turn.whole(partial(self._tear_down, dry_run=dry_run))
+
+    async def close(self) -> None:
+        """Returns once nothing is being done; nothing begins any more."""
+        await self._turn.acquire()
+
+    async def _tear_down(self, *, dry_run: bool) -> list[str]:
+        if not dry_run:
+            self._paused, self._kept = True, frozenset()
+            self._health.set("firewall", _TORN_DOWN)
+        states = await self.firewall.check(no_chains(), repair=not dry_run)
+        if not dry_run:
+            log.warning("rules torn down", commands=len(_commands(states)))
+            await self._check(repair=False)
+        return _commands(states)
 
     def _wanted(self) -> tuple[Chain, ...]:
         return wanted_chains(self.facts.network, self.facts.subnets, self.settings)

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -10,6 +10,7 @@ import grpc
 import grpc.aio
 import pytest
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
+from flannelette.lease.v1 import lease_pb2
 
 from tests.kernel.dataplane_host import Cluster, Running, cluster_in
 from tests.namespaces import NetworkNamespace
@@ -200,3 +201,38 @@ async def test_after_a_teardown_a_dry_run_has_the_commands_of_the_resync_that_en
         assert await running.resync() == planned
         await running.until(peers=2)
         assert cluster.routes() == before
+
+
+async def test_who_leaves_a_hand_over_or_a_teardown_finds_it_done_or_not_begun(cluster: Cluster) -> None:
+    """Whatever moment that is; and the dataplane goes on as if nobody had left."""
+    peers = 150
+    async with cluster.dataplane() as running, cluster.calls() as leases:
+        for number in range(peers):
+            subnet = lease_pb2.Subnet(cidr=f"10.5.{100 + number}.0/24", public_address=f"10.99.1.{number}")
+            subnet.vxlan.vni, subnet.vxlan.mac = 1, f"06:0c:56:6d:fc:{number:02x}"
+            await leases.AcquireLease(
+                lease_pb2.AcquireLeaseRequest(node=f"m{number}", subnets=[subnet], backend_type="vxlan")
+            )
+        await running.until(peers=peers)
+        seen = set()
+        calls: tuple[Callable[[], Any], ...] = (
+            lambda: running.stub.HandOver(pb.HandOverRequest()),
+            lambda: running.stub.TeardownKernel(pb.TeardownKernelRequest()),
+        )
+        for call in calls:
+            for milliseconds in (*range(0, 60, 4), 500):
+                asked = call()
+                await asyncio.sleep(milliseconds / 1000)
+                asked.cancel()
+                plan = await running.resync(dry_run=True)  # takes its turn behind whatever is still going on
+                status, routes = await running.status(), cluster.routes()
+                ours = sum(" proto 77 " in route for route in routes)
+                assert (ours, len(routes)) in {(peers, peers), (0, peers), (0, 0)}
+                assert ("flannel.1" in cluster.ip("-br link")) is bool(routes)
+                assert bool(plan.commands) is (ours == 0) is bool(status.reasons)
+                seen.add((ours, len(routes)))
+                assert not (await running.resync()).errors
+                await running.until(peers=peers)
+        assert seen == {(peers, peers), (0, peers), (0, 0)}
+        assert "Traceback" not in running.log
+        assert "never retrieved" not in running.log

@@ -1,5 +1,6 @@
 """The reconciler, against a firewall in memory."""
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -181,3 +182,15 @@ async def test_a_network_that_asks_for_another_firewall_leads_to_a_check() -> No
         await it.tell(replace(NETWORK_KNOWN, network=nft))
         assert it.reconciler.asks_for_nftables
         assert it.firewall.checks > checks
+
+
+async def test_a_caller_who_leaves_a_teardown_does_not_interrupt_it() -> None:
+    async with Running() as it:
+        await it.tell(NETWORK_KNOWN, LEASE_KNOWN)
+        checks, caller = it.firewall.checks, asyncio.create_task(it.reconciler.teardown(dry_run=False))
+        while it.firewall.checks == checks:  # noqa: ASYNC110 - a few turns of the loop
+            await asyncio.sleep(0)
+        caller.cancel()
+        await it.reconciler.close()
+        assert it.firewall.names() == []
+        assert not any(rule.present for state in it.reconciler.states for rule in state.all_rules)

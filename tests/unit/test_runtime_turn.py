@@ -1,0 +1,57 @@
+"""Work that has begun is carried out whole, whoever leaves."""
+
+import asyncio
+
+import pytest
+
+from services.runtime.turn import Turn
+
+
+async def test_a_caller_who_leaves_does_not_interrupt_what_has_begun_and_the_next_waits_for_it() -> None:
+    turn, begun, go, done = Turn(), asyncio.Event(), asyncio.Event(), list[str]()
+
+    async def work() -> None:
+        begun.set()
+        await go.wait()
+        done.append("ended")
+
+    caller = asyncio.create_task(turn.whole(work))
+    next_one = asyncio.create_task(turn.acquire())
+    await begun.wait()
+    caller.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    assert not next_one.done()
+    go.set()
+    await next_one
+    assert done == ["ended"]
+
+
+async def test_what_has_not_begun_when_its_caller_leaves_never_does() -> None:
+    turn = Turn()
+
+    async def work() -> None:
+        raise AssertionError
+
+    async with turn:
+        caller = asyncio.create_task(turn.whole(work))
+        await asyncio.sleep(0)
+        caller.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await caller
+    assert not turn.locked()
+
+
+async def test_its_answer_and_its_error_are_the_callers_and_it_ends_its_turn() -> None:
+    turn = Turn()
+
+    async def answer() -> int:
+        return 7
+
+    async def fail() -> None:
+        raise ValueError("no")
+
+    assert await turn.whole(answer) == 7
+    with pytest.raises(ValueError, match="no"):
+        await turn.whole(fail)
+    await asyncio.wait_for(turn.acquire(), 1)
