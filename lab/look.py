@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from typing import Final
 
 import grpc.aio
 from flannelette.dataplane.v1 import dataplane_pb2, dataplane_pb2_grpc
@@ -15,6 +16,9 @@ _RETRY = (
     ("grpc.max_reconnect_backoff_ms", 100),
     ("grpc.use_local_subchannel_pool", 1),  # else the back-off of an older channel to the same socket is inherited
 )
+_PATIENCE: Final = 60.0
+_SOON: Final = 5.0
+"""Seconds for an answer, of which one that is missing is an answer, too."""
 
 
 async def until_serving(address: str) -> None:
@@ -43,18 +47,18 @@ async def until_programmed(address: str, peers: int) -> dataplane_pb2.Status:
             await asyncio.sleep(0.02)  # as above
 
 
-async def dataplane(address: str) -> dataplane_pb2.Status:
-    """What the dataplane there says now."""
+async def dataplane(address: str, patience: float = _PATIENCE) -> dataplane_pb2.Status:
+    """What the dataplane there says now, however slow the machine is."""
     async with _channel(address) as channel:
-        stub = dataplane_pb2_grpc.DataplaneServiceStub(channel)
-        return (await stub.GetStatus(dataplane_pb2.GetStatusRequest(), timeout=5)).status
+        ask = dataplane_pb2_grpc.DataplaneServiceStub(channel).GetStatus
+        return (await ask(dataplane_pb2.GetStatusRequest(), wait_for_ready=True, timeout=patience)).status
 
 
-async def masq(address: str) -> masq_pb2.Status:
-    """What masq there says now."""
+async def masq(address: str, patience: float = _PATIENCE) -> masq_pb2.Status:
+    """What masq there says now, however slow the machine is."""
     async with _channel(address) as channel:
-        stub = masq_pb2_grpc.MasqServiceStub(channel)
-        return (await stub.GetStatus(masq_pb2.GetStatusRequest(), timeout=5)).status
+        ask = masq_pb2_grpc.MasqServiceStub(channel).GetStatus
+        return (await ask(masq_pb2.GetStatusRequest(), wait_for_ready=True, timeout=patience)).status
 
 
 async def reasons(name: str, address: str) -> list[str]:
@@ -62,9 +66,9 @@ async def reasons(name: str, address: str) -> list[str]:
     with suppress(grpc.aio.AioRpcError):
         match name:
             case "dataplane":
-                return list((await dataplane(address)).reasons)
+                return list((await dataplane(address, _SOON)).reasons)
             case "masq":
-                return list((await masq(address)).reasons)
+                return list((await masq(address, _SOON)).reasons)
             case _:
                 return ["see its log"]
     return ["it does not answer"]

@@ -21,6 +21,7 @@ from typing import Final
 import pytest
 
 from lab.netns import NetworkNamespace
+from tests.patience import PATIENCE
 
 _QUICK: Final = (
     "--unsafe-no-fsync",
@@ -115,7 +116,7 @@ class EtcdServer:
     def wait(self) -> None:
         """Waits until it serves."""
         assert self.process is not None
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE
         while not self._serves():
             assert self.process.poll() is None, f"etcd ended by itself:\n{self.log}"
             assert time.monotonic() < deadline, f"etcd does not serve:\n{self.log}"
@@ -174,7 +175,7 @@ class EtcdServer:
             check=True,
             capture_output=True,
             text=True,
-            timeout=20,
+            timeout=PATIENCE,
         )
         return done.stdout
 

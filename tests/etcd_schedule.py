@@ -22,6 +22,7 @@ from tests.cable import Cable
 from tests.etcd import EtcdServer
 from tests.etcd_examples import CONFIG, PREFIX, wants, write
 from tests.etcd_truth import Truth, truth_of
+from tests.patience import PATIENCE
 
 HASTY: Final = Timing(call=0.3, ping=0.3, pong=0.3, retry_first=0.02, retry_most=0.1, retry_not_allowed=0.1)
 STABLE: Final = range(200, 212)
@@ -86,7 +87,7 @@ class Schedule:
         return await self._until(lambda truth: is_served(truth, self.feed.table))
 
     async def _until(self, claim: Callable[[Truth], bool]) -> Truth:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             while not claim(truth := await asyncio.to_thread(truth_of, self._server)):  # noqa: ASYNC110 - it is etcd's
                 await asyncio.sleep(0.02)
             return truth
@@ -246,7 +247,7 @@ async def scheduled(server: EtcdServer, directory: Path, seed: int) -> AsyncIter
             following.cancel()
             await asyncio.wait([following])
             await schedule.connection.close()
-            stopped, _ = await asyncio.wait([serving], timeout=10)
+            stopped, _ = await asyncio.wait([serving], timeout=PATIENCE)
             assert stopped, "the service does not stop"
             serving.result()
             cable.cut()

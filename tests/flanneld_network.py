@@ -17,6 +17,7 @@ from services.lease.stores.etcd.records import Put, Transaction
 from tests.etcd import EtcdServer
 from tests.lease_examples import SMALL_JSON
 from tests.lease_service import ServiceProcess, next_step, stub_of
+from tests.patience import PATIENCE
 
 NAMES = [f"10.5.{number}.0-24" for number in range(1, 21)]
 LONG = 600.0
@@ -81,7 +82,7 @@ class Client:
             self.lost |= before - set(self.table.leases)
 
     async def until_quarantined(self, key: str) -> pb.QuarantinedKey:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while True:
                 for found in (await self.stub.ListQuarantine(pb.ListQuarantineRequest())).keys:
                     if found.key == key:
@@ -89,12 +90,12 @@ class Client:
                 await asyncio.sleep(0.02)
 
     async def until_none_quarantined(self) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while (await self.stub.ListQuarantine(pb.ListQuarantineRequest())).keys:  # noqa: ASYNC110 - in another process
                 await asyncio.sleep(0.02)
 
     async def until_held(self, count: int) -> pb.ListQuarantineResponse:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while True:
                 answer = await self.stub.ListQuarantine(pb.ListQuarantineRequest())
                 if len(answer.held_removals) == count:
@@ -102,7 +103,7 @@ class Client:
                 await asyncio.sleep(0.02)
 
     async def until_known(self, count: int) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while len(self.table.leases) != count or not self.table.synced:  # noqa: ASYNC110 - what is waited for happens in another process
                 await asyncio.sleep(0.02)
 

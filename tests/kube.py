@@ -26,6 +26,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from services.lease.stores.kube.access import Access
 from tests.etcd import EtcdMaker, free_port
+from tests.patience import PATIENCE
 
 Document = dict[str, Any]
 
@@ -151,7 +152,7 @@ class ApiServer:
     def call(self, method: str, path: str, body: Document | None = None, kind: str = "application/json") -> Document:
         """Asks as the administrator; returns the object, or what came instead as `text`."""
         context = ssl.create_default_context(cafile=str(self.ca_file))
-        connection = http.client.HTTPSConnection("127.0.0.1", self.port, timeout=20, context=context)
+        connection = http.client.HTTPSConnection("127.0.0.1", self.port, timeout=PATIENCE, context=context)
         try:
             headers = {"Authorization": f"Bearer {self.admin}", "Content-Type": kind}
             connection.request(method, path, json.dumps(body) if body is not None else None, headers)

@@ -11,6 +11,7 @@ from tests.containers import ENVIRONMENT, Mount, Rights, start
 from tests.kernel.flanneld import require_flanneld
 from tests.kube import Document
 from tests.kubelet import Kubelet
+from tests.patience import PATIENCE
 
 _MOUNTS: Final = {"run": "/run/flannel", "flannel-cfg": "/etc/kube-flannel", "xtables-lock": "/run/xtables.lock"}
 _TOKEN: Final = "/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105 - a path
@@ -55,7 +56,7 @@ class KubeFlannel:
 
     def until(self, said: str) -> None:
         """Until it has logged this, a regular expression."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE
         while not re.search(said, self.log):
             assert self._process.poll() is None, f"flanneld ended by itself:\n{self.log}"
             assert time.monotonic() < deadline, f"flanneld does not say {said!r}:\n{self.log}"
@@ -66,7 +67,7 @@ class KubeFlannel:
         if self._process.poll() is None:
             self._process.send_signal(number)
             try:
-                self._process.wait(10)
+                self._process.wait(PATIENCE)
             except subprocess.TimeoutExpired:  # the kubelet has no more patience either
                 self._process.kill()
                 self._process.wait()

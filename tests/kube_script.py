@@ -15,6 +15,7 @@ from typing import Any
 from aiohttp import web
 
 from services.lease.stores.kube.access import Access
+from tests.patience import PATIENCE
 
 Document = dict[str, Any]
 Fault = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -158,7 +159,7 @@ class ScriptedApi:
 
     async def watched(self, times: int = 1) -> Watch:
         """The newest watch, once there were so many."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while len(self.watches) < times:
                 self._news.clear()
                 await self._news.wait()

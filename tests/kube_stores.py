@@ -26,12 +26,19 @@ async def stores_on(kube: ApiServer, directory: Path) -> AsyncIterator[Open]:
     """Opens stores on the API server; closes them in the end."""
     async with AsyncExitStack() as stack:
 
-        def open_store(network: str = V4, *, prefix: str = "", node: str = "", condition: bool = True) -> KubeStore:
+        def open_store(
+            network: str = V4,
+            *,
+            prefix: str = "",
+            node: str = "",
+            condition: bool = True,
+            timing: Timing = QUICK,
+        ) -> KubeStore:
             path = directory / "net-conf.json"
             path.write_text(network)
             keys = annotations(prefix) if prefix else annotations()
             settings = KubeSettings(annotations=keys, network_file=path, sets_condition=condition)
-            store = KubeStore(settings, node=node, timing=QUICK, access=kube.access())
+            store = KubeStore(settings, node=node, timing=timing, access=kube.access())
             stack.push_async_callback(store.close)
             return store
 

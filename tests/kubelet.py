@@ -20,6 +20,7 @@ from tests.kube import ApiServer, Document
 from tests.lease_service import eventually
 from tests.manifests import container_of, find_tool
 from tests.namespaces import NetworkNamespace
+from tests.patience import PATIENCE
 
 _MODULES: Final = {name: f"services.{name}.main" for name in ("lease", "dataplane", "masq", "ctl")}
 _CTL_USER: Final = 10001
@@ -148,7 +149,7 @@ class Pod:
         process = self._processes.pop(name)
         if process.poll() is None:
             process.send_signal(number)
-        return process.wait(20)
+        return process.wait(PATIENCE)
 
     def restart(self, name: str) -> None:
         """As the kubelet does with a container that has ended."""

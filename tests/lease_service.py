@@ -33,6 +33,7 @@ from services.runtime.process import Process
 from services.runtime.wire import step_from_proto
 from tests.lease_examples import NETWORK, by_name
 from tests.namespaces import NetworkNamespace
+from tests.patience import PATIENCE
 
 
 class FakeStore:
@@ -140,12 +141,12 @@ async def serving(
     running = Running(broker, gate, process, f"unix:{socket_dir}/lease.sock")
     task = asyncio.create_task(process.run(ProcessSettings(socket_dir=socket_dir)))
     try:
-        await asyncio.wait_for(running.channel.channel_ready(), 10)
+        await asyncio.wait_for(running.channel.channel_ready(), PATIENCE)
         yield running
     finally:
         broker.stop()
         process.stopping.set()
-        await asyncio.wait_for(task, 10)
+        await asyncio.wait_for(task, PATIENCE)
         await running.channel.close()
 
 
@@ -157,7 +158,7 @@ def free_port() -> int:
         return port
 
 
-async def eventually(condition: Callable[[], bool], within: float = 10.0) -> None:
+async def eventually(condition: Callable[[], bool], within: float = PATIENCE) -> None:
     """Returns as soon as the condition holds; fails when that takes too long."""
     async with asyncio.timeout(within):
         while not condition():  # noqa: ASYNC110 - what is waited for happens in another process or task
@@ -210,20 +211,20 @@ class ServiceProcess:
     def terminate(self) -> int:
         """SIGTERM; returns the exit code."""
         self._process.send_signal(signal.SIGTERM)
-        return self._process.wait(10)
+        return self._process.wait(PATIENCE)
 
     def kill(self) -> None:
         self._process.kill()
-        self._process.wait(10)
+        self._process.wait(PATIENCE)
 
     def wait(self) -> int:
         """Waits for it to end by itself; returns the exit code."""
-        return self._process.wait(20)
+        return self._process.wait(PATIENCE)
 
 
 @asynccontextmanager
 async def stub_of(address: str) -> AsyncIterator[lease_pb2_grpc.LeaseServiceStub]:
     """A stub, once the service is there."""
     async with grpc.aio.insecure_channel(address, options=[("grpc.max_reconnect_backoff_ms", 100)]) as channel:
-        await asyncio.wait_for(channel.channel_ready(), 20)
+        await asyncio.wait_for(channel.channel_ready(), PATIENCE)
         yield lease_pb2_grpc.LeaseServiceStub(channel)

@@ -10,6 +10,7 @@ from services.core.network import NetworkConfig
 from services.core.table import StoreStatus, Upserted
 from services.lease.refusal import Refusal
 from services.lease.store import Changed, Snapshot, Store, StoreEvent
+from tests.patience import PATIENCE
 
 
 @dataclass
@@ -34,7 +35,7 @@ class Follower:
         """Which node holds which lease."""
         return {name: lease.node for name, lease in self.leases.items()}
 
-    async def until(self, claim: Callable[["Follower"], bool], seconds: float = 10) -> None:
+    async def until(self, claim: Callable[["Follower"], bool], seconds: float = PATIENCE) -> None:
         """Returns when the claim is true; fails with what there is if it does not come true."""
         try:
             async with asyncio.timeout(seconds):

@@ -16,6 +16,7 @@ from tests.ctl_fakes import FakeNode
 from tests.ctl_process import run, start
 from tests.lease_examples import make_lease
 from tests.lease_service import FakeStore, Running, eventually, next_step, serving
+from tests.patience import PATIENCE
 
 A, B = make_lease(1), make_lease(2)
 
@@ -102,7 +103,7 @@ async def test_it_waits_with_one_call_for_the_report_that_brings_it(tmp_path: Pa
         early: int | None = waiting.returncode
         assert early is None
         await running.stub.ReportProgress(pb.ReportProgressRequest(node="node1", cursor="epoch:1"))
-        out, err = await asyncio.wait_for(waiting.communicate(), 20)
+        out, err = await asyncio.wait_for(waiting.communicate(), PATIENCE)
         assert (waiting.returncode, err) == (0, b"")
         assert out.startswith(b"converged: 1 node at epoch:1 after ")
 
@@ -123,7 +124,7 @@ async def test_it_goes_on_waiting_across_a_restart_of_the_lease_service(tmp_path
         await eventually(lambda: running.broker.reports.waiting > 0)
     async with serving(FakeStore(A, B), tmp_path) as running:
         await dataplane(running, "node1")
-        out, err = await asyncio.wait_for(waiting.communicate(), 20)
+        out, err = await asyncio.wait_for(waiting.communicate(), PATIENCE)
         assert (waiting.returncode, out.split(b" after ")[0]) == (0, b"converged: 1 node at epoch:0")
         assert b"waiting for it" in err
 
@@ -141,5 +142,5 @@ async def test_ready_is_what_status_calls_healthy(node: FakeNode) -> None:
     node.dataplane.replies.asked.clear()
     await eventually(lambda: len(node.dataplane.replies.asked) > 1)
     node.dataplane.replies.by_method["GetStatus"] = samples.dataplane_status()
-    out, _ = await asyncio.wait_for(waiting.communicate(), 20)
+    out, _ = await asyncio.wait_for(waiting.communicate(), PATIENCE)
     assert (waiting.returncode, out) == (0, b"converged: 3 nodes at e1:9 after 12 ms\n")

@@ -14,6 +14,7 @@ from flannelette.lease.v1 import lease_pb2
 
 from tests.kernel.dataplane_host import Cluster, Running, cluster_in
 from tests.namespaces import NetworkNamespace
+from tests.patience import PATIENCE
 
 MACS = {"n2": "06:0c:56:6d:fb:b2", "n3": "06:0c:56:6d:fb:b3", "n4": "06:0c:56:6d:fb:b4"}
 FOREIGN = "10.5.43.0/24 via 10.99.0.77 dev eth0"
@@ -112,12 +113,12 @@ async def test_the_status_is_streamed_at_once_and_whenever_it_changes_but_not_of
         for version in range(30):
             await cluster.join("n2", "10.99.0.12", f"06:0c:56:6d:fb:{version:02x}", "10.5.42.0/24")
         newest = (await running.until(peers=1)).cursor
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             while seen[-1].cursor != newest:
                 seen.append((await call.read()).status)
         assert len(seen) <= 2 + (time.monotonic() - started) / 0.1
         assert all(later != earlier for earlier, later in pairwise(seen))
-        async with asyncio.timeout(20):  # until nothing changes any more
+        async with asyncio.timeout(PATIENCE):  # until nothing changes any more
             reading = asyncio.ensure_future(call.read())
             while (await asyncio.wait([reading], timeout=0.5))[0]:
                 reading = asyncio.ensure_future(call.read())

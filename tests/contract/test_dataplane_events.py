@@ -24,6 +24,7 @@ from services.runtime.listen import bound
 from services.runtime.server import Server
 from tests.kernel.dataplane_host import VXLAN, Cluster, Running, cluster_in
 from tests.namespaces import NetworkNamespace
+from tests.patience import PATIENCE
 
 MAC = "06:0c:56:6d:fb:b2"
 
@@ -42,7 +43,7 @@ async def until_told(
     running: Running, kind: "pb.EventKind.ValueType", count: int = 1
 ) -> list[pb.WatchEventsResponse]:
     """The events of a kind, once there are so many."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         while len(events := await running.events(kinds=[kind])) < count:  # noqa: ASYNC110 - another process decides
             await asyncio.sleep(0.05)
     return events
@@ -115,15 +116,15 @@ async def test_who_follows_gets_what_there_is_then_what_comes_and_the_end_of_the
     async with cluster.dataplane() as running:
         await running.until(peers=0)
         call: Any = running.stub.WatchEvents(pb.WatchEventsRequest())
-        seen = [await asyncio.wait_for(call.read(), 10) for _ in await running.events()]
+        seen = [await asyncio.wait_for(call.read(), PATIENCE) for _ in await running.events()]
         await cluster.join("n2", "10.99.0.12", MAC, "10.5.42.0/24")
-        seen.append(await asyncio.wait_for(call.read(), 10))
+        seen.append(await asyncio.wait_for(call.read(), PATIENCE))
         assert seen[-1].kind == pb.EVENT_KIND_PEER_ADDED
         position = seen[-2].position
         assert [event.position for event in await running.events(after=position)] == [seen[-1].position]
         running.process.send_signal(signal.SIGTERM)
         with pytest.raises(grpc.aio.AioRpcError) as ended:
-            await asyncio.wait_for(_drain(call), 10)
+            await asyncio.wait_for(_drain(call), PATIENCE)
         assert ended.value.code() is grpc.StatusCode.UNAVAILABLE
         assert "stopping" in (ended.value.details() or "")
 
@@ -159,14 +160,14 @@ async def test_a_client_that_takes_nothing_hinders_nobody_and_is_told_what_it_ha
         async with grpc.aio.insecure_channel(f"unix:{tmp_path}/s") as channel:
             call: Any = dataplane_pb2_grpc.DataplaneServiceStub(channel).WatchEvents(pb.WatchEventsRequest())
             journal.note(Event(Kind.RESYNC, "first"))
-            assert (await asyncio.wait_for(call.read(), 10)).what == "first"
+            assert (await asyncio.wait_for(call.read(), PATIENCE)).what == "first"
             for _ in range(100):  # 200 times what a connection holds that nobody reads from
                 for _ in range(100):
                     journal.note(Event(Kind.RESYNC, 1000 * "."))
                 await asyncio.sleep(0)
             journal.note(Event(Kind.RESYNC, "last"))
             taken, missed = 1, 0
-            while (event := await asyncio.wait_for(call.read(), 10)).what != "last":
+            while (event := await asyncio.wait_for(call.read(), PATIENCE)).what != "last":
                 taken, missed = taken + 1, missed + event.missed
             assert missed + event.missed > 5000
             assert taken + 1 + missed + event.missed == journal.last == 10_002

@@ -47,7 +47,7 @@ async def test_members_that_restart_one_after_the_other_cost_no_lease_and_no_lis
         for number, member in enumerate(cluster.members, 1):
             member.kill()
             assert (await store.acquire(wants(f"n{number}", f"10.99.1.{number}"))).node == f"n{number}"
-            await seen.until(lambda f: f.connected, seconds=30)
+            await seen.until(lambda f: f.connected)
             member.start()
         await seen.until(lambda f: set(f.nodes.values()) == {"n1", "n2", "n3"})
         assert seen.snapshots == 1

@@ -17,6 +17,7 @@ from tests.cable import Cable
 from tests.contract.follower import following
 from tests.etcd import EtcdMaker, EtcdServer, free_port
 from tests.etcd_examples import CONFIG_PUT, QUICK, lease_delete, lease_put, name, opened, wants, write
+from tests.patience import PATIENCE
 
 
 async def test_a_watch_goes_on_without_a_gap_when_etcd_is_killed_and_comes_back(own_etcd: EtcdServer) -> None:
@@ -126,7 +127,7 @@ async def test_a_frozen_etcd_is_noticed(own_etcd: EtcdServer) -> None:
     async with opened(own_etcd.endpoint) as store, following(store) as seen:
         await seen.until(lambda f: f.connected)
         own_etcd.freeze()
-        await seen.until(lambda f: not f.connected, seconds=5)
+        await seen.until(lambda f: not f.connected)
         assert "does not answer" in seen.statuses[-1].error
         with pytest.raises(Unavailable, match=r"does not answer|closed"):
             await store.renew("n1", name(1))
@@ -177,7 +178,7 @@ async def _progress_of_another_watch(server: EtcdServer, times: int) -> None:
     async for page in client.pages(b"/quiet/"):
         position = page.position
     told = 0
-    async with aclosing(client.watch(b"/quiet/", position)) as batches, asyncio.timeout(20):
+    async with aclosing(client.watch(b"/quiet/", position)) as batches, asyncio.timeout(PATIENCE):
         async for _ in batches:
             told += 1
             if told > times:

@@ -116,7 +116,7 @@ async def test_in_the_end_the_table_is_what_the_api_holds(seed: int, tmp_path: P
                 if is_refused(api.nodes[name]):
                     api.put(node(int(name[1:])))
             wanted = {name: lease for name, document in api.nodes.items() if (lease := held(document))}
-            await seen.until(lambda f: f.connected and f.leases == wanted and not f.refused, 20)
+            await seen.until(lambda f: f.connected and f.leases == wanted and not f.refused)
             assert (await store.relist()).leases == wanted
 
 

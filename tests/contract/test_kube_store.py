@@ -14,7 +14,8 @@ from services.core.progress import Progress
 from services.lease.administration import Reclaim
 from tests.contract.follower import following
 from tests.kube import ApiServer
-from tests.kube_stores import DUAL, MAC, MAC6, Open, asks, asks_dual, flannels, stores_on
+from tests.kube_stores import DUAL, MAC, MAC6, QUICK, Open, asks, asks_dual, flannels, stores_on
+from tests.patience import PATIENCE
 
 
 @pytest.fixture
@@ -135,15 +136,15 @@ async def test_defect_20_the_overwritten_public_address_is_the_nodes_own_too(kub
 
 async def test_a_node_without_pod_cidr_is_waited_for_and_then_leased_at_once(kube: ApiServer, opened: Open) -> None:
     kube.make_node("a")
-    store = opened()
-    async with following(store):
+    store = opened(timing=replace(QUICK, pod_cidr=3600.0))
+    async with following(store), asyncio.timeout(PATIENCE):
         with pytest.raises(NotYet, match="node a has no podCIDR yet: waiting for Kubernetes"):
-            await asyncio.wait_for(store.acquire(asks("a")), 2)
+            await store.acquire(asks("a"))
         waiting = asyncio.create_task(store.acquire(asks("a")))
         await asyncio.sleep(0.3)
         assert not waiting.done()
         kube.assign("a", "10.244.9.0/24")
-        lease = await asyncio.wait_for(waiting, 2)
+        lease = await waiting
         assert lease.subnets[0].cidr == ip_network("10.244.9.0/24")
 
 

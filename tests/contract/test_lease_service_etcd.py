@@ -15,6 +15,7 @@ from services.runtime.wire import request_to_proto
 from tests.etcd import EtcdServer, free_port
 from tests.lease_examples import SMALL_JSON, make_request
 from tests.lease_service import ServiceProcess, next_step, stub_of
+from tests.patience import PATIENCE
 
 
 def start(directory: Path, endpoint: str, *arguments: str) -> ServiceProcess:
@@ -33,7 +34,7 @@ async def test_two_nodes_see_each_others_leases_as_flannel_keeps_them(tmp_path: 
             request = make_request("", "172.16.0.1", "10.5.7.0/24")
             lease = await acquire(stub_a, request_to_proto(request))
             assert (lease.name, lease.node) == ("10.5.7.0-24", "node-a")
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE):
                 while lease.name not in table.leases:
                     table.fold(await next_step(watch))
             assert table.leases[lease.name].node == "node-a"
@@ -59,7 +60,7 @@ async def test_an_etcd_that_is_away_at_start_is_waited_for_and_the_reason_is_tol
             assert not status.ready
             assert "etcd store is away" in status.reasons[0]
             with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await stub.AcquireLease(request_to_proto(make_request("a", "172.16.0.1")), timeout=30)
+                await stub.AcquireLease(request_to_proto(make_request("a", "172.16.0.1")), timeout=PATIENCE)
             assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
             watch = stub.WatchLeases(pb.WatchLeasesRequest())
             step = await next_step(watch)
@@ -68,13 +69,13 @@ async def test_an_etcd_that_is_away_at_start_is_waited_for_and_the_reason_is_tol
             try:
                 etcd.start()
                 etcd.etcdctl("put", "/coreos.com/network/config", SMALL_JSON)
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(PATIENCE):
                     while (step := await next_step(watch)).network is None:
                         pass
                 assert (await acquire(stub, request_to_proto(make_request("a", "172.16.0.1")))).node == "a"
             finally:
                 etcd.kill()
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE):
                 while (step := await next_step(watch)).store is None or step.store.connected:
                     pass
             status = await stub.GetStatus(pb.GetStatusRequest())
@@ -85,7 +86,7 @@ async def test_an_etcd_that_is_away_at_start_is_waited_for_and_the_reason_is_tol
 
 async def acquire(stub: lease_pb2_grpc.LeaseServiceStub, request: pb.AcquireLeaseRequest) -> pb.Lease:
     """The lease; asked for again while the service has only just started."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         while True:
             try:
                 return (await stub.AcquireLease(request)).lease
@@ -115,9 +116,9 @@ async def test_the_service_of_one_node_knows_from_etcd_who_is_connected_to_the_o
 
 
 async def until_connected(stub: lease_pb2_grpc.LeaseServiceStub, wanted: dict[str, bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         while True:
-            nodes = (await stub.ListNodes(pb.ListNodesRequest(), timeout=10)).nodes
+            nodes = (await stub.ListNodes(pb.ListNodesRequest(), timeout=PATIENCE)).nodes
             if {node.name: node.connected for node in nodes} == wanted:
                 return
             await asyncio.sleep(0.02)
@@ -135,5 +136,5 @@ async def test_the_metrics_say_how_full_the_network_is(tmp_path: Path, own_etcd:
 
 
 def get(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=5) as response:  # noqa: S310 - http, on loopback
+    with urllib.request.urlopen(url, timeout=PATIENCE) as response:  # noqa: S310 - http, on loopback
         return str(response.read(), "utf-8")

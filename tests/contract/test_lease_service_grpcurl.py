@@ -14,6 +14,7 @@ import pytest_asyncio
 from services.runtime.wire import request_to_proto
 from tests.lease_examples import SMALL_JSON, make_request
 from tests.lease_service import ServiceProcess, stub_of
+from tests.patience import PATIENCE
 
 _GRPCURL = shutil.which("grpcurl", path=os.pathsep.join([os.environ.get("PATH", ""), str(Path.home() / "go/bin")]))
 
@@ -36,14 +37,14 @@ async def service(tmp_path: Path) -> AsyncIterator[ServiceProcess]:
 def grpcurl(service: ServiceProcess, *arguments: str, data: str = "") -> str:
     flags = ["-d", data] if data else []
     command = [str(_GRPCURL), "-plaintext", *flags, service.address, *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=20).stdout
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=PATIENCE).stdout
 
 
 def watch(service: ServiceProcess, request: str) -> list[dict[str, Any]]:
     """What a stream brings within a second."""
     command = [str(_GRPCURL), "-plaintext", "-max-time", "1", "-d", request, service.address]
     result = subprocess.run(
-        [*command, "flannelette.lease.v1.LeaseService/WatchLeases"], capture_output=True, text=True, timeout=20
+        [*command, "flannelette.lease.v1.LeaseService/WatchLeases"], capture_output=True, text=True, timeout=PATIENCE
     )
     decoder, text, messages = json.JSONDecoder(), result.stdout.lstrip(), []
     while text:

@@ -16,6 +16,7 @@ from services.runtime.wire import request_to_proto
 from tests.etcd import free_port
 from tests.lease_examples import SMALL_JSON, make_request
 from tests.lease_service import ServiceProcess, next_step, stub_of
+from tests.patience import PATIENCE
 
 
 @pytest.fixture
@@ -174,7 +175,7 @@ async def test_the_database_is_readable_by_an_operator(tmp_path: Path, config: P
 
 
 def get(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=5) as response:  # noqa: S310 - http, on loopback
+    with urllib.request.urlopen(url, timeout=PATIENCE) as response:  # noqa: S310 - http, on loopback
         body: bytes = response.read()
         return body.decode()
 

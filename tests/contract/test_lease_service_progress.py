@@ -20,6 +20,7 @@ from services.core.table import Upserted
 from services.lease.store import Changed
 from tests.lease_examples import make_lease
 from tests.lease_service import FakeStore, Running, next_step, serving
+from tests.patience import PATIENCE
 
 A, B = make_lease(1), make_lease(2)
 FAILED = pb.FailedLease(name=B.name, reason="route 10.0.2.0/24: Network is unreachable")
@@ -39,7 +40,7 @@ class Dataplane:
 
     async def report(self, cursor: str, *failed: pb.FailedLease) -> pb.ReportProgressResponse:
         return await self._stub.ReportProgress(
-            pb.ReportProgressRequest(node=self.node, cursor=cursor, failed=failed), timeout=10
+            pb.ReportProgressRequest(node=self.node, cursor=cursor, failed=failed), timeout=PATIENCE
         )
 
     def leave(self) -> None:
@@ -62,11 +63,11 @@ async def converged(running: Running, cursor: str = "", wait: float = 0) -> pb.G
     request = pb.GetConvergenceRequest(cursor=cursor)
     if wait:
         request.wait.CopyFrom(Duration(seconds=int(wait)))
-    return await running.stub.GetConvergence(request, timeout=20)
+    return await running.stub.GetConvergence(request, timeout=PATIENCE)
 
 
 async def nodes(running: Running) -> dict[str, pb.Node]:
-    response = await running.stub.ListNodes(pb.ListNodesRequest(), timeout=10)
+    response = await running.stub.ListNodes(pb.ListNodesRequest(), timeout=PATIENCE)
     assert [node.name for node in response.nodes] == sorted(node.name for node in response.nodes)
     return {node.name: node for node in response.nodes}
 
@@ -111,7 +112,7 @@ async def test_who_waits_for_convergence_is_answered_by_the_report_that_brings_i
         cursor = await one.follow()
         assert not waiting.done()
         await one.report(cursor)
-        assert (await asyncio.wait_for(waiting, 10)).converged
+        assert (await asyncio.wait_for(waiting, PATIENCE)).converged
 
 
 async def test_a_wait_that_is_over_says_who_is_pending(tmp_path: Path) -> None:
@@ -146,7 +147,7 @@ async def test_a_node_that_left_is_not_pending_but_not_connected(tmp_path: Path)
         two.leave()
         presence = running.broker.presence
         while "node2" in presence.nodes:
-            await asyncio.wait_for(presence.changed_since(presence.changes), 10)
+            await asyncio.wait_for(presence.changed_since(presence.changes), PATIENCE)
         running.broker.take(Changed((Upserted(make_lease(3)),)))
         await one.report(await one.follow())
         assert (await converged(running)).converged
@@ -249,7 +250,7 @@ async def test_a_stopping_service_lets_nobody_wait(tmp_path: Path) -> None:
         assert not waiting.done()
         running.broker.stop()
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await asyncio.wait_for(waiting, 10)
+            await asyncio.wait_for(waiting, PATIENCE)
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
 
 

@@ -15,6 +15,7 @@ from services.runtime.feed import Feed, LeaseConnection
 from services.runtime.wire import step_from_proto
 from tests.lease_examples import NETWORK, by_name, make_lease
 from tests.lease_service import FakeStore, Running, eventually, next_step, serving
+from tests.patience import PATIENCE
 
 A, B = make_lease(1), make_lease(2)
 
@@ -159,7 +160,7 @@ async def test_a_watcher_that_does_not_read_holds_up_nobody_and_catches_up(tmp_p
         for version in range(1, 300):
             newest = make_lease(1, version=version)
             store.events.put_nowait(Changed((Upserted(newest),)))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             while table.leases.get(newest.name) != newest or not table.synced:
                 table.fold(await next_step(quick))
             while late.leases.get(newest.name) != newest or late.cursor != table.cursor:
@@ -181,7 +182,7 @@ async def test_a_dataplanes_stream_makes_its_node_present_and_no_other_stream_do
             await next_step(call)
         assert set(presence.nodes) == {"node1"}
         dataplane.cancel()
-        await asyncio.wait_for(presence.changed_since(1), 10)
+        await asyncio.wait_for(presence.changed_since(1), PATIENCE)
         assert not presence.nodes
 
 

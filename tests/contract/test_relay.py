@@ -13,6 +13,7 @@ from services.runtime.wire import request_to_proto
 from tests.contract.tiers import Tiers, acquired, feed_of, is_connected
 from tests.lease_examples import DUAL_JSON, SMALL_JSON, make_request
 from tests.lease_service import eventually, stub_of
+from tests.patience import PATIENCE
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def tiers(tmp_path: Path) -> Iterator[Tiers]:
 
 async def test_a_lease_taken_below_is_in_every_tier_and_every_call_goes_up(tiers: Tiers) -> None:
     async with feed_of(tiers.bottom) as feed, stub_of(tiers.bottom.address) as stub:
-        await eventually(lambda: is_connected(feed), 20)
+        await eventually(lambda: is_connected(feed))
         assert feed.table.store is not None
         assert feed.table.store.kind == "relay"
         lease = await acquired(tiers.bottom, make_request("a", "172.16.0.1"))
@@ -57,7 +58,7 @@ async def test_a_lease_taken_below_is_in_every_tier_and_every_call_goes_up(tiers
 
 async def test_a_new_start_above_loses_nothing_invents_nothing_and_is_told_below(tiers: Tiers) -> None:
     async with feed_of(tiers.bottom) as feed:
-        await eventually(lambda: is_connected(feed), 20)
+        await eventually(lambda: is_connected(feed))
         kept, gone = [
             await acquired(tiers.bottom, make_request(node, f"172.16.0.{n}")) for n, node in ((1, "a"), (2, "b"))
         ]
@@ -73,7 +74,7 @@ async def test_a_new_start_above_loses_nothing_invents_nothing_and_is_told_below
             assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
             assert str(tiers.top.directory) in (caught.value.details() or "")
         tiers.start_top()
-        await eventually(lambda: is_connected(feed), 20)
+        await eventually(lambda: is_connected(feed))
         assert feed.table.leases.keys() == {kept.name, gone.name}
         async with stub_of(tiers.top.address) as above:
             await above.ReleaseLease(pb.ReleaseLeaseRequest(node="b", name=gone.name))
@@ -83,7 +84,7 @@ async def test_a_new_start_above_loses_nothing_invents_nothing_and_is_told_below
 
 async def test_a_configuration_that_breaks_or_changes_above_does_so_below(tiers: Tiers) -> None:
     async with feed_of(tiers.bottom) as feed:
-        await eventually(lambda: is_connected(feed), 20)
+        await eventually(lambda: is_connected(feed))
         tiers.config.write_text("{broken")
         await eventually(lambda: "JSON" in feed.table.network_error)
         assert feed.table.network is not None
@@ -98,12 +99,12 @@ async def test_what_a_node_behind_two_relays_reports_is_known_at_the_top_also_af
             return list((await above.GetConvergence(pb.GetConvergenceRequest())).nodes_done)
 
     async def until_done(nodes: list[str]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             while await converged() != nodes:  # noqa: ASYNC110 - it happens in another process
                 await asyncio.sleep(0.05)
 
     async with feed_of(tiers.bottom, "a") as feed, stub_of(tiers.bottom.address) as stub:
-        await eventually(lambda: is_connected(feed), 20)
+        await eventually(lambda: is_connected(feed))
         lease = await acquired(tiers.bottom, make_request("a", "172.16.0.1"))
         await eventually(lambda: lease.name in feed.table.leases)
         await stub.ReportProgress(pb.ReportProgressRequest(node="a", cursor=feed.table.cursor))
@@ -111,7 +112,7 @@ async def test_what_a_node_behind_two_relays_reports_is_known_at_the_top_also_af
         tiers.top.kill()
         await eventually(lambda: not is_connected(feed))
         tiers.start_top()
-        await eventually(lambda: is_connected(feed), 20)
+        await eventually(lambda: is_connected(feed))
         await stub.ReportProgress(pb.ReportProgressRequest(node="a", cursor=feed.table.cursor))
         await until_done(["a"])
     await until_done([])

@@ -28,6 +28,7 @@ from tests.contract.follower import following
 from tests.contract.tiers import acquired, feed_of, is_connected
 from tests.lease_examples import NETWORK, SMALL_JSON, make_lease, make_request, subnet
 from tests.lease_service import FakeStore, ServiceProcess, eventually, free_port, next_step, serving, stub_of
+from tests.patience import PATIENCE
 
 NO_LEASE = Refusal(Kind.UNREADABLE, "is no lease")
 
@@ -82,7 +83,7 @@ def lease_of(cidr: Network) -> Lease:
 
 
 async def quarantined(stub: LeaseServiceStub, count: int) -> Sequence[pb.QuarantinedKey]:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         while len(found := (await stub.ListQuarantine(pb.ListQuarantineRequest())).keys) != count:  # noqa: ASYNC110 - in another process
             await asyncio.sleep(0.02)
         return found
@@ -156,10 +157,10 @@ async def test_over_tls_a_relay_acts_for_its_nodes_and_operates_nothing(tmp_path
         ServiceProcess(tmp_path / "below", *relay) as bottom,
     ):
         async with feed_of(bottom, "a") as feed, stub_of(top.address) as stub_above, stub_of(bottom.address) as stub:
-            await eventually(lambda: is_connected(feed), 20)
+            await eventually(lambda: is_connected(feed))
             lease = await acquired(bottom, make_request("a", "172.16.0.1"))
             await eventually(lambda: lease.name in feed.table.leases)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE):
                 nodes: list[str] = []
                 while nodes != ["a"]:
                     listed = await stub_above.ListNodes(pb.ListNodesRequest())

@@ -19,6 +19,7 @@ from services.lease.stores.etcd.records import Delete, Item, Put, Transaction, W
 from tests.contract.follower import Follower, following
 from tests.etcd import EtcdServer
 from tests.etcd_examples import CONFIG_PUT, PREFIX, QUICK, wants, write
+from tests.patience import PATIENCE
 
 
 @dataclass
@@ -52,7 +53,7 @@ class Scene:
 
     async def until_held(self, but: Lease | None = None) -> Lease:
         """The lease, once the table shows it as the holder has it; another than that one."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while True:
                 held = self.holder.lease
                 shown = self.seen.leases.get(held.name) if held else None

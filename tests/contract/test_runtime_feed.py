@@ -133,7 +133,7 @@ async def test_the_last_table_stays_in_force_while_the_service_is_away(tmp_path:
     assert "lease.sock" in feed.error
     assert notices[-1] == frozenset()
     async with serving(Script([snapshot(A, B, cursor="f:1")]), tmp_path):
-        await eventually(lambda: feed.table.leases == by_name(A, B), within=20)
+        await eventually(lambda: feed.table.leases == by_name(A, B))
         assert feed.connected
     await manager.__aexit__(None, None, None)
 

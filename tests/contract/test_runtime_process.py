@@ -20,6 +20,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from services.runtime.probe import ask
 from services.runtime.whereabouts import this_namespace
 from tests.lease_service import eventually
+from tests.patience import PATIENCE
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -43,12 +44,12 @@ class Tiny:
 
     def ended(self) -> tuple[int, list[str]]:
         """Exit code and what was said, a list of lines."""
-        output, _ = self._process.communicate(timeout=20)
+        output, _ = self._process.communicate(timeout=PATIENCE)
         return self._process.returncode, output.splitlines()
 
     def kill(self) -> None:
         self._process.kill()
-        self._process.communicate(timeout=20)
+        self._process.communicate(timeout=PATIENCE)
 
 
 @asynccontextmanager
@@ -60,7 +61,7 @@ async def running(
         async with grpc.aio.insecure_channel(
             tiny.address, options=[("grpc.max_reconnect_backoff_ms", 100)]
         ) as channel:
-            await asyncio.wait_for(channel.channel_ready(), 20)
+            await asyncio.wait_for(channel.channel_ready(), PATIENCE)
             yield tiny, channel
     finally:
         tiny.kill()
@@ -78,7 +79,7 @@ async def test_a_signal_turns_health_off_ends_streams_and_exits_0(tmp_path: Path
                     tiny.signal(number)
 
         with pytest.raises(grpc.aio.AioRpcError):
-            await asyncio.wait_for(watch_until_the_end(), 20)
+            await asyncio.wait_for(watch_until_the_end(), PATIENCE)
         assert seen[-2:] == [SERVING, NOT_SERVING]
         code, lines = tiny.ended()
         assert code == 0
@@ -151,7 +152,7 @@ async def test_the_log_can_be_json(tmp_path: Path) -> None:
 async def test_systemd_is_told_when_it_is_ready(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(str(tmp_path / "notify"))
-        systemd.settimeout(20)
+        systemd.settimeout(PATIENCE)
         async with running(tmp_path, NOTIFY_SOCKET=str(tmp_path / "notify")):
             assert systemd.recv(100) == b"READY=1"
 
@@ -164,7 +165,7 @@ async def ready(channel: grpc.aio.Channel) -> None:
 
 def get(port: int, path: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as response:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=PATIENCE) as response:
             return response.status, response.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()

@@ -17,6 +17,7 @@ from services.runtime.permissions import REQUIREMENTS
 from services.runtime.server import Server
 from tests.certificates import LOOPBACK, URIS, Certificates, transport
 from tests.lease_service import free_port
+from tests.patience import PATIENCE
 from tests.unit.test_runtime_permissions import METHODS, REFLECTION_V1
 
 READ = """
@@ -96,10 +97,10 @@ async def allowed(channel: grpc.aio.Channel, path: str, **fields: Any) -> bool:
     serialize = kind.SerializeToString
     try:
         if OURS[path].server_streaming:
-            call: Any = channel.unary_stream(path, request_serializer=serialize)(request, timeout=10)
+            call: Any = channel.unary_stream(path, request_serializer=serialize)(request, timeout=PATIENCE)
             assert [message async for message in call] == [b""]
         else:
-            assert await channel.unary_unary(path, request_serializer=serialize)(request, timeout=10) == b""
+            assert await channel.unary_unary(path, request_serializer=serialize)(request, timeout=PATIENCE) == b""
     except grpc.aio.AioRpcError as error:
         if error.code() is not grpc.StatusCode.PERMISSION_DENIED or "flannelette://" not in (error.details() or ""):
             raise
@@ -143,7 +144,7 @@ async def say_something(channel: grpc.aio.Channel, path: str) -> bool:
     """Whether it is let in. An empty message is a question to health and reflection; grpcio has no Health/List."""
     call: Any = channel.stream_stream(path)
     try:
-        return await call(iter([b""]), timeout=10).read() is not None
+        return await call(iter([b""]), timeout=PATIENCE).read() is not None
     except grpc.aio.AioRpcError as error:
         return error.code() is grpc.StatusCode.UNIMPLEMENTED
 

@@ -22,6 +22,7 @@ from services.runtime.tls.files import TlsFiles
 from services.runtime.transport import PLAIN, Transport
 from tests.certificates import Certificates, transport
 from tests.lease_service import eventually, free_port
+from tests.patience import PATIENCE
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ async def serving(how: Transport) -> AsyncIterator[str]:
 async def fault(line: Line) -> str:
     """Why the line is down; empty: it is not."""
     try:
-        await health_pb2_grpc.HealthStub(line.channel).Check(health_pb2.HealthCheckRequest(), timeout=10)
+        await health_pb2_grpc.HealthStub(line.channel).Check(health_pb2.HealthCheckRequest(), timeout=PATIENCE)
     except grpc.aio.AioRpcError as error:
         return await line.why(error)
     return ""

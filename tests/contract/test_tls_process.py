@@ -22,6 +22,7 @@ from services.runtime.wire import request_to_proto
 from tests.certificates import Certificates, flags, transport
 from tests.lease_examples import SMALL_JSON, make_request
 from tests.lease_service import ServiceProcess, eventually, free_port, stub_of
+from tests.patience import PATIENCE
 
 Stub = lease_pb2_grpc.LeaseServiceStub
 
@@ -52,7 +53,7 @@ class Serving:
         return self.process.log.read_text()
 
     def metric(self, name: str) -> float:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self._http}/metrics", timeout=5) as response:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self._http}/metrics", timeout=PATIENCE) as response:
             lines = response.read().decode().splitlines()
         return float(next(line for line in lines if line.startswith(name)).rpartition(" ")[2])
 
@@ -83,7 +84,7 @@ async def is_served(files: TlsFiles, address: str) -> bool:
     """Whether there is a connection; a new one every time."""
     async with client(files, address) as stub:
         try:
-            await stub.GetStatus(pb.GetStatusRequest(), timeout=10)
+            await stub.GetStatus(pb.GetStatusRequest(), timeout=PATIENCE)
         except grpc.aio.AioRpcError as error:
             assert error.code() is grpc.StatusCode.UNAVAILABLE  # noqa: PT017 - anything else is a failure
             return False
@@ -132,11 +133,11 @@ async def test_only_certificates_of_the_authority_that_are_valid_now_get_a_conne
         assert not await is_served(lab.server("another"), service.address), "it is no certificate of a client"
         async with grpc.aio.insecure_channel(service.address) as channel:
             with pytest.raises(grpc.aio.AioRpcError):
-                await Stub(channel).GetStatus(pb.GetStatusRequest(), timeout=10)
+                await Stub(channel).GetStatus(pb.GetStatusRequest(), timeout=PATIENCE)
         no_certificate = grpc.ssl_channel_credentials(lab.files("ca").certificate.read_bytes())
         async with grpc.aio.secure_channel(service.address, no_certificate) as channel:
             with pytest.raises(grpc.aio.AioRpcError):
-                await Stub(channel).GetStatus(pb.GetStatusRequest(), timeout=10)
+                await Stub(channel).GetStatus(pb.GetStatusRequest(), timeout=PATIENCE)
 
 
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1_1 is deprecated")

@@ -17,6 +17,7 @@ from services.runtime.wire import request_to_proto
 from tests.certificates import LOOPBACK, Certificates, flags, transport
 from tests.lease_examples import SMALL_JSON, make_request
 from tests.lease_service import ServiceProcess, free_port, stub_of
+from tests.patience import PATIENCE
 
 RELAY = Wanted("rack7", uris=(Principal(Role.RELAY, "rack7").uri,), addresses=LOOPBACK)
 REQUEST = request_to_proto(make_request("h1", "172.16.0.1"))
@@ -67,7 +68,7 @@ async def test_a_relay_acts_for_the_node_that_has_shown_its_certificate(tmp_path
         client(lab.client("admin"), below) as admin,
         client(lab.client("admin"), above) as admin_above,
     ):
-        lease = (await h1.AcquireLease(REQUEST, timeout=20)).lease
+        lease = (await h1.AcquireLease(REQUEST, timeout=PATIENCE)).lease
         with pytest.raises(grpc.aio.AioRpcError, match="only the dataplane of node h1 may do this for it"):
             await h2.AcquireLease(REQUEST)
         assert [known.node for known in (await admin_above.ListLeases(pb.ListLeasesRequest())).leases] == ["h1"]

@@ -65,7 +65,7 @@ class LabProcess:
 
     def all_gone(self) -> bool:
         """Whether no process is left, after a moment for the kernel to clear up."""
-        end = time.monotonic() + 5
+        end = time.monotonic() + PATIENCE
         while self.processes() and time.monotonic() < end:
             time.sleep(0.05)
         return not self.processes()

@@ -14,6 +14,7 @@ from tests.kube import ApiServer
 from tests.kube_nodes import is_available
 from tests.lease_service import ServiceProcess, eventually
 from tests.namespaces import NamespaceMaker, NetworkNamespace
+from tests.patience import PATIENCE
 
 NETWORK = '{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}'
 FLANNELDS_MAC = "c6:d2:32:6f:8f:44"
@@ -133,12 +134,12 @@ async def test_a_kubernetes_cluster_from_its_first_node_to_its_last(hosts: list[
         assert second.mac() in kube.annotations("n2")[f"{prefix}backend-data"]
         await eventually(lambda: all(is_available(kube, node) for node in ("n1", "n2")))
 
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             while "node n3 has no podCIDR yet" not in " ".join((await three.status()).reasons):  # noqa: ASYNC110 - asked
                 await asyncio.sleep(0.05)
         assert kube.condition("n3") is None
         kube.assign("n3", "10.244.3.0/24")
-        await three.until(peers=2, within=5)
+        await three.until(peers=2)
         await one.until(peers=2)
         assert late.reaches(first)
         assert second.reaches(late)

@@ -21,6 +21,7 @@ from tests.kubelet import Kubelet, Pod
 from tests.lease_service import eventually
 from tests.manifests import OVERLAYS, Kubectl
 from tests.namespaces import NamespaceMaker, NetworkNamespace
+from tests.patience import PATIENCE
 
 PREFIX = "flannel.alpha.coreos.com/"
 LEASE = "/apis/apps/v1/namespaces/kube-flannel/deployments/flannelette-lease"
@@ -36,7 +37,7 @@ def nodes(make_netns: NamespaceMaker, kube: ApiServer) -> Iterator[list[Kubelet]
 async def sender_of_a_ping(source: NetworkNamespace, place: NetworkNamespace, address: str) -> str:
     """Who has sent it, as its receiver sees it."""
     with Pinger(source) as pinger, Witness(place) as witness:
-        token, seconds = await pinger.ping(ip_address(address), timeout=10)
+        token, seconds = await pinger.ping(ip_address(address), timeout=PATIENCE)
         return "lost" if seconds is None else str(await witness.source_of(token))
 
 
@@ -63,13 +64,13 @@ async def test_the_default_overlay_on_three_nodes(
         running = {n.node: stack.enter_context(n.start("flannel", template(kube))) for n in nodes}
         for node in nodes[:2]:
             await running[node.node].until_ready()
-            await eventually(partial(is_available, kube, node.node), 30)
+            await eventually(partial(is_available, kube, node.node))
         conflist = late.host / "etc/cni/net.d/10-flannel.conflist"
         assert not conflist.exists(), "the node is not known yet: no pod may be made here"
         await running["n3"].until("dataplane", "readinessProbe", 503)
         kube.make_node("n3", "10.244.3.0/24")
         await running["n3"].until_ready()
-        await eventually(conflist.exists, 30)
+        await eventually(conflist.exists)
 
         for number, node in enumerate(nodes, 1):
             said = kube.annotations(node.node)
@@ -123,7 +124,7 @@ async def test_the_central_overlay_on_a_control_plane_and_two_nodes(
         await lease.until_ready()
         for node, pod in zip(nodes, running, strict=True):
             await pod.until_ready()
-            await eventually(partial(is_available, kube, node.node), 30)
+            await eventually(partial(is_available, kube, node.node))
             assert kube.annotations(node.node)[f"{PREFIX}public-ip"] == node.address
         first, last = make_netns("pod1"), make_netns("pod3")
         nodes[0].plug(first)

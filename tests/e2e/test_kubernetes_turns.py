@@ -32,7 +32,7 @@ def makers(node: Kubelet) -> set[str]:
 
 
 async def until_made_by(node: Kubelet, *protocols: str) -> None:
-    await eventually(lambda: makers(node) == set(protocols), 30)
+    await eventually(lambda: makers(node) == set(protocols))
 
 
 def clean_up(node: Kubelet) -> None:
@@ -61,8 +61,8 @@ async def test_nodes_change_from_kube_flannel_and_back_while_their_pods_talk(
         flannelds = [stack.enter_context(KubeFlannel(node, made)) for node in nodes]
         for node, flanneld, pod in zip(nodes, flannelds, pods, strict=True):
             flanneld.until("flannel is ready|Running backend")
-            await eventually(partial(is_available, kube, node.node), 30)
-            await eventually((node.host / "run/flannel/subnet.env").exists, 30)
+            await eventually(partial(is_available, kube, node.node))
+            await eventually((node.host / "run/flannel/subnet.env").exists)
             node.plug(pod)
         for node in nodes:
             await until_made_by(node, "boot")

@@ -20,6 +20,7 @@ from flannelette.lease.v1 import lease_pb2, lease_pb2_grpc
 
 from tests.lease_service import ServiceProcess
 from tests.namespaces import NetworkNamespace
+from tests.patience import PATIENCE
 
 VXLAN: Final = '{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}'
 HOST_GW: Final = '{"Network":"10.5.0.0/16","Backend":{"Type":"host-gw"}}'
@@ -81,7 +82,7 @@ class Cluster:
 
     async def quiet(self) -> None:
         """Until the kernel has done what a new device makes it do by itself (duplicate address detection)."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while "tentative" in self.ip("addr show"):  # noqa: ASYNC110 - the kernel decides
                 await asyncio.sleep(0.1)
         await asyncio.sleep(0.3)
@@ -89,7 +90,7 @@ class Cluster:
     @asynccontextmanager
     async def calls(self) -> AsyncIterator[lease_pb2_grpc.LeaseServiceStub]:
         async with grpc.aio.insecure_channel(self.leases.address) as channel:
-            await asyncio.wait_for(channel.channel_ready(), 20)
+            await asyncio.wait_for(channel.channel_ready(), PATIENCE)
             yield lease_pb2_grpc.LeaseServiceStub(channel)
 
     async def join(self, node: str, public: str, mac: str = "", subnet: str = "") -> str:
@@ -99,12 +100,12 @@ class Cluster:
             part.vxlan.vni, part.vxlan.mac = 1, mac
         request = lease_pb2.AcquireLeaseRequest(node=node, subnets=[part], backend_type="vxlan" if mac else "host-gw")
         async with self.calls() as stub:
-            name: str = (await stub.AcquireLease(request, timeout=10)).lease.name
+            name: str = (await stub.AcquireLease(request, timeout=PATIENCE)).lease.name
             return name
 
     async def leave(self, node: str, name: str) -> None:
         async with self.calls() as stub:
-            await stub.ReleaseLease(lease_pb2.ReleaseLeaseRequest(node=node, name=name), timeout=10)
+            await stub.ReleaseLease(lease_pb2.ReleaseLeaseRequest(node=node, name=name), timeout=PATIENCE)
 
     @asynccontextmanager
     async def dataplane(self, *arguments: str, around: tuple[str, ...] = ()) -> "AsyncIterator[Running]":
@@ -117,7 +118,7 @@ class Cluster:
         finally:
             await running.end(signal.SIGKILL)
 
-    def try_to_run(self, *arguments: str, around: tuple[str, ...] = (), seconds: float = 20) -> tuple[int, str]:
+    def try_to_run(self, *arguments: str, around: tuple[str, ...] = (), seconds: float = PATIENCE) -> tuple[int, str]:
         """Exit code and error output of a dataplane that cannot stay."""
         done = subprocess.run(
             self.namespace.command(*around, sys.executable, *MODULE, *self.arguments(*arguments)),
@@ -180,7 +181,7 @@ class Running:
         return (await call).status
 
     async def until(
-        self, *, ready: bool = True, peers: int | None = None, within: float = 30, **more: Any
+        self, *, ready: bool = True, peers: int | None = None, within: float = PATIENCE, **more: Any
     ) -> pb.Status:
         """The status as soon as it is like that."""
         status = pb.Status()
@@ -199,7 +200,7 @@ class Running:
 
     async def events(self, **request: Any) -> list[pb.WatchEventsResponse]:
         """What the journal has, as asked for."""
-        call = self.stub.WatchEvents(pb.WatchEventsRequest(no_follow=True, **request), timeout=10)
+        call = self.stub.WatchEvents(pb.WatchEventsRequest(no_follow=True, **request), timeout=PATIENCE)
         return [event async for event in call]
 
     async def repairs(self) -> dict[str, int]:
@@ -210,14 +211,14 @@ class Running:
         return {pb.RepairCause.Name(c.cause).removeprefix(prefix): c.objects for c in status.repairs_by_cause}
 
     async def resync(self, *, dry_run: bool = False) -> pb.ResyncKernelResponse:
-        return await self.stub.ResyncKernel(pb.ResyncKernelRequest(dry_run=dry_run), timeout=10)
+        return await self.stub.ResyncKernel(pb.ResyncKernelRequest(dry_run=dry_run), timeout=PATIENCE)
 
     async def teardown(self) -> pb.TeardownKernelResponse:
-        return await self.stub.TeardownKernel(pb.TeardownKernelRequest(), timeout=10)
+        return await self.stub.TeardownKernel(pb.TeardownKernelRequest(), timeout=PATIENCE)
 
     async def hand_over(self, *, dry_run: bool = False) -> list[str]:
         """The commands."""
-        response = await self.stub.HandOver(pb.HandOverRequest(dry_run=dry_run), timeout=10)
+        response = await self.stub.HandOver(pb.HandOverRequest(dry_run=dry_run), timeout=PATIENCE)
         assert not response.errors
         return list(response.commands)
 
@@ -266,7 +267,7 @@ def monitored(cluster: Cluster) -> Iterator[list[str]]:
     finally:
         for process in processes:
             process.terminate()
-            process.wait(5)
+            process.wait(PATIENCE)
     lines += [" ".join(line.split()) for line in log.read_text().splitlines() if "192.0.2." not in line]
 
 

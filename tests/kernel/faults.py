@@ -12,6 +12,7 @@ from flannelette.lease.v1 import lease_pb2
 
 from tests.kernel.dataplane_host import Running
 from tests.kernel.two_hosts import TwoHosts
+from tests.patience import PATIENCE
 
 REPAIR: Final = pb.EVENT_KIND_REPAIR
 UNDERLAY: Final = pb.EVENT_KIND_UNDERLAY
@@ -40,7 +41,7 @@ class Scene:
     async def follow(self, address: str) -> None:
         """n2 does as a peer does once n1's lease has this address."""
         own, _ = self.hosts.rows[0]
-        async with asyncio.timeout(20), self.cluster.calls() as stub:
+        async with asyncio.timeout(PATIENCE), self.cluster.calls() as stub:
             request = lease_pb2.ListLeasesRequest(node="n1")
             while address not in str(await stub.ListLeases(request)):  # noqa: ASYNC110 - another process decides
                 await asyncio.sleep(0.02)

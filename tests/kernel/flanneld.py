@@ -21,6 +21,7 @@ from tests.etcd import EtcdServer
 from tests.kernel.dataplane_host import Cluster
 from tests.lease_service import ServiceProcess
 from tests.namespaces import NetworkNamespace
+from tests.patience import PATIENCE
 
 _BRIDGES: Final = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")
 
@@ -93,7 +94,7 @@ class Flanneld:
         """Returns when it has logged this, a regular expression."""
         before = self.log_file.stat().st_size if self.log_file.exists() else 0
         process = self._process = self._launch()
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE
         while not re.search(until, self.log[before:]):
             assert process.poll() is None, f"flanneld ended by itself:\n{self.log[before:]}"
             assert time.monotonic() < deadline, f"flanneld does not say {until!r}:\n{self.log[before:]}"

@@ -22,6 +22,7 @@ from services.masq.firewalls.nftables import NftablesFirewall
 from services.masq.rules import Action, Chain
 from tests.kernel.masq_host import DUAL_CHAINS, Host
 from tests.namespaces import NamespaceMaker, NetworkNamespace
+from tests.patience import PATIENCE
 
 MARKED_PORT = 4000
 ports = cycle(range(5000, 9000))
@@ -184,7 +185,7 @@ async def source_seen(lab: Lab, family: Family, sender: str, receiver: str, port
     with sending, receiving:
         receiving.setblocking(False)
         sending.sendto(b"x", (destination, port))
-        _, source = await asyncio.wait_for(loop.sock_recvfrom(receiving, 16), 5)
+        _, source = await asyncio.wait_for(loop.sock_recvfrom(receiving, 16), PATIENCE)
     return str(source[0])
 
 

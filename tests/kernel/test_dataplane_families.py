@@ -14,6 +14,7 @@ from flannelette.lease.v1 import lease_pb2
 from tests.kernel.dataplane_host import Cluster, cluster_in
 from tests.lease_service import eventually
 from tests.namespaces import NamespaceMaker, NetworkNamespace
+from tests.patience import PATIENCE
 
 IPV6_ONLY: Final = '{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd00:10:5::/48","Backend":{"Type":"%s"}}'
 DUAL: Final = '{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:10:5::/48","Backend":{"Type":"%s"}}'
@@ -51,7 +52,7 @@ async def join(cluster: Cluster, node: str, *subnets: tuple[str, str, str]) -> l
     kind = "vxlan" if subnets[0][2] else "host-gw"
     request = lease_pb2.AcquireLeaseRequest(node=node, subnets=parts, backend_type=kind)
     async with cluster.calls() as stub:
-        return (await stub.AcquireLease(request, timeout=10)).lease
+        return (await stub.AcquireLease(request, timeout=PATIENCE)).lease
 
 
 def objects(cluster: Cluster, device: str) -> tuple[list[str], list[str]]:
@@ -75,7 +76,7 @@ def whole_v6(own: str) -> tuple[object, ...]:
 
 
 async def until_seen(expected: object, seen: Callable[[], object]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         while seen() != expected:  # noqa: ASYNC110 - the kernel is polled
             await asyncio.sleep(0.02)
 
@@ -140,7 +141,7 @@ async def test_defect_03_a_device_that_is_deleted_comes_back_complete_in_each_fa
             status = await running.until(peers=1)
             assert [device.mac for device in status.devices] == macs
             async with cluster.calls() as stub:
-                leases = (await stub.ListLeases(lease_pb2.ListLeasesRequest(), timeout=10)).leases
+                leases = (await stub.ListLeases(lease_pb2.ListLeasesRequest(), timeout=PATIENCE)).leases
             (ours,) = (lease for lease in leases if lease.node == "n1")
             assert [subnet.vxlan.mac for subnet in ours.subnets] == macs
 
@@ -225,7 +226,7 @@ def socket_in(namespace: NetworkNamespace, address: str) -> socket.socket:
         made = socket.socket(socket.AF_INET6 if version == 6 else socket.AF_INET, socket.SOCK_DGRAM)
     level, option = _MTU_DISCOVER[version]
     made.setsockopt(level, option, _PMTUDISC_DO)
-    made.settimeout(3)
+    made.settimeout(PATIENCE)
     made.bind((address, 0))
     return made
 
@@ -262,7 +263,7 @@ async def test_an_address_that_is_still_being_checked_is_waited_for_and_then_fol
             status = await running.until(ready=False)
             await join(cluster, "n3", ("fd00:10:5:36::/64", "fd00:99::13", MAC))
             await until_seen(True, lambda: any("fd00:10:5:36::/64" in line for line in routes_v6(cluster)))
-            async with asyncio.timeout(15):
+            async with asyncio.timeout(PATIENCE):
                 while list(status.underlay.addresses) != ["fd00:99::12"]:
                     status = await running.status()
                     await asyncio.sleep(0.05)

@@ -12,6 +12,7 @@ from flannelette.dataplane.v1 import dataplane_pb2 as pb
 
 from tests.kernel.dataplane_host import Cluster, Running, cluster_in
 from tests.namespaces import NetworkNamespace
+from tests.patience import PATIENCE
 
 SUBNETS = ("10.5.53.0/24", "10.5.97.0/24")
 ROUTES = [
@@ -59,7 +60,7 @@ COMPLETE = (ROUTES, FDB, NEIGHBOURS)
 
 async def healed(cluster: Cluster) -> None:
     """Returns once everything is back: by an event, for the next audit is minutes away. How fast, a bench tells."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE
     while (now := programmed(cluster)) != COMPLETE and time.monotonic() < deadline:  # noqa: ASYNC110 - the kernel is polled
         await asyncio.sleep(0.01)
     assert now == COMPLETE
@@ -156,7 +157,7 @@ async def test_an_address_that_was_removed_comes_back(cluster: Cluster, running:
     own = (await running.status()).lease.subnets[0].split("/")[0]
     cluster.ip(f"addr del {own}/32 dev flannel.1")
     cluster.ip("addr add 10.5.200.7/24 dev flannel.1")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         while f"inet {own}/32 " not in (shown := cluster.ip("addr show flannel.1")) or "10.5.200.7" in shown:  # noqa: ASYNC110 - the kernel is polled
             await asyncio.sleep(0.01)
     await healed(cluster)

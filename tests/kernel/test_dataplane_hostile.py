@@ -8,6 +8,7 @@ from flannelette.dataplane.v1 import dataplane_pb2 as pb
 
 from tests.kernel.dataplane_host import Cluster, cluster_in
 from tests.namespaces import NetworkNamespace
+from tests.patience import PATIENCE
 
 WIDE = '{"Network":"10.0.0.0/8","SubnetLen":24,"SubnetMin":"10.5.0.0","Backend":{"Type":"vxlan"}}'
 MAC = "06:0c:56:6d:fb:b3"
@@ -53,7 +54,7 @@ async def test_a_network_that_the_operator_does_not_allow_is_a_reason_and_nothin
 ) -> None:
     await cluster.join("n2", "10.99.0.12", MAC, "10.5.53.0/24")
     async with cluster.dataplane("--allowed-network=172.16.0.0/12") as running:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while "lies outside what --allowed-network allows here" not in " ".join((await running.status()).reasons):  # noqa: ASYNC110 - another process decides
                 await asyncio.sleep(0.05)
         assert "flannel" not in cluster.ip("-br link")
@@ -62,7 +63,7 @@ async def test_a_network_that_the_operator_does_not_allow_is_a_reason_and_nothin
 async def test_our_own_lease_is_not_used_where_the_operator_does_not_allow_it(cluster: Cluster) -> None:
     await cluster.join("n2", "10.99.0.12", MAC, "10.6.53.0/24")
     async with cluster.dataplane("--allowed-network=10.6.0.0/16") as running:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while "the own lease cannot be used" not in " ".join((status := await running.status()).reasons):  # noqa: ASYNC110 - another process decides
                 await asyncio.sleep(0.05)
         assert "its subnet 10.5.27.0/24 lies outside" in " ".join(status.reasons)

@@ -12,6 +12,7 @@ from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from tests.kernel.dataplane_host import Cluster, cluster_in, monitored
 from tests.lease_service import eventually
 from tests.namespaces import NetworkNamespace
+from tests.patience import PATIENCE
 
 MAC = "06:0c:56:6d:fb:b3"
 
@@ -131,7 +132,7 @@ async def test_defect_16_ready_means_that_the_routes_are_there_and_goes_off_agai
 
     def answer() -> int:
         with cluster.namespace.inside():
-            there = http.client.HTTPConnection("127.0.0.1", 8471, timeout=5)
+            there = http.client.HTTPConnection("127.0.0.1", 8471, timeout=PATIENCE)
             there.connect()
         there.request("GET", "/readyz")
         status = there.getresponse().status
@@ -170,13 +171,13 @@ async def test_the_status_stream_tells_each_change_and_ends_when_the_service_sto
         assert first.status.peers.total == 0
         for number in range(2, 5):
             await cluster.join(f"n{number}", f"10.99.0.{10 + number}", f"06:0c:56:6d:fb:{number:02x}")
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE):
                 while (await anext(call)).status.peers.programmed != number - 1:
                     pass
         running.process.send_signal(signal.SIGTERM)
         with pytest.raises(grpc.aio.AioRpcError, match="is stopping"):
-            await asyncio.wait_for(_all(call), 5)
-        assert running.process.wait(5) == 0
+            await asyncio.wait_for(_all(call), PATIENCE)
+        assert running.process.wait(PATIENCE) == 0
 
 
 async def _all(call: "AsyncIterator[pb.WatchStatusResponse]") -> list[pb.WatchStatusResponse]:

@@ -11,6 +11,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from tests.kernel.dataplane_host import Cluster, cluster_in
 from tests.namespaces import NetworkNamespace
+from tests.patience import PATIENCE
 
 SOAK = bool(os.environ.get("FLANNELETTE_SOAK"))
 MAC = "06:0c:56:6d:fb:b3"
@@ -30,11 +31,13 @@ async def convergence(cluster: Cluster, *, wait: int = 0, cursor: str = "") -> p
 
 async def node(cluster: Cluster) -> pb.Node:
     async with cluster.calls() as stub:
-        nodes = {node.name: node for node in (await stub.ListNodes(pb.ListNodesRequest(), timeout=10)).nodes}
+        nodes = {node.name: node for node in (await stub.ListNodes(pb.ListNodesRequest(), timeout=PATIENCE)).nodes}
         return nodes["n1"]
 
 
-async def until(cluster: Cluster, condition: Callable[[pb.GetConvergenceResponse], bool], within: float = 20) -> None:
+async def until(
+    cluster: Cluster, condition: Callable[[pb.GetConvergenceResponse], bool], within: float = PATIENCE
+) -> None:
     async with asyncio.timeout(within):
         while not condition(await convergence(cluster)):  # noqa: ASYNC110 - it happens in other processes
             await asyncio.sleep(0.01)

@@ -10,6 +10,7 @@ from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from tests.kernel.dataplane_host import HOST_GW, VXLAN, Cluster, cluster_in
 from tests.lease_service import eventually
 from tests.namespaces import NetworkNamespace
+from tests.patience import PATIENCE
 
 MAC = "06:0c:56:6d:fb:b3"
 VNI_7 = '{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan","VNI":7}}'
@@ -28,7 +29,7 @@ async def test_another_vni_removes_the_old_device_and_programs_the_new_one(clust
         cluster.network_file.write_text(VNI_7)
         await eventually(lambda: "flannel.7" in cluster.ip("-br link"))
         await cluster.join("n2", "10.99.0.12", MAC, "10.5.53.0/24")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while "flannel.1" in cluster.ip("-br link"):  # noqa: ASYNC110 - the kernel is polled
                 await asyncio.sleep(0.02)
         status = await running.until()
@@ -59,7 +60,7 @@ async def test_another_network_gives_another_subnet(cluster: Cluster) -> None:
     async with cluster.dataplane() as running:
         await running.until()
         cluster.network_file.write_text('{"Network":"10.6.0.0/16","Backend":{"Type":"vxlan"}}')
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while not (await running.status()).lease.name.startswith("10.6."):  # noqa: ASYNC110 - another process decides
                 await asyncio.sleep(0.05)
         status = await running.until()
@@ -69,7 +70,7 @@ async def test_another_network_gives_another_subnet(cluster: Cluster) -> None:
         assert f"inet {own}/32" in cluster.ip("addr show flannel.1")
         assert running.log.count("lease lost") == 1
         cluster.network_file.write_text(VXLAN)  # the change was a mistake
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while not (await running.status()).lease.name.startswith("10.5."):  # noqa: ASYNC110 - another process decides
                 await asyncio.sleep(0.05)
         assert (await running.until()).lease.name == "10.5.27.0-24", "its own subnet, as before"
@@ -91,7 +92,7 @@ async def test_a_network_it_cannot_carry_is_a_reason_and_a_better_one_is_taken(
 ) -> None:
     cluster.network_file.write_text(network)
     async with cluster.dataplane() as running:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while reason not in " ".join((status := await running.status()).reasons):  # noqa: ASYNC110 - another process decides
                 await asyncio.sleep(0.05)
         assert not status.ready

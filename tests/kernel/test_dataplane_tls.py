@@ -13,6 +13,7 @@ from tests.certificates import Certificates, flags
 from tests.kernel.dataplane_host import Cluster, Running, cluster_of, environment
 from tests.lease_service import ServiceProcess
 from tests.namespaces import NetworkNamespace
+from tests.patience import PATIENCE
 
 LEASES, DATAPLANE = "10.99.0.11:7070", "10.99.0.11:7071"
 N1 = Wanted("n1", uris=(Principal(Role.DATAPLANE, "n1").uri,), addresses=("10.99.0.11",))
@@ -41,7 +42,7 @@ class FarCluster(Cluster):
             capture_output=True,
             text=True,
             check=False,
-            timeout=20,
+            timeout=PATIENCE,
         )
 
 
@@ -53,7 +54,7 @@ def cluster(netns: NetworkNamespace) -> Iterator[FarCluster]:
 
 async def reason(running: Running, text: str) -> None:
     """Until the dataplane gives a reason with this text for not being ready."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         while True:
             if any(text in sentence for sentence in (await running.status()).reasons):
                 return

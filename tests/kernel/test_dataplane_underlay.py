@@ -10,6 +10,7 @@ from flannelette.lease.v1 import lease_pb2
 
 from tests.kernel.dataplane_host import HOST_GW, Cluster, Running, cluster_in
 from tests.namespaces import NetworkNamespace
+from tests.patience import PATIENCE
 
 MAC: Final = "06:0c:56:6d:fb:b3"
 ROUTE: Final = "10.5.53.0/24 via 10.5.53.0 dev flannel.1 proto 77 metric 1334 onlink"
@@ -37,7 +38,7 @@ def add_interface(cluster: Cluster, name: str, address: str) -> None:
     cluster.ip(f"addr add {address} dev {name}")
 
 
-async def follows(cluster: Cluster, running: Running, interface: str, address: str, within: float = 10) -> None:
+async def follows(cluster: Cluster, running: Running, interface: str, address: str, within: float = PATIENCE) -> None:
     """Returns when it stands on this interface and address, the peer is carried and everybody is told."""
     said = ""
     try:
@@ -66,7 +67,7 @@ async def follows(cluster: Cluster, running: Running, interface: str, address: s
 
 async def own_lease(cluster: Cluster) -> lease_pb2.Lease:
     async with cluster.calls() as stub:
-        leases = (await stub.ListLeases(lease_pb2.ListLeasesRequest(), timeout=10)).leases
+        leases = (await stub.ListLeases(lease_pb2.ListLeasesRequest(), timeout=PATIENCE)).leases
     return next(lease for lease in leases if lease.node == "n1")
 
 
@@ -120,7 +121,7 @@ async def test_an_mtu_that_changes_is_that_of_the_device_and_of_new_pods(cluster
     for mtu in (9000, 1400):
         for name in ("eth0", "far"):
             cluster.ip(f"link set {name} mtu {mtu}")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while (await running.status()).mtu != mtu - 50 or f" mtu {mtu - 50} " not in cluster.ip(  # noqa: ASYNC110 - another process decides
                 "link show flannel.1"
             ):
@@ -143,7 +144,7 @@ async def test_an_interface_that_is_made_again_under_another_index_is_taken_at_o
     cluster.ip("addr add 10.99.0.11/16 dev eth0")
     cluster.ip("route add default via 10.99.0.1")
     assert cluster.ip("-o link show eth0").split(":")[0] != before
-    await follows(cluster, running, "eth0", "10.99.0.11", within=3)  # by the event: the next try is 5 s away
+    await follows(cluster, running, "eth0", "10.99.0.11", within=4.5)  # by the event: the next try is 5 s away
 
 
 async def test_an_interface_that_goes_down_and_up_carries_again(cluster: Cluster, running: Running) -> None:

@@ -13,6 +13,7 @@ from services.dataplane.netlink.offload import checksum_offload, set_checksum_of
 from tests.kernel.dataplane_host import HOST_GW, VXLAN, Cluster, Running, cluster_in
 from tests.lease_service import eventually
 from tests.namespaces import NetworkNamespace
+from tests.patience import PATIENCE
 
 MAC: Final = "06:0c:56:6d:fb:b3"
 ROUTE: Final = "10.5.53.0/24 via 10.5.53.0 dev flannel.1 proto 77 metric 1334 onlink"
@@ -48,7 +49,7 @@ def devices(cluster: Cluster) -> list[str]:
 
 async def published_mac(cluster: Cluster) -> str:
     async with cluster.calls() as stub:
-        leases = (await stub.ListLeases(lease_pb2.ListLeasesRequest(), timeout=10)).leases
+        leases = (await stub.ListLeases(lease_pb2.ListLeasesRequest(), timeout=PATIENCE)).leases
     return next(lease.subnets[0].vxlan.mac for lease in leases if lease.node == "n1")
 
 
@@ -165,7 +166,7 @@ async def moved(cluster: Cluster, running: Running) -> None:
         shown = cluster.ip("-4 -o addr show flannel.1")
         return sorted(re.findall(r"inet (\S+)", shown))
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         while not (await running.status()).lease.name.startswith("10.6.") or not any(  # noqa: ASYNC110 - another process decides
             a.startswith("10.6.") for a in addresses()
         ):

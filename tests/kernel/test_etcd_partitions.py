@@ -61,12 +61,12 @@ async def test_a_cluster_out_of_reach_is_told_and_goes_on_where_it_was(cluster: 
         await seen.until(lambda f: not f.connected)
         with pytest.raises(Unavailable, match=r"does not answer|cannot be reached"):
             await store.acquire(wants())
-        await seen.until(lambda f: "cannot be reached: check the network" in f.statuses[-1].error, seconds=20)
+        await seen.until(lambda f: "cannot be reached: check the network" in f.statuses[-1].error)
         assert set(seen.leases) == before
         for member in cluster.members:
             cluster.plug_in(member)
         for member in cluster.members:
             member.wait()
         await write(cluster.leader, lease_put(2), Put(b"/other", b""))
-        await seen.until(lambda f: f.connected and name(2) in f.leases, seconds=20)
+        await seen.until(lambda f: f.connected and name(2) in f.leases)
         assert seen.snapshots == 1

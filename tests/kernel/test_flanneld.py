@@ -17,6 +17,7 @@ import pytest
 from tests.etcd import EtcdServer
 from tests.kernel.masq_host import Host, entered
 from tests.namespaces import NetworkNamespace
+from tests.patience import PATIENCE
 
 CONFIG: Final = '{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}'
 PORT: Final = 8471
@@ -59,7 +60,7 @@ class Flanneld:
 
     def ask(self, path: str) -> tuple[int, str]:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{PORT}{path}", timeout=5) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{PORT}{path}", timeout=PATIENCE) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             with error:

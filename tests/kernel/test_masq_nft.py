@@ -13,6 +13,7 @@ from services.masq.firewalls.nftables import NftablesFirewall
 from services.masq.rules import no_chains
 from tests.kernel.masq_host import CHAINS, DUAL_CHAINS, Host, entered, put_right
 from tests.namespaces import NetworkNamespace
+from tests.patience import PATIENCE
 
 FOREIGN = "iptables-nft -A FORWARD -j DROP; iptables-nft -t nat -A POSTROUTING -s 172.17.0.0/16 -j MASQUERADE"
 KINDS: dict[str, type[NftablesFirewall] | type[IptablesNftFirewall]] = {
@@ -89,7 +90,7 @@ async def test_a_foreign_change_is_told_by_the_kernel_and_put_right(
     changed = asyncio.create_task(firewall.changed())
     await asyncio.sleep(0)
     await asyncio.to_thread(host.run, "sh", "-c", command.format(chain=chain))
-    await asyncio.wait_for(changed, 5)
+    await asyncio.wait_for(changed, PATIENCE)
     assert firewall.culprits == ("nft",)
     states = await firewall.check(CHAINS, repair=True)
     assert cause in states[0].causes

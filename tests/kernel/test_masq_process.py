@@ -22,6 +22,7 @@ from tests.certificates import Certificates, flags
 from tests.kernel.masq_host import Host, entered, golden
 from tests.lease_service import ServiceProcess, eventually
 from tests.namespaces import NetworkNamespace
+from tests.patience import PATIENCE
 
 NETWORK: Final = (
     '{"Network":"10.5.0.0/16","SubnetMin":"10.5.27.0","SubnetMax":"10.5.27.0","Backend":{"Type":"host-gw"}}'
@@ -63,11 +64,11 @@ class Masq:
         self.health = health_pb2_grpc.HealthStub(self._channel)
 
     async def status(self) -> pb.Status:
-        return (await self.stub.GetStatus(pb.GetStatusRequest(), wait_for_ready=True, timeout=10)).status
+        return (await self.stub.GetStatus(pb.GetStatusRequest(), wait_for_ready=True, timeout=PATIENCE)).status
 
     async def until(self, *, ready: bool = True, repairs: int = 0) -> pb.Status:
         """The status, as soon as it is like that."""
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(PATIENCE):
             while (status := await self.status()).ready is not ready or status.repairs < repairs:  # noqa: ASYNC110 - another process decides
                 await asyncio.sleep(0.02)
         return status
@@ -82,7 +83,7 @@ class Masq:
         await self._channel.close()
         if self.process.poll() is None:
             self.process.send_signal(number)
-        return self.process.wait(10)
+        return self.process.wait(PATIENCE)
 
 
 @asynccontextmanager
@@ -106,13 +107,13 @@ async def acquire(service: ServiceProcess) -> None:
         stub = lease_pb2_grpc.LeaseServiceStub(channel)
         subnet = lease_pb2.Subnet(public_address="192.0.2.1")
         request = lease_pb2.AcquireLeaseRequest(node="n1", subnets=[subnet], backend_type="host-gw")
-        await stub.AcquireLease(request, wait_for_ready=True, timeout=10)
+        await stub.AcquireLease(request, wait_for_ready=True, timeout=PATIENCE)
 
 
 async def release(service: ServiceProcess) -> None:
     async with grpc.aio.insecure_channel(service.address) as channel:
         stub = lease_pb2_grpc.LeaseServiceStub(channel)
-        await stub.ReleaseLease(lease_pb2.ReleaseLeaseRequest(node="n1", name="10.5.27.0-24"), timeout=10)
+        await stub.ReleaseLease(lease_pb2.ReleaseLeaseRequest(node="n1", name="10.5.27.0-24"), timeout=PATIENCE)
 
 
 async def test_rules_come_with_network_and_lease_and_stay_when_these_are_lost(host: Host) -> None:
@@ -153,7 +154,7 @@ async def test_over_tls_a_certificate_that_is_not_trusted_is_the_reason_until_it
     with lease_service(host, f"--listen=unix:{host.lock.parent}/lease.sock,{address}", *flags(served)) as leases:
         await acquire(leases)
         async with masq_on(host, "--ip-masq", f"--lease-address={address}", *flags(mine)) as masq:
-            async with asyncio.timeout(15):
+            async with asyncio.timeout(PATIENCE):
                 while "its certificate is signed by nobody in" not in str((await masq.status()).reasons):  # noqa: ASYNC110 - another process decides
                     await asyncio.sleep(0.02)
             for new, old in zip(astuple(ours.client("h1-masq")), astuple(mine), strict=True):
@@ -274,7 +275,7 @@ async def test_a_network_that_asks_for_nftables_moves_the_rules_there_and_back(h
             config = host.lock.parent / "net-conf.json"
             for asked, firewall in (("true", "nftables"), ("false", before)):
                 config.write_text(NETWORK.replace('"Network"', f'"EnableNFTables":{asked},"Network"'))
-                async with asyncio.timeout(15):
+                async with asyncio.timeout(PATIENCE):
                     while (await masq.until()).firewall != firewall:  # noqa: ASYNC110 - another process decides
                         await asyncio.sleep(0.05)
                 await masq.until()

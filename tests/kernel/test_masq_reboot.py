@@ -15,6 +15,7 @@ from tests.kernel.masq_host import Host, entered, golden
 from tests.kernel.test_masq_process import Masq, acquire, lease_service, masq_on
 from tests.lease_service import eventually
 from tests.namespaces import NamespaceMaker, NetworkNamespace
+from tests.patience import PATIENCE
 
 REMEMBERED: Final = "the rules are those of "
 BACKENDS: Final = ["--firewall=iptables", "--firewall=nftables"]
@@ -47,7 +48,7 @@ async def first_life(host: Host, *arguments: str) -> None:
 
 
 async def remembering(masq: Masq) -> pb.Status:
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(PATIENCE):
         while not any(reason.startswith(REMEMBERED) for reason in (await masq.status()).reasons):  # noqa: ASYNC110 - another process decides
             await asyncio.sleep(0.02)
         while (status := await masq.status()).rules_present == 0:  # noqa: ASYNC110 - the same

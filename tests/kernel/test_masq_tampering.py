@@ -10,6 +10,7 @@ from services.core.family import IPV4
 from services.masq.firewalls.iptables import IptablesFirewall
 from tests.kernel.masq_host import CHAINS, Host, entered, golden, put_right
 from tests.namespaces import NetworkNamespace
+from tests.patience import PATIENCE
 
 
 @pytest.fixture
@@ -114,18 +115,18 @@ async def test_no_rule_of_others_in_our_chain_or_before_our_jump_is_too_strange(
 
 async def test_a_change_is_seen_by_the_poll_and_traffic_is_none(host: Host, firewall: IptablesFirewall) -> None:
     await put_right(firewall)
-    await asyncio.wait_for(firewall.changed(), 5)  # our own repair is looked at once more
+    await asyncio.wait_for(firewall.changed(), PATIENCE)  # our own repair is looked at once more
     assert await put_right(firewall) == []
     host.run("sh", "-c", "echo | timeout 1 bash -c 'cat > /dev/udp/127.0.0.1/9'")
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(firewall.changed(), 0.3)
     host.iptables("-P FORWARD DROP")
-    await asyncio.wait_for(firewall.changed(), 5)
+    await asyncio.wait_for(firewall.changed(), PATIENCE)
     assert await put_right(firewall) == []
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(firewall.changed(), 0.3)
     host.iptables("-t nat -F FLANNEL-POSTRTG")
-    await asyncio.wait_for(firewall.changed(), 5)
+    await asyncio.wait_for(firewall.changed(), PATIENCE)
     assert await put_right(firewall)
 
 
@@ -134,7 +135,7 @@ async def test_a_dry_run_does_not_hide_a_change_from_the_poll(host: Host, firewa
     assert await put_right(firewall) == []
     host.iptables("-t nat -F FLANNEL-POSTRTG")
     await firewall.check(CHAINS, repair=False)
-    await asyncio.wait_for(firewall.changed(), 5)
+    await asyncio.wait_for(firewall.changed(), PATIENCE)
 
 
 async def test_a_writer_who_takes_the_lock_loses_nothing(host: Host, firewall: IptablesFirewall) -> None:
@@ -164,7 +165,7 @@ async def test_whoever_gives_the_lock_back_is_noticed_at_once(host: Host) -> Non
     await asyncio.sleep(0.1)
     assert not changed.done(), "who only looks changes nothing"
     host.iptables("-t nat -F FLANNEL-POSTRTG")
-    await asyncio.wait_for(changed, 5)
+    await asyncio.wait_for(changed, PATIENCE)
     assert await put_right(firewall)
     await firewall.close()
 
@@ -174,11 +175,11 @@ async def test_a_change_that_cannot_be_put_right_is_told_again_after_the_pause_o
     await put_right(firewall)
     assert await put_right(firewall) == []
     host.iptables("-t nat -F FLANNEL-POSTRTG")
-    await asyncio.wait_for(firewall.changed(), 5)
+    await asyncio.wait_for(firewall.changed(), PATIENCE)
     again = asyncio.create_task(firewall.changed())  # as if the check had failed
     await asyncio.sleep(0.2)
     assert not again.done()
-    await asyncio.wait_for(again, 5)
+    await asyncio.wait_for(again, PATIENCE)
     assert await put_right(firewall)
     host.iptables("-t nat -F FLANNEL-POSTRTG")
     await asyncio.wait_for(firewall.changed(), 0.4)  # the same change, after a repair, is news

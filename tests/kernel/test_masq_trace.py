@@ -21,6 +21,7 @@ from services.runtime.health import Health
 from tests.kernel.masq_host import DUAL, DUAL_CHAINS, SETTINGS, SUBNETS, Host, entered, put_right
 from tests.kernel.masq_lab import FIREWALLS, IN, MARKED_PORT, Lab, mark_a_port, ports, source_seen
 from tests.namespaces import NamespaceMaker
+from tests.patience import PATIENCE
 
 LEASE = Lease("10.5.27.0-24", "n1", tuple(map(Subnet, SUBNETS)), "host-gw")
 WATCHING = """
@@ -57,7 +58,7 @@ class Traced:
         return await task
 
     async def watched(self) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             while "flannelette-trace" not in self.tables():  # noqa: ASYNC110 - another process may be the one
                 await asyncio.sleep(0.01)
 
@@ -202,6 +203,6 @@ async def test_the_kernel_removes_the_trace_of_a_killed_process_and_it_never_cha
     assert not Lookout().signs().nft_rules, "it is no sign of which firewall the host uses"
     process.send_signal(signal.SIGKILL)
     process.wait()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         while "flannelette-trace" in traced.tables():  # noqa: ASYNC110 - the kernel says nothing then
             await asyncio.sleep(0.01)

@@ -14,6 +14,7 @@ from tests.document import Section, is_as_shown, sections
 from tests.kernel.dataplane_host import environment
 from tests.kernel.turns import Node, node
 from tests.namespaces import NamespaceMaker, NetworkNamespace
+from tests.patience import PATIENCE
 
 THERE, BACK, *OTHERS = PAGE = sections(Path(__file__).parents[2] / "docs" / "migration.md")
 
@@ -35,7 +36,7 @@ class Target:
         for process in self._running:
             process.send_signal(signal.SIGTERM)
         while self._running:
-            assert self._running.pop().wait(10) == 0
+            assert self._running.pop().wait(PATIENCE) == 0
 
     def discard(self) -> None:
         """Whatever the test came to."""

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.namespaces import NamespaceMaker, NetworkNamespace
+from tests.patience import PATIENCE
 
 
 def test_a_fresh_namespace_has_only_loopback_and_it_is_up(netns: NetworkNamespace) -> None:
@@ -28,7 +29,7 @@ def test_two_connected_namespaces_talk(make_netns: NamespaceMaker) -> None:
     with right.inside():
         server = socket.create_server(("10.9.0.2", 7))
     with left.inside():
-        client = socket.create_connection(("10.9.0.2", 7), timeout=5)
+        client = socket.create_connection(("10.9.0.2", 7), timeout=PATIENCE)
     accepted, peer = server.accept()
     assert peer[0] == "10.9.0.1"
     for each in (server, client, accepted):

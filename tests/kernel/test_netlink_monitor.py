@@ -12,6 +12,7 @@ from services.dataplane.netlink.monitor import Change, Monitor, Subject
 from services.dataplane.netlink.objects import KernelObject
 from tests.kernel.netlink_host import PROTOCOL, Host
 from tests.namespaces import NetworkNamespace
+from tests.patience import PATIENCE
 
 NOTHING = frozenset[KernelObject]()
 
@@ -29,7 +30,7 @@ def monitor(host: Host) -> "Monitor":
 
 async def until(changes: AsyncIterator[list[Change]], subject: Subject, gone: bool = False) -> Change:
     """The first change of a subject, within five seconds."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         async for some in changes:
             for each in some:
                 if each.subject is subject and each.gone is gone:

@@ -18,6 +18,7 @@ from tests.document import sections
 from tests.etcd import EtcdServer
 from tests.kernel.masq_host import Host, entered
 from tests.namespaces import NetworkNamespace
+from tests.patience import PATIENCE
 from tests.unit.test_systemd_units import SERVICES, assignments
 
 ROOT: Final = Path(__file__).parents[2]
@@ -73,12 +74,13 @@ class Machine:
         return ("nsenter", f"--target={self.holder.pid}", "--mount", f"--wd={ROOT}", *command)
 
     def run(self, *command: str) -> str:
-        done = subprocess.run(self.command(*command), capture_output=True, text=True, check=False, timeout=30)
+        done = subprocess.run(self.command(*command), capture_output=True, text=True, check=False, timeout=PATIENCE)
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
         return done.stdout
 
     def tries(self, *command: str) -> bool:
-        return subprocess.run(self.command(*command), capture_output=True, check=False, timeout=30).returncode == 0
+        done = subprocess.run(self.command(*command), capture_output=True, check=False, timeout=PATIENCE)
+        return done.returncode == 0
 
     def start(self, service: str, *flags: str) -> "subprocess.Popen[bytes]":
         """As its unit does."""
@@ -177,4 +179,6 @@ def test_the_units_users_and_capabilities_are_enough(machine: Machine, etcd: Etc
 def _why_not(machine: Machine, service: str) -> str:
     probe = machine.command(sys.executable, "-m", "services.runtime.probe", service)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    return subprocess.run(probe, env=environment, capture_output=True, text=True, check=False, timeout=30).stdout
+    return subprocess.run(
+        probe, env=environment, capture_output=True, text=True, check=False, timeout=PATIENCE
+    ).stdout

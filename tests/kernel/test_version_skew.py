@@ -16,6 +16,7 @@ from flannelette.lease.v1 import lease_pb2, lease_pb2_grpc
 from tests import ctl_process
 from tests.kernel.dataplane_host import Cluster, cluster_in
 from tests.namespaces import NetworkNamespace
+from tests.patience import PATIENCE
 from tests.skew import RELEASED, last_release_before, released
 
 ROOT: Final = Path(__file__).parents[2]
@@ -61,7 +62,7 @@ async def test_a_dataplane_follows_a_lease_service_of_another_release(
             await running.until(peers=1)
             assert [peer.name for peer in await running.peers()] == [second]
             async with cluster.calls() as stub:
-                nodes = await stub.ListNodes(lease_pb2.ListNodesRequest(), timeout=10)
+                nodes = await stub.ListNodes(lease_pb2.ListNodesRequest(), timeout=PATIENCE)
             assert [node.name for node in nodes.nodes if node.connected] == ["n1"]
 
 
@@ -70,10 +71,10 @@ async def test_a_client_of_the_last_release_sees_the_leases_that_there_are(clust
     old = f"unix:{cluster.directory}/old.sock"
     async with last_release_before(cluster.leases.address, old), grpc.aio.insecure_channel(old) as channel:
         stub = lease_pb2_grpc.LeaseServiceStub(channel)
-        seen = [lease.node for lease in (await stub.ListLeases(lease_pb2.ListLeasesRequest(), timeout=10)).leases]
-        assert seen == ["n2"]
+        listed = await stub.ListLeases(lease_pb2.ListLeasesRequest(), timeout=PATIENCE)
+        assert [lease.node for lease in listed.leases] == ["n2"]
         watched: list[str] = []
-        async for response in stub.WatchLeases(lease_pb2.WatchLeasesRequest(node="n9"), timeout=10):
+        async for response in stub.WatchLeases(lease_pb2.WatchLeasesRequest(node="n9"), timeout=PATIENCE):
             watched += [change.upserted.node for change in response.changes]
             if response.synced:
                 break

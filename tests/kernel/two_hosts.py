@@ -12,6 +12,7 @@ from lab.pings import Pinger
 from lab.stream import Path, Stream
 from tests.kernel.dataplane_host import Cluster, cluster_of
 from tests.namespaces import NamespaceMaker, NetworkNamespace
+from tests.patience import PATIENCE
 
 _NETWORKS: Final = {
     "ipv4": '"Network":"10.5.0.0/16"',
@@ -103,7 +104,7 @@ class TwoHosts:
         kind = "host-gw" if self._backend == "host-gw" else "vxlan"
         request = lease_pb2.AcquireLeaseRequest(node="n2", subnets=parts, backend_type=kind)
         async with self.cluster.calls() as stub:
-            await stub.AcquireLease(request, timeout=10)
+            await stub.AcquireLease(request, timeout=PATIENCE)
 
     def objects(self) -> list[str]:
         """Routes, neighbours and forwarding entries of n1, as the tools print them."""
