@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from services.core.choices import Choices, Chosen
 from services.core.lease import Lease
 from services.core.network import NetworkConfig
 from services.core.record import record
@@ -48,6 +49,8 @@ class Step:
     cursor: str = ""
     lost: str = ""
     """A lease of the node that asked: the store has it no more, the table keeps it for a while. Comes alone."""
+    choices: Choices | None = None
+    """News of what operators have chosen for nodes. Comes alone."""
 
 
 @dataclass(slots=True)
@@ -69,9 +72,11 @@ class Table:
     cursor: str = ""
     """Where to resume; empty while a reset is staged."""
     revision: int = 0
-    """How many steps have changed a lease or brought a network configuration."""
+    """How many steps have changed a lease or a choice, or brought a network configuration."""
     lost: str = ""
     """What the last step said of an own lease that the store has lost; see Step."""
+    choices: Mapping[str, Chosen] = field(default_factory=dict)
+    """What operators have chosen, by node."""
     _unconfirmed: set[str] | None = None
     """While a reset is staged: the names that go with its `synced`, unless it brings them before."""
 
@@ -109,9 +114,14 @@ class Table:
             gone = [name for name in self._unconfirmed or () if leases.pop(name, None) is not None]
             touched.update(gone)
             self._unconfirmed, self.synced, self.cursor = None, True, step.cursor or self.cursor
-        if touched or step.network is not None:
+        is_chosen_anew = step.choices is not None and self._choose(step.choices.after(self.choices))
+        if touched or step.network is not None or is_chosen_anew:
             self.revision += 1
         return frozenset(touched)
+
+    def _choose(self, choices: Mapping[str, Chosen]) -> bool:
+        before, self.choices = self.choices, choices
+        return choices != before
 
 
 def changes_between(old: Mapping[str, Lease], new: Mapping[str, Lease]) -> tuple[Change, ...]:

@@ -203,7 +203,8 @@ class Dataplane:
             return
         self.health.set("leases", "" if table is told else self.remembered_reason)
         self.journal.cursor = table.cursor
-        if await self.footing.follow(table.network, look=self._resync_due):
+        chosen = table.choices.get(self.node, ())
+        if await self.footing.follow(table.network, chosen, look=self._resync_due):
             self._resync_due = True
             self.health.set("kernel", "a new network configuration or underlay is not programmed yet")
         self.health.set("network", self.footing.trouble)

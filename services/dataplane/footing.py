@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from ipaddress import ip_address
 from typing import Final
 
+from services.core.choices import Chosen
 from services.core.errors import InvalidInput, Misconfigured, Unavailable
 from services.core.family import Family, Network
 from services.core.lease import Lease
@@ -51,6 +52,7 @@ class Footing:
         self._kept: tuple[Ground, Identity] | None = None
         """What the devices were brought into line with, last time."""
         self._asked: NetworkConfig | None = None
+        self._chosen: Chosen = ()
         self._is_overtaken = False
         """The default route goes out of another interface now."""
         self._left: set[str] = set()
@@ -60,24 +62,27 @@ class Footing:
         self._former = frozenset(former)
         """Subnets that are or were our own."""
 
-    async def follow(self, network: NetworkConfig, *, look: bool) -> bool:
+    async def follow(self, network: NetworkConfig, chosen: Chosen = (), *, look: bool) -> bool:
         """Whether there is a new ground. With `look` the underlay is looked at, and what was refused tried again.
+
+        `chosen` is what operators have chosen for this node in the store.
 
         Raises Misconfigured when this node cannot carry its first network, Unavailable when it cannot yet.
         """
         ground, is_news = self.ground, network != self._asked
-        if ground is not None and ground.network == network:
+        is_asked_anew = is_news or chosen != self._chosen
+        self._asked, self._chosen = network, chosen
+        if ground is not None and (ground.network, ground.chosen) == (network, chosen):
             is_shaken = look and (self._is_overtaken or not await is_firm(ground))
             if not is_shaken:
-                self._asked, self.trouble = network, ""
+                self.trouble = ""
                 return False
-        if not is_news and not look:
+        if not is_asked_anew and not look:
             return False
-        self._asked = network
         if is_news:
             _warn(network.warnings)
         try:
-            found = await find_ground(network, self._settings, self._kernel, self._node)
+            found = await find_ground(network, self._settings, self._kernel, self._node, chosen)
         except (InvalidInput, Unavailable) as error:
             if ground is None and isinstance(error, Misconfigured | Unavailable):
                 raise

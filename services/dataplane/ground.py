@@ -5,7 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from ipaddress import ip_address
 
-from services.core.errors import InvalidInput
+from services.core.choices import Chosen
+from services.core.errors import InvalidInput, Misconfigured, Unavailable
 from services.core.family import Family
 from services.core.lease import Lease
 from services.core.network import NetworkConfig, contains
@@ -19,7 +20,7 @@ from services.dataplane.netlink.offload import wanted_offload
 from services.dataplane.netlink.socket import KernelSocket
 from services.dataplane.netlink.uapi import RTN_UNICAST
 from services.dataplane.settings import DataplaneSettings
-from services.dataplane.underlay import Underlay, choose_underlay, is_still
+from services.dataplane.underlay import Underlay, choose_underlay, is_still, with_chosen
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,8 @@ class Ground:
     """Interface of the default route, if that has decided; None: flags have."""
     checksum_offload: bool | None = None
     """Of the devices; None: as it is."""
+    chosen: Chosen = ()
+    """What operators have chosen for this node in the store."""
 
     def devices(
         self, node: str, published: Lease | None = None, remembered: Lease | None = None
@@ -56,9 +59,26 @@ class Ground:
         return found
 
 
-async def find_ground(network: NetworkConfig, settings: DataplaneSettings, kernel: KernelSocket, node: str) -> Ground:
-    """Raises InvalidInput for a configuration we cannot carry, Misconfigured when no interface is found."""
-    choice = settings.interface_choice()
+async def find_ground(
+    network: NetworkConfig, settings: DataplaneSettings, kernel: KernelSocket, node: str, chosen: Chosen = ()
+) -> Ground:
+    """Raises InvalidInput for a configuration we cannot carry, Misconfigured when no interface is found.
+
+    Where something is `chosen` for this node in the store it is Unavailable instead: that can be put right there.
+    """
+    try:
+        return await _ground(network, settings, kernel, node, chosen)
+    except Misconfigured as error:
+        if not chosen:
+            raise
+        said = ", ".join(f"{each.source} is {each.text}" for each in chosen)
+        raise Unavailable(f"{error}; {said}") from None
+
+
+async def _ground(
+    network: NetworkConfig, settings: DataplaneSettings, kernel: KernelSocket, node: str, chosen: Chosen
+) -> Ground:
+    choice = with_chosen(settings.interface_choice(), chosen)
     _require_room(network, settings.limits())
     backend, warnings = make_backend(network)
     families = tuple(n.family for n in network.families)
@@ -72,7 +92,7 @@ async def find_ground(network: NetworkConfig, settings: DataplaneSettings, kerne
         default_index=default_index,
     )
     offload = wanted_offload(settings.checksum_offload, os.uname().release)
-    ground = Ground(network, backend, families, underlay, tuple(warnings), default_index, offload)
+    ground = Ground(network, backend, families, underlay, tuple(warnings), default_index, offload, chosen)
     ground.devices(node)  # so that a public address, say, that the backend cannot use is refused here
     return ground
 

@@ -2,12 +2,25 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from ipaddress import ip_address
+from dataclasses import dataclass, replace
+from typing import Final
 
+from services.core.choices import Chosen
 from services.core.errors import Misconfigured, Unavailable
 from services.core.family import IPV6, Address, Family, Network
+from services.core.notation import parse_address
 from services.dataplane.interfaces import Interface, best_address, is_usable, networks_of
+
+_FLAGS: Final = {4: "--public-ip", 6: "--public-ipv6"}
+
+
+@dataclass(frozen=True, slots=True)
+class PublicAddress:
+    """A public address that was asked for."""
+
+    address: Address
+    source: str
+    """By what: a flag, or an annotation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,11 +31,33 @@ class InterfaceChoice:
     patterns: tuple[str, ...] = ()
     can_reach: str = ""
     public_addresses: tuple[Address, ...] = ()
+    chosen: tuple[PublicAddress, ...] = ()
+    """What the store says; as with flannel, each wins over the flag of its family."""
 
     @property
     def is_open(self) -> bool:
         """Nothing was said: the default route decides."""
-        return not (self.interfaces or self.patterns or self.can_reach or self.public_addresses)
+        return not (self.interfaces or self.patterns or self.can_reach or self.public)
+
+    @property
+    def public(self) -> tuple[PublicAddress, ...]:
+        """The public addresses asked for, IPv4 first."""
+        flags = {
+            address.version: PublicAddress(address, _FLAGS[address.version]) for address in self.public_addresses
+        }
+        asked = flags | {public.address.version: public for public in self.chosen}
+        return tuple(public for _, public in sorted(asked.items()))
+
+
+def with_chosen(choice: InterfaceChoice, chosen: Chosen) -> InterfaceChoice:
+    """The choice with what the store says. Raises Unavailable for what is no address: it can be put right there."""
+    found = []
+    for each in chosen:
+        address = parse_address(each.text)
+        if address is None or address.version != each.version:
+            raise Unavailable(f"{each.source} is {each.text!r}, which is no IPv{each.version} address: correct it")
+        found.append(PublicAddress(address, each.source))
+    return replace(choice, chosen=tuple(found))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +102,7 @@ def choose_underlay(
     default_index: int | None = None,
 ) -> Underlay:
     """flannel's order: each --iface, each --iface-regex, --iface-can-reach, the first that has the addresses; if none
-    was given, the interface with --public-ip, else that of the default route.
+    was given, the interface with the public address that was asked for, else that of the default route.
 
     `reach` is what the kernel says of --iface-can-reach: the interface and the source address that it would use.
     `default_index` is the interface of the default route.
@@ -75,14 +110,14 @@ def choose_underlay(
     """
     found = _find(interfaces, choice, families, reach, default_index)
     addresses = tuple(_address_in(found, family) for family in families)
-    given = {address.version: address for address in choice.public_addresses}
+    given = {public.address.version: public.address for public in choice.public}
     return Underlay(
         found.interface.index,
         found.interface.name,
         found.interface.mtu,
         addresses,
         tuple(given.get(address.version, address) for address in addresses),
-        found.reason,
+        "; ".join((found.reason, *_translations(choice, found, addresses))),
         networks_of(found.interface),
     )
 
@@ -110,15 +145,15 @@ def _find(
         if matching:
             return matching[0]  # which lacks an address, as will be said
         raise Misconfigured(f"no interface matches {_asked(choice)}; there is {_available(interfaces)}")
-    if choice.public_addresses:
-        wanted = choice.public_addresses[0]
-        carrier = _carrier(interfaces, wanted)
+    if choice.public:
+        wanted = choice.public[0]
+        carrier = _carrier(interfaces, wanted.address)
         if carrier is None:
             raise Misconfigured(
-                f"no interface has the address {wanted} of --public-ip (behind NAT, give --iface as well); "
-                f"there is {_available(interfaces)}"
+                f"no interface has the address {wanted.address} of {wanted.source} (behind NAT, give --iface as "
+                f"well); there is {_available(interfaces)}"
             )
-        return _Found(carrier, wanted, f"has the address {wanted} (--public-ip)")
+        return _Found(carrier, wanted.address, f"has the address {wanted.address} ({wanted.source})")
     chosen = next((i for i in interfaces if i.index == default_index), None)
     if chosen is None:
         raise Misconfigured(
@@ -135,7 +170,7 @@ def _by_flags(
 ) -> Iterable[_Found]:
     versions = {family.version for family in families}
     for text in choice.interfaces:
-        address = _parse(text)
+        address = parse_address(text)
         interface = (
             _carrier(interfaces, address) if address else next((i for i in interfaces if i.name == text), None)
         )
@@ -154,6 +189,13 @@ def _by_flags(
         interface = next((i for i in interfaces if reach and i.name == reach[0]), None)
         if interface is not None and reach is not None:
             yield _Found(interface, reach[1], f"reaches {choice.can_reach} (--iface-can-reach)")
+
+
+def _translations(choice: InterfaceChoice, found: _Found, addresses: Iterable[Address]) -> Iterable[str]:
+    """What the store says of public addresses, where that is not what has chosen the interface."""
+    for public in choice.chosen:
+        if public.address != found.wanted and public.address.version in {address.version for address in addresses}:
+            yield f"public address {public.address} ({public.source})"
 
 
 def _address_of(found: _Found, family: Family) -> Address | None:
@@ -188,13 +230,6 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
         return re.compile(pattern)
     except re.error as error:
         raise Misconfigured(f"--iface-regex {pattern!r} is no regular expression: {error}") from None
-
-
-def _parse(text: str) -> Address | None:
-    try:
-        return ip_address(text)
-    except ValueError:
-        return None
 
 
 def _asked(choice: InterfaceChoice) -> str:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Set
 from typing import Final, NamedTuple
 
+from services.core.choices import NONE, Chosen
 from services.core.errors import Unavailable
 from services.core.lease import Lease
 from services.core.table import Change, Step, StoreStatus, Table, Upserted
@@ -57,6 +58,8 @@ class Broker:
         self.presence.tell(self.reports)
         self.lost: Mapping[str, Lost] = {}
         """By node: a lease of its that the store has lost and the table keeps."""
+        self.choices: Mapping[str, Chosen] = NONE
+        """What operators have chosen, by node."""
         self.watchers = 0
         """Open streams."""
         self._pieces = Pieces(self.table.leases)
@@ -92,6 +95,12 @@ class Broker:
         self.lost = lost
         if news:
             self.signals.wake(news)
+
+    def choose(self, choices: Mapping[str, Chosen]) -> None:
+        """From now on operators have chosen this, and those whom it concerns are told."""
+        if choices != self.choices:
+            self.choices = choices
+            self.signals.wake(())
 
     def snapshot(self, after: str | None, begun: int) -> Chunk:
         """The next part of a snapshot: the leases behind one, or the beginning (None). Made once for all who ask.

@@ -68,7 +68,8 @@ class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
             return self.stalled.watched(watch_own(self._broker, node, is_dataplane=request.relayed))
         self._identity.any_node(request.node)
         node = request.node if request.view == pb.VIEW_ALL else ""
-        return self.stalled.watched(watch_all(self._broker, request.cursor, node))
+        is_relay = request.relayed and not node
+        return self.stalled.watched(watch_all(self._broker, request.cursor, node, is_relay=is_relay))
 
     async def ListLeases(self, request: pb.ListLeasesRequest, context: Context) -> pb.ListLeasesResponse:
         """The filter may be any node, on any service: all that it leaves out could be listed without it."""

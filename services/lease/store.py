@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
+from services.core.choices import Chosen
 from services.core.family import Network
 from services.core.lease import Lease, LeaseRequest
 from services.core.network import NetworkConfig
@@ -23,6 +24,8 @@ class Snapshot:
     """Why the stored configuration is not in force; then `network` is None, and the last good one stays."""
     refused: Mapping[str, str | Refusal] = field(default_factory=dict)
     """Keys that are no lease, with the reason. They change nothing. A relay hands on a Refusal, of any kind."""
+    choices: Mapping[str, Chosen] = field(default_factory=dict)
+    """What operators have chosen for nodes, by node; it counts whether or not the node has a lease."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,8 @@ class Changed:
     """Keys that are refused no longer: good again, or gone."""
     released: frozenset[str] = frozenset()
     """Leases that were removed because a node or an operator asked some lease service to: that is no accident."""
+    choices: Mapping[str, Chosen] | None = None
+    """All of them, since they have changed; None: as before."""
 
 
 StoreEvent: TypeAlias = Snapshot | Changed | StoreStatus

@@ -1,9 +1,10 @@
 """One WatchLeases stream each: what to send next, given where the watcher is and what the broker has."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
+from services.core.choices import NONE, Choices, Chosen, choices_between
 from services.core.table import Step, StoreStatus, Table, changes_between
 from services.lease import metrics
 from services.lease.broker import Broker
@@ -12,18 +13,24 @@ from services.lease.place import Place, count_reset
 from services.lease.steps import NOTHING
 
 
-async def watch_all(broker: Broker, cursor: str, dataplane_of: str = "") -> AsyncGenerator[bytes, None]:
+async def watch_all(
+    broker: Broker, cursor: str, dataplane_of: str = "", *, is_relay: bool = False
+) -> AsyncGenerator[bytes, None]:
     """VIEW_ALL, serialised; the guarantees are those of WatchLeases in lease.proto.
 
     A watcher that reads slowly costs its place and the one message that is being sent: it gets the difference between
     its table and the newest one, or a reset when the history does not reach back to it.
 
     `dataplane_of` is the node that is connected while this stream lives; empty: whoever watches is no dataplane.
+    It is told what operators have chosen for it; a relay (`is_relay`), what they have for every node.
     """
     with _counted(broker), broker.presence.stream(dataplane_of):
         async for message in _until_synced(broker):
             yield message
         place, told = Place(broker, cursor), None
+        known, chosen = broker.choices, _concerning(broker.choices, dataplane_of, is_relay=is_relay)
+        if dataplane_of or is_relay:
+            yield encode(Step(choices=Choices(chosen, complete=True)))
         if place.is_resumed:
             yield SYNCED + encode(Step(cursor=cursor))  # a bookmark: you are connected
         while True:
@@ -35,8 +42,18 @@ async def watch_all(broker: Broker, cursor: str, dataplane_of: str = "") -> Asyn
                 told = lost
                 if lost:
                     yield encode(Step(lost=lost.name))
+            elif known is not broker.choices:
+                before, known = chosen, broker.choices
+                chosen = _concerning(known, dataplane_of, is_relay=is_relay)
+                if changed := choices_between(before, chosen):
+                    yield encode(Step(choices=changed))
             else:
                 await broker.signals.next()
+
+
+def _concerning(choices: Mapping[str, Chosen], node: str, *, is_relay: bool) -> Mapping[str, Chosen]:
+    """Those of the choices that a watcher is told."""
+    return choices if is_relay else {node: choices[node]} if node in choices else NONE
 
 
 async def watch_own(broker: Broker, node: str, *, is_dataplane: bool = False) -> AsyncGenerator[bytes, None]:

@@ -103,7 +103,9 @@ class Feed:
     or a staged reset replaces it; a lease that cannot be read is left out and logged, the others are not affected.
     """
 
-    def __init__(self, connection: LeaseConnection, view: "pb.View.ValueType", notice: Notice) -> None:
+    def __init__(
+        self, connection: LeaseConnection, view: "pb.View.ValueType", notice: Notice, *, relayed: bool = False
+    ) -> None:
         self.table = Table()
         self.connected = False
         self.error = f"not connected to {connection.address} yet"
@@ -112,6 +114,7 @@ class Feed:
         """How many have been opened."""
         self._connection = connection
         self._view = view
+        self._relayed = relayed
         self._notice = notice
 
     async def run(self) -> None:
@@ -130,7 +133,9 @@ class Feed:
             await asyncio.sleep(random.uniform(pause / 2, pause))  # noqa: S311 - jitter
 
     async def _follow(self) -> None:
-        request = pb.WatchLeasesRequest(node=self._connection.node, view=self._view, cursor=self.table.cursor)
+        request = pb.WatchLeasesRequest(
+            node=self._connection.node, view=self._view, cursor=self.table.cursor, relayed=self._relayed
+        )
         async for message in self._connection.stub.WatchLeases(request):
             if not self.connected:
                 self.connected, self.error = True, ""

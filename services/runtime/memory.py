@@ -2,12 +2,13 @@
 
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import islice
 from typing import Final
 
+from services.core.choices import NONE, Choices, Chosen
 from services.core.errors import InvalidInput
 from services.core.family import Network
 from services.core.lease import Lease
@@ -49,10 +50,14 @@ class Memory:
 
 
 def snapshot_pieces(
-    network: NetworkConfig, leases: Sequence[Lease], store: StoreStatus | None = None
+    network: NetworkConfig,
+    leases: Sequence[Lease],
+    store: StoreStatus | None = None,
+    choices: Mapping[str, Chosen] = NONE,
 ) -> Iterator[bytes]:
     """A complete table as WatchLeases streams it, in pieces that are one message together."""
-    yield step_to_bytes(Step(reset=True, network=network, store=store, synced=True))
+    told = Choices(choices, complete=True) if choices else None
+    yield step_to_bytes(Step(reset=True, network=network, store=store, synced=True, choices=told))
     rest = iter(leases)
     while some := tuple(map(Upserted, islice(rest, _PIECE))):
         yield step_to_bytes(Step(changes=some))

@@ -88,7 +88,7 @@ class Recorder:
             return
         own, former, parts = self._own, self._former, list[bytes]()
         others = [lease for lease in table.leases.values() if own is None or lease.node != self._node]
-        for piece in snapshot_pieces(table.network, others, table.store):
+        for piece in snapshot_pieces(table.network, others, table.store, table.choices):
             parts.append(piece)
             await asyncio.sleep(0)
         data = encode(self._file.service, self._node, own, former, parts)

@@ -6,8 +6,9 @@ from sys import intern
 from flannelette.lease.v1 import lease_pb2 as pb
 from google.protobuf.message import DecodeError
 
+from services.core.choices import Choices, Chosen, ChosenAddress
 from services.core.errors import InvalidInput
-from services.core.family import Address, Network
+from services.core.family import FAMILIES, Address, Network
 from services.core.lease import BackendData, Lease, LeaseRequest, OpaqueData, Subnet, VxlanData, WireguardData, Wish
 from services.core.network import NetworkConfig, parse_network
 from services.core.notation import exact_cidr, format_address, format_network, parse_address, parse_cidr
@@ -123,6 +124,7 @@ def step_to_proto(step: Step) -> pb.WatchLeasesResponse:
         synced=step.synced,
         cursor=step.cursor,
         lost=step.lost,
+        choices=_choices_to_proto(step.choices) if step.choices else None,
     )
     for change in step.changes:
         add_change(message, change)
@@ -150,6 +152,7 @@ def step_from_proto(message: pb.WatchLeasesResponse) -> Step:
         synced=message.synced,
         cursor=message.cursor,
         lost=message.lost,
+        choices=_choices_from_proto(message.choices) if message.HasField("choices") else None,
     )
 
 
@@ -164,6 +167,27 @@ def step_from_bytes(data: bytes) -> Step:
         return step_from_proto(pb.WatchLeasesResponse.FromString(data))
     except DecodeError as error:
         raise InvalidInput(f"no lease message: {error}") from None
+
+
+def _choices_to_proto(choices: Choices) -> pb.Choices:
+    message = pb.Choices(complete=choices.complete)
+    for node, chosen in choices.nodes.items():
+        entry = message.nodes.add(node=node)
+        for address in chosen:
+            part = entry.public_ip if address.version == 4 else entry.public_ipv6
+            part.address, part.source = address.text, address.source
+    return message
+
+
+def _choices_from_proto(message: pb.Choices) -> Choices:
+    return Choices({entry.node: _chosen(entry) for entry in message.nodes}, message.complete)
+
+
+def _chosen(entry: pb.NodeChoice) -> Chosen:
+    parts = {4: entry.public_ip, 6: entry.public_ipv6}
+    return tuple(
+        ChosenAddress(f.version, part.address, part.source) for f in FAMILIES if (part := parts[f.version]).address
+    )
 
 
 def _change_from_proto(message: pb.Change) -> Change:

@@ -123,12 +123,13 @@ async def test_defect_20_the_overwritten_public_address_is_the_nodes_own_too(kub
     kube.annotate("a", public_ip_overwrite="203.0.113.7", node_public_ip="198.51.100.1")
     store = opened()
     async with following(store) as seen:
-        lease = await store.acquire(asks("a"))
+        lease = await store.acquire(asks("a", public="198.51.100.1"))  # as a node does for which that is chosen
         assert flannels(kube, "a")["public-ip"] == "203.0.113.7"
         assert lease.subnets[0].public_address == ip_address("203.0.113.7")
         await seen.until(lambda f: f.leases == {"a": lease})
         kube.annotate("a", public_ip_overwrite=None)
-        assert (await store.acquire(asks("a"))).subnets[0].public_address == ip_address("198.51.100.1")
+        lease = await store.acquire(asks("a", public="198.51.100.1"))
+        assert lease.subnets[0].public_address == ip_address("198.51.100.1")
         kube.annotate("a", public_ip_overwrite="nonsense")
         with pytest.raises(NotYet, match="public-ip-overwrite of node a is 'nonsense'"):
             await store.acquire(asks("a"))

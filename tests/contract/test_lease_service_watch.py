@@ -40,7 +40,8 @@ async def test_the_streams_end_with_unavailable_when_the_process_stops(tmp_path:
             for view in (pb.VIEW_ALL, pb.VIEW_OWN)
         ]
         for call in calls:
-            await call.read()
+            while not (await next_step(call)).synced:
+                pass
         running.broker.stop()
         running.process.stopping.set()
         for call in calls:

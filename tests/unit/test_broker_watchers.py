@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from services.core.choices import Choices, ChosenAddress
 from services.core.errors import Unavailable
 from services.core.lease import Lease, OpaqueData
 from services.core.table import Removed, Step, StoreStatus, Table, Upserted
@@ -15,6 +16,8 @@ from services.lease.watchers import watch_all, watch_own
 from tests.lease_examples import NETWORK, SMALL, by_name, make_lease, read
 
 A, B = make_lease(1), make_lease(2)
+CHOSEN = (ChosenAddress(4, "192.168.0.7", "a note"),)
+OTHER = (ChosenAddress(6, "fd00::7", "a note"),)
 
 
 def broker_with(*leases: Lease, most_entries: int = 100) -> Broker:
@@ -118,6 +121,48 @@ async def test_the_own_view_shows_the_own_lease_only() -> None:
     assert read(await anext(stream)).network == SMALL
     broker.take(StoreStatus("test", False, "away"))
     assert read(await anext(stream)).store == StoreStatus("test", False, "away")
+
+
+async def test_a_dataplane_is_told_first_and_ever_after_what_is_chosen_for_its_node() -> None:
+    broker = broker_with(A)
+    broker.choose({"node1": CHOSEN, "node2": OTHER})
+    for cursor, second in (("", Step(reset=True)), ("e:0", Step())):
+        stream = watch_all(broker, cursor, "node1")
+        assert read(await anext(stream)) == Step(choices=Choices({"node1": CHOSEN}, complete=True))
+        assert read(await anext(stream)).reset == second.reset
+        waiting = asyncio.ensure_future(anext(stream))
+        broker.choose({"node1": CHOSEN})
+        await settle()
+        assert not waiting.done(), "it is another node's"
+        broker.choose({"node1": OTHER})
+        assert read(await waiting) == Step(choices=Choices({"node1": OTHER}))
+        broker.choose({})
+        assert read(await anext(stream)) == Step(choices=Choices({"node1": ()}))
+        broker.choose({"node1": CHOSEN, "node2": OTHER})
+
+
+async def test_a_dataplane_for_which_nothing_is_chosen_is_told_that() -> None:
+    stream = watch_all(broker_with(A), "", "node1")
+    assert read(await anext(stream)) == Step(choices=Choices({}, complete=True))
+    unsynced = Broker("test", epoch="e")
+    unsynced.choose({"node1": CHOSEN})
+    assert read(await anext(watch_all(unsynced, "", "node1"))).choices is None, "it is not known yet"
+
+
+async def test_a_relay_is_told_what_is_chosen_for_every_node_and_who_only_looks_nothing() -> None:
+    broker = broker_with(A)
+    broker.choose({"node1": CHOSEN, "node2": OTHER})
+    relay, looker, own = watch_all(broker, "", is_relay=True), watch_all(broker, ""), watch_own(broker, "node1")
+    assert read(await anext(relay)) == Step(choices=Choices({"node1": CHOSEN, "node2": OTHER}, complete=True))
+    for stream in (relay, looker, own):
+        assert read(await anext(stream)).reset
+    broker.choose({"node2": CHOSEN})
+    assert read(await anext(relay)) == Step(choices=Choices({"node1": (), "node2": CHOSEN}))
+    for stream in (looker, own):
+        waiting = asyncio.ensure_future(anext(stream))
+        await settle()
+        assert not waiting.done()
+        waiting.cancel()
 
 
 async def test_a_change_elsewhere_does_not_wake_the_own_view(monkeypatch: pytest.MonkeyPatch) -> None:

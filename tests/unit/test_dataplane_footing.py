@@ -6,7 +6,8 @@ from ipaddress import ip_address
 import pytest
 from structlog.testing import capture_logs
 
-from services.core.errors import Misconfigured
+from services.core.choices import ChosenAddress
+from services.core.errors import Misconfigured, Unavailable
 from services.core.family import IPV4, IPV6
 from services.core.network import NetworkConfig
 from services.dataplane.backends.host_gw import HostGw
@@ -82,6 +83,28 @@ async def test_warnings_of_a_configuration_are_told_once() -> None:
             await standing.follow(missing, look=look)
     assert [entry["event"] for entry in logs] == ["network configuration", "the network cannot be carried"]
     assert logs[0]["warning"].startswith('Backend is missing, which means {"Type":"udp"}')
+
+
+async def test_a_choice_in_the_store_that_cannot_be_followed_is_told_and_the_ground_stays() -> None:
+    standing, wrong = footing(GROUND), (ChosenAddress(4, "eth1", "a note"),)
+    assert not await standing.follow(HOST_GW, wrong, look=False)
+    assert (standing.ground, standing.trouble) == (GROUND, "a note is 'eth1', which is no IPv4 address: correct it")
+    standing.trouble = "as it was"
+    assert not await standing.follow(HOST_GW, wrong, look=False)
+    assert standing.trouble == "as it was", "it is tried again only with a look"
+    assert not await standing.follow(HOST_GW, look=False)
+    assert (standing.ground, standing.trouble) == (GROUND, "")
+
+
+async def test_a_node_starts_when_the_choice_in_the_store_has_been_put_right() -> None:
+    first = footing()
+    for look in (False, True):
+        with pytest.raises(Unavailable, match="a note is 'eth1'"):
+            await first.follow(HOST_GW, (ChosenAddress(4, "eth1", "a note"),), look=look)
+    with pytest.raises(
+        Unavailable, match=r"no interface has the address 192.0.2.9 of a note .* a note is 192.0.2.9$"
+    ):
+        await first.follow(HOST_GW, (ChosenAddress(4, "192.0.2.9", "a note"),), look=True)
 
 
 async def test_without_devices_there_is_nothing_to_keep_to_leave_or_to_clear() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from services.core.choices import ChosenAddress
 from services.core.errors import Misconfigured, Unavailable
 from services.core.family import IPV4, IPV6, Address, Family
 from services.dataplane.interfaces import Interface, InterfaceAddress
@@ -15,6 +16,7 @@ from services.dataplane.underlay import (
     Underlay,
     choose_underlay,
     is_still,
+    with_chosen,
 )
 
 
@@ -40,9 +42,11 @@ def choose(
     families: Sequence[Family] = (IPV4,),
     reach: tuple[str, Address] | None = None,
     default: int | None = None,
+    annotated: Sequence[str] = (),
     interfaces: Sequence[Interface] = ALL,
 ) -> Underlay:
     choice = InterfaceChoice(tuple(iface), tuple(regex), can_reach, tuple(map(ip_address, public)))
+    choice = with_chosen(choice, tuple(ChosenAddress(6 if ":" in each else 4, each, "a note") for each in annotated))
     return choose_underlay(interfaces, choice, families, reach=reach, default_index=default)
 
 
@@ -114,6 +118,35 @@ def test_with_an_interface_flag_public_ip_is_only_published() -> None:
     assert chosen(underlay) == ("eth0", ["10.99.0.11"])
     assert underlay.public_address(IPV4) == ip_address("203.0.113.5")
     assert underlay.address(IPV6) is None
+
+
+def test_what_the_store_says_selects_the_interface_as_public_ip_does() -> None:
+    underlay = choose(annotated=["192.168.1.7"], default=2)
+    assert (chosen(underlay), underlay.reason) == (("eth1", ["192.168.1.7"]), "has the address 192.168.1.7 (a note)")
+    assert underlay.public_addresses == underlay.addresses
+
+
+def test_what_the_store_says_wins_over_the_flag_of_its_family_as_with_flannel() -> None:
+    underlay = choose(annotated=["192.168.1.7"], public=["10.99.0.11", "fd00::99"], default=2)
+    assert chosen(underlay) == ("eth1", ["192.168.1.7"])
+    underlay = choose(annotated=["fd00::99"], public=["10.99.0.11"], default=2, families=(IPV4, IPV6))
+    assert chosen(underlay) == ("eth0", ["10.99.0.11", "fd00::11"])
+    assert [str(address) for address in underlay.public_addresses] == ["10.99.0.11", "fd00::99"]
+    assert underlay.reason == "has the address 10.99.0.11 (--public-ip); public address fd00::99 (a note)"
+
+
+def test_with_an_interface_flag_what_the_store_says_is_only_published() -> None:
+    underlay = choose(iface=["eth0"], annotated=["203.0.113.5"])
+    assert chosen(underlay) == ("eth0", ["10.99.0.11"])
+    assert underlay.public_address(IPV4) == ip_address("203.0.113.5")
+    assert underlay.reason == "--iface eth0; public address 203.0.113.5 (a note)"
+    assert choose(iface=["10.99.0.11"], annotated=["10.99.0.11"]).reason == "--iface 10.99.0.11"
+
+
+@pytest.mark.parametrize(("version", "text"), [(4, "eth1"), (4, "fd00::1"), (6, "10.9.0.11"), (6, "::ffff:10.9.0.1")])
+def test_what_the_store_says_and_is_no_address_is_waited_out(version: int, text: str) -> None:
+    with pytest.raises(Unavailable, match=f"^a note is '{text}', which is no IPv{version} address: correct it$"):
+        with_chosen(InterfaceChoice(), (ChosenAddress(version, text, "a note"),))
 
 
 def test_both_families_are_on_one_interface_each_with_its_own_public_address() -> None:

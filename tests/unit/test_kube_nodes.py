@@ -4,6 +4,7 @@ from ipaddress import ip_address
 
 import pytest
 
+from services.core.choices import ChosenAddress
 from services.core.errors import InvalidInput, Misconfigured, NotYet
 from services.core.lease import LeaseRequest, OpaqueData, VxlanData, Wish
 from services.core.table import Removed, Upserted
@@ -139,7 +140,8 @@ def test_ipv6_is_written_by_the_backends_that_have_it() -> None:
 def test_defect_20_what_the_operator_overwrites_wins_over_what_was_found_out() -> None:
     node = make_node(public_ip_overwrite="203.0.113.7", node_public_ip="198.51.100.1")
     assert patched(node, request()) == {"public-ip": "203.0.113.7"}
-    assert patched(make_node(node_public_ip="198.51.100.1"), request()) == {"public-ip": "198.51.100.1"}
+    chosen = make_node(node_public_ip="198.51.100.1")
+    assert annotations_patch(chosen, request(), KEYS) is None, "what is chosen, the node asks for by itself"
     with pytest.raises(NotYet, match="public-ip-overwrite of node a is 'fd00::1', which is no IPv4 address"):
         annotations_patch(make_node(public_ip_overwrite="fd00::1"), request(), KEYS)
 
@@ -183,6 +185,23 @@ def test_a_refused_node_keeps_its_lease_unless_it_is_another_of_the_same_name() 
     assert event == Changed((Upserted(lease),), cleared=frozenset({"a"}))
     mirror.fold(Batch((bad,), "6"))
     assert mirror.fold(Batch((Deleted("a"),), "7")) == Changed((Removed("a"),), cleared=frozenset({"a"}))
+
+
+def test_what_the_operator_has_chosen_is_told_whenever_it_changes_also_of_a_node_without_flannel() -> None:
+    mirror = Mirror(V4, KEYS)
+    v4 = ChosenAddress(4, "198.51.100.1", f"annotation {F}node-public-ip")
+    v6 = ChosenAddress(6, "no address", f"annotation {F}node-public-ipv6")
+    fresh = Node("b", annotations={f"{F}node-public-ip": v4.text, f"{F}node-public-ipv6": v6.text})
+    assert mirror.replace([make_node(), fresh], "1").choices == {"b": (v4, v6)}
+    assert mirror.fold(Batch((make_node(public_ip="192.168.0.9"),), "2")) == Changed(
+        (Upserted(mirror.snapshot().leases["a"]),)
+    ), "nothing is new of what is chosen"
+    event = mirror.fold(Batch((make_node(node_public_ip=v4.text, public_ip="192.168.0.9"),), "3"))
+    assert event == Changed(choices={"a": (v4,), "b": (v4, v6)})
+    assert mirror.fold(Batch((Deleted("b"), make_node()), "4")) == Changed(
+        (Upserted(mirror.snapshot().leases["a"]),), choices={}
+    )
+    assert mirror.snapshot().choices == {}
 
 
 def test_a_node_that_gives_its_lease_back_says_so_and_one_that_loses_it_does_not() -> None:

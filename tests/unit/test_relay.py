@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.core.choices import Choices, ChosenAddress
 from services.core.errors import Unavailable
 from services.core.progress import Progress
 from services.core.table import Removed, Step, StoreStatus, Table, Upserted
@@ -71,6 +72,19 @@ def test_a_new_start_above_takes_nothing_away_before_it_is_complete() -> None:
     assert following.events(feed, True, "") == []
     following.touched |= feed.fold(Step(synced=True, cursor="y:0"))
     assert following.events(feed, True, "") == [Changed((Removed(B.name),)), StoreStatus("relay", True)]
+
+
+def test_what_operators_have_chosen_above_is_chosen_below() -> None:
+    feed, following, chosen = Table(), Following("above"), (ChosenAddress(4, "192.168.0.7", "a note"),)
+    feed.fold(Step(choices=Choices({"a": chosen}, complete=True)))
+    assert following.events(feed, False, "away") == [StoreStatus("relay", False, "away")]
+    following.touched |= feed.fold(Step(reset=True, changes=(Upserted(A),), network=NETWORK, synced=True))
+    assert following.events(feed, True, "")[0] == Snapshot(by_name(A), NETWORK, choices={"a": chosen})
+    assert following.events(feed, True, "") == []
+    feed.fold(Step(choices=Choices({"a": (), "b": chosen})))
+    assert following.events(feed, True, "") == [Changed(choices={"b": chosen})]
+    feed.fold(Step(choices=Choices({}, complete=True)))
+    assert following.events(feed, False, "away") == [Changed(choices={}), StoreStatus("relay", False, "away")]
 
 
 def test_the_store_of_the_store_is_named() -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.core.choices import ChosenAddress
 from services.core.lease import Lease
 from services.runtime.memory import Refused, decode, encode, snapshot_pieces
 from tests.dataplane_examples import CAPTURED, lease, subnet
@@ -29,6 +30,14 @@ def test_it_comes_back_as_it_was() -> None:
     assert (memory.own, memory.former) == (OWN, FORMER)
     assert table.leases == {each.name: each for each in (*PEERS, OWN)}
     assert (table.network, table.synced, table.cursor) == (NETWORK, True, "")
+
+
+def test_what_operators_have_chosen_comes_back() -> None:
+    choices = {"n1": (ChosenAddress(4, "10.98.0.11", "a note"),)}
+    pieces = list(snapshot_pieces(NETWORK, PEERS, choices=choices))
+    memory = decode("dataplane", b"".join(encode("dataplane", "n1", OWN, FORMER, pieces)), "n1")
+    assert memory.table().choices == choices
+    assert decode("dataplane", written(), "n1").table().choices == {}
 
 
 def test_without_an_own_lease_there_is_none() -> None:

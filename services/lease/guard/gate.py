@@ -107,6 +107,8 @@ class Gate:
         if isinstance(event, StoreStatus):
             self._broker.take(event)
             return
+        if event.choices is not None:
+            self._broker.choose(event.choices)
         table, held = self._broker.table, set(self._guard.held)
         network, network_error = table.network, table.network_error
         served = self.admission.take(event)

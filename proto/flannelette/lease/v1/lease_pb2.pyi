@@ -426,8 +426,9 @@ class WatchLeasesRequest(_message.Message):
     cursor: _builtins.str
     """The last cursor that was folded; empty for a snapshot."""
     relayed: _builtins.bool
-    """With VIEW_OWN, from a relay: the node's dataplane watches the relay, and so
-    the node counts as connected while this stream is open.
+    """From a relay. With VIEW_OWN: the node's dataplane watches the relay, and so
+    the node counts as connected while this stream is open. With VIEW_ALL and no
+    node: `choices` of every node are wanted.
     """
     def __init__(
         self,
@@ -464,6 +465,7 @@ class WatchLeasesResponse(_message.Message):
     SYNCED_FIELD_NUMBER: _builtins.int
     CURSOR_FIELD_NUMBER: _builtins.int
     LOST_FIELD_NUMBER: _builtins.int
+    CHOICES_FIELD_NUMBER: _builtins.int
     reset: _builtins.bool
     """A new snapshot starts: what follows may be used at once, but nothing is
     removed before `synced`, neither what the snapshot lacks nor `removed`.
@@ -495,6 +497,13 @@ class WatchLeasesResponse(_message.Message):
     def store(self) -> Global___StoreStatus:
         """Whether the store answers; present when that has changed."""
 
+    @_builtins.property
+    def choices(self) -> Global___Choices:
+        """What operators have chosen for the node that asked (VIEW_ALL), or for every
+        node (a relay). No part of the table; comes alone, before anything of the
+        table and whenever it changes.
+        """
+
     def __init__(
         self,
         *,
@@ -506,14 +515,111 @@ class WatchLeasesResponse(_message.Message):
         synced: _builtins.bool = ...,
         cursor: _builtins.str = ...,
         lost: _builtins.str = ...,
+        choices: Global___Choices | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["network", b"network", "store", b"store"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["choices", b"choices", "network", b"network", "store", b"store"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "cursor", b"cursor", "lost", b"lost", "network", b"network", "network_error", b"network_error", "reset", b"reset", "store", b"store", "synced", b"synced"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "choices", b"choices", "cursor", b"cursor", "lost", b"lost", "network", b"network", "network_error", b"network_error", "reset", b"reset", "store", b"store", "synced", b"synced"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WatchLeasesResponse: _TypeAlias = WatchLeasesResponse  # noqa: Y015
+
+@_typing.final
+class Choices(_message.Message):
+    """What operators have chosen for nodes, in the store."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COMPLETE_FIELD_NUMBER: _builtins.int
+    NODES_FIELD_NUMBER: _builtins.int
+    complete: _builtins.bool
+    """A node that is not named has none. False: it is as before."""
+    @_builtins.property
+    def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeChoice]:
+        """Each replaces what was said of the node before."""
+
+    def __init__(
+        self,
+        *,
+        complete: _builtins.bool = ...,
+        nodes: _abc.Iterable[Global___NodeChoice] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["complete", b"complete", "nodes", b"nodes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Choices: _TypeAlias = Choices  # noqa: Y015
+
+@_typing.final
+class NodeChoice(_message.Message):
+    """What operators have chosen for one node. Where nothing is set, nothing was
+    chosen, and the node decides by itself.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    PUBLIC_IP_FIELD_NUMBER: _builtins.int
+    PUBLIC_IPV6_FIELD_NUMBER: _builtins.int
+    node: _builtins.str
+    """The node's name."""
+    @_builtins.property
+    def public_ip(self) -> Global___ChosenAddress:
+        """As the dataplane's flag --public-ip, over which it wins. With Kubernetes the
+        annotation `node-public-ip`.
+        """
+
+    @_builtins.property
+    def public_ipv6(self) -> Global___ChosenAddress:
+        """As the dataplane's flag --public-ipv6, over which it wins. With Kubernetes
+        the annotation `node-public-ipv6`.
+        """
+
+    def __init__(
+        self,
+        *,
+        node: _builtins.str = ...,
+        public_ip: Global___ChosenAddress | None = ...,
+        public_ipv6: Global___ChosenAddress | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["public_ip", b"public_ip", "public_ipv6", b"public_ipv6"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node", b"node", "public_ip", b"public_ip", "public_ipv6", b"public_ipv6"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NodeChoice: _TypeAlias = NodeChoice  # noqa: Y015
+
+@_typing.final
+class ChosenAddress(_message.Message):
+    """An address that an operator has chosen."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
+    address: _builtins.str
+    """As the operator wrote it: perhaps no address."""
+    source: _builtins.str
+    """Where the operator wrote it, for people: `annotation
+    flannel.alpha.coreos.com/node-public-ip`.
+    """
+    def __init__(
+        self,
+        *,
+        address: _builtins.str = ...,
+        source: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "source", b"source"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChosenAddress: _TypeAlias = ChosenAddress  # noqa: Y015
 
 @_typing.final
 class ListLeasesRequest(_message.Message):

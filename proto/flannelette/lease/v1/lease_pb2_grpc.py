@@ -131,6 +131,8 @@ class LeaseServiceServicer:
         moves `cursor` on.
         * A `cursor` that is unknown, compacted, or of another epoch is answered
         with `reset`, never with an error.
+        * To a node's dataplane and to a relay, `choices` comes before a snapshot and
+        before whatever follows a resumed cursor.
         * The store going away does not end the stream: `store` says so, and the
         table stays in force.
         * Before the service has seen a first complete snapshot of its store, the

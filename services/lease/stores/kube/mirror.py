@@ -5,13 +5,14 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import TypeVar
 
+from services.core.choices import Chosen
 from services.core.errors import InvalidInput
 from services.core.lease import Lease
 from services.core.network import NetworkConfig
 from services.core.table import Change, Removed, Upserted
 from services.lease.store import Changed, Snapshot
 from services.lease.stores.kube.annotations import Annotations
-from services.lease.stores.kube.node_leases import lease_of
+from services.lease.stores.kube.node_leases import chosen_for, lease_of
 from services.lease.stores.kube.publishing import WITHDRAWN
 from services.lease.stores.kube.records import Batch, Deleted, Node
 
@@ -33,6 +34,7 @@ class Mirror:
         self._nodes: dict[str, Node] = {}
         self._leases: dict[str, Lease] = {}
         self._refused: dict[str, str] = {}
+        self._choices: dict[str, Chosen] = {}
         self._released: set[str] = set()
         """Nodes whose lease was given back, since somebody emptied this set."""
         self._news = asyncio.Event()
@@ -50,7 +52,7 @@ class Mirror:
 
     def fold(self, batch: Batch) -> Changed | None:
         """Takes what happened; None: nothing that anybody has to know."""
-        refused = dict(self._refused)
+        refused, choices = dict(self._refused), dict(self._choices)
         self._released.clear()
         changes = [change for event in batch.events if (change := self._take(event))]
         self.position = batch.position
@@ -61,6 +63,7 @@ class Mirror:
             refused={name: reason for name, reason in self._refused.items() if refused.get(name) != reason},
             cleared=frozenset(refused.keys() - self._refused.keys()),
             released=frozenset(self._released),
+            choices=_copy(self._choices) if self._choices != choices else None,
         )
         return event if event != Changed() else None
 
@@ -71,7 +74,9 @@ class Mirror:
 
     def snapshot(self) -> Snapshot:
         """Everything as it is now."""
-        return Snapshot(_copy(self._leases), self._network, refused=_copy(self._refused))
+        return Snapshot(
+            _copy(self._leases), self._network, refused=_copy(self._refused), choices=_copy(self._choices)
+        )
 
     async def pod_cidr_of(self, name: str) -> None:
         """Returns when the node of this name has a podCIDR."""
@@ -83,10 +88,13 @@ class Mirror:
         if event == before:
             return None
         self._refused.pop(event.name, None)
+        self._choices.pop(event.name, None)
         if isinstance(event, Deleted):
             self._nodes.pop(event.name, None)
             return self._settle(event.name, None)
         self._nodes[event.name] = event
+        if chosen := chosen_for(event, self._keys):
+            self._choices[event.name] = chosen
         try:
             lease = lease_of(event, self._network, self._keys)
         except InvalidInput as error:

@@ -2,8 +2,9 @@
 
 import json
 
+from services.core.choices import Chosen, ChosenAddress
 from services.core.errors import InvalidInput
-from services.core.family import Address, Family, Network
+from services.core.family import FAMILIES, Address, Family, Network
 from services.core.flannel import parse_data
 from services.core.lease import BackendData, Lease, Subnet
 from services.core.network import NetworkConfig
@@ -34,6 +35,16 @@ def lease_of(node: Node, network: NetworkConfig, keys: Annotations) -> Lease | N
             )
         subnets.append(Subnet(cidr, address, _data(node, keys.of(n.family).data, backend_type)))
     return Lease(node.name, node.name, tuple(subnets), backend_type) if subnets else None
+
+
+def chosen_for(node: Node, keys: Annotations) -> Chosen:
+    """What the operator has chosen for a node, also where flannel does not run; the node finds out if it will do."""
+    names = ((family.version, keys.of(family).chosen) for family in FAMILIES)
+    return tuple(
+        ChosenAddress(version, text, f"annotation {name}")
+        for version, name in names
+        if (text := node.annotation(name))
+    )
 
 
 def pod_cidrs(node: Node) -> dict[int, Network]:

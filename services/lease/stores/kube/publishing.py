@@ -48,7 +48,8 @@ def require_pod_cidrs(node: Node, network: NetworkConfig) -> None:
 def annotations_patch(node: Node, request: LeaseRequest, keys: Annotations) -> Mapping[str, Any] | None:
     """The strategic merge patch that publishes what the node asks for; None if it says so already.
 
-    Addresses that the operator set on the Node win over those asked for. Raises NotYet if such a one is no address.
+    An address that the operator overwrites wins over the one asked for; those chosen for the node, the node has asked
+    for already. Raises NotYet if such a one is no address.
     """
     wanted = {keys.managed: "true", keys.backend_type: request.backend_type}
     for family in FAMILIES:
@@ -94,13 +95,12 @@ def _is_published(family: Family, backend_type: str, wish: Wish) -> bool:
 
 
 def _public_address(node: Node, family: Family, wish: Wish, keys: Annotations) -> str:
-    for key in (keys.of(family).overwrite, keys.of(family).chosen):
-        text = node.annotation(key)
-        if not text:
-            continue
-        try:
-            parse_public_address(text, family, f"annotation {key} of node {node.name}")
-        except InvalidInput as error:
-            raise NotYet(str(error)) from None
-        return text
-    return str(wish.public_address)
+    key = keys.of(family).overwrite
+    text = node.annotation(key)
+    if not text:
+        return str(wish.public_address)
+    try:
+        parse_public_address(text, family, f"annotation {key} of node {node.name}")
+    except InvalidInput as error:
+        raise NotYet(str(error)) from None
+    return text

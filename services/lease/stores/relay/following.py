@@ -1,5 +1,8 @@
 """The table of the lease service above as events of a store. No IO: a feed folds, this says what is new."""
 
+from collections.abc import Mapping
+
+from services.core.choices import NONE, Chosen
 from services.core.network import NetworkConfig
 from services.core.table import Change, Removed, StoreStatus, Table, Upserted
 from services.lease.refusal import Refusal
@@ -24,6 +27,7 @@ class Following:
         self._has_told = False
         self._network: tuple[NetworkConfig | None, str] = (None, "")
         self._refused: dict[str, Refusal] = {}
+        self._choices: Mapping[str, Chosen] = NONE
         self._status: StoreStatus | None = None
 
     def events(self, table: Table, connected: bool, error: str) -> list[StoreEvent]:
@@ -33,7 +37,8 @@ class Following:
             if table.synced:
                 self._has_told, self._status = True, None  # a Snapshot means connected, true or not
                 self._note(table)
-                told.append(Snapshot(dict(table.leases), table.network, table.network_error, dict(self.refused)))
+                leases, refused = dict(table.leases), dict(self.refused)
+                told.append(Snapshot(leases, table.network, table.network_error, refused, table.choices))
         elif (changed := self._changed(table)) != Changed():
             told.append(changed)
         status = self._status_of(table, connected, error)
@@ -55,6 +60,7 @@ class Following:
             table.network_error if news or table.network_error != network_error else "",  # a network clears it
             {key: reason for key, reason in self.refused.items() if self._refused.get(key) != reason},
             frozenset(self._refused.keys() - self.refused.keys()),
+            choices=table.choices if table.choices != self._choices else None,
         )
         self._note(table)
         return changed
@@ -63,6 +69,7 @@ class Following:
         self.touched.clear()
         self._network = (table.network, table.network_error)
         self._refused = dict(self.refused)
+        self._choices = table.choices
 
     def _status_of(self, table: Table, connected: bool, error: str) -> StoreStatus | None:
         """None: as before, while a snapshot is on its way."""

@@ -64,7 +64,7 @@ class RelayStore:
             following.touched |= touched
             news.set()
 
-        feed = Feed(self._connection, pb.VIEW_ALL, notice)
+        feed = Feed(self._connection, pb.VIEW_ALL, notice, relayed=True)
         tasks = [
             asyncio.create_task(feed.run()),
             asyncio.create_task(self._look_at_quarantine(feed, following, news)),
