@@ -1,15 +1,18 @@
 """An underlay, devices, peers and a kernel that is a set, for the dataplane's tests; the captures' addresses."""
 
-from collections.abc import Mapping, Set
+from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from ipaddress import ip_address, ip_network
+from itertools import chain
+from typing import cast
 
 from services.core.family import IPV4, IPV6, family_of
 from services.core.lease import Lease, Subnet, VxlanData, lease_key
 from services.core.plan import Plan
 from services.dataplane.backends.backend import Device, Links
 from services.dataplane.netlink.notation import text
-from services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour, Route, steps
+from services.dataplane.netlink.objects import KernelObject, Route, steps
+from services.dataplane.netlink.socket import Contents, Mark
 from services.dataplane.underlay import Underlay
 
 ETH0 = 2
@@ -67,6 +70,11 @@ def lines(objects: Set[KernelObject]) -> list[str]:
     return sorted(text(item, NAMES) for item in objects)
 
 
+def as_mark(objects: Iterable[KernelObject]) -> Mark:
+    """Of a kernel that holds these."""
+    return cast("Mark", frozenset(objects))
+
+
 @dataclass
 class FakeKernel:
     """A set of objects, one in a slot; refuses what it is told to, and prints what it was asked to do."""
@@ -77,6 +85,7 @@ class FakeKernel:
     """Raised by the next call."""
     done: list[str] = field(default_factory=list)
     dumps: int = 0
+    glances: int = 0
 
     async def apply(self, plan: Plan[KernelObject]) -> Mapping[KernelObject, str]:
         self._fail()
@@ -97,12 +106,15 @@ class FakeKernel:
         self.dumps += 1
         return frozenset(o for o in self.objects if isinstance(o, Route) and o.family == family)
 
-    async def neighbours(self, family: int, ifindex: int) -> frozenset[Neighbour]:
-        found = (o for o in self.objects if isinstance(o, Neighbour))
-        return frozenset(o for o in found if (o.family, o.ifindex) == (family, ifindex))
+    async def contents(self, families: Collection[int], devices: Collection[int]) -> Contents:
+        routes = frozenset(chain.from_iterable([await self.routes(family) for family in families]))
+        on_devices = frozenset(o for o in self.objects if not isinstance(o, Route) and o.ifindex in devices)
+        return Contents(routes, on_devices, as_mark(self.objects))
 
-    async def fdb_entries(self, ifindex: int) -> frozenset[FdbEntry]:
-        return frozenset(o for o in self.objects if isinstance(o, FdbEntry) and o.ifindex == ifindex)
+    async def is_still(self, mark: Mark) -> bool:
+        self._fail()
+        self.glances += 1
+        return mark == as_mark(self.objects)
 
     def _fail(self) -> None:
         fault, self.fault = self.fault, None

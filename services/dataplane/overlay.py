@@ -64,7 +64,8 @@ class Overlay:
         last, before, peers, self.situation = self.situation, self._stock, self.peers, situation
         if self.roster.take_all(situation, leases) or situation != last:
             self._stock = Stock(_needs(situation, self.peers.values()))
-        todo = await self.reconciler.resync(self._stock.wanted, _scope(situation, self.peers.values()))
+        scope = _scope(situation, self.peers.values())
+        todo = await self.reconciler.resync(self._stock.wanted, scope, is_suspect=heard.signs.total() > 0)
         failures = self.reconciler.failures
         done = Plan(todo.put - failures.keys(), todo.delete - failures.keys())
         self.last_resync, self.last_resync_changes = time.time(), len(done)
@@ -89,7 +90,7 @@ class Overlay:
 
     def forget(self) -> None:
         """What was programmed is gone by our own hand: to make it again is no repair."""
-        self.reconciler.programmed.clear()
+        self.reconciler.forget()
         self._is_torn_down = True
 
     async def program_some(

@@ -1,7 +1,7 @@
 """Which of the kernel's objects are ours: pure, from a dump. Everything else stays, whatever happens."""
 
 from collections.abc import Callable, Hashable, Iterable, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 from services.core.family import Network, family_of
@@ -45,7 +45,7 @@ class Domain:
     devices: Set[int]
     """ifindex of our own devices; everything that they carry is ours."""
     protocol: int
-    direct: Callable[[], Set[Hashable]] = frozenset
+    direct: Callable[[], Set[Hashable]] = field(default=frozenset, compare=False)
     """`directly` of every peer: what a flanneld routes without our device. Asked only if something looks like it."""
 
     def peers_part(self) -> Membership:

@@ -2,15 +2,17 @@
 
 from collections.abc import Hashable, Iterable, Set
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from services.core.family import Family
 from services.core.plan import Plan, plan
 from services.dataplane.netlink.objects import KernelObject, Route
-from services.dataplane.netlink.socket import KernelSocket
+from services.dataplane.netlink.socket import KernelSocket, Mark
 from services.dataplane.ownership import Claim, Domain, claim, wins
 
 KernelPlan: TypeAlias = Plan[KernelObject]
+
+_NOTHING: Final[KernelPlan] = Plan(frozenset(), frozenset())
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,18 @@ class Comparison:
     claim: Claim
     absent: frozenset[KernelObject]
     """What is desired and not there, also what cannot be put."""
+    mark: Mark
+    """Of the dump."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Rest:
+    """There was nothing to do."""
+
+    wanted: Set[KernelObject]
+    """The very set, for `update` tells when something else is in it."""
+    scope: Scope
+    mark: Mark
 
 
 @dataclass(slots=True)
@@ -56,18 +70,13 @@ class Reconciler:
     """Their slots: what we put there would replace them."""
     _first: dict[Hashable, Route] = field(default_factory=dict)
     """Of each destination the one with the lowest metric."""
+    _rest: _Rest | None = None
+    """The last look, if it left nothing to do and nothing has been done since."""
 
     async def compare(self, desired: Set[KernelObject], scope: Scope) -> Comparison:
         """What a resync would do, from a dump of the kernel. Changes nothing."""
-        routes: set[Route] = set()
-        on_devices: set[KernelObject] = set()
-        for family in scope.families:
-            routes |= await self.kernel.routes(family.af)
-            for ifindex in scope.domain.devices:
-                on_devices |= await self.kernel.neighbours(family.af, ifindex)
-        for ifindex in scope.domain.devices:
-            on_devices |= await self.kernel.fdb_entries(ifindex)
-        divided = claim(routes, on_devices, desired, scope.domain)
+        found = await self.kernel.contents([family.af for family in scope.families], scope.domain.devices)
+        divided = claim(found.routes, found.on_devices, desired, scope.domain)
         possible = _without(desired, {route.slot for route in divided.foreign})
         todo = plan(divided.ours, possible)
         absent = todo.put if possible is desired else frozenset(desired - divided.ours)
@@ -76,10 +85,19 @@ class Reconciler:
             todo = plan(divided.ours, possible - losers.keys())
         if scope.adds_only:
             todo = Plan(frozenset(_without(todo.put, {item.slot for item in divided.ours})), frozenset())
-        return Comparison(todo, divided, absent)
+        return Comparison(todo, divided, absent, found.mark)
 
-    async def resync(self, desired: Set[KernelObject], scope: Scope) -> KernelPlan:
-        """Compares everything and brings it into line; returns what it took. `failures` has what was refused."""
+    async def resync(self, desired: Set[KernelObject], scope: Scope, *, is_suspect: bool = False) -> KernelPlan:
+        """Compares everything and brings it into line; returns what it took. `failures` has what was refused.
+
+        When there was nothing to do last time, and nobody has said that the kernel `is_suspect`, most often one
+        glance tells that all of it is still as it was.
+        """
+        rest, self._rest = self._rest, None
+        is_same = rest is not None and rest.wanted is desired and rest.scope == scope
+        if rest is not None and is_same and not is_suspect and await self.kernel.is_still(rest.mark):
+            self._rest = rest
+            return _NOTHING
         comparison = await self.compare(desired, scope)
         todo, divided, absent = comparison.todo, comparison.claim, comparison.absent
         self._note(divided)
@@ -93,10 +111,13 @@ class Reconciler:
         is_short = len(absent) > len(todo.put) or len(held) < len(present)
         self.contested = contested(_without(desired, self._occupied)) if is_short else {}
         await self._apply(strangers, todo)
+        if not todo:
+            self._rest = _Rest(desired, scope, comparison.mark)
         return todo
 
     async def update(self, before: Set[KernelObject], after: Set[KernelObject]) -> KernelPlan:
         """The same for the objects of a few peers, from what we know instead of from a dump."""
+        self._rest = None
         actual = before & self.programmed
         todo = plan(actual, _without(after, self._occupied))
         for item in before:
@@ -107,7 +128,13 @@ class Reconciler:
     async def look(self, desired: Set[KernelObject], scope: Scope) -> None:
         """Notes what is there beside ours, and changes nothing."""
         routes = [route for family in scope.families for route in await self.kernel.routes(family.af)]
+        self._rest = None
         self._note(claim(routes, (), desired, scope.domain))
+
+    def forget(self) -> None:
+        """What was programmed is gone, by somebody's hand."""
+        self.programmed.clear()
+        self._rest = None
 
     def shadow(self, route: Route) -> Route | None:
         """The foreign route that wins over this one, if any."""

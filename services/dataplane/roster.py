@@ -31,6 +31,9 @@ class Roster:
         self._situation: Situation | None = None
         self._alone: dict[str, Peer] = {}
         """Each as it is without the others."""
+        self._taken: list[Lease] | None = None
+        """All leases that there were; None: not known. Two such lists are compared in no time, as long as they hold
+        the same ones."""
         self._rivalry: Rivalry | None = None
 
     def take_all(self, situation: Situation, leases: Iterable[Lease]) -> bool:
@@ -38,15 +41,17 @@ class Roster:
 
         What has not changed is not thought through again, nor, when only our own subnets have, what is far from them.
         """
-        last_situation = self._situation
+        last_situation, taken = self._situation, [*leases]
+        if taken == self._taken and situation == last_situation:
+            return False
         is_alike = last_situation is not None and situation.differs_by_own_subnets_only(last_situation)
         known = self._alone if is_alike else {}
         has_moved = situation != last_situation
-        alone = {lease.name: self._peer(lease, situation, known, has_moved) for lease in self._others(leases)}
+        alone = {lease.name: self._peer(lease, situation, known, has_moved) for lease in self._others(taken)}
         is_same = (
             is_alike and len(alone) == len(known) and all(known.get(name) is peer for name, peer in alone.items())
         )
-        self._situation = situation
+        self._situation, self._taken = situation, taken
         if is_alike and is_same and self._rivalry is not None:
             return False
         last, self._alone = self.peers, alone
@@ -56,6 +61,7 @@ class Roster:
 
     def take_some(self, names: Collection[str], leases: Mapping[str, Lease]) -> Turnover | None:
         """The leases of these names. None: two leases clash, or did, and nothing was taken: call `take_all`."""
+        self._taken = None
         situation, rivalry = self._situation, self._rivalry
         if situation is None or rivalry is None:
             return None

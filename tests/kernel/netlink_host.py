@@ -55,11 +55,7 @@ class Host:
         device = self.device(family)
         subnet = subnet_address(family, number)
         mac = mac or b"\2\0" + number.to_bytes(4)
-        public = (
-            bytes((10, 99)) + number.to_bytes(2)
-            if family is IPV4
-            else bytes.fromhex("fd000099") + number.to_bytes(12)
-        )
+        public = self.public_address(family, number)
         length = 24 if family is IPV4 else 64
         return frozenset(
             (
@@ -68,6 +64,12 @@ class Host:
                 Route(subnet, subnet, 1 + number, family.af, length, device, PROTOCOL, onlink=True),
             )
         )
+
+    def public_address(self, family: Family, number: int) -> bytes:
+        """Of that peer."""
+        if family is IPV4:
+            return bytes((10, 99)) + number.to_bytes(2)
+        return bytes.fromhex("fd000099") + number.to_bytes(12)
 
     def peers(self, family: Family, count: int) -> frozenset[KernelObject]:
         return frozenset(each for number in range(2, 2 + count) for each in self.peer(family, number))

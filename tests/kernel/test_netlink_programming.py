@@ -3,6 +3,7 @@
 import asyncio
 import os
 import struct
+from ipaddress import ip_address
 
 import pytest
 
@@ -12,8 +13,9 @@ from services.core.plan import Plan, plan
 from services.dataplane.netlink import uapi
 from services.dataplane.netlink.messages import batches
 from services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour, Route
+from services.dataplane.netlink.socket import Mark
 from services.dataplane.netlink.transport import AnswersLost, RawTransport
-from tests.kernel.netlink_host import PROTOCOL, Host, bring, on_device, subnet_address
+from tests.kernel.netlink_host import DEVICES, PROTOCOL, Host, bring, on_device, subnet_address
 from tests.namespaces import NetworkNamespace
 
 COUNT = 10_000 if os.environ.get("FLANNELETTE_SOAK") else 700
@@ -155,6 +157,38 @@ async def test_a_forwarding_entry_with_a_strange_port_is_put_right(host: Host) -
         }
         await bring(kernel, IPV4, device, desired)
         assert await on_device(kernel, IPV4, device) == desired
+
+
+@both
+async def test_a_glance_sees_every_change_and_nothing_else(host: Host, family: Family) -> None:
+    device, name, flag = host.device(family), DEVICES[family.version], f"-{family.version}"
+    subnet, public = (ip_address(packed) for packed in (subnet_address(family, 5), host.public_address(family, 6)))
+    route = f"{subnet}/{24 if family is IPV4 else 64}"
+    changes = (
+        f"ip {flag} route change {route} via {subnet} dev {name} onlink metric 6 proto 77 mtu 1300",
+        f"ip {flag} route add {route} dev eth0 metric 5",
+        f"ip {flag} route del {route} dev eth0 metric 5",
+        f"ip neigh replace {subnet} lladdr 02:00:00:00:00:99 dev {name} nud permanent",
+        f"ip neigh replace {subnet} lladdr 02:00:00:00:00:99 dev {name} nud noarp",
+        f"ip neigh del {subnet} dev {name}",
+        f"bridge fdb replace 02:00:00:00:00:05 dev {name} dst {public}",
+        f"bridge fdb del 02:00:00:00:00:05 dev {name}",
+    )
+    with host.kernel() as kernel:
+
+        async def mark() -> Mark:
+            while True:  # what the kernel does by itself on a new device, it has done soon
+                found = (await kernel.contents([family.af], [device])).mark
+                await asyncio.sleep(0.02)  # so that the ages of neighbours are others
+                if await kernel.is_still(found):
+                    return found
+
+        await bring(kernel, family, device, host.peers(family, COUNT))
+        last = await mark()
+        for change in changes:
+            host.namespace.run(*change.split())
+            assert not await kernel.is_still(last), change
+            last = await mark()
 
 
 async def test_foreign_routes_of_every_shape_are_listed(host: Host) -> None:

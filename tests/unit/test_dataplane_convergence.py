@@ -1,7 +1,7 @@
 """Whatever happens in whatever order: the kernel ends as the leases say, and what is not ours is never touched."""
 
 import asyncio
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -19,11 +19,11 @@ from services.dataplane.backends.vxlan import Vxlan
 from services.dataplane.journal import Journal
 from services.dataplane.netlink.notation import text
 from services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour, Route, steps
-from services.dataplane.netlink.socket import KernelSocket
+from services.dataplane.netlink.socket import Contents, KernelSocket, Mark
 from services.dataplane.overlay import Overlay
 from services.dataplane.reconciler import Reconciler, contested
 from services.dataplane.situation import Situation
-from tests.dataplane_examples import HOST_GW_LINKS, LINKS, NAMES, lease, route, subnet
+from tests.dataplane_examples import HOST_GW_LINKS, LINKS, NAMES, as_mark, lease, route, subnet
 from tests.lease_examples import SMALL
 
 PEERS = (2, 3, 4, 5)
@@ -52,15 +52,14 @@ class Kernel(KernelSocket):
                     self._delete(item)
         return failed
 
-    async def routes(self, family: int, *, table: int = 254, protocol: int = 0, ifindex: int = 0) -> frozenset[Route]:
-        return frozenset(o for o in self.slots.values() if isinstance(o, Route) and o.family == family)
+    async def contents(self, families: Collection[int], devices: Collection[int]) -> Contents:
+        found = self.slots.values()
+        routes = frozenset(o for o in found if isinstance(o, Route) and o.family in families)
+        on_devices = frozenset(o for o in found if not isinstance(o, Route) and o.ifindex in devices)
+        return Contents(routes, on_devices, as_mark(found))
 
-    async def neighbours(self, family: int, ifindex: int) -> frozenset[Neighbour]:
-        found = (o for o in self.slots.values() if isinstance(o, Neighbour))
-        return frozenset(o for o in found if (o.family, o.ifindex) == (family, ifindex))
-
-    async def fdb_entries(self, ifindex: int) -> frozenset[FdbEntry]:
-        return frozenset(o for o in self.slots.values() if isinstance(o, FdbEntry) and o.ifindex == ifindex)
+    async def is_still(self, mark: Mark) -> bool:
+        return mark == as_mark(self.slots.values())
 
     def _delete(self, item: KernelObject) -> None:
         if not isinstance(item, Route):

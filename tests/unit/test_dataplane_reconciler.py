@@ -10,6 +10,7 @@ from services.core.errors import Unavailable
 from services.core.family import IPV4
 from services.core.lease import Lease
 from services.dataplane.backends.vxlan import Vxlan
+from services.dataplane.causes import Cause, Heard
 from services.dataplane.journal import Journal
 from services.dataplane.netlink.objects import KernelObject
 from services.dataplane.netlink.socket import KernelSocket
@@ -96,6 +97,45 @@ async def test_one_change_touches_one_peer_and_looks_at_nothing_else() -> None:
     assert await scene.some(N3, N4) == []
     assert scene.kernel.dumps == dumps
     assert await scene.all() == []
+
+
+async def test_where_nothing_was_to_be_done_a_glance_is_enough_until_something_is() -> None:
+    scene = Scene()
+    for dumps, glances in ((1, 0), (2, 0), (2, 1), (2, 2)):
+        await scene.all()
+        assert (scene.kernel.dumps, scene.kernel.glances) == (dumps, glances)
+    assert scene.reconciler.programmed == scene.kernel.objects
+    gone = next(iter(scene.kernel.objects))
+    scene.kernel.objects.remove(gone)
+    assert len(await scene.all()) == 1
+    assert scene.overlay.journal.repairs.total() == 1
+    assert (scene.kernel.dumps, scene.kernel.glances) == (3, 3)
+
+
+async def test_what_was_said_of_the_kernel_or_done_since_is_looked_at_closely() -> None:
+    scene = Scene()
+
+    async def glances() -> int:
+        await scene.all()
+        await scene.all()
+        before = scene.kernel.glances
+        await scene.all()
+        return scene.kernel.glances - before
+
+    assert await glances() == 1
+    await scene.overlay.program_all(SITUATION, scene.leases.values(), Heard([(Cause.ROUTE_DELETED, "flannel.1")]))
+    await scene.overlay.program_all(replace(SITUATION, own_subnets=()), scene.leases.values())
+    assert await glances() == 1
+    before = scene.kernel.glances
+    held = scene.leases.pop(N2)
+    await scene.some(N2)
+    scene.put(held)
+    await scene.some(N2)
+    await scene.all()
+    scene.overlay.forget()
+    await scene.all()
+    assert scene.kernel.glances == before
+    assert scene.reconciler.programmed == scene.kernel.objects
 
 
 async def test_a_changed_mac_leaves_no_old_entry() -> None:

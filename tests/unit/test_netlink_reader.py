@@ -12,65 +12,17 @@ from hypothesis import strategies as st
 from services.dataplane.netlink import dump, uapi
 from services.dataplane.netlink.objects import FdbEntry, Neighbour, Route
 from services.dataplane.netlink.reader import Reader
-
-SEQUENCE, PORT = 7, 4711
-MULTI, INTERRUPTED = 0x02, 0x10
-
-
-def attribute(kind: int, value: bytes) -> bytes:
-    return struct.pack("=HH", 4 + len(value), kind) + value + bytes(-len(value) % 4)
-
-
-def number(kind: int, value: int) -> bytes:
-    return attribute(kind, struct.pack("=I", value))
-
-
-def message(kind: int, body: bytes, flags: int = MULTI, sequence: int = SEQUENCE) -> bytes:
-    return struct.pack("=IHHII", 16 + len(body), kind, flags, sequence, PORT) + body
-
-
-DONE = message(uapi.NLMSG_DONE, bytes(4))
-
-
-def route_message(route: Route, flags: int = MULTI) -> bytes:
-    """As fib_dump_info and rt6_fill_node write it."""
-    header = dump.ROUTES.header.pack(
-        route.family,
-        route.length,
-        0,
-        route.tos,
-        min(route.table, 252),
-        route.protocol,
-        route.scope,
-        route.route_type,
-        uapi.RTNH_F_ONLINK if route.onlink else 0,
-    )
-    body = header + number(uapi.RTA_TABLE, route.table)
-    body += attribute(uapi.RTA_DST, route.dst) if route.length else b""
-    body += number(uapi.RTA_PRIORITY, route.metric) if route.metric else b""
-    body += route.rest
-    body += attribute(uapi.RTA_GATEWAY, route.gateway) if route.gateway else b""
-    body += number(uapi.RTA_OIF, route.ifindex) if route.ifindex else b""
-    if route.family == uapi.AF_INET6:
-        body += attribute(uapi.RTA_CACHEINFO, route.dst * 2) + attribute(uapi.RTA_PREF, b"\0")
-    return message(uapi.RTM_NEWROUTE, body, flags)
-
-
-def neighbour_message(neighbour: Neighbour, state: int, used: int = 0) -> bytes:
-    header = dump.NEIGHBOURS.header.pack(neighbour.family, neighbour.ifindex, state, 0, 1)
-    body = attribute(uapi.NDA_DST, neighbour.dst) + attribute(uapi.NDA_LLADDR, neighbour.mac)
-    return message(
-        uapi.RTM_NEWNEIGH, header + body + number(4, used) + attribute(3, struct.pack("=4I", used, 1, 2, 0))
-    )
-
-
-def fdb_message(entry: FdbEntry, state: int = 0x80) -> bytes:
-    header = dump.FDB_ENTRIES.header.pack(uapi.AF_BRIDGE, entry.ifindex, state, 2, 0)
-    body = attribute(uapi.NDA_LLADDR, entry.mac) + attribute(uapi.NDA_DST, entry.dst)
-    body += attribute(uapi.NDA_PORT, entry.port.to_bytes(2)) if entry.port else b""
-    body += number(uapi.NDA_VNI, entry.vni) if entry.vni else b""
-    body += number(uapi.NDA_IFINDEX, entry.via) if entry.via else b""
-    return message(uapi.RTM_NEWNEIGH, header + body + attribute(3, bytes(16)))
+from tests.netlink_examples import (
+    DONE,
+    MULTI,
+    SEQUENCE,
+    attribute,
+    fdb_message,
+    message,
+    neighbour_message,
+    number,
+    route_message,
+)
 
 
 def read(kind: dump.Kind[Any], messages: Sequence[bytes], block: int = 480) -> list[Any]:
@@ -174,8 +126,8 @@ def test_answers_to_another_request_are_left_alone() -> None:
 def test_a_dump_that_the_kernel_calls_interrupted_is_inconsistent() -> None:
     route = Route(bytes((10, 5, 2, 0)), b"", 3, uapi.AF_INET, 24, 7, 77)
     for messages in (
-        [route_message(route)] * 2 + [route_message(route, MULTI | INTERRUPTED)],
-        [route_message(route), message(uapi.NLMSG_DONE, bytes(4), MULTI | INTERRUPTED)],
+        [route_message(route)] * 2 + [route_message(route, MULTI | uapi.NLM_F_DUMP_INTR)],
+        [route_message(route), message(uapi.NLMSG_DONE, bytes(4), MULTI | uapi.NLM_F_DUMP_INTR)],
     ):
         reader = Reader(dump.ROUTES, SEQUENCE)
         reader.take(b"".join([*messages, DONE]))

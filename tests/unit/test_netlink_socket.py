@@ -123,3 +123,20 @@ async def test_a_table_or_device_that_does_not_exist_holds_nothing(error: int) -
 async def test_a_refused_dump_is_unavailable() -> None:
     with pytest.raises(Unavailable, match=r"does not list its neighbours: Invalid argument \(EINVAL\)"):
         await KernelSocket(FakeKernel(dumps=[done(error=EINVAL)])).neighbours(uapi.AF_INET, 7)
+
+
+async def test_a_glance_knows_the_answers_again_and_ends_at_the_first_that_is_another() -> None:
+    kernel = FakeKernel(dumps=[done()] * 3)
+    mark = (await KernelSocket(kernel).contents([uapi.AF_INET], [7])).mark
+    assert kernel.dumps == []
+    kernel.dumps = [done()] * 3
+    assert await KernelSocket(kernel).is_still(mark)
+    kernel.dumps = [done(), done(error=EINVAL), done()]
+    assert not await KernelSocket(kernel).is_still(mark)
+    assert kernel.dumps == [done()]
+
+
+async def test_a_glance_whose_answer_is_lost_says_that_it_does_not_know() -> None:
+    kernel = FakeKernel(dumps=[done()])
+    mark = (await KernelSocket(kernel).contents([uapi.AF_INET], [])).mark
+    assert not await KernelSocket(kernel).is_still(mark)

@@ -110,29 +110,41 @@ FDB_ENTRIES: Final = Kind(
 )
 
 
-def routes_request(sequence: int, family: int, table: int, protocol: int, ifindex: int) -> bytes:
+@dataclass(frozen=True, slots=True)
+class Request(Generic[T]):
+    """For a dump."""
+
+    kind: Kind[T]
+    message: bytes
+    """Without its number."""
+
+    def numbered(self, sequence: int) -> bytes:
+        """The message."""
+        return self.message[:8] + struct.pack("=I", sequence) + self.message[12:]
+
+
+def routes_request(family: int, table: int, protocol: int = 0, ifindex: int = 0) -> Request[Route]:
     """For the routes of a table; protocol and device 0: any. The kernel filters (NETLINK_GET_STRICT_CHK)."""
     attributes = _number(uapi.RTA_TABLE, table) + (_number(uapi.RTA_OIF, ifindex) if ifindex else b"")
     body = ROUTES.header.pack(family, 0, 0, 0, 0, protocol, 0, 0, 0) + attributes
-    return _request(uapi.RTM_GETROUTE, sequence, body)
+    return Request(ROUTES, _message(uapi.RTM_GETROUTE, body))
 
 
-def neighbours_request(sequence: int, family: int, ifindex: int) -> bytes:
+def neighbours_request(family: int, ifindex: int) -> Request[Neighbour]:
     """For the neighbours of a device; the kernel filters by device, not by state."""
     body = NEIGHBOURS.header.pack(family, 0, 0, 0, 0) + _number(uapi.NDA_IFINDEX, ifindex)
-    return _request(uapi.RTM_GETNEIGH, sequence, body)
+    return Request(NEIGHBOURS, _message(uapi.RTM_GETNEIGH, body))
 
 
-def fdb_request(sequence: int, ifindex: int) -> bytes:
+def fdb_request(ifindex: int) -> Request[FdbEntry]:
     """For the forwarding entries of a device."""
     body = FDB_ENTRIES.header.pack(uapi.AF_BRIDGE, ifindex, 0, 0, 0)
-    return _request(uapi.RTM_GETNEIGH, sequence, body)
+    return Request(FDB_ENTRIES, _message(uapi.RTM_GETNEIGH, body))
 
 
 def _number(kind: int, value: int) -> bytes:
     return struct.pack("=HHI", 8, kind, value)
 
 
-def _request(kind: int, sequence: int, body: bytes) -> bytes:
-    flags = uapi.NLM_F_REQUEST | uapi.NLM_F_DUMP
-    return struct.pack("=IHHII", 16 + len(body), kind, flags, sequence, 0) + body
+def _message(kind: int, body: bytes) -> bytes:
+    return struct.pack("=IHHII", 16 + len(body), kind, uapi.NLM_F_REQUEST | uapi.NLM_F_DUMP, 0, 0) + body

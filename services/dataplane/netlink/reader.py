@@ -8,6 +8,7 @@ not a value of the object is as it was there; if one is not, the general way dec
 import struct
 import sys
 from collections.abc import Sequence
+from itertools import chain
 from operator import itemgetter
 from typing import Any, Final, Generic, TypeVar
 
@@ -15,45 +16,66 @@ from services.dataplane.netlink import uapi
 from services.dataplane.netlink.attributes import spans
 from services.dataplane.netlink.dump import Kind
 from services.dataplane.netlink.objects import FdbEntry, Neighbour, Route
+from services.dataplane.netlink.page import NUMBER, Page, Run, page_of
 from services.dataplane.netlink.transport import Refusal, error_in
 
 T = TypeVar("T", Route, Neighbour, FdbEntry)
 
 _HEADER: Final = struct.Struct("=IHHII")
+_MOST_RUNS: Final = 32
+"""In a datagram of some hundred messages: where hardly two are of one form, to know them again is no gain."""
 
 
 class Reader(Generic[T]):
     """Takes the datagrams that answer one request, collects its objects."""
 
     def __init__(self, kind: Kind[T], sequence: int) -> None:
+        self.sequence = sequence
         self.found: list[T] = []
         self.inconsistent = False
         """The table changed while the kernel wrote it out (NLM_F_DUMP_INTR): ask again."""
         self.refusal: Refusal | None = None
+        self.pages: list[Page] = []
+        """What the datagrams said, to know it again; none if that is not possible or not worth it."""
+        self._runs: list[Run] = []
+        self._is_known = True
         self._kind: Kind[T] = kind
-        self._sequence = sequence
         self._header_size = 16 + kind.header.size
         self._layouts: dict[bytes, _Layout] = {}
 
     def take(self, block: bytes) -> bool:
         """Reads one datagram; True: the dump is complete, or refused."""
+        self._runs.clear()
+        is_complete = self._read(block)
+        self._is_known &= len(self._runs) <= _MOST_RUNS and not self.inconsistent and self.refusal is None
+        if self._is_known:
+            self.pages.append(page_of(block, self._runs))
+        else:
+            self.pages.clear()
+        return is_complete
+
+    def _read(self, block: bytes) -> bool:
         offset, end = 0, len(block)
         while offset + 16 <= end:
             length, message_type, flags, sequence, _ = _HEADER.unpack_from(block, offset)
             if length < 16 or offset + length > end:
                 self.inconsistent = True  # cut off, so something is missing
                 return False
-            if sequence == self._sequence:
+            if sequence == self.sequence:
                 self.inconsistent |= bool(flags & uapi.NLM_F_DUMP_INTR)
                 if message_type in (uapi.NLMSG_DONE, uapi.NLMSG_ERROR):
                     self.refusal = error_in(block, offset)
+                    self._runs.append(Run(offset, 1, length))
                     return True
                 layout = self._layouts.get(block[offset : offset + self._header_size])
-                if layout is not None and (after := layout.read(block, offset, self.found)) > offset:
-                    offset = after
+                if layout is not None and (count := layout.read(block, offset, self.found)):
+                    self._runs.append(Run(offset, count, layout.size, layout.volatile))
+                    offset += count * layout.size
                     continue
-                if message_type == self._kind.message_type:
-                    self._learn(block, offset, length)
+            if sequence == self.sequence and message_type == self._kind.message_type:
+                self._learn(block, offset, length)
+            else:
+                self._is_known = False
             offset += (length + 3) & ~3
         return False
 
@@ -74,12 +96,15 @@ class Reader(Generic[T]):
             elif attribute not in kind.ignored:
                 rest.append(block[first - 4 : last].ljust((last - first + 7) & ~3, b"\0"))
         fields["rest"] = b"".join(rest)
+        values = (range(first - offset, last - offset) for a, first, last in walked if a in kind.ignored)
+        volatile = tuple(chain(NUMBER, *values))
+        self._runs.append(Run(offset, 1, length, volatile))
         built = kind.build(fields)
         if built is None:
             return
         self.found.append(built)
         if not rest and walked and (walked[-1][2] + 3) & ~3 == offset + length:
-            self._layouts[block[offset:start]] = _Layout(kind, block, offset, walked, built)
+            self._layouts[block[offset:start]] = _Layout(kind, block, offset, walked, built, volatile)
 
 
 class _Layout:
@@ -92,7 +117,10 @@ class _Layout:
         offset: int,
         walked: Sequence[tuple[int, int, int]],
         built: tuple[Any, ...],
+        volatile: tuple[int, ...],
     ) -> None:
+        self.volatile = volatile
+        """As in Run."""
         layout, names = "=", [""]
         fixed = 16 + kind.header.size
         for attribute, first, last in walked:
@@ -117,16 +145,17 @@ class _Layout:
         self._pick = itemgetter(*(next(places) if place is None else place for place in values))
         self._fixed = itemgetter(*(index for index, name in enumerate(names) if not name))
         self._expected = self._fixed(self._struct.unpack_from(block, offset))
+        self.size = self._struct.size
         self._made = kind.made
 
     def read(self, block: bytes, offset: int, found: list[Any]) -> int:
-        """Adds the objects of as many messages as look alike; returns where the first other one starts."""
+        """Adds the objects of as many messages as look alike; returns how many."""
         fixed, expected, pick, constants = self._fixed, self._expected, self._pick, self._constants
-        made, new, size = self._made, tuple.__new__, self._struct.size
+        made, new, size = self._made, tuple.__new__, self.size
         end = offset + (len(block) - offset) // size * size
         before = len(found)
         for fields in self._struct.iter_unpack(memoryview(block)[offset:end]):
             if fixed(fields) != expected:
                 break
             found.append(new(made, pick(fields + constants)))
-        return offset + (len(found) - before) * size
+        return len(found) - before

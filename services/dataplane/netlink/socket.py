@@ -1,14 +1,16 @@
 """The kernel's routes, neighbours and forwarding entries: what is there, and a plan carried out."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from errno import ENODEV, ENOENT, EPERM, ESRCH
-from typing import Final, Self, TypeVar
+from itertools import chain
+from typing import Any, Final, Self, TypeAlias, TypeVar
 
 from services.core.errors import Misconfigured, Unavailable
 from services.core.plan import Plan
 from services.dataplane.netlink import dump, uapi
-from services.dataplane.netlink.dump import Kind
+from services.dataplane.netlink.dump import Request
 from services.dataplane.netlink.messages import Batch, batches
 from services.dataplane.netlink.notation import refusal
 from services.dataplane.netlink.objects import (
@@ -22,10 +24,27 @@ from services.dataplane.netlink.objects import (
     Verb,
     steps,
 )
+from services.dataplane.netlink.page import Likeness, Page
 from services.dataplane.netlink.reader import Reader
 from services.dataplane.netlink.transport import AnswersLost, RawTransport, Transport
 
 T = TypeVar("T", Route, Neighbour, FdbEntry)
+
+Mark: TypeAlias = Sequence[tuple[Request[Any], Sequence[Page]]]
+"""What was asked, and what the kernel said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What the kernel holds, at one look."""
+
+    routes: frozenset[Route]
+    """Of the main table, as in `KernelSocket.routes`."""
+    on_devices: frozenset[KernelObject]
+    """Neighbours and forwarding entries."""
+    mark: Mark
+    """To know it again, see `KernelSocket.is_still`."""
+
 
 _GONE: Final = {
     NEIGHBOUR: frozenset((ENOENT, ENODEV)),
@@ -33,6 +52,8 @@ _GONE: Final = {
     ROUTE: frozenset((ESRCH, ENODEV)),
 }
 """How the kernel says that what shall be deleted is not there (nor, with ENODEV, its device): that is done."""
+_NOWHERE: Final = frozenset((ENOENT, ENODEV))
+"""No such table or device, so that nothing is in it."""
 _DUMP_ATTEMPTS: Final = 10
 _NO_RIGHT: Final = (
     "the kernel lets this process change no routes: it needs the capability NET_ADMIN in its network namespace "
@@ -92,15 +113,41 @@ class KernelSocket:
 
         Includes foreign ones of every shape, see Route; without cached ones and IPv6 source-specific ones.
         """
-        return await self._dump(dump.ROUTES, lambda n: dump.routes_request(n, family, table, protocol, ifindex))
+        return frozenset((await self._read(dump.routes_request(family, table, protocol, ifindex))).found)
 
     async def neighbours(self, family: int, ifindex: int) -> frozenset[Neighbour]:
         """The permanent neighbours of one device in a family; empty if there is no such device."""
-        return await self._dump(dump.NEIGHBOURS, lambda n: dump.neighbours_request(n, family, ifindex))
+        return frozenset((await self._read(dump.neighbours_request(family, ifindex))).found)
 
     async def fdb_entries(self, ifindex: int) -> frozenset[FdbEntry]:
         """The forwarding entries of one VXLAN device that never age; empty if there is no such device."""
-        return await self._dump(dump.FDB_ENTRIES, lambda n: dump.fdb_request(n, ifindex))
+        return frozenset((await self._read(dump.fdb_request(ifindex))).found)
+
+    async def contents(self, families: Collection[int], devices: Collection[int]) -> Contents:
+        """All routes, and what is on these devices, in these families. Raises Unavailable."""
+        main = [dump.routes_request(family, uapi.RT_TABLE_MAIN) for family in families]
+        others: list[Request[Any]] = [dump.neighbours_request(f, device) for f in families for device in devices]
+        others += [dump.fdb_request(device) for device in devices]
+        routes = [await self._read(request) for request in main]
+        on_devices = [await self._read(request) for request in others]
+        pages = [reader.pages for reader in (*routes, *on_devices)]
+        return Contents(_all(routes), _all(on_devices), list(zip((*main, *others), pages, strict=True)))
+
+    async def is_still(self, mark: Mark) -> bool:
+        """Whether the kernel says what it said then; False: no, or it is not known. Raises Unavailable.
+
+        It takes an eighth of the CPU of another look.
+        """
+        for request, pages in mark:
+            sequence = self._transport.reserve(1)
+            likeness = Likeness(pages, sequence)
+            try:
+                await self._transport.dump(request.numbered(sequence), likeness.take)
+            except AnswersLost:
+                return False
+            if not likeness.holds:
+                return False
+        return True
 
     async def _send(self, verb: Verb, batch: Batch) -> dict[KernelObject, str]:
         last = batch.first + len(batch.objects) - 1
@@ -127,23 +174,26 @@ class KernelSocket:
                 failures.update(await self._send(verb, single))
         return failures
 
-    async def _dump(self, kind: Kind[T], request: Callable[[int], bytes]) -> frozenset[T]:
+    async def _read(self, request: Request[T]) -> Reader[T]:
+        """A complete and consistent dump."""
+        kind = request.kind
         for attempt in range(_DUMP_ATTEMPTS):
             await asyncio.sleep(attempt / 100)
-            sequence = self._transport.reserve(1)
-            reader = Reader(kind, sequence)
+            reader = Reader(kind, self._transport.reserve(1))
             try:
-                await self._transport.dump(request(sequence), reader.take)
+                await self._transport.dump(request.numbered(reader.sequence), reader.take)
             except AnswersLost:
                 continue
-            if reader.refusal is not None:
-                if reader.refusal.error in (ENOENT, ENODEV):
-                    return frozenset()  # no such table or device, so nothing in it
+            if reader.refusal is not None and reader.refusal.error not in _NOWHERE:
                 why = refusal(reader.refusal.error, reader.refusal.detail)
                 raise Unavailable(f"the kernel does not list its {kind.plural}: {why}")
             if not reader.inconsistent:
-                return frozenset(reader.found)
+                return reader
         raise Unavailable(f"the kernel's {kind.plural} kept changing while they were read: try again")
+
+
+def _all(readers: Iterable[Reader[T]]) -> frozenset[T]:
+    return frozenset(chain.from_iterable(reader.found for reader in readers))
 
 
 def _without_kept(objects: Sequence[KernelObject], failures: dict[KernelObject, str]) -> list[KernelObject]:
