@@ -19,6 +19,7 @@ class Cause(Enum):
     ROUTE_DELETED = "route deleted"
     ROUTE_CHANGED = "route changed"
     NEIGHBOUR_DELETED = "neighbour deleted"
+    NEIGHBOUR_CHANGED = "neighbour changed"
     FDB_ENTRY_DELETED = "fdb entry deleted"
     LINK_UP = "link up"
     MTU_CHANGED = "mtu changed"
@@ -41,6 +42,7 @@ _BY_SUBJECT: Final = {
     (Subject.ROUTE, True): Cause.ROUTE_DELETED,
     (Subject.ROUTE, False): Cause.ROUTE_CHANGED,
     (Subject.NEIGHBOUR, True): Cause.NEIGHBOUR_DELETED,
+    (Subject.NEIGHBOUR, False): Cause.NEIGHBOUR_CHANGED,
     (Subject.FDB_ENTRY, True): Cause.FDB_ENTRY_DELETED,
     (Subject.OVERRUN, False): Cause.NOTIFICATIONS_LOST,
 }
@@ -48,6 +50,7 @@ _ONLY_EXPLAINS: Final = {
     Cause.ROUTE_DELETED: ROUTE,
     Cause.ROUTE_CHANGED: ROUTE,
     Cause.NEIGHBOUR_DELETED: NEIGHBOUR,
+    Cause.NEIGHBOUR_CHANGED: NEIGHBOUR,
     Cause.FDB_ENTRY_DELETED: FDB_ENTRY,
 }
 """The other causes are a device's, and explain all that is on it."""

@@ -30,6 +30,11 @@ class LinkView:
     accepts_ra: bool = False
     checksum_offload: bool | None = None
     """None: not known."""
+    enslaved: bool = False
+    """A port of a bridge, say, which takes its packets; or in a VRF, where none of our routes lead to it."""
+    protodown: bool = False
+    """Kept without a carrier: up, and carries nothing."""
+    ipv6_disabled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +62,19 @@ def device_steps(
     A device that fits keeps everything on it, also its MAC unless peers know another. One that does not is replaced.
     `address` is the own subnet, of which the device gets the network address as /32 or /128; None: not known yet,
     addresses stay. `former` are subnets that were our own, maybe in another network: their addresses go.
+    A `link` of another name is the device after somebody has renamed it (see `is_renamed`).
     """
     if link is None:
         return (_add(wanted, parent_name),)
+    if link.name != wanted.name:  # before Linux 6.2 only while it is down
+        return (_set(link, "down", state="down"), _set(link, f"name {wanted.name}", ifname=wanted.name))
     if not fits(link, wanted):
         return (_delete(wanted.name), _add(wanted, parent_name))
     steps = []
+    if link.enslaved:
+        steps.append(_set(link, "nomaster", master=0))
+    if link.protodown:
+        steps.append(_set(link, "protodown off", proto_down=0))
     if wanted.is_mac_published and link.mac != wanted.mac:
         steps.append(_set(link, f"address {wanted.mac}", address=wanted.mac))
     if link.mtu != wanted.mtu:
@@ -71,8 +83,9 @@ def device_steps(
         word = "learning" if wanted.learning else "nolearning"
         steps.append(_set(link, f"type vxlan {word}", kind="vxlan", vxlan_learning=wanted.learning))
     if link.accepts_ra:
-        key = f"net/ipv6/conf/{link.name}/accept_ra"
-        steps.append(LinkStep(f"sysctl -w {key}=0", "sysctl", "set", {"key": key, "value": "0"}))
+        steps.append(_sysctl(link, "accept_ra"))
+    if link.ipv6_disabled and network.version == 6:
+        steps.append(_sysctl(link, "disable_ipv6"))
     if wanted.checksum_offload is not None and link.checksum_offload is (not wanted.checksum_offload):
         word = "on" if wanted.checksum_offload else "off"
         command = f"ethtool -K {link.name} tx-checksum-ip-generic {word}"
@@ -110,6 +123,16 @@ def fits(link: LinkView, wanted: VxlanDevice) -> bool:
         and has.get("port") == wanted.port
         and bool(has.get("gbp")) == wanted.gbp
     )
+
+
+def is_renamed(link: LinkView, wanted: VxlanDevice) -> bool:
+    """Whether a device of another name is this one: made as it, with its MAC."""
+    return link.mac == wanted.mac and fits(link, wanted)
+
+
+def is_rival(link: LinkView, wanted: VxlanDevice) -> bool:
+    """Whether the kernel takes no such device beside this one."""
+    return (link.vxlan.get("id"), link.vxlan.get("port")) == (wanted.vni, wanted.port)
 
 
 def as_made(wanted: VxlanDevice) -> LinkView:
@@ -192,6 +215,11 @@ def _add(wanted: VxlanDevice, parent_name: str) -> LinkStep:
 
 def _delete(name: str) -> LinkStep:
     return LinkStep(f"ip link del {name}", "link", "del", {"ifname": name})
+
+
+def _sysctl(link: LinkView, name: str) -> LinkStep:
+    key = f"net/ipv6/conf/{link.name}/{name}"
+    return LinkStep(f"sysctl -w {key}=0", "sysctl", "set", {"key": key, "value": "0"})
 
 
 def _set(link: LinkView, words: str, **arguments: Any) -> LinkStep:

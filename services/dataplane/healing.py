@@ -41,11 +41,11 @@ async def heal(dataplane: Dataplane, monitor: Monitor, own_port: int) -> None:
 
     async for changes in monitor.changes():
         if pending.take(changes, concern(dataplane, own_port)):
-            loop.call_later(pause(loop.time() - settled_at, dataplane.overlay.last_resync_seconds), settle)
+            loop.call_later(pause(loop.time() - settled_at, dataplane.overlay.last_resync_cpu), settle)
 
 
 def pause(since: float, cost: float) -> float:
-    """Seconds until the next comparison, so many after the last one was asked for, which took `cost`."""
+    """Seconds until the next comparison, so many after the last one was asked for, which took `cost` of a core."""
     rest = _REST * cost
     if since > max(_QUIET_SECONDS, rest):
         return _SETTLE_SECONDS
@@ -130,5 +130,5 @@ def _touches(change: Change, devices: Set[int], underlay: Set[int], protocol: in
             return change.ifindex in devices or change.ifindex in underlay
         case Subject.ROUTE:
             return change.protocol == protocol or change.ifindex in devices or change.length == 0
-        case Subject.NEIGHBOUR | Subject.FDB_ENTRY:
-            return change.gone and change.ifindex in devices
+        case Subject.NEIGHBOUR | Subject.FDB_ENTRY:  # what the kernel learns by itself is no news
+            return change.ifindex in devices and (change.gone or change.port != 0)

@@ -8,7 +8,17 @@ from services.core.errors import Unavailable
 from services.core.family import Family, Network
 from services.core.lease import Lease
 from services.dataplane.backends.backend import Device, DeviceSpec
-from services.dataplane.devices import LinkStep, LinkView, as_device, as_made, delete_steps, device_steps, fits
+from services.dataplane.devices import (
+    LinkStep,
+    LinkView,
+    as_device,
+    as_made,
+    delete_steps,
+    device_steps,
+    fits,
+    is_renamed,
+    is_rival,
+)
 from services.dataplane.ground import Ground
 from services.dataplane.netlink import links
 
@@ -48,14 +58,14 @@ async def keep_devices(ground: Ground, identity: Identity) -> Kept:
     for family, spec in ground.devices(identity.node, identity.published, identity.remembered):
         wanted = spec
         for _ in range(_ROUNDS):
-            link = await links.find_link(wanted.name)
+            link = await _find(wanted)
             steps = _steps(ground, family, wanted, link, identity)
             if link is not None and not steps:
                 devices[family] = as_device(link)
                 break
             if link is None or not fits(link, wanted):  # systemd may give it another MAC as soon as it is there
                 wanted = replace(wanted, is_mac_published=True)
-            await links.carry_out(steps)
+            await _carry_out(steps, wanted)
             done[wanted.name] = (*done.get(wanted.name, ()), *steps)
         else:
             raise Unavailable(f"{wanted.name} does not stay as it is made: does something else manage it?")
@@ -72,7 +82,7 @@ async def device_commands(ground: Ground, identity: Identity) -> list[str]:
     """What `keep_devices` would do, as commands."""
     commands: list[str] = []
     for family, wanted in ground.devices(identity.node, identity.published, identity.remembered):
-        link = await links.find_link(wanted.name)
+        link = await _find(wanted)
         steps = _steps(ground, family, wanted, link, identity)
         if link is None or not fits(link, wanted):
             steps += _steps(ground, family, wanted, as_made(wanted), identity)
@@ -88,6 +98,24 @@ async def remove_devices(names: Iterable[str], *, dry_run: bool = False) -> list
     if not dry_run:
         await links.carry_out(steps)
     return [step.command for step in steps]
+
+
+async def _find(wanted: DeviceSpec) -> LinkView | None:
+    """The device, also if somebody has renamed it."""
+    link = await links.find_link(wanted.name)
+    if link is not None:
+        return link
+    return next((other for other in await links.vxlans() if is_renamed(other, wanted)), None)
+
+
+async def _carry_out(steps: tuple[LinkStep, ...], wanted: DeviceSpec) -> None:
+    try:
+        await links.carry_out(steps)
+    except Unavailable as error:
+        rivals = [link.name for link in await links.vxlans() if link.name != wanted.name and is_rival(link, wanted)]
+        if not rivals:
+            raise
+        raise Unavailable(f"{error}; {', '.join(rivals)} has the same VNI and port") from None
 
 
 def _steps(

@@ -41,7 +41,8 @@ class Overlay:
         self.roster = Roster(node)
         self.last_resync: float | None = None
         """Unix time."""
-        self.last_resync_seconds = 0.0
+        self.last_resync_cpu = 0.0
+        """Seconds."""
         self.last_resync_changes = 0
         self._node = node
         self._stock = Stock()
@@ -59,7 +60,7 @@ class Overlay:
 
         What was `heard` of the kernel explains what had to be repaired.
         """
-        started = time.monotonic()
+        started, cpu = time.monotonic(), time.thread_time()
         heard = heard or Heard()
         last, before, peers, self.situation = self.situation, self._stock, self.peers, situation
         if self.roster.take_all(situation, leases) or situation != last:
@@ -69,8 +70,8 @@ class Overlay:
         failures = self.reconciler.failures
         done = Plan(todo.put - failures.keys(), todo.delete - failures.keys())
         self.last_resync, self.last_resync_changes = time.time(), len(done)
-        self.last_resync_seconds = time.monotonic() - started
-        metrics.RESYNC_SECONDS.observe(self.last_resync_seconds)
+        self.last_resync_cpu = time.thread_time() - cpu
+        metrics.RESYNC_SECONDS.observe(time.monotonic() - started)
         self.failed = failed(self.reconciler, self.peers.values(), self.names())
         repaired = (
             _repaired(done, last, situation, before.wanted) if last is not None and not self._is_torn_down else []

@@ -89,6 +89,16 @@ async def healed(cluster: Cluster) -> None:
             "fdb entry deleted on flannel.1",
         ),
         ("ip link set flannel.1 mtu 1400", {"MTU_CHANGED": 1}, "mtu changed on flannel.1"),
+        (
+            "ip neigh replace 10.5.53.0 lladdr 02:00:00:00:00:09 dev flannel.1 nud permanent",
+            {"NEIGHBOUR_CHANGED": 1},
+            "neighbour changed on flannel.1",
+        ),
+        (
+            "ip neigh change 10.5.53.0 lladdr 06:0c:56:6d:fb:b3 dev flannel.1 nud stale",
+            {"NEIGHBOUR_CHANGED": 1},
+            "neighbour changed on flannel.1",
+        ),
         ("ip link set flannel.1 type vxlan learning", {"LINK_CHANGED": 1}, "link changed on flannel.1"),
     ],
 )
@@ -123,6 +133,43 @@ async def test_defect_04_a_device_that_went_down_has_its_routes_again(cluster: C
     assert device.what == "put right: ip link set flannel.1 up"
     assert objects.what.startswith("put right: 2 routes, 2 neighbours: 10.5.97.0/24 via 10.5.97.0 dev flannel.1")
     assert sorted(peer.node for peer in objects.peers) == ["n2", "n3"]
+
+
+@pytest.mark.parametrize("fault", ["name other", "master bridge", "protodown on"])
+async def test_a_device_that_is_there_and_carries_nothing_any_more_is_put_right(
+    cluster: Cluster, running: Running, fault: str
+) -> None:
+    def shown() -> str:
+        """Its state is UNKNOWN until it had none once."""
+        return cluster.ip("-d link show flannel.1").replace(" state UP ", " state UNKNOWN ")
+
+    cluster.ip("link add bridge type bridge")
+    before = shown()
+    cluster.ip(f"link set flannel.1 {fault}")
+    async with asyncio.timeout(10):
+        while "flannel.1" not in cluster.ip("-br link") or shown() != before:  # noqa: ASYNC110 - the kernel is polled
+            await asyncio.sleep(0.01)
+    await healed(cluster)
+    await running.until(peers=2)
+    await cluster.quiet()
+    assert shown() == before
+    assert list((await running.resync(dry_run=True)).commands) == []
+
+
+async def test_a_device_that_cannot_be_made_names_the_one_in_its_way_and_is_made_once_that_is_gone(
+    cluster: Cluster, running: Running
+) -> None:
+    rival = "link add vx9 type vxlan id 1 dstport 8472 local 10.99.0.11 dev eth0 nolearning"
+    batch = cluster.directory / "batch"
+    batch.write_text(f"link del flannel.1\n{rival}\n")
+    running.process.send_signal(signal.SIGSTOP)
+    cluster.ip(f"-batch {batch}")
+    running.process.send_signal(signal.SIGCONT)
+    status = await running.until(ready=False)
+    assert status.reasons[0].endswith("failed: File exists; vx9 has the same VNI and port")
+    cluster.ip("link del vx9")
+    await healed(cluster)
+    await running.until(peers=2)
 
 
 async def test_a_device_that_was_deleted_is_made_again_with_everything_on_it(

@@ -9,7 +9,16 @@ import pytest
 
 from services.core.lease import BackendData, OpaqueData, Subnet, VxlanData, WireguardData
 from services.dataplane.backends.backend import VxlanDevice
-from services.dataplane.devices import LinkView, as_device, as_made, delete_steps, device_steps, with_published_mac
+from services.dataplane.devices import (
+    LinkView,
+    as_device,
+    as_made,
+    delete_steps,
+    device_steps,
+    is_renamed,
+    is_rival,
+    with_published_mac,
+)
 from services.dataplane.leftovers import is_leftover
 from services.dataplane.netlink.offload import wanted_offload
 
@@ -43,6 +52,9 @@ def test_the_commands_are_golden() -> None:
         ("another MAC than peers know", KEPT, replace(WANTED, is_mac_published=True)),
         ("checksum offload", replace(KEPT, checksum_offload=True), replace(WANTED, checksum_offload=False)),
         ("no checksum offload", replace(KEPT, checksum_offload=False), replace(WANTED, checksum_offload=True)),
+        ("in a bridge or a VRF", replace(KEPT, enslaved=True), WANTED),
+        ("kept without a carrier", replace(KEPT, protodown=True), WANTED),
+        ("renamed", replace(KEPT, name="other"), WANTED),
         ("down", replace(KEPT, up=False), WANTED),
         ("accepts router advertisements", replace(KEPT, accepts_ra=True), WANTED),
         ("an address of an earlier subnet", replace(KEPT, addresses=(ip_interface("10.5.99.0/32"),)), WANTED),
@@ -163,3 +175,23 @@ def test_a_device_that_has_to_be_made_gets_the_mac_that_the_lease_publishes() ->
 def test_what_is_no_mac_of_a_device_is_not_taken_from_the_lease(data: BackendData | None) -> None:
     assert with_published_mac(WANTED, Subnet(SUBNET, None, data)) == WANTED
     assert with_published_mac(WANTED, None) == WANTED
+
+
+def test_a_renamed_device_is_known_by_its_making_and_its_mac_and_a_rival_by_what_it_takes() -> None:
+    ours, another = (
+        replace(as_made(WANTED), name="other"),
+        replace(as_made(WANTED), name="vx9", mac="02:00:00:00:00:09"),
+    )
+    apart = replace(another, vxlan={**another.vxlan, "id": 2})
+    assert [is_renamed(link, WANTED) for link in (ours, another, apart)] == [True, False, False]
+    assert [is_rival(link, WANTED) for link in (ours, another, apart)] == [True, True, False]
+
+
+def test_ipv6_is_switched_on_where_the_overlay_needs_it() -> None:
+    off, subnet = replace(KEPT, ipv6_disabled=True, addresses=()), ip_network("fd00:10:5:1b::/64")
+    assert commands(off)[0].startswith("ip addr add")
+    steps = device_steps(off, WANTED, "eth0", subnet, ip_network("fd00:10:5::/48"))
+    assert [step.command for step in steps] == [
+        "sysctl -w net/ipv6/conf/flannel.1/disable_ipv6=0",
+        "ip addr add fd00:10:5:1b::/128 dev flannel.1",
+    ]

@@ -39,6 +39,10 @@ CASES = [
         Change(Subject.ROUTE, False, 10, 0, 4, is_main=True),
     ),
     (encoded(ndmsg(), uapi.RTM_NEWNEIGH, port=5, family=2, ifindex=7), Change(Subject.NEIGHBOUR, False, 2, 7, 0, 5)),
+    (
+        encoded(ndmsg(), uapi.RTM_NEWNEIGH, port=5, family=2, ifindex=7, state=uapi.NUD_FAILED),
+        Change(Subject.NEIGHBOUR, True, 2, 7, 0, 5),
+    ),
     (encoded(ndmsg(), uapi.RTM_DELNEIGH, family=7, ifindex=7), Change(Subject.FDB_ENTRY, True, 7, 7)),
 ]
 

@@ -79,11 +79,17 @@ async def find_link(name: str) -> LinkView | None:
     return _view(found, addresses)
 
 
+async def vxlans() -> list[LinkView]:
+    """Every VXLAN device, without its addresses."""
+    async with _socket() as ip:
+        found = [message for message in await _all(ip.link("dump")) if message.get(("linkinfo", "kind")) == "vxlan"]
+    return [_view(message, []) for message in found]
+
+
 async def carry_out(steps: tuple[LinkStep, ...]) -> None:
     """Does them in order. Raises Misconfigured without the privilege, Unavailable with the kernel's words."""
     async with _socket() as ip:
         for step in steps:
-            log.info("device", command=step.command)
             try:
                 if step.call == "sysctl":
                     _write_sysctl(step)
@@ -99,6 +105,7 @@ async def carry_out(steps: tuple[LinkStep, ...]) -> None:
                 raise Unavailable(f"`{step.command}` failed: {error.args[-1]}") from None
             except OSError as error:
                 raise Unavailable(f"`{step.command}` failed: {error.strerror}") from None
+            log.info("device", command=step.command)
 
 
 @asynccontextmanager
@@ -154,6 +161,9 @@ def _view(message: Any, addresses: list[Any]) -> LinkView:
         vxlan=vxlan,
         checksum_offload=checksum_offload(name) if kind == "vxlan" else None,
         accepts_ra=_reads_nonzero(_SYSCTL / f"net/ipv6/conf/{name}/accept_ra"),
+        enslaved=bool(message.get("master")),
+        protodown=bool(message.get("proto_down")),
+        ipv6_disabled=_reads_nonzero(_SYSCTL / f"net/ipv6/conf/{name}/disable_ipv6"),
     )
 
 

@@ -159,6 +159,7 @@ def read(block: bytes) -> Iterator[Change]:
                 (device,) = _IFINDEX.unpack_from(block, offset + 20)
                 slot = None
                 if subject is Subject.NEIGHBOUR:
+                    gone |= bool(block[offset + 24] & uapi.NUD_FAILED)  # as one ends that somebody deletes
                     slot = _slot(block, offset, length, family, device) if gone else None
                     subject = Subject.FDB_ENTRY if family == uapi.AF_BRIDGE else subject
                 yield Change(subject, gone, family, device, 0, port, slot=slot)

@@ -87,4 +87,5 @@ NDA_PROTOCOL: Final = 12
 NDA_FLAGS_EXT: Final = 15
 NTF_SELF: Final = 0x02
 NUD_NOARP: Final = 0x40
+NUD_FAILED: Final = 0x20
 NUD_PERMANENT: Final = 0x80

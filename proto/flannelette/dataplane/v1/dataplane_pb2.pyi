@@ -97,6 +97,8 @@ class _RepairCauseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RepairCau
     """A route was added or replaced."""
     REPAIR_CAUSE_NEIGHBOUR_DELETED: _RepairCause.ValueType  # 6
     """A neighbour was deleted."""
+    REPAIR_CAUSE_NEIGHBOUR_CHANGED: _RepairCause.ValueType  # 14
+    """A neighbour was added or replaced."""
     REPAIR_CAUSE_FDB_ENTRY_DELETED: _RepairCause.ValueType  # 7
     """A forwarding entry was deleted."""
     REPAIR_CAUSE_LINK_UP: _RepairCause.ValueType  # 8
@@ -131,6 +133,8 @@ REPAIR_CAUSE_ROUTE_CHANGED: RepairCause.ValueType  # 5
 """A route was added or replaced."""
 REPAIR_CAUSE_NEIGHBOUR_DELETED: RepairCause.ValueType  # 6
 """A neighbour was deleted."""
+REPAIR_CAUSE_NEIGHBOUR_CHANGED: RepairCause.ValueType  # 14
+"""A neighbour was added or replaced."""
 REPAIR_CAUSE_FDB_ENTRY_DELETED: RepairCause.ValueType  # 7
 """A forwarding entry was deleted."""
 REPAIR_CAUSE_LINK_UP: RepairCause.ValueType  # 8
