@@ -89,7 +89,8 @@ async def test_nobody_there_is_2_once_the_time_is_over(tmp_path: Path) -> None:
 async def dataplane(running: Running, node: str) -> str:
     """Connected, with the first snapshot in its kernel; returns the cursor."""
     call = running.stub.WatchLeases(pb.WatchLeasesRequest(node=node, view=pb.VIEW_ALL))
-    cursor = (await next_step(call)).cursor
+    while not (cursor := (await next_step(call)).cursor):
+        pass
     await running.stub.ReportProgress(pb.ReportProgressRequest(node=node, cursor=cursor))
     return cursor
 

@@ -35,8 +35,10 @@ class Dataplane:
         self._call = call
 
     async def follow(self) -> str:
-        """The cursor of the next step."""
-        return (await next_step(self._call)).cursor
+        """The cursor of the next step that has one."""
+        while not (cursor := (await next_step(self._call)).cursor):
+            pass
+        return cursor
 
     async def report(self, cursor: str, *failed: pb.FailedLease) -> pb.ReportProgressResponse:
         return await self._stub.ReportProgress(
