@@ -64,6 +64,10 @@ class Broker:
         """Open streams."""
         self._pieces = Pieces(self.table.leases)
         self._parts: dict[tuple[str | None, bool], Chunk] = {}
+        metrics.LEASES.set_function(lambda: len(self.table.leases))
+        metrics.STORE_CONNECTED.labels(kind).set_function(lambda: self.store_status.connected)
+        metrics.HISTORY_STEPS.set_function(lambda: len(self.history))
+        metrics.HISTORY_BYTES.set_function(lambda: self.history.bytes)
 
     @property
     def store_status(self) -> StoreStatus:
@@ -87,7 +91,6 @@ class Broker:
         if self.table.synced:
             self.reports.entered()
         self.signals.wake(None if _concerns_all(step) else nodes)
-        self._measure()
 
     def lose(self, lost: Mapping[str, Lost]) -> None:
         """From now on these are lost, and their nodes are told."""
@@ -151,9 +154,9 @@ class Broker:
             pieces.append((name, piece))
         yield Entry(
             tuple(pieces),
-            network=encode(Step(network=step.network)),
-            network_error=encode(Step(network_error=step.network_error)),
-            store=encode(Step(store=step.store)),
+            network=encode(Step(network=step.network)) if step.network else b"",
+            network_error=encode(Step(network_error=step.network_error)) if step.network_error else b"",
+            store=encode(Step(store=step.store)) if step.store else b"",
         )
 
     def _fold(self, step: Step, names: Set[str]) -> set[str]:
@@ -170,12 +173,6 @@ class Broker:
             if new is not None:
                 nodes.add(new.node)
         return nodes
-
-    def _measure(self) -> None:
-        metrics.LEASES.set(len(self.table.leases))
-        metrics.STORE_CONNECTED.labels(self.store_status.kind).set(self.store_status.connected)
-        metrics.HISTORY_STEPS.set(len(self.history))
-        metrics.HISTORY_BYTES.set(self.history.bytes)
 
 
 def _concerns_all(step: Step) -> bool:

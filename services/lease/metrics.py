@@ -21,6 +21,8 @@ HELD_REMOVALS: Final = Gauge("flannelette_lease_held_removals", "Leases that the
 GUARDED_REMOVALS: Final = Counter(
     "flannelette_lease_guarded_removals_total", "What became of removals that were held back", ["outcome"]
 )
+for _outcome in ("held", "released", "returned", "confirmed_by_listing", "confirmed_by_operator"):
+    GUARDED_REMOVALS.labels(_outcome)
 HISTORY_STEPS: Final = Gauge("flannelette_lease_history_steps", "Recent steps that a watcher can resume from")
 HISTORY_BYTES: Final = Gauge("flannelette_lease_history_bytes", "About what they take in memory")
 MESSAGES: Final = Counter("flannelette_lease_messages_total", "Messages of leases sent to watchers")

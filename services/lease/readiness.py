@@ -13,7 +13,7 @@ async def keep_health(broker: Broker, health: Health) -> None:
     with suppress(Unavailable):
         while True:
             show(broker.table, health)
-            await broker.signals.next()
+            await broker.signals.next("")  # no node is called that: only what concerns all, and never a lease alone
 
 
 def show(table: Table, health: Health) -> None:

@@ -56,6 +56,9 @@ class Reports:
         self._timer = timer
         self._departed: dict[str, tuple[float, Report]] = {}
         """With the time since when, oldest first."""
+        metrics.NODES_CONNECTED.set_function(lambda: len(self.connected))
+        metrics.NODES_BEHIND.set_function(lambda: self.convergence.nodes_behind)
+        metrics.NODES_FAILING.set_function(lambda: len(self.convergence.failing))
 
     @property
     def departed(self) -> Mapping[str, Report]:
@@ -72,14 +75,12 @@ class Reports:
         """The newest changes of the history are in the table now."""
         for position in range(self.convergence.last + 1, self._history.last + 1):
             self.convergence.entered(position)
-        self._measure()
 
     def came(self, node: str) -> None:
         """A stream of the node's dataplane was opened."""
         self.connected[node] = None
         self._departed.pop(node, None)
         self.convergence.place(node, NOTHING_YET)
-        self._measure()
 
     def went(self, node: str) -> None:
         """Its last stream has ended."""
@@ -87,7 +88,6 @@ class Reports:
         self.convergence.forget(node)
         if report is not None:
             self._keep(node, report)
-        self._measure()
         self._tell_waiting()
 
     def take(self, progress: Progress) -> bool:
@@ -104,7 +104,6 @@ class Reports:
             self.convergence.place(node, position, since=progress.reached_at, failing=progress.failed_count > 0)
         else:
             self._keep(node, report)
-        self._measure()
         self._tell_waiting()
         return True
 
@@ -133,11 +132,6 @@ class Reports:
     def _tell_waiting(self) -> None:
         if self.waiting:
             self.signals.wake(None)
-
-    def _measure(self) -> None:
-        metrics.NODES_CONNECTED.set(len(self.connected))
-        metrics.NODES_BEHIND.set(self.convergence.nodes_behind)
-        metrics.NODES_FAILING.set(len(self.convergence.failing))
 
 
 def _bounded(progress: Progress) -> Progress:

@@ -1,8 +1,6 @@
 """Python's collector of cycles, in processes that keep leases: these are many, live long and are part of no cycle."""
 
 import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Final
 
 _THRESHOLDS: Final = (10_000, 50, 20)
@@ -16,20 +14,24 @@ def configure() -> None:
     gc.set_threshold(*_THRESHOLDS)
 
 
-@contextmanager
-def making(leases: int) -> Iterator[None]:
+class making:  # noqa: N801 - reads like the context manager that it is, and a class costs one lease less than a generator
     """While the block makes so many leases, nobody looks for garbage among them; it must not wait for anything.
 
     The collector would look at each of their parts, only to find that it stays. Instead all that there is counts as
     old after the block, at once: the two calls move whole lists. A cycle among it goes with the next full collection.
     """
-    if leases < _MANY or not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        gc.unfreeze()
-        gc.enable()
+
+    __slots__ = ("_is_off",)
+
+    def __init__(self, leases: int) -> None:
+        self._is_off = leases >= _MANY and gc.isenabled()
+
+    def __enter__(self) -> None:
+        if self._is_off:
+            gc.disable()
+
+    def __exit__(self, *_: object) -> None:
+        if self._is_off:
+            gc.freeze()
+            gc.unfreeze()
+            gc.enable()

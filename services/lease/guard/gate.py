@@ -115,9 +115,10 @@ class Gate:
         self.quarantine.take(event, self.admission)
         known = table.leases if table.synced else self._leases_before(served)
         self._broker.take(self._guard.take(served, known, self._now()))
-        asked_for = event.released & held - self._guard.held.keys() if isinstance(event, Changed) else ()
-        metrics.GUARDED_REMOVALS.labels("released").inc(len(asked_for))
-        self._account(held, confirmed=len(asked_for))
+        if held or self._guard.held:
+            asked_for = event.released & held - self._guard.held.keys() if isinstance(event, Changed) else ()
+            metrics.GUARDED_REMOVALS.labels("released").inc(len(asked_for))
+            self._account(held, confirmed=len(asked_for))
         if (table.network, table.network_error) != (network, network_error):
             _tell_network(table)
             if network_error and not table.network_error:
@@ -151,7 +152,10 @@ class Gate:
 
     async def _watch(self) -> None:
         async for event in self._store.watch():
-            with making(len(event.leases) if isinstance(event, Snapshot) else 0):
+            if isinstance(event, Snapshot):
+                with making(len(event.leases)):
+                    self.take(event)
+            else:
                 self.take(event)
 
     async def _confirm_in_time(self) -> None:

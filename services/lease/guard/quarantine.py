@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from services.lease import metrics
@@ -39,7 +40,8 @@ class Quarantine:
         self._by_store: dict[str, str | Refusal] = {}
         self._kinds: Counter[Kind] = Counter()
         self._clock = clock
-        self._measure()
+        for kind in Kind:
+            metrics.QUARANTINED.labels(kind.value).set_function(partial(self._kinds.__getitem__, kind))
 
     def take(self, event: Snapshot | Changed, admission: Admission) -> None:
         """Follows an event of the store that the admission has taken."""
@@ -57,8 +59,8 @@ class Quarantine:
         left = [key for key in sorted(concerned & self.keys.keys()) if self._refusal(key, admission) is None]
         for key in left:
             self._kinds[self.keys.pop(key).refusal.kind] -= 1
-        self._tell(came, left, admission)
-        self._measure()
+        if came or left:
+            self._tell(came, left, admission)
 
     def _look(self, key: str, admission: Admission) -> bool:
         """Notes why a key is refused; says whether it was not before."""
@@ -86,7 +88,3 @@ class Quarantine:
         more = max(len(came) - _MOST_LINES, 0), max(len(left) - _MOST_LINES, 0)
         if any(more):
             log.warning("and more keys, which ListQuarantine shows", refused=more[0], refused_no_longer=more[1])
-
-    def _measure(self) -> None:
-        for kind in Kind:
-            metrics.QUARANTINED.labels(kind.value).set(self._kinds[kind])

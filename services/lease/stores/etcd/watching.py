@@ -24,6 +24,7 @@ from services.runtime.logs import get_logger
 log = get_logger()
 
 KIND: Final = "etcd"
+_CONNECTED: Final = StoreStatus(KIND, connected=True)
 
 
 class Watcher:
@@ -95,12 +96,13 @@ class Watcher:
                         self._index.replace(*listed)
                         listed = None
                     self._opened_at = min(self._opened_at, asyncio.get_running_loop().time())
-                    self._index.fold(batch.events, batch.position.revision)
-                    self._index.live = True
-                    if status := self._changed(StoreStatus(KIND, connected=True)):
+                    if status := self._changed(_CONNECTED):
                         yield status
                     if event := self._mirror.fold(batch):
                         yield event
+                        await asyncio.sleep(0)  # the watchers are sent it first; the index may be behind
+                    self._index.fold(batch.events, batch.position.revision)
+                    self._index.live = True
         finally:
             self._index.live = False
 
