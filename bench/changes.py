@@ -1,4 +1,4 @@
-"""Changes in etcd until a netlink listener hears of their routes: what event_latency, burst and churn share."""
+"""Changes in etcd until somebody hears of what came of them: what event_latency, burst and churn share."""
 
 import asyncio
 import subprocess
@@ -7,34 +7,53 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
+from ipaddress import IPv4Address
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
-from bench.etcd import PREFIX, client_of
+from bench.bare_etcd import BareEtcd, bare_etcd
+from bench.etcd import PREFIX
 from bench.host import PROTOCOL, add_device, empty_host
 from bench.leases import lease as lease_of
-from bench.listener import Heard, RouteListener
+from bench.listener import RouteListener
 from bench.node import node_on
 from bench.process import cpu_seconds, resident_mib, running
 from bench.result import BenchFailed
 from lab.netns import NetworkNamespace
 from services.core.flannel import format_value
-from services.lease.stores.etcd.client import EtcdClient
 from services.lease.stores.etcd.keyspace import Keyspace
-from services.lease.stores.etcd.records import Delete, Put, Transaction
+from services.lease.stores.etcd.records import end_of
 
 PATIENCE: Final = 120.0
 _KEYS: Final = Keyspace(PREFIX)
 _SETTLE_SECONDS: Final = 0.5
 
 
+class News(Protocol):
+    """What a listener hears, `bench.listener.Heard` for one."""
+
+    @property
+    def at(self) -> float: ...
+    @property
+    def gone(self) -> bool: ...
+    @property
+    def destination(self) -> bytes: ...
+
+
+class Listener(Protocol):
+    """What `bench.listener.RouteListener` is."""
+
+    async def hear(self, enough: Callable[[News], bool], patience: float) -> bool: ...
+
+
 @dataclass
 class Scene:
-    """Somebody who follows etcd, who is measured; an etcd client, who changes it; and a listener."""
+    """Somebody who follows etcd, who is measured; a connection to etcd, which changes it; and a listener."""
 
-    client: EtcdClient
-    listener: RouteListener
-    namespace: NetworkNamespace
+    etcd: BareEtcd
+    listener: Listener
+    namespace: NetworkNamespace | None
+    """Where the routes are; None: nobody makes any."""
     cpu: Callable[[], dict[str, float]]
     """Of those who are measured, by process."""
     memory: Callable[[], dict[str, float]]
@@ -43,11 +62,10 @@ class Scene:
         """A lease, as flanneld puts it."""
         lease = lease_of(number, edition)
         value = format_value(lease).encode()
-        await self.client.transact(Transaction((), (Put(_KEYS.subnet(lease.name), value),)))
+        await self.etcd.put(_KEYS.subnet(lease.name), value)
 
     async def delete(self, number: int) -> None:
-        key = _KEYS.subnet(lease_of(number).name)
-        await self.client.transact(Transaction((), (Delete(key),)))
+        await self.etcd.delete(_KEYS.subnet(lease_of(number).name))
 
 
 Stage: TypeAlias = Callable[[str], AbstractAsyncContextManager[Scene]]
@@ -70,13 +88,10 @@ async def ours(endpoint: str) -> AsyncIterator[Scene]:
         node.start()
         await node.until_ready()
         await asyncio.sleep(_SETTLE_SECONDS)
+        memory = lambda: {name: resident_mib(process) for name, process in node.running.items()}  # noqa: E731
         with RouteListener(namespace, PROTOCOL) as listener:
-            client = client_of(endpoint)
-            memory = lambda: {name: resident_mib(process) for name, process in node.running.items()}  # noqa: E731
-            try:
-                yield Scene(client, listener, namespace, node.cpu, memory)
-            finally:
-                await client.close()
+            async with bare_etcd(endpoint) as etcd:
+                yield Scene(etcd, listener, namespace, node.cpu, memory)
 
 
 @asynccontextmanager
@@ -91,17 +106,43 @@ async def naive(endpoint: str) -> AsyncIterator[Scene]:
         ):
             _until_watching(process, log)
             await asyncio.sleep(_SETTLE_SECONDS)
-            client = client_of(endpoint)
-            try:
-                yield Scene(
-                    client,
-                    listener,
-                    namespace,
-                    lambda: {"naive": cpu_seconds(process)},
-                    lambda: {"naive": resident_mib(process)},
-                )
-            finally:
-                await client.close()
+            cpu, memory = (lambda: {"naive": cpu_seconds(process)}), (lambda: {"naive": resident_mib(process)})
+            async with bare_etcd(endpoint) as etcd:
+                yield Scene(etcd, listener, namespace, cpu, memory)
+
+
+@asynccontextmanager
+async def watch_only(endpoint: str) -> AsyncIterator[Scene]:
+    """Nobody: a watch on a plain socket hears of the lease itself. What etcd takes, which is in everybody's time."""
+    listener = _Watch()
+    async with bare_etcd(endpoint) as watcher, bare_etcd(endpoint) as etcd:
+        await watcher.watch(_KEYS.subnets, end_of(_KEYS.subnets), listener.take)
+        await asyncio.sleep(_SETTLE_SECONDS)
+        yield Scene(etcd, listener, None, dict, dict)
+
+
+class _Seen(NamedTuple):
+    at: float
+    gone: bool
+    destination: bytes
+
+
+class _Watch:
+    def __init__(self) -> None:
+        self._queue: asyncio.Queue[News] = asyncio.Queue()
+
+    def take(self, at: float, event: Any) -> None:
+        name = event.kv.key.removeprefix(_KEYS.subnets).decode()
+        self._queue.put_nowait(_Seen(at, bool(event.type), IPv4Address(name.partition("-")[0]).packed))
+
+    async def hear(self, enough: Callable[[News], bool], patience: float) -> bool:
+        try:
+            async with asyncio.timeout(patience):
+                while not enough(await self._queue.get()):
+                    pass
+        except TimeoutError:
+            return False
+        return True
 
 
 def _until_watching(process: "subprocess.Popen[bytes]", log: Path) -> None:
@@ -128,7 +169,7 @@ class Clock:
         """Right before it is sent."""
         self._sent[destination(number), gone] = time.monotonic()
 
-    def heard(self, heard: Heard) -> None:
+    def heard(self, heard: News) -> None:
         """What the listener says."""
         since = self._sent.pop((heard.destination, heard.gone), None)
         if since is not None:

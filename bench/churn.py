@@ -13,10 +13,9 @@ from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from bench.changes import Clock, Scene, Stage, destination, first_change, naive, ours
+from bench.changes import Clock, News, Scene, Stage, destination, first_change, naive, ours
 from bench.etcd import fill, running_etcd
 from bench.host import check, routes
-from bench.listener import Heard
 from bench.result import Bench, Result, percentiles
 
 _LIVES: Final = 30
@@ -62,7 +61,7 @@ async def _churn(scene: Scene, clock: Clock, first: int, rate: int, seconds: int
 async def _measure(stage: Stage, endpoint: str, there: int, first: int, rate: int, seconds: int) -> Churn:
     clock = Clock()
 
-    def heard(one: Heard) -> bool:
+    def heard(one: News) -> bool:
         clock.heard(one)
         return False
 
@@ -76,6 +75,7 @@ async def _measure(stage: Stage, endpoint: str, there: int, first: int, rate: in
         if clock.outstanding:
             await scene.listener.hear(lambda one: heard(one) or not clock.outstanding, _SETTLE_SECONDS)
         await asyncio.sleep(_REST_SECONDS)
+        assert scene.namespace is not None  # noqa: S101 - both make routes
         expected = {destination(number) for number in (*range(1, there + 1), *left)}
         lost = len(expected ^ routes(scene.namespace))
         if not lost:
