@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds a real flanneld into a directory: flanneld.sh DIRECTORY.
+# Builds a real flanneld into a directory, its manifest and its chart beside it: flanneld.sh DIRECTORY.
 # Without two backends: tencent-vpc pulls in a cloud's whole client, and udp needs cgo.
 # A cold build takes a minute or two and is done once. Where Go is missing or too old it says so and succeeds.
 set -eu
@@ -7,8 +7,9 @@ set -eu
 version=0.28.9
 directory=$1
 program=$directory/bin/flanneld
+manifests=$directory/kube-flannel-$version
 
-if [ -x "$program" ] && [ "$(cat "$program.version" 2>/dev/null)" = "$version" ]; then
+if [ -x "$program" ] && [ "$(cat "$program.version" 2>/dev/null)" = "$version" ] && [ -d "$manifests" ]; then
     exit 0
 fi
 if ! command -v go >/dev/null || ! go version | grep -Eq 'go1\.(2[5-9]|[3-9][0-9])'; then
@@ -26,6 +27,9 @@ printf 'module flannelette.invalid/flanneld\n\ngo 1.25.0\n\nrequire %s v%s\n' "$
 if sources=$(go mod download -json "$package@v$version" | sed -n 's/^[[:space:]]*"Dir": "\(.*\)",*$/\1/p') &&
     sed '/pkg\/backend\/\(tencentvpc\|udp\)"/d' "$sources/main.go" >main.go &&
     nice go build -p 2 -trimpath -ldflags "-s -w -X $package/pkg/version.Version=v$version" -o "$program" .; then
+    rm -rf "$manifests"
+    cp -R --no-preserve=mode "$sources/chart/kube-flannel" "$manifests"
+    cp -R --no-preserve=mode "$sources/Documentation/kustomization/kube-flannel" "$manifests/released"
     echo "$version" >"$program.version"
 else
     echo "flanneld is left out: go build failed, see above" >&2

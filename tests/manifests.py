@@ -28,6 +28,16 @@ def find_tool(name: str) -> str:
     return found
 
 
+def of_flannel(name: str) -> Path:
+    """A file of kube-flannel's chart, `.` for all of it, or `released` for what its released manifest is made of."""
+    found = Path(
+        os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "flannelette", "kube-flannel-0.28.9", name
+    )
+    if not found.exists():
+        pytest.skip("there is no kube-flannel: `make test` fetches it, if Go 1.25 or newer is installed")
+    return found
+
+
 def run_tool(name: str, *arguments: str, text: str = "") -> str:
     """What it prints. Warnings are failures."""
     done = subprocess.run(

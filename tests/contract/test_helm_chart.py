@@ -1,6 +1,7 @@
 """The chart: the pods of the kustomize base, also from flannel's own values file, in the place of its release."""
 
 import dataclasses
+import itertools
 import json
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -10,17 +11,17 @@ import yaml
 
 from tests.contract.test_kubernetes_rights import SETTINGS
 from tests.kube import ApiServer, Document
-from tests.manifests import ROOT, Kubectl, container_of, parse, pick, pod_of, render, run_tool
+from tests.manifests import ROOT, Kubectl, container_of, of_flannel, parse, pick, pod_of, render, run_tool
 
 CHART = ROOT / "deploy" / "helm" / "flannelette"
 FLANNELS = ROOT / "tests" / "golden" / "helm" / "flannel-values.yaml"
+WHERE = ("--namespace=kube-flannel", "--kube-version=1.34")
 DAEMON_SET = "/apis/apps/v1/namespaces/kube-flannel/daemonsets/kube-flannel-ds"
 
 
 def helm(*arguments: str) -> list[Document]:
     """The objects of a release called flannel."""
-    where = ("--namespace=kube-flannel", "--kube-version=1.34")
-    return parse(run_tool("helm", "template", "flannel", str(CHART), *where, *arguments))
+    return parse(run_tool("helm", "template", "flannel", str(CHART), *WHERE, *arguments))
 
 
 def network(documents: list[Document]) -> dict[str, Any]:
@@ -90,6 +91,44 @@ def test_flannels_values_file_is_taken_as_it_is() -> None:
     assert pod["imagePullSecrets"] == [{"name": "a-secret-name"}]
 
 
+def test_flannels_values_file_as_released_gives_the_pods_of_its_chart() -> None:
+    """Its ports for probes, and all else the base's."""
+    documents = helm(f"--values={of_flannel('values.yaml')}")
+    released = parse(run_tool("helm", "template", "flannel", str(of_flannel(".")), *WHERE))
+    assert network(documents) == {"EnableNFTables": False, **network(released)}
+    assert pick(documents, "ConfigMap")["data"] == {
+        **pick(released, "ConfigMap")["data"],
+        **pick(documents, "ConfigMap")["data"],
+    }
+    ours, theirs = pod_of(documents), pod_of(released)
+    assert container_of(ours, "install-cni-plugin")["image"] == container_of(theirs, "install-cni-plugin")["image"]
+    assert container_of(ours, "lease")["livenessProbe"]["httpGet"]["port"] == 8081
+    assert sorted(map(str, ours["tolerations"])) == sorted(map(str, theirs["tolerations"]))
+    assert "kube-network-policies" not in str(documents)
+
+
+def test_network_policies_are_enforced_by_the_program_that_flannels_chart_takes() -> None:
+    settings = ("--set=netpol.enabled=true", f"--values={of_flannel('values.yaml')}")
+    documents = helm(*settings)
+    released = parse(run_tool("helm", "template", "flannel", str(of_flannel(".")), *WHERE, *settings))
+    ours, theirs = (container_of(pod_of(each), "kube-network-policies") for each in (documents, released))
+    for key in ("image", "command", "env", "resources"):
+        assert ours[key] == theirs[key]
+    assert ours["securityContext"]["privileged"] is True
+    assert {"mountPath": "/lib/modules", "name": "lib-modules", "readOnly": True} in ours["volumeMounts"]
+    assert any(mount["name"] == "token" for mount in ours["volumeMounts"]), "the pod's other containers have none"
+    assert allowed(released) <= allowed(documents)
+
+
+def allowed(documents: list[Document]) -> set[tuple[str, str, str]]:
+    """Group, resource and verb of what the service account may do."""
+    return {
+        each
+        for rule in pick(documents, "ClusterRole")["rules"]
+        for each in itertools.product(rule["apiGroups"], rule["resources"], rule["verbs"])
+    }
+
+
 def test_labels_and_annotations_go_where_flannels_chart_puts_them_and_the_most_special_wins() -> None:
     documents = helm(f"--values={FLANNELS}")
     special = {d["kind"]: d["metadata"]["labels"]["most-special"] for d in documents}
@@ -146,7 +185,6 @@ def test_what_can_be_left_out_is_left_out() -> None:
         ("flannel.args={--ip-masq,--nonsense}", "no service takes --nonsense here"),
         ("flannel.args={--healthz-port=1}", "ports for probes: flannel.healthz.port"),
         ("flannel.args={word}", '"word" is no flag'),
-        ("netpol.enabled=true", "install it by its own manifest"),
     ],
 )
 def test_what_cannot_be_is_refused_in_a_sentence(setting: str, sentence: str) -> None:
@@ -174,6 +212,24 @@ OUR_OWN = frozenset(
     "version".split()
 )
 """What the chart sets itself, or a pod on every node has no use for."""
+
+
+def test_an_upgrade_takes_over_the_release_of_flannels_chart_and_a_rollback_gives_it_back(
+    kubectl: Kubectl, kube: ApiServer
+) -> None:
+    theirs = str(of_flannel("."))
+    cluster = (f"--kubeconfig={kube.kubeconfig()}", "--namespace=kube-flannel")
+    run_tool("helm", "install", "flannel", theirs, *cluster, "--set=podCidr=10.42.0.0/16")
+    before = kube.call("GET", DAEMON_SET)
+    run_tool("helm", "upgrade", "--install", "flannel", str(CHART), *cluster, "--reset-then-reuse-values")
+    after = kube.call("GET", DAEMON_SET)
+    assert after["metadata"]["uid"] == before["metadata"]["uid"], "the same object: its pods are replaced one by one"
+    assert [each["name"] for each in pod_of([after])["containers"]] == ["lease", "dataplane", "masq"]
+    kept = kube.call("GET", "/api/v1/namespaces/kube-flannel/configmaps/kube-flannel-cfg")
+    assert "10.42.0.0/16" in kept["data"]["net-conf.json"]
+    run_tool("helm", "rollback", "flannel", *cluster)
+    assert [each["name"] for each in pod_of([kube.call("GET", DAEMON_SET)])["containers"]] == ["kube-flannel"]
+    run_tool("helm", "uninstall", "flannel", *cluster)
 
 
 def test_a_release_keeps_the_selector_that_its_daemon_set_has(kubectl: Kubectl, kube: ApiServer) -> None:
