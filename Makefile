@@ -12,7 +12,7 @@ venv: ; @sh lab/prepare.sh  ## .venv and the system packages it needs; PYTHON= c
 lab: venv ; @$(BIN)/python -m lab  ## a cluster in network namespaces until Ctrl-C; ONCE=1 tries everything and leaves
 test: venv tools ; @$(BIN)/pytest $(PARALLEL) -rfEs $(ARGS)  ## every test, small counts; ARGS='-k vxlan'
 soak: venv tools ; @FLANNELETTE_SOAK=1 $(BIN)/pytest $(PARALLEL) -rfEs $(ARGS)  ## every test, full counts
-tools: ; @for tool in grpcurl promtool kube-apiserver kubectl helm cnitool flanneld; do sh lab/tools.sh $$tool $(CACHE) || exit; done  ## what tests run that pip does not have; takes minutes, once
+tools: venv ; @for tool in wheels grpcurl promtool kube-apiserver kubectl helm cnitool flanneld; do sh lab/tools.sh $$tool $(CACHE) || exit; done  ## what tests run that is not in .venv; takes minutes, once
 lint: venv ; @$(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/lint-imports && sh lab/tools.sh buf $(CACHE) && if command -v buf >/dev/null; then buf lint proto && buf breaking proto --against proto/released.binpb; fi  ## style, layers, protocols
 types: venv ; @$(BIN)/mypy  ## mypy, strict
 proto: venv ; @sh proto/generate.sh  ## the generated code beside the .proto files

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Fetches the development tools that pip does not have, into a directory: tools.sh TOOL DIRECTORY, where
-# TOOL is buf, cnitool (with the CNI plugins of a node), flanneld, grpcurl, helm, promtool, kubectl or kube-apiserver.
+# TOOL is buf, cnitool (with the CNI plugins of a node), flanneld, grpcurl, helm, promtool, kubectl, kube-apiserver, or
+# wheels (what pip installs).
 # Where npm or Go is missing it says so and succeeds: what needs the tool says so too.
 set -eu
 
@@ -15,6 +16,7 @@ directory=$2
 case $tool in
 kube*) exec sh "$(dirname "$0")/kubernetes.sh" "$tool" "$directory" ;;
 flanneld) exec sh "$(dirname "$0")/flanneld.sh" "$directory" ;;
+wheels) exec sh "$(dirname "$0")/wheels.sh" "$directory" ;;
 esac
 
 # go_install BIN PACKAGE...: builds them into that directory.

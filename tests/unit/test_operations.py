@@ -1,32 +1,20 @@
-"""docs/operations.md: the commands exist, and the services say what the page says that they say."""
+"""docs/operations.md: the services say what the page says that they say."""
 
 import re
 from pathlib import Path
 from typing import Final
 
-import click
 import pytest
-
-from services.ctl.main import cli
 
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = (ROOT / "docs/operations.md").read_text()
 SOURCES: Final = " ".join(path.read_text() for path in (ROOT / "services").rglob("*.py"))
-TYPED: Final = re.findall(r"(?:^|`)flannelette ([a-z-]+)((?: [^`#\n]+)?)", PAGE, re.MULTILINE)
 _PARTS: Final = re.compile(r'"\s*\n\s*f?"')
 
 
 def rows() -> list[list[str]]:
     lines = (line for line in PAGE.splitlines() if line.startswith("| ") and "|---" not in line)
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
-
-
-@pytest.mark.parametrize(("name", "words"), sorted(set(TYPED)))
-def test_a_command_of_the_page_exists_with_its_options(name: str, words: str) -> None:
-    command = cli.commands[name]
-    assert isinstance(command, click.Command)
-    options = {option for parameter in command.params for option in parameter.opts}
-    assert set(re.findall(r"--[a-z-]+", words)) <= options
 
 
 @pytest.mark.parametrize("said", sorted({row[2] for row in rows()[1:] if row[2].startswith("`")}))
