@@ -1,6 +1,6 @@
 """What it takes to make a device as it shall be: pure, from what the kernel has to a list of steps."""
 
-from collections.abc import Collection, Iterable, Mapping, Set
+from collections.abc import Collection, Container, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Interface, IPv6Interface, ip_interface
 from typing import Any, TypeAlias
@@ -66,10 +66,10 @@ def device_steps(
     """
     if link is None:
         return (_add(wanted, parent_name),)
+    if not fits(link, wanted):
+        return (_delete(link.name), _add(wanted, parent_name))
     if link.name != wanted.name:  # before Linux 6.2 only while it is down
         return (_set(link, "down", state="down"), _set(link, f"name {wanted.name}", ifname=wanted.name))
-    if not fits(link, wanted):
-        return (_delete(wanted.name), _add(wanted, parent_name))
     steps = []
     if link.enslaved:
         steps.append(_set(link, "nomaster", master=0))
@@ -125,9 +125,9 @@ def fits(link: LinkView, wanted: VxlanDevice) -> bool:
     )
 
 
-def is_renamed(link: LinkView, wanted: VxlanDevice) -> bool:
-    """Whether a device of another name is this one: made as it, with its MAC."""
-    return link.mac == wanted.mac and fits(link, wanted)
+def is_renamed(link: LinkView, wanted: VxlanDevice, known: Container[int]) -> bool:
+    """Whether a device of another name is this one: it has its MAC, or is `known` by its index to be ours."""
+    return is_rival(link, wanted) and (link.mac == wanted.mac or link.index in known)
 
 
 def is_rival(link: LinkView, wanted: VxlanDevice) -> bool:

@@ -1,6 +1,6 @@
 """Keeps the overlay's devices as they shall be: plans, carries out, looks again."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -51,14 +51,16 @@ class Kept:
     """What had to be done to them, by device; empty: nothing."""
 
 
-async def keep_devices(ground: Ground, identity: Identity) -> Kept:
-    """Brings them into line. Raises Misconfigured, Unavailable."""
+async def keep_devices(ground: Ground, identity: Identity, known: Container[int] = ()) -> Kept:
+    """Brings them into line; those with a `known` index are ours, whatever they are called. Raises Misconfigured,
+    Unavailable.
+    """
     devices: dict[Family, Device] = {}
     done: dict[str, tuple[LinkStep, ...]] = {}
     for family, spec in ground.devices(identity.node, identity.published, identity.remembered):
         wanted = spec
         for _ in range(_ROUNDS):
-            link = await _find(wanted)
+            link = await _find(wanted, known)
             steps = _steps(ground, family, wanted, link, identity)
             if link is not None and not steps:
                 devices[family] = as_device(link)
@@ -78,11 +80,11 @@ async def present_devices(ground: Ground, node: str) -> dict[Family, Device]:
     return {family: as_device(link) for family, wanted, link in found if link is not None and fits(link, wanted)}
 
 
-async def device_commands(ground: Ground, identity: Identity) -> list[str]:
+async def device_commands(ground: Ground, identity: Identity, known: Container[int] = ()) -> list[str]:
     """What `keep_devices` would do, as commands."""
     commands: list[str] = []
     for family, wanted in ground.devices(identity.node, identity.published, identity.remembered):
-        link = await _find(wanted)
+        link = await _find(wanted, known)
         steps = _steps(ground, family, wanted, link, identity)
         if link is None or not fits(link, wanted):
             steps += _steps(ground, family, wanted, as_made(wanted), identity)
@@ -100,12 +102,12 @@ async def remove_devices(names: Iterable[str], *, dry_run: bool = False) -> list
     return [step.command for step in steps]
 
 
-async def _find(wanted: DeviceSpec) -> LinkView | None:
+async def _find(wanted: DeviceSpec, known: Container[int]) -> LinkView | None:
     """The device, also if somebody has renamed it."""
     link = await links.find_link(wanted.name)
     if link is not None:
         return link
-    return next((other for other in await links.vxlans() if is_renamed(other, wanted)), None)
+    return next((other for other in await links.vxlans() if is_renamed(other, wanted, known)), None)
 
 
 async def _carry_out(steps: tuple[LinkStep, ...], wanted: DeviceSpec) -> None:

@@ -10,13 +10,25 @@ from typing import Any, Final, TypeAlias
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.lease.v1 import lease_pb2
 
-from tests.kernel.dataplane_host import Running
+from tests.etcd import EtcdServer
+from tests.kernel.dataplane_host import Cluster, Running
 from tests.kernel.two_hosts import TwoHosts
+from tests.lease_service import ServiceProcess
 from tests.patience import PATIENCE
 
 REPAIR: Final = pb.EVENT_KIND_REPAIR
 UNDERLAY: Final = pb.EVENT_KIND_UNDERLAY
 DEVICE: Final = pb.EVENT_KIND_DEVICE
+
+
+class OnEtcd(Cluster):
+    """Its lease service has the leases in an etcd of its own."""
+
+    def start_leases(self) -> ServiceProcess:
+        self.etcd = EtcdServer(self.directory)
+        self.etcd.start()
+        self.etcd.etcdctl("put", "/coreos.com/network/config", self.network_file.read_text())
+        return ServiceProcess(self.directory, "--store=etcd", "--central", f"--etcd-endpoints={self.etcd.endpoint}")
 
 
 class Scene:
@@ -62,6 +74,9 @@ class Fault:
     act: Act
     told: tuple["pb.EventKind.ValueType", ...] = (REPAIR,)
     """The journal has an event of one of these kinds when it is mended; empty: nothing is to be mended."""
+    store: str = "embedded"
+    remembers: bool = False
+    """It is mended when what the node remembers is in force: nobody tells any leases."""
 
 
 def _typed(*lines: str) -> Act:
@@ -128,6 +143,37 @@ async def _lose_lease_service(scene: Scene) -> float:
     return at
 
 
+async def _lose_store(scene: Scene) -> float:
+    assert isinstance(scene.cluster, OnEtcd)
+    at = time.time()
+    scene.cluster.etcd.kill()
+    async with asyncio.timeout(20):
+        while (await scene.running.status()).store_connected:  # noqa: ASYNC110 - another process decides
+            await asyncio.sleep(0.02)
+    await asyncio.sleep(2)
+    await asyncio.to_thread(scene.cluster.etcd.start)
+    return at
+
+
+async def _reboot(scene: Scene) -> float:
+    scene.cluster.leases.kill()
+    await scene.running.end(signal.SIGTERM)
+    await scene.n1("ip link del flannel.1")
+    (scene.cluster.directory / "subnet.env").unlink()
+    at = time.time()
+    scene.running = await scene.start()
+    await scene.running.status()
+    return at
+
+
+async def _take_the_place(scene: Scene) -> float:
+    await scene.n1("ip route replace 10.5.53.0/24 via 10.99.0.12 metric 1334")
+    await scene.running.until(peers=0)
+    at = time.time()
+    await scene.n1("ip route del 10.5.53.0/24 via 10.99.0.12")
+    return at
+
+
 def _restarted(number: int) -> Act:
     async def act(scene: Scene) -> float:
         at = time.time()
@@ -154,6 +200,12 @@ FAULTS: Final = {
     "route-flush": Fault(
         "`ip route flush proto 77`", "removes the routes", "put back", _typed("ip route flush proto 77")
     ),
+    "route-replaced": Fault(
+        "somebody else's route in the very place of ours, from the time it goes",
+        "goes by that route, and has none once it is gone",
+        "said in the status while it is there, then put back",
+        _take_the_place,
+    ),
     "fdb-deleted": Fault(
         "`bridge fdb del`",
         "removes where a peer's frames go",
@@ -171,6 +223,12 @@ FAULTS: Final = {
         "removes the own address, and with the last one all IPv4 routes of the device",
         "put back",
         _typed("ip addr del 10.5.27.0/32 dev flannel.1"),
+    ),
+    "device-in-a-bridge": Fault(
+        "`ip link set flannel.1 master` (a bridge)",
+        "gives the bridge what comes",
+        "taken out again",
+        _typed("ip link set flannel.1 master cni0"),
     ),
     "device-mtu": Fault(
         "`ip link set flannel.1 mtu`", "fragments or drops", "set back", _typed("ip link set flannel.1 mtu 1280")
@@ -215,6 +273,22 @@ FAULTS: Final = {
         "the last leases stay in force",
         _lose_lease_service,
         (),
+    ),
+    "store-away": Fault(
+        "the store (etcd) killed, back after 2 s",
+        "nothing",
+        "the last leases stay in force",
+        _lose_store,
+        (),
+        store="etcd",
+    ),
+    "reboot-in-an-outage": Fault(
+        "a reboot while the lease service is away, from the start of the dataplane on",
+        "has nothing of the overlay any more",
+        "made again by what the node remembers",
+        _reboot,
+        (pb.EVENT_KIND_RESYNC,),
+        remembers=True,
     ),
     "killed": Fault(
         "the dataplane killed with `kill -9`, started again",

@@ -153,6 +153,10 @@ async def test_a_device_that_is_there_and_carries_nothing_any_more_is_put_right(
     await running.until(peers=2)
     await cluster.quiet()
     assert shown() == before
+    cluster.ip("link set flannel.1 address 02:00:00:00:00:09 name elsewhere")
+    await healed(cluster)
+    await running.until(peers=2)
+    assert shown() == before
     assert list((await running.resync(dry_run=True)).commands) == []
 
 

@@ -8,7 +8,7 @@ import asyncio
 import json
 import os
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 
 import grpc.aio
@@ -16,8 +16,9 @@ import pytest
 import pytest_asyncio
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 
-from tests.kernel.dataplane_host import Running
-from tests.kernel.faults import FAULTS, Scene
+from tests.kernel.dataplane_host import Cluster, Running
+from tests.kernel.dataplane_reboots import REMEMBERED, restarted
+from tests.kernel.faults import FAULTS, Fault, OnEtcd, Scene
 from tests.kernel.two_hosts import two_hosts
 from tests.namespaces import NamespaceMaker, NetworkNamespace
 
@@ -26,29 +27,37 @@ DECISIONS = (pb.EVENT_KIND_REPAIR, pb.EVENT_KIND_UNDERLAY, pb.EVENT_KIND_DEVICE,
 
 
 @pytest_asyncio.fixture
-async def scene(netns: NetworkNamespace, make_netns: NamespaceMaker) -> AsyncIterator[Scene]:
-    with two_hosts(netns, make_netns, "vxlan", "ipv4") as hosts:
+async def scene(netns: NetworkNamespace, make_netns: NamespaceMaker, name: str) -> AsyncIterator[Scene]:
+    fault = FAULTS[name]
+    with ExitStack() as ending:
+        kind = OnEtcd if fault.store == "etcd" else Cluster
+        hosts = ending.enter_context(two_hosts(netns, make_netns, "vxlan", "ipv4", kind))
+        if isinstance(hosts.cluster, OnEtcd):
+            ending.callback(hosts.cluster.etcd.discard)
         hosts.leave_flanneld_state()
         await hosts.cluster.quiet()
         await hosts.join()
         async with AsyncExitStack() as stack:
 
             async def start() -> Running:
-                running = await stack.enter_async_context(hosts.cluster.dataplane("--audit-interval=600"))
-                await running.until(peers=1)
-                return running
+                return await stack.enter_async_context(restarted(hosts.cluster, "--audit-interval=600"))
 
-            yield Scene(hosts, start, await start())
+            running = await start()
+            await running.until(peers=1)
+            yield Scene(hosts, start, running)
 
 
-async def is_whole(scene: Scene) -> bool:
-    """Whether it is ready, and there is nothing to do."""
+async def is_whole(scene: Scene, fault: Fault) -> bool:
+    """Whether it is ready, or as ready as it gets, and there is nothing to do."""
     try:
         plan = await scene.running.resync(dry_run=True)
     except grpc.aio.AioRpcError:
         return False
     status = await scene.running.status()
-    return status.ready and status.lease_service_connected and not plan.commands and status.peers.programmed == 1
+    is_ready = status.ready and status.lease_service_connected
+    if fault.remembers:
+        is_ready = any(reason.startswith(REMEMBERED) for reason in status.reasons)
+    return is_ready and not plan.commands and status.peers.programmed == 1
 
 
 def keep(line: str) -> None:
@@ -69,7 +78,7 @@ async def test_a_fault_is_repaired(scene: Scene, name: str) -> None:
             async with asyncio.timeout(SECONDS):
                 while fault.told and not await scene.running.events(after=position, kinds=fault.told):  # noqa: ASYNC110 - another process decides
                     await asyncio.sleep(0.02)
-                while not await is_whole(scene):  # noqa: ASYNC110 - as above
+                while not await is_whole(scene, fault):  # noqa: ASYNC110 - as above
                     await asyncio.sleep(0.02)
             await asyncio.sleep(0.5)
     decisions = await scene.running.events(after=position, kinds=DECISIONS) if fault.told else []

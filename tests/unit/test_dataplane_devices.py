@@ -55,6 +55,7 @@ def test_the_commands_are_golden() -> None:
         ("in a bridge or a VRF", replace(KEPT, enslaved=True), WANTED),
         ("kept without a carrier", replace(KEPT, protodown=True), WANTED),
         ("renamed", replace(KEPT, name="other"), WANTED),
+        ("renamed, of an earlier underlay", replace(KEPT, name="other", vxlan={**KEPT.vxlan, "link": 9}), WANTED),
         ("down", replace(KEPT, up=False), WANTED),
         ("accepts router advertisements", replace(KEPT, accepts_ra=True), WANTED),
         ("an address of an earlier subnet", replace(KEPT, addresses=(ip_interface("10.5.99.0/32"),)), WANTED),
@@ -177,13 +178,14 @@ def test_what_is_no_mac_of_a_device_is_not_taken_from_the_lease(data: BackendDat
     assert with_published_mac(WANTED, None) == WANTED
 
 
-def test_a_renamed_device_is_known_by_its_making_and_its_mac_and_a_rival_by_what_it_takes() -> None:
+def test_a_renamed_device_is_known_by_its_mac_or_its_index_and_a_rival_by_what_it_takes() -> None:
     ours, another = (
         replace(as_made(WANTED), name="other"),
         replace(as_made(WANTED), name="vx9", mac="02:00:00:00:00:09"),
     )
     apart = replace(another, vxlan={**another.vxlan, "id": 2})
-    assert [is_renamed(link, WANTED) for link in (ours, another, apart)] == [True, False, False]
+    assert [is_renamed(link, WANTED, ()) for link in (ours, another, apart)] == [True, False, False]
+    assert is_renamed(replace(another, index=3), WANTED, {3})
     assert [is_rival(link, WANTED) for link in (ours, another, apart)] == [True, True, False]
 
 
