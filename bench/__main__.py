@@ -18,6 +18,7 @@ from bench.kube_list import KUBE_LIST
 from bench.masq import MASQ
 from bench.masq_idle import MASQ_IDLE
 from bench.outage import OUTAGE
+from bench.process import compile_sources
 from bench.restart import RESTART
 from bench.result import Bench, BenchFailed
 from bench.resync import RESYNC
@@ -60,6 +61,7 @@ def main(arguments: Sequence[str]) -> int:
             print(f"bench: {error}", file=sys.stderr)
             return 1
     private.find_system_tools()
+    compile_sources()
     for bench in BENCHES.values() if options.name == "all" else (BENCHES[options.name],):
         try:
             result = bench.run({name: getattr(options, name, default) for name, default in bench.parameters.items()})
