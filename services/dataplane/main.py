@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 from flannelette.dataplane.v1 import dataplane_pb2_grpc
-from prometheus_client import REGISTRY
 
 from services.dataplane.cni import CniInstaller, read_configuration
 from services.dataplane.dataplane import Dataplane
@@ -22,6 +21,7 @@ from services.dataplane.status import states
 from services.runtime.feed import LeaseConnection
 from services.runtime.options import node_name, socket_address
 from services.runtime.process import Process, run
+from services.runtime.prometheus import REGISTRY
 from services.runtime.state_file import StateFile
 
 _NAME = "flannelette.dataplane.v1.DataplaneService"

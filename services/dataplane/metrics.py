@@ -3,9 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from prometheus_client import Counter, Histogram
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
+from services.runtime.prometheus import Collector, Counter, GaugeMetricFamily, Histogram
 
 REPAIRS: Final = Counter(
     "flannelette_kernel_repairs", "Kernel objects and devices put right that no decision of ours explains", ["cause"]

@@ -6,10 +6,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from prometheus_client import Counter, Gauge, Histogram
-
 from services.core.family import FAMILIES, Family
 from services.core.occupancy import Usage
+from services.runtime.prometheus import Counter, Gauge, Histogram
 
 LEASES: Final = Gauge("flannelette_lease_leases", "Leases in the table")
 WATCHERS: Final = Gauge("flannelette_lease_watchers", "Open WatchLeases streams")

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from prometheus_client import Counter, Gauge, Histogram
+from services.runtime.prometheus import Counter, Gauge, Histogram
 
 REPAIRS: Final = Counter(
     "flannelette_masq_repairs",

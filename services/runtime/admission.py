@@ -8,13 +8,13 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 from flannelette.lease.v1 import lease_pb2
-from prometheus_client import Counter
 
 from services.core.access import Requirement, principals, refusal
 from services.core.errors import Forbidden
 from services.runtime.interceptor import abort
 from services.runtime.logs import get_logger
 from services.runtime.permissions import requirement
+from services.runtime.prometheus import Counter
 
 log = get_logger()
 

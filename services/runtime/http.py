@@ -5,18 +5,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-
 from services.core.errors import Misconfigured
 from services.runtime.health import Health
 
 
 @contextmanager
 def http_server(ip: str, port: int, health: Health) -> Iterator[None]:
-    """Serves while the block runs; port 0 serves nothing. Raises Misconfigured when the port is taken."""
-    if port == 0:
-        yield
-        return
+    """Serves while the block runs. Raises Misconfigured when the port is taken."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -54,5 +49,7 @@ def _answer(path: str, health: Health) -> tuple[int, str, bytes]:
         case "/readyz":
             return (200, text, b"flanneld is ready") if health.ready else (503, text, b"flanneld is not ready yet")
         case "/metrics":
+            from prometheus_client import CONTENT_TYPE_LATEST, generate_latest  # see runtime.prometheus
+
             return 200, CONTENT_TYPE_LATEST, generate_latest()
     return 404, text, b"there is /healthz, /readyz and /metrics"

@@ -8,6 +8,8 @@ import pytest
 _TOO_MUCH = {
     "rich": "50 ms, and structlog's tracebacks need none of it here",
     "pyroute2.ndb": "pyroute2's package, of which netlink.pyroute2_parts takes what is used",
+    "http.server": "15 ms, for whoever asks for a port",
+    "prometheus_client.exposition": "15 ms more, for whoever asks for /metrics",
     "kubernetes": "0.2 s, for the Kubernetes store alone",
 }
 
@@ -23,6 +25,13 @@ def test_all_of_pyroute2_can_be_imported_after_its_parts() -> None:
     check = "print(pyroute2.AsyncIPRoute is AsyncIPRoute, pyroute2.NetlinkError is NetlinkError, bool(pyroute2.NDB))"
     assert _run(f"{parts}; import pyroute2; {check}") == "True True True"
     assert _run(f"import pyroute2; {parts}; {check}") == "True True True"
+
+
+def test_all_of_prometheus_client_can_be_imported_after_its_parts() -> None:
+    parts = "from services.runtime.prometheus import REGISTRY, Counter"
+    check = "print(prometheus_client.Counter is Counter, b'process_' in prometheus_client.generate_latest(REGISTRY))"
+    assert _run(f"{parts}; import prometheus_client; {check}") == "True True"
+    assert _run(f"import prometheus_client; {parts}; {check}") == "True True"
 
 
 def test_rich_can_be_imported_after_the_logs() -> None:

@@ -1,34 +1,12 @@
 """The parts of pyroute2 that we use, without the rest of it.
 
 `import pyroute2` brings in all that it can do, from nftables to a network database: 60 ms and 6 MB at every start,
-of which nothing is used here. Its parts need nothing of that, so while they are imported the package stands there
-with its place and nothing in it. Whoever imports pyroute2 afterwards gets all of it, with the same parts.
+of which nothing is used here, and which its parts do not need.
 """
 
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from importlib.util import find_spec, module_from_spec
-from typing import Final
+from services.runtime.parts import parts_of
 
-_PACKAGE: Final = "pyroute2"
-
-
-@contextmanager
-def _parts_only() -> Iterator[None]:
-    """Lets pyroute2's modules be imported without its package; no change where that is imported already."""
-    spec = None if _PACKAGE in sys.modules else find_spec(_PACKAGE)
-    if spec is None:
-        yield
-        return
-    sys.modules[_PACKAGE] = module_from_spec(spec)
-    try:
-        yield
-    finally:
-        del sys.modules[_PACKAGE]
-
-
-with _parts_only():
+with parts_of("pyroute2"):
     from pyroute2.iproute.linux import AsyncIPRoute
     from pyroute2.netlink.exceptions import NetlinkError
     from pyroute2.netlink.rtnl.ndmsg import ndmsg

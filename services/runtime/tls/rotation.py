@@ -4,10 +4,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from prometheus_client import Gauge
-
 from services.core.errors import Misconfigured
 from services.runtime.logs import get_logger
+from services.runtime.prometheus import Gauge
 from services.runtime.tls.credentials import Credentials
 
 log = get_logger()

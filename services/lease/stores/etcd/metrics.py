@@ -2,6 +2,6 @@
 
 from typing import Final
 
-from prometheus_client import Counter
+from services.runtime.prometheus import Counter
 
 REQUESTS: Final = Counter("flannelette_etcd_requests", "Requests to etcd, by gRPC status.", ["call", "result"])

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from prometheus_client import Gauge
-
 from services.core.errors import Unavailable
 from services.lease.presence import ALIVE_SECONDS, Presence
 from services.lease.stores.etcd.client import EtcdClient
@@ -23,6 +21,7 @@ from services.lease.stores.etcd.index import Index
 from services.lease.stores.etcd.keyspace import Keyspace
 from services.lease.stores.etcd.records import Delete, EtcdLeaseGone, Item, Put, Transaction, Unchanged, Write
 from services.runtime.logs import get_logger
+from services.runtime.prometheus import Gauge
 
 log = get_logger()
 

@@ -1,0 +1,14 @@
+"""The parts of Prometheus' client that a service counts with.
+
+The package itself imports what serves and pushes metrics, 30 ms at every start. It is imported when somebody asks for
+`/metrics`, which then has the metrics of the process too.
+"""
+
+from services.runtime.parts import parts_of
+
+with parts_of("prometheus_client"):
+    from prometheus_client.metrics import Counter, Gauge, Histogram
+    from prometheus_client.metrics_core import GaugeMetricFamily
+    from prometheus_client.registry import REGISTRY, Collector
+
+__all__ = ["REGISTRY", "Collector", "Counter", "Gauge", "GaugeMetricFamily", "Histogram"]
