@@ -11,7 +11,7 @@ import yaml
 
 from tests.contract.test_kubernetes_rights import SETTINGS
 from tests.kube import ApiServer, Document
-from tests.manifests import ROOT, Kubectl, container_of, of_flannel, parse, pick, pod_of, render, run_tool
+from tests.manifests import ROOT, Kubectl, container_of, dump, of_flannel, parse, pick, pod_of, render, run_tool
 
 CHART = ROOT / "deploy" / "helm" / "flannelette"
 FLANNELS = ROOT / "tests" / "golden" / "helm" / "flannel-values.yaml"
@@ -129,6 +129,36 @@ def allowed(documents: list[Document]) -> set[tuple[str, str, str]]:
     }
 
 
+def test_central_lease_services_are_those_of_the_kustomize_overlay() -> None:
+    chart, overlay = helm("--set=flannelette.central.enabled=true"), render("central")
+    assert in_order(pod_of(chart)) == in_order(pod_of(overlay))
+    assert in_order(pod_of(chart, "Deployment")) == in_order(pod_of(overlay, "Deployment"))
+    for kind in ("Service", "PodDisruptionBudget"):
+        assert pick(chart, kind)["spec"] == pick(overlay, kind)["spec"]
+    ours, theirs = (pick(each, "Deployment")["spec"] for each in (chart, overlay))
+    assert {**ours, "template": None} == {**theirs, "template": None}
+    for container in pod_of(chart)["containers"]:
+        assert container["env"][0]["name"] == "NODE_NAME", "the others name it"
+    assert {d["kind"] for d in overlay} - {d["kind"] for d in chart} == {"Namespace"}
+
+
+def in_order(pod: Document) -> Document:
+    """What has names, by its name."""
+    sorted_by_name: Document = json.loads(json.dumps(pod))
+    for each in (sorted_by_name, *sorted_by_name["containers"]):
+        for key in each.keys() & {"volumes", "volumeMounts", "env"}:
+            each[key].sort(key=lambda named: named["name"])
+    return sorted_by_name
+
+
+def test_an_address_and_a_secret_of_ones_own_are_everywhere() -> None:
+    central = "flannelette.central"
+    own = (f"--set={central}.enabled=true", f"--set={central}.clusterIP=10.43.0.70", f"--set={central}.secret=mine")
+    text = yaml.safe_dump_all(helm(*own))
+    assert (text.count("10.43.0.70"), text.count("10.96.0.70")) == (3, 0)
+    assert "secretName: mine" in text
+
+
 def test_labels_and_annotations_go_where_flannels_chart_puts_them_and_the_most_special_wins() -> None:
     documents = helm(f"--values={FLANNELS}")
     special = {d["kind"]: d["metadata"]["labels"]["most-special"] for d in documents}
@@ -185,6 +215,7 @@ def test_what_can_be_left_out_is_left_out() -> None:
         ("flannel.args={--ip-masq,--nonsense}", "no service takes --nonsense here"),
         ("flannel.args={--healthz-port=1}", "ports for probes: flannel.healthz.port"),
         ("flannel.args={word}", '"word" is no flag'),
+        ("netpol.enabled=true,flannelette.central.enabled=true", "needs a token in each node's pod"),
     ],
 )
 def test_what_cannot_be_is_refused_in_a_sentence(setting: str, sentence: str) -> None:
@@ -230,6 +261,20 @@ def test_an_upgrade_takes_over_the_release_of_flannels_chart_and_a_rollback_give
     run_tool("helm", "rollback", "flannel", *cluster)
     assert [each["name"] for each in pod_of([kube.call("GET", DAEMON_SET)])["containers"]] == ["kube-flannel"]
     run_tool("helm", "uninstall", "flannel", *cluster)
+
+
+@pytest.mark.parametrize("values", [(), ("--set=flannelette.central.enabled=true",)])
+def test_the_api_server_accepts_every_field_of_every_object(kubectl: Kubectl, values: tuple[str, ...]) -> None:
+    documents = helm(f"--values={FLANNELS}", *values)
+    said = kubectl("apply", "--dry-run=server", "--validate=strict", "-f", "-", text=dump(documents))
+    assert [line.endswith("(server dry run)") for line in said.splitlines()] == [True] * len(documents)
+
+
+def test_only_that_the_program_for_policies_is_privileged_may_be_against_a_cluster(kubectl: Kubectl) -> None:
+    text = dump(helm(f"--values={FLANNELS}", "--set=netpol.enabled=true"))
+    complaints = r"is invalid: spec.template.spec.containers\[3\].securityContext.privileged: Forbidden: [^\n]+\n$"
+    with pytest.raises(AssertionError, match=complaints):
+        kubectl("apply", "--dry-run=server", "--validate=strict", "-f", "-", text=text)
 
 
 def test_a_release_keeps_the_selector_that_its_daemon_set_has(kubectl: Kubectl, kube: ApiServer) -> None:

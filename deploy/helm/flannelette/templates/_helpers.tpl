@@ -79,9 +79,10 @@ annotations:
 {{- end -}}
 {{- end -}}
 
-{{/* What is alike in the containers of all three services. */}}
+{{/* What is alike in the containers of all three services. Takes the root, the service, and what it may use. */}}
 {{- define "flannelette.container" -}}
 {{- $values := .root.Values -}}
+{{- $central := $values.flannelette.central -}}
 {{- $port := include "flannelette.port" . -}}
 name: {{ .service }}
 image: {{ printf "%sflannelette-%s:%s" $values.flannelette.image.registry .service ($values.flannelette.image.tag | default .root.Chart.AppVersion) }}
@@ -90,14 +91,29 @@ args:
   {{- if and (eq .service "dataplane") (not $values.flannel.skipCNIConfigInstallation) }}
   - --cni-install-path=/etc/cni/net.d/10-flannel.conflist
   {{- end }}
+  {{- if and $central.enabled (eq .service "lease") }}
+  - --central
+  - --listen=unix:/run/flannelette/lease.sock,0.0.0.0:7070
+  - --tls-cert-file=/etc/flannelette/tls/tls.crt
+  - --tls-key-file=/etc/flannelette/tls/tls.key
+  - --tls-ca-file=/etc/flannelette/tls/ca.crt
+  {{- end }}
   {{- with $port }}
   - --healthz-port={{ . }}
   {{- end }}
 env:
-  - name: NODE_NAME
+  {{- if not (and $central.enabled (eq .service "lease")) }}
+  - name: NODE_NAME # first: the others name it
     valueFrom: {fieldRef: {fieldPath: spec.nodeName}}
+  {{- if $central.enabled }}
+  - {name: FLANNELD_LEASE_ADDRESS, value: "{{ $central.clusterIP }}:7070"}
+  - {name: FLANNELD_TLS_CERT_FILE, value: /etc/flannelette/tls/$(NODE_NAME)-{{ .service }}.crt}
+  - {name: FLANNELD_TLS_KEY_FILE, value: /etc/flannelette/tls/$(NODE_NAME)-{{ .service }}.key}
+  - {name: FLANNELD_TLS_CA_FILE, value: /etc/flannelette/tls/ca.crt}
+  {{- end }}
+  {{- end }}
   - {name: FLANNELD_HEALTHZ_IP, value: {{ $values.flannelette.healthzIP }}}
-{{- with get $values.flannelette.resources .service }}
+{{- with .resources }}
 resources:
   {{- toYaml . | nindent 2 }}
 {{- end }}
@@ -113,6 +129,36 @@ readinessProbe:
   httpGet: {host: 127.0.0.1, port: {{ . }}, path: /readyz}
   {{- toYaml $values.flannel.healthz.readinessProbe | nindent 2 }}
 {{- end }}
+{{- end -}}
+
+{{/* The lease service, which may do nothing: the same in a node's pod and in one of its own. */}}
+{{- define "flannelette.lease" -}}
+{{- include "flannelette.container" . }}
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 10001
+  runAsGroup: 10001
+  allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
+  capabilities: {drop: [ALL]}
+volumeMounts:
+  - {name: sockets, mountPath: /run/flannelette}
+  - {name: flannel-cfg, mountPath: /etc/kube-flannel, readOnly: true}
+  {{- if .root.Values.flannelette.central.enabled }}
+  - {name: tls, mountPath: /etc/flannelette/tls, readOnly: true}
+  {{- end }}
+  - {name: token, mountPath: /var/run/secrets/kubernetes.io/serviceaccount, readOnly: true}
+{{- end -}}
+
+{{/* The service account's token, for who asks the API server. */}}
+{{- define "flannelette.token" -}}
+- name: token
+  projected:
+    defaultMode: 0440
+    sources:
+      - serviceAccountToken: {path: token}
+      - configMap: {name: kube-root-ca.crt, items: [{key: ca.crt, path: ca.crt}]}
+      - downwardAPI: {items: [{path: namespace, fieldRef: {fieldPath: metadata.namespace}}]}
 {{- end -}}
 
 {{/* net-conf.json: flannel's keys. */}}
