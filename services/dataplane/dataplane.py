@@ -26,7 +26,7 @@ from services.dataplane.situation import Situation
 from services.dataplane.subnet_file import read_previous_subnets
 from services.runtime.feed import Feed, LeaseConnection
 from services.runtime.health import Health
-from services.runtime.logs import get_logger
+from services.runtime.logs import Rarely, get_logger
 from services.runtime.recollection import PATIENCE, Recollection
 from services.runtime.recorder import Recorder
 from services.runtime.state_file import StateFile
@@ -90,6 +90,7 @@ class Dataplane:
         """When the first of them was, on the monotonic clock."""
         self._heard = Heard()
         self._was_connected, self._was_ready = False, False
+        self._is_news = Rarely()
         self._resync_due = True
         self._paused = False
         self._looked_at = 0.0
@@ -109,7 +110,8 @@ class Dataplane:
                 except Unavailable as error:
                     if str(error) != self.trouble:
                         what = "the kernel could not be brought into line; trying again"
-                        log.warning(what, reason=str(error))
+                        if self._is_news(str(error)):
+                            log.warning(what, reason=str(error))
                         self.journal.note(Event(Kind.FAILURE, what, str(error)))
                     self.trouble, self._resync_due = str(error), True
                     self.health.set("kernel", self.trouble)

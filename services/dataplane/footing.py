@@ -14,7 +14,7 @@ from services.dataplane.backends.backend import Device, Links
 from services.dataplane.causes import Heard
 from services.dataplane.ground import Ground, default_interface, find_ground, is_default, is_firm
 from services.dataplane.journal import Event, Journal, Kind
-from services.dataplane.keeper import Identity, keep_devices, remove_devices
+from services.dataplane.keeper import Identity, keep_devices, remove_devices, tell
 from services.dataplane.leftovers import find_leftovers
 from services.dataplane.netlink.objects import Route
 from services.dataplane.netlink.socket import KernelSocket
@@ -172,6 +172,8 @@ class Footing:
         self.devices = kept.devices
         for name, steps in kept.steps.items():
             seconds = time.monotonic() - (heard.since if is_repair and heard.since else started)
+            if not is_repair:  # of those the journal tells
+                tell(steps)
             self._journal.note(device_news(name, steps, heard if is_repair else None, seconds))
 
     async def leave(self) -> None:

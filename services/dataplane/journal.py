@@ -1,7 +1,6 @@
 """The last few thousand decisions: what was done, why, and how long it took from the cause to the effect."""
 
 import asyncio
-import math
 import secrets
 import time
 from collections import Counter
@@ -12,15 +11,13 @@ from typing import Final, NamedTuple
 
 from services.dataplane import metrics
 from services.dataplane.causes import Cause
-from services.runtime.logs import get_logger
+from services.runtime.logs import Rarely, get_logger
 
 log = get_logger()
 
 REMEMBERED: Final = 4096
 """Events. With the names in them below 1 KiB each."""
 _AT_ONCE: Final = 64
-_LOG_SECONDS: Final = 60.0
-"""Between two lines in the log on repairs of one cause: who fights with us must not fill it."""
 
 
 class Kind(Enum):
@@ -100,7 +97,7 @@ class Journal:
         self._ring: list[Entry | None] = [None] * size
         self._clock = clock
         self._news = asyncio.Event()
-        self._logged: dict[Cause, float] = {}
+        self._is_due = Rarely()
 
     def note(self, event: Event) -> None:
         """Remembers, counts what it repaired, and wakes who waits. Never waits itself."""
@@ -127,7 +124,5 @@ class Journal:
             await self._news.wait()
 
     def _log(self, event: Event, cause: Cause) -> None:
-        now = time.monotonic()
-        if now - self._logged.get(cause, -math.inf) >= _LOG_SECONDS:
-            self._logged[cause] = now
+        if self._is_due(cause):
             log.warning("what is ours in the kernel was changed; repaired", repaired=event.what, cause=event.cause)

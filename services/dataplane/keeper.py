@@ -21,6 +21,9 @@ from services.dataplane.devices import (
 )
 from services.dataplane.ground import Ground
 from services.dataplane.netlink import links
+from services.runtime.logs import get_logger
+
+log = get_logger()
 
 _ROUNDS: Final = 4
 """A new device takes three looks: made, addressed and up, found in order."""
@@ -99,7 +102,14 @@ async def remove_devices(names: Iterable[str], *, dry_run: bool = False) -> list
         steps += delete_steps(await links.find_link(name))
     if not dry_run:
         await links.carry_out(steps)
+        tell(steps)
     return [step.command for step in steps]
+
+
+def tell(steps: Iterable[LinkStep]) -> None:
+    """Into the log."""
+    for step in steps:
+        log.info("device", command=step.command)
 
 
 async def _find(wanted: DeviceSpec, known: Container[int]) -> LinkView | None:

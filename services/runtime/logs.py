@@ -2,7 +2,8 @@
 
 import logging
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -29,6 +30,23 @@ with _without_rich():
 def get_logger() -> Any:
     """What a module logs with, made once at its top."""
     return structlog.get_logger()
+
+
+class Rarely:
+    """Whether something is worth a line in the log: each thing once a minute, so that a fight does not fill it."""
+
+    SECONDS: Final = 60.0
+
+    def __init__(self) -> None:
+        self._said: dict[Hashable, float] = {}
+
+    def __call__(self, what: Hashable) -> bool:
+        """True: say it."""
+        now = time.monotonic()
+        self._said = {each: when for each, when in self._said.items() if now - when < self.SECONDS}
+        is_news = what not in self._said
+        self._said.setdefault(what, now)
+        return is_news
 
 
 def configure_logs(service: str, log_format: str, verbosity: int) -> None:

@@ -86,6 +86,13 @@ def test_any_mixture_of_forwarding_entries_is_read_without_those_that_age(writte
     assert read(dump.FDB_ENTRIES, messages) == [entry for entry, ages in entries if not ages]
 
 
+def test_forwarding_entries_of_a_bridge_that_the_device_is_a_port_of_are_none_of_its_own() -> None:
+    entry = FdbEntry(bytes(6), bytes(4), 7)
+    plain = fdb_message(entry)
+    bridges = message(uapi.RTM_NEWNEIGH, plain[16:] + number(uapi.NDA_MASTER, 9))
+    assert read(dump.FDB_ENTRIES, [plain, bridges, plain, bridges]) == [entry, entry]
+
+
 @pytest.mark.parametrize("size", [4, 16])
 def test_of_messages_that_look_alike_only_the_first_is_walked(size: int) -> None:
     family = uapi.AF_INET if size == 4 else uapi.AF_INET6

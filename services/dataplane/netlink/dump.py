@@ -63,6 +63,8 @@ def _neighbour(fields: Fields) -> Neighbour | None:
 def _fdb_entry(fields: Fields) -> FdbEntry | None:
     if not fields["state"] & (uapi.NUD_PERMANENT | uapi.NUD_NOARP) or "mac" not in fields:
         return None
+    if "bridge" in fields:
+        return None  # of a bridge that the device is a port of
     return FdbEntry(
         fields["mac"],
         fields.get("dst", b""),
@@ -103,7 +105,7 @@ FDB_ENTRIES: Final = Kind(
     uapi.RTM_NEWNEIGH,
     struct.Struct("=B3xiHBB"),
     tuple("family ifindex state flags type".split()),
-    {uapi.NDA_VNI: "vni", uapi.NDA_IFINDEX: "via"},
+    {uapi.NDA_VNI: "vni", uapi.NDA_IFINDEX: "via", uapi.NDA_MASTER: "bridge"},
     {uapi.NDA_DST: "dst", uapi.NDA_LLADDR: "mac", uapi.NDA_PORT: "port_in_network_order"},
     _STATISTICS,
     _fdb_entry,

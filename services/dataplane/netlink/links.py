@@ -14,9 +14,6 @@ from services.dataplane.devices import LinkStep, LinkView
 from services.dataplane.interfaces import Interface, InterfaceAddress
 from services.dataplane.netlink.offload import checksum_offload, set_checksum_offload
 from services.dataplane.netlink.pyroute2_parts import AsyncIPRoute, NetlinkError
-from services.runtime.logs import get_logger
-
-log = get_logger()
 
 _IFF_UP: Final = 0x1
 _SCOPE_LINK: Final = 253
@@ -105,7 +102,6 @@ async def carry_out(steps: tuple[LinkStep, ...]) -> None:
                 raise Unavailable(f"`{step.command}` failed: {error.args[-1]}") from None
             except OSError as error:
                 raise Unavailable(f"`{step.command}` failed: {error.strerror}") from None
-            log.info("device", command=step.command)
 
 
 @asynccontextmanager

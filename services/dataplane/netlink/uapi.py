@@ -83,6 +83,7 @@ NDA_PROBES: Final = 4
 NDA_PORT: Final = 6
 NDA_VNI: Final = 7
 NDA_IFINDEX: Final = 8
+NDA_MASTER: Final = 9
 NDA_PROTOCOL: Final = 12
 NDA_FLAGS_EXT: Final = 15
 NTF_SELF: Final = 0x02
