@@ -71,7 +71,8 @@ class Mirror:
             self._noted = frozenset()
             touched = {name: None for event in events if (name := self._take(event))}
             changes += [change for name in touched if (change := self._settle(name))]
-            released = (released - touched.keys()) | (self._noted & touched.keys() - self._leases.keys())
+            released = {name for name in released if name not in touched}
+            released |= {name for name in self._noted if name in touched and name not in self._leases}
         self.position = batch.position
         event = Changed(
             tuple(changes),
