@@ -29,6 +29,12 @@ class Place:
         """Whether the cursor was one to go on from."""
         return self._position is not None
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether a change waits to be told that is no part of a snapshot."""
+        is_following = self._position is not None and self._after is None and not self._staged
+        return is_following and self._position != self._broker.history.last
+
     def next_message(self) -> bytes | None:
         """What to send next, the same bytes for all who are at the same place; None: it has everything."""
         history = self._broker.history

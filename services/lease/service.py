@@ -23,7 +23,7 @@ from services.lease.operator_requests import leases_to_reclaim, reclaim_response
 from services.lease.requests import checked_request
 from services.lease.stalled import Stalled
 from services.lease.store import Store
-from services.lease.watchers import watch_all, watch_own
+from services.lease.watchers import PAUSE, watch_all, watch_own
 from services.runtime.health import Health
 from services.runtime.interceptor import code_of
 from services.runtime.lifetime import time_left
@@ -69,7 +69,7 @@ class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
         self._identity.any_node(request.node)
         node = request.node if request.view == pb.VIEW_ALL else ""
         is_relay = request.relayed and not node
-        return self.stalled.watched(watch_all(self._broker, request.cursor, node, is_relay=is_relay))
+        return self.stalled.watched(watch_all(self._broker, request.cursor, node, is_relay=is_relay, pause=PAUSE))
 
     async def ListLeases(self, request: pb.ListLeasesRequest, context: Context) -> pb.ListLeasesResponse:
         """The filter may be any node, on any service: all that it leaves out could be listed without it."""

@@ -1,8 +1,10 @@
 """One WatchLeases stream each: what to send next, given where the watcher is and what the broker has."""
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Final
 
 from services.core.choices import NONE, Choices, Chosen, choices_between
 from services.core.table import Step, StoreStatus, Table, changes_between
@@ -12,14 +14,20 @@ from services.lease.encoding import SYNCED, encode
 from services.lease.place import Place, count_reset
 from services.lease.steps import NOTHING
 
+PAUSE: Final = 0.002
+"""Seconds between two changes that come apart. A message costs a dataplane as much as some ten changes in it."""
+
 
 async def watch_all(
-    broker: Broker, cursor: str, dataplane_of: str = "", *, is_relay: bool = False
+    broker: Broker, cursor: str, dataplane_of: str = "", *, is_relay: bool = False, pause: float = 0.0
 ) -> AsyncGenerator[bytes, None]:
     """VIEW_ALL, serialised; the guarantees are those of WatchLeases in lease.proto.
 
     A watcher that reads slowly costs its place and the one message that is being sent: it gets the difference between
     its table and the newest one, or a reset when the history does not reach back to it.
+
+    A change is told at once, unless the last one was less than `pause` seconds ago: what comes meanwhile is told
+    together.
 
     `dataplane_of` is the node that is connected while this stream lives; empty: whoever watches is no dataplane.
     It is told what operators have chosen for it; a relay (`is_relay`), what they have for every node.
@@ -33,7 +41,12 @@ async def watch_all(
             yield encode(Step(choices=Choices(chosen, complete=True)))
         if place.is_resumed:
             yield SYNCED + encode(Step(cursor=cursor))  # a bookmark: you are connected
+        now, due = asyncio.get_running_loop().time, 0.0
         while True:
+            if place.is_behind:
+                if (rest := due - now()) > 0:
+                    await asyncio.sleep(rest)
+                due = now() + pause
             news = place.next_message()
             if news is not None:
                 metrics.MESSAGES.inc()

@@ -250,6 +250,29 @@ async def test_a_burst_larger_than_a_message_comes_in_several_that_can_be_resume
     assert table.cursor == broker.history.cursor
 
 
+async def test_what_follows_a_change_within_the_pause_comes_together_and_the_first_one_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sleep, over = asyncio.sleep, asyncio.Event()
+    monkeypatch.setattr(asyncio, "sleep", lambda seconds: over.wait() if seconds else sleep(0))
+    broker = broker_with()
+    stream = watch_all(broker, "", pause=3600)
+    await anext(stream)
+    broker.take(Changed((Upserted(A),)))
+    waiting = asyncio.ensure_future(anext(stream))
+    await settle()
+    assert waiting.done()
+    assert read(waiting.result()).changes == (Upserted(A),)
+    waiting = asyncio.ensure_future(anext(stream))
+    broker.take(Changed((Upserted(B),)))
+    await settle()
+    assert not waiting.done()
+    broker.take(Changed((Removed(A.name),)))
+    over.set()
+    assert read(await waiting) == Step(changes=(Upserted(B), Removed(A.name)), synced=True, cursor="e:3")
+    await stream.aclose()
+
+
 async def test_has_waits_for_the_lease_to_be_shown() -> None:
     broker = broker_with()
     waiting = asyncio.ensure_future(broker.has(A, 60))
