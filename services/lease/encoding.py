@@ -13,7 +13,8 @@ from typing import Final
 
 from flannelette.lease.v1 import lease_pb2 as pb
 
-from services.core.table import Change, Step
+from services.core.table import Change, Step, Upserted
+from services.lease.usual import usual_piece
 from services.runtime.wire import add_change, step_to_proto
 
 MOST_CHANGES: Final = 500
@@ -29,6 +30,8 @@ def encode(step: Step) -> bytes:
 
 def encode_change(change: Change) -> bytes:
     """The piece of one change."""
+    if isinstance(change, Upserted) and (usual := usual_piece(change.lease)):
+        return usual
     message = pb.WatchLeasesResponse()
     add_change(message, change)
     return message.SerializeToString()

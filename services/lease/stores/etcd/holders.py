@@ -2,6 +2,7 @@
 
 import json
 import re
+from ipaddress import IPv4Address
 from typing import Final
 
 from services.core.errors import InvalidInput
@@ -29,6 +30,8 @@ class Holder:
 
     def holds(self, lease: Lease) -> bool:
         """Whether this is still true of the lease: a flanneld that took it over published other addresses."""
+        if len(lease.subnets) == 1 and isinstance(address := lease.subnets[0].public_address, IPv4Address):
+            return self.public_ip == format_address(address) and not self.public_ipv6  # as nearly all
         return (self.public_ip, self.public_ipv6) == _addresses(lease)
 
 

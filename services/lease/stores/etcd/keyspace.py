@@ -1,6 +1,7 @@
 """The keys under the prefix: which of them mean something, and what."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final
@@ -49,11 +50,14 @@ class Keyspace:
     """What all sessions start with."""
     released: bytes = field(init=False)
     """The key of the note on leases that were removed on purpose."""
+    _kinds: Mapping[bytes, Kind] = field(init=False, repr=False, compare=False)
+    """By directory, whole."""
 
     def __post_init__(self) -> None:
         for name in ("config", "subnets/", "holders/", "sessions/", "released"):
             object.__setattr__(self, name.removesuffix("/"), f"{self.prefix}/{name}".encode())
         object.__setattr__(self, "root", f"{self.prefix}/".encode())
+        object.__setattr__(self, "_kinds", {self.root + name: kind for name, kind in _DIRECTORIES.items()})
 
     def subnet(self, name: str) -> bytes:
         """The key of a lease."""
@@ -69,6 +73,9 @@ class Keyspace:
 
     def classify(self, key: bytes) -> tuple[Kind, str]:
         """What a key is, and its name: the lease's for SUBNET and HOLDER, the node's for SESSION, else the key."""
+        whole, _, name = key.rpartition(b"/")
+        if name and (kind := self._kinds.get(whole)):
+            return kind, readable(name)  # as nearly all are
         before, _, path = key.partition(self.root)
         directory, _, name = path.partition(b"/")
         if name and not before and (kind := _DIRECTORIES.get(directory)):
@@ -90,7 +97,7 @@ class Keyspace:
 
 def readable(key: bytes) -> str:
     """A key as text that can be printed; no two keys give the same."""
-    text = key.decode("utf-8", "backslashreplace")
+    text = key.decode() if key.isascii() else key.decode("utf-8", "backslashreplace")
     if text.isprintable() and "\\" not in text:
         return text  # as nearly all are
     text = key.replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace")
