@@ -27,6 +27,18 @@ def test_all_of_pyroute2_can_be_imported_after_its_parts() -> None:
     assert _run(f"import pyroute2; {parts}; {check}") == "True True True"
 
 
+def test_the_etcd_store_starts_without_a_client_that_it_does_not_use() -> None:
+    found = set(_run("import services.lease.stores.etcd, sys; print(*sys.modules)").split())
+    assert "etcd3.etcdrpc.rpc_pb2" in found
+    assert not {"etcd3.client", "tenacity"} & found
+
+
+def test_all_of_etcd3_can_be_imported_after_its_parts() -> None:
+    parts = "from services.lease.stores.etcd.messages import rpc"
+    check = "from etcd3 import Etcd3Client, etcdrpc; print(etcdrpc.rpc_pb2 is rpc, bool(Etcd3Client))"
+    assert _run(f"{parts}; {check}") == "True True"
+
+
 def test_all_of_prometheus_client_can_be_imported_after_its_parts() -> None:
     parts = "from services.runtime.prometheus import REGISTRY, Counter"
     check = "print(prometheus_client.Counter is Counter, b'process_' in prometheus_client.generate_latest(REGISTRY))"
