@@ -1,6 +1,6 @@
 """An underlay, devices, peers and a kernel that is a set, for the dataplane's tests; the captures' addresses."""
 
-from collections.abc import Collection, Iterable, Mapping, Set
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address, ip_network
 from itertools import chain
@@ -65,7 +65,7 @@ def route(line: str, protocol: int = 3) -> Route:
     )
 
 
-def lines(objects: Set[KernelObject]) -> list[str]:
+def lines(objects: Collection[KernelObject]) -> list[str]:
     """As iproute2 prints them, sorted."""
     return sorted(text(item, NAMES) for item in objects)
 

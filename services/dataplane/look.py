@@ -1,6 +1,6 @@
 """One peer's objects beside what the kernel has in their places now: what is wanted, what is there, and why."""
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -53,7 +53,7 @@ class Look:
         beside = [self._beside(item, peer.objects) for item in concerning if item.slot not in taken]
         return (*wanted, *beside)
 
-    def _concerning(self, lease: Lease, objects: Set[KernelObject]) -> Iterator[KernelObject]:
+    def _concerning(self, lease: Lease, objects: Collection[KernelObject]) -> Iterator[KernelObject]:
         """All in the kernel that has to do with the lease, or is in a place that it needs."""
         slots = {item.slot for item in objects}
         subnets = {(s.cidr.network_address.packed, s.cidr.prefixlen) for s in lease.subnets}
@@ -80,7 +80,7 @@ class Look:
         refused = self.failures.get(wanted)
         return Place(wanted, actual, f"the kernel refuses ours: {refused}" if refused else "")
 
-    def _beside(self, actual: KernelObject, objects: Set[KernelObject]) -> Place:
+    def _beside(self, actual: KernelObject, objects: Collection[KernelObject]) -> Place:
         if actual not in self.divided.foreign:
             is_flannels = isinstance(actual, Route) and actual.protocol == RTPROT_BOOT
             return Place(None, actual, _FLANNELS if is_flannels else "ours, and needed no more")

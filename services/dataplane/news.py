@@ -178,7 +178,7 @@ def _summary(objects: Collection[KernelObject], names: DeviceNames) -> str:
 def _owners(objects: Collection[KernelObject], peers: Iterable[Peer]) -> tuple[tuple[PeerName, ...], int]:
     """The peers that need these objects; one more than are named stands for more."""
     wanted = frozenset(objects)
-    owners = list(islice((peer for peer in peers if not peer.objects.isdisjoint(wanted)), MOST_NAMED + 1))
+    owners = list(islice((peer for peer in peers if not wanted.isdisjoint(peer.objects)), MOST_NAMED + 1))
     return tuple(map(_name, owners[:MOST_NAMED])), len(owners)
 
 

@@ -167,9 +167,9 @@ class Overlay:
         return self.situation.links.names() if self.situation else {}
 
 
-def _needs(situation: Situation, peers: Iterable[Peer]) -> list[frozenset[KernelObject]]:
+def _needs(situation: Situation, peers: Iterable[Peer]) -> list[Collection[KernelObject]]:
     """What each peer needs, and what the node does."""
-    return [*(peer.objects for peer in peers), frozenset(blackhole_routes(situation))]
+    return [*(peer.objects for peer in peers), tuple(blackhole_routes(situation))]
 
 
 def _scope(situation: Situation, peers: Iterable[Peer]) -> Scope:

@@ -44,7 +44,7 @@ def state_of(reconciler: Reconciler, peer: Peer, names: DeviceNames) -> tuple[Pe
         foreign = reconciler.shadow(route)
         if foreign is not None:
             return PeerState.SHADOWED, f"{SHADOWED}: {text(foreign, names)}"
-    if peer.objects <= reconciler.programmed:
+    if reconciler.programmed.issuperset(peer.objects):
         return PeerState.PROGRAMMED, peer.reason
     return PeerState.PENDING, MISSING
 

@@ -20,7 +20,7 @@ class Peer:
     """A lease of another node, and what it needs in the kernel."""
 
     lease: Lease
-    objects: frozenset[KernelObject]
+    objects: tuple[KernelObject, ...]
     refusals: tuple[Refusal, ...] = ()
     """What of it is not carried."""
     candidates: tuple[Subnet, ...] = ()
@@ -39,7 +39,7 @@ class Peer:
 
 def peer_of(lease: Lease, situation: Situation, losers: Losers = _NOBODY) -> Peer:
     """The peer. A lease is data from the network: what does not fit is refused with a reason, never programmed."""
-    objects: frozenset[KernelObject] = frozenset()
+    objects: tuple[KernelObject, ...] = ()
     refusals: tuple[Refusal, ...] = ()
     candidates: tuple[Subnet, ...] = ()
     subnets: tuple[Subnet, ...] = lease.subnets
@@ -57,9 +57,11 @@ def peer_of(lease: Lease, situation: Situation, losers: Losers = _NOBODY) -> Pee
             candidates += (subnet,)
             found = losers.get((lease.name, subnet.cidr.version)) if losers else None
         if found is None:
-            objects = objects | needed if objects else needed
+            objects += tuple(needed)
         else:
             refusals += (found,)
+    if candidates == lease.subnets:
+        candidates = lease.subnets  # once in memory, as nearly always
     return Peer(lease, objects, refusals, candidates)
 
 

@@ -1,7 +1,7 @@
 """What is wanted in the kernel, by whom how often, and who wants a place that another one wants."""
 
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Set
+from collections.abc import Collection, Hashable, Iterable
 from itertools import chain
 
 from services.dataplane.netlink.objects import FDB_ENTRY, KernelObject
@@ -10,7 +10,7 @@ from services.dataplane.netlink.objects import FDB_ENTRY, KernelObject
 class Stock:
     """Made from what each peer needs. Two leases of one node share its forwarding entry, which is wanted once."""
 
-    def __init__(self, needs: Collection[Set[KernelObject]] = ()) -> None:
+    def __init__(self, needs: Collection[Collection[KernelObject]] = ()) -> None:
         self.wanted: set[KernelObject] = set().union(*needs)
         self._others: Counter[KernelObject] = Counter()
         """How many more than one need an object, where any do."""

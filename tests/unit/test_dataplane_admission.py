@@ -82,7 +82,7 @@ def test_each_rule_refuses_with_its_name_and_a_reason(
     part: Subnet, situation: Situation, rule: str, reason: str
 ) -> None:
     peer = peer_of(make_lease(part), situation)
-    assert peer.objects == frozenset()
+    assert peer.objects == ()
     assert [refusal.rule for refusal in peer.refusals] == [rule]
     assert reason in peer.ignored
 

@@ -42,7 +42,7 @@ class Host:
 
     def domain(self, subnets: Iterable[Subnet]) -> Domain:
         devices = {device.index for device in self.links.devices.values()}
-        peers = [Peer(Lease("", "", (s,)), self.wanted([s]), (), (s,)) for s in subnets]
+        peers = [Peer(Lease("", "", (s,)), tuple(self.wanted([s])), (), (s,)) for s in subnets]
         return Domain(
             [ip_network("10.5.0.0/16")],
             [ip_network(self.own)],

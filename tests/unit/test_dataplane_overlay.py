@@ -79,7 +79,7 @@ async def test_of_two_leases_that_overlap_one_is_carried_at_once_and_the_other_w
     assert (
         kernel.objects
         == made.reconciler.programmed
-        == peer_of(rival, SITUATION).objects | peer_of(N3, SITUATION).objects
+        == {*peer_of(rival, SITUATION).objects, *peer_of(N3, SITUATION).objects}
     )
     assert not await made.program_some([N2.name], by_name(N2, N3, rival))
     assert kernel.objects == made.reconciler.programmed == before

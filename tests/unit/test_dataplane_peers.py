@@ -57,7 +57,7 @@ def test_a_fitting_lease_has_its_objects_and_no_reason() -> None:
 )
 def test_what_does_not_fit_is_ignored_with_a_reason(ignored: Lease, reason: str) -> None:
     peer = peer_of(ignored, SITUATION)
-    assert (peer.objects, peer.ignored) == (frozenset(), reason)
+    assert (peer.objects, peer.ignored) == ((), reason)
 
 
 def test_behind_nat_a_lease_with_our_published_address_is_our_own_too() -> None:

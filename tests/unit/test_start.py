@@ -35,7 +35,9 @@ def test_the_etcd_store_starts_without_a_client_that_it_does_not_use() -> None:
 
 def test_all_of_etcd3_can_be_imported_after_its_parts() -> None:
     parts = "from services.lease.stores.etcd.messages import rpc"
-    check = "from etcd3 import Etcd3Client, etcdrpc; print(etcdrpc.rpc_pb2 is rpc, bool(Etcd3Client))"
+    check = (
+        "from etcd3 import Etcd3Client; from etcd3.etcdrpc import rpc_pb2; print(rpc_pb2 is rpc, bool(Etcd3Client))"
+    )
     assert _run(f"{parts}; {check}") == "True True"
 
 
