@@ -51,6 +51,7 @@ if [ "$mode" = inside ]; then
     mode=$1
     shift
     start
+    unset FLANNELETTE_ENGINE # what the command starts uses this one
     code=0
     "$@" || code=$?
     kill "$engine"

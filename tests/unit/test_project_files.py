@@ -61,3 +61,15 @@ def test_the_changelog_has_the_version_that_is_built() -> None:
     version = re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     assert version is not None
     assert version[1] in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_a_release_has_the_names_that_the_manifests_and_the_pages_give_its_images() -> None:
+    workflow = (ROOT / ".github/workflows/release.yml").read_text()
+    assert "NAME: flannelette-${{ matrix.service }}" in workflow
+    assert "/$NAME:${GITHUB_REF_NAME#v}" in workflow
+    chart = (ROOT / "deploy/helm/flannelette/templates/_helpers.tpl").read_text()
+    assert 'printf "%sflannelette-%s:%s"' in chart
+    assert "ghcr.io/OWNER/flannelette-lease:X.Y.Z" in (ROOT / "SECURITY.md").read_text()
+    images = re.findall(r"image: (flannelette-\w+)", (ROOT / "deploy/kubernetes/base/daemonset.yaml").read_text())
+    services = yaml.safe_load(workflow)["jobs"]["images"]["strategy"]["matrix"]["service"]
+    assert set(images) <= {f"flannelette-{each}" for each in services}
