@@ -57,13 +57,13 @@ class BareEtcd(asyncio.Protocol):
         self._streams: dict[int, _Stream] = {}
         self._next = 1
 
-    async def put(self, key: bytes, value: bytes) -> None:
-        """Returns when etcd has it; is written to the socket at once. Raises BenchFailed."""
-        await self._ask(b"Put", rpc.PutRequest(key=key, value=value))
+    def put(self, key: bytes, value: bytes) -> "asyncio.Future[bytes]":
+        """Is written to the socket at once; done when etcd has it. Raises BenchFailed then."""
+        return self._ask(b"Put", rpc.PutRequest(key=key, value=value))
 
-    async def delete(self, key: bytes) -> None:
+    def delete(self, key: bytes) -> "asyncio.Future[bytes]":
         """The same."""
-        await self._ask(b"DeleteRange", rpc.DeleteRangeRequest(key=key))
+        return self._ask(b"DeleteRange", rpc.DeleteRangeRequest(key=key))
 
     async def watch(self, prefix: bytes, end: bytes, heard: Callable[[float, Any], None]) -> None:
         """Returns when the watch is open; each event of it is told with the time at which it was here."""
@@ -101,7 +101,7 @@ class BareEtcd(asyncio.Protocol):
         """Ends all calls."""
         self._transport.close()
 
-    async def _ask(self, method: bytes, request: Any) -> None:
+    def _ask(self, method: bytes, request: Any) -> "asyncio.Future[bytes]":
         answer = asyncio.get_running_loop().create_future()
 
         def ended() -> None:
@@ -109,7 +109,7 @@ class BareEtcd(asyncio.Protocol):
                 answer.set_exception(BenchFailed(f"etcd refused a {method.decode()}"))
 
         self._call(_KV + method, request, _Stream(answer.set_result, ended))
-        await answer
+        return answer
 
     def _call(self, path: bytes, request: Any, stream: _Stream, *, is_open: bool = False) -> None:
         number, self._next = self._next, self._next + 2

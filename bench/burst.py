@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from bench.changes import Clock, News, Stage, destination, first_change, naive, ours, watch_only
+from bench.changes import Clock, News, Stage, destination, first_change, naive, ours, row, watch_only
 from bench.etcd import fill, running_etcd
 from bench.host import check, routes
 from bench.result import Bench, Result
@@ -43,10 +43,11 @@ async def _measure(stage: Stage, endpoint: str, peers: int, changes: int, bursts
                 heard.append(one.at)
                 return clock.outstanding == 0
 
+            rows = [row(each) for each in range(first, first + changes)]
             cpu, began = sum(scene.cpu().values()), time.monotonic()
             for each in range(first, first + changes):
                 clock.sent(each, gone=False)
-            puts = asyncio.gather(*(scene.put(each) for each in range(first, first + changes)))
+            puts = asyncio.gather(*(scene.etcd.put(*each) for each in rows))
             listening = asyncio.create_task(scene.listener.hear(enough, _PATIENCE))
             await puts
             confirmed = time.monotonic()

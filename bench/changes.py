@@ -15,6 +15,7 @@ from bench.bare_etcd import BareEtcd, bare_etcd
 from bench.etcd import PREFIX
 from bench.host import PROTOCOL, add_device, empty_host
 from bench.leases import lease as lease_of
+from bench.leases import subnet_address
 from bench.listener import RouteListener
 from bench.node import node_on
 from bench.process import cpu_seconds, resident_mib, running
@@ -59,13 +60,11 @@ class Scene:
     memory: Callable[[], dict[str, float]]
 
     async def put(self, number: int, edition: int = 0) -> None:
-        """A lease, as flanneld puts it."""
-        lease = lease_of(number, edition)
-        value = format_value(lease).encode()
-        await self.etcd.put(_KEYS.subnet(lease.name), value)
+        """A lease."""
+        await self.etcd.put(*row(number, edition))
 
     async def delete(self, number: int) -> None:
-        await self.etcd.delete(_KEYS.subnet(lease_of(number).name))
+        await self.etcd.delete(row(number)[0])
 
 
 Stage: TypeAlias = Callable[[str], AbstractAsyncContextManager[Scene]]
@@ -78,7 +77,13 @@ def first_change(peers: int) -> int:
 
 def destination(number: int) -> bytes:
     """Of the route to a lease."""
-    return lease_of(number).subnets[0].cidr.network_address.packed
+    return subnet_address(number).packed
+
+
+def row(number: int, edition: int = 0) -> tuple[bytes, bytes]:
+    """Key and value of a lease, as flanneld puts it. Takes longer than the put: make it before the clock starts."""
+    lease = lease_of(number, edition)
+    return _KEYS.subnet(lease.name), format_value(lease).encode()
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ import random
 from collections.abc import Mapping
 from typing import Final
 
-from bench.changes import Clock, News, Scene, Stage, first_change, naive, ours, watch_only
+from bench.changes import Clock, News, Scene, Stage, first_change, naive, ours, row, watch_only
 from bench.etcd import fill, running_etcd
 from bench.result import Bench, Result, percentiles
 
@@ -20,8 +20,9 @@ _PAUSES: Final = (0.005, 0.02)
 
 
 async def _one(scene: Scene, clock: Clock, number: int, *, gone: bool) -> None:
+    key, value = row(number)
     clock.sent(number, gone=gone)
-    change = asyncio.create_task(scene.delete(number) if gone else scene.put(number))
+    change = scene.etcd.delete(key) if gone else scene.etcd.put(key, value)
     left = clock.outstanding - 1
 
     def enough(heard: News) -> bool:

@@ -13,9 +13,14 @@ MOST_LEASES: Final = 65_000
 """So many /24 subnets has the network."""
 
 
+def subnet_address(number: int) -> IPv4Address:
+    """Of the lease of the node of this number."""
+    return NETWORK.network_address + (number << 8)
+
+
 def lease(number: int, edition: int = 0) -> Lease:
     """The lease of the node of this number, from 1 to MOST_LEASES; each edition has another MAC."""
-    cidr = IPv4Network((int(NETWORK.network_address) + (number << 8), 24))
+    cidr = IPv4Network((subnet_address(number), 24))
     data = VxlanData(1, ((2 << 40) + (edition % 256 << 32) + number).to_bytes(6).hex(":"))
     address = UNDERLAY.network_address + number
     return Lease(lease_key([cidr]), f"node-{number}", (Subnet(cidr, address, data),), "vxlan")
