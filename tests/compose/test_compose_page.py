@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import time
@@ -15,6 +14,7 @@ import pytest
 
 from tests.compose.composition import PROJECT, Composition, docker
 from tests.document import sections
+from tests.e2e.reader import compose
 from tests.patience import PATIENCE
 from tests.terminal import Terminal
 
@@ -22,7 +22,6 @@ pytestmark = [pytest.mark.compose, pytest.mark.usefixtures("directory")]
 
 TREE = Path(__file__).parents[2]
 STREAMS = re.compile(r" (ping|watch|logs --follow) ?")
-COMPOSE = "docker-compose" if shutil.which("docker-compose") else "docker compose"
 SECONDS = 300.0
 NETWORK = "flannelette-test-host"
 BY_CTRL_C = (0, 130, -signal.SIGINT)
@@ -35,7 +34,7 @@ def blocks(page: str, title: str) -> list[str]:
 
 def typed(command: str, place: Path, environment: dict[str, str]) -> None:
     """A look is repeated until it succeeds; what streams is ended by Ctrl-C when it has printed something."""
-    command = command.replace("docker compose", COMPOSE)
+    command = command.replace("docker compose", compose())
     end = time.monotonic() + SECONDS
     while True:
         with Terminal(command, place, environment) as terminal:

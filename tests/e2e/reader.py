@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Final, Self
 
@@ -22,7 +23,6 @@ PATIENCE: Final = 10.0
 _MAKE_LAB: Final = re.compile(r"make lab\b(.*)")
 _LASTS: Final = re.compile(r"((\w+=|cd ).*\n?)+")
 _CHANGES: Final = re.compile(r"/(Teardown|Resync|Acquire|Release|Confirm|Delete)|etcdctl|flannelette certs")
-_COMPOSE: Final = "docker-compose" if shutil.which("docker-compose") else "docker compose"
 _STREAMS: Final = re.compile(r"/Watch\w+$|bin/flannelette-\w+ ")
 _PROGRAM: Final = re.compile(r"(?:\$PWD/)?\.venv/bin/([\w-]+)")
 _WAY_IN: Final = re.compile(r"^ *(nsenter -t .*) ip -n ", re.MULTILINE)
@@ -118,7 +118,8 @@ class Reader(ExitStack):
     def _start(self, block: Block, output: int) -> subprocess.Popen[bytes]:
         commands = block.commands.replace("nsenter -t 4711 -m -n", self._way_in)
         commands = _PROGRAM.sub(_path, commands)
-        commands = commands.replace("docker compose", _COMPOSE)
+        if "docker compose" in commands:
+            commands = commands.replace("docker compose", compose())
         return subprocess.Popen(
             ["sh", "-euc", self._shell + commands],
             env={**self._environment, "TMPDIR": str(self._home)},
@@ -128,6 +129,13 @@ class Reader(ExitStack):
             stderr=output,
             start_new_session=True,
         )
+
+
+@cache
+def compose() -> str:
+    """How `docker compose` is called here: as deploy/compose/compose.sh does."""
+    words = ("docker", "compose", "version")
+    return "docker-compose" if subprocess.run(words, capture_output=True).returncode else "docker compose"
 
 
 def _path(program: re.Match[str]) -> str:
