@@ -109,8 +109,8 @@ class OwnLease:
         before, self.refusal = self.refusal, "; ".join(self._refused(ground, footing, own))
         if self.refusal:
             name = held.name if held else ""
-            log.error("the own lease is refused", lease=name, reason=self.refusal)
             if self.refusal != before:
+                log.error("the own lease is refused", lease=name, reason=self.refusal)
                 self._journal.note(Event(Kind.OWN_LEASE, f"own lease {name} not used", self.refusal))
             own = None
         await footing.keep(own, self.published(table), self.remembered, heard)
@@ -132,10 +132,10 @@ class OwnLease:
         path, mtu = self._settings.subnet_file, ground.backend.mtu(ground.underlay)
         content = subnet_file(ground.network, own, mtu, ip_masq=self._settings.ip_masq)
         kept = what_pods_keep(path, content)
-        if kept:
-            log.warning("pods that run already keep what they have until they are made anew", kept=kept)
         try:
             if write_subnet_file(path, content):
+                if kept:
+                    log.warning("pods that run already keep what they have until they are made anew", kept=kept)
                 log.info("subnet file written", path=str(path), subnets=[str(s) for s in content.subnets])
                 subnets = ", ".join(map(str, content.subnets))
                 what = f"subnet file written: {path}, {subnets}, mtu {mtu}"
