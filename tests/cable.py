@@ -4,7 +4,8 @@ import asyncio
 from contextlib import suppress
 from typing import Final
 
-from tests.etcd import EtcdServer, free_port
+from tests.etcd import EtcdServer
+from tests.ports import free_port
 
 _HEADERS: Final = 1
 

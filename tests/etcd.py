@@ -22,6 +22,7 @@ import pytest
 
 from lab.netns import NetworkNamespace
 from tests.patience import PATIENCE
+from tests.ports import free_port
 
 _QUICK: Final = (
     "--unsafe-no-fsync",
@@ -39,13 +40,6 @@ def find_program(name: str) -> str | None:
         if os.access(program, os.X_OK):
             return str(program)
     return shutil.which(name)
-
-
-def free_port() -> int:
-    """A TCP port of the loopback that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @dataclass

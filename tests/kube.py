@@ -25,8 +25,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from services.lease.stores.kube.access import Access
-from tests.etcd import EtcdMaker, free_port
+from tests.etcd import EtcdMaker
 from tests.patience import PATIENCE
+from tests.ports import free_port
 
 Document = dict[str, Any]
 

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -148,14 +147,6 @@ async def serving(
         process.stopping.set()
         await asyncio.wait_for(task, PATIENCE)
         await running.channel.close()
-
-
-def free_port() -> int:
-    """A port of loopback that nobody listens on; the tests have the namespace to themselves."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 async def eventually(condition: Callable[[], bool], within: float = PATIENCE) -> None:

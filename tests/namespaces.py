@@ -1,7 +1,9 @@
 """Network namespaces for tests: as many as a test wants, gone when it ends."""
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
+from pathlib import Path
 
 from lab.netns import NetworkNamespace
 
@@ -12,7 +14,11 @@ _number = count(1)
 
 @dataclass
 class NamespaceMaker:
-    """Makes fresh network namespaces and deletes them together."""
+    """Makes fresh network namespaces and deletes them together.
+
+    Their kernels use an IPv6 address at once: the check for duplicates (RFC 4862) takes seconds, after which devices
+    and routes change by themselves. A test about it switches accept_dad on for a device.
+    """
 
     made: list[NetworkNamespace] = field(default_factory=list)
 
@@ -21,6 +27,7 @@ class NamespaceMaker:
         namespace = NetworkNamespace(name or f"test{next(_number)}")
         namespace.create()
         self.made.append(namespace)
+        _believe_addresses(namespace)
         return namespace
 
     def connect(
@@ -37,3 +44,10 @@ class NamespaceMaker:
         """Deletes all of them."""
         while self.made:
             self.made.pop().delete()
+
+
+def _believe_addresses(namespace: NetworkNamespace) -> None:
+    with namespace.inside():
+        for name in ("all", "default"):  # where the kernel has no IPv6, there is nothing to check
+            with suppress(FileNotFoundError):
+                Path(f"/proc/sys/net/ipv6/conf/{name}/accept_dad").write_text("0")

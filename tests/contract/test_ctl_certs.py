@@ -13,7 +13,8 @@ import pytest
 
 from tests.ctl_process import Ran, run
 from tests.lease_examples import SMALL_JSON
-from tests.lease_service import ServiceProcess, free_port, stub_of
+from tests.lease_service import ServiceProcess, stub_of
+from tests.ports import free_port
 
 
 def modes(directory: Path) -> dict[str, int]:

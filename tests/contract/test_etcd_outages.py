@@ -15,9 +15,10 @@ from services.lease.stores.etcd.client import EtcdClient
 from services.lease.stores.etcd.records import Put
 from tests.cable import Cable
 from tests.contract.follower import following
-from tests.etcd import EtcdMaker, EtcdServer, free_port
+from tests.etcd import EtcdMaker, EtcdServer
 from tests.etcd_examples import CONFIG_PUT, QUICK, lease_delete, lease_put, name, opened, wants, write
 from tests.patience import PATIENCE
+from tests.ports import free_port
 
 
 async def test_a_watch_goes_on_without_a_gap_when_etcd_is_killed_and_comes_back(own_etcd: EtcdServer) -> None:

@@ -12,10 +12,11 @@ from flannelette.lease.v1 import lease_pb2_grpc
 
 from services.core.table import Table
 from services.runtime.wire import request_to_proto
-from tests.etcd import EtcdServer, free_port
+from tests.etcd import EtcdServer
 from tests.lease_examples import SMALL_JSON, make_request
 from tests.lease_service import ServiceProcess, next_step, stub_of
 from tests.patience import PATIENCE
+from tests.ports import free_port
 
 
 def start(directory: Path, endpoint: str, *arguments: str) -> ServiceProcess:

@@ -13,10 +13,10 @@ import pytest
 from flannelette.lease.v1 import lease_pb2 as pb
 
 from services.runtime.wire import request_to_proto
-from tests.etcd import free_port
 from tests.lease_examples import SMALL_JSON, make_request
 from tests.lease_service import ServiceProcess, next_step, stub_of
 from tests.patience import PATIENCE
+from tests.ports import free_port
 
 
 @pytest.fixture

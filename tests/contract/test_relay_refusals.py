@@ -27,8 +27,9 @@ from tests.certificates import LOOPBACK, Certificates, flags
 from tests.contract.follower import following
 from tests.contract.tiers import acquired, feed_of, is_connected
 from tests.lease_examples import NETWORK, SMALL_JSON, make_lease, make_request, subnet
-from tests.lease_service import FakeStore, ServiceProcess, eventually, free_port, next_step, serving, stub_of
+from tests.lease_service import FakeStore, ServiceProcess, eventually, next_step, serving, stub_of
 from tests.patience import PATIENCE
+from tests.ports import free_port
 
 NO_LEASE = Refusal(Kind.UNREADABLE, "is no lease")
 

@@ -21,6 +21,7 @@ from services.runtime.probe import ask
 from services.runtime.whereabouts import this_namespace
 from tests.lease_service import eventually
 from tests.patience import PATIENCE
+from tests.ports import free_port
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -88,9 +89,7 @@ async def test_a_signal_turns_health_off_ends_streams_and_exits_0(tmp_path: Path
 
 
 async def test_health_has_the_reason_over_http_only_as_flannel_words_it(tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     flags = ("--healthz-ip=127.0.0.1", f"--healthz-port={port}")
     async with running(tmp_path, *flags, "--becomes-ready=false"):
         assert get(port, "/healthz") == (200, "flanneld is running")

@@ -16,8 +16,8 @@ from services.runtime.listen import bound
 from services.runtime.permissions import REQUIREMENTS
 from services.runtime.server import Server
 from tests.certificates import LOOPBACK, URIS, Certificates, transport
-from tests.lease_service import free_port
 from tests.patience import PATIENCE
+from tests.ports import free_port
 from tests.unit.test_runtime_permissions import METHODS, REFLECTION_V1
 
 READ = """

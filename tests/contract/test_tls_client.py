@@ -21,8 +21,9 @@ from services.runtime.server import Server
 from services.runtime.tls.files import TlsFiles
 from services.runtime.transport import PLAIN, Transport
 from tests.certificates import Certificates, transport
-from tests.lease_service import eventually, free_port
+from tests.lease_service import eventually
 from tests.patience import PATIENCE
+from tests.ports import free_port
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,9 @@ from services.runtime.tls.files import TlsFiles
 from services.runtime.wire import request_to_proto
 from tests.certificates import Certificates, flags, transport
 from tests.lease_examples import SMALL_JSON, make_request
-from tests.lease_service import ServiceProcess, eventually, free_port, stub_of
+from tests.lease_service import ServiceProcess, eventually, stub_of
 from tests.patience import PATIENCE
+from tests.ports import free_port
 
 Stub = lease_pb2_grpc.LeaseServiceStub
 

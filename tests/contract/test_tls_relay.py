@@ -16,8 +16,9 @@ from services.runtime.tls.files import TlsFiles
 from services.runtime.wire import request_to_proto
 from tests.certificates import LOOPBACK, Certificates, flags, transport
 from tests.lease_examples import SMALL_JSON, make_request
-from tests.lease_service import ServiceProcess, free_port, stub_of
+from tests.lease_service import ServiceProcess, stub_of
 from tests.patience import PATIENCE
+from tests.ports import free_port
 
 RELAY = Wanted("rack7", uris=(Principal(Role.RELAY, "rack7").uri,), addresses=LOOPBACK)
 REQUEST = request_to_proto(make_request("h1", "172.16.0.1"))

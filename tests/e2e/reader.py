@@ -16,9 +16,10 @@ from typing import Final, Self
 
 from tests.document import Block, Section, is_as_shown
 from tests.e2e.lab_process import LabProcess, lab
+from tests.patience import PATIENCE
 
 ROOT: Final = Path(__file__).parents[2]
-PATIENCE: Final = 10.0
+
 
 _MAKE_LAB: Final = re.compile(r"make lab\b(.*)")
 _LASTS: Final = re.compile(r"((\w+=|cd ).*\n?)+")

@@ -81,11 +81,12 @@ class Cluster:
         return [json.loads(self.run(command)) for command in commands]
 
     async def quiet(self) -> None:
-        """Until the kernel has done what a new device makes it do by itself (duplicate address detection)."""
+        """Until the kernel has done what a new device makes it do by itself: nothing changes any more."""
+        before: list[Any] = []
         async with asyncio.timeout(PATIENCE):
-            while "tentative" in self.ip("addr show"):  # noqa: ASYNC110 - the kernel decides
-                await asyncio.sleep(0.1)
-        await asyncio.sleep(0.3)
+            while (now := self.everything()) != before or "tentative" in str(now):
+                before = now
+                await asyncio.sleep(0.3)
 
     @asynccontextmanager
     async def calls(self) -> AsyncIterator[lease_pb2_grpc.LeaseServiceStub]:

@@ -258,6 +258,7 @@ async def test_an_address_that_is_still_being_checked_is_waited_for_and_then_fol
     with with_ipv6(netns, IPV6_ONLY % "vxlan") as cluster:
         async with cluster.dataplane("--audit-interval=600") as running:
             await running.until()
+            cluster.run("sysctl -qw net.ipv6.conf.eth0.accept_dad=1")
             cluster.ip("addr add fd00:99::12/64 dev eth0")
             cluster.ip("addr del fd00:99::11/64 dev eth0")
             status = await running.until(ready=False)

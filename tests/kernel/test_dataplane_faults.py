@@ -247,14 +247,14 @@ async def test_an_idle_service_does_nothing(cluster: Cluster, running: Running) 
         words = Path(f"/proc/{running.process.pid}/stat").read_text().rpartition(")")[2].split()
         return int(words[11]) + int(words[12])
 
-    before = cpu()
+    start = before = cpu()  # what this machine needs to start one and program two peers, in hundredths of a second
     await asyncio.sleep(2)
-    assert cpu() - before <= 3  # hundredths of a second
+    assert cpu() - before <= max(3, start / 20)
     cluster.leases.terminate()
     await running.until(ready=False)
     before = cpu()
     await asyncio.sleep(2)
-    assert cpu() - before <= 6
+    assert cpu() - before <= max(6, start / 10)
 
 
 async def test_foreign_routes_stay_and_are_listed_and_one_that_wins_shadows_the_peer(

@@ -41,7 +41,7 @@ class Traced:
         self.explainer = explainer
 
     def start(
-        self, family: Family, sender: str, receiver: str, seconds: int = 5
+        self, family: Family, sender: str, receiver: str, seconds: int = 60
     ) -> "asyncio.Task[pb.ExplainResponse]":
         addresses = IN[family.version]
         request = pb.ExplainRequest(
@@ -174,17 +174,20 @@ async def test_packets_of_older_connections_are_told_apart(traced: Traced) -> No
         sending.send(b"x")
         receiving.sendto(b"y", receiving.recvfrom(9)[1])
         sending.recv(9)
-        task = traced.start(IPV4, "pod", "outside", seconds=1)
-        await traced.watched()
-        for _ in range(3):
-            sending.send(b"x")
-        assert (await task).trace.explanation.startswith(
-            "No connection began within 1 s, but 3 packets of older ones"
-        )
+        for seconds in (1, 4, 16):  # on a machine that is very busy they come too late
+            task = traced.start(IPV4, "pod", "outside", seconds=seconds)
+            await traced.watched()
+            for _ in range(3):
+                sending.send(b"x")
+            said = (await task).trace.explanation
+            if said.startswith(f"No connection began within {seconds} s, but 3 packets of older ones"):
+                break
+        else:
+            raise AssertionError(said)
 
 
 async def test_a_trace_that_is_given_up_is_gone(traced: Traced) -> None:
-    task = traced.start(IPV4, "pod", "outside", seconds=60)
+    task = traced.start(IPV4, "pod", "outside")
     await traced.watched()
     with pytest.raises(LostRace, match="another packet is being traced"):
         await traced.start(IPV4, "pod", "outside")
