@@ -11,7 +11,7 @@ from services.core.family import Family, Network
 from services.core.lease import Lease
 from services.core.network import NetworkConfig
 from services.dataplane.backends.backend import Device, Links
-from services.dataplane.causes import Heard
+from services.dataplane.causes import Cause, Heard
 from services.dataplane.ground import Ground, default_interface, find_ground, is_default, is_firm
 from services.dataplane.journal import Event, Journal, Kind
 from services.dataplane.keeper import Identity, keep_devices, remove_devices, tell
@@ -154,7 +154,8 @@ class Footing:
     async def keep(self, own: Lease | None, published: Lease | None, remembered: Lease | None, heard: Heard) -> None:
         """Brings the devices into line, see keep_devices. Raises Misconfigured, Unavailable.
 
-        What was `heard` of the kernel explains what had to be repaired.
+        What was `heard` of the kernel explains what had to be repaired. That a device is gone is heard with this, for
+        its notification may be the last of many.
         """
         started = time.monotonic()
         assert self.ground is not None  # noqa: S101 - there is something to keep only on some ground
@@ -169,7 +170,9 @@ class Footing:
         identity = self.identity(own, published, remembered)
         kept = await keep_devices(self.ground, identity, self.known)
         is_repair, self._kept = self._kept == (self.ground, identity), (self.ground, identity)
-        self.devices = kept.devices
+        before, self.devices = self.devices, kept.devices
+        if is_repair:
+            heard.add(_deletions(before, kept.devices, heard))
         for name, steps in kept.steps.items():
             seconds = time.monotonic() - (heard.since if is_repair and heard.since else started)
             if not is_repair:  # of those the journal tells
@@ -193,6 +196,12 @@ class Footing:
             self.devices, self._kept = {}, None
             self._left.clear()
         return commands
+
+
+def _deletions(before: Mapping[Family, Device], now: Mapping[Family, Device], heard: Heard) -> Heard:
+    """Of the devices that had to be made again, but for those that were heard of."""
+    again = {device.name for family, device in before.items() if device.index != now[family].index}
+    return Heard({(Cause.LINK_DELETED, name) for name in again} - heard.signs.keys())
 
 
 def _place(ground: Ground) -> tuple[object, ...]:

@@ -69,22 +69,25 @@ class Cluster:
     def fdb(self, device: str = "flannel.1") -> list[str]:
         return sorted(line.strip() for line in self.run(f"bridge fdb show dev {device}").splitlines())
 
-    def everything(self) -> list[Any]:
+    def everything(self, details: str = "-d") -> list[Any]:
         """Everything that a restart must not change, by the tools' JSON."""
         commands = [
-            "ip -d -j link show",
-            "ip -d -j addr show",
-            "ip -d -j route show table all",
-            "ip -d -j neigh show nud permanent",
-            "bridge -d -j fdb show",
+            f"ip {details} -j link show",
+            f"ip {details} -j addr show",
+            f"ip {details} -j route show table all",
+            f"ip {details} -j neigh show nud permanent",
+            f"bridge {details} -j fdb show",
         ]
         return [json.loads(self.run(command)) for command in commands]
 
     async def quiet(self) -> None:
-        """Until the kernel has done what a new device makes it do by itself: nothing changes any more."""
+        """Until the kernel has done what a new device makes it do by itself: nothing changes any more.
+
+        Not in detail, for those of a bridge are running timers.
+        """
         before: list[Any] = []
         async with asyncio.timeout(PATIENCE):
-            while (now := self.everything()) != before or "tentative" in str(now):
+            while (now := self.everything(details="")) != before or "tentative" in str(now):
                 before = now
                 await asyncio.sleep(0.3)
 

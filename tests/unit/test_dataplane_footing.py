@@ -12,12 +12,14 @@ from services.core.family import IPV4, IPV6
 from services.core.network import NetworkConfig
 from services.dataplane.backends.host_gw import HostGw
 from services.dataplane.backends.vxlan import Vxlan
-from services.dataplane.causes import Heard
+from services.dataplane.causes import Cause, Heard
+from services.dataplane.devices import LinkStep
 from services.dataplane.footing import Footing
 from services.dataplane.ground import Ground, is_default
 from services.dataplane.journal import Journal
+from services.dataplane.keeper import Identity, Kept
 from services.dataplane.settings import DataplaneSettings
-from tests.dataplane_examples import DUAL_UNDERLAY, ETH0, UNDERLAY, FakeKernel, route
+from tests.dataplane_examples import DEVICE, DUAL_UNDERLAY, ETH0, UNDERLAY, FakeKernel, route
 from tests.lease_examples import DUAL_JSON, network
 
 HOST_GW = network('{"Network":"10.5.0.0/16","Backend":{"Type":"host-gw"}}')
@@ -165,3 +167,25 @@ def test_a_default_route_that_leads_nowhere_tells_no_interface() -> None:
     default = route("0.0.0.0/0 via 10.99.0.1 dev eth0")
     assert not is_default(default._replace(route_type=7))  # unreachable
     assert not is_default(default._replace(ifindex=0))  # multipath, or a nexthop object
+
+
+async def test_a_device_that_had_to_be_made_again_was_deleted_whatever_else_was_heard(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its forwarding entries go first, of which each is told; the deletion itself may be told much later."""
+    standing = footing(GROUND)
+    standing._has_looked_around = True
+    again, step = replace(DEVICE, index=77), LinkStep("ip link add flannel.1 type vxlan", "link", "add", {})
+    flushed = (Cause.FDB_ENTRY_DELETED, DEVICE.name)
+    heard = Heard([flushed])
+    for device, steps in ((DEVICE, {}), (again, {DEVICE.name: (step,)}), (again, {})):
+
+        async def kept(ground: Ground, identity: Identity, kept: Kept = Kept({IPV4: device}, steps)) -> Kept:  # noqa: B008 - bound now
+            return kept
+
+        monkeypatch.setattr("services.dataplane.footing.keep_devices", kept)
+        await standing.keep(None, None, None, heard)
+    assert heard.signs == {flushed: 1, (Cause.LINK_DELETED, DEVICE.name): 1}
+    (entry,), _ = standing._journal.after(0)
+    event = entry.event
+    assert (event.cause, event.repair) == ("link deleted on flannel.1", Cause.LINK_DELETED)
