@@ -207,6 +207,14 @@ class Running:
         call = self.stub.WatchEvents(pb.WatchEventsRequest(no_follow=True, **request), timeout=PATIENCE)
         return [event async for event in call]
 
+    async def quiet(self) -> None:
+        """Until it has nothing left to look at: it rests for five times what a comparison took, and no longer."""
+        before: pb.WatchEventsResponse | None = None
+        async with asyncio.timeout(PATIENCE):
+            while (last := (await self.events(kinds=[pb.EVENT_KIND_RESYNC, pb.EVENT_KIND_REPAIR]))[-1]) != before:
+                before = last
+                await asyncio.sleep(max(0.3, 6e-6 * last.microseconds))
+
     async def repairs(self) -> dict[str, int]:
         """Objects put right, by cause."""
         status = await self.status()

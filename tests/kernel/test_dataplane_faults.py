@@ -40,6 +40,7 @@ async def running(cluster: Cluster) -> AsyncIterator[Running]:
         await join(cluster)
         await made.until(peers=2)
         await cluster.quiet()
+        await made.quiet()
         yield made
 
 
