@@ -13,6 +13,7 @@ import pytest
 
 from tests.document import Section, sections
 from tests.e2e.lab_process import LabProcess, lab
+from tests.patience import PATIENCE
 from tests.terminal import Terminal
 
 ROOT = Path(__file__).parents[2]
