@@ -106,6 +106,7 @@ async def test_the_status_is_streamed_at_once_and_whenever_it_changes_but_not_of
 ) -> None:
     async with cluster.dataplane() as running:
         await running.until(peers=0)
+        await running.quiet()
         call: Any = running.stub.WatchStatus(pb.WatchStatusRequest())
         seen: list[pb.Status] = [(await call.read()).status]
         assert seen[0] == await running.status()

@@ -17,7 +17,7 @@ from services.dataplane.devices import LinkStep
 from services.dataplane.footing import Footing
 from services.dataplane.ground import Ground, is_default
 from services.dataplane.journal import Journal
-from services.dataplane.keeper import Identity, Kept
+from services.dataplane.keeper import Kept
 from services.dataplane.settings import DataplaneSettings
 from tests.dataplane_examples import DEVICE, DUAL_UNDERLAY, ETH0, UNDERLAY, FakeKernel, route
 from tests.lease_examples import DUAL_JSON, network
@@ -180,10 +180,10 @@ async def test_a_device_that_had_to_be_made_again_was_deleted_whatever_else_was_
     heard = Heard([flushed])
     for device, steps in ((DEVICE, {}), (again, {DEVICE.name: (step,)}), (again, {})):
 
-        async def kept(ground: Ground, identity: Identity, kept: Kept = Kept({IPV4: device}, steps)) -> Kept:  # noqa: B008 - bound now
+        async def keep(*_: object, kept: Kept = Kept({IPV4: device}, steps)) -> Kept:  # noqa: B008 - bound now
             return kept
 
-        monkeypatch.setattr("services.dataplane.footing.keep_devices", kept)
+        monkeypatch.setattr("services.dataplane.footing.keep_devices", keep)
         await standing.keep(None, None, None, heard)
     assert heard.signs == {flushed: 1, (Cause.LINK_DELETED, DEVICE.name): 1}
     (entry,), _ = standing._journal.after(0)
