@@ -96,15 +96,12 @@ class Watcher:
                         self._index.replace(*listed)
                         listed = None
                     self._opened_at = min(self._opened_at, asyncio.get_running_loop().time())
+                    self._index.fold(batch.events, batch.position.revision)  # who is told of it may ask at once
+                    self._index.live = True
                     if status := self._changed(_CONNECTED):
                         yield status
-                    if any(each.key == self._keyspace.config for each in batch.events):
-                        self._index.fold(batch.events, batch.position.revision)  # who is told it may ask at once
                     if event := self._mirror.fold(batch):
                         yield event
-                        await asyncio.sleep(0)  # the watchers are sent it first; the index may be behind
-                    self._index.fold(batch.events, batch.position.revision)
-                    self._index.live = True
         finally:
             self._index.live = False
 
