@@ -74,13 +74,13 @@ class Line:
         """It is a unix socket, and nobody listens there. What else may be wrong, a call tells."""
         if not self._path:
             return False
-        with socket.socket(socket.AF_UNIX) as probe:
-            probe.setblocking(False)
-            try:
+        try:
+            with socket.socket(socket.AF_UNIX) as probe:
+                probe.setblocking(False)
                 probe.connect(self._path)
-            except OSError as error:
-                return error.errno in (errno.ENOENT, errno.ECONNREFUSED)
-            return False
+        except OSError as error:
+            return error.errno in (errno.ENOENT, errno.ECONNREFUSED)
+        return False
 
     async def until_attended(self) -> None:
         """Returns as soon as somebody listens, or may: where both start together that is soon, in an outage late.

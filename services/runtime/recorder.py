@@ -78,9 +78,16 @@ class Recorder:
 
     async def _confirm(self) -> None:
         is_true = self._is_current and self._written == self._version()
-        if is_true and not await self._apart(self._file.touch):
+        if is_true and not await self._aside(self._file.touch):
             self._written = None
             self._wake.set()
+
+    async def _aside(self, function: Callable[..., bool], *arguments: object) -> bool:
+        try:
+            return await self._apart(function, *arguments)
+        except (OSError, RuntimeError) as error:  # the process has no file or thread left, say
+            self._file.complain(f"nothing can be written now: {error}")
+            return False
 
     async def _write(self) -> None:
         table, version = self._table, self._version()
@@ -92,5 +99,5 @@ class Recorder:
             parts.append(piece)
             await asyncio.sleep(0)
         data = encode(self._file.service, self._node, own, former, parts)
-        is_written = await self._apart(self._file.write, data)
+        is_written = await self._aside(self._file.write, data)
         self._written = version if is_written else None

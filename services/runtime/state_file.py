@@ -82,7 +82,7 @@ class StateFile:
                     self._is_foreign = False
                 replace_bytes(self.path, parts, _MODE)
         except OSError as error:
-            self._complain(f"cannot write {self.path}: {error.strerror}")
+            self.complain(f"cannot write {self.path}: {error.strerror}")
             return False
         self._complaint = ""
         return True
@@ -92,7 +92,7 @@ class StateFile:
         try:
             os.utime(self.path)
         except OSError as error:
-            self._complain(f"cannot write {self.path}: {error.strerror}")
+            self.complain(f"cannot write {self.path}: {error.strerror}")
             return False
         return True
 
@@ -105,14 +105,13 @@ class StateFile:
             self.is_kept = True
         except BlockingIOError:
             self.close()
-            self._complain(
-                f"another {self.service} keeps its state in {directory}: give this one its own --state-dir"
-            )
+            self.complain(f"another {self.service} keeps its state in {directory}: give this one its own --state-dir")
         except OSError as error:
             self.close()
-            self._complain(f"cannot use {directory}: {error.strerror}")
+            self.complain(f"cannot use {directory}: {error.strerror}")
 
-    def _complain(self, reason: str) -> None:
+    def complain(self, reason: str) -> None:
+        """Into the log, once."""
         if reason != self._complaint:
             self._complaint = reason
             log.warning("nothing is remembered for a reboot during an outage", reason=reason)

@@ -1,6 +1,7 @@
 """What somebody else does to our objects is put right within a second; what is not ours stays."""
 
 import asyncio
+import resource
 import signal
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -340,3 +341,25 @@ async def test_while_it_is_paused_foreign_routes_are_still_noticed(cluster: Clus
     await running.until(ready=False, peers=0, unclaimed=[])
     assert (await running.status()).peers.shadowed == 0
     assert cluster.routes() == [route for route in before if route != foreign]
+
+
+async def test_a_process_without_a_file_descriptor_left_says_so_goes_on_and_catches_up(
+    cluster: Cluster, running: Running
+) -> None:
+    async def said(words: str) -> None:
+        async with asyncio.timeout(20):
+            while words not in running.log:  # noqa: ASYNC110 - another process writes it
+                await asyncio.sleep(0.05)
+
+    pid = running.process.pid
+    before = resource.prlimit(pid, resource.RLIMIT_NOFILE, (1, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    cluster.ip("link del flannel.1")
+    await said("Too many open files")
+    cluster.leases.kill()
+    await said("the lease service is away")
+    cluster.leases = cluster.start_leases()
+    await asyncio.sleep(1)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+    await healed(cluster)
+    await running.until(peers=2)
+    assert "Traceback" not in running.log

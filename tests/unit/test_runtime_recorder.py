@@ -8,7 +8,7 @@ from pathlib import Path
 
 from services.core.table import Removed, Step, Table, Upserted
 from services.runtime.memory import decode
-from services.runtime.recorder import Recorder
+from services.runtime.recorder import Apart, Recorder
 from services.runtime.state_file import StateFile
 from tests.dataplane_examples import CAPTURED, lease, subnet
 from tests.lease_examples import SMALL_JSON, network
@@ -42,9 +42,9 @@ class Disk(StateFile):
 
 
 class Scene:
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, apart: Apart = at_once) -> None:
         self.disk = Disk(directory)
-        self.recorder = Recorder("n1", self.disk, at_once)
+        self.recorder = Recorder("n1", self.disk, apart)
         self.table, self.own = Table(), OWN
 
     def tell(self, step: Step | None = None, *, is_current: bool = True) -> None:
@@ -183,6 +183,25 @@ def test_a_file_that_somebody_removed_is_written_again(tmp_path: Path) -> None:
             await asyncio.sleep(30)
             scene.disk.path.unlink()
             await asyncio.sleep(1_300)
+            assert scene.names() == ALL
+
+    run_virtually(story())
+
+
+def test_a_process_that_has_no_thread_left_goes_on_and_writes_later(tmp_path: Path) -> None:
+    async def story() -> None:
+        errors: list[Exception] = [RuntimeError("can't start new thread"), OSError(24, "Too many open files")]
+
+        async def apart(function: Callable[..., bool], *arguments: object) -> bool:
+            if errors:
+                raise errors.pop()
+            return function(*arguments)
+
+        async with Scene(tmp_path, apart) as scene:
+            scene.tell(SNAPSHOT)
+            for _ in range(60):
+                await asyncio.sleep(60)
+                scene.tell()
             assert scene.names() == ALL
 
     run_virtually(story())
