@@ -146,11 +146,6 @@ class Footing:
         """What the devices shall say of this node."""
         return Identity(self._node, own, published, remembered, self._former)
 
-    @property
-    def known(self) -> frozenset[int]:
-        """The indexes of the devices that were ours at the last look."""
-        return frozenset(device.index for device in self.devices.values())
-
     async def keep(self, own: Lease | None, published: Lease | None, remembered: Lease | None, heard: Heard) -> None:
         """Brings the devices into line, see keep_devices. Raises Misconfigured, Unavailable.
 
@@ -168,7 +163,7 @@ class Footing:
         if own is not None:
             self._former |= {subnet.cidr for subnet in own.subnets}
         identity = self.identity(own, published, remembered)
-        kept = await keep_devices(self.ground, identity, self.known)
+        kept = await keep_devices(self.ground, identity, self.devices)
         is_repair, self._kept = self._kept == (self.ground, identity), (self.ground, identity)
         before, self.devices = self.devices, kept.devices
         if is_repair:

@@ -1,7 +1,8 @@
 """Keeps the overlay's devices as they shall be: plans, carries out, looks again."""
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Final
 
 from services.core.errors import Unavailable
@@ -25,6 +26,7 @@ from services.runtime.logs import get_logger
 
 log = get_logger()
 
+NONE: Final[Mapping[Family, Device]] = MappingProxyType({})
 _ROUNDS: Final = 4
 """A new device takes three looks: made, addressed and up, found in order."""
 
@@ -54,8 +56,8 @@ class Kept:
     """What had to be done to them, by device; empty: nothing."""
 
 
-async def keep_devices(ground: Ground, identity: Identity, known: Container[int] = ()) -> Kept:
-    """Brings them into line; those with a `known` index are ours, whatever they are called. Raises Misconfigured,
+async def keep_devices(ground: Ground, identity: Identity, known: Mapping[Family, Device] = NONE) -> Kept:
+    """Brings them into line; those that are `known` are ours, whatever they are called. Raises Misconfigured,
     Unavailable.
     """
     devices: dict[Family, Device] = {}
@@ -63,7 +65,7 @@ async def keep_devices(ground: Ground, identity: Identity, known: Container[int]
     for family, spec in ground.devices(identity.node, identity.published, identity.remembered):
         wanted = spec
         for _ in range(_ROUNDS):
-            link = await _find(wanted, known)
+            link = await _find(wanted, known.get(family))
             steps = _steps(ground, family, wanted, link, identity)
             if link is not None and not steps:
                 devices[family] = as_device(link)
@@ -83,11 +85,11 @@ async def present_devices(ground: Ground, node: str) -> dict[Family, Device]:
     return {family: as_device(link) for family, wanted, link in found if link is not None and fits(link, wanted)}
 
 
-async def device_commands(ground: Ground, identity: Identity, known: Container[int] = ()) -> list[str]:
+async def device_commands(ground: Ground, identity: Identity, known: Mapping[Family, Device] = NONE) -> list[str]:
     """What `keep_devices` would do, as commands."""
     commands: list[str] = []
     for family, wanted in ground.devices(identity.node, identity.published, identity.remembered):
-        link = await _find(wanted, known)
+        link = await _find(wanted, known.get(family))
         steps = _steps(ground, family, wanted, link, identity)
         if link is None or not fits(link, wanted):
             steps += _steps(ground, family, wanted, as_made(wanted), identity)
@@ -112,11 +114,12 @@ def tell(steps: Iterable[LinkStep]) -> None:
         log.info("device", command=step.command)
 
 
-async def _find(wanted: DeviceSpec, known: Container[int]) -> LinkView | None:
-    """The device, also if somebody has renamed it."""
+async def _find(wanted: DeviceSpec, device: Device | None) -> LinkView | None:
+    """The device, also if somebody has renamed it. `device` is the one that this family had."""
     link = await links.find_link(wanted.name)
     if link is not None:
         return link
+    known = (device.index,) if device else ()
     return next((other for other in await links.vxlans() if is_renamed(other, wanted, known)), None)
 
 

@@ -105,7 +105,7 @@ async def preview(dataplane: Dataplane) -> list[str]:
     todo = await dataplane.overlay.plan(situation, table.leases.values())
     own = dataplane.own
     identity = dataplane.footing.identity(own.lease, own.published(table), own.remembered)
-    return await device_commands(ground, identity, dataplane.footing.known) + _commands(todo, situation)
+    return await device_commands(ground, identity, dataplane.footing.devices) + _commands(todo, situation)
 
 
 async def _now(dataplane: Dataplane) -> tuple[Ground, Situation, Table]:

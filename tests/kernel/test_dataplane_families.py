@@ -4,6 +4,7 @@ import asyncio
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from ipaddress import ip_address, ip_interface
 from pathlib import Path
 from typing import Final
@@ -75,10 +76,26 @@ def whole_v6(own: str) -> tuple[object, ...]:
     return [ROUTE_V6], (neighbours, entries), True
 
 
+def is_there(cluster: Cluster, device: str) -> bool:
+    return device in cluster.ip("-br link")
+
+
 async def until_seen(expected: object, seen: Callable[[], object]) -> None:
     async with asyncio.timeout(PATIENCE):
         while seen() != expected:  # noqa: ASYNC110 - the kernel is polled
             await asyncio.sleep(0.02)
+
+
+async def test_a_device_that_goes_is_made_again_and_that_of_the_other_family_stays(netns: NetworkNamespace) -> None:
+    with with_ipv6(netns, DUAL % "vxlan") as cluster:
+        async with cluster.dataplane("--audit-interval=600") as running:
+            await running.until()
+            for name, other in (("flannel-v6.1", "flannel.1"), ("flannel.1", "flannel-v6.1")):
+                index = cluster.ip(f"-o link show {other}").split(":")[0]
+                cluster.ip(f"link del {name}")
+                await until_seen(True, partial(is_there, cluster, name))
+                await running.until()
+                assert cluster.ip(f"-o link show {other}").split(":")[0] == index
 
 
 async def test_both_families_are_carried_by_vxlan_each_on_its_own_device(netns: NetworkNamespace) -> None:
