@@ -1,32 +1,21 @@
 """The network namespace: one dataplane in each, and the right to change it."""
 
-import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Final
 
-from services.core.errors import Misconfigured
 from services.core.family import IPV4
 from services.core.plan import Plan
 from services.dataplane.netlink.objects import Route
 from services.dataplane.netlink.socket import KernelSocket
-
-_NAME: Final = "\0flannelette-dataplane"
-"""An abstract unix socket: scoped to the network namespace, gone with the process (unix(7))."""
+from services.runtime.sole import sole
 
 _PROBE_PROTOCOL: Final = 77
 _PROBE_TABLE: Final = 0x666C616E
 
 
-@contextmanager
-def sole_dataplane(advice: str = "stop it first, two would undo each other's work") -> Iterator[None]:
+def sole_dataplane(advice: str = "stop it first, two would undo each other's work") -> AbstractContextManager[None]:
     """Holds the namespace while the block runs. Raises Misconfigured, with this advice, when another one has it."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as holder:
-        try:
-            holder.bind(_NAME)
-        except OSError:
-            raise Misconfigured(f"another dataplane runs in this network namespace: {advice}") from None
-        yield
+    return sole("dataplane", advice)
 
 
 async def require_rights(kernel: KernelSocket) -> None:

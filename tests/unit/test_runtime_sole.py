@@ -1,0 +1,40 @@
+"""One process of a service in a network namespace."""
+
+import asyncio
+import os
+
+import pytest
+
+from services.core.errors import Misconfigured
+from services.runtime.sole import sole, sole_in_time
+
+NAME = f"test-{os.getpid()}"
+
+
+def test_a_second_one_is_refused_with_what_to_do_and_may_come_when_the_first_has_gone() -> None:
+    said = f"another {NAME} runs in this network namespace: stop it first"
+    with sole(NAME, "stop it first"):
+        with pytest.raises(Misconfigured, match=said), sole(NAME, "stop it first"):
+            raise AssertionError
+        with sole(f"{NAME}-of-another-kind", ""):
+            pass
+    with sole(NAME, ""):
+        pass
+
+
+async def test_one_that_is_about_to_end_is_waited_for() -> None:
+    async def wait() -> str:
+        async with sole_in_time(NAME, "stop it first", 60):
+            return "mine"
+
+    with sole(NAME, ""):
+        waiting = asyncio.create_task(wait())
+        await asyncio.sleep(0)
+        assert not waiting.done()
+    assert await asyncio.wait_for(waiting, 5) == "mine"
+
+
+async def test_one_that_does_not_end_is_not_waited_for_for_ever() -> None:
+    with sole(NAME, ""), pytest.raises(Misconfigured, match="stop it first"):
+        async with sole_in_time(NAME, "stop it first", 0):
+            raise AssertionError
