@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec
 
 import click
 
-from services.ctl import event_commands, firewall_commands, kernel_commands, subnet_commands
+from services.ctl import event_commands, firewall_commands, kernel_commands, masq_commands, subnet_commands
 from services.ctl.certs.commands import certs
 from services.ctl.docker_options import docker_opts
 from services.ctl.options import DEFAULT_SOCKET_DIR, Shared, shared_options
@@ -60,10 +60,10 @@ def cli(context: click.Context, /, **values: Any) -> None:
     context.obj = Shared(**values)
 
 
-def _command(function: Callable[Concatenate["Targets", "Screen", P], int]) -> click.Command:
+def _command(function: Callable[Concatenate["Targets", "Screen", P], int], group: click.Group = cli) -> click.Command:
     """Makes a command of a function, which gets the addresses and the screen before its own parameters."""
 
-    @cli.command()
+    @group.command()
     @shared_options(environment=False)
     @click.pass_obj
     @functools.wraps(function)
@@ -250,6 +250,18 @@ _COMMANDS: Final = (
 )
 for _each in _COMMANDS:
     _command(_each)
+
+
+@cli.group()
+def masq() -> None:
+    """The firewall rules of this node only.
+
+    `flannelette masq teardown` is `flannelette teardown masq`, and so on.
+    """
+
+
+for _of_masq in masq_commands.COMMANDS:
+    _command(_of_masq, masq)
 
 
 def _require_terminal(screen: "Screen") -> None:

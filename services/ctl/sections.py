@@ -9,7 +9,7 @@ SECTIONS: Final[Mapping[str, Sequence[str]]] = {
     "How it is": ("status", "doctor", "leases", "nodes", "peers", "rules", "quarantine", "reservations"),
     "Why it is so": ("diff", "events", "explain"),
     "What comes": ("watch", "wait"),
-    "To change the kernel": ("resync", "handover", "teardown"),
+    "To change the kernel": ("resync", "handover", "teardown", "masq"),
     "To change who has which subnet": ("reserve", "unreserve", "release", "reclaim", "confirm-removal"),
     "On a host": ("flanneld", "docker-opts", "certs", "version"),
 }

@@ -83,6 +83,10 @@ async def test_teardown_removes_nothing_unless_it_is_told_so(node: FakeNode) -> 
 
 async def test_what_a_stopped_dataplane_has_left_is_removed_only_on_request_and_by_no_service(node: FakeNode) -> None:
     assert (await run(node.directory, "teardown", "--keep-foreign")).code == 2
+    ran = await run(node.directory, "masq", "teardown", "--dry-run")
+    assert ran.out == (await run(node.directory, "teardown", "masq", "--dry-run")).out
+    assert (await run(node.directory, "masq", "teardown")).code == 2
+    assert (await run(node.directory, "masq", "teardown", "--yes")).code == 0
     ran = await run(node.directory, "teardown", "masq", "--keep-foreign", "--yes")
     assert ran.code == 2
     assert "--keep-foreign is for the dataplane" in ran.err

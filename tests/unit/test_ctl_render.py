@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from flannelette.dataplane.v1 import dataplane_pb2
 from flannelette.lease.v1 import lease_pb2
+from flannelette.masq.v1 import masq_pb2
 from rich.text import Text
 
 from services.ctl.connect import Failure
@@ -19,7 +20,7 @@ from services.ctl.render.peers import peer_text, peers_text
 from services.ctl.render.plan import plan_text
 from services.ctl.render.quarantine import quarantine_text
 from services.ctl.render.rules import explanation_text, rules_text
-from services.ctl.render.status import status_text
+from services.ctl.render.status import in_the_way, status_text
 from services.ctl.screen import screen
 from services.ctl.standing import Answers, judge
 from services.ctl.targets import targets
@@ -147,6 +148,12 @@ def test_nodes_are_well_unless_one_is_known_not_to_be() -> None:
     assert all_well([ctl_nodes.node(6, behind=None)])  # it reports to a lease service of its own
     for unwell in ({"behind": 1}, {"connected": False, "behind": None}, {"failed": 1}):
         assert not all_well([ctl_nodes.node(1), ctl_nodes.node(2, **unwell)])
+
+
+def test_a_finding_is_a_sentence_and_its_cure_another() -> None:
+    finding = masq_pb2.Finding(problem="The kernel forwards no IPv4 packets.", cure="sysctl -w net.ipv4.ip_forward=1")
+    assert in_the_way(finding) == "The kernel forwards no IPv4 packets. Cure: sysctl -w net.ipv4.ip_forward=1"
+    assert in_the_way(masq_pb2.Finding(problem="firewalld rejects.")) == "firewalld rejects."
 
 
 def test_a_plan_can_be_pasted_into_a_shell() -> None:

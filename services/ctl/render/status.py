@@ -101,8 +101,13 @@ def _masq(status: masq_pb2.Status, now: datetime) -> Iterator[Fact]:
     if status.HasField("last_check_time"):
         yield "checked", f"{ago(status.last_check_time, now)}; {_repairs(status.repairs)}"
     for finding in status.findings:
-        yield "in the way", finding.problem + (f"; cure: {finding.cure}" if finding.cure else "")
+        yield "in the way", in_the_way(finding)
     yield "running", _running(status.start_time, status.version, now)
+
+
+def in_the_way(finding: masq_pb2.Finding) -> str:
+    """The problem, a sentence, and its cure."""
+    return f"{finding.problem} Cure: {finding.cure}" if finding.cure else finding.problem
 
 
 def _own_lease(lease: dataplane_pb2.OwnLease, now: datetime) -> str:
