@@ -12,14 +12,12 @@ from statistics import median
 from typing import Final
 
 from bench.result import Bench, BenchFailed, Result
-from services.core.family import IPV4
 from services.core.network import parse_network
 from services.masq.firewalls.firewall import Firewall
 from services.masq.firewalls.iptables import IptablesFirewall
 from services.masq.firewalls.iptables_nft import IptablesNftFirewall
 from services.masq.firewalls.nftables import NftablesFirewall
 from services.masq.firewalls.notation import chain_form
-from services.masq.firewalls.tables import Fingerprints
 from services.masq.rules import RuleSettings, wanted_chains
 
 CHAINS: Final = wanted_chains(
@@ -67,19 +65,18 @@ async def _run(foreign: int) -> Result:
 
 async def _measured(firewall: Firewall) -> dict[str, float]:
     await firewall.check(CHAINS, repair=True)
-    idle: Callable[[], Awaitable[object]] = partial(firewall.check, CHAINS, repair=True)
-    if isinstance(firewall, IptablesFirewall):
-        idle = partial(_polled, Fingerprints(IPV4))
+    await firewall.check(CHAINS, repair=True)
     return {
         "check": await _milliseconds(partial(firewall.check, CHAINS, repair=False)),
-        "unchanged": await _milliseconds(idle),
+        "unchanged": await _milliseconds(partial(_same, firewall)),
         "repair": await _repairs(firewall),
     }
 
 
-async def _polled(fingerprints: Fingerprints) -> None:
-    """What an idle service does each second on a host with legacy tables."""
-    fingerprints.take(frozenset(("nat", "filter")))
+async def _same(firewall: Firewall) -> None:
+    """What a check costs if nobody has changed anything since the last one, as in a service that is idle."""
+    if not firewall.same():
+        raise BenchFailed(f"something changed in {firewall.name}, where nobody changed anything")
 
 
 async def _repairs(firewall: Firewall) -> float:

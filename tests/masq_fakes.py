@@ -45,6 +45,7 @@ class FakeFirewall:
     culprits: tuple[str, ...] = ()
     leftover: str = ""
     checks: int = 0
+    is_same: bool = False
     touched: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def open(self) -> None:
@@ -56,6 +57,9 @@ class FakeFirewall:
         if self.failure:
             raise Unavailable(self.failure)
         return tuple(self._check(chain, repair=repair) for chain in chains)
+
+    def same(self) -> bool:
+        return self.is_same
 
     async def changed(self) -> None:
         await self.touched.wait()

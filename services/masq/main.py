@@ -22,43 +22,51 @@ from services.runtime.feed import Feed, LeaseConnection
 from services.runtime.options import node_name
 from services.runtime.process import Process, run
 from services.runtime.slack import timer_slack
+from services.runtime.sole import sole_in_time
 from services.runtime.state_file import StateFile
 
+_ADVICE: Final = (
+    "stop it first, two would undo each other's rules; one for another network needs a network namespace of its own"
+)
+_PATIENCE_SECONDS: Final = 10.0
+"""For the one before to end, in an upgrade."""
 _SLACK_SECONDS: Final = 0.5
 """Half of what an idle masq costs is gRPC's threads looking for work. It is in no hurry to connect again: the rules
-stay, and it is the firewall that has to be followed at once."""
+stay, and it is the firewall that has to be followed at once. More is dear: when gRPC's threads first meet at a lock,
+one of them sleeps twice to measure the clock, and the first calls wait for it."""
 
 
 @asynccontextmanager
 async def build(settings: MasqSettings, process: Process) -> AsyncIterator[None]:
     """Wires the feed, the reconciler, the firewall and the calls. Raises Misconfigured: no rule could be set here."""
-    firewall = HostFirewall(settings.firewall, lock_path(), lambda: reconciler.asks_for_nftables)
-    with timer_slack(_SLACK_SECONDS):  # gRPC starts its threads with its first channel
-        connection = LeaseConnection(settings.lease_service, node_name(settings), process.transport)
-    reconciler = Reconciler(connection.node, settings.rules, settings.iptables_resync, firewall, process.health)
-    state = StateFile(settings.state_dir, "masq")
-    knowledge = Knowledge(connection.node, state, reconciler)
-    feed = Feed(connection, lease_pb2.VIEW_OWN, lambda touched: knowledge.hear(feed.table, feed.error))
-    servicer = MasqServicer(reconciler, process.health, partial(look_around, [Fingerprints(f) for f in FAMILIES]))
-    process.servicers["flannelette.masq.v1.MasqService"] = lambda server: (
-        masq_pb2_grpc.add_MasqServiceServicer_to_server(servicer, server)
-    )
-    process.jobs |= {
-        "feed": feed.run,
-        "knowledge": knowledge.run,
-        "rules": reconciler.run,
-        "firewall": reconciler.watch,
-    }
-    try:
-        if settings.rules.masquerade or settings.rules.forward:
-            await firewall.open()
-        yield
-    finally:
-        await reconciler.close()
-        await knowledge.close()
-        state.close()
-        await connection.close()
-        await firewall.close()
+    async with sole_in_time("masq", _ADVICE, _PATIENCE_SECONDS):
+        firewall = HostFirewall(settings.firewall, lock_path(), lambda: reconciler.asks_for_nftables)
+        with timer_slack(_SLACK_SECONDS):  # gRPC starts its threads with its first channel
+            connection = LeaseConnection(settings.lease_service, node_name(settings), process.transport)
+        reconciler = Reconciler(connection.node, settings.rules, settings.iptables_resync, firewall, process.health)
+        state = StateFile(settings.state_dir, "masq")
+        knowledge = Knowledge(connection.node, state, reconciler)
+        feed = Feed(connection, lease_pb2.VIEW_OWN, lambda touched: knowledge.hear(feed.table, feed.error))
+        servicer = MasqServicer(reconciler, process.health, partial(look_around, [Fingerprints(f) for f in FAMILIES]))
+        process.servicers["flannelette.masq.v1.MasqService"] = lambda server: (
+            masq_pb2_grpc.add_MasqServiceServicer_to_server(servicer, server)
+        )
+        process.jobs |= {
+            "feed": feed.run,
+            "knowledge": knowledge.run,
+            "rules": reconciler.run,
+            "firewall": reconciler.watch,
+        }
+        try:
+            if settings.rules.masquerade or settings.rules.forward:
+                await firewall.open()
+            yield
+        finally:
+            await reconciler.close()
+            await knowledge.close()
+            state.close()
+            await connection.close()
+            await firewall.close()
 
 
 def main() -> None:

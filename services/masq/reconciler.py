@@ -12,6 +12,7 @@ from services.core.table import Table
 from services.masq.facts import Facts, Recalled, next_facts
 from services.masq.firewalls.difference import EXTRA, NOT_WANTED
 from services.masq.firewalls.firewall import ChainState, Firewall
+from services.masq.firewalls.sentry import sentry
 from services.masq.metrics import CHECK_SECONDS, FAILURES, MOVES_LEFT, REPAIRS, RULES_PRESENT, RULES_WANTED
 from services.masq.moves import MOST, NOT_FIRST, Moves
 from services.masq.rules import Chain, RuleSettings, no_chains, wanted_chains
@@ -62,6 +63,8 @@ class Reconciler:
         self._turn = Turn()
         self._news = asyncio.Event()
         self._paused = False
+        self._settled = False
+        """The last repairing check left everything as wanted, and so it is unless the firewall says otherwise."""
         self._kept: frozenset[Chain] = frozenset()
         """Chains that the firewall had exactly so at the last check: a difference is somebody else's doing."""
         self._moves = Moves()
@@ -103,15 +106,12 @@ class Reconciler:
             self._news.set()
 
     async def run(self) -> None:
-        """Checks at every news, and when the last check by this job is `resync_seconds` old. For ever."""
+        """Checks at every news, and every `resync_seconds` if the firewall is not the same then. For ever."""
         while True:
             self._news.clear()
             await self._keep()
-            try:
-                async with asyncio.timeout(self._resync_seconds):
-                    await self._news.wait()
-            except TimeoutError:
-                continue
+            with sentry(self._is_due, self._resync_seconds, self._news.set):
+                await self._news.wait()
 
     async def watch(self) -> None:
         """Checks when somebody changed the firewall. For ever."""
@@ -165,6 +165,15 @@ class Reconciler:
     def _wanted(self) -> tuple[Chain, ...]:
         return wanted_chains(self.facts.network, self.facts.subnets, self.settings)
 
+    def _is_due(self) -> bool:
+        """Whether there is more to a check than the firewall knows already. Not called in the event loop."""
+        if self._paused:
+            return False
+        if not self._settled or not self.firewall.same():
+            return True
+        self.last_check_time = self._clock()
+        return False
+
     async def _keep(self) -> None:
         async with self._turn:
             if self._paused:
@@ -176,6 +185,7 @@ class Reconciler:
 
     async def _check(self, *, repair: bool) -> tuple[ChainState, ...]:
         chains = self._wanted()
+        self._settled = self._settled and not repair
         with CHECK_SECONDS.time():
             newer = await self._left_newer(chains)
             left = (await self._left_behind(chains) if repair else {}) | newer
@@ -193,6 +203,7 @@ class Reconciler:
             self._account(states)
             if chains == self._wanted():  # else the feed had news meanwhile: the next check decides about health
                 self._health.set("firewall", _what_is_wrong(wrong))
+            self._settled = not left and all(state.as_wanted for state in states)
         return states
 
     async def _left_newer(self, chains: tuple[Chain, ...]) -> dict[Chain, ChainState]:

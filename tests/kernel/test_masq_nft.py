@@ -98,6 +98,18 @@ async def test_a_foreign_change_is_told_by_the_kernel_and_put_right(
     assert ruleset(host) == before
 
 
+async def test_it_is_the_same_until_somebody_changes_anything(host: Host, firewall: Firewall) -> None:
+    assert not firewall.same(), "nobody has looked yet"
+    await put_right(firewall)
+    assert firewall.same()
+    host.run("nft", "add", "table", "ip", "foreign")
+    assert not firewall.same()
+    await firewall.check(CHAINS, repair=False)
+    assert not firewall.same(), "who only looks does not put right"
+    assert await put_right(firewall) == []
+    assert firewall.same()
+
+
 async def test_ones_own_changes_wake_nobody(firewall: Firewall) -> None:
     changed = asyncio.create_task(firewall.changed())
     for chains in (CHAINS, DUAL_CHAINS, no_chains()):

@@ -183,6 +183,7 @@ async def test_killing_the_service_or_its_worker_changes_no_rule(host: Host) -> 
             await masq.until()
             first = masq.worker()
             os.kill(first, signal.SIGKILL)
+            await masq.stub.ListRules(pb.ListRulesRequest())  # an idle masq needs no worker
             await eventually(lambda: masq.worker() not in (0, first))
             assert (await masq.status()).ready
             worker = masq.worker()
@@ -232,6 +233,39 @@ async def test_what_is_switched_off_is_not_kept_and_what_is_left_of_it_goes(
         async with masq_on(host, *arguments) as masq:
             await masq.until()
             assert [line[1:] for line in host.save() if line.startswith("*")] == kept
+
+
+async def test_a_second_masq_in_the_namespace_waits_for_the_first_one_to_go_and_then_says_what_to_do(
+    host: Host, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    places = tmp_path_factory.mktemp("second")
+    words = [sys.executable, "-m", "services.masq.main", f"--socket-dir={places}", f"--state-dir={places}"]
+    environment = host.environment | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    with lease_service(host) as leases:
+        await acquire(leases)
+        async with masq_on(host, "--ip-masq") as first:
+            await first.until()
+            done = await asyncio.to_thread(
+                subprocess.run,
+                host.netns.command(*words),
+                env=environment,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert (done.returncode, done.stderr) == (
+                1,
+                "flannelette-masq: another masq runs in this network namespace: stop it first, two would undo each "
+                "other's rules; one for another network needs a network namespace of its own\n",
+            )
+            assert (await first.status()).ready
+            second = Masq(host, "--ip-masq", f"--socket-dir={places}")
+            await asyncio.sleep(1)
+            assert second.process.poll() is None, "the first one may be about to end"
+        async with grpc.aio.insecure_channel(f"unix:{places}/masq.sock") as channel:
+            stub = masq_pb2_grpc.MasqServiceStub(channel)
+            await stub.GetStatus(pb.GetStatusRequest(), wait_for_ready=True, timeout=15)
+        await second.end(signal.SIGKILL)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,8 @@ from services.core.errors import Misconfigured, Unavailable
 from services.core.family import FAMILIES, IPV4, Family
 from services.masq.firewalls.iptables import IptablesFirewall
 from services.masq.firewalls.lock import lock_path, xtables_lock
-from services.masq.firewalls.tables import Fingerprints, existing_tables
+from services.masq.firewalls.table_names import existing_tables
+from services.masq.firewalls.tables import Fingerprints
 from tests.kernel.masq_host import CHAINS, Host, entered, put_right
 from tests.namespaces import NetworkNamespace
 
@@ -40,7 +41,7 @@ AS_NOBODY = """
 import os
 from services.core.errors import Unavailable
 from services.core.family import IPV4
-from services.masq.firewalls.tables import existing_tables
+from services.masq.firewalls.table_names import existing_tables
 os.setgroups([]), os.setgid(65534), os.setuid(65534)
 try:
     print(existing_tables(IPV4))

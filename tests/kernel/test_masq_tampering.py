@@ -170,6 +170,37 @@ async def test_whoever_gives_the_lock_back_is_noticed_at_once(host: Host) -> Non
     await firewall.close()
 
 
+async def test_who_does_not_take_the_lock_is_noticed_by_the_poll(host: Host, tmp_path: Path) -> None:
+    firewall = IptablesFirewall(host.lock, poll_seconds=0.2)
+    await put_right(firewall)
+    assert await put_right(firewall) == []
+    changed = asyncio.create_task(firewall.changed())
+    await asyncio.sleep(0.5)
+    assert not changed.done()
+    Host(host.netns, tmp_path / "another.lock").iptables("-t nat -F FLANNEL-POSTRTG")
+    await asyncio.wait_for(changed, 5)
+    assert await put_right(firewall)
+    await firewall.close()
+
+
+async def test_the_tables_are_the_same_until_somebody_changes_a_rule_also_for_one_of_the_same_size(
+    host: Host, firewall: IptablesFirewall
+) -> None:
+    host.iptables("-A FORWARD -s 192.0.2.1 -j ACCEPT", "-A FORWARD -s 192.0.2.2 -j ACCEPT")
+    await put_right(firewall)
+    assert not firewall.same(), "our own repair is looked at once more"
+    assert await put_right(firewall) == []
+    assert firewall.same()
+    await firewall.check(CHAINS, repair=False)
+    assert firewall.same()
+    host.iptables("-R FORWARD 3 -s 192.0.2.9 -j ACCEPT")
+    assert not firewall.same()
+    assert await put_right(firewall) == []
+    assert firewall.same()
+    host.iptables("-D FORWARD 1", "-A FORWARD -j FLANNEL-FWD")
+    assert not firewall.same()
+
+
 async def test_a_change_that_cannot_be_put_right_is_told_again_after_the_pause_only(host: Host) -> None:
     firewall = IptablesFirewall(host.lock, poll_seconds=0.5)
     await put_right(firewall)

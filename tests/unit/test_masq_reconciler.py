@@ -170,8 +170,35 @@ async def test_a_jump_that_is_left_behind_does_not_keep_its_chain_from_being_rep
 async def test_the_rules_are_checked_when_nothing_happened_for_long_enough() -> None:
     it = Running()
     it.reconciler = Reconciler("n1", ALL, 0.0, it.firewall, it.health)
-    async with it:
-        assert it.firewall.checks > 2
+    async with it, asyncio.timeout(5):
+        while it.firewall.checks <= 2:  # noqa: ASYNC110 - the checks are another thread's, and tell nobody
+            await asyncio.sleep(0)
+
+
+async def test_where_the_firewall_is_the_same_nothing_is_read_again_and_that_is_a_check() -> None:
+    it = Running()
+    now = [1000.0]
+    it.reconciler = Reconciler("n1", ALL, 0.0, it.firewall, it.health, clock=lambda: now[0])
+    it.firewall.is_same = True
+    async with it, asyncio.timeout(5):
+        checks, now[0] = it.firewall.checks, 2000.0
+        while it.reconciler.last_check_time != 2000.0:  # noqa: ASYNC110 - another thread looks, and tells nobody
+            await asyncio.sleep(0)
+        assert it.firewall.checks == checks
+        it.firewall.is_same = False
+        while it.firewall.checks == checks:  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0)
+
+
+async def test_what_could_not_be_put_right_is_tried_again_though_nobody_has_changed_anything() -> None:
+    it = Running()
+    it.reconciler = Reconciler("n1", ALL, 0.0, it.firewall, it.health)
+    it.firewall.is_same, it.firewall.stubborn = True, True
+    async with it, asyncio.timeout(5):
+        await it.tell(NETWORK_KNOWN, LEASE_KNOWN)
+        checks = it.firewall.checks
+        while it.firewall.checks <= checks + 2:  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0)
 
 
 async def test_a_network_that_asks_for_another_firewall_leads_to_a_check() -> None:

@@ -87,6 +87,15 @@ class Firewall(Protocol):
         """
         ...
 
+    def same(self) -> bool:
+        """Whether all that the last repairing `check` left was as wanted, and still is.
+
+        By what the kernel tells in microseconds, and for any thread: the numbers that nftables gives its changes, or
+        the legacy tables whole. True is worth as much as another `check`. Chains that were to be gone may have come
+        back in a family of which there was nothing. Raises Unavailable.
+        """
+        ...
+
     async def changed(self) -> None:
         """Returns as soon as something may differ from what the last repairing `check` left. May be cancelled.
 

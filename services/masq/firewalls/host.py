@@ -5,12 +5,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from services.core.errors import Misconfigured, Unavailable
 from services.masq.firewalls.choice import Choice, choose
 from services.masq.firewalls.difference import OLD
 from services.masq.firewalls.firewall import ChainState, Firewall
+from services.masq.firewalls.first import first_of
 from services.masq.firewalls.iptables import IptablesFirewall
 from services.masq.firewalls.iptables_nft import IptablesNftFirewall
 from services.masq.firewalls.nftables import NftablesFirewall
@@ -48,6 +49,9 @@ class HostFirewall:
         self._searched: dict[Kind, set[tuple[int, str]]] = {kind: set() for kind in Kind}
         """IP version and table, where no rules are left of a flannel that had no chains yet."""
         self._failed_searches: Counter[Kind] = Counter()
+        self._settled: tuple[Callable[[], bool], Firewall] | None = None
+        """Whether anything is other than what the last repairing check saw first, and in which firewall that left
+        everything as wanted."""
 
     @property
     def name(self) -> str:
@@ -76,27 +80,34 @@ class HostFirewall:
 
     async def check(self, chains: Sequence[Chain], *, repair: bool) -> tuple[ChainState, ...]:
         """See Firewall."""
+        is_other = self._lookout.witness() if repair else None  # before the look: it misses no change after that
         signs = self._lookout.signs()
         kind = self._choose(signs)
+        if repair:
+            self._settled = None
         states = await self._firewall(kind).check(chains, repair=repair)
-        if repair and not all(state.as_wanted for state in states):
+        as_wanted = all(state.as_wanted for state in states)
+        if repair and not as_wanted:
             return states
-        return await self._cleared(signs, kind, states, repair=repair)
+        states = await self._cleared(signs, kind, states, repair=repair)
+        if repair and as_wanted and is_other and not self.leftover and not self._searches_again:
+            self._settled = is_other, self._firewall(kind)
+        return states
+
+    @property
+    def _searches_again(self) -> bool:
+        return any(0 < failed < _SEARCHES for failed in self._failed_searches.values())
+
+    def same(self) -> bool:
+        """See Firewall. Nothing of ours has come back elsewhere, and the choice would be the same."""
+        settled = self._settled
+        return settled is not None and not settled[0]() and settled[1].same()
 
     async def changed(self) -> None:
         """See Firewall."""
         self._chosen_anew.clear()
-        waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(self._chosen_anew.wait())]
-        if self._choice:
-            waits.append(asyncio.ensure_future(self._firewall(self._choice.kind).changed()))
-        try:
-            done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            for wait in done:
-                await wait
-        finally:
-            for wait in waits:
-                wait.cancel()
-            await asyncio.gather(*waits, return_exceptions=True)
+        chosen = [self._firewall(self._choice.kind).changed()] if self._choice else []
+        await first_of(self._chosen_anew.wait(), *chosen)
 
     async def close(self) -> None:
         """See Firewall."""

@@ -1,9 +1,10 @@
 """Rules in the legacy iptables tables, through python-iptables in one worker process per family."""
 
 import asyncio
+import sys
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -11,9 +12,11 @@ from services.core.errors import Misconfigured, Unavailable
 from services.core.family import FAMILIES, IPV4, Family
 from services.masq.firewalls.closings import Closings
 from services.masq.firewalls.firewall import ChainState, RuleState
+from services.masq.firewalls.first import first_of
 from services.masq.firewalls.messages import ChainForm, ChainReport, CheckRequest, Found, RuleForm
 from services.masq.firewalls.notation import chain_form
 from services.masq.firewalls.process import WorkerProcess
+from services.masq.firewalls.sentry import sentry
 from services.masq.firewalls.tables import Fingerprint, Fingerprints
 from services.masq.rules import Chain
 
@@ -22,6 +25,7 @@ _SHORTEST_PAUSE: Final = 0.02
 _POLL_SHARE: Final = 100
 """Looking takes at most one part in this many of the time."""
 _TABLES: Final = frozenset(("nat", "filter"))
+_WHOLE: Final = sys.maxsize
 _REPAIRED: Final[Fingerprint] = (("", 0),)
 """Seen by nobody: tables are looked at once more after a repair, also if somebody has undone it since."""
 
@@ -31,8 +35,8 @@ class IptablesFirewall:
 
     A family's worker is started when there is first something of that family to put or to remove, and stays. In
     between a look at the tables costs microseconds, wakes no worker and starts no process. `changed` looks whenever
-    somebody gives the xtables lock back; once a second where the lock file cannot be watched. Who changes rules
-    without taking the lock is found by the next `check`.
+    somebody gives the xtables lock back, and once a second for those who do not take it: then at the sizes of the
+    kernel's chains only. One rule in the place of another of the same size is found by the next `check`.
     """
 
     name = "iptables-legacy"
@@ -48,7 +52,7 @@ class IptablesFirewall:
         """As the last check left it; nothing of a family that was not as wanted then."""
         self._told: dict[Family, Fingerprint] = {}
         """What `changed` returned for, until a check has seen it."""
-        self._right: dict[Family, list[ChainState]] = {}
+        self._right: dict[Family, _Right] = {}
         """What a check found that had nothing to repair, for as long as the tables are still as `_seen`."""
 
     @property
@@ -84,31 +88,40 @@ class IptablesFirewall:
             raise Unavailable("; ".join(failures))
         return tuple(states)
 
+    def same(self) -> bool:
+        """See Firewall. The tables whole, of every family of which there is anything."""
+        found = [self._right.get(family) for family in tuple(self._seen)]
+        return all(right is not None and not right.is_other() for right in found)
+
     async def changed(self) -> None:
         """See Firewall. Looks less often where there are so many rules that a look takes long."""
         while True:
             watched = self._locking.open()  # before the look, so that no change after it is missed
             start = time.perf_counter()
-            look = await self._look()
+            is_other, look = await self._look()
             if look != self._seen:
                 if look == self._told:  # the check that it led to has failed
                     await asyncio.sleep(self._poll_seconds)
                 self._told = look
                 return
             pause = max(_SHORTEST_PAUSE, _POLL_SHARE * (time.perf_counter() - start))
-            if watched:
+            news = asyncio.Event()
+            with sentry(is_other, self._poll_seconds, news.set):
                 await asyncio.sleep(pause)
-                await self._locking.next()
-            else:
-                await asyncio.sleep(max(pause, self._poll_seconds))
+                await (first_of(news.wait(), self._locking.next()) if watched else news.wait())
 
-    async def _look(self) -> dict[Family, Fingerprint]:
-        """At what the last check has seen. Raises Unavailable, at most once a second."""
+    async def _look(self) -> tuple[Callable[[], bool], dict[Family, Fingerprint]]:
+        """At what the last check has seen; and whether that has become another one since, for the sentry.
+
+        Raises Unavailable, at most once a second.
+        """
         try:
-            return {family: self._fingerprints[family].take(_TABLES) for family in self._seen}
+            witnesses = [self._fingerprints[family].witness(_TABLES, most=0) for family in self._seen]
+            look = {family: self._fingerprints[family].take(_TABLES) for family in self._seen}
         except Unavailable:
             await asyncio.sleep(self._poll_seconds)
             raise
+        return lambda: any(is_other() for is_other in witnesses), look
 
     async def close(self) -> None:
         """See Firewall."""
@@ -123,11 +136,11 @@ class IptablesFirewall:
         if not needed and not (any(chain.moved for chain in chains) and look.has_rules()):
             self._seen.pop(family, None)
             return [_nothing(chain) for chain in chains]
+        right = self._right.get(family)
+        if repair and right and right.chains == chains and not right.is_other():
+            return right.states
         # Before the check, so that no change after it is missed. Our own repair is one: it is looked at again.
-        seen = look.take(_TABLES)
-        right = self._right.get(family, [])
-        if repair and seen == self._seen.get(family) and [state.chain for state in right] == chains:
-            return right
+        is_other, seen = look.witness(_TABLES, most=_WHOLE), look.take(_TABLES)
         worker = self._workers[family]
         hello = await worker.start()
         kept = [chain if hello.fully_random else _without_fully_random(chain) for chain in chains]
@@ -137,9 +150,21 @@ class IptablesFirewall:
         if repair:
             as_wanted, repaired = all(state.as_wanted for state in states), any(state.commands for state in states)
             self._seen[family], self._told = _REPAIRED if as_wanted and repaired else seen, {}
-            is_right = as_wanted and not repaired
-            self._right[family] = states if is_right and kept == chains else []
+            self._right.pop(family, None)
+            if as_wanted and not repaired:
+                self._right[family] = _Right(chains, states, is_other)
         return states
+
+
+@dataclass(frozen=True, slots=True)
+class _Right:
+    """What there was nothing to repair of."""
+
+    chains: list[Chain]
+    """As they were wanted."""
+    states: list[ChainState]
+    is_other: Callable[[], bool]
+    """Whether the tables have changed since."""
 
 
 def _without_fully_random(chain: Chain) -> Chain:

@@ -69,6 +69,10 @@ class IptablesNftFirewall:
         async with self._changes.turn:
             return await self._check(chains, repair=repair)
 
+    def same(self) -> bool:
+        """See Firewall."""
+        return self._changes.are_none()
+
     async def changed(self) -> None:
         """See Firewall."""
         await self._changes.next()

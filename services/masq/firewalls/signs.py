@@ -1,6 +1,6 @@
 """What a host looks like to somebody who wants to know which firewall it uses; no program is run to see it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -84,6 +84,20 @@ class Lookout:
         if now is None or now != self._seen:
             self._signs, self._seen = _look(self.fingerprints), now
         return self._signs
+
+    def witness(self) -> Callable[[], bool] | None:
+        """Says from now on, in any thread, whether anything has changed; None where that cannot be told."""
+        try:
+            self._newest = newest = self._newest or Newest()
+            number, names = newest.number(), [each.names() for each in self.fingerprints]
+            legacy = [each.witness() for each in self.fingerprints]
+        except Unavailable:
+            return None
+        return lambda: (
+            newest.number() != number
+            or names != [each.names() for each in self.fingerprints]
+            or any(is_other() for is_other in legacy)
+        )
 
     def close(self) -> None:
         """Frees the sockets."""

@@ -5,12 +5,14 @@ import errno
 import os
 import socket
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
+from threading import RLock
 from typing import Any, Final
 
 from services.core.errors import Unavailable
 from services.core.family import Family
+from services.masq.firewalls.table_names import TableNames
 
 _GET_INFO, _GET_ENTRIES = 64, 65  # IPT_SO_GET_INFO, IPT_SO_GET_ENTRIES; the same numbers for IPv6
 _INFO: Final = struct.Struct("=32s I 5I 5I I I")  # struct ipt_getinfo: name, hooks, entries, underflows, number, size
@@ -21,8 +23,9 @@ _COUNTERS_SIZE: Final = 16
 _TARGET_SIZE: Final = 32  # struct xt_entry_target, before the verdict of a standard one
 _ACCEPT: Final = -2  # -NF_ACCEPT - 1
 _FORWARD: Final = 2  # NF_INET_FORWARD
-_NAMES_SIZE: Final = 4096
 _ATTEMPTS: Final = 5
+_SMALL: Final = 1 << 16
+"""Bytes: some hundred rules, read in a few microseconds."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -31,54 +34,37 @@ _libc = ctypes.CDLL(None, use_errno=True)
 class _Layout:
     """What the tables of a family look like (linux/netfilter_ipv4/ip_tables.h, ...ipv6/ip6_tables.h)."""
 
-    names: str
     level: int
     next_offset: int
     counters: int
 
 
 _LAYOUTS: Final = {
-    4: _Layout("ip_tables_names", socket.IPPROTO_IP, 90, 96),
-    6: _Layout("ip6_tables_names", socket.IPPROTO_IPV6, 142, 152),
+    4: _Layout(socket.IPPROTO_IP, 90, 96),
+    6: _Layout(socket.IPPROTO_IPV6, 142, 152),
 }
-
-
-def existing_tables(family: Family) -> frozenset[str]:
-    """The tables that somebody has used in this network namespace. Asking the kernel for another would make it.
-
-    Raises Unavailable: only root may know.
-    """
-    try:  # in three calls of the kernel, where Python's own files take eight: it is done all the time
-        descriptor = os.open(f"/proc/thread-self/net/{_LAYOUTS[family.version].names}", os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return frozenset()  # the module is not loaded: nobody uses any
-    except PermissionError:
-        raise Unavailable(
-            "the kernel tells only root which tables there are: run it as root, with the capabilities NET_ADMIN and "
-            "NET_RAW"
-        ) from None
-    try:
-        return frozenset(os.read(descriptor, _NAMES_SIZE).decode().split())
-    finally:
-        os.close(descriptor)
 
 
 class Fingerprints:
     """Says what a family's tables look like, in a few microseconds, so that a change is seen by comparing.
 
-    Only a getsockopt or two: no lock, no library, no process. Everything counts but the packet counters.
+    Only a getsockopt or two: no lock, no library, no process. Everything counts but the packet counters. May be asked
+    by several threads.
     """
 
     def __init__(self, family: Family) -> None:
         self._layout = _LAYOUTS[family.version]
         self._family = family
+        self._turn = RLock()
         self._socket: socket.socket | None = None
-        self._buffers: dict[str, bytearray] = {}
+        self._names = TableNames(family)
+        self._informations: dict[str, _Buffer] = {}
+        self._entries: dict[str, _Buffer] = {}
         """By table: its last reading. Kept, because fresh memory costs as much as the reading."""
         self._masks: dict[str, int] = {}
         """By table: ones, with zeros where the counters are; made for a buffer of the size of the last one."""
 
-        self._names: dict[tuple[str, tuple[str, ...]], tuple[_Information, frozenset[str]]] = {}
+        self._mentioned: dict[tuple[str, tuple[str, ...]], tuple[_Information, frozenset[str]]] = {}
         """What was mentioned, and what the table was like then."""
 
     @property
@@ -88,19 +74,42 @@ class Fingerprints:
 
     def take(self, tables: frozenset[str]) -> "Fingerprint":
         """Of those of these tables that exist. Raises Unavailable."""
-        found = sorted(tables & existing_tables(self._family))
-        return tuple((name, self._masked(name)) for name in found)
+        with self._turn:
+            return tuple((name, self._masked(name)) for name in self._names.now() if name in tables)
 
-    def outline(self) -> "Outline":
-        """What is another one when a table comes, or its rules move. Raises Unavailable.
+    def outline(self, tables: Container[str] = _EMPTY_ENTRIES) -> "Outline":
+        """What is another one when one of these tables comes, or its rules move. Raises Unavailable.
 
-        Cheaper than `take` where there are many rules. What it does not see: a rule or a chain in the place of
+        Takes no longer where there are many rules. What it does not see there: a rule or a chain in the place of
         another one of the same size.
         """
-        return tuple(
-            (name, self._information(name), name in _EMPTY_ENTRIES and self._is_empty(name) and self._passes(name))
-            for name in sorted(existing_tables(self._family))
-        )
+        with self._turn:
+            return tuple((name, *self._outlined(name)) for name in self._names.now() if name in tables)
+
+    def witness(self, tables: Container[str] = _EMPTY_ENTRIES, *, most: int = _SMALL) -> Callable[[], bool]:
+        """Says from now on, in any thread, whether one of these tables is another one than now.
+
+        Tables of at most so many bytes are compared whole, of others where the kernel's chains begin and end. In one
+        call of the kernel for each that there is, for somebody who asks all the time. Not after `close`. Raises
+        Unavailable, now and then.
+        """
+        with self._turn:
+            names = self._names.now()
+            evidence = [self._evidence(name, most) for name in names if name in tables]
+        ask = _libc.getsockopt
+
+        def is_other() -> bool:
+            for question, content, mask, expected in evidence:
+                if ask(*question) or int.from_bytes(content, "little") & mask != expected:
+                    return True
+            return False
+
+        return is_other
+
+    def names(self) -> tuple[str, ...]:
+        """Of the tables that there are. Raises Unavailable."""
+        with self._turn:
+            return self._names.now()
 
     def mentions(self, table: str, chain: str) -> bool:
         """Whether the table exists and has a chain of this name. Raises Unavailable."""
@@ -108,48 +117,63 @@ class Fingerprints:
 
     def mentioned(self, table: str, chains: Iterable[str]) -> frozenset[str]:
         """Of these names, those of chains in the table. Reads it again only if its outline is another one."""
-        if table not in existing_tables(self._family):
-            return frozenset()
-        key = (table, tuple(chains))
-        information = self._information(table)
-        if key not in self._names or self._names[key][0] != information:
-            entries = self._read(table)
-            self._names[key] = (information, frozenset(c for c in key[1] if b"\0" + c.encode() + b"\0" in entries))
-        return self._names[key][1]
+        with self._turn:
+            if table not in self._names.now():
+                return frozenset()
+            key = (table, tuple(chains))
+            information = self._information(table)
+            if key not in self._mentioned or self._mentioned[key][0] != information:
+                entries = self._read(table)
+                there = frozenset(chain for chain in key[1] if b"\0" + chain.encode() + b"\0" in entries)
+                self._mentioned[key] = (information, there)
+            return self._mentioned[key][1]
 
     def has_rules(self) -> bool:
         """Whether any table has more than the kernel's chains that let everything pass. Raises Unavailable."""
-        there = existing_tables(self._family) & _EMPTY_ENTRIES.keys()
-        return any(not self._is_empty(name) or not self._passes(name) for name in there)
+        with self._turn:
+            there = [name for name in self._names.now() if name in _EMPTY_ENTRIES]
+            return any(not _is_empty(name, self._information(name)) or not self._passes(name) for name in there)
 
     def forwards(self) -> bool:
         """Whether the policy of FORWARD lets everything pass. Raises Unavailable."""
-        return "filter" not in existing_tables(self._family) or self._policies("filter")[_FORWARD]
+        with self._turn:
+            return "filter" not in self._names.now() or self._policies("filter")[_FORWARD]
 
     def close(self) -> None:
-        """Frees the socket."""
+        """Frees the sockets."""
+        self._names.close()
         if self._socket:
             self._socket.close()
 
-    def _read(self, table: str) -> bytearray:
-        """The kernel's entries of a table, behind a header. Atomic; again when its size changed between the calls."""
-        for _ in range(_ATTEMPTS):
-            size = self._information(table)[-1]
-            buffer = self._buffers.get(table)
-            if buffer is None or len(buffer) != _HEADER + size:
-                self._masks.pop(table, None)
-                buffer = self._buffers[table] = bytearray(_HEADER + size)
-            struct.pack_into("=32s I", buffer, 0, table.encode(), size)
-            try:
-                return self._ask(_GET_ENTRIES, buffer)
-            except BlockingIOError:
-                continue
-        raise Unavailable(f"{self._family} table {table} changes faster than it can be read")
+    def _outlined(self, table: str) -> tuple["_Information", int]:
+        """Of a small table all that it has."""
+        information = self._information(table)
+        return information, self._masked(table) if information[-1] <= _SMALL else 0
 
-    def _is_empty(self, table: str) -> bool:
-        """Whether it has the kernel's chains only, without a rule."""
-        number: int = self._information(table)[-2]
-        return number <= _EMPTY_ENTRIES[table]
+    def _evidence(self, table: str, most: int) -> "_Evidence":
+        information = self._information(table)
+        if information[-1] <= most:
+            option, expected = _GET_ENTRIES, self._masked(table)
+            buffer, mask = self._entries[table], self._masks[table]
+        else:
+            option, buffer, mask = _GET_INFO, self._informations[table], -1
+            expected = int.from_bytes(buffer.content, "little")
+        own = _Buffer(bytearray(buffer.content))  # another thread's
+        return (self._descriptor(), self._layout.level, option, own.address, own.length), own.content, mask, expected
+
+    def _read(self, table: str) -> bytearray:
+        """The kernel's entries of a table, behind a header. Atomic; the kernel refuses another size than its own."""
+        for _ in range(_ATTEMPTS):
+            try:
+                if table in self._entries:
+                    return self._ask(_GET_ENTRIES, self._entries[table])
+            except BlockingIOError:
+                pass
+            size = self._information(table)[-1]
+            self._masks.pop(table, None)
+            buffer = self._entries[table] = _Buffer(bytearray(_HEADER + size))
+            struct.pack_into("=32s I", buffer.content, 0, table.encode(), size)
+        raise Unavailable(f"{self._family} table {table} changes faster than it can be read")
 
     def _passes(self, table: str) -> bool:
         """Whether every policy lets everything pass."""
@@ -157,7 +181,9 @@ class Fingerprints:
 
     def _information(self, table: str) -> "_Information":
         """Where its chains of the kernel begin and end, then the number of entries and their size."""
-        return _INFO.unpack(self._ask(_GET_INFO, bytearray(table.encode().ljust(_INFO.size, b"\0"))))
+        if table not in self._informations:
+            self._informations[table] = _Buffer(bytearray(table.encode().ljust(_INFO.size, b"\0")))
+        return _INFO.unpack(self._ask(_GET_INFO, self._informations[table]))
 
     def _policies(self, table: str) -> dict[int, bool]:
         """By hook of the kernel: whether what no rule has decided about passes."""
@@ -175,17 +201,9 @@ class Fingerprints:
         verdict: int = struct.unpack_from("=i", entries, target + _TARGET_SIZE)[0]
         return verdict
 
-    def _ask(self, option: int, buffer: bytearray) -> bytearray:
-        if self._socket is None:
-            try:
-                af = socket.AddressFamily(self._family.af)
-                self._socket = socket.socket(af, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.IPPROTO_RAW)
-            except PermissionError:
-                raise Unavailable("legacy iptables needs CAP_NET_RAW: give it to the service") from None
+    def _ask(self, option: int, buffer: "_Buffer") -> bytearray:
         # Python's own getsockopt cannot pass the name of a table in.
-        length = ctypes.c_uint32(len(buffer))
-        memory = (ctypes.c_char * len(buffer)).from_buffer(buffer)
-        if _libc.getsockopt(self._socket.fileno(), self._layout.level, option, memory, ctypes.byref(length)):
+        if _libc.getsockopt(self._descriptor(), self._layout.level, option, buffer.address, buffer.length):
             code = ctypes.get_errno()
             if code == errno.EAGAIN:
                 raise BlockingIOError
@@ -193,7 +211,16 @@ class Fingerprints:
                 f"cannot read the legacy {self._family} tables: {os.strerror(code)}; "
                 "run the service as root with CAP_NET_ADMIN and CAP_NET_RAW"
             )
-        return buffer
+        return buffer.content
+
+    def _descriptor(self) -> int:
+        if self._socket is None:
+            try:
+                af = socket.AddressFamily(self._family.af)
+                self._socket = socket.socket(af, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.IPPROTO_RAW)
+            except PermissionError:
+                raise Unavailable("legacy iptables needs CAP_NET_RAW: give it to the service") from None
+        return self._socket.fileno()
 
     def _masked(self, table: str) -> int:
         """The entries as one number, with zeros for the counters.
@@ -217,7 +244,24 @@ class Fingerprints:
         return int.from_bytes(mask, "little")
 
 
+class _Buffer:
+    """Memory as getsockopt wants it."""
+
+    def __init__(self, content: bytearray) -> None:
+        self.content = content
+        self.address = (ctypes.c_char * len(content)).from_buffer(content)
+        self.length = ctypes.byref(ctypes.c_uint32(len(content)))
+
+
+def _is_empty(table: str, information: "_Information") -> bool:
+    """Whether it has the kernel's chains only, without a rule."""
+    number: int = information[-2]
+    return number <= _EMPTY_ENTRIES.get(table, 0)
+
+
+_Evidence = tuple[tuple[Any, ...], bytearray, int, int]
+"""A question, where its answer goes, and what that was; counters are masked."""
 _Information = tuple[Any, ...]
-Outline = tuple[tuple[str, _Information, bool], ...]
+Outline = tuple[tuple[str, _Information, int], ...]
 Fingerprint = tuple[tuple[str, int], ...]
 """By existing table; equal if no rule, chain or policy differs."""

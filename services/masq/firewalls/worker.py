@@ -33,7 +33,7 @@ from services.masq.firewalls.messages import (
 )
 from services.masq.firewalls.privileges import missing_capabilities
 from services.masq.firewalls.repair import FoundChain, FoundRule, Repair, repair_of
-from services.masq.firewalls.tables import existing_tables
+from services.masq.firewalls.table_names import existing_tables
 
 if TYPE_CHECKING:
     from services.masq.firewalls.xtables import LegacyTable

@@ -27,6 +27,8 @@ class Changes:
         self._seen = -1
         self._looked = 0.0
         self._right: tuple[ChainState, ...] = ()
+        self._right_since = -1
+        """The generation that the last look began with, if it left everything as wanted."""
         self._culprits: dict[str, None] = {}
 
     @property
@@ -44,10 +46,15 @@ class Changes:
             return self._right
         return None
 
+    def are_none(self) -> bool:
+        """Whether the last look left everything right, and nobody has changed anything. For any thread."""
+        return self.newest() == self._right_since
+
     def looked(self, generation: int, states: Sequence[ChainState]) -> None:
         """A look that began at this generation ended with these states."""
         self._seen, self._looked = generation, time.monotonic()
         self._right = tuple(replace(state, causes=(), commands=()) for state in states if state.as_wanted)
+        self._right_since = generation if all(state.as_wanted for state in states) else -1
 
     async def next(self) -> None:
         """Returns when something is newer than the last look; nothing runs while nobody changes anything."""

@@ -93,6 +93,10 @@ class NftablesFirewall:
             self._changes.looked(generation, states)
         return tuple(states)
 
+    def same(self) -> bool:
+        """See Firewall."""
+        return self._changes.are_none()
+
     async def changed(self) -> None:
         """See Firewall."""
         await self._changes.next()

@@ -6,6 +6,7 @@ import socket
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from threading import Lock
 from typing import Final
 
 from services.core.errors import Unavailable
@@ -15,6 +16,10 @@ _NEWGEN, _GETGEN = 15, 16  # NFT_MSG_...
 _GROUP_NFTABLES: Final = 7
 _ID, _PID, _NAME = 1, 2, 3  # NFTA_GEN_ID, NFTA_GEN_PROC_PID, NFTA_GEN_PROC_NAME
 _BUFFER: Final = 1 << 16
+_ANSWER_SIZE: Final = 1 << 12
+_QUESTION: Final = question(_GETGEN)
+_USUAL: Final = struct.Struct("=4x H 16x H 4s")  # struct nlmsghdr, struct nfgenmsg, and the first attribute
+_NUMBER_FIRST: Final = (SUBSYSTEM | _NEWGEN, _ID)
 _SO_ATTACH_FILTER: Final = 26
 _FILTER: Final = (
     # Of the messages of a transaction only the last one counts: a firewall of thousands of rules may be reloaded.
@@ -37,16 +42,22 @@ class Generation:
 
 
 class Newest:
-    """The number of the newest generation, in microseconds. Raises Unavailable: the kernel does not tell."""
+    """The number of the newest generation, in microseconds, for any thread. Raises Unavailable: not told."""
 
     def __init__(self) -> None:
         self._socket = open_socket()
+        self._turn = Lock()
 
     def number(self) -> int:
         """It grows with every transaction, whosever."""
         try:
-            self._socket.send(question(_GETGEN))
-            return next(_generations(self._socket.recv(_BUFFER))).number
+            with self._turn:
+                self._socket.send(_QUESTION)
+                answer = self._socket.recv(_ANSWER_SIZE)
+            kind, attribute, number = _USUAL.unpack_from(answer)
+            if (kind, attribute) != _NUMBER_FIRST:
+                return next(_generations(answer)).number
+            return int.from_bytes(number, "big")
         except OSError as error:
             raise Unavailable(
                 f"nftables does not answer: {error.strerror}; run the service as root with CAP_NET_ADMIN, and load "
