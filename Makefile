@@ -3,7 +3,7 @@ export PYTHON NODES BACKEND FAMILY STORE ONCE JSON
 CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/flannelette
 export PATH := $(PATH):$(CACHE)/bin
 BIN := .venv/bin
-PARALLEL ?= -n 3 --dist loadfile
+PARALLEL ?= -n 3 --dist loadfile --no-loadscope-reorder
 .DEFAULT_GOAL := help
 .PHONY: help venv lab test soak tools lint types proto check-generated bench bench-docs images constraints compose-lab compose-test clean
 

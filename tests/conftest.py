@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["kube", "kubectl", "shared_kube"]  # fixtures: a real kube-apiserver, one for the whole run, and its client
 
 _NEED_NAMESPACES = tuple(Path(__file__).parent / directory for directory in ("kernel", "e2e"))
+_LONG_FIRST = ("e2e", "kernel", "contract")
+"""Directories whose files take long: they come first, for at the end one worker works and the others are done."""
 _MARK = "FLANNELETTE_TESTS_PRIVATE"
 SOAK = os.environ.get("FLANNELETTE_SOAK") == "1"
 _forbidden = pytest.StashKey[str]()
@@ -57,6 +59,7 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: _LONG_FIRST.index(part) if (part := item.path.parent.name) in _LONG_FIRST else 9)
     reason = config.stash.get(_forbidden, "")
     for item in items if reason else ():
         fixtures = getattr(item, "fixturenames", ())

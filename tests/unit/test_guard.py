@@ -1,78 +1,11 @@
 """Which removals are believed at once, and which only when the store says it twice."""
 
-from collections.abc import Mapping, Sequence
-
-from hypothesis import example, given
-from hypothesis import strategies as st
-
 from services.core.lease import Lease
-from services.core.table import Change, Removed, Upserted
-from services.lease.guard.guard import FEW, WINDOW, Guard
-from services.lease.store import Changed, Snapshot
-from tests.lease_examples import NETWORK, SMALL, by_name, make_lease
-
-SHARE = 0.5
-
-
-class World:
-    """A store, the guard before it, and the table behind."""
-
-    def __init__(self, leases: int = 0, share: float = SHARE) -> None:
-        self.guard = Guard(share)
-        self.store: dict[str, Lease] = {}
-        self.table: dict[str, Lease] = {}
-        self.now = 100.0
-        self.network = NETWORK
-        for number in range(1, leases + 1):
-            self.change(Upserted(make_lease(number)))
-
-    def change(self, *changes: Change) -> set[str]:
-        """Happens in the store and is told; returns what left the table."""
-        fold(self.store, changes)
-        return self.tell(Changed(changes))
-
-    def release(self, *numbers: int) -> set[str]:
-        """Somebody asks a lease service to remove these."""
-        changes = gone(*numbers)
-        fold(self.store, changes)
-        return self.tell(Changed(tuple(changes), released=frozenset(map(name, numbers))))
-
-    def relist(self, *leases: Lease) -> set[str]:
-        self.store = by_name(*leases)
-        return self.tell(Snapshot(dict(self.store), NETWORK))
-
-    def tell(self, event: Snapshot | Changed) -> set[str]:
-        before = set(self.table)
-        passed = self.guard.take(event, dict(self.table), self.now)
-        if isinstance(passed, Snapshot):
-            self.table = dict(passed.leases)
-        else:
-            fold(self.table, passed.changes)
-        self.network = passed.network or self.network
-        return before - set(self.table)
-
-    def confirm(self, asked_at: float | None = None) -> None:
-        fold(self.table, self.guard.confirm(self.store.keys(), self.now if asked_at is None else asked_at))
-
-    @property
-    def held(self) -> set[str]:
-        return set(self.guard.held)
-
-
-def fold(table: dict[str, Lease], changes: Sequence[Change]) -> None:
-    for change in changes:
-        if isinstance(change, Upserted):
-            table[change.lease.name] = change.lease
-        else:
-            table.pop(change.name, None)
-
-
-def name(number: int) -> str:
-    return make_lease(number).name
-
-
-def gone(*numbers: int) -> list[Change]:
-    return [Removed(name(number)) for number in numbers]
+from services.core.table import Upserted
+from services.lease.guard.guard import WINDOW
+from services.lease.store import Changed
+from tests.guarded_table import World, fold, gone, name
+from tests.lease_examples import SMALL, by_name, make_lease
 
 
 def test_defect_01_a_deletion_of_all_leases_is_held_back() -> None:
@@ -257,52 +190,3 @@ def test_the_first_snapshot_has_nothing_to_compare_with() -> None:
 def test_a_share_of_all_switches_it_off() -> None:
     world = World(20, share=1)
     assert len(world.relist()) == 20
-
-
-numbers = st.integers(1, 24)
-some = st.lists(
-    st.one_of(st.builds(lambda n: Removed(name(n)), numbers), st.builds(lambda n: Upserted(make_lease(n)), numbers)),
-    max_size=6,
-)
-purge = st.just("purge")
-steps = st.one_of(some, some, purge, st.sets(numbers), st.sampled_from([0.5, 3.0, "confirm"]))
-
-
-@example(0, [set(range(1, 6)), {13, 14, 15}, set(range(1, 13)), gone(1, 2), "purge", "confirm", []])
-@given(st.integers(0, 24), st.lists(steps, max_size=20))
-def test_no_burst_passes_unconfirmed_and_the_table_ends_as_the_store(known: int, happened: Sequence[object]) -> None:
-    world = World(known)
-    left: list[tuple[float, int, int]] = []  # when, how many, of how many
-    for what in happened:
-        before = len(world.table)
-        if isinstance(what, float):
-            world.now += what
-        elif what == "confirm":
-            world.confirm()
-        else:
-            if what == "purge":
-                lost = world.change(*map(Removed, list(world.store)))
-            elif isinstance(what, set | frozenset):
-                lost = world.relist(*map(make_lease, what))
-            else:
-                assert isinstance(what, list)
-                lost = world.change(*what)
-            if lost:
-                left.append((world.now, len(lost), before))
-                assert_within_limits(left, world.now)
-        assert_held_back(world.table, world.store, world.held)
-    world.confirm()
-    assert world.table == world.store
-
-
-def assert_within_limits(left: Sequence[tuple[float, int, int]], now: float) -> None:
-    """At the moment of the last ones that left: what is confirmed later takes nothing from what was known then."""
-    recent = [(count, known) for when, count, known in left if when > now - WINDOW]
-    together = sum(count for count, _ in recent)
-    known = recent[-1][1] + sum(count for count, _ in recent[:-1])  # before the burst, or come with it
-    assert together < FEW or together <= SHARE * known
-
-
-def assert_held_back(table: Mapping[str, Lease], store: Mapping[str, Lease], held: set[str]) -> None:
-    assert set(table) - set(store) == held
-    assert {n: lease for n, lease in table.items() if n not in held} == store
