@@ -21,6 +21,9 @@ async def test_a_takeover_and_a_handover_end_where_they_began_and_lose_no_packet
         flannelds = hosts.objects() + hosts.devices()
         with hosts.stream() as stream:
             async with stream, hosts.cluster.dataplane() as running:
+                await running.until(peers=1)
+                await running.quiet()
+                await running.resync()  # what the first comparison put in place, the next one finds
                 await running.until(peers=1, last_resync_changes=0)
                 ours = hosts.objects()
                 planned = await running.hand_over(dry_run=True)

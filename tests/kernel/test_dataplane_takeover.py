@@ -105,6 +105,9 @@ async def test_host_gw_routes_that_say_what_we_want_are_adopted_and_others_are_n
         await host_gw.join(f"n{number + 2}", public, subnet=f"{subnet}/24")
     with monitored(host_gw) as lines:
         async with host_gw.dataplane() as running:
+            await running.until(peers=2)
+            await running.quiet()
+            await running.resync()
             status = await running.until(peers=2, last_resync_changes=0)
     assert host_gw.routes() == sorted(
         [
