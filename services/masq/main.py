@@ -40,7 +40,12 @@ one of them sleeps twice to measure the clock, and the first calls wait for it."
 async def build(settings: MasqSettings, process: Process) -> AsyncIterator[None]:
     """Wires the feed, the reconciler, the firewall and the calls. Raises Misconfigured: no rule could be set here."""
     async with sole_in_time("masq", _ADVICE, _PATIENCE_SECONDS):
-        firewall = HostFirewall(settings.firewall, lock_path(), lambda: reconciler.asks_for_nftables)
+        firewall = HostFirewall(
+            settings.firewall,
+            lock_path(),
+            lambda: reconciler.asks_for_nftables,
+            lambda: reconciler.is_remembered,
+        )
         with timer_slack(_SLACK_SECONDS):  # gRPC starts its threads with its first channel
             connection = LeaseConnection(settings.lease_service, node_name(settings), process.transport)
         reconciler = Reconciler(connection.node, settings.rules, settings.iptables_resync, firewall, process.health)

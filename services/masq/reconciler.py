@@ -83,6 +83,11 @@ class Reconciler:
         """EnableNFTables of the network in force."""
         return self.facts.network is not None and self.facts.network.enable_nftables
 
+    @property
+    def is_remembered(self) -> bool:
+        """The network in force is that of before the start."""
+        return self._recalled is not None
+
     def learn(self, table: Table, away: str, recalled: Recalled | None = None) -> None:
         """Takes what the feed knows now. `away`: why the lease service does not answer; empty if it does.
 

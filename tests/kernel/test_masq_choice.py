@@ -29,8 +29,13 @@ def host(netns: NetworkNamespace, tmp_path: Path) -> Iterator[Host]:
 
 
 @asynccontextmanager
-async def opened(host: Host, setting: str = "auto", asks: Callable[[], bool] = lambda: False) -> Any:
-    firewall = HostFirewall(setting, host.lock, asks)
+async def opened(
+    host: Host,
+    setting: str = "auto",
+    asks: Callable[[], bool] = lambda: False,
+    is_remembered: Callable[[], bool] = lambda: False,
+) -> Any:
+    firewall = HostFirewall(setting, host.lock, asks, is_remembered)
     try:
         yield firewall
     finally:
@@ -86,6 +91,46 @@ async def test_defect_10_a_change_of_the_mode_leaves_nothing_behind_in_the_old_o
         await put_right(firewall, DUAL_CHAINS)
         assert "flannelette" not in host.run("nft", "list", "ruleset")
         assert len(host.save()) > 10
+
+
+@pytest.mark.parametrize("asked", [False, True])
+async def test_a_network_that_is_only_remembered_moves_no_rules_to_another_firewall(host: Host, asked: bool) -> None:
+    asks, is_remembered = asked, False
+    async with opened(host, "auto", lambda: asks) as firewall:
+        await put_right(firewall, DUAL_CHAINS)
+        kind = firewall.name
+    asks, is_remembered = not asked, True
+    async with opened(host, "auto", lambda: asks, lambda: is_remembered) as firewall:
+        assert await put_right(firewall, DUAL_CHAINS) == []
+        assert firewall.name == kind
+        assert Lookout().signs().kept_by_us == {kind}
+        assert firewall.reason == "there are rules of ours, and the network that decides is only remembered"
+        is_remembered = False
+        await put_right(firewall, DUAL_CHAINS)
+        assert firewall.name != kind
+        assert Lookout().signs().kept_by_us == {firewall.name}
+
+
+async def test_a_network_that_is_only_remembered_removes_nothing_elsewhere(host: Host) -> None:
+    host.restore("\n".join(golden("flanneld-v0.20")) + "\n")
+    before, is_remembered = host.save(), True
+    async with opened(host, "nftables", is_remembered=lambda: is_remembered) as firewall:
+        await put_right(firewall)
+        assert host.save() == before
+        is_remembered = False
+        await put_right(firewall)
+        assert host.save() == []
+        is_remembered = True
+        host.restore("\n".join(golden("flanneld-v0.20")) + "\n")
+        await put_right(firewall, no_chains())  # a teardown is nobody's memory
+        assert host.save() == []
+        assert Lookout().signs().kept_by_us == frozenset()
+
+
+async def test_on_a_host_without_rules_a_remembered_network_chooses(host: Host) -> None:
+    async with opened(host, "auto", lambda: True, lambda: True) as firewall:
+        await put_right(firewall)
+        assert firewall.name == Kind.NFTABLES
 
 
 async def test_what_is_not_decided_yet_is_not_removed_elsewhere(host: Host) -> None:

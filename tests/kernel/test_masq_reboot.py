@@ -12,7 +12,7 @@ from flannelette.masq.v1 import masq_pb2 as pb
 
 from services.runtime.memory import Memory, decode, encode
 from tests.kernel.masq_host import Host, entered, golden
-from tests.kernel.test_masq_process import Masq, acquire, lease_service, masq_on
+from tests.kernel.test_masq_process import NETWORK, Masq, acquire, lease_service, masq_on
 from tests.lease_service import eventually
 from tests.namespaces import NamespaceMaker, NetworkNamespace
 from tests.patience import PATIENCE
@@ -94,6 +94,28 @@ async def test_after_a_reboot_the_rules_are_as_they_were_and_a_service_that_retu
             status = await masq.until()
             assert (shown(fresh), status.repairs) == (before, 0)
             assert "rules put in place" not in masq.log.read_text()
+
+
+@pytest.mark.parametrize("asked", ["true", "false"])
+async def test_a_state_of_before_the_network_asked_for_another_firewall_moves_nothing(host: Host, asked: str) -> None:
+    config, old = host.lock.parent / "net-conf.json", b""
+    with lease_service(host) as leases:
+        await acquire(leases)
+        for asks in (asked, "false" if asked == "true" else "true"):
+            config.write_text(NETWORK.replace('"Network"', f'"EnableNFTables":{asks},"Network"'))
+            async with masq_on(host, "--ip-masq") as masq:
+                async with asyncio.timeout(PATIENCE):
+                    while ((await masq.until()).firewall == "nftables") is not (asks == "true"):  # noqa: ASYNC110 - another process decides
+                        await asyncio.sleep(0.05)
+                await masq.until()
+                assert await masq.end() == 0
+            old = old or state_file(host).read_bytes()
+    before = shown(host)
+    state_file(host).write_bytes(old)
+    async with masq_on(host, "--ip-masq") as masq:
+        status = await remembering(masq)
+        assert shown(host) == before
+        assert (status.firewall == "nftables") is (asked == "false")
 
 
 async def test_rules_that_are_remembered_are_healed_too(host: Host, make_netns: NamespaceMaker) -> None:

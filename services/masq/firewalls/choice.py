@@ -14,8 +14,20 @@ class Choice:
     reason: str
 
 
-def choose(setting: str, signs: Signs, *, asks_for_nftables: bool) -> Choice:
-    """For `--firewall` and the network's EnableNFTables. Raises Unavailable: what decides cannot be read."""
+def choose(setting: str, signs: Signs, *, asks_for_nftables: bool, is_remembered: bool = False) -> Choice:
+    """For `--firewall` and the network's EnableNFTables. Raises Unavailable: what decides cannot be read.
+
+    `is_remembered`: the network is that of before the start. Where there are rules of ours, they know more: it does
+    not move them.
+    """
+    choice = _choose(setting, signs, asks_for_nftables=asks_for_nftables)
+    kept = signs.kept_by_us
+    if setting != "auto" or not is_remembered or not kept or choice.kind in kept:
+        return choice
+    return Choice(min(kept), "there are rules of ours, and the network that decides is only remembered")
+
+
+def _choose(setting: str, signs: Signs, *, asks_for_nftables: bool) -> Choice:
     if setting == "nftables":
         return Choice(Kind.NFTABLES, "--firewall=nftables")
     if setting == "auto" and asks_for_nftables:

@@ -30,12 +30,20 @@ class HostFirewall:
 
     When the choice changes, the rules are put in place in the new one before they go from the old one: at no time
     are there none. The same holds for what a flanneld or an earlier version of this service has left elsewhere.
+    A network that is only remembered moves nothing, and what is elsewhere stays beside its rules.
     """
 
-    def __init__(self, setting: str, lock: Path, asks_for_nftables: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        setting: str,
+        lock: Path,
+        asks_for_nftables: Callable[[], bool],
+        is_remembered: Callable[[], bool] = lambda: False,
+    ) -> None:
         self.leftover = ""
         self._setting = setting
         self._asks_for_nftables = asks_for_nftables
+        self._is_remembered = is_remembered
         self._make: dict[Kind, Callable[[], Firewall]] = {
             Kind.LEGACY: lambda: IptablesFirewall(lock),
             Kind.IPTABLES_NFT: IptablesNftFirewall,
@@ -89,7 +97,8 @@ class HostFirewall:
         as_wanted = all(state.as_wanted for state in states)
         if repair and not as_wanted:
             return states
-        states = await self._cleared(signs, kind, states, repair=repair)
+        if not (self._is_remembered() and any(chain.rules for chain in chains)):
+            states = await self._cleared(signs, kind, states, repair=repair)
         if repair and as_wanted and is_other and not self.leftover and not self._searches_again:
             self._settled = is_other, self._firewall(kind)
         return states
@@ -121,7 +130,9 @@ class HostFirewall:
         return self._firewalls[kind]
 
     def _choose(self, signs: Signs) -> Kind:
-        choice = choose(self._setting, signs, asks_for_nftables=self._asks_for_nftables())
+        choice = choose(
+            self._setting, signs, asks_for_nftables=self._asks_for_nftables(), is_remembered=self._is_remembered()
+        )
         if choice != self._choice:
             if self._choice is None or choice.kind != self._choice.kind:
                 log.info("firewall chosen", firewall=str(choice.kind), reason=choice.reason)
