@@ -24,15 +24,18 @@ class Host:
 
     @classmethod
     def make(cls, namespace: NetworkNamespace) -> "Host":
+        def up(name: str) -> None:  # without a link-local address, which the kernel would add and tell a little later
+            namespace.ip("link", "set", name, "addrgenmode", "none", "up")
+
         namespace.ip("link", "add", "eth0", "type", "veth", "peer", "far")
         for name in ("eth0", "far"):
-            namespace.ip("link", "set", name, "up")
+            up(name)
         namespace.ip("address", "add", "10.99.0.1/16", "dev", "eth0")
         namespace.ip("address", "add", "fd00:99::1/64", "dev", "eth0", "nodad")
         for number, (version, name) in enumerate(DEVICES.items(), start=1):
             local = ("local", _UNDERLAY[version], "dev", "eth0", "dstport", "8472", "nolearning")
             namespace.ip("link", "add", name, "type", "vxlan", "id", str(number), *local)
-            namespace.ip("link", "set", name, "up")
+            up(name)
         with namespace.inside():
             return cls(namespace, dict(socket.if_nameindex()))
 
