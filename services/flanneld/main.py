@@ -6,8 +6,7 @@ import sys
 
 from services.core.errors import Misconfigured
 from services.flanneld.flags import children
-from services.flanneld.supervisor import supervise
-from services.runtime.health import Health
+from services.flanneld.supervisor import health_before, supervise
 from services.runtime.http import http_server
 from services.runtime.logs import configure_logs
 from services.runtime.settings import HelpRequested
@@ -29,7 +28,7 @@ def main() -> int:
         print(f"flanneld (flannelette {version()})")
         return 0
     configure_logs("flanneld", settings.log_format, settings.v)
-    health = Health()
+    health = health_before(found)
     try:
         with http_server(settings.healthz_ip, settings.healthz_port, health):
             return asyncio.run(supervise(found, health))

@@ -26,6 +26,14 @@ _PAUSE_SECONDS: Final = 0.5
 _PR_SET_PDEATHSIG: Final = 1
 
 
+def health_before(children: Sequence[Child]) -> Health:
+    """Of services that are not started yet."""
+    health = Health()
+    for child in children:
+        health.set(child.name, f"{child.name} is not ready yet")
+    return health
+
+
 async def supervise(children: Sequence[Child], health: Health) -> int:
     """Runs the services until SIGTERM, SIGINT or the end of one of them; returns the exit code.
 
@@ -34,8 +42,6 @@ async def supervise(children: Sequence[Child], health: Health) -> int:
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-    for child in children:
-        health.set(child.name, f"{child.name} is not ready yet")
     processes = {child.name: await _start(child) for child in children}
     watches = [asyncio.create_task(_watch(child, health)) for child in children]
     watches.append(asyncio.create_task(_tell_systemd(health)))
