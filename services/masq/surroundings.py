@@ -7,7 +7,7 @@ from typing import Final
 
 from services.core.errors import Unavailable
 from services.core.family import FAMILIES, Family
-from services.masq.firewalls.nftables.chains import nft_chains, nft_forward_drops, nft_rule_tables
+from services.masq.firewalls.nftables.chains import nft_chains, nft_forward_drops, nft_rule_versions
 from services.masq.firewalls.signs import IPTABLES_TABLES, Kind
 from services.masq.firewalls.tables import Fingerprints
 
@@ -80,8 +80,8 @@ def look_around(fingerprints: Iterable[Fingerprints]) -> Surroundings:
     try:
         legacy_drops = frozenset(each.version for each in looks if not each.forwards())
         chains, nft_drops = nft_chains(), nft_forward_drops()
-        with_rules = {version for version, table in nft_rule_tables() if table in IPTABLES_TABLES}
-        side_by_side = frozenset(each.version for each in looks if each.has_rules()) & with_rules
+        side_by_side = frozenset(each.version for each in looks if each.has_rules())
+        side_by_side &= nft_rule_versions(IPTABLES_TABLES)
     except Unavailable:
         legacy_drops, chains, nft_drops, side_by_side = frozenset(), frozenset(), frozenset(), frozenset()
     kube_proxy = any(chain.name == _SERVICES for chain in chains)

@@ -1,5 +1,6 @@
 """Which of the firewalls a host gets, and how it moves from one to the other."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -11,6 +12,8 @@ import pytest
 from services.core.errors import Unavailable
 from services.core.family import FAMILIES
 from services.masq.firewalls.host import HostFirewall
+from services.masq.firewalls.nftables import chains
+from services.masq.firewalls.nftables.netlink import attributes
 from services.masq.firewalls.signs import Kind, Lookout
 from services.masq.firewalls.tables import Fingerprints
 from services.masq.rules import no_chains
@@ -207,3 +210,18 @@ async def test_what_else_of_the_host_is_in_the_way_is_found(host: Host) -> None:
     assert around.side_by_side == frozenset()
     host.run("sh", "-c", f"{LEGACY_RULE}; {NFT_RULE}")
     assert look_around(fingerprints).side_by_side == {4}
+
+
+async def test_a_status_reads_a_few_rules_of_thousands(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    many = "".join(f"-A FORWARD -s 192.0.{n // 250}.{n % 250} -j ACCEPT\n" for n in range(700))
+    for program in ("iptables-legacy-restore", "iptables-nft-restore"):
+        host.run(program, stdin=f"*filter\n{many}COMMIT\n")
+    read = Counter[str]()
+
+    def attributes_of(data: bytes) -> dict[int, bytes]:
+        read["messages"] += 1
+        return attributes(data)
+
+    monkeypatch.setattr(chains, "attributes", attributes_of)
+    assert look_around([Fingerprints(family) for family in FAMILIES]).side_by_side == {4}
+    assert read["messages"] < 100

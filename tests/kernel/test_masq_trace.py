@@ -1,10 +1,12 @@
 """What the kernel did with a packet, as Explain tells it, in all three firewalls."""
 
 import asyncio
+import os
 import signal
 import socket
 import sys
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,11 +17,14 @@ from services.core.family import FAMILIES, IPV4, Family
 from services.core.lease import Lease, Subnet
 from services.core.table import Step, Table, Upserted
 from services.masq.explainer import Explainer
+from services.masq.firewalls.nftables import tracing
+from services.masq.firewalls.nftables.listing import texts
 from services.masq.firewalls.signs import Lookout
 from services.masq.reconciler import Reconciler
 from services.runtime.health import Health
 from tests.kernel.masq_host import DUAL, DUAL_CHAINS, SETTINGS, SUBNETS, Host, entered, put_right
 from tests.kernel.masq_lab import FIREWALLS, IN, MARKED_PORT, Lab, mark_a_port, ports, source_seen
+from tests.lease_service import eventually
 from tests.namespaces import NamespaceMaker
 from tests.patience import PATIENCE
 
@@ -184,6 +189,39 @@ async def test_packets_of_older_connections_are_told_apart(traced: Traced) -> No
                 break
         else:
             raise AssertionError(said)
+
+
+async def test_calls_are_answered_while_a_listing_of_foreign_rules_is_stuck(
+    traced: Traced, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = tmp_path / "started"
+    stuck = ("sh", "-c", f"echo $$ >{started}.new && mv {started}.new {started} && exec sleep 600")
+    monkeypatch.setattr(tracing, "texts", partial(texts, program=stuck))
+    traced.host.run("nft", "add table ip foreign")
+    traced.host.run("nft", "add chain ip foreign f { type filter hook forward priority 5; }")
+    traced.host.run("nft", "add rule ip foreign f counter")
+    task = traced.start(IPV4, "pod", "outside")
+    await traced.watched()
+    await source_seen(traced.lab, IPV4, "pod", "outside", next(ports))
+    await eventually(started.exists)
+    pod, outside = IN[4].pod, IN[4].outside
+    response = await traced.explainer.explain(pb.ExplainRequest(source=pod, destination=outside))
+    assert response.masqueraded
+    assert not task.done()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(started.read_text()), 0)
+
+
+async def test_a_listing_that_fails_leaves_the_rules_without_words(
+    traced: Traced, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tracing, "texts", partial(texts, program=("false",)))
+    trace = (await traced.trace(IPV4, "pod", "outside")).trace
+    assert trace.explanation == f"It left by eth under {IN[4].host}."
+    if traced.lab.firewall.name != "iptables-legacy":
+        assert any(step.rule.startswith("rule with handle ") for step in trace.steps)
 
 
 async def test_a_trace_that_is_given_up_is_gone(traced: Traced) -> None:

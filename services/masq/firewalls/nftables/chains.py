@@ -62,17 +62,28 @@ def has_nft_rules(but: Container[str]) -> bool:
     return any(kind == _NEWRULE and text(values[_TABLE]) not in but for kind, _, values in _dump(_GETRULE))
 
 
-def nft_rule_tables() -> frozenset[tuple[int, str]]:
-    """IP version (0: another family) and name of every table that has a rule. Raises Unavailable."""
-    found = (message for message in _dump(_GETRULE) if message[0] == _NEWRULE)
-    return frozenset((_FAMILIES.get(family, 0), text(values[_TABLE])) for _, family, values in found)
+def nft_rule_versions(tables: Container[str]) -> frozenset[int]:
+    """The IP versions of which a table with one of these names has a rule. Raises Unavailable.
+
+    Of each table a few rules are read, however many there are.
+    """
+    there = [(version, table) for version, table in nft_tables() if table in tables]
+    families = {version: family for family, version in _FAMILIES.items()}
+    return frozenset(
+        version
+        for version, table in there
+        if version and any(kind == _NEWRULE for kind, _, _ in _dump(_GETRULE, families[version], table))
+    )
 
 
-def _dump(request: int) -> Iterator[tuple[int, int, dict[int, bytes]]]:
-    """Number, address family and attributes of each message; nothing where the kernel has no nftables."""
+def _dump(request: int, family: int = 0, table: str = "") -> Iterator[tuple[int, int, dict[int, bytes]]]:
+    """Number, address family and attributes of each message; nothing where the kernel has no nftables.
+
+    Of one family and table, if they are given and the request can be about one.
+    """
     with open_socket() as kernel:
         try:
-            kernel.send(question(request, REQUEST | DUMP))
+            kernel.send(question(request, REQUEST | DUMP, family, {_TABLE: table} if table else {}))
             yield from _answers(kernel)
         except PermissionError:
             raise Unavailable("nftables cannot be read: run the service as root with CAP_NET_ADMIN") from None

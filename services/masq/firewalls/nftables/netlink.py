@@ -3,7 +3,7 @@
 import os
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from services.core.errors import Unavailable
@@ -33,9 +33,10 @@ def open_socket(group: int = 0) -> socket.socket:
     return made
 
 
-def question(kind: int, flags: int = REQUEST) -> bytes:
-    """A message that asks about everything."""
-    return _HEADER.pack(_HEADER.size + _NFGENMSG, SUBSYSTEM | kind, flags, 1, 0) + bytes(_NFGENMSG)
+def question(kind: int, flags: int = REQUEST, family: int = 0, about: Mapping[int, str] | None = None) -> bytes:
+    """A message that asks about everything, or what has this address family (not 0) and these attributes."""
+    body = bytes((family, 0, 0, 0)) + b"".join(_attribute(number, value) for number, value in (about or {}).items())
+    return _HEADER.pack(_HEADER.size + len(body), SUBSYSTEM | kind, flags, 1, 0) + body
 
 
 def messages(data: bytes) -> Iterator[tuple[int, int, bytes]]:
@@ -66,6 +67,11 @@ def attributes(data: bytes) -> dict[int, bytes]:
         values[kind & _NUMBER] = data[start + _ATTRIBUTE.size : start + length]
         start += max(length + 3 & ~3, _ATTRIBUTE.size)
     return values
+
+
+def _attribute(number: int, value: str) -> bytes:
+    data = value.encode() + b"\0"
+    return _ATTRIBUTE.pack(_ATTRIBUTE.size + len(data), number) + data + bytes(-len(data) % 4)
 
 
 def text(value: bytes) -> str:

@@ -16,6 +16,7 @@ from services.core.errors import LostRace, NotYet, Unavailable
 from services.core.family import Address, family_of
 from services.masq.firewalls.nftables.chains import nft_tables
 from services.masq.firewalls.nftables.library import Nftables
+from services.masq.firewalls.nftables.listing import ChainPlace, Texts, texts
 from services.masq.firewalls.nftables.netlink import attributes, messages, open_socket, text
 from services.masq.firewalls.nftables.notation import family_word
 from services.masq.trace import LEAVING, RECEIVED, TABLE, Collector, Event, Kind, Passage
@@ -43,7 +44,6 @@ _LAST_SECONDS: Final = 0.5
 _BEHIND_CONNTRACK: Final = -199
 """Before it, nobody knows whether a packet begins a connection; only `raw` and what comes before it is not seen."""
 _AT_THE_END: Final = 10_000
-_LISTED: Final = re.compile(r"^\t+(.+[^{]) # handle (\d+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,8 @@ class Observation:
     passage: Passage | None = None
     older: int = 0
     """Packets of this kind that began no connection; their address had been decided before."""
-    rules: dict[tuple[str, str, str], dict[int, tuple[int, str]]] = field(default_factory=dict)
-    """Of the chains that it went through (family, table, name): place and text of each rule, by its handle."""
+    rules: Texts = field(default_factory=dict)
+    """Those that it met."""
 
 
 async def observe(source: Address, destination: Address, seconds: float) -> Observation:
@@ -82,10 +82,8 @@ async def observe(source: Address, destination: Address, seconds: float) -> Obse
                 ) from None
             passage = await _passage(events, seconds)
             counters = re.findall(r"established counter packets (\d+)", library.text(f"list table {word} {TABLE}"))
-            chains = {(e.family, e.table, e.chain) for e in passage.steps} if passage else set()
             library.run([f"delete table {word} {TABLE}"])
-            rules = {chain: dict(_listed(library, chain)) for chain in chains}
-            return Observation(passage, sum(map(int, counters)), rules)
+            return Observation(passage, sum(map(int, counters)), await texts(_met(passage)))
         finally:
             library.close()
 
@@ -161,10 +159,10 @@ def _name(index: int) -> str:
         return f"interface {index}"
 
 
-def _listed(library: Nftables, chain: tuple[str, str, str]) -> Iterator[tuple[int, tuple[int, str]]]:
-    try:
-        listing = library.text(f"list chain {' '.join(chain)}")
-    except Unavailable:  # it went away meanwhile
-        return
-    for place, found in enumerate(_LISTED.finditer(listing)):
-        yield int(found[2]), (place, found[1])
+def _met(passage: Passage | None) -> dict[ChainPlace, set[int]]:
+    """The handles of the rules that matched, by chain."""
+    met: dict[ChainPlace, set[int]] = {}
+    for event in passage.steps if passage else ():
+        if event.rule:
+            met.setdefault((event.family, event.table, event.chain), set()).add(event.rule)
+    return met
