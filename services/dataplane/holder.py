@@ -76,6 +76,8 @@ class Holder:
         """Subnets that the node has had, the last one first: who undoes a change finds the old ones again."""
         self._confirmed = False
         """The table had the lease since it was acquired; from then on its absence means something."""
+        self._lost_unheld = ""
+        """A lease that the store has lost and that is not held, unless the answer that brings it is still to come."""
         self._acquired_at = -math.inf
         self._pause = _FIRST_PAUSE
         self._wake = asyncio.Event()
@@ -112,6 +114,8 @@ class Holder:
         """The store has lost this lease, although the table still has it."""
         if self.lease is not None and self.lease.name == name:
             self.lose(f"the store has lost the lease {name}")
+        else:
+            self._lost_unheld = name
 
     def observe(self, table: Table) -> None:
         """Looks whether a synced table still has the own lease as we published it."""
@@ -143,6 +147,7 @@ class Holder:
         request, asked_at = self._request, time_of()
         if request is None:
             return  # meanwhile nothing is wanted any more
+        self._lost_unheld = ""
         try:
             lease = await self._connection.acquire(_with_previous(request, self.former, self._network))
         except FlanneletteError as error:
@@ -156,6 +161,8 @@ class Holder:
         self._acquired_at, self._confirmed = self._timer(), False
         if request == self._request:
             self._hold(lease)
+            if self._lost_unheld == lease.name:  # told on another stream, before this answer was
+                self.hear_of_loss(lease.name)
 
     async def _back_off(self, since: float) -> None:
         """Until a pause after that moment. A service that waits for what a lease needs is asked again at once."""

@@ -33,6 +33,20 @@ def test_a_lease_that_the_store_has_lost_is_acquired_again_although_the_table_ha
     play(script, FakeService())
 
 
+def test_a_loss_that_is_told_before_the_answer_that_brings_the_lease_is_a_loss() -> None:
+    async def script(scene: Scene) -> None:
+        scene.service.during = lambda: scene.holder.hear_of_loss("10.5.27.0-24")
+        await asyncio.sleep(1)
+        assert scene.holder.reason == "the store has lost the lease 10.5.27.0-24"
+        scene.service.during = None
+        await asyncio.sleep(1)
+        assert scene.holder.reason == ""
+        await asyncio.sleep(60)
+        assert len(scene.service.acquired) == 2
+
+    play(script, FakeService(takes=0.5))
+
+
 def test_an_undone_change_of_the_network_asks_for_the_old_subnet_again() -> None:
     other = network('{"Network":"10.6.0.0/16","Backend":{"Type":"vxlan"}}')
 
