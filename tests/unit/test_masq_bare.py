@@ -72,3 +72,9 @@ def test_what_is_foreign_is_never_taken(ours: list[str], others: list[str]) -> N
     taken = {lines[place] for place in places("nat", lines)}
     assert taken <= set(NAT)
     assert bool(taken) is (set(ours) == set(NAT))
+
+
+def test_thousands_of_foreign_rules_are_compared_once() -> None:
+    foreign = [BareRule(f"172.{16 + n // 65536}.{n // 256 % 256}.{n % 256}/32", "", "ACCEPT") for n in range(20_000)]
+    ours = [BareRule("10.5.0.0/16", "", "ACCEPT"), BareRule("", "10.5.0.0/16", "ACCEPT")]
+    assert bare_set("filter", [*foreign, *ours]) == [20_000, 20_001]

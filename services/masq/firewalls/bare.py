@@ -60,8 +60,12 @@ def _shape(table: str, rule: BareRule, network: Network) -> str:
 
 
 def _networks(rules: Iterable[BareRule | None]) -> set[Network]:
-    sources = {network for rule in rules if rule and (network := _network(rule.source))}
-    return {network for network in sources if network.prefixlen > 0}
+    """Those that a set may be about: it names its network both as a source and as a destination, and foreign rules,
+    of which there may be thousands, rarely do.
+    """
+    plain = [rule for rule in rules if rule]
+    both = {rule.source for rule in plain} & {rule.destination for rule in plain}
+    return {network for text in both if (network := _network(text)) and network.prefixlen > 0}
 
 
 def _network(text: str) -> Network | None:
