@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from services.core.errors import Unavailable
+from services.core.errors import Misconfigured, Unavailable
 from services.core.family import FAMILIES
 from services.masq.firewalls.host import HostFirewall
 from services.masq.firewalls.nftables import chains
@@ -180,6 +180,24 @@ async def test_legacy_tables_that_cannot_be_read_are_not_guessed_about(
             await firewall.check(CHAINS, repair=True)
     async with opened(host, "nftables") as firewall:
         await put_right(firewall)
+
+
+async def test_defect_09_a_service_starts_without_iptables_for_the_network_may_need_none(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr("services.masq.firewalls.iptables_nft._SYSTEM", ())
+    asks = False
+    async with opened(host, "auto", lambda: asks) as firewall:
+        await firewall.open()
+        with pytest.raises(Unavailable, match="apt-get install iptables"):
+            await firewall.check(CHAINS, repair=True)
+        asks = True
+        await put_right(firewall)
+        assert firewall.name == Kind.NFTABLES
+    async with opened(host, "iptables") as firewall:
+        with pytest.raises(Misconfigured, match="apt-get install iptables"):
+            await firewall.open()
 
 
 async def test_what_cannot_be_removed_elsewhere_is_said(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:

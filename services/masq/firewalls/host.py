@@ -79,12 +79,17 @@ class HostFirewall:
         return self._firewall(self._choice.kind).culprits if self._choice else ()
 
     async def open(self) -> None:
-        """See Firewall."""
+        """See Firewall. Where the network, which is not known yet, may need no programs, it can do without them."""
         try:
             kind = self._choose(self._lookout.signs())
         except Unavailable as error:
             raise Misconfigured(str(error)) from None
-        await self._firewall(kind).open()
+        try:
+            await self._firewall(kind).open()
+        except Misconfigured as error:
+            if self._setting != "auto" or kind is not Kind.IPTABLES_NFT or not await self._opens(Kind.NFTABLES):
+                raise
+            log.warning("only a network with EnableNFTables can have its rules here", reason=str(error))
 
     async def check(self, chains: Sequence[Chain], *, repair: bool) -> tuple[ChainState, ...]:
         """See Firewall."""
@@ -123,6 +128,13 @@ class HostFirewall:
         for firewall in self._firewalls.values():
             await firewall.close()
         self._lookout.close()
+
+    async def _opens(self, kind: Kind) -> bool:
+        try:
+            await self._firewall(kind).open()
+        except Misconfigured:
+            return False
+        return True
 
     def _firewall(self, kind: Kind) -> Firewall:
         if kind not in self._firewalls:
