@@ -2,7 +2,6 @@
 
 import os
 import socket
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -10,14 +9,6 @@ import pytest
 from tests import ctl_samples as samples
 from tests.ctl_fakes import FakeNode
 from tests.ctl_process import run
-
-
-@pytest.fixture
-async def node(tmp_path: Path) -> AsyncIterator[FakeNode]:
-    fake = FakeNode(tmp_path)
-    await fake.start()
-    yield fake
-    await fake.stop()
 
 
 async def test_a_healthy_node_has_exit_code_0_and_all_three_services(node: FakeNode) -> None:

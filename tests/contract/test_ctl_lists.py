@@ -1,23 +1,11 @@
 """The command line shows leases, peers, rules and packets, as text and as JSON."""
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
 import grpc
-import pytest
 from flannelette.dataplane.v1 import dataplane_pb2
 
 from tests import ctl_samples as samples
 from tests.ctl_fakes import FakeNode
 from tests.ctl_process import run
-
-
-@pytest.fixture
-async def node(tmp_path: Path) -> AsyncIterator[FakeNode]:
-    fake = FakeNode(tmp_path)
-    await fake.start()
-    yield fake
-    await fake.stop()
 
 
 async def test_lists_are_printed_and_the_unwell_ones_have_exit_code_1(node: FakeNode) -> None:

@@ -1,7 +1,6 @@
 """`flannelette nodes` and `flannelette wait` as processes, beside a lease service and beside what a node answers."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import grpc
@@ -19,14 +18,6 @@ from tests.lease_service import FakeStore, Running, eventually, next_step, servi
 from tests.patience import PATIENCE
 
 A, B = make_lease(1), make_lease(2)
-
-
-@pytest.fixture
-async def node(tmp_path: Path) -> AsyncIterator[FakeNode]:
-    fake = FakeNode(tmp_path)
-    await fake.start()
-    yield fake
-    await fake.stop()
 
 
 async def test_nodes_that_are_well_have_exit_code_0_and_others_1(node: FakeNode) -> None:

@@ -1,24 +1,12 @@
 """The command line changes something only when it is told so: resync, handover, teardown, quarantine, removals."""
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
 import grpc
-import pytest
 from flannelette.dataplane.v1 import dataplane_pb2
 from flannelette.lease.v1 import lease_pb2
 
 from tests import ctl_samples as samples
 from tests.ctl_fakes import FakeNode
 from tests.ctl_process import run
-
-
-@pytest.fixture
-async def node(tmp_path: Path) -> AsyncIterator[FakeNode]:
-    fake = FakeNode(tmp_path)
-    await fake.start()
-    yield fake
-    await fake.stop()
 
 
 async def test_resync_prints_commands_and_a_dry_run_with_something_to_do_is_1(node: FakeNode) -> None:

@@ -1,21 +1,10 @@
 """The command line on a terminal: colours, width, questions."""
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
 import pytest
 from rich.text import Text
 
 from tests.ctl_fakes import FakeNode
 from tests.ctl_process import run, run_on_terminal
-
-
-@pytest.fixture
-async def node(tmp_path: Path) -> AsyncIterator[FakeNode]:
-    fake = FakeNode(tmp_path)
-    await fake.start()
-    yield fake
-    await fake.stop()
 
 
 async def test_colours_are_for_terminals_only(node: FakeNode) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -12,19 +12,12 @@ import pytest
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.lease.v1 import lease_pb2
 
-from tests.kernel.dataplane_host import Cluster, Running, cluster_in
+from tests.kernel.dataplane_host import Cluster, Running
 from tests.lease_service import eventually
-from tests.namespaces import NetworkNamespace
 from tests.patience import PATIENCE
 
 MACS = {"n2": "06:0c:56:6d:fb:b2", "n3": "06:0c:56:6d:fb:b3", "n4": "06:0c:56:6d:fb:b4"}
 FOREIGN = "10.5.43.0/24 via 10.99.0.77 dev eth0"
-
-
-@pytest.fixture
-def cluster(netns: NetworkNamespace) -> Iterator[Cluster]:
-    with cluster_in(netns) as made:
-        yield made
 
 
 async def join(cluster: Cluster, *nodes: str) -> dict[str, str]:

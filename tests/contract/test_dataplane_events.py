@@ -3,7 +3,6 @@
 import asyncio
 import signal
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,17 +21,10 @@ from services.dataplane.service import DataplaneServicer
 from services.runtime.health import Health
 from services.runtime.listen import bound
 from services.runtime.server import Server
-from tests.kernel.dataplane_host import VXLAN, Cluster, Running, cluster_in
-from tests.namespaces import NetworkNamespace
+from tests.kernel.dataplane_host import VXLAN, Cluster, Running
 from tests.patience import PATIENCE
 
 MAC = "06:0c:56:6d:fb:b2"
-
-
-@pytest.fixture
-def cluster(netns: NetworkNamespace) -> Iterator[Cluster]:
-    with cluster_in(netns) as made:
-        yield made
 
 
 def names(events: list[pb.WatchEventsResponse]) -> list[str]:

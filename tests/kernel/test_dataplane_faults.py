@@ -3,22 +3,15 @@
 import asyncio
 import resource
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 
-from tests.kernel.dataplane_host import Cluster, Running, cluster_in
+from tests.kernel.dataplane_host import Cluster, Running
 from tests.kernel.two_peers import FDB, NEIGHBOURS, ROUTES, healed, undisturbed
-from tests.namespaces import NetworkNamespace
 from tests.patience import PATIENCE
-
-
-@pytest.fixture
-def cluster(netns: NetworkNamespace) -> Iterator[Cluster]:
-    with cluster_in(netns) as made:
-        yield made
 
 
 @pytest_asyncio.fixture

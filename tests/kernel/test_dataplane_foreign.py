@@ -1,22 +1,14 @@
 """What is not ours stays, is listed, and is noticed when it comes and goes; who does nothing to us wakes nobody."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
-import pytest
 import pytest_asyncio
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 
-from tests.kernel.dataplane_host import Cluster, Running, cluster_in
+from tests.kernel.dataplane_host import Cluster, Running
 from tests.kernel.two_peers import FDB, ROUTES, SUBNETS, healed, undisturbed
-from tests.namespaces import NetworkNamespace
-
-
-@pytest.fixture
-def cluster(netns: NetworkNamespace) -> Iterator[Cluster]:
-    with cluster_in(netns) as made:
-        yield made
 
 
 @pytest_asyncio.fixture

@@ -3,24 +3,17 @@
 import asyncio
 import http.client
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import grpc.aio
 import pytest
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 
-from tests.kernel.dataplane_host import Cluster, cluster_in, monitored
+from tests.kernel.dataplane_host import Cluster, monitored
 from tests.lease_service import eventually
-from tests.namespaces import NetworkNamespace
 from tests.patience import PATIENCE
 
 MAC = "06:0c:56:6d:fb:b3"
-
-
-@pytest.fixture
-def cluster(netns: NetworkNamespace) -> Iterator[Cluster]:
-    with cluster_in(netns) as made:
-        yield made
 
 
 def metric(name: str) -> int:

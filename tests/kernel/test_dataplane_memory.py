@@ -1,23 +1,16 @@
 """What a dataplane remembers is used only where it may be: its file, its directory, its node, and what is newer."""
 
 import asyncio
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
 from services.runtime.memory import encode
-from tests.kernel.dataplane_host import Cluster, cluster_in
+from tests.kernel.dataplane_host import Cluster
 from tests.kernel.dataplane_reboots import MAC, OTHER_MAC, memory, reboot, remembering, restarted, state_file
 from tests.kernel.test_dataplane_life import route
 from tests.lease_service import eventually
-from tests.namespaces import NamespaceMaker, NetworkNamespace
-
-
-@pytest.fixture
-def cluster(netns: NetworkNamespace) -> Iterator[Cluster]:
-    with cluster_in(netns) as made:
-        yield made
+from tests.namespaces import NamespaceMaker
 
 
 async def test_what_the_kernel_has_is_newer_than_what_is_remembered(cluster: Cluster) -> None:

@@ -3,24 +3,17 @@
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from flannelette.lease.v1 import lease_pb2 as pb
 from google.protobuf.duration_pb2 import Duration
 
-from tests.kernel.dataplane_host import Cluster, cluster_in
-from tests.namespaces import NetworkNamespace
+from tests.kernel.dataplane_host import Cluster
 from tests.patience import PATIENCE
 
 SOAK = bool(os.environ.get("FLANNELETTE_SOAK"))
 MAC = "06:0c:56:6d:fb:b3"
-
-
-@pytest.fixture
-def cluster(netns: NetworkNamespace) -> Iterator[Cluster]:
-    with cluster_in(netns) as made:
-        yield made
 
 
 async def convergence(cluster: Cluster, *, wait: int = 0, cursor: str = "") -> pb.GetConvergenceResponse:

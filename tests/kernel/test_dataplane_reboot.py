@@ -1,7 +1,6 @@
 """A reboot while nobody tells any leases: packets flow by what the node remembers, which nothing is lost for."""
 
 import asyncio
-from collections.abc import Iterator
 from ipaddress import ip_address
 
 import pytest
@@ -15,12 +14,6 @@ from tests.kernel.test_dataplane_families import DUAL, join, routes_v6, with_ipv
 from tests.kernel.test_dataplane_life import route
 from tests.lease_service import eventually
 from tests.namespaces import NamespaceMaker, NetworkNamespace
-
-
-@pytest.fixture
-def cluster(netns: NetworkNamespace) -> Iterator[Cluster]:
-    with cluster_in(netns) as made:
-        yield made
 
 
 async def test_after_a_reboot_everything_is_as_it_was_and_status_says_since_when(

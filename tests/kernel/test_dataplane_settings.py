@@ -1,7 +1,6 @@
 """What the dataplane is told: configurations that change under it, ones it cannot carry, settings that cannot be."""
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,12 +14,6 @@ from tests.patience import PATIENCE
 MAC = "06:0c:56:6d:fb:b3"
 VNI_7 = '{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan","VNI":7}}'
 WITHOUT_RIGHTS = ("setpriv", "--bounding-set=-net_admin", "--inh-caps=-net_admin")
-
-
-@pytest.fixture
-def cluster(netns: NetworkNamespace) -> Iterator[Cluster]:
-    with cluster_in(netns) as made:
-        yield made
 
 
 async def test_another_vni_removes_the_old_device_and_programs_the_new_one(cluster: Cluster) -> None:

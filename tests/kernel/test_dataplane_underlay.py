@@ -1,10 +1,9 @@
 """An underlay that moves under a running dataplane: followed without a restart, and the pods keep their subnet."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Final
 
-import pytest
 import pytest_asyncio
 from flannelette.lease.v1 import lease_pb2
 
@@ -14,12 +13,6 @@ from tests.patience import PATIENCE
 
 MAC: Final = "06:0c:56:6d:fb:b3"
 ROUTE: Final = "10.5.53.0/24 via 10.5.53.0 dev flannel.1 proto 77 metric 1334 onlink"
-
-
-@pytest.fixture
-def cluster(netns: NetworkNamespace) -> Iterator[Cluster]:
-    with cluster_in(netns) as made:
-        yield made
 
 
 @pytest_asyncio.fixture

@@ -3,26 +3,18 @@
 import asyncio
 import json
 import re
-from collections.abc import Iterator
 from typing import Any, Final
 
 import pytest
 from flannelette.lease.v1 import lease_pb2
 
 from services.dataplane.netlink.offload import checksum_offload, set_checksum_offload
-from tests.kernel.dataplane_host import HOST_GW, VXLAN, Cluster, Running, cluster_in
+from tests.kernel.dataplane_host import HOST_GW, VXLAN, Cluster, Running
 from tests.lease_service import eventually
-from tests.namespaces import NetworkNamespace
 from tests.patience import PATIENCE
 
 MAC: Final = "06:0c:56:6d:fb:b3"
 ROUTE: Final = "10.5.53.0/24 via 10.5.53.0 dev flannel.1 proto 77 metric 1334 onlink"
-
-
-@pytest.fixture
-def cluster(netns: NetworkNamespace) -> Iterator[Cluster]:
-    with cluster_in(netns) as made:
-        yield made
 
 
 def configured(**options: Any) -> str:
