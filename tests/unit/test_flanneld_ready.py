@@ -1,4 +1,4 @@
-"""Whoever asks `flannelette flanneld` for /readyz early gets no yes."""
+"""Whoever asks `flannelette flanneld` for /readyz early gets no yes, and without --healthz-port no answer at all."""
 
 import sys
 from collections.abc import Iterator
@@ -10,6 +10,10 @@ from services.flanneld import main as flanneld
 from services.runtime.health import Health
 
 
+async def ended(*_: object) -> int:
+    return 0
+
+
 def test_it_is_not_ready_when_its_port_opens(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[list[str]] = []
 
@@ -18,12 +22,20 @@ def test_it_is_not_ready_when_its_port_opens(monkeypatch: pytest.MonkeyPatch) ->
         asked.append(health.reasons)
         yield
 
-    async def ended(*_: object) -> int:
-        return 0
-
     monkeypatch.setattr(sys, "argv", ["flanneld", "--healthz-port=1", "--ip-masq"])
     monkeypatch.setattr(flanneld, "http_server", probed)
     monkeypatch.setattr(flanneld, "supervise", ended)
     monkeypatch.setattr(flanneld, "configure_logs", lambda *_: None)
     assert flanneld.main() == 0
     assert asked == [[f"{name} is not ready yet" for name in ("lease", "dataplane", "masq")]]
+
+
+def test_without_a_port_it_opens_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def opened(address: tuple[str, int], _: object) -> None:
+        raise OSError(f"{address} was opened")
+
+    monkeypatch.setattr(sys, "argv", ["flanneld", "--ip-masq"])
+    monkeypatch.setattr("services.runtime.http.ThreadingHTTPServer", opened)
+    monkeypatch.setattr(flanneld, "supervise", ended)
+    monkeypatch.setattr(flanneld, "configure_logs", lambda *_: None)
+    assert flanneld.main() == 0
