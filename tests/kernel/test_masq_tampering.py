@@ -2,13 +2,15 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from services.core.family import IPV4
 from services.masq.firewalls.iptables import IptablesFirewall
-from tests.kernel.masq_host import CHAINS, Host, entered, golden, put_right
+from services.masq.rules import wanted_chains
+from tests.kernel.masq_host import CHAINS, NETWORK, SETTINGS, SUBNETS, Host, entered, golden, put_right
 from tests.namespaces import NetworkNamespace
 from tests.patience import PATIENCE
 
@@ -222,4 +224,36 @@ async def test_the_same_change_after_a_repair_is_news(host: Host) -> None:
         host.iptables("-t nat -F FLANNEL-POSTRTG")
         await asyncio.wait_for(firewall.changed(), PATIENCE)
         assert await put_right(firewall)
+    await firewall.close()
+
+
+async def test_a_table_that_comes_later_is_noticed_and_is_looked_at_once(
+    host: Host, firewall: IptablesFirewall
+) -> None:
+    no_masquerade = wanted_chains(NETWORK, SUBNETS, replace(SETTINGS, masquerade=False))
+    await put_right(firewall, no_masquerade)
+    assert await put_right(firewall, no_masquerade) == []
+    assert firewall.same()
+    assert host.tables() == {"filter"}
+    host.iptables("-t nat -N FLANNEL-POSTRTG")
+    assert not firewall.same()
+    await asyncio.wait_for(firewall.changed(), PATIENCE)
+    assert await put_right(firewall, no_masquerade) == ["iptables -t nat -X FLANNEL-POSTRTG"]
+    assert await put_right(firewall, no_masquerade) == []
+    assert firewall.same()
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(firewall.changed(), 0.3)
+
+
+async def test_a_table_is_noticed_that_somebody_makes_without_the_lock(host: Host, tmp_path: Path) -> None:
+    firewall = IptablesFirewall(host.lock, poll_seconds=0.2)
+    no_masquerade = wanted_chains(NETWORK, SUBNETS, replace(SETTINGS, masquerade=False))
+    await put_right(firewall, no_masquerade)
+    assert await put_right(firewall, no_masquerade) == []
+    changed = asyncio.create_task(firewall.changed())
+    await asyncio.sleep(0.5)
+    assert not changed.done()
+    Host(host.netns, tmp_path / "another.lock").iptables("-t nat -N FLANNEL-POSTRTG")
+    await asyncio.wait_for(changed, 5)
+    assert await put_right(firewall, no_masquerade)
     await firewall.close()

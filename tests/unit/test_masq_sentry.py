@@ -30,11 +30,12 @@ async def test_it_tells_once_in_the_loop_and_looks_elsewhere() -> None:
     assert threading.get_ident() not in looks
 
 
-async def test_what_cannot_be_seen_is_told_as_well() -> None:
+@pytest.mark.parametrize("error", [Unavailable("the kernel does not tell"), OSError("no memory"), RuntimeError("?")])
+async def test_a_look_that_fails_for_whatever_reason_is_told_as_well(error: Exception) -> None:
     news = asyncio.Event()
 
     def look() -> bool:
-        raise Unavailable("the kernel does not tell")
+        raise error
 
     with sentry(look, 0.0, news.set):
         await asyncio.wait_for(news.wait(), 5)

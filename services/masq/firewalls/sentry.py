@@ -5,10 +5,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import TIMEOUT_MAX, Lock, Thread
 
-from services.core.errors import Unavailable
-
 Look = Callable[[], bool]
-"""Whether there is something to be done. Called in another thread; Unavailable counts as yes."""
+"""Whether there is something to be done. Called in another thread; any failure counts as yes."""
 
 
 @contextmanager
@@ -38,5 +36,5 @@ def sentry(look: Look, seconds: float, tell: Callable[[], None]) -> Iterator[Non
 def _is_something(look: Look) -> bool:
     try:
         return look()
-    except Unavailable:
+    except Exception:  # the check that follows meets it again, and has somebody to tell
         return True

@@ -89,15 +89,11 @@ class Lookout:
         """Says from now on, in any thread, whether anything has changed; None where that cannot be told."""
         try:
             self._newest = newest = self._newest or Newest()
-            number, names = newest.number(), [each.names() for each in self.fingerprints]
+            number = newest.number()
             legacy = [each.witness() for each in self.fingerprints]
         except Unavailable:
             return None
-        return lambda: (
-            newest.number() != number
-            or names != [each.names() for each in self.fingerprints]
-            or any(is_other() for is_other in legacy)
-        )
+        return lambda: newest.number() != number or any(is_other() for is_other in legacy)
 
     def close(self) -> None:
         """Frees the sockets."""

@@ -87,11 +87,11 @@ class Fingerprints:
             return tuple((name, *self._outlined(name)) for name in self._names.now() if name in tables)
 
     def witness(self, tables: Container[str] = _EMPTY_ENTRIES, *, most: int = _SMALL) -> Callable[[], bool]:
-        """Says from now on, in any thread, whether one of these tables is another one than now.
+        """Says from now on, in any thread, whether one of these tables is other than now, or whether one has come.
 
         Tables of at most so many bytes are compared whole, of others where the kernel's chains begin and end. In one
-        call of the kernel for each that there is, for somebody who asks all the time. Not after `close`. Raises
-        Unavailable, now and then.
+        call of the kernel for each that there is and one for their names, for somebody who asks all the time. Not
+        after `close`. Raises Unavailable, now and then.
         """
         with self._turn:
             names = self._names.now()
@@ -99,6 +99,8 @@ class Fingerprints:
         ask = _libc.getsockopt
 
         def is_other() -> bool:
+            if self.names() != names:
+                return True
             for question, content, mask, expected in evidence:
                 if ask(*question) or int.from_bytes(content, "little") & mask != expected:
                     return True
