@@ -11,30 +11,24 @@ be in one piece only: two would be merged.
 
 from typing import Final
 
-from flannelette.lease.v1 import lease_pb2 as pb
-
 from services.core.table import Change, Step, Upserted
 from services.lease.usual import usual_piece
-from services.runtime.wire import add_change, step_to_proto
+from services.runtime.wire import step_to_bytes
 
 MOST_CHANGES: Final = 500
 """In one message, as lease.proto promises."""
 MOST_BYTES: Final = 1 << 16
 """In one message, unless a single change is longer: what a reader that does not read keeps in our memory."""
 
-
-def encode(step: Step) -> bytes:
-    """The step as it goes over the wire; a piece, if another follows it in one message."""
-    return step_to_proto(step).SerializeToString()
+encode: Final = step_to_bytes
+"""The step as it goes over the wire; a piece, if another follows it in one message."""
 
 
 def encode_change(change: Change) -> bytes:
     """The piece of one change."""
     if isinstance(change, Upserted) and (usual := usual_piece(change.lease)):
         return usual
-    message = pb.WatchLeasesResponse()
-    add_change(message, change)
-    return message.SerializeToString()
+    return encode(Step(changes=(change,)))
 
 
 RESET: Final = encode(Step(reset=True))

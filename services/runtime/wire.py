@@ -127,16 +127,8 @@ def step_to_proto(step: Step) -> pb.WatchLeasesResponse:
         choices=_choices_to_proto(step.choices) if step.choices else None,
     )
     for change in step.changes:
-        add_change(message, change)
+        _add_change(message, change)
     return message
-
-
-def add_change(message: pb.WatchLeasesResponse, change: Change) -> None:
-    """One more change in a message."""
-    if isinstance(change, Upserted):
-        _fill(message.changes.add().upserted, change.lease)
-    else:
-        message.changes.add().removed = change.name
 
 
 def step_from_proto(message: pb.WatchLeasesResponse) -> Step:
@@ -188,6 +180,13 @@ def _chosen(entry: pb.NodeChoice) -> Chosen:
     return tuple(
         ChosenAddress(f.version, part.address, part.source) for f in FAMILIES if (part := parts[f.version]).address
     )
+
+
+def _add_change(message: pb.WatchLeasesResponse, change: Change) -> None:
+    if isinstance(change, Upserted):
+        _fill(message.changes.add().upserted, change.lease)
+    else:
+        message.changes.add().removed = change.name
 
 
 def _change_from_proto(message: pb.Change) -> Change:
