@@ -1,24 +1,19 @@
-"""From Node objects to leases and back, without Kubernetes: annotations, podCIDRs, patches, the mirror."""
+"""From Node objects to leases and back, without Kubernetes: annotations, podCIDRs, patches."""
 
 from ipaddress import ip_address
 
 import pytest
 
-from services.core.choices import ChosenAddress
 from services.core.errors import InvalidInput, Misconfigured, NotYet
 from services.core.lease import LeaseRequest, OpaqueData, VxlanData, Wish
-from services.core.table import Removed, Upserted
-from services.lease.store import Changed
 from services.lease.stores.kube.annotations import annotations
-from services.lease.stores.kube.mirror import Mirror
 from services.lease.stores.kube.node_leases import lease_of
 from services.lease.stores.kube.publishing import (
     annotations_patch,
     condition_patch,
     require_pod_cidrs,
-    withdrawal_patch,
 )
-from services.lease.stores.kube.records import Batch, Deleted, Node
+from services.lease.stores.kube.records import Node
 from tests.kube_node_examples import DUAL, KEYS, MAC, V4, F, make_node
 
 
@@ -166,60 +161,3 @@ def test_a_node_needs_a_pod_cidr_of_each_family_inside_the_network() -> None:
     ):
         with pytest.raises(NotYet, match=sentence):
             require_pod_cidrs(node, network)
-
-
-def test_a_refused_node_keeps_its_lease_unless_it_is_another_of_the_same_name() -> None:
-    mirror = Mirror(V4, KEYS)
-    good, bad = make_node(), make_node(public_ip="nonsense")
-    lease = mirror.replace([good], "1").leases["a"]
-    event = mirror.fold(Batch((bad,), "2"))
-    assert isinstance(event, Changed)
-    assert (event.changes, list(event.refused), event.cleared) == ((), ["a"], frozenset())
-    assert mirror.snapshot().leases == {"a": lease}
-    assert mirror.replace([bad], "3").leases == {"a": lease}, "also through a new listing"
-    another = make_node("a", "10.244.9.0/24", public_ip="nonsense")
-    event = mirror.fold(Batch((another,), "4"))
-    assert event is not None
-    assert event.changes == (Removed("a"),)
-    event = mirror.fold(Batch((good,), "5"))
-    assert event == Changed((Upserted(lease),), cleared=frozenset({"a"}))
-    mirror.fold(Batch((bad,), "6"))
-    assert mirror.fold(Batch((Deleted("a"),), "7")) == Changed((Removed("a"),), cleared=frozenset({"a"}))
-
-
-def test_what_the_operator_has_chosen_is_told_whenever_it_changes_also_of_a_node_without_flannel() -> None:
-    mirror = Mirror(V4, KEYS)
-    v4 = ChosenAddress(4, "198.51.100.1", f"annotation {F}node-public-ip")
-    v6 = ChosenAddress(6, "no address", f"annotation {F}node-public-ipv6")
-    fresh = Node("b", annotations={f"{F}node-public-ip": v4.text, f"{F}node-public-ipv6": v6.text})
-    assert mirror.replace([make_node(), fresh], "1").choices == {"b": (v4, v6)}
-    assert mirror.fold(Batch((make_node(public_ip="192.168.0.9"),), "2")) == Changed(
-        (Upserted(mirror.snapshot().leases["a"]),)
-    ), "nothing is new of what is chosen"
-    event = mirror.fold(Batch((make_node(node_public_ip=v4.text, public_ip="192.168.0.9"),), "3"))
-    assert event == Changed(choices={"a": (v4,), "b": (v4, v6)})
-    assert mirror.fold(Batch((Deleted("b"), make_node()), "4")) == Changed(
-        (Upserted(mirror.snapshot().leases["a"]),), choices={}
-    )
-    assert mirror.snapshot().choices == {}
-
-
-def test_a_node_that_gives_its_lease_back_says_so_and_one_that_loses_it_does_not() -> None:
-    mirror = Mirror(V4, KEYS)
-    patch = withdrawal_patch(make_node(), KEYS)
-    assert patch
-    withdrawn = make_node(kube_subnet_manager=patch["metadata"]["annotations"][KEYS.managed])
-    for gone, released in ((withdrawn, {"a"}), (make_node(kube_subnet_manager=""), set()), (Deleted("a"), set())):
-        mirror.fold(Batch((make_node(),), "1"))
-        assert mirror.fold(Batch((gone,), "2")) == Changed((Removed("a"),), released=frozenset(released))
-    mirror.fold(Batch((make_node(),), "3"))
-    event = mirror.fold(Batch((withdrawn, make_node(), Deleted("a")), "4"))
-    assert event
-    assert not event.released
-    assert withdrawal_patch(withdrawn, KEYS) is None
-
-
-def test_a_mirror_knows_when_nodes_were_made_and_who_has_a_pod_cidr() -> None:
-    mirror = Mirror(V4, KEYS)
-    mirror.replace([Node("a", made=7), Node("b", ("10.244.1.0/24",), made=9)], "1")
-    assert [mirror.made(name) for name in ("a", "b", "c")] == [7, 9, 0]

@@ -1,6 +1,5 @@
 """The nodes as the watch has seen them so far, and what each message of the watch means for leases. No IO."""
 
-import asyncio
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import TypeVar
@@ -10,6 +9,7 @@ from services.core.errors import InvalidInput
 from services.core.lease import Lease
 from services.core.network import NetworkConfig
 from services.core.table import Change, Removed, Upserted
+from services.lease.signals import Signals
 from services.lease.store import Changed, Snapshot
 from services.lease.stores.kube.annotations import Annotations
 from services.lease.stores.kube.node_leases import chosen_for, lease_of
@@ -37,7 +37,7 @@ class Mirror:
         self._choices: dict[str, Chosen] = {}
         self._released: set[str] = set()
         """Nodes whose lease was given back, since somebody emptied this set."""
-        self._news = asyncio.Event()
+        self._signals = Signals()
 
     def replace(self, nodes: Iterable[Node], position: str) -> Snapshot:
         """Takes a complete listing."""
@@ -47,17 +47,18 @@ class Mirror:
         for node in by_name.values():
             self._take(node)
         self.position = position
-        self._tell()
+        self._signals.wake(None)
         return self.snapshot()
 
     def fold(self, batch: Batch) -> Changed | None:
         """Takes what happened; None: nothing that anybody has to know."""
+        self.position = batch.position
+        if all(event == self._nodes.get(event.name) for event in batch.events):
+            return None  # nearly every batch: what kubelets write all the time is none of what we take
         refused, choices = dict(self._refused), dict(self._choices)
         self._released.clear()
         changes = [change for event in batch.events if (change := self._take(event))]
-        self.position = batch.position
-        if batch.events:
-            self._tell()
+        self._signals.wake({event.name for event in batch.events})
         event = Changed(
             tuple(changes),
             refused={name: reason for name, reason in self._refused.items() if refused.get(name) != reason},
@@ -81,7 +82,7 @@ class Mirror:
     async def pod_cidr_of(self, name: str) -> None:
         """Returns when the node of this name has a podCIDR."""
         while not ((node := self._nodes.get(name)) and node.pod_cidrs):
-            await self._news.wait()
+            await self._signals.next(name)
 
     def _take(self, event: Node | Deleted) -> Change | None:
         before = self._nodes.get(event.name)
@@ -115,10 +116,6 @@ class Mirror:
             return Removed(name)
         self._leases[name] = lease
         return Upserted(lease)
-
-    def _tell(self) -> None:
-        self._news.set()
-        self._news = asyncio.Event()
 
 
 def _copy(mapping: Mapping[str, Value]) -> Mapping[str, Value]:
