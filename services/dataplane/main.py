@@ -19,11 +19,16 @@ from services.dataplane.service import DataplaneServicer
 from services.dataplane.settings import DataplaneSettings
 from services.dataplane.status import states
 from services.runtime.feed import LeaseConnection
+from services.runtime.logs import get_logger
 from services.runtime.options import node_name, socket_address
 from services.runtime.process import Process, run
 from services.runtime.prometheus import REGISTRY
 from services.runtime.state_file import StateFile
 
+log = get_logger()
+
+_END_SECONDS = 10.0
+"""For what has begun when we stop: a kernel that answers ends it long before, and `docker stop` waits no longer."""
 _NAME = "flannelette.dataplane.v1.DataplaneService"
 
 
@@ -60,7 +65,8 @@ async def build(settings: DataplaneSettings, process: Process) -> AsyncIterator[
             yield
         finally:
             REGISTRY.unregister(peers)
-            await dataplane.turn.acquire()  # what has begun is carried out whole
+            if not await dataplane.turn.end(_END_SECONDS):
+                log.warning("what an operator asked for has not come to its end: ask again", seconds=_END_SECONDS)
             await dataplane.recorder.close()
             await connection.close()
 

@@ -10,19 +10,32 @@ T = TypeVar("T")
 class Turn(asyncio.Lock):
     """Held by whoever reads or changes what must not be changed meanwhile."""
 
+    _task: "asyncio.Task[Any] | None" = None
+    """What has begun: the loop itself knows its tasks but weakly."""
+
     async def whole(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Does it while nobody else has the turn; returns or raises what it does.
 
         Work that has begun goes on to its end also when its caller leaves, so that a call that is cancelled or out
         of time leaves nothing half done; what has not begun by then never does. Before a process ends what the work
-        needs, it waits for the turn.
+        needs, it calls `end`.
         """
         await self.acquire()
-        task = asyncio.create_task(work())
+        self._task = task = asyncio.create_task(work())
         task.add_done_callback(self._end)
         return await asyncio.shield(task)
 
+    async def end(self, seconds: float) -> bool:
+        """Whether what has begun comes to its end within so many seconds; after it nothing begins any more."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self.acquire()
+        except TimeoutError:
+            return False
+        return True
+
     def _end(self, task: "asyncio.Task[Any]") -> None:
+        self._task = None
         self.release()
         if not task.cancelled():
             task.exception()  # a caller who left does not ask for it

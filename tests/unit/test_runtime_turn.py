@@ -1,6 +1,8 @@
 """Work that has begun is carried out whole, whoever leaves."""
 
 import asyncio
+import gc
+import weakref
 
 import pytest
 
@@ -25,6 +27,38 @@ async def test_a_caller_who_leaves_does_not_interrupt_what_has_begun_and_the_nex
     go.set()
     await next_one
     assert done == ["ended"]
+
+
+async def test_what_has_begun_is_not_lost_when_nobody_but_the_turn_knows_of_it() -> None:
+    turn, begun, done = Turn(), asyncio.Event(), list[str]()
+    waited_for: list[weakref.ref[asyncio.Future[None]]] = []
+
+    async def work() -> None:
+        future = asyncio.get_running_loop().create_future()
+        waited_for.append(weakref.ref(future))
+        begun.set()
+        await future
+        done.append("ended")
+
+    caller = asyncio.create_task(turn.whole(work))
+    await begun.wait()
+    caller.cancel()
+    await asyncio.wait([caller])
+    del caller
+    gc.collect()
+    future = waited_for[0]()
+    assert future is not None
+    future.set_result(None)
+    await asyncio.wait_for(turn.acquire(), 1)
+    assert done == ["ended"]
+
+
+async def test_a_turn_that_does_not_end_is_not_waited_for_longer_than_said() -> None:
+    turn = Turn()
+    async with turn:
+        assert not await turn.end(0.01)
+    assert await turn.end(0)
+    assert turn.locked(), "nothing begins any more"
 
 
 async def test_what_has_not_begun_when_its_caller_leaves_never_does() -> None:
