@@ -78,10 +78,10 @@ async def find_ground(
 async def _ground(
     network: NetworkConfig, settings: DataplaneSettings, kernel: KernelSocket, node: str, chosen: Chosen
 ) -> Ground:
-    choice = with_chosen(settings.interface_choice(), chosen)
+    families = tuple(n.family for n in network.families)
+    choice = with_chosen(settings.interface_choice(), chosen, families)
     _require_room(network, settings.limits())
     backend, warnings = make_backend(network)
-    families = tuple(n.family for n in network.families)
     defaults = [r for f in families if choice.is_open for r in await kernel.routes(f.af) if is_default(r)]
     default_index = default_interface(defaults, families)
     underlay = choose_underlay(

@@ -49,15 +49,21 @@ class InterfaceChoice:
         return tuple(public for _, public in sorted(asked.items()))
 
 
-def with_chosen(choice: InterfaceChoice, chosen: Chosen) -> InterfaceChoice:
-    """The choice with what the store says. Raises Unavailable for what is no address: it can be put right there."""
-    found = []
+def with_chosen(choice: InterfaceChoice, chosen: Chosen, families: Iterable[Family]) -> InterfaceChoice:
+    """The choice with what the store says, without public addresses of other families than these.
+
+    Raises Unavailable for what is no address: it can be put right there.
+    """
+    found, versions = [], {family.version for family in families}
     for each in chosen:
+        if each.version not in versions:
+            continue
         address = parse_address(each.text)
         if address is None or address.version != each.version:
             raise Unavailable(f"{each.source} is {each.text!r}, which is no IPv{each.version} address: correct it")
         found.append(PublicAddress(address, each.source))
-    return replace(choice, chosen=tuple(found))
+    flags = tuple(address for address in choice.public_addresses if address.version in versions)
+    return replace(choice, public_addresses=flags, chosen=tuple(found))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +123,7 @@ def choose_underlay(
         found.interface.mtu,
         addresses,
         tuple(given.get(address.version, address) for address in addresses),
-        "; ".join((found.reason, *_translations(choice, found, addresses))),
+        "; ".join((found.reason, *_translations(choice, found))),
         networks_of(found.interface),
     )
 
@@ -191,10 +197,10 @@ def _by_flags(
             yield _Found(interface, reach[1], f"reaches {choice.can_reach} (--iface-can-reach)")
 
 
-def _translations(choice: InterfaceChoice, found: _Found, addresses: Iterable[Address]) -> Iterable[str]:
+def _translations(choice: InterfaceChoice, found: _Found) -> Iterable[str]:
     """What the store says of public addresses, where that is not what has chosen the interface."""
     for public in choice.chosen:
-        if public.address != found.wanted and public.address.version in {address.version for address in addresses}:
+        if public.address != found.wanted:
             yield f"public address {public.address} ({public.source})"
 
 

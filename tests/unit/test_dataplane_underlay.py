@@ -46,7 +46,8 @@ def choose(
     interfaces: Sequence[Interface] = ALL,
 ) -> Underlay:
     choice = InterfaceChoice(tuple(iface), tuple(regex), can_reach, tuple(map(ip_address, public)))
-    choice = with_chosen(choice, tuple(ChosenAddress(6 if ":" in each else 4, each, "a note") for each in annotated))
+    asked = tuple(ChosenAddress(6 if ":" in each else 4, each, "a note") for each in annotated)
+    choice = with_chosen(choice, asked, families)
     return choose_underlay(interfaces, choice, families, reach=reach, default_index=default)
 
 
@@ -143,10 +144,24 @@ def test_with_an_interface_flag_what_the_store_says_is_only_published() -> None:
     assert choose(iface=["10.99.0.11"], annotated=["10.99.0.11"]).reason == "--iface 10.99.0.11"
 
 
+@pytest.mark.parametrize("how", ["public", "annotated"])
+@pytest.mark.parametrize(("family", "useless"), [(IPV4, "fd00::99"), (IPV6, "203.0.113.5")])
+def test_a_public_address_of_a_family_that_the_network_has_not_chooses_nothing(
+    how: str, family: Family, useless: str
+) -> None:
+    asked: dict[str, Any] = {how: [useless]}
+    underlay = choose(**asked, default=2, families=[family])
+    assert chosen(underlay)[0] == "eth0"
+    assert (underlay.reason, underlay.public_addresses) == ("has the default route", underlay.addresses)
+    mine = {IPV4: "192.168.1.7", IPV6: "fd00::11"}[family]
+    asked[how] = [useless, mine]
+    assert chosen(choose(**asked, families=[family]))[1] == [mine]
+
+
 @pytest.mark.parametrize(("version", "text"), [(4, "eth1"), (4, "fd00::1"), (6, "10.9.0.11"), (6, "::ffff:10.9.0.1")])
 def test_what_the_store_says_and_is_no_address_is_waited_out(version: int, text: str) -> None:
     with pytest.raises(Unavailable, match=f"^a note is '{text}', which is no IPv{version} address: correct it$"):
-        with_chosen(InterfaceChoice(), (ChosenAddress(version, text, "a note"),))
+        with_chosen(InterfaceChoice(), (ChosenAddress(version, text, "a note"),), (IPV4, IPV6))
 
 
 def test_both_families_are_on_one_interface_each_with_its_own_public_address() -> None:
