@@ -6,7 +6,7 @@ from typing import Final, TypeAlias
 
 from services.core.family import Family
 from services.core.plan import Plan, plan
-from services.dataplane.netlink.objects import KernelObject, Route
+from services.dataplane.netlink.objects import ROUTE, KernelObject, Route
 from services.dataplane.netlink.socket import KernelSocket, Mark
 from services.dataplane.ownership import Claim, Domain, claim, wins
 
@@ -55,7 +55,10 @@ class Reconciler:
     programmed: set[KernelObject] = field(default_factory=set)
     """Ours and there, as far as the last look and our own changes tell."""
     emptied: set[Hashable] = field(default_factory=set)
-    """Slots that we took something out of and have put nothing into since. Whoever hears of it may clear it."""
+    """Slots of neighbours and forwarding entries that we took something out of and have put nothing into since.
+
+    Whoever hears of it may clear it. (Of a route the kernel tells who has deleted it.)
+    """
     failures: dict[KernelObject, str] = field(default_factory=dict)
     """Wanted and refused, with the kernel's reason. Tried again at each resync."""
     contested: dict[KernelObject, KernelObject] = field(default_factory=dict)
@@ -152,7 +155,7 @@ class Reconciler:
         if self.emptied:
             self.emptied -= {item.slot for item in todo.put}
         failed = await self.kernel.apply(todo) if todo else {}
-        self.emptied |= {item.slot for item in todo.delete if item not in failed}
+        self.emptied |= {item.slot for item in todo.delete if item.kind != ROUTE and item not in failed}
         self.programmed -= strangers
         self.programmed |= todo.put
         if failed:

@@ -171,8 +171,8 @@ class World:
 
     async def objects(self) -> frozenset[object]:
         (device,) = self.dataplane.footing.devices.values()
-        found = await self.kernel.neighbours(2, device.index), await self.kernel.fdb_entries(device.index)
-        return frozenset({*await self.kernel.routes(2, protocol=77), *found[0], *found[1]})
+        found = await self.kernel.contents([2], [device.index])
+        return frozenset({*await self.kernel.routes(2, protocol=77), *found.on_devices})
 
     async def watch(self, monitor: Monitor) -> None:
         async for changes in monitor.changes():

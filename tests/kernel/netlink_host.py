@@ -88,7 +88,7 @@ def subnet_address(family: Family, number: int) -> bytes:
 async def on_device(kernel: KernelSocket, family: Family, device: int) -> frozenset[KernelObject]:
     """What the kernel holds of ours: routes by their protocol, everything else by its device."""
     routes = await kernel.routes(family.af, protocol=PROTOCOL)
-    return routes | await kernel.neighbours(family.af, device) | await kernel.fdb_entries(device)
+    return routes | (await kernel.contents([family.af], [device])).on_devices
 
 
 async def bring(kernel: KernelSocket, family: Family, device: int, desired: frozenset[KernelObject]) -> int:

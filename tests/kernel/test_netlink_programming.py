@@ -152,7 +152,7 @@ async def test_a_forwarding_entry_with_a_strange_port_is_put_right(host: Host) -
         host.namespace.run(
             *"bridge fdb add 02:00:00:00:00:02 dev flannel.1 dst 10.99.0.2 port 4789 vni 9 via eth0".split()
         )
-        assert await kernel.fdb_entries(device) == {
+        assert (await kernel.contents([], [device])).on_devices == {
             FdbEntry(b"\2\0\0\0\0\2", bytes((10, 99, 0, 2)), device, 4789, 9, host.underlay)
         }
         await bring(kernel, IPV4, device, desired)
@@ -222,7 +222,7 @@ async def test_a_namespace_without_routes_or_the_device_holds_nothing(
         assert await kernel.routes(family.af, ifindex=99) == frozenset()
         assert await kernel.routes(family.af, table=99) == frozenset()
         assert await kernel.neighbours(family.af, 99) == frozenset()
-        assert await kernel.fdb_entries(99) == frozenset()
+        assert (await kernel.contents([family.af], [99])).on_devices == frozenset()
         gone = Route(subnet_address(family, 2), b"", 3, family.af, 24, 99, PROTOCOL)
         objects = (gone, Neighbour(gone.dst, b"\2\0\0\0\0\2", family.af, 99), FdbEntry(b"\2\0\0\0\0\2", gone.dst, 99))
         assert await kernel.apply(deleting(*objects)) == {}
@@ -233,7 +233,7 @@ async def test_a_dump_that_was_abandoned_does_not_disturb_the_next(host: Host) -
     device, desired = host.device(IPV4), host.peers(IPV4, 700)
     with host.kernel() as kernel:
         await bring(kernel, IPV4, device, desired)
-        abandoned = asyncio.create_task(kernel.fdb_entries(device))
+        abandoned = asyncio.create_task(kernel.contents([], [device]))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         abandoned.cancel()

@@ -33,7 +33,7 @@ def renumbered(block: bytes, sequence: int = LATER) -> bytes:
 
 
 def pages(kind: dump.Kind[Any], blocks: Sequence[bytes]) -> list[Page]:
-    reader = Reader(kind, SEQUENCE)
+    reader = Reader(kind, SEQUENCE, is_marked=True)
     assert [reader.take(block) for block in blocks] == [False] * (len(blocks) - 1) + [True]
     return reader.pages
 

@@ -130,6 +130,13 @@ def test_answers_to_another_request_are_left_alone() -> None:
     assert read(dump.ROUTES, [stale, message(uapi.NLMSG_DONE, bytes(4), sequence=SEQUENCE - 1)]) == []
 
 
+@pytest.mark.parametrize("is_marked", [True, False])
+def test_only_a_reader_whose_dump_shall_be_known_again_remembers_what_it_said(is_marked: bool) -> None:
+    reader = Reader(dump.ROUTES, SEQUENCE, is_marked=is_marked)
+    assert reader.take(route_message(Route(bytes((10, 5, 2, 0)), b"", 3, uapi.AF_INET, 24, 7, 77)) + DONE)
+    assert (len(reader.found), len(reader.pages)) == (1, int(is_marked))
+
+
 def test_a_dump_that_the_kernel_calls_interrupted_is_inconsistent() -> None:
     route = Route(bytes((10, 5, 2, 0)), b"", 3, uapi.AF_INET, 24, 7, 77)
     for messages in (

@@ -136,6 +136,15 @@ async def test_a_glance_knows_the_answers_again_and_ends_at_the_first_that_is_an
     assert kernel.dumps == [done()]
 
 
+async def test_where_one_answer_cannot_be_known_again_the_kernel_is_not_asked() -> None:
+    kernel = FakeKernel(dumps=[done()] * 3)
+    mark = (await KernelSocket(kernel).contents([uapi.AF_INET], [7])).mark
+    *known, (request, _) = mark
+    kernel.dumps = [done()] * 3
+    assert not await KernelSocket(kernel).is_still([*known, (request, ())])
+    assert kernel.dumps == [done()] * 3
+
+
 async def test_a_glance_whose_answer_is_lost_says_that_it_does_not_know() -> None:
     kernel = FakeKernel(dumps=[done()])
     mark = (await KernelSocket(kernel).contents([uapi.AF_INET], [])).mark

@@ -33,6 +33,8 @@ _HEADER: Final = struct.Struct("=IHHII")
 _ROUTE_HEADER_BYTES: Final = 12
 _NEIGHBOUR_HEADER_BYTES: Final = 12
 _IFINDEX: Final = struct.Struct("=i")
+_NEIGHBOUR_STATE: Final = struct.Struct("=H")
+"""Of struct ndmsg, behind the device."""
 _LINK: Final = struct.Struct("=iII")
 """Of struct ifinfomsg: the device, its flags, and those that have changed."""
 _LINK_BYTES: Final = 32
@@ -159,7 +161,8 @@ def read(block: bytes) -> Iterator[Change]:
                 (device,) = _IFINDEX.unpack_from(block, offset + 20)
                 slot = None
                 if subject is Subject.NEIGHBOUR:
-                    gone |= bool(block[offset + 24] & uapi.NUD_FAILED)  # as one ends that somebody deletes
+                    (state,) = _NEIGHBOUR_STATE.unpack_from(block, offset + 24)
+                    gone |= bool(state & uapi.NUD_FAILED)  # as one ends that somebody deletes
                     slot = _slot(block, offset, length, family, device) if gone else None
                     subject = Subject.FDB_ENTRY if family == uapi.AF_BRIDGE else subject
                 yield Change(subject, gone, family, device, 0, port, slot=slot)

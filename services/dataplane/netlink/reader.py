@@ -27,18 +27,21 @@ _MOST_RUNS: Final = 32
 
 
 class Reader(Generic[T]):
-    """Takes the datagrams that answer one request, collects its objects."""
+    """Takes the datagrams that answer one request, collects its objects.
 
-    def __init__(self, kind: Kind[T], sequence: int) -> None:
+    One that `is_marked` also remembers what they said: it costs CPU, so it is for those that will ask again.
+    """
+
+    def __init__(self, kind: Kind[T], sequence: int, *, is_marked: bool = False) -> None:
         self.sequence = sequence
         self.found: list[T] = []
         self.inconsistent = False
         """The table changed while the kernel wrote it out (NLM_F_DUMP_INTR): ask again."""
         self.refusal: Refusal | None = None
         self.pages: list[Page] = []
-        """What the datagrams said, to know it again; none if that is not possible or not worth it."""
+        """What the datagrams said, to know it again; none if that is not possible, not worth it or not wanted."""
         self._runs: list[Run] = []
-        self._is_known = True
+        self._is_known = is_marked
         self._kind: Kind[T] = kind
         self._header_size = 16 + kind.header.size
         self._layouts: dict[bytes, _Layout] = {}

@@ -119,17 +119,16 @@ class KernelSocket:
         """The permanent neighbours of one device in a family; empty if there is no such device."""
         return frozenset((await self._read(dump.neighbours_request(family, ifindex))).found)
 
-    async def fdb_entries(self, ifindex: int) -> frozenset[FdbEntry]:
-        """The forwarding entries of one VXLAN device that never age; empty if there is no such device."""
-        return frozenset((await self._read(dump.fdb_request(ifindex))).found)
-
     async def contents(self, families: Collection[int], devices: Collection[int]) -> Contents:
-        """All routes, and what is on these devices, in these families. Raises Unavailable."""
+        """All routes, and what is on these devices, in these families. Raises Unavailable.
+
+        On a device are its permanent neighbours and, of a VXLAN device, the forwarding entries that never age.
+        """
         main = [dump.routes_request(family, uapi.RT_TABLE_MAIN) for family in families]
         others: list[Request[Any]] = [dump.neighbours_request(f, device) for f in families for device in devices]
         others += [dump.fdb_request(device) for device in devices]
-        routes = [await self._read(request) for request in main]
-        on_devices = [await self._read(request) for request in others]
+        routes = [await self._read(request, is_marked=True) for request in main]
+        on_devices = [await self._read(request, is_marked=True) for request in others]
         pages = [reader.pages for reader in (*routes, *on_devices)]
         return Contents(_all(routes), _all(on_devices), list(zip((*main, *others), pages, strict=True)))
 
@@ -138,6 +137,8 @@ class KernelSocket:
 
         It takes an eighth of the CPU of another look.
         """
+        if not all(pages for _, pages in mark):
+            return False
         for request, pages in mark:
             sequence = self._transport.reserve(1)
             likeness = Likeness(pages, sequence)
@@ -174,12 +175,12 @@ class KernelSocket:
                 failures.update(await self._send(verb, single))
         return failures
 
-    async def _read(self, request: Request[T]) -> Reader[T]:
-        """A complete and consistent dump."""
+    async def _read(self, request: Request[T], *, is_marked: bool = False) -> Reader[T]:
+        """A complete and consistent dump. `is_marked`: it shall be known again."""
         kind = request.kind
         for attempt in range(_DUMP_ATTEMPTS):
             await asyncio.sleep(attempt / 100)
-            reader = Reader(kind, self._transport.reserve(1))
+            reader = Reader(kind, self._transport.reserve(1), is_marked=is_marked)
             try:
                 await self._transport.dump(request.numbered(reader.sequence), reader.take)
             except AnswersLost:
