@@ -12,16 +12,18 @@ from services.core.lease import Lease
 from services.core.network import NetworkConfig
 from services.dataplane.backends.backend import Device, Links
 from services.dataplane.causes import Cause, Heard
+from services.dataplane.devices import LinkStep
 from services.dataplane.ground import Ground, default_interface, find_ground, is_default, is_firm
 from services.dataplane.journal import Event, Journal, Kind
-from services.dataplane.keeper import Identity, keep_devices, remove_devices, tell
+from services.dataplane.keeper import Done, Identity, keep_devices, removal
 from services.dataplane.leftovers import find_leftovers
+from services.dataplane.netlink import links
 from services.dataplane.netlink.objects import Route
 from services.dataplane.netlink.socket import KernelSocket
 from services.dataplane.news import device_news
 from services.dataplane.on_link import OnLink, on_link
 from services.dataplane.settings import DataplaneSettings
-from services.runtime.logs import get_logger
+from services.runtime.logs import Rarely, get_logger
 
 log = get_logger()
 
@@ -61,6 +63,7 @@ class Footing:
         """For what an earlier process has left."""
         self._former = frozenset(former)
         """Subnets that are or were our own."""
+        self._is_news = Rarely()
 
     async def follow(self, network: NetworkConfig, chosen: Chosen = (), *, look: bool) -> bool:
         """Whether there is a new ground. With `look` the underlay is looked at, and what was refused tried again.
@@ -163,40 +166,59 @@ class Footing:
         if own is not None:
             self._former |= {subnet.cidr for subnet in own.subnets}
         identity = self.identity(own, published, remembered)
-        kept = await keep_devices(self.ground, identity, self.devices)
-        is_repair, self._kept = self._kept == (self.ground, identity), (self.ground, identity)
-        before, self.devices = self.devices, kept.devices
-        if is_repair:
-            heard.add(_deletions(before, kept.devices, heard))
-        for name, steps in kept.steps.items():
-            seconds = time.monotonic() - (heard.since if is_repair and heard.since else started)
-            if not is_repair:  # of those the journal tells
-                tell(steps)
-            self._journal.note(device_news(name, steps, heard if is_repair else None, seconds))
+        is_repair, done = self._kept == (self.ground, identity), Done()
+        before, is_whole = self.devices, False
+        try:
+            self.devices = await keep_devices(self.ground, identity, before, done=done)
+            self._kept, is_whole = (self.ground, identity), True
+        finally:
+            if is_repair:
+                heard.add(_deletions(before, self.devices, heard))
+            for name, steps in done.items():
+                commands = tuple(step.command for step in steps)
+                if commands and (is_whole or self._is_news(commands)):  # what fails is tried again each second
+                    seconds = time.monotonic() - (heard.since if is_repair and heard.since else started)
+                    self._journal.note(device_news(name, steps, heard if is_repair else None, seconds))
+                    if not is_repair:  # of those the journal tells
+                        _tell(commands)
 
     async def leave(self) -> None:
         """Removes the devices of earlier grounds. Call it once the peers are reached without them."""
         left = self._left - {device.name for device in self.devices.values()}
         if left:
-            for command in await remove_devices(sorted(left)):
-                cause = "an earlier network configuration or an earlier process needed it"
-                self._journal.note(Event(Kind.DEVICE, f"device removed: {command}", cause))
+            cause = "an earlier network configuration or an earlier process needed it"
+            await self._remove(await removal(sorted(left)), cause)
         self._left.clear()
 
     async def clear(self, *, dry_run: bool) -> list[str]:
         """Removes every device; returns the commands."""
         names = self._left | {device.name for device in self.devices.values()}
-        commands = await remove_devices(sorted(names), dry_run=dry_run)
+        steps = await removal(sorted(names))
         if not dry_run:
+            await self._remove(steps, "an operator")
             self.devices, self._kept = {}, None
             self._left.clear()
-        return commands
+        return [step.command for step in steps]
+
+    async def _remove(self, steps: tuple[LinkStep, ...], cause: str) -> None:
+        """Each is told when it is done, whatever becomes of the next."""
+
+        def tell(step: LinkStep) -> None:
+            _tell([step.command])
+            self._journal.note(Event(Kind.DEVICE, f"device removed: {step.command}", cause))
+
+        await links.carry_out(steps, tell)
 
 
 def _deletions(before: Mapping[Family, Device], now: Mapping[Family, Device], heard: Heard) -> Heard:
     """Of the devices that had to be made again, but for those that were heard of."""
     again = {device.name for family, device in before.items() if device.index != now[family].index}
     return Heard({(Cause.LINK_DELETED, name) for name in again} - heard.signs.keys())
+
+
+def _tell(commands: Iterable[str]) -> None:
+    for command in commands:
+        log.info("device", command=command)
 
 
 def _place(ground: Ground) -> tuple[object, ...]:

@@ -1,9 +1,9 @@
 """Keeps the overlay's devices as they shall be: plans, carries out, looks again."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeAlias
 
 from services.core.errors import Unavailable
 from services.core.family import Family, Network
@@ -22,9 +22,6 @@ from services.dataplane.devices import (
 )
 from services.dataplane.ground import Ground
 from services.dataplane.netlink import links
-from services.runtime.logs import get_logger
-
-log = get_logger()
 
 NONE: Final[Mapping[Family, Device]] = MappingProxyType({})
 _ROUNDS: Final = 4
@@ -46,22 +43,19 @@ class Identity:
     """Subnets that were our own, of which they lose the addresses."""
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """The devices as they are now."""
-
-    devices: Mapping[Family, Device]
-    """Of each family that has one, in order."""
-    steps: Mapping[str, tuple[LinkStep, ...]]
-    """What had to be done to them, by device; empty: nothing."""
+Done: TypeAlias = dict[str, list[LinkStep]]
+"""What has been done to devices, by name."""
 
 
-async def keep_devices(ground: Ground, identity: Identity, known: Mapping[Family, Device] = NONE) -> Kept:
-    """Brings them into line; those that are `known` are ours, whatever they are called. Raises Misconfigured,
-    Unavailable.
+async def keep_devices(
+    ground: Ground, identity: Identity, known: Mapping[Family, Device], *, done: Done
+) -> dict[Family, Device]:
+    """Brings them into line; returns them as they are now, of each family that has one, in order.
+
+    Those that are `known` are ours, whatever they are called. What is done is in `done`, also when the rest fails.
+    Raises Misconfigured, Unavailable.
     """
     devices: dict[Family, Device] = {}
-    done: dict[str, tuple[LinkStep, ...]] = {}
     for family, spec in ground.devices(identity.node, identity.published, identity.remembered):
         wanted = spec
         for _ in range(_ROUNDS):
@@ -72,11 +66,10 @@ async def keep_devices(ground: Ground, identity: Identity, known: Mapping[Family
                 break
             if link is None or not fits(link, wanted):  # systemd may give it another MAC as soon as it is there
                 wanted = replace(wanted, is_mac_published=True)
-            await _carry_out(steps, wanted)
-            done[wanted.name] = (*done.get(wanted.name, ()), *steps)
+            await _carry_out(steps, wanted, done.setdefault(wanted.name, []).append)
         else:
             raise Unavailable(f"{wanted.name} does not stay as it is made: does something else manage it?")
-    return Kept(devices, done)
+    return devices
 
 
 async def present_devices(ground: Ground, node: str) -> dict[Family, Device]:
@@ -97,21 +90,10 @@ async def device_commands(ground: Ground, identity: Identity, known: Mapping[Fam
     return commands
 
 
-async def remove_devices(names: Iterable[str], *, dry_run: bool = False) -> list[str]:
-    """Deletes these devices with everything on them, if they are there; returns the commands."""
-    steps: tuple[LinkStep, ...] = ()
-    for name in names:
-        steps += delete_steps(await links.find_link(name))
-    if not dry_run:
-        await links.carry_out(steps)
-        tell(steps)
-    return [step.command for step in steps]
-
-
-def tell(steps: Iterable[LinkStep]) -> None:
-    """Into the log."""
-    for step in steps:
-        log.info("device", command=step.command)
+async def removal(names: Iterable[str]) -> tuple[LinkStep, ...]:
+    """What deletes these devices with everything on them, as far as they are there."""
+    found = [await links.find_link(name) for name in names]
+    return tuple(step for link in found for step in delete_steps(link))
 
 
 async def _find(wanted: DeviceSpec, device: Device | None) -> LinkView | None:
@@ -123,9 +105,9 @@ async def _find(wanted: DeviceSpec, device: Device | None) -> LinkView | None:
     return next((other for other in await links.vxlans() if is_renamed(other, wanted, known)), None)
 
 
-async def _carry_out(steps: tuple[LinkStep, ...], wanted: DeviceSpec) -> None:
+async def _carry_out(steps: tuple[LinkStep, ...], wanted: DeviceSpec, done: Callable[[LinkStep], None]) -> None:
     try:
-        await links.carry_out(steps)
+        await links.carry_out(steps, done)
     except Unavailable as error:
         rivals = [link.name for link in await links.vxlans() if link.name != wanted.name and is_rival(link, wanted)]
         if not rivals:

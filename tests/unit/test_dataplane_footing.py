@@ -8,8 +8,9 @@ from structlog.testing import capture_logs
 
 from services.core.choices import ChosenAddress
 from services.core.errors import Misconfigured, Unavailable
-from services.core.family import IPV4, IPV6
+from services.core.family import IPV4, IPV6, Family
 from services.core.network import NetworkConfig
+from services.dataplane.backends.backend import Device
 from services.dataplane.backends.host_gw import HostGw
 from services.dataplane.backends.vxlan import Vxlan
 from services.dataplane.causes import Cause, Heard
@@ -17,7 +18,7 @@ from services.dataplane.devices import LinkStep
 from services.dataplane.footing import Footing
 from services.dataplane.ground import Ground, is_default
 from services.dataplane.journal import Journal
-from services.dataplane.keeper import Kept
+from services.dataplane.keeper import Done
 from services.dataplane.settings import DataplaneSettings
 from tests.dataplane_examples import DEVICE, DUAL_UNDERLAY, ETH0, UNDERLAY, FakeKernel, route
 from tests.lease_examples import DUAL_JSON, network
@@ -178,10 +179,13 @@ async def test_a_device_that_had_to_be_made_again_was_deleted_whatever_else_was_
     again, step = replace(DEVICE, index=77), LinkStep("ip link add flannel.1 type vxlan", "link", "add", {})
     flushed = (Cause.FDB_ENTRY_DELETED, DEVICE.name)
     heard = Heard([flushed])
-    for device, steps in ((DEVICE, {}), (again, {DEVICE.name: (step,)}), (again, {})):
+    for device, steps in ((DEVICE, []), (again, [step]), (again, [])):
 
-        async def keep(*_: object, kept: Kept = Kept({IPV4: device}, steps)) -> Kept:  # noqa: B008 - bound now
-            return kept
+        async def keep(
+            *_: object, done: Done, device: Device = device, steps: list[LinkStep] = steps
+        ) -> dict[Family, Device]:
+            done.update({DEVICE.name: steps} if steps else {})
+            return {IPV4: device}
 
         monkeypatch.setattr("services.dataplane.footing.keep_devices", keep)
         await standing.keep(None, None, None, heard)

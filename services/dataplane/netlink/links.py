@@ -2,7 +2,7 @@
 
 import errno
 import socket
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from ipaddress import ip_address, ip_interface, ip_network
 from pathlib import Path
@@ -83,8 +83,11 @@ async def vxlans() -> list[LinkView]:
     return [_view(message, []) for message in found]
 
 
-async def carry_out(steps: tuple[LinkStep, ...]) -> None:
-    """Does them in order. Raises Misconfigured without the privilege, Unavailable with the kernel's words."""
+async def carry_out(steps: tuple[LinkStep, ...], done: Callable[[LinkStep], None]) -> None:
+    """Does them in order, and says of each when it is done.
+
+    Raises Misconfigured without the privilege, Unavailable with the kernel's words.
+    """
     async with _socket() as ip:
         for step in steps:
             try:
@@ -102,6 +105,7 @@ async def carry_out(steps: tuple[LinkStep, ...]) -> None:
                 raise Unavailable(f"`{step.command}` failed: {error.args[-1]}") from None
             except OSError as error:
                 raise Unavailable(f"`{step.command}` failed: {error.strerror}") from None
+            done(step)
 
 
 @asynccontextmanager
