@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from ipaddress import ip_network
 from pathlib import Path
 
+import pytest
+
 from services.core.family import IPV4, Family
 from services.core.network import parse_network
 from services.masq.firewalls.firewall import Firewall
@@ -98,6 +100,19 @@ def entered(netns: NetworkNamespace, directory: Path) -> Iterator[Host]:
     """A host; the calling thread, and the workers that it starts, are inside."""
     with netns.inside():
         yield Host(netns, directory / "xtables.lock")
+
+
+@pytest.fixture
+def host(netns: NetworkNamespace, tmp_path: Path) -> Iterator[Host]:
+    """Fresh; no firewall has a table yet. The test is inside."""
+    with entered(netns, tmp_path) as it:
+        yield it
+
+
+@pytest.fixture
+def legacy(host: Host) -> None:
+    """The host's iptables keeps its rules in the legacy tables."""
+    host.use_legacy()
 
 
 def golden(name: str) -> list[str]:

@@ -5,16 +5,13 @@ import os
 import random
 import signal
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from services.masq.firewalls.host import HostFirewall
 from services.masq.firewalls.nftables import NftablesFirewall
 from services.masq.firewalls.nftables.library import Nftables
-from tests.kernel.masq_host import DUAL_CHAINS, Host, entered, put_right
-from tests.namespaces import NetworkNamespace
+from tests.kernel.masq_host import DUAL_CHAINS, Host, put_right
 
 SOAK = bool(os.environ.get("FLANNELETTE_SOAK"))
 KILLS = 100 if SOAK else 4
@@ -34,12 +31,6 @@ async def main():
 asyncio.run(main())
 """
 RELOAD = "nft -f - <<< 'flush ruleset\ntable inet firewalld { chain f { type filter hook forward priority 10; }; }'"
-
-
-@pytest.fixture
-def host(netns: NetworkNamespace, tmp_path: Path) -> Iterator[Host]:
-    with entered(netns, tmp_path) as it:
-        yield it
 
 
 def masquerades(host: Host) -> bool:

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -11,8 +11,7 @@ from services.masq.firewalls.firewall import Firewall
 from services.masq.firewalls.iptables import IptablesFirewall
 from services.masq.firewalls.iptables_nft import IptablesNftFirewall
 from services.masq.firewalls.nftables import NftablesFirewall
-from tests.kernel.masq_host import CHAINS, Host, entered, put_right
-from tests.namespaces import NetworkNamespace
+from tests.kernel.masq_host import CHAINS, Host, put_right
 
 SOAK = bool(os.environ.get("FLANNELETTE_SOAK"))
 CHECKS = 100_000 if SOAK else 400
@@ -24,12 +23,6 @@ KINDS: dict[str, Callable[[Path], Firewall]] = {
     "iptables-nft": lambda _: IptablesNftFirewall(),
     "nftables": lambda _: NftablesFirewall(),
 }
-
-
-@pytest.fixture
-def host(netns: NetworkNamespace, tmp_path: Path) -> Iterator[Host]:
-    with entered(netns, tmp_path) as it:
-        yield it
 
 
 @pytest.fixture(params=KINDS)

@@ -3,16 +3,14 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator
 
 import pytest
 
 from services.core.family import IPV4, IPV6
 from services.masq.firewalls.iptables import IptablesFirewall
 from services.masq.rules import no_chains
-from tests.kernel.masq_host import CHAINS, DUAL_CHAINS, Host, entered, golden, put_right
-from tests.namespaces import NetworkNamespace
+from tests.kernel.masq_host import CHAINS, DUAL_CHAINS, Host, golden, put_right
 
 FOREIGN = """\
 *filter
@@ -45,12 +43,6 @@ COMMIT
 -A FORWARD -p tcp -m tcp --tcp-flags SYN,RST SYN -j TCPMSS --clamp-mss-to-pmtu
 COMMIT
 """
-
-
-@pytest.fixture
-def host(netns: NetworkNamespace, tmp_path: Path) -> Iterator[Host]:
-    with entered(netns, tmp_path) as it:
-        yield it
 
 
 @pytest.fixture

@@ -1,9 +1,8 @@
 """The two firewalls in nftables, on the real kernel: put in place, tampered with, put right, removed."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -11,8 +10,7 @@ from services.masq.firewalls.firewall import Firewall
 from services.masq.firewalls.iptables_nft import IptablesNftFirewall
 from services.masq.firewalls.nftables import NftablesFirewall
 from services.masq.rules import no_chains
-from tests.kernel.masq_host import CHAINS, DUAL_CHAINS, Host, entered, put_right
-from tests.namespaces import NetworkNamespace
+from tests.kernel.masq_host import CHAINS, DUAL_CHAINS, Host, put_right
 from tests.patience import PATIENCE
 
 FOREIGN = "iptables-nft -A FORWARD -j DROP; iptables-nft -t nat -A POSTROUTING -s 172.17.0.0/16 -j MASQUERADE"
@@ -20,12 +18,6 @@ KINDS: dict[str, type[NftablesFirewall] | type[IptablesNftFirewall]] = {
     "nftables": NftablesFirewall,
     "iptables-nft": IptablesNftFirewall,
 }
-
-
-@pytest.fixture
-def host(netns: NetworkNamespace, tmp_path: Path) -> Iterator[Host]:
-    with entered(netns, tmp_path) as it:
-        yield it
 
 
 @pytest.fixture(params=KINDS)

@@ -2,7 +2,7 @@
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
@@ -12,20 +12,15 @@ from flannelette.masq.v1 import masq_pb2 as pb
 
 from services.runtime.memory import Memory, decode, encode
 from tests.kernel.masq_host import Host, entered, golden
-from tests.kernel.test_masq_process import NETWORK, Masq, acquire, lease_service, masq_on
+from tests.kernel.masq_process import NETWORK, Masq, acquire, lease_service, masq_on
 from tests.lease_service import eventually
-from tests.namespaces import NamespaceMaker, NetworkNamespace
+from tests.namespaces import NamespaceMaker
 from tests.patience import PATIENCE
 
 REMEMBERED: Final = "the rules are those of "
 BACKENDS: Final = ["--firewall=iptables", "--firewall=nftables"]
 
-
-@pytest.fixture
-def host(netns: NetworkNamespace, tmp_path: Path) -> Iterator[Host]:
-    with entered(netns, tmp_path) as it:
-        it.use_legacy()
-        yield it
+pytestmark = pytest.mark.usefixtures("legacy")
 
 
 @asynccontextmanager

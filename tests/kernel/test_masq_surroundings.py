@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,8 +16,7 @@ from services.masq.firewalls.iptables import IptablesFirewall
 from services.masq.firewalls.lock import lock_path, xtables_lock
 from services.masq.firewalls.table_names import existing_tables
 from services.masq.firewalls.tables import Fingerprints
-from tests.kernel.masq_host import CHAINS, Host, entered, put_right
-from tests.namespaces import NetworkNamespace
+from tests.kernel.masq_host import CHAINS, Host, put_right
 
 FILTER = frozenset(("filter",))
 OPEN = """
@@ -48,12 +46,6 @@ try:
 except Unavailable as error:
     print(error)
 """
-
-
-@pytest.fixture
-def host(netns: NetworkNamespace, tmp_path: Path) -> Iterator[Host]:
-    with entered(netns, tmp_path) as it:
-        yield it
 
 
 def opening(host: Host, *around: str) -> str:

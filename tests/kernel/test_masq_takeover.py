@@ -1,6 +1,6 @@
 """Taking over from an old flanneld, whose rules stand straight in the kernel's chains, in both kinds of iptables."""
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,7 @@ from services.masq.firewalls.iptables import IptablesFirewall
 from services.masq.firewalls.iptables_nft import IptablesNftFirewall
 from services.masq.rules import Chain, RuleSettings, no_chains, wanted_chains
 from tests.kernel.masq_flanneld import leave
-from tests.kernel.masq_host import CHAINS, DUAL, DUAL_CHAINS, SUBNETS, Host, entered, put_right
-from tests.namespaces import NetworkNamespace
+from tests.kernel.masq_host import CHAINS, DUAL, DUAL_CHAINS, SUBNETS, Host, put_right
 
 V0_12 = """\
 *nat
@@ -35,12 +34,6 @@ COMMIT
 COMMIT
 """
 KINDS: dict[str, Callable[[Path], Firewall]] = {"legacy": IptablesFirewall, "nft": lambda _: IptablesNftFirewall()}
-
-
-@pytest.fixture
-def host(netns: NetworkNamespace, tmp_path: Path) -> Iterator[Host]:
-    with entered(netns, tmp_path) as it:
-        yield it
 
 
 @pytest.fixture(params=KINDS)

@@ -1,7 +1,7 @@
 """Legacy tables that somebody else changes too: noticed, put right, and nothing of theirs is lost."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,15 +10,8 @@ import pytest
 from services.core.family import IPV4
 from services.masq.firewalls.iptables import IptablesFirewall
 from services.masq.rules import wanted_chains
-from tests.kernel.masq_host import CHAINS, NETWORK, SETTINGS, SUBNETS, Host, entered, golden, put_right
-from tests.namespaces import NetworkNamespace
+from tests.kernel.masq_host import CHAINS, NETWORK, SETTINGS, SUBNETS, Host, golden, put_right
 from tests.patience import PATIENCE
-
-
-@pytest.fixture
-def host(netns: NetworkNamespace, tmp_path: Path) -> Iterator[Host]:
-    with entered(netns, tmp_path) as it:
-        yield it
 
 
 @pytest.fixture
