@@ -27,7 +27,7 @@ async def watch_all(
     its table and the newest one, or a reset when the history does not reach back to it.
 
     A change is told at once, unless the last one was less than `pause` seconds ago: what comes meanwhile is told
-    together.
+    together, in as many messages as it takes.
 
     `dataplane_of` is the node that is connected while this stream lives; empty: whoever watches is no dataplane.
     It is told what operators have chosen for it; a relay (`is_relay`), what they have for every node.
@@ -49,6 +49,8 @@ async def watch_all(
                 due = now() + pause
             news = place.next_message()
             if news is not None:
+                if place.is_behind:
+                    due = 0.0  # the message is full, and nothing is won by waiting
                 metrics.MESSAGES.inc()
                 yield news
             elif told != (lost := broker.lost.get(dataplane_of)):

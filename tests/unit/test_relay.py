@@ -19,6 +19,7 @@ from services.lease.stores.relay.behind import Behind
 from services.lease.stores.relay.cursors import Cursors
 from services.lease.stores.relay.following import Following
 from services.lease.stores.relay.reporting import Reporting
+from tests.broker_examples import settle
 from tests.lease_examples import NETWORK, SMALL, by_name, make_lease
 
 ETCD_UP = StoreStatus("etcd", True)
@@ -106,11 +107,6 @@ def test_a_position_stands_for_the_newest_cursor_above_that_was_all_in_it() -> N
         True,
     ]
     assert [cursors.above(position) for position in (0, 1, 2, 9)] == ["a:3", "a:3", "a:5", "a:5"]
-
-
-async def settle() -> None:
-    for _ in range(8):
-        await asyncio.sleep(0)
 
 
 class Above:
