@@ -50,7 +50,7 @@ class Step:
     lost: str = ""
     """A lease of the node that asked: the store has it no more, the table keeps it for a while. Comes alone."""
     choices: Choices | None = None
-    """News of what operators have chosen for nodes. Comes alone."""
+    """News of what operators have chosen for nodes. Comes alone in a stream, and with the table where one is kept."""
 
 
 @dataclass(slots=True)

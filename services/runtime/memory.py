@@ -8,7 +8,7 @@ from hashlib import sha256
 from itertools import islice
 from typing import Final
 
-from services.core.choices import NONE, Choices, Chosen
+from services.core.choices import Choices, Chosen
 from services.core.errors import InvalidInput
 from services.core.family import Network
 from services.core.lease import Lease
@@ -36,7 +36,7 @@ class Memory:
     former: tuple[Network, ...]
     """Subnets that have been our own, the last one first."""
     snapshot: bytes
-    """The last complete table, as WatchLeases streams one."""
+    """The last complete table, in one message."""
 
     def table(self) -> Table:
         """The table, complete and without a place to resume from, with the own lease in it. Raises Refused."""
@@ -52,11 +52,11 @@ class Memory:
 def snapshot_pieces(
     network: NetworkConfig,
     leases: Sequence[Lease],
-    store: StoreStatus | None = None,
-    choices: Mapping[str, Chosen] = NONE,
+    store: StoreStatus | None,
+    choices: Mapping[str, Chosen],
 ) -> Iterator[bytes]:
-    """A complete table as WatchLeases streams it, in pieces that are one message together."""
-    told = Choices(choices, complete=True) if choices else None
+    """A complete table in pieces that are one message together, one that WatchLeases would send as several."""
+    told = Choices(choices, complete=True)
     yield step_to_bytes(Step(reset=True, network=network, store=store, synced=True, choices=told))
     rest = iter(leases)
     while some := tuple(map(Upserted, islice(rest, _PIECE))):

@@ -5,6 +5,7 @@ from dataclasses import replace
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 
+from services.core.choices import NONE
 from services.core.lease import Lease, Subnet, VxlanData
 from services.dataplane.status import status_of
 from services.runtime.memory import encode, snapshot_pieces
@@ -90,7 +91,7 @@ def test_a_reboot_into_an_outage_that_lasts_a_day(netns: NetworkNamespace, tmp_p
     part = Subnet(ip_network("10.5.27.0/24"), ip_address("10.99.0.11"), VxlanData(1, mac))
     own = Lease("10.5.27.0-24", "n1", (part,), "vxlan", EPOCH + 12 * HOUR)
     with StateFile(str(tmp_path), "dataplane") as state:
-        snapshot = list(snapshot_pieces(SMALL, [peer(number, EPOCH + HOUR) for number in range(2, 7)]))
+        snapshot = list(snapshot_pieces(SMALL, [peer(number, EPOCH + HOUR) for number in range(2, 7)], None, NONE))
         state.write(encode("dataplane", "n1", own, own.cidrs, snapshot))
 
     async def story(world: World) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from services.core.choices import NONE
 from services.core.lease import Lease
 from services.core.network import parse_network
 from services.core.table import Removed, Step, StoreStatus, Table, Upserted
@@ -29,7 +30,7 @@ OTHER = parse_network('{"Network":"10.6.0.0/16","Backend":{"Type":"vxlan"}}')
 
 def remember(directory: Path, own: Lease | None = LEASE, *, node: str = "n1", store: StoreStatus = KUBE) -> None:
     with StateFile(str(directory), "masq") as file:
-        assert file.write(encode("masq", node, own, (), list(snapshot_pieces(NETWORK, (), store))))
+        assert file.write(encode("masq", node, own, (), list(snapshot_pieces(NETWORK, (), store, NONE))))
 
 
 async def at_once(function: Callable[..., bool], *arguments: object) -> bool:
@@ -205,11 +206,12 @@ def test_a_file_that_cannot_be_used_changes_nothing_and_is_kept(
     remember(tmp_path)
     path = tmp_path / "masq.state"
     data = path.read_bytes()
+    snapshot = list(snapshot_pieces(NETWORK, (), None, NONE))
     bad = {
         "damaged": data[:-1] + bytes([data[-1] ^ 1]),
         "foreign": b"root:x:0:0:root:/root:/bin/bash\n",
-        "of another node": b"".join(encode("masq", "n7", LEASE, (), list(snapshot_pieces(NETWORK, ())))),
-        "the dataplane's": b"".join(encode("dataplane", "n1", LEASE, (), list(snapshot_pieces(NETWORK, ())))),
+        "of another node": b"".join(encode("masq", "n7", LEASE, (), snapshot)),
+        "the dataplane's": b"".join(encode("dataplane", "n1", LEASE, (), snapshot)),
     }[what]
     path.write_bytes(bad)
 

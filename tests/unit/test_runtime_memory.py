@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.core.choices import ChosenAddress
+from services.core.choices import NONE, ChosenAddress
 from services.core.lease import Lease
 from services.runtime.memory import Refused, decode, encode, snapshot_pieces
 from tests.dataplane_examples import CAPTURED, lease, subnet
@@ -21,7 +21,7 @@ FORMER = (ip_network("10.5.27.0/24"), ip_network("fd00:10:5:1b::/64"), ip_networ
 
 
 def written(leases: Sequence[Lease] = PEERS, own: Lease | None = OWN, node: str = "n1") -> bytes:
-    return b"".join(encode("dataplane", node, own, FORMER, list(snapshot_pieces(NETWORK, leases))))
+    return b"".join(encode("dataplane", node, own, FORMER, list(snapshot_pieces(NETWORK, leases, None, NONE))))
 
 
 def test_it_comes_back_as_it_was() -> None:
@@ -34,7 +34,7 @@ def test_it_comes_back_as_it_was() -> None:
 
 def test_what_operators_have_chosen_comes_back() -> None:
     choices = {"n1": (ChosenAddress(4, "10.98.0.11", "a note"),)}
-    pieces = list(snapshot_pieces(NETWORK, PEERS, choices=choices))
+    pieces = list(snapshot_pieces(NETWORK, PEERS, None, choices))
     memory = decode("dataplane", b"".join(encode("dataplane", "n1", OWN, FORMER, pieces)), "n1")
     assert memory.table().choices == choices
     assert decode("dataplane", written(), "n1").table().choices == {}
@@ -48,7 +48,7 @@ def test_without_an_own_lease_there_is_none() -> None:
 
 def test_many_leases_are_put_into_bytes_some_at_a_time() -> None:
     many = [lease(subnet(f"10.5.{n >> 4}.{n % 16 * 16}/28"), node=f"n{n}") for n in range(600)]
-    assert len(list(snapshot_pieces(NETWORK, many))) == 4
+    assert len(list(snapshot_pieces(NETWORK, many, None, NONE))) == 4
     assert len(decode("dataplane", written(many, None), "n1").table().leases) == 600
 
 

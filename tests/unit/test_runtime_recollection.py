@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from services.core.choices import NONE
 from services.core.table import Step, Table, Upserted
 from services.runtime.memory import encode, snapshot_pieces
 from services.runtime.recollection import Recollection, doubt
@@ -51,7 +52,7 @@ def test_nothing_is_remembered_without_a_file_or_of_another_node(tmp_path: Path)
 
 
 def test_leases_that_cannot_be_read_are_nothing_and_stay_beside(tmp_path: Path) -> None:
-    pieces = [*snapshot_pieces(NETWORK, PEERS), b"\xff\xff"]
+    pieces = [*snapshot_pieces(NETWORK, PEERS, None, NONE), b"\xff\xff"]
     with StateFile(str(tmp_path), "dataplane") as file:
         file.write(encode("dataplane", "n1", OWN, (), pieces))
         before = file.path.read_bytes()
