@@ -172,7 +172,7 @@ class Broker:
                 nodes.add(old.node)
             if new is not None:
                 nodes.add(new.node)
-        return nodes
+        return nodes - {""}
 
 
 def _concerns_all(step: Step) -> bool:

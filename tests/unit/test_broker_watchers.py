@@ -175,6 +175,17 @@ async def test_a_change_elsewhere_does_not_wake_the_own_view(monkeypatch: pytest
     assert read(await waiting).changes == (Removed(A.name),)
 
 
+async def test_a_lease_that_nobody_holds_wakes_nobody_who_waits_for_what_concerns_all() -> None:
+    broker = broker_with(A)
+    waiting = asyncio.ensure_future(broker.signals.next(""))
+    await settle()
+    broker.take(Changed((Upserted(make_lease(2, node="")), Upserted(make_lease(1, node="")))))
+    await settle()
+    assert not waiting.done()
+    broker.take(StoreStatus("test", False, "away"))
+    await asyncio.wait_for(waiting, 5)
+
+
 async def test_stopping_ends_every_stream_with_unavailable() -> None:
     broker, unsynced = broker_with(A), Broker("test", epoch="e")
     streams = [watch_all(broker, ""), watch_own(broker, "node1"), watch_all(unsynced, "")]
