@@ -7,7 +7,7 @@ from services.core.errors import InvalidInput
 from services.core.family import FAMILIES, Address, Family, Network
 from services.core.flannel import parse_data
 from services.core.lease import BackendData, Lease, Subnet
-from services.core.network import NetworkConfig
+from services.core.network import FamilyNetwork, NetworkConfig
 from services.core.notation import parse_address, parse_cidr
 from services.lease.stores.kube.annotations import Annotations
 from services.lease.stores.kube.records import Node
@@ -28,11 +28,7 @@ def lease_of(node: Node, network: NetworkConfig, keys: Annotations) -> Lease | N
         cidr, address = cidrs.get(n.family.version), _address(node, n.family, keys)
         if cidr is None or address is None:
             continue
-        if not n.fits(cidr):
-            raise InvalidInput(
-                f"the podCIDR {cidr} of node {node.name} lies outside the network {n.cidr}: correct the network "
-                "configuration, or --cluster-cidr of kube-controller-manager"
-            )
+        require_inside(node, cidr, n)
         subnets.append(Subnet(cidr, address, _data(node, keys.of(n.family).data, backend_type)))
     return Lease(node.name, node.name, tuple(subnets), backend_type) if subnets else None
 
@@ -59,6 +55,15 @@ def pod_cidrs(node: Node) -> dict[int, Network]:
             )
         found[cidr.version] = cidr
     return found
+
+
+def require_inside(node: Node, cidr: Network, n: FamilyNetwork) -> None:
+    """Raises InvalidInput for a podCIDR of the node outside the network."""
+    if not n.fits(cidr):
+        raise InvalidInput(
+            f"the podCIDR {cidr} of node {node.name} lies outside the network {n.cidr}: correct the network "
+            "configuration, or --cluster-cidr of kube-controller-manager"
+        )
 
 
 def _address(node: Node, family: Family, keys: Annotations) -> Address | None:

@@ -9,7 +9,7 @@ from services.core.flannel import format_data
 from services.core.lease import LeaseRequest, Wish
 from services.core.network import NetworkConfig
 from services.lease.stores.kube.annotations import Annotations
-from services.lease.stores.kube.node_leases import parse_public_address, pod_cidrs
+from services.lease.stores.kube.node_leases import parse_public_address, pod_cidrs, require_inside
 from services.lease.stores.kube.records import Node
 
 WITHDRAWN: Final = "false"
@@ -28,21 +28,17 @@ def require_pod_cidrs(node: Node, network: NetworkConfig) -> None:
     """Raises NotYet, with what to do, unless the node has a podCIDR of each family, inside the network."""
     try:
         cidrs = pod_cidrs(node)
+        for n in network.families:
+            cidr = cidrs.get(n.family.version)
+            if cidr is None:
+                which = f"{n.family} podCIDR" if cidrs else "podCIDR"
+                raise NotYet(
+                    f"node {node.name} has no {which} yet: waiting for Kubernetes to assign it "
+                    "(kube-controller-manager with --allocate-node-cidrs and --cluster-cidr)"
+                )
+            require_inside(node, cidr, n)
     except InvalidInput as error:
         raise NotYet(str(error)) from None
-    for n in network.families:
-        cidr = cidrs.get(n.family.version)
-        if cidr is None:
-            which = f"{n.family} podCIDR" if cidrs else "podCIDR"
-            raise NotYet(
-                f"node {node.name} has no {which} yet: waiting for Kubernetes to assign it "
-                "(kube-controller-manager with --allocate-node-cidrs and --cluster-cidr)"
-            )
-        if not n.fits(cidr):
-            raise NotYet(
-                f"the podCIDR {cidr} of node {node.name} lies outside the network {n.cidr}: correct the network "
-                "configuration, or --cluster-cidr of kube-controller-manager"
-            )
 
 
 def annotations_patch(node: Node, request: LeaseRequest, keys: Annotations) -> Mapping[str, Any] | None:
