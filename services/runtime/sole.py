@@ -5,10 +5,11 @@ ends (unix(7)).
 """
 
 import asyncio
+import errno
 import socket
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from typing import Final
 
 from services.core.errors import Misconfigured
@@ -18,7 +19,10 @@ _LOOK_SECONDS: Final = 0.1
 
 @contextmanager
 def sole(service: str, advice: str) -> Iterator[None]:
-    """Holds the namespace while the block runs. Raises Misconfigured, with this advice, when another one has it."""
+    """Holds the namespace while the block runs.
+
+    Raises Misconfigured, with this advice, when another one has it; and when nobody could have it.
+    """
     with _held(service) or _refused(service, advice):
         yield
 
@@ -34,13 +38,19 @@ async def sole_in_time(service: str, advice: str, patience: float) -> AsyncItera
 
 
 def _held(service: str) -> socket.socket | None:
-    holder = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        holder.bind(f"\0flannelette-{service}")
-    except OSError:
-        holder.close()
-        return None
-    return holder
+    with ExitStack() as opened:
+        try:
+            holder = opened.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            holder.bind(f"\0flannelette-{service}")
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                return None
+            raise Misconfigured(
+                f"cannot have the abstract unix socket @flannelette-{service}, which keeps a second {service} away: "
+                f"{error.strerror}; see what forbids it, a security profile (AppArmor, SELinux, seccomp) or a limit"
+            ) from None
+        opened.pop_all()
+        return holder
 
 
 def _refused(service: str, advice: str) -> socket.socket:

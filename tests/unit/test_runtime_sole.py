@@ -1,7 +1,10 @@
 """One process of a service in a network namespace."""
 
 import asyncio
+import errno
 import os
+import socket
+from typing import NoReturn
 
 import pytest
 
@@ -38,3 +41,18 @@ async def test_one_that_does_not_end_is_not_waited_for_for_ever() -> None:
     with sole(NAME, ""), pytest.raises(Misconfigured, match="stop it first"):
         async with sole_in_time(NAME, "stop it first", 0):
             raise AssertionError
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EMFILE])
+async def test_what_keeps_even_the_first_one_from_its_name_is_said_at_once(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> NoReturn:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(socket, "socket", refuse)
+    with pytest.raises(Misconfigured, match=f"{NAME}.*: {os.strerror(number)}; ") as caught:
+        async with sole_in_time(NAME, "stop it first", 60):
+            raise AssertionError
+    assert "another" not in str(caught.value)
+    assert "stop it first" not in str(caught.value)
