@@ -1,8 +1,13 @@
 """gRPC's clock, measured before its threads become slow."""
 
+import errno
 import subprocess
 import sys
-from typing import Final
+from typing import Final, NoReturn
+
+import pytest
+
+from services.runtime import grpc_clock
 
 _PROGRAM: Final = """
 import asyncio
@@ -43,3 +48,11 @@ asyncio.run(main())
 def test_a_first_attempt_to_connect_does_not_wait_for_the_slack_of_threads_started_later() -> None:
     run = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, text=True, timeout=60, check=False)
     assert (run.returncode, run.stdout.splitlines()) == (0, ["0", "8000000000"]), run.stderr
+
+
+async def test_a_process_that_may_open_no_more_files_starts_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> NoReturn:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(grpc_clock, "_threads", refuse)
+    await grpc_clock.measure()
