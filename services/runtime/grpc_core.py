@@ -1,4 +1,4 @@
-"""How gRPC's core reads its sockets. It looks at the environment when it is imported: each service does this before.
+"""How gRPC's core reads its sockets. It looks at the environment when imported: lease and dataplane do this before.
 
 Since 1.80 a pool of threads reads, and hands what has come to the thread that wakes asyncio. That thread can still
 read by itself, as before: of 3.4 ms from a put in etcd to its route this saves 0.25, and of both services' CPU a

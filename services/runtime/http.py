@@ -7,6 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from services.core.errors import Misconfigured
 from services.runtime.health import Health
+from services.runtime.prometheus import exposition
 
 
 @contextmanager
@@ -52,7 +53,5 @@ def _answer(path: str, health: Health) -> tuple[int, str, bytes]:
         case "/readyz":
             return (200, text, b"flanneld is ready") if health.ready else (503, text, b"flanneld is not ready yet")
         case "/metrics":
-            from prometheus_client import CONTENT_TYPE_LATEST, generate_latest  # see runtime.prometheus
-
-            return 200, CONTENT_TYPE_LATEST, generate_latest()
+            return 200, *exposition()
     return 404, text, b"there is /healthz, /readyz and /metrics"

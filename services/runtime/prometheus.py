@@ -1,7 +1,7 @@
 """The parts of Prometheus' client that a service counts with.
 
 The package itself imports what serves and pushes metrics, 30 ms at every start. It is imported when somebody asks for
-`/metrics`, which then has the metrics of the process too.
+an exposition, which then has the metrics of the process too.
 """
 
 from services.runtime.parts import parts_of
@@ -11,4 +11,11 @@ with parts_of("prometheus_client"):
     from prometheus_client.metrics_core import GaugeMetricFamily
     from prometheus_client.registry import REGISTRY, Collector
 
-__all__ = ["REGISTRY", "Collector", "Counter", "Gauge", "GaugeMetricFamily", "Histogram"]
+__all__ = ["REGISTRY", "Collector", "Counter", "Gauge", "GaugeMetricFamily", "Histogram", "exposition"]
+
+
+def exposition() -> tuple[str, bytes]:
+    """All metrics as Prometheus reads them, and their content type before."""
+    from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+    return CONTENT_TYPE_LATEST, generate_latest()
