@@ -7,11 +7,12 @@ from typing import Final
 
 from services.core.errors import Unavailable
 from services.core.family import FAMILIES, Family
-from services.masq.firewalls.nftables.chains import nft_chains, nft_forward_drops, nft_rule_versions
+from services.masq.firewalls.nftables.chains import ChainName, nft_chains, nft_forward_drops, nft_rule_versions
 from services.masq.firewalls.signs import IPTABLES_TABLES, Kind
 from services.masq.firewalls.tables import Fingerprints
 
 _FORWARDING: Final = {4: "net.ipv4.ip_forward", 6: "net.ipv6.conf.all.forwarding"}
+_WORDS: Final = {0: "inet", 4: "ip", 6: "ip6"}
 _FIREWALLD: Final = "firewalld"
 _BRIDGE: Final = "cni0"
 _SERVICES: Final = "KUBE-SERVICES"
@@ -36,8 +37,8 @@ class Surroundings:
     """IP versions whose packets the kernel does not forward at all."""
     legacy_drops: frozenset[int] = frozenset()
     """IP versions whose FORWARD policy in the legacy tables is DROP."""
-    nft_drops: frozenset[tuple[int, str]] = frozenset()
-    """IP version (0: both) and name of the nftables tables whose policy for FORWARD is drop."""
+    nft_drops: frozenset[ChainName] = frozenset()
+    """Chains of nftables (IP version 0: both) whose policy for what is forwarded is drop."""
     side_by_side: frozenset[int] = frozenset()
     """IP versions that have rules both in the legacy tables and in those of iptables-nft."""
     firewalld: bool = False
@@ -71,7 +72,7 @@ def findings(
     if around.insert_failed and masquerades and not fully_random:
         problem = f"{around.insert_failed} connections were lost because two were given one source port."
         found.append(Finding(problem, "start masq without --ip-masq-fully-random-disable"))
-    return found
+    return list(dict.fromkeys(found))  # a chain of inet is in the way of both families
 
 
 def look_around(fingerprints: Iterable[Fingerprints]) -> Surroundings:
@@ -106,13 +107,13 @@ def _forwarding(around: Surroundings, kind: str, family: Family) -> Iterable[Fin
             f"The policy of FORWARD in the legacy {family} tables is DROP, and our rules are in nftables.",
             f"{program} -P FORWARD ACCEPT",
         )
-    for version, table in sorted(around.nft_drops):
-        word = {0: "inet", 4: "ip", 6: "ip6"}[version]
-        accepted_there = kind == Kind.IPTABLES_NFT and (version, table) == (family.version, "filter")
-        if version in (0, family.version) and not accepted_there:
+    for chain in sorted(around.nft_drops):
+        accepted_there = kind == Kind.IPTABLES_NFT and chain == ChainName(family.version, "filter", "FORWARD")
+        if chain.version in (0, family.version) and not accepted_there:
+            place = f"{_WORDS[chain.version]} {chain.table} {chain.name}"
             yield Finding(
-                f"The policy of FORWARD in the nftables table {word} {table} is drop, and our rules are elsewhere.",
-                f"nft chain {word} {table} FORWARD '{{ policy accept; }}'",
+                f"The policy of the nftables chain {place} is drop, and our rules are elsewhere.",
+                f"nft chain {place} '{{ policy accept; }}'",
             )
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 from services.core.family import FAMILIES, IPV4, IPV6
+from services.masq.firewalls.nftables.chains import ChainName
 from services.masq.firewalls.signs import Kind
 from services.masq.surroundings import Surroundings, findings
 
@@ -36,11 +37,21 @@ def test_a_family_that_the_network_does_not_have_is_nobodys_business() -> None:
         (Surroundings(legacy_drops=frozenset({4})), Kind.LEGACY, []),
         (Surroundings(legacy_drops=frozenset({4})), Kind.NFTABLES, ["iptables-legacy -P FORWARD ACCEPT"]),
         (Surroundings(legacy_drops=frozenset({6})), Kind.IPTABLES_NFT, ["ip6tables-legacy -P FORWARD ACCEPT"]),
-        (Surroundings(nft_drops=frozenset({(4, "filter")})), Kind.IPTABLES_NFT, []),
+        (Surroundings(nft_drops=frozenset({ChainName(4, "filter", "FORWARD")})), Kind.IPTABLES_NFT, []),
         (
-            Surroundings(nft_drops=frozenset({(4, "filter")})),
+            Surroundings(nft_drops=frozenset({ChainName(4, "filter", "FORWARD")})),
             Kind.NFTABLES,
             ["nft chain ip filter FORWARD '{ policy accept; }'"],
+        ),
+        (
+            Surroundings(nft_drops=frozenset({ChainName(4, "filter", "forward")})),
+            Kind.IPTABLES_NFT,
+            ["nft chain ip filter forward '{ policy accept; }'"],
+        ),
+        (
+            Surroundings(nft_drops=frozenset({ChainName(0, "filter", "forward")})),
+            Kind.IPTABLES_NFT,
+            ["nft chain inet filter forward '{ policy accept; }'"],
         ),
     ],
 )

@@ -13,6 +13,7 @@ _TABLE, _NAME = 1, 3  # NFTA_CHAIN_TABLE, NFTA_CHAIN_NAME
 _HOOK, _POLICY, _HOOK_NUMBER = 4, 5, 1  # NFTA_CHAIN_HOOK, NFTA_CHAIN_POLICY, NFTA_HOOK_HOOKNUM
 _FORWARD, _DROP = (2).to_bytes(4, "big"), (0).to_bytes(4, "big")  # NF_INET_FORWARD, NF_DROP
 _FAMILIES: Final = {2: 4, 10: 6}
+_INET: Final = 1  # NFPROTO_INET
 _BUFFER: Final = 1 << 17
 
 
@@ -35,16 +36,17 @@ def nft_chains() -> frozenset[ChainName]:
     )
 
 
-def nft_forward_drops() -> frozenset[tuple[int, str]]:
-    """IP version (0: another family, such as inet) and name of every table whose policy for FORWARD is drop.
+def nft_forward_drops() -> frozenset[ChainName]:
+    """Every chain that the kernel calls for IP packets it forwards and whose policy is drop; version 0 is inet.
 
     Raises Unavailable.
     """
     found = set()
     for kind, family, values in _dump(_GETCHAIN):
         hook = attributes(values.get(_HOOK, b"")).get(_HOOK_NUMBER, b"")
-        if kind == _NEWCHAIN and hook == _FORWARD and values.get(_POLICY) == _DROP:
-            found.add((_FAMILIES.get(family, 0), text(values[_TABLE])))
+        drops = kind == _NEWCHAIN and hook == _FORWARD and values.get(_POLICY) == _DROP
+        if drops and family in (_INET, *_FAMILIES):  # a bridge forwards frames, and numbers its hooks likewise
+            found.add(ChainName(_FAMILIES.get(family, 0), text(values[_TABLE]), text(values[_NAME])))
     return frozenset(found)
 
 
