@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from services.core.choices import Choices, Chosen
 from services.core.lease import Lease
@@ -25,6 +25,10 @@ class Removed:
 
 
 Change: TypeAlias = Upserted | Removed
+
+
+KUBE: Final = "kube"
+"""The kind of the store whose leases go by the names of the nodes: they end with these only."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from services.core.family import Network
+from services.core.lease import Lease
 from services.core.network import NetworkConfig, contains
 from services.core.table import Table
 
@@ -56,12 +57,16 @@ def next_facts(before: Facts, table: Table, node: str, allowed: Sequence[Network
     network, network_error = table.network or before.network, table.network_error
     if network and (forbidden := _forbidden(network, allowed)):
         network, network_error = before.network, forbidden
-    own = (lease for lease in table.leases.values() if lease.node == node and not lease.is_idle)
-    lease = next(own, None)
+    lease = own_lease(table, node)
     subnets = tuple(subnet.cidr for subnet in lease.subnets) if lease else before.subnets
     if network:
         subnets = tuple(s for s in subnets if any(contains(row.cidr, s) for row in network.families))
     return Facts(network, network_error, subnets, lease is not None)
+
+
+def own_lease(table: Table, node: str) -> Lease | None:
+    """The one that says what this node holds now."""
+    return next((lease for lease in table.leases.values() if lease.node == node and not lease.is_idle), None)
 
 
 def _forbidden(network: NetworkConfig, allowed: Sequence[Network]) -> str:

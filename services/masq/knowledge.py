@@ -6,9 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from services.core.lease import Lease
-from services.core.table import Table
-from services.masq.facts import Recalled
+from services.core.table import KUBE, Table
+from services.masq.facts import Recalled, own_lease
 from services.masq.reconciler import Reconciler
 from services.runtime.logs import get_logger
 from services.runtime.recollection import PATIENCE, Recollection, doubt
@@ -19,8 +18,6 @@ log = get_logger()
 
 _LONGEST_LEASE: Final = 86_400.0
 """Seconds, whatever the store: a lease that was there at a time has run out so much later, or was renewed."""
-_GIVEN_BY_NAME: Final = "kube"
-"""The store whose leases end with their nodes only."""
 
 
 class Knowledge:
@@ -55,7 +52,7 @@ class Knowledge:
             self._recalled = self._recall(table)
         self._reconciler.learn(told, away, self._recalled)
         if table is told and self._reconciler.facts.network is told.network:  # else it is not allowed here
-            own = _own(told, self._node)
+            own = own_lease(told, self._node)
             allowed = replace(told, leases=dict(told.leases))
             self._recorder.tell(allowed, own, (), is_current=not (away or store_error))
 
@@ -74,14 +71,10 @@ class Knowledge:
 
     def _recall(self, table: Table) -> Recalled:
         known_at, reason = self._recollection.known_at, f"the rules are those of {self._recollection.since}"
-        own = _own(table, self._node)
+        own = own_lease(table, self._node)
         if own is None:
             return Recalled(table, reason)
-        if (
-            own.expires_at is None
-            and not own.reserved
-            and (table.store is None or table.store.kind != _GIVEN_BY_NAME)
-        ):
+        if own.expires_at is None and not own.reserved and (table.store is None or table.store.kind != KUBE):
             own = own.with_time(known_at + _LONGEST_LEASE)  # only its holder and the store know when it ends
         why_not = doubt(own, known_at, self._clock())
         if not why_not:
@@ -90,7 +83,3 @@ class Knowledge:
         log.warning("an own lease of before is not used", lease=own.name, reason=why_not)
         others = {name: lease for name, lease in table.leases.items() if name != own.name}
         return Recalled(replace(table, leases=others), reason)
-
-
-def _own(table: Table, node: str) -> Lease | None:
-    return next((lease for lease in table.leases.values() if lease.node == node and not lease.is_idle), None)

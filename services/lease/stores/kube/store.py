@@ -10,7 +10,7 @@ from services.core.errors import InvalidInput, NotFound, NotImplementedYet, NotY
 from services.core.family import Network
 from services.core.lease import Lease, LeaseRequest
 from services.core.progress import Progress
-from services.core.table import Removed
+from services.core.table import KUBE, Removed
 from services.lease.administration import Reclaim, Reclaimed
 from services.lease.store import Changed, Snapshot, StoreEvent
 from services.lease.stores.kube.access import Access, find_access
@@ -27,7 +27,7 @@ from services.lease.stores.kube.publishing import (
 )
 from services.lease.stores.kube.records import Expired, Node, Timing
 from services.lease.stores.kube.settings import KubeSettings
-from services.lease.stores.kube.watching import KIND, Watcher
+from services.lease.stores.kube.watching import Watcher
 from services.lease.stores.kube.writing import read, write
 from services.runtime.logs import get_logger
 
@@ -49,7 +49,7 @@ class KubeStore:
     credentials that cannot be used. `node` is the node that the process serves, empty if central.
     """
 
-    kind = KIND
+    kind = KUBE
 
     def __init__(
         self, settings: KubeSettings, *, node: str = "", timing: Timing | None = None, access: Access | None = None

@@ -6,16 +6,13 @@ import random
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Final
 
 from services.core.errors import Unavailable
-from services.core.table import StoreStatus
+from services.core.table import KUBE, StoreStatus
 from services.lease.store import StoreEvent
 from services.lease.stores.kube.client import KubeClient
 from services.lease.stores.kube.mirror import Mirror
 from services.lease.stores.kube.records import Busy, Expired, Gone, Silent, Timing
-
-KIND: Final = "kube"
 
 
 class Watcher:
@@ -59,7 +56,7 @@ class Watcher:
                 asked = unavailable.seconds if isinstance(unavailable, Busy) else 0.0
             if time.monotonic() - self._opened > pause:
                 pause = self._timing.retry_first
-            elif error and (status := self._changed(StoreStatus(KIND, connected=False, error=error))):
+            elif error and (status := self._changed(StoreStatus(KUBE, connected=False, error=error))):
                 yield status
             await asyncio.sleep(asked + random.uniform(pause / 2, pause))  # noqa: S311 - jitter
             pause = min(2 * pause, self._timing.retry_most)
@@ -71,7 +68,7 @@ class Watcher:
         async with aclosing(self._client.watch_nodes(self._mirror.position, self._selector)) as batches:
             async for batch in batches:
                 self._opened = min(self._opened, time.monotonic())
-                if status := self._changed(StoreStatus(KIND, connected=True)):
+                if status := self._changed(StoreStatus(KUBE, connected=True)):
                     yield status
                 if event := self._mirror.fold(batch):
                     yield event
