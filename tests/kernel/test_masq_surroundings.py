@@ -6,12 +6,15 @@ import os
 import signal
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from services.core.errors import Misconfigured, Unavailable
 from services.core.family import FAMILIES, IPV4, Family
+from services.masq.firewalls import tables
 from services.masq.firewalls.iptables import IptablesFirewall
 from services.masq.firewalls.lock import lock_path, xtables_lock
 from services.masq.firewalls.table_names import existing_tables
@@ -178,4 +181,29 @@ def test_a_fingerprint_changes_with_rules_chains_and_policies_but_not_with_count
     assert not fingerprints.mentions("filter", "OTHER")
     assert not fingerprints.mentions("nat", "ANOTHER")
     assert existing_tables(family) == FILTER
+    fingerprints.close()
+
+
+def test_threads_that_ask_one_witness_do_not_write_into_each_others_answer(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host.iptables("-A OUTPUT -o lo -j ACCEPT")
+    kernel, asking, most = tables._libc, list[int](), list[int]()
+
+    class Slow:
+        @staticmethod
+        def getsockopt(*question: Any) -> int:
+            asking.append(1)
+            most.append(len(asking))
+            time.sleep(0.05)
+            answer = kernel.getsockopt(*question)
+            asking.pop()
+            return int(answer)
+
+    monkeypatch.setattr(tables, "_libc", Slow)
+    fingerprints = Fingerprints(IPV4)
+    is_other = fingerprints.witness(FILTER)
+    with ThreadPoolExecutor(2) as threads:
+        assert list(threads.map(lambda _: is_other(), range(4))) == [False] * 4
+    assert max(most) == 1
     fingerprints.close()

@@ -99,12 +99,13 @@ class Fingerprints:
         ask = _libc.getsockopt
 
         def is_other() -> bool:
-            if self.names() != names:
-                return True
-            for question, content, mask, expected in evidence:
-                if ask(*question) or int.from_bytes(content, "little") & mask != expected:
+            with self._turn:  # the answers have one place
+                if self._names.now() != names:
                     return True
-            return False
+                for question, content, mask, expected in evidence:
+                    if ask(*question) or int.from_bytes(content, "little") & mask != expected:
+                        return True
+                return False
 
         return is_other
 
@@ -160,7 +161,7 @@ class Fingerprints:
         else:
             option, buffer, mask = _GET_INFO, self._informations[table], -1
             expected = int.from_bytes(buffer.content, "little")
-        own = _Buffer(bytearray(buffer.content))  # another thread's
+        own = _Buffer(bytearray(buffer.content))
         return (self._descriptor(), self._layout.level, option, own.address, own.length), own.content, mask, expected
 
     def _read(self, table: str) -> bytearray:
