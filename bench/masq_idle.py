@@ -16,7 +16,7 @@ from flannelette.lease.v1 import lease_pb2, lease_pb2_grpc
 from flannelette.masq.v1 import masq_pb2, masq_pb2_grpc
 
 from bench.masq import CHAINS, add_foreign, ask_each, reset
-from bench.process import cpu_seconds, running
+from bench.process import children, cpu_seconds, running
 from bench.result import Bench, BenchFailed, Result
 from services.masq.firewalls.firewall import Firewall
 from services.masq.firewalls.iptables import IptablesFirewall
@@ -94,9 +94,7 @@ async def _ready(address: str) -> str:
 
 
 def _workers(process: "subprocess.Popen[bytes]") -> float:
-    tasks = Path(f"/proc/{process.pid}/task").iterdir()
-    pids = [pid for task in tasks for pid in (task / "children").read_text().split()]
-    return sum(int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) for pid in pids) / 1e9
+    return sum(int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) for pid in children(process)) / 1e9
 
 
 async def _asking(firewall: Firewall) -> float:

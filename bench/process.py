@@ -51,11 +51,11 @@ def resident_mib(process: "subprocess.Popen[bytes]", what: str = "VmRSS") -> flo
     raise BenchFailed(f"{process.args!r} has no {what}")
 
 
-def children(process: "subprocess.Popen[bytes]") -> int:
-    """How many processes it has started that are still there."""
+def children(process: "subprocess.Popen[bytes]") -> list[int]:
+    """The ids of the processes that it has started and that are still there. Raises BenchFailed."""
     _require(process)
     tasks = Path(f"/proc/{process.pid}/task").iterdir()
-    return sum(len((task / "children").read_text().split()) for task in tasks)
+    return [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
 
 
 def _require(process: "subprocess.Popen[bytes]") -> None:

@@ -82,7 +82,7 @@ async def _audits(endpoint: str, peers: int, seconds: int) -> Costs:
         memory = {name: resident_mib(process) for name, process in node.running.items()}
         figures = {
             **{f"{name}_idle_percent": share for name, share in idle.items()},
-            "children": sum(children(process) for process in node.running.values()),
+            "children": sum(len(children(process)) for process in node.running.values()),
             **{f"{name}_mib": mib for name, mib in memory.items()},
         }
         _read_tables(namespace)  # so that what the peers cost is compared with a warm kernel

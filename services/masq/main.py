@@ -53,7 +53,8 @@ async def build(settings: MasqSettings, process: Process) -> AsyncIterator[None]
         state = StateFile(settings.state_dir, "masq")
         knowledge = Knowledge(connection.node, state, reconciler)
         feed = Feed(connection, lease_pb2.VIEW_OWN, lambda touched: knowledge.hear(feed.table, feed.error))
-        servicer = MasqServicer(reconciler, process.health, partial(look_around, [Fingerprints(f) for f in FAMILIES]))
+        fingerprints = [Fingerprints(family) for family in FAMILIES]
+        servicer = MasqServicer(reconciler, process.health, partial(look_around, fingerprints))
         process.servicers["flannelette.masq.v1.MasqService"] = lambda server: (
             masq_pb2_grpc.add_MasqServiceServicer_to_server(servicer, server)
         )
@@ -73,6 +74,8 @@ async def build(settings: MasqSettings, process: Process) -> AsyncIterator[None]
             state.close()
             await connection.close()
             await firewall.close()
+            for each in fingerprints:
+                each.close()
 
 
 def main() -> None:

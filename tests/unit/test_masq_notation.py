@@ -7,7 +7,7 @@ import pytest
 
 from services.core.family import IPV4, IPV6, Family
 from services.core.network import parse_network
-from services.masq.firewalls.notation import chain_form, save_text
+from services.masq.firewalls.notation import chain_form
 from services.masq.rules import Chain, RuleSettings, wanted_chains
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "masq"
@@ -21,6 +21,19 @@ def chains_of(family: Family, *, leased: bool = True, fully_random: bool = True)
     settings = RuleSettings(masquerade=True, forward=True, fully_random=fully_random)
     chains = wanted_chains(NETWORK, SUBNETS if leased else (), settings)
     return tuple(chain for chain in chains if chain.family is family)
+
+
+def save_text(chains: tuple[Chain, ...]) -> str:
+    """The chains of one family as `iptables-save` shows a machine that has nothing else."""
+    lines: list[str] = []
+    for table in sorted({chain.table for chain in chains}):
+        ours = [chain_form(chain) for chain in chains if chain.table == table and chain.rules]
+        lines.append(f"*{table}")
+        lines += [f":{form.name} - [0:0]" for form in ours]
+        lines += [form.jump.text for form in ours]
+        lines += [rule.text for form in ours for rule in form.rules]
+        lines.append("COMMIT")
+    return "\n".join(lines) + "\n"
 
 
 @pytest.mark.parametrize(

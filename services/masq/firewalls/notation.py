@@ -31,19 +31,6 @@ def rule_text(chain: Chain, rule: Rule) -> str:
     return " ".join(words)
 
 
-def save_text(chains: tuple[Chain, ...]) -> str:
-    """The chains of one family as `iptables-save` shows a machine that has nothing else."""
-    lines: list[str] = []
-    for table in sorted({chain.table for chain in chains}):
-        ours = [chain_form(chain) for chain in chains if chain.table == table and chain.rules]
-        lines.append(f"*{table}")
-        lines += [f":{form.name} - [0:0]" for form in ours]
-        lines += [form.jump.text for form in ours]
-        lines += [rule.text for form in ours for rule in form.rules]
-        lines.append("COMMIT")
-    return "\n".join(lines) + "\n"
-
-
 def _form(chain: Chain, rule: Rule) -> Form:
     form: Form = {}
     for key, prefix in (("src", rule.source), ("dst", rule.destination)):

@@ -30,7 +30,7 @@ Texts = dict[ChainPlace, dict[int, tuple[int, str]]]
 
 
 async def texts(wanted: Mapping[ChainPlace, Iterable[int]], program: Iterable[str] = PROGRAM) -> Texts:
-    """Of the rules with these handles, but for those that went away meanwhile. None if they cannot be read."""
+    """Of the rules with these handles, but for those that went away meanwhile. Empty if they cannot be read."""
     if not wanted:
         return {}
     request = json.dumps([[*chain, sorted(handles)] for chain, handles in wanted.items()])
