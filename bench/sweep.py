@@ -73,10 +73,13 @@ def _sizes(text: str) -> tuple[int, ...]:
 
 
 def machine() -> str:
-    """Its kind: `2 cores, Linux 6.18, Python 3.11`."""
+    """Its kind: `2 cores, Linux 6.18, the system's Python 3.11.2`.
+
+    Whose Python it is matters: compiled without a profile, as version managers do it, it takes a quarter longer.
+    """
     release = ".".join(platform.release().split(".")[:2])
-    python = ".".join(platform.python_version_tuple()[:2])
-    return f"{os.cpu_count()} cores, Linux {release}, Python {python}"
+    whose = "the system's " if sys.base_prefix == "/usr" else ""
+    return f"{os.cpu_count()} cores, Linux {release}, {whose}Python {platform.python_version()}"
 
 
 def _run(command: Sequence[str]) -> Stored | None:
