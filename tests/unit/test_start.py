@@ -8,6 +8,7 @@ import pytest
 _TOO_MUCH = {
     "rich": "50 ms, and structlog's tracebacks need none of it here",
     "pyroute2.ndb": "pyroute2's package, of which netlink.pyroute2_parts takes what is used",
+    "unittest.case": "7 ms, which pyroute2 brings in for a mock",
     "http.server": "15 ms, for whoever asks for a port",
     "prometheus_client.exposition": "15 ms more, for whoever asks for /metrics",
     "kubernetes": "0.2 s, for the Kubernetes store alone",
