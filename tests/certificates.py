@@ -3,6 +3,8 @@
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pytest
+
 from services.core.access import Principal, Role
 from services.ctl.certs.folder import AUTHORITY, certificate_path, keep, key_path
 from services.ctl.certs.issue import Wanted, issue, make_authority, read_authority
@@ -62,3 +64,8 @@ def flags(files: TlsFiles) -> list[str]:
 
 def transport(files: TlsFiles, server_name: str = "") -> Transport:
     return Transport(Credentials(files), server_name)
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Certificates:
+    return Certificates(tmp_path / "lab")

@@ -5,7 +5,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from services.lease.stores.embedded import EmbeddedStore
+from tests.lease_examples import SMALL_JSON
 
 DAY = 86_400.0
 
@@ -49,3 +52,28 @@ def stores_on(path: Path, config: Path, clock: Clock) -> Iterator[Open]:
 
     yield open_again
     opened.pop()._database.close()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """A network configuration in a file."""
+    path = tmp_path / "net.json"
+    path.write_text(SMALL_JSON)
+    return path
+
+
+@pytest.fixture
+def reopen(tmp_path: Path, config: Path, clock: Clock) -> Iterator[Open]:
+    """Opens the same store again."""
+    with stores_on(tmp_path / "l.db", config, clock) as open_again:
+        yield open_again
+
+
+@pytest.fixture
+def store(reopen: Open) -> EmbeddedStore:
+    return reopen()

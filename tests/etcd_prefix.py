@@ -6,6 +6,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
 
+import pytest
+
 from services.core.lease import BackendData, LeaseRequest, Wish
 from services.lease.stores.etcd import EtcdSettings, EtcdStore
 from services.lease.stores.etcd.client import EtcdClient
@@ -63,6 +65,13 @@ async def prefix_of(etcd: EtcdServer) -> AsyncIterator[Prefix]:
     await made.put("config", VXLAN)
     yield made
     await made.client.close()
+
+
+@pytest.fixture
+async def prefix(etcd: EtcdServer) -> AsyncIterator[Prefix]:
+    """A fresh one."""
+    async with prefix_of(etcd) as made:
+        yield made
 
 
 def asks(address: str, data: BackendData | None = None, previous: str = "", node: str = "n1") -> LeaseRequest:

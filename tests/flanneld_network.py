@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
 from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.lease.v1 import lease_pb2_grpc
 
@@ -124,3 +125,11 @@ async def watching(
                 task.cancel()
                 await asyncio.wait([task])
         process.terminate()
+
+
+@pytest.fixture
+async def network(etcd: EtcdServer) -> Network:
+    """One of twenty nodes."""
+    network = Network(etcd)
+    await network.fill()
+    return network

@@ -1,9 +1,11 @@
 """A store with twenty leases behind the gate of a lease service, played in virtual time."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 
+import pytest
+from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
 from services.core.lease import Lease
@@ -74,3 +76,10 @@ def texts(lines: list[EventDict]) -> list[str]:
 def counts() -> dict[str, float]:
     (family,) = metrics.GUARDED_REMOVALS.collect()
     return {s.labels["outcome"]: s.value for s in family.samples if s.name.endswith("_total")}
+
+
+@pytest.fixture
+def lines() -> Iterator[list[EventDict]]:
+    """The log."""
+    with capture_logs() as lines:
+        yield lines

@@ -5,6 +5,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from ipaddress import ip_address
 from pathlib import Path
 
+import pytest
+
 from services.core.lease import BackendData, LeaseRequest, VxlanData, Wish
 from services.lease.stores.kube import KubeSettings, KubeStore
 from services.lease.stores.kube.annotations import annotations
@@ -42,6 +44,13 @@ async def stores_on(kube: ApiServer, directory: Path) -> AsyncIterator[Open]:
             stack.push_async_callback(store.close)
             return store
 
+        yield open_store
+
+
+@pytest.fixture
+async def opened(kube: ApiServer, tmp_path: Path) -> AsyncIterator[Open]:
+    """Opens stores on a real kube-apiserver."""
+    async with stores_on(kube, tmp_path) as open_store:
         yield open_store
 
 

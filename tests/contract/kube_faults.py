@@ -6,11 +6,13 @@ from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
 
+import pytest
+
 from services.core.lease import Lease, LeaseRequest, VxlanData, Wish
 from services.lease.stores.kube import KubeSettings, KubeStore
 from services.lease.stores.kube.records import Timing
 from tests.contract.follower import Follower
-from tests.kube_script import ScriptedApi
+from tests.kube_script import ScriptedApi, node, scripted_api
 
 QUICK = Timing(
     call=10.0,
@@ -41,6 +43,20 @@ async def stores_on_script(api: ScriptedApi, directory: Path) -> AsyncIterator[O
             stack.push_async_callback(store.close)
             return store
 
+        yield open_store
+
+
+@pytest.fixture
+async def api() -> AsyncIterator[ScriptedApi]:
+    """With seven nodes."""
+    async with scripted_api(*map(node, range(7))) as made:
+        yield made
+
+
+@pytest.fixture
+async def scripted(api: ScriptedApi, tmp_path: Path) -> AsyncIterator[Open]:
+    """Opens stores on it."""
+    async with stores_on_script(api, tmp_path) as open_store:
         yield open_store
 
 

@@ -12,14 +12,6 @@ from tests.etcd import EtcdMaker, EtcdServer
 from tests.flanneld_network import NAMES, Network, value, watching
 from tests.lease_examples import SMALL_JSON
 
-
-@pytest.fixture
-async def network(etcd: EtcdServer) -> Network:
-    network = Network(etcd)
-    await network.fill()
-    return network
-
-
 BAD = [
     ("nonsense", "x", "key 'nonsense' is not a lease: expected something like 10.5.52.0-24"),
     ("10.5.99.0-33", value(99), "key '10.5.99.0-33' is not a lease"),

@@ -4,23 +4,14 @@ import asyncio
 import json
 from pathlib import Path
 
-import pytest
 from flannelette.lease.v1 import lease_pb2 as pb
 
 from services.dataplane.holder import Holder
 from services.dataplane.journal import Journal
 from services.runtime.feed import Feed, LeaseConnection
-from tests.etcd import EtcdServer
 from tests.flanneld_network import NAMES, Client, Network, lease_to_ask_for, value, watching
 from tests.lease_examples import make_request
 from tests.lease_service import ServiceProcess, eventually, stub_of
-
-
-@pytest.fixture
-async def network(etcd: EtcdServer) -> Network:
-    network = Network(etcd)
-    await network.fill()
-    return network
 
 
 async def test_defect_01_a_subnet_whose_lease_is_held_goes_to_its_own_node_only(

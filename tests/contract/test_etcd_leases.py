@@ -1,6 +1,5 @@
 """The etcd store beside flanneld: keys and values byte for byte, etcd leases, adoption, reservations."""
 
-from collections.abc import AsyncIterator
 from ipaddress import ip_address, ip_network
 
 import pytest
@@ -9,15 +8,7 @@ from services.core.errors import NotFound
 from services.core.family import Address
 from services.core.lease import LeaseRequest, VxlanData, Wish
 from tests.contract.follower import following
-from tests.etcd import EtcdServer
-from tests.etcd_prefix import HOST_GW, VXLAN, Prefix, asks, prefix_of
-
-
-@pytest.fixture
-async def prefix(etcd: EtcdServer) -> AsyncIterator[Prefix]:
-    async with prefix_of(etcd) as made:
-        yield made
-
+from tests.etcd_prefix import HOST_GW, VXLAN, Prefix, asks
 
 GOLDEN = [
     (

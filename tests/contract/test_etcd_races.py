@@ -1,21 +1,13 @@
 """Stores that race for one network never overlap, whatever each of them sees."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from ipaddress import ip_network
 
 import pytest
 
 from services.core.errors import NotFound
 from tests.contract.follower import following
-from tests.etcd import EtcdServer
-from tests.etcd_prefix import Prefix, asks, prefix_of
-
-
-@pytest.fixture
-async def prefix(etcd: EtcdServer) -> AsyncIterator[Prefix]:
-    async with prefix_of(etcd) as made:
-        yield made
+from tests.etcd_prefix import Prefix, asks
 
 
 async def test_stores_that_race_never_overlap(prefix: Prefix) -> None:

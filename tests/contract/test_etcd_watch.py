@@ -1,21 +1,12 @@
 """What the etcd store tells: whole snapshots, one change for one event, and nothing of poisoned keys."""
 
-from collections.abc import AsyncIterator
-
 import pytest
 
 from services.core.table import Removed, Upserted
 from services.lease.store import Changed
 from services.lease.stores.etcd.records import Put
 from tests.contract.follower import following
-from tests.etcd import EtcdServer
-from tests.etcd_prefix import Prefix, asks, prefix_of
-
-
-@pytest.fixture
-async def prefix(etcd: EtcdServer) -> AsyncIterator[Prefix]:
-    async with prefix_of(etcd) as made:
-        yield made
+from tests.etcd_prefix import Prefix, asks
 
 
 async def test_a_snapshot_of_many_pages_is_complete(prefix: Prefix) -> None:

@@ -2,34 +2,20 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from services.core.errors import Unavailable
 from services.lease.store import Changed, Snapshot
 from tests.contract.follower import following
-from tests.contract.kube_faults import IMPATIENT, QUICK, Open, is_version, stores_on_script
-from tests.kube_script import Fault, ScriptedApi, answer, cut, hang, node, scripted_api, status, text
+from tests.contract.kube_faults import IMPATIENT, QUICK, Open, is_version
+from tests.kube_script import Fault, ScriptedApi, answer, cut, hang, node, status, text
 
 
-@pytest.fixture
-async def api() -> AsyncIterator[ScriptedApi]:
-    async with scripted_api(*map(node, range(7))) as scripted:
-        yield scripted
-
-
-@pytest.fixture
-async def opened(api: ScriptedApi, tmp_path: Path) -> AsyncIterator[Open]:
-    async with stores_on_script(api, tmp_path) as open_store:
-        yield open_store
-
-
-async def test_a_listing_comes_in_pages_and_the_watch_begins_where_it_ended(api: ScriptedApi, opened: Open) -> None:
+async def test_a_listing_comes_in_pages_and_the_watch_begins_where_it_ended(api: ScriptedApi, scripted: Open) -> None:
     api.page, api.version = 3, 41
-    async with following(opened()) as seen:
+    async with following(scripted()) as seen:
         assert isinstance(seen.events[0], Snapshot)
         assert sorted(seen.leases) == [f"n{number}" for number in range(7)]
         watch = await api.watched()
@@ -39,22 +25,22 @@ async def test_a_listing_comes_in_pages_and_the_watch_begins_where_it_ended(api:
     assert api.requests[0][1]["limit"] == "500"
 
 
-async def test_a_continuation_that_expired_starts_the_listing_anew(api: ScriptedApi, opened: Open) -> None:
+async def test_a_continuation_that_expired_starts_the_listing_anew(api: ScriptedApi, scripted: Open) -> None:
     api.page = 3
     api.faults["continue"] = [answer(410, "The provided continue parameter is too old", reason="Expired")]
-    async with following(opened()) as seen:
+    async with following(scripted()) as seen:
         await seen.until(lambda f: len(f.leases) == 7)
         assert api.count("list") == 2
         assert all(status.connected for status in seen.statuses)
     api.faults["continue"] = [answer(410)]
-    assert len((await opened().relist()).leases) == 7
+    assert len((await scripted().relist()).leases) == 7
 
 
-async def test_a_second_listing_that_never_completes_is_given_up(api: ScriptedApi, opened: Open) -> None:
+async def test_a_second_listing_that_never_completes_is_given_up(api: ScriptedApi, scripted: Open) -> None:
     api.page = 3
     api.faults["continue"] = [answer(410)] * 10
     with pytest.raises(Unavailable, match="forgets a listing"):
-        await opened().relist()
+        await scripted().relist()
 
 
 BROKEN: dict[str, tuple[Fault, str]] = {
@@ -74,41 +60,41 @@ BROKEN: dict[str, tuple[Fault, str]] = {
 @pytest.mark.parametrize("kind", ["list", "continue", "watch"])
 @pytest.mark.parametrize("fault", BROKEN)
 async def test_what_goes_wrong_is_told_and_removes_nothing(
-    api: ScriptedApi, opened: Open, kind: str, fault: str
+    api: ScriptedApi, scripted: Open, kind: str, fault: str
 ) -> None:
     api.page = 3
     made, sentence = BROKEN[fault]
     if kind == "watch" and fault in ("no list", "no version", "a nameless node"):
         made, sentence = text('{"type":"NEWS","object":{"metadata":{"resourceVersion":"1"}}}\n'), "type 'NEWS'"
     api.faults[kind] = [made] * 2
-    async with following(opened(IMPATIENT if made is hang else QUICK)) as seen:
+    async with following(scripted(IMPATIENT if made is hang else QUICK)) as seen:
         await seen.until(lambda f: not api.faults[kind] and len(f.leases) == 7 and f.connected)
         assert any(sentence in status.error for status in seen.statuses if not status.connected), seen.statuses
         assert seen.snapshots == 1
         assert all(not event.changes for event in seen.events if isinstance(event, Changed))
 
 
-async def test_the_server_is_asked_again_no_sooner_than_it_wants(api: ScriptedApi, opened: Open) -> None:
+async def test_the_server_is_asked_again_no_sooner_than_it_wants(api: ScriptedApi, scripted: Open) -> None:
     api.faults["list"] = [answer(429, "slow down", Retry_After="1")]
     started = time.monotonic()
-    async with following(opened()) as seen:
+    async with following(scripted()) as seen:
         await seen.until(lambda f: bool(f.leases))
         assert time.monotonic() - started >= 1.0
         assert "429 slow down" in seen.statuses[0].error
 
 
-async def test_an_outage_is_no_storm(api: ScriptedApi, opened: Open) -> None:
+async def test_an_outage_is_no_storm(api: ScriptedApi, scripted: Open) -> None:
     api.faults["list"] = [answer(500)] * 10_000
-    async with following(opened(replace(QUICK, retry_first=0.05, retry_most=0.2))) as seen:
+    async with following(scripted(replace(QUICK, retry_first=0.05, retry_most=0.2))) as seen:
         await asyncio.sleep(1.5)
         assert 2 <= api.count("list") <= 20
         assert len(seen.statuses) == 1, "told once"
 
 
 async def test_a_place_that_expired_is_listed_anew_and_only_the_difference_is_news(
-    api: ScriptedApi, opened: Open
+    api: ScriptedApi, scripted: Open
 ) -> None:
-    async with following(opened()) as seen:
+    async with following(scripted()) as seen:
         watch = await api.watched()
         gone = status(410, "too old resource version: 1 (9)", "Expired")
         del api.nodes["n3"]
@@ -128,9 +114,9 @@ async def test_a_place_that_expired_is_listed_anew_and_only_the_difference_is_ne
 
 @pytest.mark.parametrize("code", [429, 500, 504])
 async def test_an_error_that_passes_is_asked_again_from_the_same_place(
-    api: ScriptedApi, opened: Open, code: int
+    api: ScriptedApi, scripted: Open, code: int
 ) -> None:
-    async with following(opened(replace(QUICK, retry_first=0.001))) as seen:
+    async with following(scripted(replace(QUICK, retry_first=0.001))) as seen:
         watch = await api.watched()
         watch.bookmark(5)
         await asyncio.sleep(0.05)
@@ -140,8 +126,8 @@ async def test_an_error_that_passes_is_asked_again_from_the_same_place(
         assert seen.snapshots == 1
 
 
-async def test_bookmarks_move_the_place_on_and_are_no_news(api: ScriptedApi, opened: Open) -> None:
-    async with following(opened()) as seen:
+async def test_bookmarks_move_the_place_on_and_are_no_news(api: ScriptedApi, scripted: Open) -> None:
+    async with following(scripted()) as seen:
         watch = await api.watched()
         await seen.until(lambda f: f.connected)
         told = len(seen.events)
@@ -151,8 +137,10 @@ async def test_bookmarks_move_the_place_on_and_are_no_news(api: ScriptedApi, ope
         assert len(seen.events) == told
 
 
-async def test_a_watch_that_ends_every_moment_loses_nothing_and_is_no_outage(api: ScriptedApi, opened: Open) -> None:
-    async with following(opened()) as seen:
+async def test_a_watch_that_ends_every_moment_loses_nothing_and_is_no_outage(
+    api: ScriptedApi, scripted: Open
+) -> None:
+    async with following(scripted()) as seen:
         for turn in range(1, 9):
             watch = await api.watched(turn)
             watch.send("MODIFIED", node(1, version=turn + 1))

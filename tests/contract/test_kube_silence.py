@@ -2,9 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -12,24 +10,12 @@ from services.core.errors import NotYet, Unavailable
 from services.lease.store import Changed
 from services.lease.stores.kube.records import Timing
 from tests.contract.follower import following
-from tests.contract.kube_faults import IMPATIENT, QUICK, REQUEST, Open, mac_of, stores_on_script
-from tests.kube_script import PREFIX, ScriptedApi, answer, cut, hang, node, scripted_api, text
+from tests.contract.kube_faults import IMPATIENT, QUICK, REQUEST, Open, mac_of
+from tests.kube_script import PREFIX, ScriptedApi, answer, cut, hang, node, text
 
 
-@pytest.fixture
-async def api() -> AsyncIterator[ScriptedApi]:
-    async with scripted_api(*map(node, range(7))) as scripted:
-        yield scripted
-
-
-@pytest.fixture
-async def opened(api: ScriptedApi, tmp_path: Path) -> AsyncIterator[Open]:
-    async with stores_on_script(api, tmp_path) as open_store:
-        yield open_store
-
-
-async def test_a_watch_that_falls_silent_is_opened_again(api: ScriptedApi, opened: Open) -> None:
-    async with following(opened()) as seen:
+async def test_a_watch_that_falls_silent_is_opened_again(api: ScriptedApi, scripted: Open) -> None:
+    async with following(scripted()) as seen:
         (await api.watched()).bookmark(8)
         again = await api.watched(2)
         assert again.query["resourceVersion"] == "8"
@@ -38,17 +24,17 @@ async def test_a_watch_that_falls_silent_is_opened_again(api: ScriptedApi, opene
         assert [status.connected for status in seen.statuses] == [True]
 
 
-async def test_silence_is_no_outage_and_costs_no_pause(api: ScriptedApi, opened: Open) -> None:
-    async with following(opened(replace(QUICK, retry_first=60.0, retry_most=60.0))) as seen:
+async def test_silence_is_no_outage_and_costs_no_pause(api: ScriptedApi, scripted: Open) -> None:
+    async with following(scripted(replace(QUICK, retry_first=60.0, retry_most=60.0))) as seen:
         await api.watched(3)
         assert api.count("list") == 1
         assert [status.connected for status in seen.statuses] == [True]
 
 
 async def test_a_server_that_sends_something_now_and_then_is_not_asked_for_more(
-    api: ScriptedApi, opened: Open
+    api: ScriptedApi, scripted: Open
 ) -> None:
-    async with following(opened(replace(QUICK, silence=2.0))):
+    async with following(scripted(replace(QUICK, silence=2.0))):
         watch = await api.watched()
         for version in range(2, 11):
             await asyncio.sleep(0.3)
@@ -56,8 +42,8 @@ async def test_a_server_that_sends_something_now_and_then_is_not_asked_for_more(
         assert api.count("watch") == 1
 
 
-async def test_a_server_that_freezes_is_noticed_after_a_silence_and_a_call(api: ScriptedApi, opened: Open) -> None:
-    async with following(opened(replace(IMPATIENT, silence=0.5))) as seen:
+async def test_a_server_that_freezes_is_noticed_after_a_silence_and_a_call(api: ScriptedApi, scripted: Open) -> None:
+    async with following(scripted(replace(IMPATIENT, silence=0.5))) as seen:
         await seen.until(lambda f: f.connected)
         api.faults["watch"] = [hang] * 1000
         await seen.until(lambda f: not f.connected)
@@ -68,9 +54,9 @@ async def test_a_server_that_freezes_is_noticed_after_a_silence_and_a_call(api: 
         assert seen.snapshots == 1
 
 
-async def test_opening_a_watch_takes_no_longer_than_any_other_call(api: ScriptedApi, opened: Open) -> None:
+async def test_opening_a_watch_takes_no_longer_than_any_other_call(api: ScriptedApi, scripted: Open) -> None:
     api.faults["watch"] = [hang]
-    async with following(opened(replace(IMPATIENT, silence=600.0))) as seen:
+    async with following(scripted(replace(IMPATIENT, silence=600.0))) as seen:
         await seen.until(lambda f: bool(f.statuses))
         assert "does not answer in time" in seen.statuses[0].error
         await seen.until(lambda f: f.connected)
@@ -80,8 +66,8 @@ def test_a_frozen_server_is_noticed_within_half_a_minute() -> None:
     assert Timing().silence + Timing().call <= 30
 
 
-async def test_duplicates_and_heartbeats_are_no_news(api: ScriptedApi, opened: Open) -> None:
-    async with following(opened()) as seen:
+async def test_duplicates_and_heartbeats_are_no_news(api: ScriptedApi, scripted: Open) -> None:
+    async with following(scripted()) as seen:
         watch = await api.watched()
         await seen.until(lambda f: f.connected)
         told = len(seen.events)
@@ -99,8 +85,8 @@ async def test_duplicates_and_heartbeats_are_no_news(api: ScriptedApi, opened: O
         assert [len(event.changes) for event in news] == [1]
 
 
-async def test_events_in_pieces_and_in_heaps_are_put_together(api: ScriptedApi, opened: Open) -> None:
-    async with following(opened()) as seen:
+async def test_events_in_pieces_and_in_heaps_are_put_together(api: ScriptedApi, scripted: Open) -> None:
+    async with following(scripted()) as seen:
         watch = await api.watched()
         big = node(60, version=60, padding="x" * 1_500_000)
         watch.send("ADDED", big)
@@ -111,38 +97,38 @@ async def test_events_in_pieces_and_in_heaps_are_put_together(api: ScriptedApi, 
         await seen.until(lambda f: "n60" in f.leases and not f.leases.keys() & {"n1", "n2", "n3"})
 
 
-async def test_a_write_is_tried_again_until_it_works(api: ScriptedApi, opened: Open) -> None:
+async def test_a_write_is_tried_again_until_it_works(api: ScriptedApi, scripted: Open) -> None:
     api.faults["patch"] = [answer(500, "no quorum"), answer(409, "conflict"), answer(429, "later"), cut]
-    store = opened(replace(QUICK, patch_total=5.0))
+    store = scripted(replace(QUICK, patch_total=5.0))
     lease = await store.acquire(REQUEST)
     assert mac_of(lease) == "02:00:00:00:00:77"
     assert api.nodes["n0"]["metadata"]["annotations"][f"{PREFIX}public-ip"] == "192.168.0.77"
     assert api.count("patch") == 5
 
 
-async def test_a_write_that_never_works_ends_with_the_reason(api: ScriptedApi, opened: Open) -> None:
+async def test_a_write_that_never_works_ends_with_the_reason(api: ScriptedApi, scripted: Open) -> None:
     api.faults["patch"] = [answer(500, "no quorum")] * 1000
     with pytest.raises(Unavailable, match="cannot write to the node now: 500 no quorum"):
-        await opened().acquire(REQUEST)
+        await scripted().acquire(REQUEST)
     assert 3 <= api.count("patch") <= 30
     api.faults["patch"] = [hang]
     with pytest.raises(Unavailable, match="does not answer in time"):
-        await opened(replace(IMPATIENT, patch_total=0.01)).acquire(REQUEST)
+        await scripted(replace(IMPATIENT, patch_total=0.01)).acquire(REQUEST)
     api.faults["patch"] = [answer(404, "gone")]
     with pytest.raises(NotYet, match="there is no node n0"):
-        await opened().acquire(REQUEST)
+        await scripted().acquire(REQUEST)
 
 
-async def test_a_node_that_is_none_is_no_crash(api: ScriptedApi, opened: Open) -> None:
+async def test_a_node_that_is_none_is_no_crash(api: ScriptedApi, scripted: Open) -> None:
     for body in ("[]", "null", '{"metadata":{"name":"n0","annotations":7}}', '{"metadata":{"name":""}}', "{", "\xff"):
         api.faults["get"] = [text(body)]
         with pytest.raises(Unavailable, match="the Kubernetes API"):
-            await opened().acquire(REQUEST)
+            await scripted().acquire(REQUEST)
 
 
-async def test_other_calls_go_on_while_a_listing_is_read(api: ScriptedApi, opened: Open) -> None:
+async def test_other_calls_go_on_while_a_listing_is_read(api: ScriptedApi, scripted: Open) -> None:
     api.nodes = {f"n{number}": node(number, padding="y" * 5000) for number in range(1000)}
-    store, gaps, last = opened(QUICK), [0.0], time.monotonic()
+    store, gaps, last = scripted(QUICK), [0.0], time.monotonic()
     listing = asyncio.create_task(store.relist())
     while not listing.done():
         await asyncio.sleep(0)

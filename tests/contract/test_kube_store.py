@@ -1,10 +1,8 @@
 """The Kubernetes store writes to a real kube-apiserver: annotations byte for byte, podCIDRs, conditions."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
-from pathlib import Path
 
 import pytest
 
@@ -14,14 +12,8 @@ from services.core.progress import Progress
 from services.lease.administration import Reclaim
 from tests.contract.follower import following
 from tests.kube import ApiServer
-from tests.kube_stores import DUAL, MAC, MAC6, QUICK, Open, asks, asks_dual, flannels, stores_on
+from tests.kube_stores import DUAL, MAC, MAC6, QUICK, Open, asks, asks_dual, flannels
 from tests.patience import PATIENCE
-
-
-@pytest.fixture
-async def opened(kube: ApiServer, tmp_path: Path) -> AsyncIterator[Open]:
-    async with stores_on(kube, tmp_path) as open_store:
-        yield open_store
 
 
 async def test_a_vxlan_nodes_annotations_are_flannels_byte_for_byte(kube: ApiServer, opened: Open) -> None:

@@ -1,8 +1,6 @@
 """What the Kubernetes store tells of the nodes of a real kube-apiserver: they come, change, go, or cannot be read."""
 
-from collections.abc import AsyncIterator
 from ipaddress import ip_address, ip_network
-from pathlib import Path
 
 import pytest
 
@@ -12,13 +10,7 @@ from services.core.table import Removed
 from services.lease.store import Changed, Snapshot
 from tests.contract.follower import following
 from tests.kube import ApiServer
-from tests.kube_stores import DUAL, FLANNEL, MAC, MAC6, MANAGED, V4, Open, asks, asks_dual, flannels, stores_on
-
-
-@pytest.fixture
-async def opened(kube: ApiServer, tmp_path: Path) -> AsyncIterator[Open]:
-    async with stores_on(kube, tmp_path) as open_store:
-        yield open_store
+from tests.kube_stores import DUAL, FLANNEL, MAC, MAC6, MANAGED, V4, Open, asks, asks_dual, flannels
 
 
 async def test_two_services_see_each_others_nodes_come_change_and_go(kube: ApiServer, opened: Open) -> None:

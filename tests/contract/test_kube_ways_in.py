@@ -1,6 +1,5 @@
 """The ways into a real kube-apiserver: who we are, which node we run on, and what happens while it is away."""
 
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
@@ -18,14 +17,8 @@ from services.lease.stores.kube.pod import node_of_our_pod
 from services.runtime.wire import request_to_proto
 from tests.contract.follower import following
 from tests.kube import ApiServer
-from tests.kube_stores import MANAGED, QUICK, V4, Open, asks, stores_on
+from tests.kube_stores import MANAGED, QUICK, V4, Open, asks
 from tests.lease_service import ServiceProcess, next_step, stub_of
-
-
-@pytest.fixture
-async def opened(kube: ApiServer, tmp_path: Path) -> AsyncIterator[Open]:
-    async with stores_on(kube, tmp_path) as open_store:
-        yield open_store
 
 
 async def test_one_central_service_serves_many_nodes(kube: ApiServer, tmp_path: Path) -> None:

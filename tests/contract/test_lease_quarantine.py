@@ -8,16 +8,8 @@ import grpc.aio
 import pytest
 from flannelette.lease.v1 import lease_pb2 as pb
 
-from tests.etcd import EtcdServer
 from tests.flanneld_network import NAMES, Network, value, watching
 from tests.lease_examples import SMALL_JSON
-
-
-@pytest.fixture
-async def network(etcd: EtcdServer) -> Network:
-    network = Network(etcd)
-    await network.fill()
-    return network
 
 
 async def test_a_lease_inside_anothers_is_refused_and_can_be_deleted(tmp_path: Path, network: Network) -> None:

@@ -19,13 +19,6 @@ from tests.patience import PATIENCE
 from tests.ports import free_port
 
 
-@pytest.fixture
-def config(tmp_path: Path) -> Path:
-    path = tmp_path / "net.json"
-    path.write_text(SMALL_JSON)
-    return path
-
-
 def start(tmp_path: Path, config: Path, store_file: str = "leases.db", *arguments: str) -> ServiceProcess:
     file = store_file if store_file == "memory" else str(tmp_path / store_file)
     return ServiceProcess(tmp_path, f"--net-config-path={config}", f"--store-file={file}", *arguments)

@@ -29,11 +29,6 @@ Stub = lease_pb2_grpc.LeaseServiceStub
 
 
 @pytest.fixture
-def lab(tmp_path: Path) -> Certificates:
-    return Certificates(tmp_path / "lab")
-
-
-@pytest.fixture
 def others(tmp_path: Path) -> Certificates:
     """Of an authority that the service does not know."""
     return Certificates(tmp_path / "others")

@@ -24,11 +24,6 @@ RELAY = Wanted("rack7", uris=(Principal(Role.RELAY, "rack7").uri,), addresses=LO
 REQUEST = request_to_proto(make_request("h1", "172.16.0.1"))
 
 
-@pytest.fixture
-def lab(tmp_path: Path) -> Certificates:
-    return Certificates(tmp_path / "lab")
-
-
 def made(directory: Path) -> Path:
     directory.mkdir()
     return directory

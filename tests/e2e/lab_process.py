@@ -4,10 +4,13 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
 
 PATIENCE = 90.0
 
@@ -88,3 +91,10 @@ def _command_lines() -> Iterator[tuple[int, str]]:
                 yield int(entry.name), (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
             except (FileNotFoundError, ProcessLookupError):
                 continue
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """A directory whose path is short enough for unix sockets, which pytest's own may not be."""
+    with tempfile.TemporaryDirectory(prefix="fl-") as path:
+        yield Path(path)

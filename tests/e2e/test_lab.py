@@ -5,8 +5,6 @@ import os
 import shutil
 import signal
 import subprocess
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +14,6 @@ from tests.e2e.lab_process import LabProcess, lab
 
 SOAK = bool(os.environ.get("FLANNELETTE_SOAK"))
 UP = "Ctrl-C ends the lab"
-
-
-@pytest.fixture
-def home() -> Iterator[Path]:
-    """A directory whose path is short enough for unix sockets, which pytest's own may not be."""
-    with tempfile.TemporaryDirectory(prefix="fl-") as path:
-        yield Path(path)
 
 
 def tried(home: Path, *options: str) -> tuple[dict[str, Any], LabProcess]:

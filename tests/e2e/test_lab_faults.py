@@ -2,20 +2,9 @@
 
 import os
 import signal
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from tests.e2e.lab_process import LabProcess, lab
-
-
-@pytest.fixture
-def home() -> Iterator[Path]:
-    """A directory whose path is short enough for unix sockets, which pytest's own may not be."""
-    with tempfile.TemporaryDirectory(prefix="fl-") as path:
-        yield Path(path)
 
 
 def kill(process: LabProcess, *words: str) -> None:

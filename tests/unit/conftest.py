@@ -1,8 +1,14 @@
-"""How many examples property tests try: few by default, many with FLANNELETTE_SOAK=1 (`make soak`)."""
+"""What every unit test may ask for; and how many examples property tests try, many with FLANNELETTE_SOAK=1."""
 
 import os
 
 from hypothesis import HealthCheck, settings
+
+from tests.certificates import lab
+from tests.embedded_stores import clock, config, reopen, store
+from tests.guard_scene import lines
+
+__all__ = ["clock", "config", "lab", "lines", "reopen", "store"]
 
 # A loaded machine is no failure: no deadline, and slow generation is not an error.
 settings.register_profile(

@@ -1,10 +1,8 @@
 """From the store to the table: what an operator may do, what passes at once, and what a new process remembers."""
 
 import asyncio
-from collections.abc import Iterator
 
 import pytest
-from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
 from services.core.errors import LostRace, NotFound, NotYet
@@ -18,12 +16,6 @@ from tests.guard_scene import LEASES, SECONDS, World, counts, played
 from tests.lease_examples import NETWORK, SMALL, by_name
 from tests.lease_service import FakeStore
 from tests.virtual_time import now, run_virtually
-
-
-@pytest.fixture
-def lines() -> Iterator[list[EventDict]]:
-    with capture_logs() as lines:
-        yield lines
 
 
 def test_what_is_held_and_then_released_counts_as_released(lines: list[EventDict]) -> None:

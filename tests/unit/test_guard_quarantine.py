@@ -1,11 +1,8 @@
 """Refused keys: shown to an operator with why and since when, and logged as they come and go."""
 
-from collections.abc import Iterator
 from ipaddress import ip_network
 from itertools import count
 
-import pytest
-from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
 from services.core.lease import Lease, Subnet
@@ -42,12 +39,6 @@ class World:
     @property
     def kinds(self) -> dict[str, Kind]:
         return {key: refused.refusal.kind for key, refused in self.quarantine.keys.items()}
-
-
-@pytest.fixture
-def lines() -> Iterator[list[EventDict]]:
-    with capture_logs() as lines:
-        yield lines
 
 
 def test_a_refused_key_is_kept_with_its_last_reason_and_first_time() -> None:

@@ -1,11 +1,9 @@
 """What went from the store at once stays until the store says so a second time."""
 
 import asyncio
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
 from services.core.errors import Unavailable
@@ -13,12 +11,6 @@ from services.core.table import Upserted
 from services.lease.store import Changed, Snapshot
 from tests.guard_scene import LEASES, SECONDS, World, counts, played, texts
 from tests.lease_examples import NETWORK, by_name
-
-
-@pytest.fixture
-def lines() -> Iterator[list[EventDict]]:
-    with capture_logs() as lines:
-        yield lines
 
 
 def test_defect_01_peers_stay_until_the_store_says_a_second_time_that_they_are_gone(lines: list[EventDict]) -> None:

@@ -1,7 +1,6 @@
 """The embedded store: calls, and what it says happened."""
 
 import asyncio
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,31 +11,8 @@ from services.core.table import Removed, StoreStatus, Upserted
 from services.lease.store import Changed, Snapshot
 from services.lease.stores.embedded import EmbeddedStore
 from services.lease.stores.embedded import store as module
-from tests.embedded_stores import Clock, Open, stores_on
+from tests.embedded_stores import Clock, Open
 from tests.lease_examples import NETWORK, NETWORK_JSON, SMALL, SMALL_JSON, by_name, make_request
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> Path:
-    path = tmp_path / "net.json"
-    path.write_text(SMALL_JSON)
-    return path
-
-
-@pytest.fixture
-def reopen(tmp_path: Path, config: Path, clock: Clock) -> Iterator[Open]:
-    with stores_on(tmp_path / "l.db", config, clock) as open_again:
-        yield open_again
-
-
-@pytest.fixture
-def store(reopen: Open) -> EmbeddedStore:
-    return reopen()
 
 
 def write(path: Path, text: str) -> None:

@@ -1,8 +1,5 @@
 """The embedded store and time: leases run out, clocks are set, services are away."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from services.core.errors import Unavailable
@@ -11,31 +8,8 @@ from services.lease.store import Changed, Snapshot
 from services.lease.stores.embedded import EmbeddedStore
 from services.lease.stores.embedded import store as module
 from services.lease.stores.embedded.database import Database
-from tests.embedded_stores import DAY, Clock, Open, stores_on
-from tests.lease_examples import SMALL, SMALL_JSON, by_name, make_request
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> Path:
-    path = tmp_path / "net.json"
-    path.write_text(SMALL_JSON)
-    return path
-
-
-@pytest.fixture
-def reopen(tmp_path: Path, config: Path, clock: Clock) -> Iterator[Open]:
-    with stores_on(tmp_path / "l.db", config, clock) as open_again:
-        yield open_again
-
-
-@pytest.fixture
-def store(reopen: Open) -> EmbeddedStore:
-    return reopen()
+from tests.embedded_stores import DAY, Clock, Open
+from tests.lease_examples import SMALL, by_name, make_request
 
 
 async def test_a_lease_has_its_full_time_in_whole_seconds(store: EmbeddedStore) -> None:

@@ -26,11 +26,6 @@ from services.runtime.tls.rotation import follow
 from tests.certificates import URIS, Certificates
 
 
-@pytest.fixture
-def lab(tmp_path: Path) -> Certificates:
-    return Certificates(tmp_path / "lab")
-
-
 def test_a_certificate_says_who_it_is_and_what_it_is_for(lab: Certificates) -> None:
     client, server = lab.client("h1"), lab.server()
     both = lab.make("both", Wanted("both", uris=("flannelette://relay/a", "https://b"), addresses=("a.example.org",)))
