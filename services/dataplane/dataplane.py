@@ -135,8 +135,9 @@ class Dataplane:
         self._wake.set()
 
     def pause(self, reason: str) -> None:
-        """Leaves the kernel alone from now on."""
+        """Leaves the kernel alone from now on, and a lease that is taken away or given back."""
         self._paused = True
+        self.holder.pause()
         self.health.set("kernel", reason)
 
     def resume(self) -> None:
@@ -162,7 +163,7 @@ class Dataplane:
             self._was_connected = self.feed.connected
             what = "connected" if self.feed.connected else "away; the last leases stay in force"
             self.journal.note(Event(Kind.LEASE_SERVICE, f"the lease service is {what}", self.feed.error))
-        if self.feed.table.lost and not self._paused:
+        if self.feed.table.lost:
             self.holder.hear_of_loss(self.feed.table.lost)
         self._wake.set()
 
@@ -193,6 +194,7 @@ class Dataplane:
         self.health.set("lease service", self.feed.error)
         self.health.set("store", store_error)
         if self._paused:
+            self.holder.observe(told)
             if self._resync_due:
                 with suppress(Unavailable):
                     await self.overlay.look_beside()

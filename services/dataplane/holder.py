@@ -71,6 +71,7 @@ class Holder:
         self._over = math.inf
         """When the lease runs out, on the timer."""
         self._request: LeaseRequest | None = None
+        self._is_paused = False
         self._network: NetworkConfig | None = None
         self.former = list(former)
         """Subnets that the node has had, the last one first: who undoes a change finds the old ones again."""
@@ -92,7 +93,7 @@ class Holder:
 
         `network` says which of the subnets that the node has had may be asked for again.
         """
-        self._network = network
+        self._network, self._is_paused = network, False
         if request != self._request:
             self._request = request
             self._acquired_at = -math.inf  # a wish of our own is no loss: peers cannot reach us until it is published
@@ -103,9 +104,20 @@ class Holder:
         self._request, self._due = None, None
         self._wake.set()
 
+    def pause(self) -> None:
+        """Renews as before; but when the lease is gone it lets it go, until something is wanted again."""
+        self._is_paused = True
+
     def lose(self, reason: str) -> None:
-        """Acquires again, unless that is under way already."""
-        if not self.reason:
+        """Acquires again, unless that is under way already, or in a pause."""
+        if self.reason:
+            return
+        if self._is_paused:
+            log.info("lease gone; none is sought in a pause", reason=reason)
+            self._note("own lease gone; none is sought in a pause", reason)
+            self.lease = self._request = self._due = None
+            self._doubt(reason)
+        else:
             log.warning("lease lost; acquiring again", reason=reason)
             self._note("own lease lost; acquiring again", reason)
             self._doubt(reason)
@@ -126,7 +138,8 @@ class Holder:
             self._confirmed = True
         elif self._confirmed:
             held = seen is not None and seen.node == self.lease.node
-            self.lose(f"the lease {self.lease.name} was {'changed by somebody else' if held else 'revoked'}")
+            if not (held and self._is_paused):
+                self.lose(f"the lease {self.lease.name} was {'changed by somebody else' if held else 'revoked'}")
 
     async def run(self) -> None:
         """For ever."""

@@ -184,6 +184,20 @@ async def test_a_teardown_removes_what_its_dry_run_says_and_lasts_until_a_resync
         assert not list((await running.teardown()).commands), "again is nothing"
 
 
+async def test_a_lease_that_is_released_after_a_teardown_is_gone_until_a_resync_asks_for_it_again(
+    cluster: Cluster,
+) -> None:
+    async with cluster.dataplane() as running:
+        held = (await running.until(peers=0)).lease.name
+        await running.teardown()
+        await cluster.leave("n1", held)
+        status = await running.until(ready=False, lease=pb.OwnLease())
+        assert "torn down by an operator" in status.reasons[0]
+        assert cluster.routes() == []
+        await running.resync()
+        assert (await running.until(peers=0)).lease.name == held
+
+
 async def test_after_a_teardown_a_dry_run_has_the_commands_of_the_resync_that_ends_it(cluster: Cluster) -> None:
     async with cluster.dataplane() as running:
         await running.until(peers=0)

@@ -240,6 +240,51 @@ def test_a_service_that_refuses_at_once_is_asked_less_and_less_often() -> None:
     play(script, FakeService(faults=[NotYet("no podCIDR yet")] * 40))
 
 
+def test_a_holder_that_pauses_renews_and_lets_a_lease_go_that_is_gone() -> None:
+    async def script(scene: Scene) -> None:
+        lease = scene.holder.lease
+        assert lease is not None
+        scene.holder.observe(scene.table(lease))
+        scene.holder.pause()
+        await asyncio.sleep(DAY)
+        assert (len(scene.service.renewed), scene.holder.reason) == (1, "")
+        changed = replace(lease, subnets=(replace(lease.subnets[0], data=VxlanData(1, "02:00:00:00:00:09")),))
+        scene.holder.observe(scene.table(changed))
+        assert scene.holder.reason == "", "it is still this node's"
+        scene.holder.observe(scene.table())
+        assert (scene.holder.lease, scene.holder.renew_at) == (None, None)
+        assert scene.holder.reason == "the lease 10.5.27.0-24 was revoked"
+        await asyncio.sleep(DAY)
+        assert len(scene.service.acquired) == 1
+        scene.holder.want(REQUEST)
+        await asyncio.sleep(1)
+        assert (scene.holder.reason, len(scene.service.acquired)) == ("", 2)
+        scene.holder.observe(scene.table(scene.service.lease()))
+        scene.holder.observe(scene.table())
+        await asyncio.sleep(60)
+        assert len(scene.service.acquired) == 3, "the pause has ended"
+
+    play(script, FakeService())
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_a_holder_that_pauses_hears_of_a_loss_and_wants_again_whatever_it_has(gone: bool) -> None:
+    async def script(scene: Scene) -> None:
+        await asyncio.sleep(60)
+        scene.holder.pause()
+        if gone:
+            scene.holder.hear_of_loss("10.5.27.0-24")
+            assert scene.holder.lease is None
+        scene.holder.want(REQUEST)
+        await asyncio.sleep(60)
+        assert len(scene.service.acquired) == 1 + gone
+        scene.holder.hear_of_loss("10.5.27.0-24")
+        await asyncio.sleep(60)
+        assert (scene.holder.reason, len(scene.service.acquired)) == ("", 2 + gone)
+
+    play(script, FakeService())
+
+
 def test_a_holder_at_rest_renews_nothing_and_acquires_again_when_something_is_wanted() -> None:
     async def script(scene: Scene) -> None:
         scene.holder.rest()
