@@ -20,12 +20,14 @@ from services.dataplane.devices import (
     is_renamed,
     is_rival,
 )
+from services.dataplane.elsewhere import cure, return_steps
 from services.dataplane.ground import Ground
 from services.dataplane.netlink import links
+from services.dataplane.netlink.elsewhere import vxlans_elsewhere
 
 NONE: Final[Mapping[Family, Device]] = MappingProxyType({})
-_ROUNDS: Final = 4
-"""A new device takes three looks: made, addressed and up, found in order."""
+_ROUNDS: Final = 5
+"""A new device takes three looks: made, addressed and up, found in order; a fourth if it has to be freed first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,8 @@ async def device_commands(ground: Ground, identity: Identity, known: Mapping[Fam
     for family, wanted in ground.devices(identity.node, identity.published, identity.remembered):
         link = await _find(wanted, known.get(family))
         steps = _steps(ground, family, wanted, link, identity)
+        if link is None:
+            steps = return_steps(await vxlans_elsewhere(), wanted) + steps
         if link is None or not fits(link, wanted):
             steps += _steps(ground, family, wanted, as_made(wanted), identity)
         commands += [step.command for step in steps]
@@ -108,11 +112,14 @@ async def _find(wanted: DeviceSpec, device: Device | None) -> LinkView | None:
 async def _carry_out(steps: tuple[LinkStep, ...], wanted: DeviceSpec, done: Callable[[LinkStep], None]) -> None:
     try:
         await links.carry_out(steps, done)
-    except Unavailable as error:
+    except links.Taken as error:
         rivals = [link.name for link in await links.vxlans() if link.name != wanted.name and is_rival(link, wanted)]
-        if not rivals:
-            raise
-        raise Unavailable(f"{error}; {', '.join(rivals)} has the same VNI and port") from None
+        if rivals:
+            raise Unavailable(f"{error}; {', '.join(rivals)} has the same VNI and port") from None
+        freeing = return_steps(await vxlans_elsewhere(), wanted)
+        if not freeing and await links.find_link(wanted.name) is None:
+            raise Unavailable(f"{error}; {cure(wanted)}") from None
+        await links.carry_out(freeing, done)
 
 
 def _steps(

@@ -174,6 +174,12 @@ async def _take_the_place(scene: Scene) -> float:
     return at
 
 
+async def _move_device(scene: Scene) -> float:
+    at = time.time()
+    await scene.n1(f"ip link set flannel.1 netns {scene.hosts.n2.name} name moved0")
+    return at
+
+
 def _restarted(number: int) -> Act:
     async def act(scene: Scene) -> float:
         at = time.time()
@@ -196,6 +202,12 @@ FAULTS: Final = {
         "removes everything on it",
         "made again with the MAC that peers know, all put back",
         _typed("ip link del flannel.1"),
+    ),
+    "device-moved": Fault(
+        "`ip link set flannel.1 netns` (another network namespace)",
+        "takes everything off it, and keeps its VNI and port taken here",
+        "deleted there, made again here with the MAC that peers know, all put back",
+        _move_device,
     ),
     "route-flush": Fault(
         "`ip route flush proto 77`", "removes the routes", "put back", _typed("ip route flush proto 77")

@@ -11,6 +11,7 @@ from flannelette.dataplane.v1 import dataplane_pb2 as pb
 
 from tests.kernel.dataplane_host import Cluster, Running
 from tests.kernel.two_peers import FDB, NEIGHBOURS, ROUTES, healed, undisturbed
+from tests.namespaces import NamespaceMaker
 from tests.patience import PATIENCE
 
 
@@ -126,6 +127,63 @@ async def test_a_device_that_cannot_be_made_names_the_one_in_its_way_and_is_made
     status = await running.until(ready=False)
     assert status.reasons[0].endswith("failed: File exists; vx9 has the same VNI and port")
     cluster.ip("link del vx9")
+    await healed(cluster)
+    await running.until(peers=2)
+
+
+async def test_a_device_that_was_moved_to_another_namespace_is_deleted_there_and_made_again_here(
+    cluster: Cluster, running: Running, make_netns: NamespaceMaker
+) -> None:
+    other = make_netns()
+    mac = cluster.ip("-o link show flannel.1").split()[-3]
+    other.ip(*"link add flannel.1 type vxlan id 1 dstport 8472 local 127.0.0.1 dev lo nolearning".split())
+    cluster.ip(f"link set flannel.1 netns {other.name} name moved0")
+    await healed(cluster)
+    await running.until(peers=2)
+    assert await running.repairs() == {"LINK_DELETED": 1 + len(ROUTES) + len(NEIGHBOURS) + len(FDB)}
+    device, *_ = await running.events(kinds=[pb.EVENT_KIND_REPAIR])
+    assert device.what.startswith(
+        "put right: ip link del moved0 (in the network namespace that has the id 0 here); ip"
+    )
+    assert mac in cluster.ip("link show flannel.1")
+    (theirs,) = other.ip("-br", "link", "show", "type", "vxlan").splitlines()
+    assert theirs.startswith("flannel.1"), "what is that namespace's own stays"
+
+
+async def test_a_device_that_was_moved_away_unseen_is_in_the_plan_and_made_again_by_a_start(
+    cluster: Cluster, running: Running, make_netns: NamespaceMaker
+) -> None:
+    other = make_netns()
+    await running.hand_over()
+    cluster.ip(f"link set flannel.1 netns {other.name}")
+    commands = (await running.resync(dry_run=True)).commands
+    assert commands[0] == "ip link del flannel.1 (in the network namespace that has the id 0 here)"
+    assert commands[1].startswith("ip link add flannel.1 ")
+    await running.end(signal.SIGKILL)
+    async with cluster.dataplane() as again:
+        await again.until(peers=2)
+        await healed(cluster)
+    assert other.ip("-br", "link", "show", "type", "vxlan") == ""
+
+
+async def test_a_device_of_our_vni_that_another_program_has_moved_away_stays_and_the_cure_is_told(
+    cluster: Cluster, running: Running, make_netns: NamespaceMaker
+) -> None:
+    other = make_netns()
+    batch = cluster.directory / "batch"
+    rival = "link add vx9 type vxlan id 1 dstport 8472 local 10.99.0.11 dev eth0 nolearning"
+    batch.write_text(f"link del flannel.1\n{rival}\nlink set vx9 netns {other.name}\n")
+    running.process.send_signal(signal.SIGSTOP)
+    cluster.ip(f"-batch {batch}")
+    running.process.send_signal(signal.SIGCONT)
+    status = await running.until(ready=False)
+    assert status.reasons[0].endswith(
+        "failed: File exists; a VXLAN device with VNI 1 and port 8472 was made here and is in another network "
+        "namespace now: find it with `ip -d link show type vxlan` (of those that `ip netns list-id` names, with "
+        "`ip -n NAME`; of a container, behind `nsenter -t PID -n`), and delete it there with `ip link del`"
+    )
+    assert "vx9" in other.ip("-br", "link")
+    other.ip("link", "del", "vx9")
     await healed(cluster)
     await running.until(peers=2)
 

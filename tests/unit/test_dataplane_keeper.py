@@ -14,6 +14,7 @@ from services.dataplane.devices import LinkStep, LinkView, as_made
 from services.dataplane.footing import Footing
 from services.dataplane.ground import Ground
 from services.dataplane.journal import Journal
+from services.dataplane.netlink.links import Taken
 from services.dataplane.settings import DataplaneSettings
 from tests.dataplane_examples import UNDERLAY, FakeKernel
 from tests.lease_examples import SMALL_JSON, network
@@ -32,6 +33,7 @@ class FakeLinks:
 
     refused: str
     there: dict[str, LinkView] = field(default_factory=dict)
+    Taken = Taken
 
     async def find_link(self, name: str) -> LinkView | None:
         return self.there.get(name)

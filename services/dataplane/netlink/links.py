@@ -27,7 +27,7 @@ _SYSCTL: Final = Path("/proc/sys")
 async def interfaces() -> list[Interface]:
     """Every interface with its addresses, by index."""
     addresses: dict[int, list[InterfaceAddress]] = {}
-    async with _socket() as ip:
+    async with open_socket() as ip:
         for message in await _all(ip.addr("dump")):
             addresses.setdefault(message["index"], []).append(_address(message))
         return [
@@ -38,7 +38,7 @@ async def interfaces() -> list[Interface]:
 
 async def interface(name: str) -> Interface | None:
     """One interface with its addresses; None if there is none."""
-    async with _socket() as ip:
+    async with open_socket() as ip:
         try:
             (found,) = await ip.link("get", ifname=name)
             addresses = await _all(ip.addr("dump", index=found["index"]))
@@ -51,7 +51,7 @@ async def interface(name: str) -> Interface | None:
 
 async def route_to(destination: Address) -> tuple[str, Address] | None:
     """The interface and the source address that the kernel would use; None if there is no route."""
-    async with _socket() as ip:
+    async with open_socket() as ip:
         try:
             (answer,) = await ip.route("get", dst=str(destination))
             index, source = answer.get("oif"), answer.get("prefsrc")
@@ -65,7 +65,7 @@ async def route_to(destination: Address) -> tuple[str, Address] | None:
 
 async def find_link(name: str) -> LinkView | None:
     """The link of this name as it is, with its addresses; None if there is none."""
-    async with _socket() as ip:
+    async with open_socket() as ip:
         try:
             (found,) = await ip.link("get", ifname=name)
             addresses = await _all(ip.addr("dump", index=found["index"]))
@@ -78,17 +78,21 @@ async def find_link(name: str) -> LinkView | None:
 
 async def vxlans() -> list[LinkView]:
     """Every VXLAN device, without its addresses."""
-    async with _socket() as ip:
+    async with open_socket() as ip:
         found = [message for message in await _all(ip.link("dump")) if message.get(("linkinfo", "kind")) == "vxlan"]
     return [_view(message, []) for message in found]
+
+
+class Taken(Unavailable):
+    """The kernel has such a thing already (EEXIST)."""
 
 
 async def carry_out(steps: tuple[LinkStep, ...], done: Callable[[LinkStep], None]) -> None:
     """Does them in order, and says of each when it is done.
 
-    Raises Misconfigured without the privilege, Unavailable with the kernel's words.
+    Raises Misconfigured without the privilege, Unavailable with the kernel's words; Taken is one of these.
     """
-    async with _socket() as ip:
+    async with open_socket() as ip:
         for step in steps:
             try:
                 if step.call == "sysctl":
@@ -102,14 +106,15 @@ async def carry_out(steps: tuple[LinkStep, ...], done: Callable[[LinkStep], None
                     raise Misconfigured(
                         f"no permission for `{step.command}`: the dataplane needs the capability NET_ADMIN"
                     ) from None
-                raise Unavailable(f"`{step.command}` failed: {error.args[-1]}") from None
+                kind = Taken if error.code == errno.EEXIST else Unavailable
+                raise kind(f"`{step.command}` failed: {error.args[-1]}") from None
             except OSError as error:
                 raise Unavailable(f"`{step.command}` failed: {error.strerror}") from None
             done(step)
 
 
 @asynccontextmanager
-async def _socket() -> AsyncIterator[Any]:
+async def open_socket() -> AsyncIterator[Any]:
     """What goes wrong on it at a bad moment (a device that vanishes, a dump that is cut short) is Unavailable."""
     try:
         async with AsyncIPRoute() as ip:
@@ -137,14 +142,19 @@ def _address(message: Any) -> InterfaceAddress:
     )
 
 
-def _view(message: Any, addresses: list[Any]) -> LinkView:
-    kind = message.get(("linkinfo", "kind")) or ""
-    data = message.get(("linkinfo", "data")) if kind == "vxlan" else None
+def vxlan_of(message: Any) -> dict[str, Any]:
+    """What a message about a VXLAN device says of that; see LinkView."""
+    data = message.get(("linkinfo", "data"))
     names = ("id", "link", "local", "local6", "port", "learning", "gbp", "group", "group6")
     vxlan = {name: data.get_attr(f"IFLA_VXLAN_{name.upper()}") for name in names} if data else {}
     vxlan["local"] = vxlan.get("local") or vxlan.get("local6")
     vxlan["group"] = vxlan.get("group") or vxlan.get("group6")
     vxlan["gbp"] = bool(data and any(key == "IFLA_VXLAN_GBP" for key, *_ in data["attrs"]))  # a flag without a value
+    return vxlan
+
+
+def _view(message: Any, addresses: list[Any]) -> LinkView:
+    kind = message.get(("linkinfo", "kind")) or ""
     name = message.get("ifname")
     return LinkView(
         name=name,
@@ -158,7 +168,7 @@ def _view(message: Any, addresses: list[Any]) -> LinkView:
             for a in addresses
             if a["family"] in (socket.AF_INET, socket.AF_INET6) and a["scope"] < _SCOPE_LINK
         ),
-        vxlan=vxlan,
+        vxlan=vxlan_of(message) if kind == "vxlan" else {},
         checksum_offload=checksum_offload(name) if kind == "vxlan" else None,
         accepts_ra=_reads_nonzero(_SYSCTL / f"net/ipv6/conf/{name}/accept_ra"),
         enslaved=bool(message.get("master")),

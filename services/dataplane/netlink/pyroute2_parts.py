@@ -10,7 +10,10 @@ from services.runtime.parts import parts_of
 with parts_of("pyroute2"), parts_of("unittest"):
     from pyroute2.iproute.linux import AsyncIPRoute
     from pyroute2.netlink.exceptions import NetlinkError
+    from pyroute2.netlink.nlsocket import NetlinkRequest
+    from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
     from pyroute2.netlink.rtnl.ndmsg import ndmsg
+    from pyroute2.netlink.rtnl.nsidmsg import nsidmsg
     from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
-__all__ = ["AsyncIPRoute", "NetlinkError", "ndmsg", "rtmsg"]
+__all__ = ["AsyncIPRoute", "NetlinkError", "NetlinkRequest", "ifinfmsg", "ndmsg", "nsidmsg", "rtmsg"]
