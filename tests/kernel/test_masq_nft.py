@@ -1,11 +1,14 @@
 """The two firewalls in nftables, on the real kernel: put in place, tampered with, put right, removed."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from services.masq.firewalls import iptables_nft
 from services.masq.firewalls.firewall import Firewall
 from services.masq.firewalls.iptables_nft import IptablesNftFirewall
 from services.masq.firewalls.nftables import NftablesFirewall
@@ -132,6 +135,39 @@ async def test_only_ours_goes(host: Host, firewall: Firewall) -> None:
     assert "flannelette" not in ruleset(host)
     assert "drop" in ruleset(host)
     assert "172.17.0.0/16" in ruleset(host)
+
+
+async def test_a_foreign_rule_that_says_nothing_is_counted_when_ours_goes(host: Host) -> None:
+    firewall = IptablesNftFirewall()
+    await put_right(firewall)
+    host.run("sh", "-c", "iptables-nft -I FORWARD -j DROP; iptables-nft -I FORWARD")
+    await put_right(firewall, no_chains())
+    assert host.run("iptables-nft", "-S", "FORWARD").splitlines() == [
+        "-P FORWARD ACCEPT",
+        "-A FORWARD",
+        "-A FORWARD -j DROP",
+    ]
+    await firewall.close()
+
+
+async def test_what_iptables_prints_is_not_read_in_the_event_loop(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = set[int]()
+    for name in ("find", "read_chain", "read_table"):
+        real = getattr(iptables_nft, name)
+
+        def noted(*arguments: Any, real: Any = real) -> Any:
+            threads.add(threading.get_ident())
+            return real(*arguments)
+
+        monkeypatch.setattr(iptables_nft, name, noted)
+    firewall = IptablesNftFirewall()
+    await put_right(firewall)
+    await put_right(firewall, no_chains())
+    assert threads
+    assert threading.get_ident() not in threads
+    await firewall.close()
 
 
 async def test_what_is_not_decided_stays(host: Host, firewall: Firewall) -> None:

@@ -6,7 +6,7 @@ keep. The programs run when somebody has changed nftables or when the rules are 
 
 import asyncio
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
@@ -20,7 +20,7 @@ from services.masq.firewalls.nftables.chains import ChainName, nft_chains
 from services.masq.firewalls.nftables.changes import Changes
 from services.masq.firewalls.notation import chain_form
 from services.masq.firewalls.repair import FoundChain, Repair, repair_of
-from services.masq.firewalls.saved import as_text, find, read_chain, read_table
+from services.masq.firewalls.saved import SavedTable, as_text, find, read_chain, read_table
 from services.masq.rules import Chain
 
 _SECONDS: Final = 20.0
@@ -121,10 +121,16 @@ async def _find(chain: Chain, there: frozenset[ChainName]) -> FoundChain:
     if chain.rules or (chain.moved and not is_there):
         names = [name for name in (chain.hook, chain.name) if ChainName(family.version, table, name) in there]
         texts = await asyncio.gather(*(_run(family, "", "-t", table, "-v", "-S", name) for name in names))
-        return find({name: read_chain(text) for name, text in zip(names, texts, strict=True)}, _form(chain))
+        return await _apart(lambda: {name: read_chain(text) for name, text in zip(names, texts, strict=True)}, chain)
     if not is_there:
         return FoundChain(None)
-    return find(read_table(await _run(family, "-save", "-c", "-t", table)), _form(chain))
+    text = await _run(family, "-save", "-c", "-t", table)
+    return await _apart(lambda: read_table(text), chain)
+
+
+async def _apart(read: Callable[[], SavedTable], chain: Chain) -> FoundChain:
+    """In a thread: what the programs print of thousands of foreign rules keeps no event loop waiting."""
+    return await asyncio.to_thread(lambda: find(read(), _form(chain)))
 
 
 async def _carry_out(family: Family, repairs: Sequence[tuple[Chain, Repair]]) -> None:

@@ -2,60 +2,37 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from services.masq.firewalls.bare import BareRule, bare_set
 from services.masq.firewalls.messages import ChainForm, RuleForm
 from services.masq.firewalls.repair import FoundChain, FoundJump, FoundRule
 
-_RULE: Final = re.compile(r"\[(\d+):(\d+)\] (-A (\S+) .*)")
-_COUNTERS: Final = re.compile(r" -c (\d+) (\d+)(?= -[jg] |$)")
+_RULE: Final = re.compile(r"\[\d+:\d+\] -A (\S+)")
+_COUNTERS: Final = re.compile(r"^\[(\d+):(\d+)\] | -c (\d+) (\d+)(?= -[jg] |$)")
 _BARE: Final = re.compile(
-    r'-A \S+(?: (! )?-s (\S+))?(?: (! )?-d (\S+))?(?: -m comment --comment (?:"[^"]*"|\S+))?'
-    r" -j (RETURN|ACCEPT|MASQUERADE)(?: --random-fully)?"
+    r'(?:\[\d+:\d+\] )?-A \S+(?: (! )?-s (\S+))?(?: (! )?-d (\S+))?(?: -m comment --comment (?:"[^"]*"|\S+))?'
+    r"(?: -c \d+ \d+)? -j (RETURN|ACCEPT|MASQUERADE)(?: --random-fully)?"
 )
 _TARGET: Final = re.compile(r" (?:-j|-g) (\S+)")
 
-
-@dataclass(frozen=True, slots=True)
-class SavedRule:
-    """One line, without its counters."""
-
-    text: str
-    packets: int
-    bytes: int
-
-    @property
-    def target(self) -> str:
-        """Where it goes; empty: nowhere."""
-        found = _TARGET.search(re.sub(r'"(?:[^"\\]|\\.)*"', "", self.text))
-        return found[1] if found else ""
+SavedTable = Mapping[str, Sequence[str]]
+"""The lines of every chain's rules, by its name. They are as they were printed: of thousands few are of interest."""
 
 
-def read_chain(text: str) -> list[SavedRule]:
+def read_chain(text: str) -> list[str]:
     """One chain of `iptables -v -S CHAIN`, which puts the counters before the target."""
-    rules = []
-    for line in text.splitlines():
-        if line.startswith("-A "):
-            counters = _COUNTERS.search(line)
-            packets, octets = (int(counters[1]), int(counters[2])) if counters else (0, 0)
-            rules.append(SavedRule(_COUNTERS.sub("", line, count=1), packets, octets))
-    return rules
-
-
-SavedTable = Mapping[str, Sequence[SavedRule]]
-"""The rules of every chain, by its name."""
+    return [line for line in text.splitlines() if line.startswith("-A ")]
 
 
 def read_table(text: str) -> SavedTable:
-    """One table of `iptables-save -c`."""
-    chains: dict[str, list[SavedRule]] = {}
+    """One table of `iptables-save -c`, which puts them before the rule."""
+    chains: dict[str, list[str]] = {}
     for line in text.splitlines():
         if line.startswith(":"):
             chains.setdefault(line[1:].partition(" ")[0], [])
         elif rule := _RULE.match(line):
-            chains.setdefault(rule[4], []).append(SavedRule(rule[3], int(rule[1]), int(rule[2])))
+            chains.setdefault(rule[1], []).append(line)
     return chains
 
 
@@ -64,14 +41,17 @@ def find(table: SavedTable, wanted: ChainForm) -> FoundChain:
     rules = table.get(wanted.name)
     callers = [wanted.hook] if wanted.rules else list(table)
     jumps = [
-        FoundJump(caller, position, _found(rule))
+        FoundJump(caller, position, _found(line))
         for caller in callers
-        for position, rule in enumerate(table.get(caller, ()))
-        if rule.target == wanted.name
+        for position, line in enumerate(table.get(caller, ()))
+        if wanted.name in line and _target(line) == wanted.name
     ]
     hook = table.get(wanted.hook, ())
-    in_the_way = hook[0].text if hook and hook[0].target != wanted.name else ""
-    old = bare_set(wanted.table, [bare_rule(rule.text) for rule in hook]) if wanted.replaces_bare else []
+    in_the_way = _text(hook[0]) if hook and _target(hook[0]) != wanted.name else ""
+    may_be_old = wanted.replaces_bare and any(
+        " -d " in line for line in hook
+    )  # each set has a rule with a destination
+    old = bare_set(wanted.table, [bare_rule(line) for line in hook]) if may_be_old else []
     return FoundChain(
         None if rules is None else tuple(map(_found, rules)),
         tuple(jumps),
@@ -96,5 +76,18 @@ def as_text(form: ChainForm) -> ChainForm:
     return ChainForm(form.table, form.hook, form.name, jump, rules, form.moved)
 
 
-def _found(rule: SavedRule) -> FoundRule:
-    return FoundRule({"text": rule.text}, rule.packets, rule.bytes)
+def _found(line: str) -> FoundRule:
+    counters = _COUNTERS.search(line)
+    packets, octets = (int(number) for number in counters.groups() if number) if counters else (0, 0)
+    return FoundRule({"text": _text(line)}, packets, octets)
+
+
+def _text(line: str) -> str:
+    """Without its counters."""
+    return _COUNTERS.sub("", line, count=1)
+
+
+def _target(line: str) -> str:
+    """Where it goes; empty: nowhere."""
+    found = _TARGET.search(re.sub(r'"(?:[^"\\]|\\.)*"', "", line))
+    return found[1] if found else ""
