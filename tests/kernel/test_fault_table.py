@@ -18,7 +18,8 @@ from flannelette.dataplane.v1 import dataplane_pb2 as pb
 
 from tests.kernel.dataplane_host import Cluster, Running
 from tests.kernel.dataplane_reboots import REMEMBERED, restarted
-from tests.kernel.faults import FAULTS, Fault, OnEtcd, Scene
+from tests.kernel.fault_scene import OnEtcd, Scene
+from tests.kernel.faults import FAULTS, Fault
 from tests.kernel.two_hosts import two_hosts
 from tests.namespaces import NamespaceMaker, NetworkNamespace
 
