@@ -2,5 +2,6 @@
 
 from tests.kernel.clusters import cluster
 from tests.kernel.masq_host import host, legacy
+from tests.kernel.netlink_host import vxlan_host
 
-__all__ = ["cluster", "host", "legacy"]
+__all__ = ["cluster", "host", "legacy", "vxlan_host"]

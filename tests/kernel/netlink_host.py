@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import pytest
+
 from services.core.family import IPV4, Family
 from services.core.plan import plan
 from services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour, Route
@@ -96,3 +98,9 @@ async def bring(kernel: KernelSocket, family: Family, device: int, desired: froz
     change = plan(await on_device(kernel, family, device), desired)
     assert await kernel.apply(change) == {}
     return len(change)
+
+
+@pytest.fixture
+def vxlan_host(netns: NetworkNamespace) -> Host:
+    """A host, fresh."""
+    return Host.make(netns)

@@ -10,15 +10,9 @@ from services.dataplane.netlink import uapi
 from services.dataplane.netlink.notation import command, text
 from services.dataplane.netlink.objects import KernelObject, Neighbour, Route, Verb, steps
 from tests.kernel.netlink_host import DEVICES, PROTOCOL, Host, on_device, subnet_address
-from tests.namespaces import NetworkNamespace
 
 both = pytest.mark.parametrize("family", FAMILIES, ids=str)
 NOTHING = frozenset[KernelObject]()
-
-
-@pytest.fixture
-def host(netns: NetworkNamespace) -> Host:
-    return Host.make(netns)
 
 
 def varied(host: Host, family: Family) -> frozenset[KernelObject]:
@@ -42,39 +36,40 @@ def run(host: Host, verb: Verb, objects: Iterable[KernelObject]) -> None:
 
 
 @both
-async def test_the_commands_of_a_plan_do_what_the_plan_does(host: Host, family: Family) -> None:
-    objects, device = varied(host, family), host.device(family)
+async def test_the_commands_of_a_plan_do_what_the_plan_does(vxlan_host: Host, family: Family) -> None:
+    objects, device = varied(vxlan_host, family), vxlan_host.device(family)
     (_, puts), (_, deletes) = steps(Plan(objects, objects))
-    with host.kernel() as kernel:
-        run(host, "replace", puts)
+    with vxlan_host.kernel() as kernel:
+        run(vxlan_host, "replace", puts)
         assert await on_device(kernel, family, device) == objects
         assert await kernel.apply(Plan(objects, NOTHING)) == {}
         assert await on_device(kernel, family, device) == objects
-        run(host, "del", deletes)
+        run(vxlan_host, "del", deletes)
         assert await on_device(kernel, family, device) == NOTHING
 
 
 @both
-async def test_objects_are_shown_as_iproute2_shows_them(host: Host, family: Family) -> None:
-    objects = varied(host, family)
-    with host.kernel() as kernel:
+async def test_objects_are_shown_as_iproute2_shows_them(vxlan_host: Host, family: Family) -> None:
+    objects = varied(vxlan_host, family)
+    with vxlan_host.kernel() as kernel:
         assert await kernel.apply(Plan(objects, NOTHING)) == {}
     version, device = f"-{family.version}", DEVICES[family.version]
     shown = [
-        line.strip() for line in host.namespace.ip(version, "route", "show", "proto", str(PROTOCOL)).splitlines()
+        line.strip()
+        for line in vxlan_host.namespace.ip(version, "route", "show", "proto", str(PROTOCOL)).splitlines()
     ]
     # A selector that all routes have in common is not printed, and IPv6 routes have a preference.
     expected = {
-        text(each, host.names).replace(f" proto {PROTOCOL}", "") for each in objects if isinstance(each, Route)
+        text(each, vxlan_host.names).replace(f" proto {PROTOCOL}", "") for each in objects if isinstance(each, Route)
     }
     assert {line.removesuffix(" pref medium") for line in shown} == expected
-    neighbours = host.namespace.ip(version, "neigh", "show", "nud", "permanent").splitlines()
+    neighbours = vxlan_host.namespace.ip(version, "neigh", "show", "nud", "permanent").splitlines()
     assert {line.strip() for line in neighbours} == {
-        text(each, host.names) for each in objects if isinstance(each, Neighbour)
+        text(each, vxlan_host.names) for each in objects if isinstance(each, Neighbour)
     }
-    entries = host.namespace.run("bridge", "fdb", "show", "dev", device).splitlines()
+    entries = vxlan_host.namespace.run("bridge", "fdb", "show", "dev", device).splitlines()
     assert {f"{line.split()[0]} dev {device} {line.split(' ', 1)[1]}".strip() for line in entries} == {
-        text(each, host.names) for each in objects if not isinstance(each, Route | Neighbour)
+        text(each, vxlan_host.names) for each in objects if not isinstance(each, Route | Neighbour)
     }
 
 
@@ -89,18 +84,18 @@ async def test_objects_are_shown_as_iproute2_shows_them(host: Host, family: Fami
         "10.7.6.0/24 dev eth0 proto ospf scope link",
     ],
 )
-async def test_foreign_routes_are_shown_as_iproute2_shows_them(host: Host, line: str) -> None:
-    host.namespace.ip("route", "add", *line.split())
-    with host.kernel() as kernel:
+async def test_foreign_routes_are_shown_as_iproute2_shows_them(vxlan_host: Host, line: str) -> None:
+    vxlan_host.namespace.ip("route", "add", *line.split())
+    with vxlan_host.kernel() as kernel:
         (route,) = (each for each in await kernel.routes(uapi.AF_INET) if each.dst[:2] == bytes((10, 7)))
-    shown = host.namespace.ip("route", "show", "root", "10.7.0.0/16")
-    assert text(route, host.names) == " ".join(shown.split())
+    shown = vxlan_host.namespace.ip("route", "show", "root", "10.7.0.0/16")
+    assert text(route, vxlan_host.names) == " ".join(shown.split())
 
 
-async def test_an_ipv6_route_of_metric_1024_is_the_one_that_ip_adds_without_a_metric(host: Host) -> None:
-    host.namespace.ip("-6", "route", "add", "fd00:7::/64", "dev", "eth0")
-    with host.kernel() as kernel:
+async def test_an_ipv6_route_of_metric_1024_is_the_one_that_ip_adds_without_a_metric(vxlan_host: Host) -> None:
+    vxlan_host.namespace.ip("-6", "route", "add", "fd00:7::/64", "dev", "eth0")
+    with vxlan_host.kernel() as kernel:
         (route,) = (each for each in await kernel.routes(IPV6.af) if each.dst[:4] == bytes.fromhex("fd000007"))
-        assert route == Route(route.dst, b"", 1024, IPV6.af, 64, host.underlay, uapi.RTPROT_BOOT)
+        assert route == Route(route.dst, b"", 1024, IPV6.af, 64, vxlan_host.underlay, uapi.RTPROT_BOOT)
         assert await kernel.apply(Plan(NOTHING, frozenset((route,)))) == {}
-    assert host.namespace.ip("-6", "route", "show", "fd00:7::/64") == ""
+    assert vxlan_host.namespace.ip("-6", "route", "show", "fd00:7::/64") == ""

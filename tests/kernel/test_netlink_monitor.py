@@ -12,20 +12,14 @@ from services.dataplane.netlink import uapi
 from services.dataplane.netlink.monitor import Change, Monitor, Subject
 from services.dataplane.netlink.objects import KernelObject, Route
 from tests.kernel.netlink_host import PROTOCOL, Host
-from tests.namespaces import NetworkNamespace
 from tests.patience import PATIENCE
 
 NOTHING = frozenset[KernelObject]()
 
 
 @pytest.fixture
-def host(netns: NetworkNamespace) -> Host:
-    return Host.make(netns)
-
-
-@pytest.fixture
-def monitor(host: Host) -> "Monitor":
-    with host.namespace.inside():
+def monitor(vxlan_host: Host) -> "Monitor":
+    with vxlan_host.namespace.inside():
         return Monitor()
 
 
@@ -40,75 +34,77 @@ async def until(changes: AsyncIterator[list[Change]], subject: Subject, gone: bo
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=str)
-async def test_our_own_routes_and_neighbours_carry_our_port(host: Host, monitor: Monitor, family: Family) -> None:
-    device = host.device(family)
-    with monitor, host.kernel() as kernel:
+async def test_our_own_routes_and_neighbours_carry_our_port(
+    vxlan_host: Host, monitor: Monitor, family: Family
+) -> None:
+    device = vxlan_host.device(family)
+    with monitor, vxlan_host.kernel() as kernel:
         changes = monitor.changes()
-        assert await kernel.apply(Plan(host.peer(family, 2), NOTHING)) == {}
+        assert await kernel.apply(Plan(vxlan_host.peer(family, 2), NOTHING)) == {}
         neighbour = await until(changes, Subject.NEIGHBOUR)
         assert neighbour == Change(Subject.NEIGHBOUR, False, family.af, device, 0, kernel.port)
         entry = await until(changes, Subject.FDB_ENTRY)
         assert (entry.ifindex, entry.port) == (device, 0)
         route = await until(changes, Subject.ROUTE)
-        (made,) = (each for each in host.peer(family, 2) if isinstance(each, Route))
+        (made,) = (each for each in vxlan_host.peer(family, 2) if isinstance(each, Route))
         ours = Change(Subject.ROUTE, False, family.af, device, PROTOCOL, kernel.port)
         assert route == replace(ours, dst=made.dst, length=made.length, is_main=True)
 
 
-async def test_a_foreign_delete_is_told_with_its_device_and_protocol(host: Host, monitor: Monitor) -> None:
-    with monitor, host.kernel() as kernel:
-        assert await kernel.apply(Plan(host.peer(IPV4, 2), NOTHING)) == {}
+async def test_a_foreign_delete_is_told_with_its_device_and_protocol(vxlan_host: Host, monitor: Monitor) -> None:
+    with monitor, vxlan_host.kernel() as kernel:
+        assert await kernel.apply(Plan(vxlan_host.peer(IPV4, 2), NOTHING)) == {}
         changes = monitor.changes()
-        host.namespace.ip("route", "del", "10.5.2.0/24")
+        vxlan_host.namespace.ip("route", "del", "10.5.2.0/24")
         change = await until(changes, Subject.ROUTE, gone=True)
-        assert (change.family, change.ifindex, change.protocol) == (uapi.AF_INET, host.device(IPV4), PROTOCOL)
+        assert (change.family, change.ifindex, change.protocol) == (uapi.AF_INET, vxlan_host.device(IPV4), PROTOCOL)
         assert change.port != kernel.port
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=str)
 async def test_what_the_ignored_socket_does_is_not_heard_and_what_others_do_is(
-    host: Host, monitor: Monitor, family: Family
+    vxlan_host: Host, monitor: Monitor, family: Family
 ) -> None:
-    with monitor, host.kernel() as ours, host.kernel() as other:
+    with monitor, vxlan_host.kernel() as ours, vxlan_host.kernel() as other:
         monitor.ignore(ours.port)
         changes = monitor.changes()
-        assert await ours.apply(Plan(host.peer(family, 2), NOTHING)) == {}
-        assert await other.apply(Plan(host.peer(family, 3), NOTHING)) == {}
+        assert await ours.apply(Plan(vxlan_host.peer(family, 2), NOTHING)) == {}
+        assert await other.apply(Plan(vxlan_host.peer(family, 3), NOTHING)) == {}
         heard = [each for _ in range(2) for each in await anext(changes)]
         assert [each.subject for each in heard] == [Subject.NEIGHBOUR, Subject.ROUTE]
         assert {each.port for each in heard} == {other.port}
-        assert await ours.apply(Plan(NOTHING, host.peer(family, 2))) == {}
+        assert await ours.apply(Plan(NOTHING, vxlan_host.peer(family, 2))) == {}
         # Of a neighbour or forwarding entry that goes, the kernel does not say who took it away.
         gone = [each for _ in range(2) for each in await anext(changes)]
         assert {each.subject for each in gone if each.gone} == {Subject.NEIGHBOUR, Subject.FDB_ENTRY}
         assert {each.port for each in gone} == {0}
 
 
-async def test_a_device_that_goes_down_is_told_though_its_routes_are_not(host: Host, monitor: Monitor) -> None:
-    with monitor, host.kernel() as kernel:
-        assert await kernel.apply(Plan(host.peer(IPV4, 2), NOTHING)) == {}
+async def test_a_device_that_goes_down_is_told_though_its_routes_are_not(vxlan_host: Host, monitor: Monitor) -> None:
+    with monitor, vxlan_host.kernel() as kernel:
+        assert await kernel.apply(Plan(vxlan_host.peer(IPV4, 2), NOTHING)) == {}
         changes = monitor.changes()
         await until(changes, Subject.ROUTE)
-        host.namespace.ip("link", "set", "flannel.1", "down")
-        assert (await until(changes, Subject.LINK)).ifindex == host.device(IPV4)
+        vxlan_host.namespace.ip("link", "set", "flannel.1", "down")
+        assert (await until(changes, Subject.LINK)).ifindex == vxlan_host.device(IPV4)
         assert await kernel.routes(uapi.AF_INET, protocol=PROTOCOL) == frozenset()
-        host.namespace.ip("link", "del", "flannel.1")
-        assert (await until(changes, Subject.LINK, gone=True)).ifindex == host.device(IPV4)
+        vxlan_host.namespace.ip("link", "del", "flannel.1")
+        assert (await until(changes, Subject.LINK, gone=True)).ifindex == vxlan_host.device(IPV4)
 
 
-async def test_an_address_that_is_removed_is_told(host: Host, monitor: Monitor) -> None:
+async def test_an_address_that_is_removed_is_told(vxlan_host: Host, monitor: Monitor) -> None:
     with monitor:
-        host.namespace.ip("address", "del", "10.99.0.1/16", "dev", "eth0")
+        vxlan_host.namespace.ip("address", "del", "10.99.0.1/16", "dev", "eth0")
         change = await until(monitor.changes(), Subject.ADDRESS, gone=True)
-        assert (change.family, change.ifindex) == (uapi.AF_INET, host.underlay)
+        assert (change.family, change.ifindex) == (uapi.AF_INET, vxlan_host.underlay)
 
 
-async def test_more_than_fits_is_told_as_an_overrun_and_hearing_goes_on(host: Host) -> None:
-    with host.namespace.inside():
+async def test_more_than_fits_is_told_as_an_overrun_and_hearing_goes_on(vxlan_host: Host) -> None:
+    with vxlan_host.namespace.inside():
         monitor = Monitor(queue_bytes=16384)
-    with monitor, host.kernel() as kernel:
-        assert await kernel.apply(Plan(host.peers(IPV4, 200), NOTHING)) == {}
+    with monitor, vxlan_host.kernel() as kernel:
+        assert await kernel.apply(Plan(vxlan_host.peers(IPV4, 200), NOTHING)) == {}
         changes = monitor.changes()
         await until(changes, Subject.OVERRUN)
-        host.namespace.ip("link", "set", "flannel.1", "mtu", "1400")
+        vxlan_host.namespace.ip("link", "set", "flannel.1", "mtu", "1400")
         await until(changes, Subject.LINK)
