@@ -4,23 +4,12 @@ import asyncio
 import json
 import signal
 import time
-from collections.abc import AsyncIterator
-from pathlib import Path
 
-import pytest
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 
 from tests import ctl_samples as samples
 from tests.ctl_fakes import FakeNode
 from tests.ctl_process import SECONDS, run, start
-
-
-@pytest.fixture
-async def node(tmp_path: Path) -> AsyncIterator[FakeNode]:
-    fake = FakeNode(tmp_path)
-    await fake.start("dataplane")
-    yield fake
-    await fake.stop()
 
 
 def asked(node: FakeNode) -> list[pb.WatchEventsRequest]:

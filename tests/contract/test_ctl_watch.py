@@ -7,20 +7,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import pytest
 from flannelette.lease.v1 import lease_pb2 as pb
 
 from tests import ctl_samples as samples
 from tests.ctl_fakes import FakeNode
 from tests.ctl_process import SECONDS, run, start
-
-
-@pytest.fixture
-async def node(tmp_path: Path) -> AsyncIterator[FakeNode]:
-    fake = FakeNode(tmp_path)
-    await fake.start("lease")
-    yield fake
-    await fake.stop()
 
 
 class Watch:
