@@ -2,7 +2,7 @@
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -25,22 +25,31 @@ def bound(server: grpc.aio.Server, address: str, transport: Transport = PLAIN) -
     over the socket of a running server, so PATH.lock is locked first (flock, freed with the process).
     Raises Misconfigured: taken, too long, no permission, or TCP beyond loopback without TLS.
     """
-    if address.startswith("unix:"):
-        with _bound_path(server, Path(address.removeprefix("unix:"))):
+    for path in socket_paths([address]):
+        if len(os.fsencode(path)) > _LONGEST_PATH:
+            raise Misconfigured(
+                f"the socket path {path} is longer than {_LONGEST_PATH} bytes: use a shorter --socket-dir"
+            )
+        with locked(path):
+            bind_path(server, path)
             yield
-    else:
-        _bind(server, address, transport.server_credentials(address))
-        yield
+        return
+    _bind(server, address, transport.server_credentials(address))
+    yield
+
+
+def lock_of(path: Path) -> Path:
+    """What is locked while a unix socket is served."""
+    return Path(f"{path}.lock")
 
 
 @contextmanager
-def _bound_path(server: grpc.aio.Server, path: Path) -> Iterator[None]:
-    path = path.absolute()
-    if len(os.fsencode(path)) > _LONGEST_PATH:
-        raise Misconfigured(
-            f"the socket path {path} is longer than {_LONGEST_PATH} bytes: use a shorter --socket-dir"
-        )
-    lock = Path(f"{path}.lock")
+def locked(path: Path) -> Iterator[None]:
+    """Holds a unix socket's lock while the block runs, in a directory that is made if it is missing.
+
+    Raises Misconfigured: taken, or no permission.
+    """
+    lock = lock_of(path)
     try:
         if not path.parent.is_dir():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -57,14 +66,23 @@ def _bound_path(server: grpc.aio.Server, path: Path) -> Iterator[None]:
             raise Misconfigured(
                 f"the socket {path} is taken by a running service: stop it, or use another --socket-dir"
             ) from None
-        before = os.umask(0o117)
-        try:
-            _bind(server, f"unix:{path}")
-        finally:
-            os.umask(before)
         yield
     finally:
         os.close(descriptor)
+
+
+def bind_path(server: grpc.aio.Server, path: Path) -> None:
+    """Binds a server to a unix socket with mode 0660. Call it with the lock held. Raises Misconfigured."""
+    before = os.umask(0o117)
+    try:
+        _bind(server, f"unix:{path}")
+    finally:
+        os.umask(before)
+
+
+def socket_paths(addresses: Iterable[str]) -> list[Path]:
+    """Of the addresses that are unix sockets, where they are."""
+    return [Path(each.removeprefix("unix:")).absolute() for each in addresses if each.startswith("unix:")]
 
 
 def _bind(server: grpc.aio.Server, address: str, credentials: grpc.ServerCredentials | None = None) -> None:

@@ -14,12 +14,13 @@ from services.core.errors import FlanneletteError, Misconfigured, Unavailable
 from services.runtime import allocator, collector
 from services.runtime.admission import Admission
 from services.runtime.health import Health
-from services.runtime.listen import bound
+from services.runtime.listen import bound, socket_paths
 from services.runtime.logs import configure_logs, get_logger
 from services.runtime.options import ProcessSettings, listen_addresses, transport_of
 from services.runtime.prometheus import Gauge
 from services.runtime.server import AddToServer, Server
 from services.runtime.settings import HelpRequested, parse_settings
+from services.runtime.standing import keep_standing
 from services.runtime.systemd import notify
 from services.runtime.tls.rotation import follow
 from services.runtime.transport import PLAIN, Transport
@@ -75,7 +76,10 @@ class Process:
                     if settings.network_namespace_file:
                         moved = self._stop_when_moved(Path(settings.network_namespace_file))
                         tasks.append(group.create_task(moved, name="whereabouts"))
+                    standing = [group.create_task(keep_standing(server, path)) for path in socket_paths(addresses)]
                     await self.stopping.wait()
+                    for task in standing:
+                        task.cancel()
                     log.info("stopping; the kernel stays as it is" if self.name != "lease" else "stopping")
                     self.health.stop()
                     await server.stop(_GRACE_SECONDS)

@@ -1,5 +1,6 @@
 """A gRPC server with what every one of ours has: our errors, health, reflection v1 and v1alpha."""
 
+import asyncio
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -25,6 +26,11 @@ _OPTIONS: Final = (
 )
 
 
+MOST_OTHERS: Final = 8
+"""So often a socket may be deleted before its oldest connections end."""
+_GRACE_SECONDS: Final = 1.0
+
+
 class Server:
     """Serves the given servicers, by full name; health of each and of the whole is NOT_SERVING at first.
 
@@ -32,15 +38,13 @@ class Server:
     """
 
     def __init__(self, servicers: Mapping[str, AddToServer], admission: Admission | None = None) -> None:
-        admissions = [admission] if admission else []
-        self.grpc = grpc.aio.server(interceptors=[*admissions, ErrorInterceptor()], options=_OPTIONS)
+        self._servicers = servicers
+        self._interceptors = [*([admission] if admission else []), ErrorInterceptor()]
         self._health = grpc_health.HealthServicer()
         self._names = ("", *servicers)
-        for add in servicers.values():
-            add(self.grpc)
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self.grpc)
-        health_name = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
-        enable_reflection((*servicers, health_name), self.grpc)
+        self.grpc = self._make()
+        self._others: list[grpc.aio.Server] = []
+        """Each listens where the one before it cannot be reached any more."""
 
     async def start(self) -> None:
         """Accepts calls from now on."""
@@ -53,7 +57,28 @@ class Server:
         for name in self._names:
             await self._health.set(name, serving if ready else not_serving)
 
+    async def listen_again(self, bind: Callable[[grpc.aio.Server], None]) -> None:
+        """Accepts calls on what `bind` binds a grpc server to, too. Connections stay, but for those of long ago.
+
+        Raises what `bind` raises.
+        """
+        if len(self._others) >= MOST_OTHERS:
+            await self._others.pop(0).stop(_GRACE_SECONDS)  # before, for it deletes the file that it was bound to
+        another = self._make()
+        bind(another)
+        self._others.append(another)
+        await another.start()
+
     async def stop(self, grace: float | None = None) -> None:
         """NOT_SERVING for good; open calls have `grace` seconds. May be called again."""
         await self._health.enter_graceful_shutdown()
-        await self.grpc.stop(grace)
+        await asyncio.gather(*(server.stop(grace) for server in (self.grpc, *self._others)))
+
+    def _make(self) -> grpc.aio.Server:
+        server = grpc.aio.server(interceptors=self._interceptors, options=_OPTIONS)
+        for add in self._servicers.values():
+            add(server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        health_name = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+        enable_reflection((*self._servicers, health_name), server)
+        return server

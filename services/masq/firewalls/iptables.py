@@ -10,7 +10,6 @@ from typing import Final
 
 from services.core.errors import Misconfigured, Unavailable
 from services.core.family import FAMILIES, IPV4, Family
-from services.masq.firewalls.closings import Closings
 from services.masq.firewalls.firewall import ChainState, RuleState
 from services.masq.firewalls.first import first_of
 from services.masq.firewalls.messages import ChainForm, ChainReport, CheckRequest, Found, RuleForm
@@ -19,6 +18,7 @@ from services.masq.firewalls.process import WorkerProcess
 from services.masq.firewalls.sentry import sentry
 from services.masq.firewalls.tables import Fingerprint, Fingerprints
 from services.masq.rules import Chain
+from services.runtime.inotify import CLOSED, Watch
 
 _POLL_SECONDS: Final = 1.0
 _SHORTEST_PAUSE: Final = 0.02
@@ -47,7 +47,8 @@ class IptablesFirewall:
         self._workers = {family: WorkerProcess(family, lock) for family in FAMILIES}
         self._fingerprints = {family: Fingerprints(family) for family in FAMILIES}
         self._poll_seconds = poll_seconds
-        self._locking = Closings(lock)
+        self._locking = Watch(lock, CLOSED)
+        """Whoever changes legacy tables with iptables holds it open for as long as that takes."""
         self._seen: dict[Family, Fingerprint] = {}
         """As the last check left it; nothing of a family that was not as wanted then."""
         self._told: dict[Family, Fingerprint] = {}

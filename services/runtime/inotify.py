@@ -1,7 +1,4 @@
-"""Tells when a file was closed by anybody: inotify(7), which nothing of ours has to poll.
-
-Whoever changes legacy tables with iptables holds its lock file open for as long as that takes.
-"""
+"""Tells what anybody does to a file or in a directory: inotify(7), which nothing of ours has to poll."""
 
 import asyncio
 import ctypes
@@ -10,7 +7,10 @@ import struct
 from pathlib import Path
 from typing import Final
 
-_CLOSE: Final = 0x18  # IN_CLOSE_WRITE | IN_CLOSE_NOWRITE
+CLOSED: Final = 0x18  # IN_CLOSE_WRITE | IN_CLOSE_NOWRITE
+"""Somebody who had the file open has closed it."""
+REMOVED: Final = 0x200 | 0x40  # IN_DELETE | IN_MOVED_FROM
+"""A file in the directory is gone."""
 _GONE: Final = 0xC00 | 0x8000  # IN_DELETE_SELF | IN_MOVE_SELF | IN_IGNORED
 _EVENT: Final = struct.Struct("=iIII")
 _BUFFER: Final = 1 << 16
@@ -18,27 +18,28 @@ _BUFFER: Final = 1 << 16
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Closings:
-    """Of one file, from `open` on. None is lost while nobody waits; many at once are one."""
+class Watch:
+    """For such events on one path, from `open` on. None is lost while nobody waits; many at once are one."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, events: int) -> None:
         self._path = path
+        self._events = events
         self._descriptor: int | None = None
 
     def open(self) -> bool:
-        """Whether the file is watched; as often as wanted. False: it is not there (yet), or must not be looked at."""
+        """Whether the path is watched; as often as wanted. False: it is not there (yet), or must not be looked at."""
         if self._descriptor is None:
             descriptor = _libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
             if descriptor < 0:
                 return False
-            if _libc.inotify_add_watch(descriptor, os.fsencode(self._path), _CLOSE | _GONE) < 0:
+            if _libc.inotify_add_watch(descriptor, os.fsencode(self._path), self._events | _GONE) < 0:
                 os.close(descriptor)
                 return False
             self._descriptor = descriptor
         return True
 
     async def next(self) -> None:
-        """Waits for one. At once where the file is not watched."""
+        """Waits for one, or until the path itself is gone, and is open no more then. At once if it is not open."""
         if self._descriptor is None:
             return
         loop, news = asyncio.get_running_loop(), asyncio.Event()
@@ -58,7 +59,7 @@ class Closings:
 
 
 def _has_ended(data: bytes) -> bool:
-    """Whether these events say that the watched file is gone."""
+    """Whether these events say that the watched path is gone."""
     start, masks = 0, 0
     while start < len(data):
         _, mask, _, length = _EVENT.unpack_from(data, start)
