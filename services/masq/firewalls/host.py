@@ -15,7 +15,7 @@ from services.masq.firewalls.first import first_of
 from services.masq.firewalls.iptables import IptablesFirewall
 from services.masq.firewalls.iptables_nft import IptablesNftFirewall
 from services.masq.firewalls.nftables import NftablesFirewall
-from services.masq.firewalls.signs import Kind, Lookout, Signs
+from services.masq.firewalls.signs import Kind, Lookout, Signs, Witness
 from services.masq.rules import Chain
 from services.runtime.logs import get_logger
 
@@ -57,9 +57,8 @@ class HostFirewall:
         self._searched: dict[Kind, set[tuple[int, str]]] = {kind: set() for kind in Kind}
         """IP version and table, where no rules are left of a flannel that had no chains yet."""
         self._failed_searches: Counter[Kind] = Counter()
-        self._settled: tuple[Callable[[], bool], Firewall] | None = None
-        """Whether anything is other than what the last repairing check saw first, and in which firewall that left
-        everything as wanted."""
+        self._settled: Callable[[], bool] | None = None
+        """Whether all is still as the last repairing check left it, if that was as wanted."""
 
     @property
     def name(self) -> str:
@@ -93,7 +92,7 @@ class HostFirewall:
 
     async def check(self, chains: Sequence[Chain], *, repair: bool) -> tuple[ChainState, ...]:
         """See Firewall."""
-        is_other = self._lookout.witness() if repair else None  # before the look: it misses no change after that
+        witness = self._lookout.witness() if repair else None  # before the look: it misses no change after that
         signs = self._lookout.signs()
         kind = self._choose(signs)
         if repair:
@@ -104,8 +103,8 @@ class HostFirewall:
             return states
         if not (self._is_remembered() and any(chain.rules for chain in chains)):
             states = await self._cleared(signs, kind, states, repair=repair)
-        if repair and as_wanted and is_other and not self.leftover and not self._searches_again:
-            self._settled = is_other, self._firewall(kind)
+        if repair and as_wanted and witness and not self.leftover and not self._searches_again:
+            self._settled = _settled(witness, self._firewall(kind))
         return states
 
     @property
@@ -115,7 +114,7 @@ class HostFirewall:
     def same(self) -> bool:
         """See Firewall. Nothing of ours has come back elsewhere, and the choice would be the same."""
         settled = self._settled
-        return settled is not None and not settled[0]() and settled[1].same()
+        return settled is not None and settled()
 
     async def changed(self) -> None:
         """See Firewall."""
@@ -192,6 +191,21 @@ class HostFirewall:
         """Ends what was started for a search, unless it may be waited for."""
         if kind not in self._were_chosen:
             await self._firewalls.pop(kind).close()
+
+
+def _settled(witness: Witness, firewall: Firewall) -> Callable[[], bool]:
+    """Whether both still say that nothing has changed, said at the end of a check.
+
+    If they do now, they have seen the same; a witness that misses nothing is then enough.
+    """
+
+    def is_same() -> bool:
+        return not witness.is_other() and firewall.same()
+
+    try:
+        return (lambda: not witness.is_other()) if witness.is_whole and is_same() else is_same
+    except Unavailable:
+        return is_same
 
 
 def _place(chain: Chain) -> tuple[int, str]:

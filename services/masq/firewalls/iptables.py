@@ -20,7 +20,7 @@ from services.masq.firewalls.tables import Fingerprint, Fingerprints
 from services.masq.rules import Chain
 from services.runtime.inotify import CLOSED, Watch
 
-_POLL_SECONDS: Final = 1.0
+_POLL_SECONDS: Final = 1.25
 _SHORTEST_PAUSE: Final = 0.02
 _POLL_SHARE: Final = 100
 """Looking takes at most one part in this many of the time."""
@@ -35,7 +35,7 @@ class IptablesFirewall:
 
     A family's worker is started when there is first something of that family to put or to remove, and stays. In
     between a look at the tables costs microseconds, wakes no worker and starts no process. `changed` looks whenever
-    somebody gives the xtables lock back, and once a second for those who do not take it: then at the sizes of the
+    somebody gives the xtables lock back, and every 1.25 s for those who do not take it: then at the sizes of the
     kernel's chains only. One rule in the place of another of the same size is found by the next `check`.
     """
 
@@ -117,12 +117,12 @@ class IptablesFirewall:
         Raises Unavailable, at most once a second.
         """
         try:
-            witnesses = [self._fingerprints[family].witness(_TABLES, most=0) for family in self._seen]
+            witnesses = [self._fingerprints[family].movement(_TABLES) for family in self._seen]
             look = {family: self._fingerprints[family].take(_TABLES) for family in self._seen}
         except Unavailable:
             await asyncio.sleep(self._poll_seconds)
             raise
-        return lambda: any(is_other() for is_other in witnesses), look
+        return _any_of(witnesses), look
 
     async def close(self) -> None:
         """See Firewall."""
@@ -166,6 +166,10 @@ class _Right:
     states: list[ChainState]
     is_other: Callable[[], bool]
     """Whether the tables have changed since."""
+
+
+def _any_of(witnesses: Sequence[Callable[[], bool]]) -> Callable[[], bool]:
+    return witnesses[0] if len(witnesses) == 1 else lambda: any(is_other() for is_other in witnesses)
 
 
 def _without_fully_random(chain: Chain) -> Chain:

@@ -68,6 +68,16 @@ class Signs:
         return frozenset(kind for kind, there in found.items() if there)
 
 
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """Of everything that rules may be in."""
+
+    is_other: Callable[[], bool]
+    """Whether anything has changed since; in any thread. Raises Unavailable."""
+    is_whole: bool
+    """It misses nothing: no legacy table is so large that only a part of it is compared."""
+
+
 class Lookout:
     """Looks at this network namespace. As long as nothing has changed there, that costs a question or two."""
 
@@ -85,15 +95,16 @@ class Lookout:
             self._signs, self._seen = _look(self.fingerprints), now
         return self._signs
 
-    def witness(self) -> Callable[[], bool] | None:
-        """Says from now on, in any thread, whether anything has changed; None where that cannot be told."""
+    def witness(self) -> Witness | None:
+        """Says from now on whether anything has changed; None where that cannot be told."""
         try:
             self._newest = newest = self._newest or Newest()
             number = newest.number()
             legacy = [each.witness() for each in self.fingerprints]
+            is_whole = all(each.are_small() for each in self.fingerprints)
         except Unavailable:
             return None
-        return lambda: newest.number() != number or any(is_other() for is_other in legacy)
+        return Witness(lambda: newest.number() != number or any(is_other() for is_other in legacy), is_whole)
 
     def close(self) -> None:
         """Frees the sockets."""

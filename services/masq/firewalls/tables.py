@@ -7,11 +7,13 @@ import socket
 import struct
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
+from functools import partial
 from threading import RLock
 from typing import Any, Final
 
 from services.core.errors import Unavailable
 from services.core.family import Family
+from services.masq.firewalls.evidence import Buffer, Evidence
 from services.masq.firewalls.table_names import TableNames
 
 _GET_INFO, _GET_ENTRIES = 64, 65  # IPT_SO_GET_INFO, IPT_SO_GET_ENTRIES; the same numbers for IPv6
@@ -27,7 +29,8 @@ _ATTEMPTS: Final = 5
 _SMALL: Final = 1 << 16
 """Bytes: some hundred rules, read in a few microseconds."""
 
-_libc = ctypes.CDLL(None, use_errno=True)
+_libc = ctypes.CDLL(None)
+_libc_with_errno = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +61,8 @@ class Fingerprints:
         self._turn = RLock()
         self._socket: socket.socket | None = None
         self._names = TableNames(family)
-        self._informations: dict[str, _Buffer] = {}
-        self._entries: dict[str, _Buffer] = {}
+        self._informations: dict[str, Buffer] = {}
+        self._entries: dict[str, Buffer] = {}
         """By table: its last reading. Kept, because fresh memory costs as much as the reading."""
         self._masks: dict[str, int] = {}
         """By table: ones, with zeros where the counters are; made for a buffer of the size of the last one."""
@@ -90,22 +93,43 @@ class Fingerprints:
         """Says from now on, in any thread, whether one of these tables is other than now, or whether one has come.
 
         Tables of at most so many bytes are compared whole, of others where the kernel's chains begin and end. In one
-        call of the kernel for each that there is and one for their names, for somebody who asks all the time. Not
-        after `close`. Raises Unavailable, now and then.
+        call of the kernel for each, and one more unless there are all of them, for somebody who asks all the time.
+        Not after `close`. Raises Unavailable, now and then.
         """
         with self._turn:
             names = self._names.now()
-            evidence = [self._evidence(name, most) for name in names if name in tables]
-        ask = _libc.getsockopt
+            evidence = [self._evidence(name, most=most) for name in names if name in tables]
+        may_come = any(name not in names for name in _EMPTY_ENTRIES if name in tables)
 
         def is_other() -> bool:
             with self._turn:  # the answers have one place
-                if self._names.now() != names:
+                if may_come and self._names.now() != names:
                     return True
-                for question, content, mask, expected in evidence:
-                    if ask(*question) or int.from_bytes(content, "little") & mask != expected:
-                        return True
-                return False
+                return any(each.is_other() for each in evidence)
+
+        return is_other
+
+    def are_small(self, tables: Container[str] = _EMPTY_ENTRIES) -> bool:
+        """Whether a witness compares these tables whole. Raises Unavailable."""
+        with self._turn:
+            return all(self._information(name)[-1] <= _SMALL for name in self._names.now() if name in tables)
+
+    def movement(self, tables: frozenset[str]) -> Callable[[], bool]:
+        """Says from now on, in one thread, whether the kernel's chains begin or end elsewhere in one of these tables.
+
+        As a witness does, for somebody who asks about every second: where there are all of the tables it takes no
+        lock, which would cost as much as the kernel's answer.
+        """
+        with self._turn:
+            if not tables.issubset(self._names.now()):
+                return self.witness(tables, most=0)
+            questions = [self._evidence(table, most=0).question for table in sorted(tables)]
+
+        def is_other() -> bool:
+            for ask, content, last in questions:  # noqa: SIM110 - half of the cost is code that was not run for long
+                if ask() or content != last:
+                    return True
+            return False
 
         return is_other
 
@@ -153,7 +177,7 @@ class Fingerprints:
         information = self._information(table)
         return information, self._masked(table) if information[-1] <= _SMALL else 0
 
-    def _evidence(self, table: str, most: int) -> "_Evidence":
+    def _evidence(self, table: str, *, most: int) -> Evidence:
         information = self._information(table)
         if information[-1] <= most:
             option, expected = _GET_ENTRIES, self._masked(table)
@@ -161,8 +185,10 @@ class Fingerprints:
         else:
             option, buffer, mask = _GET_INFO, self._informations[table], -1
             expected = int.from_bytes(buffer.content, "little")
-        own = _Buffer(bytearray(buffer.content))
-        return (self._descriptor(), self._layout.level, option, own.address, own.length), own.content, mask, expected
+        own = Buffer(bytearray(buffer.content))
+        question = map(ctypes.c_int, (self._descriptor(), self._layout.level, option))
+        ask = partial(_libc.getsockopt, *question, own.address, own.length)
+        return Evidence(ask, own.content, mask, expected)
 
     def _read(self, table: str) -> bytearray:
         """The kernel's entries of a table, behind a header. Atomic; the kernel refuses another size than its own."""
@@ -174,7 +200,7 @@ class Fingerprints:
                 pass
             size = self._information(table)[-1]
             self._masks.pop(table, None)
-            buffer = self._entries[table] = _Buffer(bytearray(_HEADER + size))
+            buffer = self._entries[table] = Buffer(bytearray(_HEADER + size))
             struct.pack_into("=32s I", buffer.content, 0, table.encode(), size)
         raise Unavailable(f"{self._family} table {table} changes faster than it can be read")
 
@@ -185,7 +211,7 @@ class Fingerprints:
     def _information(self, table: str) -> "_Information":
         """Where its chains of the kernel begin and end, then the number of entries and their size."""
         if table not in self._informations:
-            self._informations[table] = _Buffer(bytearray(table.encode().ljust(_INFO.size, b"\0")))
+            self._informations[table] = Buffer(bytearray(table.encode().ljust(_INFO.size, b"\0")))
         return _INFO.unpack(self._ask(_GET_INFO, self._informations[table]))
 
     def _policies(self, table: str) -> dict[int, bool]:
@@ -204,9 +230,9 @@ class Fingerprints:
         verdict: int = struct.unpack_from("=i", entries, target + _TARGET_SIZE)[0]
         return verdict
 
-    def _ask(self, option: int, buffer: "_Buffer") -> bytearray:
+    def _ask(self, option: int, buffer: Buffer) -> bytearray:
         # Python's own getsockopt cannot pass the name of a table in.
-        if _libc.getsockopt(self._descriptor(), self._layout.level, option, buffer.address, buffer.length):
+        if _libc_with_errno.getsockopt(self._descriptor(), self._layout.level, option, buffer.address, buffer.length):
             code = ctypes.get_errno()
             if code == errno.EAGAIN:
                 raise BlockingIOError
@@ -247,23 +273,12 @@ class Fingerprints:
         return int.from_bytes(mask, "little")
 
 
-class _Buffer:
-    """Memory as getsockopt wants it."""
-
-    def __init__(self, content: bytearray) -> None:
-        self.content = content
-        self.address = (ctypes.c_char * len(content)).from_buffer(content)
-        self.length = ctypes.byref(ctypes.c_uint32(len(content)))
-
-
 def _is_empty(table: str, information: "_Information") -> bool:
     """Whether it has the kernel's chains only, without a rule."""
     number: int = information[-2]
     return number <= _EMPTY_ENTRIES.get(table, 0)
 
 
-_Evidence = tuple[tuple[Any, ...], bytearray, int, int]
-"""A question, where its answer goes, and what that was; counters are masked."""
 _Information = tuple[Any, ...]
 Outline = tuple[tuple[str, _Information, int], ...]
 Fingerprint = tuple[tuple[str, int], ...]
