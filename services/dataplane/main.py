@@ -27,8 +27,12 @@ from services.runtime.state_file import StateFile
 
 log = get_logger()
 
-_END_SECONDS = 10.0
-"""For what has begun when we stop: a kernel that answers ends it long before, and `docker stop` waits no longer."""
+_END_SECONDS = 8.0
+"""For what has begun when we stop: a kernel that answers ends it long before.
+
+`docker stop` kills after 10 s, of which open calls have had half a second, and what is said and closed after it needs
+the rest.
+"""
 _NAME = "flannelette.dataplane.v1.DataplaneService"
 
 
