@@ -26,7 +26,10 @@ class Turn(asyncio.Lock):
         return await asyncio.shield(task)
 
     async def end(self, seconds: float) -> bool:
-        """Whether what has begun comes to its end within so many seconds; after it nothing begins any more."""
+        """Whether what has begun comes to its end within so many seconds.
+
+        Then nothing begins any more. If not, whoever waits for the turn begins when it does end, unless he leaves.
+        """
         try:
             async with asyncio.timeout(seconds):
                 await self.acquire()
