@@ -7,11 +7,12 @@ from importlib.util import find_spec, module_from_spec
 
 
 @contextmanager
-def parts_of(package: str) -> Iterator[None]:
+def parts_of(package: str, *, kept: bool = True) -> Iterator[None]:
     """While the block imports modules of the package, it stands there with its place and nothing in it.
 
-    Whoever imports the package afterwards gets all of it, with the same parts. Where it is imported already, nothing
-    is different.
+    Whoever imports the package afterwards gets all of it, with the same parts: `from package import part` finds each,
+    `package.part` only what the package itself imports. Not `kept`, he gets others, and finds all of them both ways.
+    Where the package is imported already, nothing is different.
     """
     spec = None if package in sys.modules else find_spec(package)
     if spec is None:
@@ -22,3 +23,6 @@ def parts_of(package: str) -> Iterator[None]:
         yield
     finally:
         del sys.modules[package]
+        if not kept:
+            for part in [name for name in sys.modules if name.startswith(f"{package}.")]:
+                del sys.modules[part]

@@ -28,6 +28,13 @@ def test_all_of_pyroute2_can_be_imported_after_its_parts() -> None:
     assert _run(f"import pyroute2; {parts}; {check}") == "True True True"
 
 
+def test_all_of_unittest_can_be_imported_after_the_parts_of_pyroute2() -> None:
+    parts = "from services.dataplane.netlink.pyroute2_parts import AsyncIPRoute"
+    check = "print(unittest.mock.Mock.__name__, unittest.util.safe_repr(1), bool(unittest.TestCase))"
+    assert _run(f"{parts}; import unittest.mock; {check}") == "Mock 1 True"
+    assert _run(f"import unittest.mock; {parts}; {check}") == "Mock 1 True"
+
+
 def test_the_etcd_store_starts_without_a_client_that_it_does_not_use() -> None:
     found = set(_run("import services.lease.stores.etcd, sys; print(*sys.modules)").split())
     assert "etcd3.etcdrpc.rpc_pb2" in found
