@@ -44,8 +44,8 @@ def lock_of(path: Path) -> Path:
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Holds a unix socket's lock while the block runs, in a directory that is made if it is missing.
+def locked(path: Path) -> Iterator[os.stat_result]:
+    """Holds a unix socket's lock, which it tells, while the block runs; a directory that is missing is made.
 
     Raises Misconfigured: taken, or no permission.
     """
@@ -66,7 +66,7 @@ def locked(path: Path) -> Iterator[None]:
             raise Misconfigured(
                 f"the socket {path} is taken by a running service: stop it, or use another --socket-dir"
             ) from None
-        yield
+        yield os.fstat(descriptor)
     finally:
         os.close(descriptor)
 

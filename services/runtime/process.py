@@ -76,7 +76,8 @@ class Process:
                     if settings.network_namespace_file:
                         moved = self._stop_when_moved(Path(settings.network_namespace_file))
                         tasks.append(group.create_task(moved, name="whereabouts"))
-                    standing = [group.create_task(keep_standing(server, path)) for path in socket_paths(addresses)]
+                    paths = socket_paths(addresses)
+                    standing = [group.create_task(keep_standing(server, path, held)) for path in paths]
                     await self.stopping.wait()
                     for task in standing:
                         task.cancel()

@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
+from itertools import chain
+from pathlib import Path
 from typing import Final
 
 import grpc.aio
@@ -27,7 +29,7 @@ _OPTIONS: Final = (
 
 
 MOST_OTHERS: Final = 8
-"""So often a socket may be deleted before its oldest connections end."""
+"""So often each socket may be deleted before its oldest connections end."""
 _GRACE_SECONDS: Final = 1.0
 
 
@@ -43,8 +45,8 @@ class Server:
         self._health = grpc_health.HealthServicer()
         self._names = ("", *servicers)
         self.grpc = self._make()
-        self._others: list[grpc.aio.Server] = []
-        """Each listens where the one before it cannot be reached any more."""
+        self._others: dict[Path, list[grpc.aio.Server]] = {}
+        """By path: each listens where the one before it cannot be reached any more."""
 
     async def start(self) -> None:
         """Accepts calls from now on."""
@@ -57,22 +59,25 @@ class Server:
         for name in self._names:
             await self._health.set(name, serving if ready else not_serving)
 
-    async def listen_again(self, bind: Callable[[grpc.aio.Server], None]) -> None:
-        """Accepts calls on what `bind` binds a grpc server to, too. Connections stay, but for those of long ago.
+    async def listen_again(self, path: Path, bind: Callable[[grpc.aio.Server, Path], None]) -> None:
+        """Accepts calls on the path too, to which `bind` binds a grpc server. Connections stay, but for the oldest.
 
         Raises what `bind` raises.
         """
-        if len(self._others) >= MOST_OTHERS:
-            await self._others.pop(0).stop(_GRACE_SECONDS)  # before, for it deletes the file that it was bound to
+        others = self._others.setdefault(path, [])
+        if len(others) >= MOST_OTHERS:
+            await others[0].stop(_GRACE_SECONDS)  # before, for it deletes what is at its path
+            del others[0]
         another = self._make()
-        bind(another)
-        self._others.append(another)
+        bind(another, path)
+        others.append(another)
         await another.start()
 
     async def stop(self, grace: float | None = None) -> None:
         """NOT_SERVING for good; open calls have `grace` seconds. May be called again."""
         await self._health.enter_graceful_shutdown()
-        await asyncio.gather(*(server.stop(grace) for server in (self.grpc, *self._others)))
+        others = chain.from_iterable(self._others.values())
+        await asyncio.gather(*(server.stop(grace) for server in (self.grpc, *others)))
 
     def _make(self) -> grpc.aio.Server:
         server = grpc.aio.server(interceptors=self._interceptors, options=_OPTIONS)

@@ -1,6 +1,5 @@
 """A server that listens again, when its socket was deleted."""
 
-from functools import partial
 from pathlib import Path
 
 import grpc.aio
@@ -22,7 +21,7 @@ async def test_of_many_sockets_that_were_deleted_the_oldest_connections_end_and_
         channels.append(channel)
         await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest())
         path.unlink()
-        await server.listen_again(partial(bind_path, path=path))
+        await server.listen_again(path, bind_path)
         assert path.is_socket()
     for channel in (channels[0], *channels[first + 2 :]):
         assert channel.get_state() is grpc.ChannelConnectivity.READY
@@ -32,3 +31,17 @@ async def test_of_many_sockets_that_were_deleted_the_oldest_connections_end_and_
         await channel.close()
     await server.stop()
     assert not path.exists()
+
+
+async def test_of_two_sockets_that_are_deleted_in_turn_both_are_served(tmp_path: Path) -> None:
+    paths, server = [tmp_path / "a.sock", tmp_path / "b.sock"], Server({})
+    for path in paths:
+        bind_path(server.grpc, path)
+    await server.start()
+    a, b = paths
+    for path in (a, *[b] * (MOST_OTHERS + 1), a):
+        path.unlink()
+        await server.listen_again(path, bind_path)
+        assert [each.is_socket() for each in paths] == [True, True]
+    await server.stop()
+    assert [each.exists() for each in paths] == [False, False]
