@@ -93,7 +93,10 @@ class Holder:
 
         `network` says which of the subnets that the node has had may be asked for again.
         """
-        self._network, self._is_paused = network, False
+        self._network = network
+        if self._is_paused:
+            self._is_paused = False
+            self._wake.set()
         if request != self._request:
             self._request = request
             self._acquired_at = -math.inf  # a wish of our own is no loss: peers cannot reach us until it is published
@@ -105,7 +108,10 @@ class Holder:
         self._wake.set()
 
     def pause(self) -> None:
-        """Renews as before; but when the lease is gone it lets it go, until something is wanted again."""
+        """Renews as before; but no lease is sought, and one that is gone is let go, until something is wanted again.
+
+        A call that is under way may still bring one.
+        """
         self._is_paused = True
 
     def lose(self, reason: str) -> None:
@@ -144,7 +150,7 @@ class Holder:
     async def run(self) -> None:
         """For ever."""
         while True:
-            if self._request is None:
+            if self._request is None or (self._is_paused and self.reason):
                 await self._sleep(None)
             elif self.reason:
                 await self._acquire()
@@ -158,8 +164,8 @@ class Holder:
         if self._timer() - self._acquired_at < _STEADY:
             await self._back_off(time_of())
         request, asked_at = self._request, time_of()
-        if request is None:
-            return  # meanwhile nothing is wanted any more
+        if request is None or self._is_paused:
+            return  # meanwhile nothing is wanted any more, or not now
         self._lost_unheld = ""
         try:
             lease = await self._connection.acquire(_with_previous(request, self.former, self._network))

@@ -285,6 +285,35 @@ def test_a_holder_that_pauses_hears_of_a_loss_and_wants_again_whatever_it_has(go
     play(script, FakeService())
 
 
+def test_a_holder_that_pauses_without_a_lease_asks_for_none() -> None:
+    async def script(scene: Scene) -> None:
+        scene.holder.pause()
+        await asyncio.sleep(11)  # a call or a pause before one may be under way
+        asked = len(scene.service.times)
+        scene.service.faults.clear()
+        await asyncio.sleep(3600)
+        assert (scene.holder.lease, len(scene.service.times)) == (None, asked)
+        scene.holder.want(REQUEST)
+        await asyncio.sleep(1)
+        assert (scene.holder.reason, len(scene.service.times)) == ("", asked + 1), "the same wish ends the pause"
+
+    play(script, FakeService(faults=[NotYet("no configuration yet")] * 10))
+
+
+def test_a_lease_that_is_released_while_it_is_lost_is_not_taken_again_in_a_pause() -> None:
+    async def script(scene: Scene) -> None:
+        scene.holder.lose("it does not fit")  # soon after the last one: it is sought after a short while only
+        await asyncio.sleep(0.1)
+        scene.holder.pause()
+        await asyncio.sleep(3600)
+        assert (scene.holder.reason, len(scene.service.acquired)) == ("it does not fit", 1)
+        scene.holder.want(REQUEST)
+        await asyncio.sleep(1)
+        assert (scene.holder.reason, len(scene.service.acquired)) == ("", 2)
+
+    play(script, FakeService())
+
+
 def test_a_holder_at_rest_renews_nothing_and_acquires_again_when_something_is_wanted() -> None:
     async def script(scene: Scene) -> None:
         scene.holder.rest()
