@@ -148,7 +148,7 @@ class Feed:
     def _away(self, reason: str) -> None:
         if self.connected:
             log.warning("the lease service is away; the last leases stay in force", reason=reason)
-        self.connected, self.error = False, reason
+        self.connected, self.error, self.table.lost = False, reason, ""  # which was told when it came
         self._notice(frozenset())
 
 

@@ -138,6 +138,20 @@ async def test_the_last_table_stays_in_force_while_the_service_is_away(tmp_path:
     await manager.__aexit__(None, None, None)
 
 
+async def test_what_is_told_of_a_lost_lease_is_told_once_also_when_the_service_goes_away(tmp_path: Path) -> None:
+    script = Script([snapshot(A), Step(lost=A.name)], [])
+    async with serving(script, tmp_path) as address:
+        connection = LeaseConnection(address, "node1")
+        losses: list[str] = []
+        feed = Feed(connection, pb.VIEW_ALL, lambda _: losses.append(feed.table.lost))
+        task = asyncio.create_task(feed.run())
+        await eventually(lambda: len(script.requests) == 2)
+        task.cancel()
+        await asyncio.wait([task])
+        await connection.close()
+    assert [loss for loss in losses if loss] == [A.name]
+
+
 async def test_a_service_that_starts_later_is_followed(tmp_path: Path) -> None:
     address = f"unix:{tmp_path}/lease.sock"
     script = Script([Step(reset=True, network=NETWORK, changes=(Upserted(A),), synced=True, cursor="1")])
