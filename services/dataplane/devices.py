@@ -132,7 +132,8 @@ def is_renamed(link: LinkView, wanted: VxlanDevice, known: Container[int]) -> bo
 
 def is_rival(link: LinkView, wanted: VxlanDevice) -> bool:
     """Whether the kernel takes no such device beside this one; it takes one of each family."""
-    is_same_family = (":" in (link.vxlan.get("local") or "")) == (":" in wanted.local)
+    address = link.vxlan.get("local") or link.vxlan.get("group") or ""
+    is_same_family = (":" in address) == (":" in wanted.local)
     return is_same_family and (link.vxlan.get("id"), link.vxlan.get("port")) == (wanted.vni, wanted.port)
 
 

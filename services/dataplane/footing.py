@@ -15,7 +15,7 @@ from services.dataplane.causes import Cause, Heard
 from services.dataplane.devices import LinkStep
 from services.dataplane.ground import Ground, default_interface, find_ground, is_default, is_firm
 from services.dataplane.journal import Event, Journal, Kind
-from services.dataplane.keeper import Done, Identity, keep_devices, removal
+from services.dataplane.keeper import Done, Identity, Search, keep_devices, removal
 from services.dataplane.leftovers import find_leftovers
 from services.dataplane.netlink import links
 from services.dataplane.netlink.objects import Route
@@ -64,6 +64,7 @@ class Footing:
         self._former = frozenset(former)
         """Subnets that are or were our own."""
         self._is_news = Rarely()
+        self._search = Search()
 
     async def follow(self, network: NetworkConfig, chosen: Chosen = (), *, look: bool) -> bool:
         """Whether there is a new ground. With `look` the underlay is looked at, and what was refused tried again.
@@ -169,7 +170,7 @@ class Footing:
         is_repair, done = self._kept == (self.ground, identity), Done()
         before, is_whole = self.devices, False
         try:
-            self.devices = await keep_devices(self.ground, identity, before, done=done)
+            self.devices = await keep_devices(self.ground, identity, before, done=done, search=self._search)
             self._kept, is_whole = (self.ground, identity), True
         finally:
             if is_repair:

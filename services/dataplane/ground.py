@@ -64,8 +64,8 @@ async def find_ground(
 ) -> Ground:
     """Raises InvalidInput for a configuration we cannot carry, Misconfigured when no interface is found.
 
-    Where something is `chosen` for this node in the store, in a family of the network, it is Unavailable instead: that
-    can be put right there.
+    Where something is `chosen` for this node in the store, in a family of the network, it is Unavailable instead:
+    that can be put right there.
     """
     versions = {n.family.version for n in network.families}
     heeded = [each for each in chosen if each.version in versions]

@@ -1,5 +1,6 @@
 """Keeps the overlay's devices as they shall be: plans, carries out, looks again."""
 
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -28,6 +29,8 @@ from services.dataplane.netlink.elsewhere import vxlans_elsewhere
 NONE: Final[Mapping[Family, Device]] = MappingProxyType({})
 _ROUNDS: Final = 5
 """A new device takes three looks: made, addressed and up, found in order; a fourth if it has to be freed first."""
+_SEEK_AGAIN: Final = 30.0
+"""Seconds after a search in vain: it costs a dump of every network namespace known here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,7 @@ Done: TypeAlias = dict[str, list[LinkStep]]
 
 
 async def keep_devices(
-    ground: Ground, identity: Identity, known: Mapping[Family, Device], *, done: Done
+    ground: Ground, identity: Identity, known: Mapping[Family, Device], *, done: Done, search: "Search"
 ) -> dict[Family, Device]:
     """Brings them into line; returns them as they are now, of each family that has one, in order.
 
@@ -68,7 +71,7 @@ async def keep_devices(
                 break
             if link is None or not fits(link, wanted):  # systemd may give it another MAC as soon as it is there
                 wanted = replace(wanted, is_mac_published=True)
-            await _carry_out(steps, wanted, done.setdefault(wanted.name, []).append)
+            await _carry_out(steps, wanted, done.setdefault(wanted.name, []).append, search)
         else:
             raise Unavailable(f"{wanted.name} does not stay as it is made: does something else manage it?")
     return devices
@@ -109,17 +112,54 @@ async def _find(wanted: DeviceSpec, device: Device | None) -> LinkView | None:
     return next((other for other in await links.vxlans() if is_renamed(other, wanted, known)), None)
 
 
-async def _carry_out(steps: tuple[LinkStep, ...], wanted: DeviceSpec, done: Callable[[LinkStep], None]) -> None:
+class Search:
+    """For devices of ours in other network namespaces. What was in vain is said again for a while without a look."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._vain: dict[str, tuple[float, str]] = {}
+        """By device: until when, and why."""
+
+    def end(self, name: str) -> None:
+        """For a device that could be made: the next one that cannot is looked for at once."""
+        self._vain.pop(name, None)
+
+    async def free(self, wanted: DeviceSpec, done: Callable[[LinkStep], None]) -> None:
+        """Deletes what keeps its VNI and port taken. Raises Misconfigured, Unavailable with what to do."""
+        until, why = self._vain.get(wanted.name, (0.0, ""))
+        if self._clock() >= until:
+            why = await _free(wanted, done)
+            if why:
+                self._vain[wanted.name] = self._clock() + _SEEK_AGAIN, why
+        if why:
+            raise Unavailable(why)
+
+
+async def _free(wanted: DeviceSpec, done: Callable[[LinkStep], None]) -> str:
+    """Why not; empty: it was freed."""
+    freeing = return_steps(await vxlans_elsewhere(), wanted)
+    try:
+        await links.carry_out(freeing, done)
+    except Unavailable as failed:
+        return f"{failed}; {cure(wanted)}"
+    return "" if freeing else f"probably {cure(wanted)}"
+
+
+async def _carry_out(
+    steps: tuple[LinkStep, ...], wanted: DeviceSpec, done: Callable[[LinkStep], None], search: Search
+) -> None:
     try:
         await links.carry_out(steps, done)
+        search.end(wanted.name)
     except links.Taken as error:
         rivals = [link.name for link in await links.vxlans() if link.name != wanted.name and is_rival(link, wanted)]
         if rivals:
             raise Unavailable(f"{error}; {', '.join(rivals)} has the same VNI and port") from None
-        freeing = return_steps(await vxlans_elsewhere(), wanted)
-        if not freeing and await links.find_link(wanted.name) is None:
-            raise Unavailable(f"{error}; {cure(wanted)}") from None
-        await links.carry_out(freeing, done)
+        if await links.find_link(wanted.name) is None:
+            try:
+                await search.free(wanted, done)
+            except Unavailable as vain:
+                raise Unavailable(f"{error}; {vain}") from None
 
 
 def _steps(

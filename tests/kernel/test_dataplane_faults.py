@@ -178,9 +178,9 @@ async def test_a_device_of_our_vni_that_another_program_has_moved_away_stays_and
     running.process.send_signal(signal.SIGCONT)
     status = await running.until(ready=False)
     assert status.reasons[0].endswith(
-        "failed: File exists; a VXLAN device with VNI 1 and port 8472 was made here and is in another network "
-        "namespace now: find it with `ip -d link show type vxlan` (of those that `ip netns list-id` names, with "
-        "`ip -n NAME`; of a container, behind `nsenter -t PID -n`), and delete it there with `ip link del`"
+        "failed: File exists; probably a VXLAN device with VNI 1 and port 8472 was made here and is in another "
+        "network namespace now: find it with `ip -d link show type vxlan` (of those that `ip netns list-id` names, "
+        "with `ip -n NAME`; of a container, behind `nsenter -t PID -n`), and delete it there with `ip link del`"
     )
     assert "vx9" in other.ip("-br", "link")
     other.ip("link", "del", "vx9")

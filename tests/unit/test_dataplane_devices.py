@@ -187,6 +187,9 @@ def test_a_renamed_device_is_known_by_its_mac_or_its_index_and_a_rival_by_what_i
     assert [is_renamed(link, WANTED, ()) for link in (ours, another, apart)] == [True, False, False]
     assert is_renamed(replace(another, index=3), WANTED, {3})
     assert [is_rival(link, WANTED) for link in (ours, another, apart)] == [True, True, False]
+    for group, is_one in (("239.1.1.1", True), ("ff05::1", False), (None, True)):
+        nameless = replace(another, vxlan={**another.vxlan, "local": None, "group": group})
+        assert is_rival(nameless, WANTED) == is_one, "a group alone says the family, too"
     ipv6 = replace(WANTED, name="flannel-v6.1", local="fd00:99::11")
     assert not is_renamed(KEPT, ipv6, {KEPT.index}), "the device of the other family is another"
     assert not is_renamed(replace(as_made(ipv6), index=4), WANTED, {3, 4})

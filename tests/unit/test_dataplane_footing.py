@@ -182,7 +182,7 @@ async def test_a_device_that_had_to_be_made_again_was_deleted_whatever_else_was_
     for device, steps in ((DEVICE, []), (again, [step]), (again, [])):
 
         async def keep(
-            *_: object, done: Done, device: Device = device, steps: list[LinkStep] = steps
+            *_: object, done: Done, search: object, device: Device = device, steps: list[LinkStep] = steps
         ) -> dict[Family, Device]:
             done.update({DEVICE.name: steps} if steps else {})
             return {IPV4: device}

@@ -17,17 +17,18 @@ async def vxlans_elsewhere() -> list[Elsewhere]:
     """Each of them that has a name which none has here. Raises Unavailable.
 
     Another namespace has a number here since a device went there. What is in it the kernel shows to who has NET_ADMIN
-    there too, from Linux 4.15 on; which deletes by that name here, where there is none.
+    there too, from Linux 4.15 on. From 4.16 on it deletes by that index or, but for some kernels from 5.5 on, name.
     """
     async with open_socket() as ip:
         numbers = [m.get_attr("NETNSA_NSID") for m in await _all(ip, nsidmsg(), uapi.RTM_GETNSID)]
         found = [(number, message) for number in numbers for message in await _moved_vxlans(ip, number)]
         own = (await ip.get_netnsid(pid=os.getpid()))["nsid"]  # it has one now, if anything from here was found
-    here = {name for _, name in socket.if_nameindex()}
+    here = socket.if_nameindex()
+    indexes, names = {index for index, _ in here}, {name for _, name in here}
     return [
-        Elsewhere(number, _view(message))
+        Elsewhere(number, _view(message), is_index_free=message["index"] not in indexes)
         for number, message in found
-        if message.get_attr("IFLA_LINK_NETNSID") == own and message.get("ifname") not in here
+        if message.get_attr("IFLA_LINK_NETNSID") == own and message.get("ifname") not in names
     ]
 
 
