@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -115,8 +116,12 @@ class Reconciler:
         while True:
             self._news.clear()
             await self._keep()
-            with sentry(self._is_due, self._resync_seconds, self._news.set):
-                await self._news.wait()
+            try:
+                with sentry(self._is_due, self._resync_seconds, self._news.set):
+                    await self._news.wait()
+            except Unavailable:  # then there is a check each time
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._news.wait(), self._resync_seconds)
 
     async def watch(self) -> None:
         """Checks when somebody changed the firewall. For ever."""

@@ -5,6 +5,7 @@ import fcntl
 import os
 import signal
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -182,6 +183,33 @@ def test_a_fingerprint_changes_with_rules_chains_and_policies_but_not_with_count
     assert not fingerprints.mentions("nat", "ANOTHER")
     assert existing_tables(family) == FILTER
     fingerprints.close()
+
+
+def test_fingerprints_are_closed_when_no_question_is_being_answered(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host.iptables("-A OUTPUT -o lo -j ACCEPT")
+    fingerprints = Fingerprints(IPV4)
+    fingerprints.take(FILTER)
+    kernel, is_asked, may_answer = tables._libc_with_errno, threading.Event(), threading.Event()
+
+    class Slow:
+        @staticmethod
+        def getsockopt(*question: Any) -> int:
+            is_asked.set()
+            may_answer.wait(5)
+            return int(kernel.getsockopt(*question))
+
+    monkeypatch.setattr(tables, "_libc_with_errno", Slow)
+    with ThreadPoolExecutor(2) as threads:
+        answer = threads.submit(fingerprints.take, FILTER)
+        is_asked.wait(5)
+        closing = threads.submit(fingerprints.close)
+        with pytest.raises(TimeoutError):
+            closing.result(0.1)
+        may_answer.set()
+        assert len(answer.result(5)) == 1
+        closing.result(5)
 
 
 def test_threads_that_ask_one_witness_do_not_write_into_each_others_answer(

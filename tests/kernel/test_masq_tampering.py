@@ -1,6 +1,7 @@
 """Legacy tables that somebody else changes too: noticed, put right, and nothing of theirs is lost."""
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -106,6 +107,27 @@ async def test_no_rule_of_others_in_our_chain_or_before_our_jump_is_too_strange(
     ]
     assert host.rules("POSTROUTING")[0].endswith("-j FLANNEL-POSTRTG")
     assert firewall.worker_pids[IPV4]
+
+
+async def test_a_change_is_seen_also_where_nothing_is_left_to_look_with(
+    host: Host, firewall: IptablesFirewall, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await put_right(firewall)
+    await asyncio.wait_for(firewall.changed(), PATIENCE)  # our own repair is looked at once more
+    assert await put_right(firewall) == []
+    tries: list[float] = []
+
+    def fail(seconds: float) -> None:
+        tries.append(seconds)
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr("services.masq.firewalls.sentry.Alarm", fail)
+    changed = asyncio.create_task(firewall.changed())
+    while not tries:  # noqa: ASYNC110 - it is tried in the task
+        await asyncio.sleep(0)
+    host.iptables("-t nat -F FLANNEL-POSTRTG")
+    await asyncio.wait_for(changed, PATIENCE)
+    assert await put_right(firewall)
 
 
 async def test_a_change_is_seen_by_the_poll_and_traffic_is_none(host: Host, firewall: IptablesFirewall) -> None:

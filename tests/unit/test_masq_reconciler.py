@@ -1,6 +1,7 @@
 """The reconciler, against a firewall in memory."""
 
 import asyncio
+import errno
 from dataclasses import replace
 
 import pytest
@@ -173,6 +174,24 @@ async def test_the_rules_are_checked_when_nothing_happened_for_long_enough() -> 
     async with it, asyncio.timeout(5):
         while it.firewall.checks <= 2:  # noqa: ASYNC110 - the checks are another thread's, and tell nobody
             await asyncio.sleep(0)
+
+
+async def test_where_nothing_is_left_to_look_with_the_rules_are_checked_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(seconds: float) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr("services.masq.firewalls.sentry.Alarm", fail)
+    it = Running()
+    it.reconciler = Reconciler("n1", ALL, 0.0, it.firewall, it.health)
+    it.firewall.is_same = True
+    async with it, asyncio.timeout(5):
+        await it.tell(NETWORK_KNOWN, LEASE_KNOWN)
+        checks = it.firewall.checks
+        while it.firewall.checks <= checks + 2:  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0)
+        assert it.health.ready
 
 
 async def test_where_the_firewall_is_the_same_nothing_is_read_again_and_that_is_a_check() -> None:

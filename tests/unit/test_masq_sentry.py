@@ -1,12 +1,16 @@
 """A look every so often, which wakes the event loop only if there is something to be told."""
 
 import asyncio
+import errno
+import math
 import os
+import socket
 import threading
 
 import pytest
 
 from services.core.errors import Unavailable
+from services.masq.firewalls.alarm import Alarm
 from services.masq.firewalls.first import first_of
 from services.masq.firewalls.sentry import sentry
 
@@ -122,3 +126,46 @@ async def test_what_the_first_raises_is_raised() -> None:
 
     with pytest.raises(Unavailable, match="it is gone"):
         await first_of(asyncio.Event().wait(), fail())
+
+
+def test_an_alarm_that_was_set_can_be_set_to_never() -> None:
+    alarm = Alarm(0.25)
+    before = alarm._far.getsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, 16)
+    alarm.set(math.inf)
+    assert any(before)
+    assert not any(alarm._far.getsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, 16))
+    alarm.ring()
+    alarm.wait()
+    alarm.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "why"),
+    [
+        ("Alarm", OSError(errno.EMFILE, "Too many open files"), "Too many open files"),
+        ("Thread.start", RuntimeError("can't start new thread"), "can't start new thread"),
+    ],
+)
+async def test_a_watch_that_cannot_begin_says_so_and_the_next_one_can(
+    monkeypatch: pytest.MonkeyPatch, name: str, error: Exception, why: str
+) -> None:
+    looks: list[int] = []
+
+    def fail(*_: object) -> None:
+        raise error
+
+    def look() -> bool:
+        looks.append(1)
+        return False
+
+    before = threading.active_count()
+    with monkeypatch.context() as patch:
+        patch.setattr(f"services.masq.firewalls.sentry.{name}", fail)
+        for _ in range(2):
+            with pytest.raises(Unavailable, match=why), sentry(look, 0.0, lambda: None):
+                pass
+    news = asyncio.Event()
+    with sentry(lambda: True, 0.0, news.set):
+        await asyncio.wait_for(news.wait(), 5)
+    assert threading.active_count() == before
+    assert looks == [], "of what could not begin nothing is left"

@@ -9,7 +9,8 @@ from functools import partial
 from typing import Final
 
 _SHORTEST_SECONDS: Final = 0.001
-"""A timeout of 0 would be none."""
+_NEVER: Final = (0, 0)
+"""As seconds and a part of one: a timeout of 0 is none."""
 _TIMEVAL: Final = struct.Struct("@ll")
 _ROOM: Final = 64
 
@@ -35,10 +36,10 @@ class Alarm:
         self.set(seconds)
 
     def set(self, seconds: float) -> None:
-        """For the waits that begin from now on; from any thread."""
+        """For the waits that begin from now on; from any thread. Infinity: they end when it is rung."""
         if seconds != self.seconds:
             self.seconds = seconds
-            whole, part = divmod(max(seconds, _SHORTEST_SECONDS), 1)
+            whole, part = divmod(max(seconds, _SHORTEST_SECONDS), 1) if seconds < math.inf else _NEVER
             timeout = _TIMEVAL.pack(int(whole), int(part * 1e6))
             self._far.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
 

@@ -107,9 +107,12 @@ class IptablesFirewall:
                 return
             pause = max(_SHORTEST_PAUSE, _POLL_SHARE * (time.perf_counter() - start))
             news = asyncio.Event()
-            with sentry(is_other, self._poll_seconds, news.set):
-                await asyncio.sleep(pause)
-                await (first_of(news.wait(), self._locking.next()) if watched else news.wait())
+            try:
+                with sentry(is_other, self._poll_seconds, news.set):
+                    await asyncio.sleep(pause)
+                    await (first_of(news.wait(), self._locking.next()) if watched else news.wait())
+            except Unavailable:  # then each look is one of ours
+                await asyncio.sleep(max(pause, self._poll_seconds))
 
     async def _look(self) -> tuple[Callable[[], bool], dict[Family, Fingerprint]]:
         """At what the last check has seen; and whether that has become another one since, for the sentry.

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from threading import Lock, Thread
 from typing import Final
 
+from services.core.errors import Unavailable
 from services.masq.firewalls.alarm import Alarm
 
 _MOMENT_SECONDS: Final = 0.0001
@@ -23,6 +24,7 @@ def sentry(look: Look, seconds: float, tell: Callable[[], None]) -> Iterator[Non
 
     The first look is `seconds` away. Several blocks share wake-ups: a look is too early or too late by up to half of
     the shortest time between two of any block. None runs any more when the block has ended.
+    Raises Unavailable, before the block: there is no thread or no descriptor left to look with.
     """
     loop = asyncio.get_running_loop()
     post = _Post(look, seconds, lambda: loop.call_soon_threadsafe(tell), time.monotonic() + seconds)
@@ -59,15 +61,13 @@ class _Watch:
 
     def take(self, post: _Post) -> None:
         with self._turn:
-            self._posts += (post,)
             if self._guard:
+                self._posts += (post,)
                 alarm = self._guard[0]
                 alarm.set(self._shortest())
                 alarm.ring()  # it sleeps for longer, perhaps
             else:
-                alarm = Alarm(post.seconds)
-                self._guard = alarm, Thread(target=self._stand, args=(alarm,), name="sentry", daemon=True)
-                self._guard[1].start()
+                self._guard = self._begin(post)
 
     def leave(self, post: _Post) -> None:
         with self._turn:
@@ -81,6 +81,22 @@ class _Watch:
                 alarm.ring()
                 thread.join()
                 alarm.close()
+
+    def _begin(self, post: _Post) -> tuple[Alarm, Thread]:
+        """With the first one; there is none still if that fails."""
+        try:
+            alarm = Alarm(post.seconds)
+        except OSError as error:
+            raise Unavailable(f"the tables cannot be looked at every so often: {error.strerror}") from None
+        thread = Thread(target=self._stand, args=(alarm,), name="sentry", daemon=True)
+        self._posts = (post,)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            self._posts = ()
+            alarm.close()
+            raise Unavailable(f"the tables cannot be looked at every so often: {error}") from None
+        return alarm, thread
 
     def _shortest(self) -> float:
         return min(post.seconds for post in self._posts)

@@ -52,6 +52,8 @@ class TableNames:
                 "the kernel tells only root which tables there are: run it as root, with the capabilities NET_ADMIN "
                 "and NET_RAW"
             ) from None
+        except OSError as error:
+            raise Unavailable(f"the kernel does not tell which tables there are: {error.strerror}") from None
 
 
 def existing_tables(family: Family) -> frozenset[str]:

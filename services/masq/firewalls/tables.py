@@ -167,10 +167,11 @@ class Fingerprints:
             return "filter" not in self._names.now() or self._policies("filter")[_FORWARD]
 
     def close(self) -> None:
-        """Frees the sockets."""
-        self._names.close()
-        if self._socket:
-            self._socket.close()
+        """Frees the sockets, when no question is being answered."""
+        with self._turn:
+            self._names.close()
+            if self._socket:
+                self._socket.close()
 
     def _outlined(self, table: str) -> tuple["_Information", int]:
         """Of a small table all that it has."""
@@ -249,6 +250,8 @@ class Fingerprints:
                 self._socket = socket.socket(af, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.IPPROTO_RAW)
             except PermissionError:
                 raise Unavailable("legacy iptables needs CAP_NET_RAW: give it to the service") from None
+            except OSError as error:
+                raise Unavailable(f"cannot read the legacy {self._family} tables: {error.strerror}") from None
         return self._socket.fileno()
 
     def _masked(self, table: str) -> int:
