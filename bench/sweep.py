@@ -73,13 +73,13 @@ def _sizes(text: str) -> tuple[int, ...]:
 
 
 def machine() -> str:
-    """Its kind: `2 cores, Linux 6.18, the system's Python 3.11.2`.
+    """Its kind: `2 cores, Linux 6.18, Python 3.11.2 of the system`.
 
     Whose Python it is matters: compiled without a profile, as version managers do it, it takes a quarter longer.
     """
     release = ".".join(platform.release().split(".")[:2])
-    whose = "the system's " if sys.base_prefix == "/usr" else ""
-    return f"{os.cpu_count()} cores, Linux {release}, {whose}Python {platform.python_version()}"
+    whose = " of the system" if sys.base_prefix == "/usr" else ""
+    return f"{os.cpu_count()} cores, Linux {release}, Python {platform.python_version()}{whose}"
 
 
 def _run(command: Sequence[str]) -> Stored | None:
