@@ -134,5 +134,30 @@ def test_batches_hold_at_most_16_kib_and_keep_order_and_numbers() -> None:
     assert [batch.first for batch in made] == [500, 500 + len(made[0].objects), 1500 - len(made[2].objects)]
 
 
+def of_few_shapes(size: int) -> st.SearchStrategy[KernelObject]:
+    """With addresses of this size."""
+    family, dst, device = st.just(2 if size == 4 else 10), of_size(size), st.integers(1, 3)
+    lengths, gateways = st.integers(8, 10), st.just(b"") | dst
+    routes = st.tuples(dst, gateways, st.integers(1, 9), family, lengths, device, st.just(77))
+    return (
+        routes.map(lambda fields: Route(*fields))
+        | st.tuples(dst, MACS, family, device).map(lambda fields: Neighbour(*fields))
+        | st.tuples(MACS, gateways, device).map(lambda fields: FdbEntry(*fields))
+    )
+
+
+@given(st.lists(SIZES.flatmap(of_few_shapes), min_size=1, max_size=30, unique=True), VERBS)
+def test_objects_of_any_shapes_are_each_encoded_once_as_if_alone(some: list[KernelObject], verb: Verb) -> None:
+    kinds = sorted(each.kind for each in some)
+    made = list(batches(verb, sorted(some, key=lambda each: each.kind), 7))
+    told = [each for batch in made for each in batch.objects]
+    assert [each.kind for each in told] == kinds
+    assert sorted(told) == sorted(some)
+    (batch,) = made  # thirty are no 16 KiB
+    *others, last = (encode(verb, each, number) for number, each in enumerate(told, batch.first))
+    flags = struct.pack("=H", struct.unpack_from("=H", last, 6)[0] | uapi.NLM_F_ACK)
+    assert (batch.first, batch.data) == (7, b"".join(others) + last[:6] + flags + last[8:])
+
+
 def test_nothing_makes_no_batch() -> None:
     assert list(batches("del", [], 1)) == []

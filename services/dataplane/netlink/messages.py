@@ -1,7 +1,7 @@
 """Kernel objects as netlink messages, packed into batches."""
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
@@ -26,23 +26,28 @@ class Batch:
     """Sequence number of the message of the first object; the others follow."""
 
 
-def batches(verb: Verb, objects: Sequence[KernelObject], first: int) -> Iterator[Batch]:
-    """All objects in their order, in batches of at most BATCH_BYTES, numbered from `first`."""
+def batches(verb: Verb, objects: Iterable[KernelObject], first: int) -> Iterator[Batch]:
+    """All objects in batches of at most BATCH_BYTES, numbered from `first`; kinds come in their order.
+
+    Objects of one kind may come in another order than theirs.
+    """
     parts: list[bytes] = []
-    begin = end = size = last = 0
+    taken: list[KernelObject] = []
+    size = last = 0
     for shape, alike in runs(objects):
         template = template_of(verb, *shape)
         # Looked at no further than one batch goes, so that the objects are still in the processor's cache.
         while some := list(islice(alike, max(1, (BATCH_BYTES - size) // template.size))):
             if parts and size + template.size > BATCH_BYTES:
-                yield Batch(_acknowledged(parts, last), objects[begin:end], first + begin)
-                parts, begin, size = [], end, 0
-            parts.append(template.fill(some, first + end))
+                yield Batch(_acknowledged(parts, last), taken, first)
+                first += len(taken)
+                parts, taken, size = [], [], 0
+            parts.append(template.fill(some, first + len(taken)))
+            taken += some
             last = template.size
             size += len(parts[-1])
-            end += len(some)
     if parts:
-        yield Batch(_acknowledged(parts, last), objects[begin:end], first + begin)
+        yield Batch(_acknowledged(parts, last), taken, first)
 
 
 def encode(verb: Verb, item: KernelObject, sequence: int) -> bytes:
