@@ -48,9 +48,8 @@ def find(table: SavedTable, wanted: ChainForm) -> FoundChain:
     ]
     hook = table.get(wanted.hook, ())
     in_the_way = _text(hook[0]) if hook and _target(hook[0]) != wanted.name else ""
-    may_be_old = wanted.replaces_bare and any(
-        " -d " in line for line in hook
-    )  # each set has a rule with a destination
+    # Of thousands of foreign rules none is looked at unless one has a destination, as one of each set has.
+    may_be_old = wanted.replaces_bare and any(" -d " in line for line in hook)
     old = bare_set(wanted.table, [bare_rule(line) for line in hook]) if may_be_old else []
     return FoundChain(
         None if rules is None else tuple(map(_found, rules)),
