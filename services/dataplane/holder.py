@@ -30,6 +30,11 @@ _RENEW_AGAIN: Final = 60.0
 """Seconds after a failed renewal, as in flannel; less for a lease that would not live so long."""
 _SHORTEST_RENEWAL: Final = 1.0
 """Also of a lease that has run out already, as far as can be told."""
+_LEAST_BEFORE_MARGIN: Final = 30.0
+"""Seconds. A lease that leaves less before the margin begins is no longer than that, and renewed at half of its life.
+
+The largest margin, 1439 minutes, leaves one minute of a day.
+"""
 
 
 class LeaseCalls(Protocol):
@@ -212,7 +217,9 @@ class Holder:
             self._over, self._due = math.inf, now + _RESERVATION_RENEWAL if lease.reserved else None
         else:
             left = lease.expires_at - self._clock()
-            self._over, self._due = now + left, now + max(left - min(self._margin, left / 2), _SHORTEST_RENEWAL)
+            before = left - self._margin
+            wait = before if before >= _LEAST_BEFORE_MARGIN else left / 2
+            self._over, self._due = now + left, now + max(wait, _SHORTEST_RENEWAL)
         self.former = list(dict.fromkeys((*lease.cidrs, *self.former)))[:_MOST_FORMER]
         self.lease, self.reason = lease, ""
         self._changed()
