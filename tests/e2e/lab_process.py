@@ -28,6 +28,7 @@ class LabProcess:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=os.environ | {"TMPDIR": str(home)},
+                preexec_fn=_heed_hang_up,
             )
 
     @property
@@ -72,6 +73,11 @@ class LabProcess:
         while self.processes() and time.monotonic() < end:
             time.sleep(0.05)
         return not self.processes()
+
+
+def _heed_hang_up() -> None:
+    """What nohup ignores is ignored by its children too, and then the lab stays when its terminal goes."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @contextmanager

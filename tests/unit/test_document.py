@@ -58,6 +58,10 @@ def test_an_output_belongs_to_the_nearest_commands_that_have_none(tmp_path: Path
         ("a\nb\nc\n", "a\n...\nc"),
         ("a\nc\n", "a\n  ...\nc"),
         ("a\n", "a\n..."),
+        (
+            '"cause": "address added on flannel.1; route deleted on flannel.1, 2 times"',
+            '"cause": "route deleted on flannel.1"',
+        ),
         ('"mac": "0a:ad:ae:b8:b4:6e",\n', '"mac": "26:a4:52:4e:1e:4e"\n'),
         ("via 10.5.7.0 metric 3 at 2026-11-20T14:37:21.360Z", "via 10.5.96.0 metric 1377 at 2026-11-21T14:37:20Z"),
         ('"present": true,\n  "packets": "3"\n', '"present": true'),
