@@ -8,9 +8,11 @@ etcdctl lists the leases, a script (`bench.cold_start_pipeline`) turns them into
 
 import asyncio
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from bench.cold_start_netlink import MOST_OF_FLANNEL
@@ -20,7 +22,7 @@ from bench.host import PROTOCOL, add_device, check, empty_host
 from bench.leases import MOST_LEASES
 from bench.listener import RouteListener
 from bench.node import node_on
-from bench.process import resident_mib, running
+from bench.process import resident_mib, running, unless_failed
 from bench.result import Bench, BenchFailed, Result
 
 _PATIENCE: Final = 120.0
@@ -50,7 +52,7 @@ async def _ours(endpoint: str, peers: int, delay: int) -> Round:
     with delayed(endpoint, delay) as farther, empty_host() as namespace:
         with RouteListener(namespace, PROTOCOL) as listener, node_on(namespace, farther) as node:
             node.start()
-            last = await listener.count(peers, _PATIENCE)
+            last = await unless_failed(listener.count(peers, _PATIENCE), node.logs)
             cpu = node.cpu()
             ready = await node.until_ready()
             memory = {name: resident_mib(process, "VmHWM") for name, process in node.running.items()}
@@ -65,8 +67,11 @@ async def _pipeline(endpoint: str, peers: int, shape: str) -> float:
         with RouteListener(namespace, protocol) as listener:
             command = (sys.executable, "-m", "bench.cold_start_pipeline", endpoint, namespace.name, shape)
             began = time.monotonic()
-            with running(*command):
-                last = await listener.count(peers, _PATIENCE)
+            with (
+                tempfile.TemporaryDirectory() as directory,
+                running(*command, log=(log := Path(directory, "log"))) as peer,
+            ):
+                last = await unless_failed(listener.count(peers, _PATIENCE), {log: peer})
         return last - began
 
 

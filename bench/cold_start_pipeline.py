@@ -5,21 +5,21 @@ SHAPE is `flannel` (metric 0, proto boot) or `metrics` (ours).
 
 import base64
 import json
-import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Final
 
+from lab.programs import find_etcd
+
 _PREFIX: Final = "/coreos.com/network/subnets/"
 
 
 def main(endpoint: str, namespace: str, shape: str) -> None:
     """Lists, converts, programs."""
-    etcdctl = shutil.which("etcdctl") or "etcdctl"
     listing = subprocess.run(
-        [etcdctl, f"--endpoints={endpoint}", "get", "--prefix", _PREFIX, "-w", "json"],
+        [find_etcd("etcdctl"), f"--endpoints={endpoint}", "get", "--prefix", _PREFIX, "-w", "json"],
         check=True,
         capture_output=True,
         env={"ETCDCTL_API": "3"},

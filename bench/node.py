@@ -71,6 +71,11 @@ class Node:
         """In seconds, of each."""
         return {name: cpu_seconds(process) for name, process in self.running.items()}
 
+    @property
+    def logs(self) -> "dict[Path, subprocess.Popen[bytes]]":
+        """The running processes, by the files that they print to."""
+        return {self.directory / f"{name}.log": process for name, process in self.running.items()}
+
     def log(self) -> str:
         """The last lines that both printed."""
         return "\n".join((self.directory / f"{name}.log").read_text()[-600:] for name in ("lease", "dataplane"))

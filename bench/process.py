@@ -1,11 +1,12 @@
 """Processes of a bench, and what they cost."""
 
+import asyncio
 import compileall
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import flannelette
 
@@ -13,6 +14,9 @@ import services
 from bench.result import BenchFailed
 
 _MIB: Final = 1024
+_LOOK: Final = 0.1
+"""Seconds between two looks whether a process still runs."""
+_Result = TypeVar("_Result")
 
 
 def compile_sources() -> None:
@@ -32,6 +36,25 @@ def running(*command: str, log: Path | None = None) -> "Iterator[subprocess.Pope
     finally:
         process.kill()
         process.wait()
+
+
+async def unless_failed(
+    work: Coroutine[None, None, _Result], processes: "Mapping[Path, subprocess.Popen[bytes]]"
+) -> _Result:
+    """The result of work that waits for processes, which are given by their logs.
+
+    Raises BenchFailed with the last words of a process as soon as that has failed.
+    """
+    task = asyncio.create_task(work)
+    try:
+        while not (await asyncio.wait([task], timeout=_LOOK))[0]:
+            for log, process in processes.items():
+                if process.poll():
+                    words = log.read_text(errors="replace")[-600:].strip()
+                    raise BenchFailed(f"{process.args!r} ended with {process.returncode}: {words}")
+        return await task
+    finally:
+        task.cancel()
 
 
 def cpu_seconds(process: "subprocess.Popen[bytes]") -> float:

