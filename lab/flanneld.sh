@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds a real flanneld into a directory, its manifest and its chart beside it: flanneld.sh DIRECTORY.
+# Builds a real flanneld into a directory, its manifest, its chart and mk-docker-opts.sh beside it: flanneld.sh DIRECTORY.
 # Without two backends: tencent-vpc pulls in a cloud's whole client, and udp needs cgo.
 # A cold build takes a minute or two and is done once. Where Go is missing or too old it says so and succeeds.
 set -eu
@@ -9,7 +9,7 @@ directory=$1
 program=$directory/bin/flanneld
 manifests=$directory/kube-flannel-$version
 
-if [ -x "$program" ] && [ "$(cat "$program.version" 2>/dev/null)" = "$version" ] && [ -d "$manifests" ]; then
+if [ -x "$program" ] && [ "$(cat "$program.version" 2>/dev/null)" = "$version" ] && [ -e "$manifests/mk-docker-opts.sh" ]; then
     exit 0
 fi
 if ! command -v go >/dev/null || ! go version | grep -Eq 'go1\.(2[5-9]|[3-9][0-9])'; then
@@ -30,6 +30,7 @@ if sources=$(go mod download -json "$package@v$version" | sed -n 's/^[[:space:]]
     rm -rf "$manifests"
     cp -R --no-preserve=mode "$sources/chart/kube-flannel" "$manifests"
     cp -R --no-preserve=mode "$sources/Documentation/kustomization/kube-flannel" "$manifests/released"
+    cp --no-preserve=mode "$sources/dist/mk-docker-opts.sh" "$manifests"
     echo "$version" >"$program.version"
 else
     echo "flanneld is left out: go build failed, see above" >&2

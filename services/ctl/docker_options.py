@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Mapping
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from pathlib import Path
 from typing import Final
 
@@ -13,12 +14,15 @@ from services.core.subnet_env import read_lines
 
 _SUBNET: Final = Path("/run/flannel/subnet.env")
 _OPTIONS: Final = Path("/run/docker_opts.env")
+_ROUTES: Final = Path("/proc/net/route")
+_MASQUERADE: Final = {"true": "--ip-masq=false", "false": "--ip-masq=true"}
+"""docker's option by FLANNEL_IPMASQ: one of the two masquerades, and only one."""
 
 
 def options(values: Mapping[str, str], *, ip_masq: bool = True) -> dict[str, str]:
     """By variable, in the order of mk-docker-opts.sh. Raises ValueError, saying what is wrong with subnet.env.
 
-    docker masquerades only if the overlay does not, and `ip_masq` does not leave that option out.
+    Without `ip_masq`, docker's default decides whether docker masquerades.
     """
     subnet, mtu = values.get("FLANNEL_SUBNET", ""), values.get("FLANNEL_MTU", "")
     if not subnet:
@@ -28,16 +32,38 @@ def options(values: Mapping[str, str], *, ip_masq: bool = True) -> dict[str, str
     if not (mtu.isascii() and mtu.isdigit()):
         raise ValueError(f"FLANNEL_MTU={mtu!r} is no number of bytes")
     found = {"DOCKER_OPT_BIP": f"--bip={subnet}"}
-    if ip_masq and values.get("FLANNEL_IPMASQ") == "true":
-        found["DOCKER_OPT_IPMASQ"] = "--ip-masq=false"
+    overlay_masquerades = values.get("FLANNEL_IPMASQ", "")
+    if ip_masq and overlay_masquerades:
+        if overlay_masquerades not in _MASQUERADE:
+            raise ValueError(f"FLANNEL_IPMASQ={overlay_masquerades!r} is neither true nor false")
+        found["DOCKER_OPT_IPMASQ"] = _MASQUERADE[overlay_masquerades]
     return {**found, "DOCKER_OPT_MTU": f"--mtu={mtu}"}
+
+
+def gateway_to(subnet: str, routes: str) -> str:
+    """The gateway of a route to the whole subnet, in a table in the format of /proc/net/route; empty: none.
+
+    Such a route leads to another host, and docker would give its containers addresses that lie there.
+    """
+    wanted = IPv4Interface(subnet).network
+    for line in routes.splitlines()[1:]:
+        fields = line.split()
+        destination, gateway, mask = (_address(fields[column]) for column in (1, 2, 7))
+        if gateway != IPv4Address(0) and IPv4Network(f"{destination}/{mask}") == wanted:
+            return str(gateway)
+    return ""
+
+
+def _address(text: str) -> IPv4Address:
+    """The kernel writes addresses in hexadecimal, in the byte order of the machine."""
+    return IPv4Address(int(text, 16).to_bytes(4, sys.byteorder))
 
 
 def text_of(found: Mapping[str, str], *, single: bool, combined: str) -> str:
     """The environment file: one variable each if `single`, and all in one of the name `combined` if there is one."""
     lines = [f'{name}="{value}"' for name, value in found.items()] if single else []
     if combined:
-        lines.append(f'{combined}=" {" ".join(found.values())} "')
+        lines.append(f'{combined}=" {" ".join(found.values())}"')
     return "\n".join(lines) + "\n"
 
 
@@ -63,7 +89,14 @@ def docker_opts(source: Path, target: Path, single: bool, combined: bool, key: s
     if not source.exists():
         _fail(f"there is no {source}: the dataplane writes it once it has a subnet")
     try:
-        found = options(read_lines(source.read_text(errors="replace")), ip_masq=not without_ip_masq)
+        values = read_lines(source.read_text(errors="replace"))
+        found = options(values, ip_masq=not without_ip_masq)
+        gateway = gateway_to(values["FLANNEL_SUBNET"], _ROUTES.read_text())
+        if gateway:
+            raise ValueError(
+                f"the kernel routes FLANNEL_SUBNET={values['FLANNEL_SUBNET']} via {gateway}, to another host: delete "
+                "that route, or correct the subnet"
+            )
         text = text_of(found, single=single or both, combined=key if combined or both else "")
         if str(target) == "-":
             click.echo(text, nl=False)
