@@ -109,27 +109,15 @@ async def rules(targets: Targets, screen: Screen) -> int:
     return max(_why(answer.status, screen), int(bool(response.rules)))
 
 
-async def explain(
-    targets: Targets, screen: Screen, source: str, destination: str, mark: int, trace_seconds: int
-) -> int:
-    """What becomes of a packet's source address; with seconds, what the kernel did with the next such packet.
-
-    1 if the rule that decides is missing, or the kernel did not do what the rules say.
-    """
+async def explain(targets: Targets, screen: Screen, source: str, destination: str, mark: int) -> int:
+    """What becomes of a packet's source address. 1 if the rule that decides is missing."""
     request = masq_pb2.ExplainRequest(source=source, destination=destination, mark=mark)
-    if trace_seconds:
-        request.trace = True
-        request.trace_time.FromSeconds(trace_seconds)
-        screen.warn(f"waiting up to {trace_seconds} s for such a packet: send one, say with ping")
-    response = await ask(
-        targets["masq"], lambda c: MasqServiceStub(c).Explain(request), _LIST_SECONDS + trace_seconds
-    )
+    response = await ask(targets["masq"], lambda c: MasqServiceStub(c).Explain(request), _LIST_SECONDS)
     if screen.json:
         screen.show_json(to_json(response))
     else:
         screen.show(rules_render.explanation_text(response, screen.width))
-    surprise = trace_seconds and not response.trace.as_explained
-    return 0 if rules_render.all_well(response.rules) and not surprise else 1
+    return 0 if rules_render.all_well(response.rules) else 1
 
 
 def _why(status: dataplane_pb2.Status | masq_pb2.Status, screen: Screen) -> int:

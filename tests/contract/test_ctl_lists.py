@@ -70,21 +70,6 @@ async def test_a_packet_is_explained(node: FakeNode) -> None:
     assert "'kube' is no number" in ran.err
 
 
-async def test_a_packet_is_traced_and_a_surprise_is_1(node: FakeNode) -> None:
-    node.masq.replies.by_method["Explain"] = samples.traced()
-    ran = await run(node.directory, "explain", "pod", "198.51.100.9", "--trace", "--timeout=7")
-    asked = node.masq.replies.asked[-1][1]
-    assert (asked.trace, asked.trace_time.seconds) == (True, 7)
-    assert ran.code == 0
-    assert "waiting up to 7 s for such a packet" in ran.err
-    assert "The kernel: UDP 10.5.2.2:4711 > 198.51.100.9:53: It left by eth0 under 192.0.2.1." in ran.out
-    surprise = samples.traced()
-    surprise.trace.as_explained = False
-    node.masq.replies.by_method["Explain"] = surprise
-    assert (await run(node.directory, "explain", "pod", "198.51.100.9", "--trace")).code == 1
-    assert (await run(node.directory, "explain", "pod", "198.51.100.9", "--trace", "--timeout=61")).code == 2
-
-
 async def test_one_peer_is_shown_with_its_kernel_objects(node: FakeNode) -> None:
     ran = await run(node.directory, "peers", "h3")
     asked = node.dataplane.replies.asked[0][1]

@@ -2,7 +2,7 @@
 
 from tests.ctl_samples.dataplane_answers import contested_peer, dataplane_status, events, failed_peer, peer, peers
 from tests.ctl_samples.lease_answers import lease_status, leases, network, quarantine, varied_leases, vxlan_lease
-from tests.ctl_samples.masq_answers import explanation, masq_status, rules, traced
+from tests.ctl_samples.masq_answers import explanation, masq_status, rules
 from tests.ctl_samples.moment import NOW, at
 
 __all__ = [
@@ -21,7 +21,6 @@ __all__ = [
     "peers",
     "quarantine",
     "rules",
-    "traced",
     "varied_leases",
     "vxlan_lease",
 ]

@@ -61,30 +61,3 @@ def explanation() -> masq.ExplainResponse:
         rules=rules().rules[2:],
         explanation="10.5.2.2 to 198.51.100.9: leaves under the address of the interface it leaves by.",
     )
-
-
-def traced() -> masq.ExplainResponse:
-    """With what the kernel did."""
-    response = explanation()
-    rule = response.rules[-1]
-    response.trace.CopyFrom(
-        masq.Trace(
-            packet="UDP 10.5.2.2:4711 > 198.51.100.9:53",
-            steps=[
-                masq.TraceStep(table="ip filter", chain="FORWARD", rule="policy accept", verdict="accept"),
-                masq.TraceStep(
-                    table="ip nat",
-                    chain=rule.chain,
-                    rule=rule.text,
-                    reason=rule.reason,
-                    verdict="accept",
-                    mark=0x20,
-                ),
-            ],
-            source="192.0.2.1",
-            interface="eth0",
-            as_explained=True,
-            explanation="It left by eth0 under 192.0.2.1.",
-        )
-    )
-    return response

@@ -19,7 +19,7 @@ from services.ctl.render.nodes import all_well, converged_text, nodes_text, pend
 from services.ctl.render.peers import peer_text, peers_text
 from services.ctl.render.plan import plan_text
 from services.ctl.render.quarantine import quarantine_text
-from services.ctl.render.rules import explanation_text, rules_text
+from services.ctl.render.rules import rules_text
 from services.ctl.render.status import in_the_way, status_text
 from services.ctl.screen import screen
 from services.ctl.standing import Answers, judge
@@ -85,7 +85,6 @@ RENDERED: dict[str, Callable[[Width], Text]] = {
     "peer-contested": lambda width: peer_text(samples.contested_peer(), width),
     "events": lambda width: lines(event_text(event, UTC, width) for event in samples.events()),
     "rules": lambda width: rules_text(samples.rules().rules, width),
-    "explain-trace": lambda width: explanation_text(samples.traced(), width),
     "doctor": _doctor,
 }
 

@@ -40,9 +40,13 @@ TYPED: Final[dict[str, str | dict[str, str]]] = {
     ),
     "docs/kubernetes.md": BY_SECTION,
     "docs/migration.md": "tests/kernel/test_migration_page.py::test_the_way_to_us_and_back_is_as_the_page_says",
-    "docs/operations.md": dict.fromkeys(
-        ("What has happened?", "Many leases are gone at once", "Taking a node out"), HOST
-    ),
+    "docs/operations.md": {
+        "What has happened?": HOST,
+        "Following a packet": "tests/kernel/test_hole_18_explain.py::"
+        "test_hole_18_what_the_page_says_to_type_follows_a_packet",
+        "Many leases are gone at once": HOST,
+        "Taking a node out": HOST,
+    },
 }
 """The tests that type the commands of a page, or of each of its sections."""
 

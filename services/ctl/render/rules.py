@@ -28,25 +28,11 @@ def rules_text(rules: Sequence[pb.Rule], width: Width) -> Text:
 
 
 def explanation_text(response: pb.ExplainResponse, width: Width) -> Text:
-    """What becomes of the packet, and below it the rules that decide; then what the kernel did."""
+    """What becomes of the packet, and below it the rules that decide."""
     if width is None:
-        out = [Text(response.explanation), *(Text(f"{rule.chain}\t{rule.text}") for rule in response.rules)]
-    else:
-        out = [fold(Text(response.explanation, style="bold"), width)]
-        out += [line for rule in response.rules for line in _rule(rule, width)]
-    return lines([*out, *(_trace(response.trace, width) if response.HasField("trace") else ())])
-
-
-def _trace(trace: pb.Trace, width: Width) -> list[Text]:
-    words = f"{trace.packet}: {trace.explanation}" if trace.packet else trace.explanation
-    head = Text(f"The kernel: {words}", style="bold" if trace.as_explained else "bold red")
-    out = [Text(), fold(head, width)]
-    for step in trace.steps:
-        mark = f" (mark {step.mark:#x})" if step.mark else ""
-        out.append(fold(Text(f"  {step.table} {step.chain}: {step.rule}{mark}"), width, 6))
-        if step.reason and width is not None:
-            out.append(fold(Text(f"      {step.reason}", style="dim"), width, 6))
-    return out
+        return lines([Text(response.explanation), *(Text(f"{r.chain}\t{r.text}") for r in response.rules)])
+    out = [fold(Text(response.explanation, style="bold"), width)]
+    return lines([*out, *(line for rule in response.rules for line in _rule(rule, width))])
 
 
 def all_well(rules: Sequence[pb.Rule]) -> bool:

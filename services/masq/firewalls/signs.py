@@ -12,7 +12,6 @@ from services.masq.firewalls.nftables.generations import Newest
 from services.masq.firewalls.nftables.notation import FLANNEL_TABLES, TABLE
 from services.masq.firewalls.tables import Fingerprints, Outline
 from services.masq.rules import no_chains
-from services.masq.trace import TABLE as TRACE
 
 HINTS: Final = ("KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY")
 """Chains that a kubelet makes with the host's own iptables, for others to see which that is."""
@@ -20,7 +19,6 @@ _OURS: Final = frozenset(chain.name for chain in no_chains())
 _HOOKS: Final = frozenset((chain.table, chain.hook) for chain in no_chains())
 _NAMES: Final = (*HINTS, *sorted(_OURS))
 _OWN_TABLES: Final = frozenset((TABLE, *FLANNEL_TABLES.values()))
-_NOT_FOREIGN: Final = _OWN_TABLES | {TRACE}
 IPTABLES_TABLES: Final = frozenset(("filter", "nat", "mangle", "raw", "security"))
 
 
@@ -131,4 +129,4 @@ def _look(fingerprints: Sequence[Fingerprints]) -> Signs:
             legacy_rules = legacy_rules or each.has_rules()
     except Unavailable as error:
         unreadable = str(error)
-    return Signs(nft_chains(), has_nft_rules(but=_NOT_FOREIGN), frozenset(legacy), legacy_rules, unreadable)
+    return Signs(nft_chains(), has_nft_rules(but=_OWN_TABLES), frozenset(legacy), legacy_rules, unreadable)

@@ -12,8 +12,8 @@ changes nothing in the firewall.
 A field that is `optional` without a word on when it is unset is always set:
 it is there so that false and 0 are printed, which JSON leaves out otherwise.
 
-Over TCP with TLS, every member of the overlay may look; ResyncRules,
-TeardownRules and a trace are for flannelette://admin/NAME.
+Over TCP with TLS, every member of the overlay may look; ResyncRules and
+TeardownRules are for flannelette://admin/NAME.
 
 Errors, on every call: INVALID_ARGUMENT, UNIMPLEMENTED,
 PERMISSION_DENIED (over TLS). Further codes stand with each call.
@@ -33,6 +33,11 @@ if sys.version_info >= (3, 11):
     from typing import TypeAlias as _TypeAlias, Never as _Never
 else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
+
+if sys.version_info >= (3, 13):
+    from warnings import deprecated as _deprecated
+else:
+    from typing_extensions import deprecated as _deprecated
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -440,17 +445,24 @@ class ExplainRequest(_message.Message):
     """Its destination address, of the same family."""
     mark: _builtins.int
     """Its mark."""
-    trace: _builtins.bool
-    """Ask the kernel too, with nft's trace: about the next packet from source to
-    destination that begins a connection (the kernel decides about a connection
-    with its first packet), whatever its mark. For that time there is a table
-    `flannelette-trace`, which the kernel removes when the call ends, however it
-    ends, also with the process. Needs Linux 5.12 and libnftables 0.9.9. Rules
-    of the legacy tables are not seen, but their effect is.
-    """
     @_builtins.property
+    @_deprecated("""This field has been marked as deprecated using proto field options.""")
+    def trace(self) -> _builtins.bool:
+        """Was: follow the next such packet through the kernel. Answered with
+        UNIMPLEMENTED: `nft monitor trace` does it.
+        """
+
+    @trace.setter
+    @_deprecated("""This field has been marked as deprecated using proto field options.""")
+    def trace(self, value: _builtins.bool) -> None:
+        """Was: follow the next such packet through the kernel. Answered with
+        UNIMPLEMENTED: `nft monitor trace` does it.
+        """
+
+    @_builtins.property
+    @_deprecated("""This field has been marked as deprecated using proto field options.""")
     def trace_time(self) -> _duration_pb2.Duration:
-        """How long to wait for such a packet: 1 to 60 s. Unset: 10 s."""
+        """Was: how long to wait for such a packet."""
 
     def __init__(
         self,
@@ -488,8 +500,9 @@ class ExplainResponse(_message.Message):
         """The rules that decide, in order; the last one settles it."""
 
     @_builtins.property
+    @_deprecated("""This field has been marked as deprecated using proto field options.""")
     def trace(self) -> Global___Trace:
-        """What the kernel did. Unset unless it was asked for."""
+        """Was: what the kernel did. Never set."""
 
     def __init__(
         self,
@@ -509,9 +522,10 @@ class ExplainResponse(_message.Message):
 
 Global___ExplainResponse: _TypeAlias = ExplainResponse  # noqa: Y015
 
+@_deprecated("""This message has been marked as deprecated using proto message options.""")
 @_typing.final
 class Trace(_message.Message):
-    """One packet on its way through the kernel."""
+    """Was: one packet on its way through the kernel. Never sent."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -557,9 +571,10 @@ class Trace(_message.Message):
 
 Global___Trace: _TypeAlias = Trace  # noqa: Y015
 
+@_deprecated("""This message has been marked as deprecated using proto message options.""")
 @_typing.final
 class TraceStep(_message.Message):
-    """One decision about a packet."""
+    """Was: one decision about a packet. Never sent."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -105,12 +105,11 @@ class MasqServiceServicer:
 
     def Explain(self, request, context):
         """Says which rule decides about a packet, and what becomes of its source
-        address. With `trace` it then waits for such a packet and says what the
-        kernel did with it; nothing is sent.
+        address. Nothing is sent.
 
         FAILED_PRECONDITION: the network is not known yet, or the packet has no
-        source and the node no subnet of that family, or this machine cannot trace.
-        ABORTED: another packet is being traced; ask again.
+        source and the node no subnet of that family. UNIMPLEMENTED: `trace` is
+        set; `nft monitor trace` does it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

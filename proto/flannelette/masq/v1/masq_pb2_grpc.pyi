@@ -12,8 +12,8 @@ changes nothing in the firewall.
 A field that is `optional` without a word on when it is unset is always set:
 it is there so that false and 0 are printed, which JSON leaves out otherwise.
 
-Over TCP with TLS, every member of the overlay may look; ResyncRules,
-TeardownRules and a trace are for flannelette://admin/NAME.
+Over TCP with TLS, every member of the overlay may look; ResyncRules and
+TeardownRules are for flannelette://admin/NAME.
 
 Errors, on every call: INVALID_ARGUMENT, UNIMPLEMENTED,
 PERMISSION_DENIED (over TLS). Further codes stand with each call.
@@ -55,12 +55,11 @@ class MasqServiceStub:
     """
     Explain: _aio.UnaryUnaryMultiCallable[_masq_pb2.ExplainRequest, _masq_pb2.ExplainResponse]
     """Says which rule decides about a packet, and what becomes of its source
-    address. With `trace` it then waits for such a packet and says what the
-    kernel did with it; nothing is sent.
+    address. Nothing is sent.
 
     FAILED_PRECONDITION: the network is not known yet, or the packet has no
-    source and the node no subnet of that family, or this machine cannot trace.
-    ABORTED: another packet is being traced; ask again.
+    source and the node no subnet of that family. UNIMPLEMENTED: `trace` is
+    set; `nft monitor trace` does it.
     """
 
 class MasqServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -118,12 +117,11 @@ class MasqServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _aio.ServicerContext[_masq_pb2.ExplainRequest, _abc.Awaitable[_masq_pb2.ExplainResponse]],
     ) -> _abc.Awaitable[_masq_pb2.ExplainResponse]:
         """Says which rule decides about a packet, and what becomes of its source
-        address. With `trace` it then waits for such a packet and says what the
-        kernel did with it; nothing is sent.
+        address. Nothing is sent.
 
         FAILED_PRECONDITION: the network is not known yet, or the packet has no
-        source and the node no subnet of that family, or this machine cannot trace.
-        ABORTED: another packet is being traced; ask again.
+        source and the node no subnet of that family. UNIMPLEMENTED: `trace` is
+        set; `nft monitor trace` does it.
         """
 
 def add_MasqServiceServicer_to_server(servicer: MasqServiceServicer, server: _aio.Server) -> None: ...

@@ -10,7 +10,7 @@ from typing import Any, Final
 from services.core.errors import Unavailable
 
 _NAME: Final = "libnftables.so.1"
-_HANDLES, _JSON = 1 << 3, 1 << 4  # NFT_CTX_OUTPUT_... of nftables/libnftables.h
+_JSON: Final = 1 << 4  # NFT_CTX_OUTPUT_... of nftables/libnftables.h
 _CURES: Final = {
     "Operation not permitted": "run the service as root with CAP_NET_ADMIN",
     "Protocol not supported": "load nftables into the kernel: `modprobe nf_tables`",
@@ -19,18 +19,14 @@ _CURES: Final = {
 
 
 class Nftables:
-    """nft without a process. Every call raises Unavailable, with the cause and its cure.
+    """nft without a process. Every call raises Unavailable, with the cause and its cure."""
 
-    What is listed comes as `listing` with `as_json`, as `text` without. A table with the flag `owner` lives until
-    `close`, and no longer than the process.
-    """
-
-    def __init__(self, *, as_json: bool = True) -> None:
+    def __init__(self) -> None:
         self._library = _load()
         self._context = self._library.nft_ctx_new(0)
         self._library.nft_ctx_buffer_output(self._context)
         self._library.nft_ctx_buffer_error(self._context)
-        self._library.nft_ctx_output_set_flags(self._context, _JSON if as_json else _HANDLES)
+        self._library.nft_ctx_output_set_flags(self._context, _JSON)
 
     def run(self, commands: list[str]) -> None:
         """Carries out all of them or none: they are one transaction."""
@@ -40,10 +36,6 @@ class Nftables:
         """The objects that a `list ...` command finds."""
         objects: list[dict[str, Any]] = json.loads(self._run(command) or '{"nftables": []}')["nftables"]
         return objects
-
-    def text(self, command: str) -> str:
-        """What a `list ...` command prints, each rule with its handle."""
-        return self._run(command)
 
     def close(self) -> None:
         """Frees the context."""
