@@ -1,16 +1,23 @@
 """The flags of flannelette-lease."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from services.core.errors import Misconfigured
 from services.runtime.options import ProcessSettings
-from services.runtime.settings import flag
+from services.runtime.settings import flag, given
 
 IN_MEMORY: Final = "memory"
-_STORES: Final = ("embedded", "etcd", "kube", "relay")
+_FLAGS: Final[Mapping[str, tuple[str, ...]]] = {
+    "embedded": ("store_file",),
+    "etcd": tuple(f"etcd_{name}" for name in "endpoints prefix keyfile certfile cafile username password".split()),
+    "kube": ("kube_api_url", "kubeconfig_file", "kube_annotation_prefix"),
+    "relay": ("upstream",),
+}
+"""The settings that only one store has, by store: who gives one of them means that store."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +27,11 @@ class LeaseSettings(ProcessSettings):
     Raises Misconfigured when the flags contradict each other or ask for what is not built.
     """
 
-    store: str = flag("embedded", "Where leases are kept: embedded, etcd, kube, or relay (another lease service).")
+    store: str = flag(
+        "",
+        "Where leases are kept: embedded, etcd, kube, or relay (another lease service). Default: the store that the "
+        "other flags are of, else embedded.",
+    )
     central: bool = flag(False, "Serve every node, not only --node. The embedded store is always central.")
     lease_seconds: int = flag(86_400, "How long a lease lives unless it is renewed.")
     guard_share: int = flag(
@@ -58,18 +69,19 @@ class LeaseSettings(ProcessSettings):
         True, "Set the condition NetworkUnavailable=False of a node when its dataplane works."
     )
 
+    given: Mapping[str, str] = given()
+
     def __post_init__(self) -> None:
-        if self.kube_subnet_mgr:
-            object.__setattr__(self, "store", "kube")  # as flannel, which has no --store
-        store = self.store
-        if store not in _STORES:
+        store = "kube" if self.kube_subnet_mgr else self.store or self._implied_store()  # flannel has no --store
+        if store not in _FLAGS:
             raise Misconfigured(f"--store is {store!r}: use embedded, etcd, kube or relay")
+        if self.store and not self.kube_subnet_mgr:
+            self._refuse_flags_of_others(store)
+        object.__setattr__(self, "store", store)
         if store == "relay" and not self.upstream:
             raise Misconfigured(
                 "--store=relay needs --upstream: the address of the lease service above, unix:PATH or HOST:PORT"
             )
-        if self.upstream and store != "relay":
-            raise Misconfigured(f"--upstream={self.upstream} is for --store=relay only: the store is {store}")
         if store == "embedded" and self.node:
             raise Misconfigured(
                 f"--node={self.node} and --store=embedded exclude each other: the embedded store is central, its "
@@ -83,3 +95,31 @@ class LeaseSettings(ProcessSettings):
             raise Misconfigured(f"--guard-seconds is {self.guard_seconds}: use 0 or more seconds")
         if self.lease_seconds < 1:
             raise Misconfigured(f"--lease-seconds is {self.lease_seconds}: use 1 or more; flannel's is 86400")
+
+    def _implied_store(self) -> str:
+        """The store whose flags were given: those of the command line decide, without any the variables do."""
+        for is_flag in (True, False):
+            found = {
+                store: self.given[name]
+                for store, names in _FLAGS.items()
+                for name in names
+                if name in self.given and self.given[name].startswith("--") is is_flag
+            }
+            if len(found) > 1:
+                (store, source), (other, other_source), *_ = found.items()
+                raise Misconfigured(
+                    f"{source} is for --store={store} and {other_source} for --store={other}: leave one of them out"
+                )
+            if found:
+                return next(iter(found))
+        return "embedded"
+
+    def _refuse_flags_of_others(self, store: str) -> None:
+        """Raises Misconfigured for a flag of another store. A variable may be there for other services."""
+        for other, names in _FLAGS.items():
+            for name in names:
+                source = self.given.get(name, "")
+                if other != store and source.startswith("--"):
+                    raise Misconfigured(
+                        f"{source} is for --store={other} only, and --store is {store}: leave one out"
+                    )

@@ -1,7 +1,8 @@
 """Settings: Go's flag syntax and flannel's environment variables, parsed once into a frozen dataclass.
 
-A settings class is a frozen dataclass whose fields are made by `flag`. The command line wins over the
-environment (`FLANNELD_` + upper case, `-` to `_`; empty means unset), which wins over the default.
+A settings class is a frozen dataclass whose fields are made by `flag`, and one of them perhaps by `given`. The
+command line wins over the environment (`FLANNELD_` + upper case, `-` to `_`; empty means unset), which wins over the
+default.
 """
 
 import dataclasses
@@ -28,22 +29,33 @@ def flag(default: Any, meaning: str, *, name: str = "", choices: Sequence[str] =
     return dataclasses.field(default=default, metadata={"meaning": meaning, "flag": name, "choices": tuple(choices)})
 
 
+def given() -> Any:
+    """A field of a settings class: how each setting was given, `--name` or `FLANNELD_NAME`, by the field's name."""
+    return dataclasses.field(default_factory=dict, repr=False, compare=False)
+
+
 def parse_settings(kind: type[S], program: str, arguments: Sequence[str], environment: Mapping[str, str]) -> S:
     """The settings. Raises Misconfigured, naming the flag or the variable, or HelpRequested."""
-    fields = {_flag_name(f): f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]  # a dataclass by contract
+    fields = _flags(kind)
     hints = get_type_hints(kind)
-    given: dict[str, list[str]] = {}
+    texts: dict[str, list[str]] = {}
     for name, text in _tokens(arguments, fields, hints):
         if name in ("h", "help"):
             raise HelpRequested(usage(program, kind))
-        given.setdefault(name, []).append(text)
+        texts.setdefault(name, []).append(text)
     values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
     for name, field in fields.items():
         variable = variable_of(name)
-        if name in given:
-            values[field.name] = _convert(f"--{name}", field, hints[field.name], given[name])
+        if name in texts:
+            sources[field.name] = f"--{name}"
         elif environment.get(variable):
-            values[field.name] = _convert(variable, field, hints[field.name], [environment[variable]])
+            sources[field.name], texts[name] = variable, [environment[variable]]
+        else:
+            continue
+        values[field.name] = _convert(sources[field.name], field, hints[field.name], texts[name])
+    if "given" in hints:
+        values["given"] = sources
     return kind(**values)
 
 
@@ -55,14 +67,14 @@ def split_flags(
     Raises Misconfigured for one that none has, HelpRequested with the text of all; `defaults` is what is the default
     of some flags here, and not in their kind.
     """
-    fields = {_flag_name(f): f for kind in kinds.values() for f in dataclasses.fields(kind)}
+    fields = {name: field for kind in kinds.values() for name, field in _flags(kind).items()}
     hints = {name: hint for kind in kinds.values() for name, hint in get_type_hints(kind).items()}
     shares: dict[str, list[str]] = {each: [] for each in kinds}
     for name, text in _tokens(arguments, fields, hints):
         if name in ("h", "help"):
             raise HelpRequested(usage(program, *kinds.values(), defaults=defaults))
         for each, kind in kinds.items():
-            if any(_flag_name(field) == name for field in dataclasses.fields(kind)):
+            if name in _flags(kind):
                 shares[each].append(f"--{name}={text}")
     return shares
 
@@ -75,8 +87,8 @@ def variable_of(flag_name: str) -> str:
 def usage(program: str, *kinds: type[Any], defaults: Mapping[str, str] = MappingProxyType({})) -> str:
     """The help text, at most 80 columns wide; a flag that several kinds have is there once, with all it means."""
     meanings: dict[str, list[str]] = {}
-    for field in (field for kind in kinds for field in dataclasses.fields(kind)):
-        told = meanings.setdefault(_flag_name(field), [])
+    for name, field in (row for kind in kinds for row in _flags(kind).items()):
+        told = meanings.setdefault(name, [])
         if (meaning := _meaning(field, defaults)) not in told:
             told.append(meaning)
     lines = [f"Usage: {program} [flags]", ""]
@@ -93,6 +105,11 @@ def _meaning(field: "dataclasses.Field[Any]", defaults: Mapping[str, str]) -> st
     shown = "" if default in ("", (), False) else f" (default {str(default).lower() if default is True else default})"
     choices = f" One of {', '.join(field.metadata['choices'])}." if field.metadata["choices"] else ""
     return f"{field.metadata['meaning']}{choices}{shown}"
+
+
+def _flags(kind: type[Any]) -> "dict[str, dataclasses.Field[Any]]":
+    """The fields of a settings class that are flags, by the flag."""
+    return {_flag_name(field): field for field in dataclasses.fields(kind) if field.metadata}
 
 
 def _flag_name(field: "dataclasses.Field[Any]") -> str:

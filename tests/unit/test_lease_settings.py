@@ -39,7 +39,9 @@ def test_every_flag_of_flannels_subnet_managers_exists() -> None:
     ("arguments", "message"),
     [
         (["--store=relay"], "--store=relay needs --upstream"),
-        (["--upstream=unix:/x"], "is for --store=relay only"),
+        (["--upstream=unix:/x", "--store=etcd"], "--upstream is for --store=relay only, and --store is etcd"),
+        (["--store=embedded", "--etcd-prefix=/x"], "--etcd-prefix is for --store=etcd only, and --store is embedded"),
+        (["--etcd-prefix=/x", "--store-file=/y"], "--store-file is for --store=embedded and --etcd-prefix for"),
         (["--store=zookeeper"], "--store is 'zookeeper': use embedded, etcd, kube or relay"),
         (["--node=a"], "the embedded store is central"),
         (["--store=etcd", "--central", "--node=a"], "--central and --node=a exclude each other"),
@@ -49,6 +51,24 @@ def test_every_flag_of_flannels_subnet_managers_exists() -> None:
 def test_what_cannot_be_is_told_with_the_way_out(arguments: list[str], message: str) -> None:
     with pytest.raises(Misconfigured, match=message):
         parse(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "store"),
+    [
+        (["--etcd-endpoints=http://127.0.0.1:4001,http://127.0.0.1:2379"], {}, "etcd"),
+        ([], {"FLANNELD_ETCD_PREFIX": "/x"}, "etcd"),
+        (["--kubeconfig-file=/x"], {}, "kube"),
+        (["--upstream=unix:/x"], {"FLANNELD_ETCD_PREFIX": "/x"}, "relay"),
+        (["--store=embedded"], {"FLANNELD_ETCD_PREFIX": "/x"}, "embedded"),
+        (["--net-config-path=/x"], {}, "embedded"),
+        (["--kube-subnet-mgr", "--etcd-endpoints=http://x:2379"], {}, "kube"),
+    ],
+)
+def test_the_store_follows_from_the_flags_that_are_given(
+    arguments: list[str], environment: dict[str, str], store: str
+) -> None:
+    assert parse(*arguments, **environment).store == store
 
 
 def test_flannels_flag_for_kubernetes_chooses_the_store() -> None:
