@@ -36,8 +36,8 @@ class LeaseSettings(ProcessSettings):
     lease_seconds: int = flag(86_400, "How long a lease lives unless it is renewed.")
     guard_share: int = flag(
         50,
-        "Percentage of the leases, but at least ten, that may go from the store within 2 s before their removal is "
-        "held back; 100 switches this off.",
+        "Percentage of the leases that may go from the store within 2 s before their removal is held back; one may "
+        "always go; 100 switches this off.",
     )
     guard_seconds: float = flag(
         30, "How long removals are held back before the store is asked again whether they are true."

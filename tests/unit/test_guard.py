@@ -1,5 +1,7 @@
 """Which removals are believed at once, and which only when the store says it twice."""
 
+import pytest
+
 from services.core.lease import Lease
 from services.core.table import Upserted
 from services.lease.guard.guard import WINDOW
@@ -66,10 +68,36 @@ def test_one_more_than_the_share_is_held_and_with_it_all_that_came_together() ->
     assert len(world.held) == 11
 
 
-def test_fewer_than_ten_are_never_held() -> None:
-    assert len(World(9).relist()) == 9
+@pytest.mark.parametrize("leases", [1, 2, 3, 9])
+def test_hole_08_a_single_lease_goes_at_once_however_few_there_are(leases: int) -> None:
+    world = World(leases)
+    assert world.change(*gone(1)) == {name(1)}
+    assert world.held == set()
+
+
+@pytest.mark.parametrize(("leases", "at_once"), [(2, 1), (3, 1), (4, 2), (9, 4)])
+def test_hole_08_all_leases_never_go_together_however_few_there_are(leases: int, at_once: int) -> None:
+    assert World(leases).relist() == set()
+    world = World(leases)
+    assert world.change(*gone(*range(1, leases + 1))) == set()
+    assert len(world.held) == leases
+    world = World(leases)
+    left = [len(world.change(*gone(number))) for number in range(1, leases + 1)]
+    assert left == [1] * at_once + [0] * (leases - at_once)
+
+
+def test_hole_08_a_small_cluster_that_shrinks_within_the_share_shrinks_at_once() -> None:
     world = World(9)
-    assert len(world.change(*gone(*range(1, 10)))) == 9
+    assert len(world.change(*gone(1, 2, 3))) == 3
+    world.now += WINDOW
+    assert len(world.change(*gone(4, 5, 6))) == 3
+
+
+def test_hole_08_all_but_one_are_held_until_a_second_listing() -> None:
+    world = World(4)
+    assert world.change(*gone(2, 3, 4)) == set()
+    world.confirm()
+    assert set(world.table) == {name(1)}
 
 
 def test_removals_one_by_one_within_two_seconds_count_together() -> None:
@@ -82,7 +110,7 @@ def test_removals_one_by_one_within_two_seconds_count_together() -> None:
 def test_a_slow_trickle_is_no_burst() -> None:
     world = World(30)
     for number in range(1, 31):
-        world.now += WINDOW / 9
+        world.now += WINDOW
         world.change(*gone(number))
     assert world.table == {}
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from services.core.lease import Lease
 from services.core.table import Removed, Upserted
-from services.lease.guard.guard import FEW, WINDOW
+from services.lease.guard.guard import SINGLE, WINDOW
 from tests.guarded_table import SHARE, World, gone, name
 from tests.lease_examples import make_lease
 
@@ -52,7 +52,7 @@ def assert_within_limits(left: Sequence[tuple[float, int, int]], now: float) -> 
     recent = [(count, known) for when, count, known in left if when > now - WINDOW]
     together = sum(count for count, _ in recent)
     known = recent[-1][1] + sum(count for count, _ in recent[:-1])  # before the burst, or come with it
-    assert together < FEW or together <= SHARE * known
+    assert together <= max(SINGLE, SHARE * known)
 
 
 def assert_held_back(table: Mapping[str, Lease], store: Mapping[str, Lease], held: set[str]) -> None:

@@ -1,7 +1,7 @@
 """Whether the removal of many leases at once is believed. Pure: time is an argument.
 
 An empty listing, a wrong prefix, a store restored from an old backup and a mistaken `del --prefix` all look like the
-end of every lease, and would empty every node. A few removals are everyday life and pass at once.
+end of every lease, and would empty every node. A node that leaves is everyday life, and its lease goes at once.
 """
 
 from collections import deque
@@ -16,8 +16,8 @@ from services.lease.store import Changed, Snapshot
 
 WINDOW: Final = 2.0
 """Seconds in which removals count together."""
-FEW: Final = 10
-"""Fewer removals than this are never held back."""
+SINGLE: Final = 1
+"""So many removals within a WINDOW are never held back, however few leases there are: a node leaves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +31,9 @@ class Held:
 class Guard:
     """Lets events pass to a table: removals only within the limit, all else always and in order.
 
-    * The limit: within any WINDOW no more than `share` of the leases that are known in it, or fewer than FEW. What is
-      beyond it is held back, and then every later removal, until the first are confirmed.
+    * The limit: within any WINDOW no more than `share` of the leases that are known in it, or a SINGLE one: of two
+      leases one, of nine four. What is beyond it is held back, and then every later removal, until the first are
+      confirmed.
     * An event is judged as a whole: removals that come together pass together or not at all.
     * A lease that is told again is held no longer. One whose subnets another lease takes over was not lost but
       replaced, and one that somebody asked a lease service to remove was released: these go at once and do not count.
@@ -90,7 +91,7 @@ class Guard:
             self._passed.popleft()
         passed = sum(count for _, count in self._passed)
         together = passed + removals
-        return not removals or together < FEW or together <= self._share * (known + passed)
+        return not removals or together <= max(SINGLE, self._share * (known + passed))
 
     def _replaced_by(self, told: Iterable[Lease], lost: Iterable[Lease]) -> set[str]:
         places = Overlaps((*lost, *(held.lease for held in self.held.values())))

@@ -305,7 +305,7 @@ class LeaseServiceServicer:
         no table and reaches no node; it is served as soon as nothing is in its way.
 
         The guard: a snapshot of the store, or removals within 2 s, that would take
-        away more than a set share of the leases (`--guard-share`) and at least ten
+        away two leases or more, and more than a set share of all (`--guard-share`),
         are held back. The leases stay in every table until the store, listed a
         second time after `--guard-seconds`, says again that they are gone, or an
         operator says so with ConfirmRemoval. One that comes back meanwhile is held

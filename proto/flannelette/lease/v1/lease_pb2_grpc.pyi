@@ -185,7 +185,7 @@ class LeaseServiceStub:
     no table and reaches no node; it is served as soon as nothing is in its way.
 
     The guard: a snapshot of the store, or removals within 2 s, that would take
-    away more than a set share of the leases (`--guard-share`) and at least ten
+    away two leases or more, and more than a set share of all (`--guard-share`),
     are held back. The leases stay in every table until the store, listed a
     second time after `--guard-seconds`, says again that they are gone, or an
     operator says so with ConfirmRemoval. One that comes back meanwhile is held
@@ -428,7 +428,7 @@ class LeaseServiceServicer(metaclass=_abc_1.ABCMeta):
         no table and reaches no node; it is served as soon as nothing is in its way.
 
         The guard: a snapshot of the store, or removals within 2 s, that would take
-        away more than a set share of the leases (`--guard-share`) and at least ten
+        away two leases or more, and more than a set share of all (`--guard-share`),
         are held back. The leases stay in every table until the store, listed a
         second time after `--guard-seconds`, says again that they are gone, or an
         operator says so with ConfirmRemoval. One that comes back meanwhile is held
