@@ -2,9 +2,6 @@
 
 import os
 
-from services.runtime import grpc_core
-
-grpc_core.configure()
 # Read by grpc when it is imported, so it must be first. Else grpc writes a line for each TLS handshake that fails,
 # one a second while a certificate is wrong; our own log says so once, in words that say what to do.
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")

@@ -11,8 +11,7 @@ be in one piece only: two would be merged.
 
 from typing import Final
 
-from services.core.table import Change, Step, Upserted
-from services.lease.usual import usual_piece
+from services.core.table import Change, Step
 from services.runtime.wire import step_to_bytes
 
 MOST_CHANGES: Final = 500
@@ -26,8 +25,6 @@ encode: Final = step_to_bytes
 
 def encode_change(change: Change) -> bytes:
     """The piece of one change."""
-    if isinstance(change, Upserted) and (usual := usual_piece(change.lease)):
-        return usual
     return encode(Step(changes=(change,)))
 
 

@@ -18,11 +18,9 @@ from services.masq.reconciler import Reconciler
 from services.masq.service import MasqServicer
 from services.masq.settings import MasqSettings
 from services.masq.surroundings import look_around
-from services.runtime import grpc_clock
 from services.runtime.feed import Feed, LeaseConnection
 from services.runtime.options import node_name
 from services.runtime.process import Process, run
-from services.runtime.slack import timer_slack
 from services.runtime.sole import sole_in_time
 from services.runtime.state_file import StateFile
 
@@ -31,9 +29,6 @@ _ADVICE: Final = (
 )
 _PATIENCE_SECONDS: Final = 10.0
 """For the one before to end, in an upgrade."""
-_SLACK_SECONDS: Final = 4.0
-"""Most of what an idle masq cost was gRPC's threads looking for work. It is in no hurry to connect again, or to see
-that a lease service froze: the rules stay, and it is the firewall that has to be followed at once."""
 
 
 @asynccontextmanager
@@ -46,9 +41,7 @@ async def build(settings: MasqSettings, process: Process) -> AsyncIterator[None]
             lambda: reconciler.asks_for_nftables,
             lambda: reconciler.is_remembered,
         )
-        await grpc_clock.measure()
-        with timer_slack(_SLACK_SECONDS):  # gRPC starts its threads with its first channel
-            connection = LeaseConnection(settings.lease_service, node_name(settings), process.transport)
+        connection = LeaseConnection(settings.lease_service, node_name(settings), process.transport)
         reconciler = Reconciler(connection.node, settings.rules, settings.iptables_resync, firewall, process.health)
         state = StateFile(settings.state_dir, "masq")
         knowledge = Knowledge(connection.node, state, reconciler)

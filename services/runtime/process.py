@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from services.core.errors import FlanneletteError, Misconfigured, Unavailable
-from services.runtime import allocator, collector
+from services.runtime import collector
 from services.runtime.admission import Admission
 from services.runtime.health import Health
 from services.runtime.listen import bound, socket_paths
@@ -150,7 +150,6 @@ def run(name: str, kind: type[S], build: Build[S], arguments: list[str] | None =
         print(f"{program} {version()}")
         return 0
     configure_logs(name, settings.log_format, settings.v)
-    allocator.configure()
     collector.configure()
     try:
         asyncio.run(_serve(name, settings, build))
