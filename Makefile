@@ -10,9 +10,9 @@ PARALLEL ?= -n 3 --dist loadfile --no-loadscope-reorder
 help: ; @awk -F'  ## ' '/^[a-z-]+:/ {split($$1, target, ":"); printf "%-16s %s\n", target[1], $$NF}' Makefile  ## this list
 venv: ; @sh lab/prepare.sh  ## .venv and the system packages it needs; PYTHON= chooses the Python
 lab: venv ; @$(BIN)/python -m lab  ## a cluster in network namespaces until Ctrl-C; ONCE=1 tries everything and leaves
-test: venv tools ; @$(BIN)/pytest $(PARALLEL) -rfEs $(ARGS)  ## every test, small counts; ARGS='-k vxlan'
-soak: venv tools ; @FLANNELETTE_SOAK=1 $(BIN)/pytest $(PARALLEL) -rfEs $(ARGS)  ## every test, full counts
-tools: venv ; @for tool in wheels grpcurl promtool kube-apiserver kubectl helm cnitool flanneld; do sh lab/tools.sh $$tool $(CACHE) || exit; done  ## what tests run that is not in .venv; takes minutes, once
+test: venv ; @sh lab/test.sh $(CACHE) $(BIN)/pytest $(PARALLEL) -rfEs $(ARGS)  ## every test, small counts; ARGS='-k vxlan'
+soak: venv ; @FLANNELETTE_SOAK=1 sh lab/test.sh $(CACHE) $(BIN)/pytest $(PARALLEL) -rfEs $(ARGS)  ## every test, full counts
+tools: venv ; @sh lab/tools.sh tests $(CACHE)  ## what tests run that is not in .venv; takes minutes, once
 lint: venv ; @$(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/lint-imports && sh lab/tools.sh buf $(CACHE) && if command -v buf >/dev/null; then buf lint proto && buf breaking proto --against proto/released.binpb; fi  ## style, layers, protocols
 types: venv ; @$(BIN)/mypy  ## mypy, strict
 proto: venv ; @sh proto/generate.sh  ## the generated code beside the .proto files

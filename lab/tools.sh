@@ -1,7 +1,7 @@
 #!/bin/sh
 # Fetches the development tools that pip does not have, into a directory: tools.sh TOOL DIRECTORY, where
-# TOOL is buf, cnitool (with the CNI plugins of a node), flanneld, grpcurl, helm, promtool, kubectl, kube-apiserver, or
-# wheels (what pip installs).
+# TOOL is buf, cnitool (with the CNI plugins of a node), flanneld, grpcurl, helm, promtool, kubectl, kube-apiserver,
+# wheels (what pip installs), or tests: all that tests run, with the progress on stderr and the rest in tools.log.
 # Where npm or Go is missing it says so and succeeds: what needs the tool says so too.
 set -eu
 
@@ -14,6 +14,28 @@ flannel_plugin_version=v0.9.1 # the last one that is among the plugins; since th
 tool=$1
 directory=$2
 case $tool in
+tests) # tests wait for what tools.pending names, while tools.lock is held: see tests/tools.py
+    mkdir -p "$directory"
+    exec 9>"$directory/tools.lock"
+    flock 9
+    pending="wheels grpcurl promtool helm cnitool flanneld kube-apiserver kubectl"
+    log=$directory/tools.log
+    : >"$log"
+    while [ -n "$pending" ]; do
+        echo "$pending" >"$directory/tools.pending"
+        next=${pending%% *}
+        lines=$(wc -l <"$log")
+        sh "$0" "$next" "$directory" >>"$log" 2>&1 9>&- &
+        if ! [ -e "$directory/bin/$next" ] && ! [ -e "$directory/$next" ]; then
+            echo "tools: $next ($(echo "$pending" | wc -w) to go; $log)" >&2
+        fi
+        wait $! || echo "tools: $next failed, see $log" >&2
+        tail -n +$((lines + 1)) "$log" | grep "is left out\|are left out" >&2 || true
+        case $pending in *" "*) pending=${pending#* } ;; *) pending= ;; esac
+    done
+    rm -f "$directory/tools.pending"
+    exit 0
+    ;;
 kube*) exec sh "$(dirname "$0")/kubernetes.sh" "$tool" "$directory" ;;
 flanneld) exec sh "$(dirname "$0")/flanneld.sh" "$directory" ;;
 wheels) exec sh "$(dirname "$0")/wheels.sh" "$directory" ;;

@@ -18,6 +18,7 @@ from lab import private
 from tests.kube import kube, shared_kube
 from tests.manifests import kubectl
 from tests.namespaces import NamespaceMaker, NetworkNamespace
+from tests.tools import CACHE, pending_tools
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,6 +28,8 @@ __all__ = ["kube", "kubectl", "shared_kube"]  # fixtures: a real kube-apiserver,
 _NEED_NAMESPACES = tuple(Path(__file__).parent / directory for directory in ("kernel", "e2e"))
 _LONG_FIRST = ("e2e", "kernel", "contract")
 """Directories whose files take long: they come first, for at the end one worker works and the others are done."""
+_SHORT_FIRST = "FLANNELETTE_TESTS_SHORT_FIRST"
+"""Whether short files come first, as while tools are built: they need none that takes minutes."""
 _MARK = "FLANNELETTE_TESTS_PRIVATE"
 SOAK = os.environ.get("FLANNELETTE_SOAK") == "1"
 _forbidden = pytest.StashKey[str]()
@@ -35,8 +38,10 @@ _forbidden = pytest.StashKey[str]()
 def pytest_configure(config: pytest.Config) -> None:
     # Here, for pytest-xdist runs nothing when its processes collect tests of different names.
     os.environ.setdefault("FLANNELETTE_SEED", str(random.randrange(1_000_000)) if SOAK else "1")  # noqa: S311 - dice
+    os.environ.setdefault(_SHORT_FIRST, "1" if pending_tools() else "0")
     # A shell's background job ignores Ctrl-C, and so would every program that a test starts and interrupts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH", os.defpath), str(CACHE / "bin")])
     if private.is_private(_MARK) or config.option.markexpr == "compose":  # those live where the docker engine does
         private.find_system_tools()
         if hasattr(config, "workerinput"):  # one of several of pytest-xdist, which must not meet on the loopback
@@ -59,7 +64,10 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: _LONG_FIRST.index(part) if (part := item.path.parent.name) in _LONG_FIRST else 9)
+    items.sort(
+        key=lambda item: _LONG_FIRST.index(part) if (part := item.path.parent.name) in _LONG_FIRST else 9,
+        reverse=os.environ[_SHORT_FIRST] == "1",
+    )
     reason = config.stash.get(_forbidden, "")
     for item in items if reason else ():
         fixtures = getattr(item, "fixturenames", ())

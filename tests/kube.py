@@ -7,9 +7,7 @@ There is no kubelet and no controller: a Node is what the test makes it. The pro
 
 import http.client
 import json
-import os
 import secrets
-import shutil
 import signal
 import ssl
 import subprocess
@@ -28,14 +26,9 @@ from services.lease.stores.kube.access import Access
 from tests.etcd import EtcdMaker
 from tests.patience import PATIENCE
 from tests.ports import free_port
+from tests.tools import find_tool
 
 Document = dict[str, Any]
-
-
-def find_kube_apiserver() -> str | None:
-    """The program on the PATH, else where `make test` puts it."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "flannelette", "bin", "kube-apiserver")
-    return shutil.which("kube-apiserver") or (str(cache) if cache.exists() else None)
 
 
 class Refused(Exception):
@@ -97,8 +90,7 @@ class ApiServer:
 
     def start(self) -> None:
         """Starts it and waits until it is ready."""
-        program = find_kube_apiserver()
-        assert program, "there is no kube-apiserver"
+        program = find_tool("kube-apiserver")
         keys = self.directory / "service-accounts.pem"
         if not keys.exists():
             key = ec.generate_private_key(ec.SECP256R1())
@@ -213,8 +205,7 @@ class ApiServer:
 @pytest.fixture(scope="session")
 def shared_kube(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
     """One for the whole run."""
-    if find_kube_apiserver() is None:
-        pytest.skip("there is no kube-apiserver: `make test` builds it, if Go 1.24 or newer is installed")
+    find_tool("kube-apiserver")
     with ExitStack() as stack:
         etcd = EtcdMaker(tmp_path_factory.mktemp("etcd"), stack)()
         server = ApiServer(tmp_path_factory.mktemp("kube"), etcd.endpoint)

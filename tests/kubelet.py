@@ -18,9 +18,10 @@ from typing import Any, Final
 from tests.containers import ENVIRONMENT, Mount, Rights, start
 from tests.kube import ApiServer, Document
 from tests.lease_service import eventually
-from tests.manifests import container_of, find_tool
+from tests.manifests import container_of
 from tests.namespaces import NetworkNamespace
 from tests.patience import PATIENCE
+from tests.tools import CACHE, find_tool
 
 _MODULES: Final = {name: f"services.{name}.main" for name in ("lease", "dataplane", "masq", "ctl")}
 _CTL_USER: Final = 10001
@@ -234,4 +235,4 @@ def _expand(argument: str, environment: Mapping[str, str]) -> str:
 def find_plugins() -> Path:
     """The directory of the CNI plugins that `make test` built."""
     find_tool("cnitool")
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "flannelette", "cni")
+    return CACHE / "cni"

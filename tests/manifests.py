@@ -1,7 +1,5 @@
 """deploy/kubernetes and deploy/helm as kubectl and helm render them, and what stands in that."""
 
-import os
-import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -12,6 +10,7 @@ import pytest
 import yaml
 
 from tests.kube import ApiServer, Document, Refused
+from tests.tools import cached, find_tool
 
 ROOT: Final = Path(__file__).parents[1]
 OVERLAYS: Final = ROOT / "deploy" / "kubernetes" / "overlays"
@@ -19,22 +18,11 @@ OVERLAYS: Final = ROOT / "deploy" / "kubernetes" / "overlays"
 Kubectl = Callable[..., str]
 
 
-def find_tool(name: str) -> str:
-    """The program that `make test` built, else one on the PATH; the test is skipped where there is none."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "flannelette", "bin", name)
-    found = str(cache) if cache.exists() else shutil.which(name)
-    if found is None:
-        pytest.skip(f"there is no {name}: `make test` builds it, if Go 1.24 or newer is installed")
-    return found
-
-
 def of_flannel(name: str) -> Path:
     """A file of kube-flannel's chart, `.` for all of it, or `released` for what its released manifest is made of."""
-    found = Path(
-        os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "flannelette", "kube-flannel-0.28.9", name
-    )
+    found = cached(f"kube-flannel-0.28.9/{name}", "flanneld")
     if not found.exists():
-        pytest.skip("there is no kube-flannel: `make test` fetches it, if Go 1.25 or newer is installed")
+        pytest.skip("there is no kube-flannel: `make tools` fetches it, if Go 1.25 or newer is installed")
     return found
 
 

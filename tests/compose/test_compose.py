@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import shutil
 import signal
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -18,6 +17,7 @@ from tests.compose.composition import OUTSIDE, Composition
 from tests.compose.figures import FIGURES
 from tests.document import Section, sections
 from tests.e2e.reader import ROOT, Reader
+from tests.tools import find_tool
 
 pytestmark = pytest.mark.compose
 
@@ -89,11 +89,11 @@ def test_no_container_may_do_more_than_is_listed(composition: Composition) -> No
     FIGURES.within_rights = len(containers)
 
 
-@pytest.mark.skipif(shutil.which("grpcurl") is None, reason="grpcurl is not on the PATH: see make compose-test")
 @pytest.mark.parametrize("section", COMPOSE_SECTIONS, ids=lambda section: section.title)
 def test_the_commands_of_the_page_print_what_it_shows(
     composition: Composition, section: Section, tmp_path: Path
 ) -> None:
+    find_tool("grpcurl")
     names = next(block for part in PAGE for block in part.blocks if block.commands.startswith("at="))
     with Reader(
         tmp_path, [Section("", [names]), section], place=composition.copy, environment=composition.environment

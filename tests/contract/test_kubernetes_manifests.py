@@ -5,7 +5,8 @@ import subprocess
 import pytest
 
 from tests.kube import ApiServer, Document
-from tests.manifests import OVERLAYS, Kubectl, dump, find_tool, of_flannel, parse, pick, pod_of, render, run_tool
+from tests.manifests import OVERLAYS, Kubectl, dump, of_flannel, parse, pick, pod_of, render, run_tool
+from tests.tools import find_tool
 
 EVERY_OVERLAY = sorted(path.name for path in OVERLAYS.iterdir())
 NETWORK = '{"Network": "10.42.0.0/16", "Backend": {"Type": "host-gw"}}'

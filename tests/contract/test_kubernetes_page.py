@@ -10,7 +10,8 @@ import pytest
 
 from tests.document import sections
 from tests.kube import ApiServer, Document
-from tests.manifests import ROOT, Kubectl, container_of, find_tool, pod_of
+from tests.manifests import ROOT, Kubectl, container_of, pod_of
+from tests.tools import find_tool
 
 PAGE = sections(ROOT / "docs" / "kubernetes.md")
 PODS = "/api/v1/namespaces/kube-flannel/pods"

@@ -1,24 +1,18 @@
 """An engineer looks at the lease service with a real grpcurl."""
 
 import json
-import os
-import shutil
 import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 import pytest_asyncio
 
 from services.runtime.wire import request_to_proto
 from tests.lease_examples import SMALL_JSON, make_request
 from tests.lease_service import ServiceProcess, stub_of
 from tests.patience import PATIENCE
-
-_GRPCURL = shutil.which("grpcurl", path=os.pathsep.join([os.environ.get("PATH", ""), str(Path.home() / "go/bin")]))
-
-pytestmark = pytest.mark.skipif(_GRPCURL is None, reason="grpcurl is neither on the PATH nor in ~/go/bin")
+from tests.tools import find_tool
 
 
 @pytest_asyncio.fixture
@@ -36,13 +30,13 @@ async def service(tmp_path: Path) -> AsyncIterator[ServiceProcess]:
 
 def grpcurl(service: ServiceProcess, *arguments: str, data: str = "") -> str:
     flags = ["-d", data] if data else []
-    command = [str(_GRPCURL), "-plaintext", *flags, service.address, *arguments]
+    command = [find_tool("grpcurl"), "-plaintext", *flags, service.address, *arguments]
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=PATIENCE).stdout
 
 
 def watch(service: ServiceProcess, request: str) -> list[dict[str, Any]]:
     """What a stream brings within a second."""
-    command = [str(_GRPCURL), "-plaintext", "-max-time", "1", "-d", request, service.address]
+    command = [find_tool("grpcurl"), "-plaintext", "-max-time", "1", "-d", request, service.address]
     result = subprocess.run(
         [*command, "flannelette.lease.v1.LeaseService/WatchLeases"], capture_output=True, text=True, timeout=PATIENCE
     )

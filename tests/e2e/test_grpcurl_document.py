@@ -12,15 +12,14 @@ import pytest
 
 from tests.document import Section, sections
 from tests.e2e.reader import ROOT, Reader
+from tests.tools import find_tool
 
 SECTIONS = [section for section in sections(ROOT / "docs/grpcurl.md") if not section.needs("docker")]
 
 
-pytestmark = pytest.mark.skipif(shutil.which("grpcurl") is None, reason="grpcurl is not on the PATH: see make test")
-
-
 @pytest.fixture(scope="module")
 def reader() -> Iterator[Reader]:
+    find_tool("grpcurl")
     with tempfile.TemporaryDirectory(prefix="fl-") as home, Reader(Path(home), SECTIONS) as reader:
         yield reader
 

@@ -2,15 +2,13 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.e2e.lab_process import LabProcess, lab
+from tests.tools import find_tool
 
 SOAK = bool(os.environ.get("FLANNELETTE_SOAK"))
 UP = "Ctrl-C ends the lab"
@@ -86,8 +84,8 @@ def test_a_lab_can_be_looked_into_and_a_service_that_dies_comes_back(home: Path)
         assert not process.directory.exists()
 
 
-@pytest.mark.skipif(not shutil.which("grpcurl"), reason="grpcurl is not installed; make test builds it where Go is")
 def test_every_service_can_be_asked_with_grpcurl_as_the_lab_says(home: Path) -> None:
+    find_tool("grpcurl")
     with lab(home, "NODES=1") as process:
         process.until_printed(UP)
         peers = json.loads(process.carry_out("grpcurl"))

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -15,6 +14,7 @@ from tests.document import Section, sections
 from tests.e2e.lab_process import LabProcess, lab
 from tests.patience import PATIENCE
 from tests.terminal import Terminal
+from tests.tools import find_tool
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -75,8 +75,7 @@ def test_a_look_inside_works_as_printed(running: LabProcess) -> None:
     (block,) = section("Look inside").blocks
     status, grpcurl = as_typed(block.commands, running).split("grpcurl ")
     assert run("sh", "-c", status).startswith("h1 is healthy")
-    if shutil.which("grpcurl") is None:
-        pytest.skip("grpcurl is not on the PATH: see make test")
+    find_tool("grpcurl")
     assert run("sh", "-c", f"grpcurl {grpcurl}").count("PEER_STATE_PROGRAMMED") == 2
 
 

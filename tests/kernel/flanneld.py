@@ -5,9 +5,7 @@ The program comes from `make tools` (lab/flanneld.sh), which needs a recent Go; 
 
 import asyncio
 import json
-import os
 import re
-import shutil
 import signal
 import subprocess
 import time
@@ -22,21 +20,14 @@ from tests.kernel.dataplane_host import Cluster
 from tests.lease_service import ServiceProcess
 from tests.namespaces import NetworkNamespace
 from tests.patience import PATIENCE
+from tests.tools import find_tool
 
 _BRIDGES: Final = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")
 
 
-def find_flanneld() -> str | None:
-    """The program on the PATH, else where `make tools` puts it."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "flannelette", "bin", "flanneld")
-    return shutil.which("flanneld") or (str(cache) if cache.exists() else None)
-
-
 def require_flanneld() -> str:
     """The program; skips the test where there is none, or where it would not start."""
-    program = find_flanneld()
-    if program is None:
-        pytest.skip("there is no flanneld: make tools builds it where Go 1.25 is")
+    program = find_tool("flanneld")
     if not _BRIDGES.exists():
         pytest.skip("flanneld starts only where the kernel has br_netfilter: modprobe br_netfilter")
     return program

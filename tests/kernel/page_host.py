@@ -22,6 +22,7 @@ from tests.kernel.masq_host import entered
 from tests.namespaces import NetworkNamespace
 from tests.own_files import ROOT, OwnFiles
 from tests.patience import PATIENCE
+from tests.tools import cached
 
 PREFIX: Final = "/coreos.com/network"
 PEERS: Final = range(3, 14)
@@ -151,7 +152,7 @@ def commands_under(page: str, title: str) -> list[str]:
 
 
 def _wheels() -> Path:
-    found = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "flannelette", "wheels")
+    found = cached("wheels", "wheels")
     if not found.is_dir():
         pytest.skip("there is nothing for pip to install: `make test` fetches it")
     return found

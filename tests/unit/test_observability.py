@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ import services.lease.stores.etcd.store
 import services.masq.main  # noqa: F401 - the same
 from services.ctl.main import cli
 from services.dataplane.metrics import PeerCollector
+from tests.tools import find_tool
 
 PACKAGE: Final = Path(__file__).parents[2] / "deploy/observability"
 RULES: Final[list[dict[str, Any]]] = yaml.safe_load((PACKAGE / "rules.yaml").read_text())["groups"][0]["rules"]
@@ -30,9 +30,6 @@ EXPRESSIONS: Final = [
     *((panel["title"], target["expr"]) for panel in PANELS for target in panel["targets"]),
 ]
 SCRAPED: Final = {"job", "instance"}
-needs_promtool = pytest.mark.skipif(
-    shutil.which("promtool") is None, reason="promtool is not on the PATH: see make tools"
-)
 
 
 def metrics() -> dict[str, set[str]]:
@@ -122,11 +119,12 @@ def test_no_panel_lies_on_another_and_each_says_what_it_shows() -> None:
     assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
 
 
-@needs_promtool
 def test_prometheus_takes_the_rules_and_every_alert_goes_off() -> None:
     """With the series of tests/observability/rules_test.yaml, and none without them."""
     cases = Path(__file__).parents[1] / "observability/rules_test.yaml"
-    done = subprocess.run(["promtool", "test", "rules", str(cases)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [find_tool("promtool"), "test", "rules", str(cases)], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     tested = re.findall(r'alertname="(\w+)"', cases.read_text())
     assert sorted(tested) == sorted(rule["alert"] for rule in RULES)

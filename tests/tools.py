@@ -1,0 +1,45 @@
+"""The programs that `make tools` builds for tests: where they are, and waiting for those that are being built.
+
+`make test` builds what is missing while the tests run that need none of it (lab/tools.sh).
+"""
+
+import fcntl
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "flannelette")
+_LOOK_SECONDS: Final = 0.5
+
+
+def find_tool(name: str) -> str:
+    """The program that `make tools` built, else one on the PATH; the test is skipped where there is none."""
+    path = cached(f"bin/{name}", name)
+    found = str(path) if path.exists() else shutil.which(name)
+    if found is None:
+        pytest.skip(f"there is no {name}: `make tools` gets it, where Go is, and says why it cannot")
+    return found
+
+
+def cached(path: str, tool: str) -> Path:
+    """A place below the cache, once nobody is about to make it with that tool; perhaps it is not there."""
+    while tool in pending_tools():
+        time.sleep(_LOOK_SECONDS)
+    return CACHE / path
+
+
+def pending_tools() -> frozenset[str]:
+    """What a running `make tools` has not finished yet."""
+    try:
+        with (CACHE / "tools.lock").open() as lock:
+            names = (CACHE / "tools.pending").read_text()
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return frozenset()  # nobody is at work
+    except BlockingIOError:
+        return frozenset(names.split())
+    except OSError:
+        return frozenset()
