@@ -42,8 +42,9 @@ def truth_of(server: EtcdServer) -> Truth:
             except InvalidInput:
                 unreadable.add(name)
                 continue
-            lease = replace(lease, node=_holder(lease, entries.get(f"holders/{name}")))
-            leases[name] = (not lease.node, entry["create_revision"], name), lease
+            node = _holder(lease, entries.get(f"holders/{name}"))
+            order = int(entry["mod_revision" if node else "create_revision"])
+            leases[name] = (not node, order, name), replace(lease, node=node, claim_order=order)
     return Truth(_first_come(leases.values(), network), frozenset(unreadable))
 
 

@@ -91,9 +91,6 @@ class FakeStore:
         self._fail()
         self.reported.append(progress)
 
-    def made(self, name: str) -> int:
-        return 0
-
     async def discard(self, key: str, seen: Lease | str) -> None:
         self._fail()
         self.discarded.append((key, seen))

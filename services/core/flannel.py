@@ -57,7 +57,9 @@ def _refuse(key: str) -> NoReturn:
     raise InvalidInput(f"key {_quoted(key)} is not a lease: it names no subnet in its usual notation")
 
 
-def parse_lease(key: str, value: str | bytes, *, node: str = "", reserved: bool = False) -> Lease:
+def parse_lease(
+    key: str, value: str | bytes, *, node: str = "", reserved: bool = False, claim_order: int = 0
+) -> Lease:
     """The lease in a key (without its prefix) and value. Raises InvalidInput, naming the key.
 
     Only a reservation, which may wait for its node, needs no address.
@@ -67,7 +69,7 @@ def parse_lease(key: str, value: str | bytes, *, node: str = "", reserved: bool 
         value = value.decode(errors="replace")  # as Go does
     if usual := read_usual(cidrs, value):
         backend_type, subnets = usual
-        return Lease(key, node, subnets, backend_type, None, reserved)
+        return Lease(key, node, subnets, backend_type, None, reserved, claim_order)
     document = GoObject.parse(value, f"the value of {key}")
     backend_type = document.text("BackendType")
     subnets = tuple(
@@ -76,7 +78,7 @@ def parse_lease(key: str, value: str | bytes, *, node: str = "", reserved: bool 
     )
     if subnets[0].cidr.version == 4 and subnets[0].public_address is None and not reserved:
         raise InvalidInput(f"the value of {key} has no PublicIP")
-    return Lease(key, node, subnets, backend_type, reserved=reserved)
+    return Lease(key, node, subnets, backend_type, None, reserved, claim_order)
 
 
 def format_value(lease: Lease) -> str:

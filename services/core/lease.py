@@ -60,6 +60,8 @@ class Lease:
     expires_at: float | None = None
     """Unix seconds; None: never, or only the store knows."""
     reserved: bool = False
+    claim_order: int = 0
+    """How old the claim is, in an order of the store's own, the older one first; 0: not told. See lease.proto."""
 
     @property
     def cidrs(self) -> tuple[Network, ...]:
@@ -80,9 +82,9 @@ class Lease:
         """Its part in one family, if any."""
         return next((s for s in self.subnets if s.cidr.version == family.version), None)
 
-    def held_by(self, node: str) -> "Lease":
-        """The same lease, of this node."""
-        return Lease(self.name, node, self.subnets, self.backend_type, self.expires_at, self.reserved)
+    def held_by(self, node: str, claim_order: int) -> "Lease":
+        """The same lease, of this node, which has claimed it then."""
+        return Lease(self.name, node, self.subnets, self.backend_type, self.expires_at, self.reserved, claim_order)
 
     def with_time(self, expires_at: float | None) -> "Lease":
         """The same lease, until then."""

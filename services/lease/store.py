@@ -114,13 +114,6 @@ class Store(Protocol):
         """
         ...
 
-    def made(self, name: str) -> int:
-        """When the store made this lease, as a number in an order of its own; 0: it keeps none.
-
-        Asked about leases that overlap, of which the older one is served. Every process must get the same answer.
-        """
-        ...
-
     async def discard(self, key: str, seen: Lease | str) -> None:
         """Deletes what an operator wants gone: a key that is refused, if it still is what it was seen to be.
 

@@ -33,6 +33,7 @@ def lease_from_proto(message: pb.Lease) -> Lease:
         intern(message.backend_type),
         message.expire_time.ToNanoseconds() / 1e9 if message.HasField("expire_time") else None,
         message.reserved,
+        message.claim_order,
     )
 
 
@@ -198,7 +199,7 @@ def _change_from_proto(message: pb.Change) -> Change:
 # Snapshots have many leases: they are filled where they belong, not made, copied and thrown away.
 def _fill(message: pb.Lease, lease: Lease) -> None:
     message.name, message.node, message.backend_type = lease.name, lease.node, lease.backend_type
-    message.reserved = lease.reserved
+    message.reserved, message.claim_order = lease.reserved, lease.claim_order
     for subnet in lease.subnets:
         part = message.subnets.add()
         part.cidr = format_network(subnet.cidr)

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from dataclasses import replace
 from ipaddress import ip_address, ip_network
 
 import pytest
@@ -85,7 +86,7 @@ async def test_a_full_network_is_exhausted_until_one_is_released(world: World) -
 async def test_renewing_gives_the_full_time_again(world: World) -> None:
     lease = await world.open(lease_seconds=500).acquire(asks(1))
     renewed = await world.open(lease_seconds=1000).renew("n1", lease.name)
-    assert told(renewed) == told(lease)
+    assert told(replace(renewed, claim_order=lease.claim_order)) == told(lease)
     assert renewed.expires_at is not None
     assert renewed.expires_at > time.time() + 990
 

@@ -1,18 +1,21 @@
 """Which leases are served: overlaps, leases outside the network, and the way back out of quarantine."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from ipaddress import ip_network
 from itertools import count
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.core.conflicts import Rank, rank_of
 from services.core.lease import Lease, Subnet
 from services.core.network import NetworkConfig, parse_network
 from services.core.table import Change, Removed, Upserted
+from services.lease.guard import precedence
 from services.lease.guard.admission import Admission
 from services.lease.guard.overlaps import Overlaps, place_of
-from services.lease.guard.precedence import Precedence
 from services.lease.refusal import Kind
 from services.lease.store import Changed, Snapshot
 from tests.lease_examples import DUAL_JSON, SMALL, address, by_name
@@ -21,16 +24,18 @@ DUAL = parse_network(DUAL_JSON)
 OTHER = parse_network('{"Network":"10.6.0.0/16","Backend":{"Type":"vxlan"}}')
 
 
-def lease(name: str, node: str = "") -> Lease:
+def lease(name: str, node: str = "", claim_order: int = 0) -> Lease:
     cidrs = [ip_network(part.replace("-", "/")) for part in name.split("&")]
-    return Lease(name, node, tuple(Subnet(cidr, address(1) if cidr.version == 4 else None) for cidr in cidrs))
+    subnets = tuple(Subnet(cidr, address(1) if cidr.version == 4 else None) for cidr in cidrs)
+    return Lease(name, node, subnets, claim_order=claim_order)
 
 
 def admission(
     *leases: Lease, network: NetworkConfig | None = SMALL, made: Mapping[str, int] | None = None
 ) -> Admission:
-    admission = Admission(lambda name: (made or {}).get(name, 0))
-    admission.take(Snapshot(by_name(*leases), network))
+    admission = Admission()
+    dated = (replace(one, claim_order=(made or {}).get(one.name, 0)) for one in leases)
+    admission.take(Snapshot(by_name(*dated), network))
     return admission
 
 
@@ -58,14 +63,16 @@ def test_the_lease_of_a_known_node_goes_before_an_older_one_of_nobody() -> None:
     assert refused(kept) == {A.name: (Kind.OVERLAP, HALF.name)}
     assert "which node node-h holds" in kept.refused[A.name].reason
     event = kept.take(Changed((Upserted(HALF),)))
-    assert event == Changed((Removed(HALF.name), Upserted(A)))
+    assert event == Changed((Removed(HALF.name), Upserted(replace(A, claim_order=1))))
 
 
 def test_when_the_winner_goes_the_loser_is_served() -> None:
     kept = admission(A, HALF, made={A.name: 1, HALF.name: 3})
-    assert kept.take(Changed((Removed(A.name),))) == Changed((Removed(A.name), Upserted(HALF)))
+    assert kept.take(Changed((Removed(A.name),))) == Changed(
+        (Removed(A.name), Upserted(replace(HALF, claim_order=3)))
+    )
     assert not kept.refused
-    assert kept.served() == by_name(HALF)
+    assert set(kept.served()) == {HALF.name}
 
 
 def test_where_nobody_knows_the_age_the_name_decides() -> None:
@@ -77,7 +84,9 @@ def test_one_wide_lease_beats_nobody_and_is_beaten_by_the_oldest() -> None:
     assert refused(kept) == {WIDE.name: (Kind.OVERLAP, A.name)}
     kept.take(Changed((Removed(A.name),)))
     assert refused(kept) == {WIDE.name: (Kind.OVERLAP, B.name)}
-    assert kept.take(Changed((Removed(B.name),))) == Changed((Removed(B.name), Upserted(WIDE)))
+    assert kept.take(Changed((Removed(B.name),))) == Changed(
+        (Removed(B.name), Upserted(replace(WIDE, claim_order=3)))
+    )
 
 
 def test_a_lease_behind_a_beaten_one_is_served() -> None:
@@ -155,7 +164,7 @@ def test_what_is_served_depends_on_the_end_and_not_on_the_way(
     history: Sequence[Sequence[Change] | NetworkConfig],
 ) -> None:
     ticks, made = count(1), dict[str, int]()
-    kept, told = Admission(lambda name: made.get(name, 0)), dict[str, Lease]()
+    kept, told = Admission(), dict[str, Lease]()
     kept.take(Snapshot({}, SMALL))
     network = SMALL
     for happened in history:
@@ -168,17 +177,23 @@ def test_what_is_served_depends_on_the_end_and_not_on_the_way(
                     made.pop(change.name, None)
                 else:
                     made.setdefault(change.lease.name, next(ticks))
-            event = kept.take(Changed(tuple(happened)))
+            event = kept.take(Changed(tuple(dated(change, made) for change in happened)))
         assert isinstance(event, Changed)
         for change in event.changes:
             if isinstance(change, Removed):
                 del told[change.name]
             else:
                 told[change.lease.name] = change.lease
-        scratch = Admission(lambda name: made.get(name, 0))
+        scratch = Admission()
         assert scratch.take(Snapshot(kept.leases, network)) == Snapshot(told, network)
         assert scratch.refused == kept.refused
         assert_none_overlap(told)
+
+
+def dated(change: Change, made: Mapping[str, int]) -> Change:
+    if isinstance(change, Removed):
+        return change
+    return Upserted(replace(change.lease, claim_order=made.get(change.lease.name, 0)))
 
 
 def assert_none_overlap(leases: Mapping[str, Lease]) -> None:
@@ -229,15 +244,16 @@ def _crowd_mates(leases: Sequence[Lease]) -> set[str]:
     return set()
 
 
-def test_a_change_beside_ten_thousand_leases_looks_at_few() -> None:
+def test_a_change_beside_ten_thousand_leases_looks_at_few(monkeypatch: pytest.MonkeyPatch) -> None:
     leases = [Lease(str(n), "", (Subnet(ip_network((10 << 24 | n << 8, 24))),)) for n in range(10_000)]
     asked: list[str] = []
 
-    def made(name: str) -> int:
-        asked.append(name)
-        return 0
+    def asking(lease: Lease) -> Rank:
+        asked.append(lease.name)
+        return rank_of(lease)
 
-    precedence = Precedence(leases, made)
-    precedence.add(Lease("x", "", (Subnet(ip_network("10.0.5.0/25")),)))
-    assert precedence.beaten == {"x": "5"}
+    monkeypatch.setattr(precedence, "rank_of", asking)
+    kept = precedence.Precedence(leases)
+    kept.add(Lease("x", "", (Subnet(ip_network("10.0.5.0/25")),)))
+    assert kept.beaten == {"x": "5"}
     assert set(asked) == {"5", "x"}

@@ -28,7 +28,7 @@ class World:
 
     def __init__(self) -> None:
         ticks = count(100)
-        self.admission = Admission(lambda name: 0)
+        self.admission = Admission()
         self.quarantine = Quarantine(lambda: float(next(ticks)))
         self.take(Snapshot(by_name(A), SMALL))
 

@@ -28,8 +28,8 @@ NAMES = [
 ]
 
 
-def lease(name: str, node: str = "") -> Lease:
-    return Lease(name, node, (Subnet(ip_network(name.replace("-", "/"))),))
+def lease(name: str, node: str = "", claim_order: int = 0) -> Lease:
+    return Lease(name, node, (Subnet(ip_network(name.replace("-", "/"))),), claim_order=claim_order)
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,6 @@ class World(FakeStore):
         self.gate = Gate(self, self.broker, GuardSettings(0.5, 30))
         self.change(tuple(Put(name) for name in NAMES[:20]))
 
-    def made(self, name: str) -> int:
-        return self.ages.get(name, 0)
-
     async def relist(self) -> Snapshot:
         if self.fault:
             raise self.fault
@@ -69,7 +66,7 @@ class World(FakeStore):
         for write in writes:
             if isinstance(write, Put):
                 self.ages.setdefault(write.name, next(self.ticks))
-                self.leases[write.name] = lease(write.name, write.node)
+                self.leases[write.name] = lease(write.name, write.node, self.ages[write.name])
                 changes.append(Upserted(self.leases[write.name]))
             else:
                 gone = [name for name in write.names if self.leases.pop(name, None)]
@@ -80,7 +77,7 @@ class World(FakeStore):
 
     @property
     def served(self) -> dict[str, Lease]:
-        scratch = Admission(self.made)
+        scratch = Admission()
         scratch.take(Snapshot(dict(self.leases), self.network))
         return scratch.served()
 

@@ -30,6 +30,22 @@ def test_a_node_is_read_with_our_annotations_only() -> None:
     assert read_node({"metadata": {"name": "bare"}}, KEYS.prefix) == Node("bare")
 
 
+def test_a_claim_is_as_old_as_what_was_written_of_ours_last_and_not_as_its_node() -> None:
+    def entry(time: str, **annotations: object) -> dict[str, Any]:
+        fields = {"f:metadata": {"f:annotations": annotations}, "f:status": {"f:conditions": {}}}
+        return {"manager": "m", "operation": "Update", "time": time, "fieldsV1": fields}
+
+    metadata: dict[str, Any] = {"name": "a", "creationTimestamp": "2026-01-31T12:00:00Z", "managedFields": []}
+    assert read_node({"metadata": metadata}, KEYS.prefix).claimed == 1769860800
+    metadata["managedFields"] = [
+        entry("2026-01-31T12:00:05Z", **{f"f:{F}public-ip": {}}),
+        entry("2026-01-31T12:00:09Z", **{f"f:{F}backend-data": {}}),
+        entry("2026-01-31T13:00:00Z", **{"f:volumes.kubernetes.io/x": {}}),  # a kubelet's heartbeat
+        {"manager": "k", "fieldsV1": {"f:spec": {}}},
+    ]
+    assert read_node({"metadata": metadata}, KEYS.prefix).claimed == 1769860809
+
+
 @pytest.mark.parametrize(
     "document",
     [

@@ -62,19 +62,13 @@ def test_a_node_that_gives_its_lease_back_says_so_and_one_that_loses_it_does_not
     assert withdrawal_patch(withdrawn, KEYS) is None
 
 
-def test_a_mirror_knows_when_nodes_were_made_and_who_has_a_pod_cidr() -> None:
-    mirror = Mirror(V4, KEYS)
-    mirror.replace([Node("a", made=7), Node("b", ("10.244.1.0/24",), made=9)], "1")
-    assert [mirror.made(name) for name in ("a", "b", "c")] == [7, 9, 0]
-
-
 async def test_a_wait_for_a_pod_cidr_ends_when_its_own_node_has_one() -> None:
     mirror = Mirror(V4, KEYS)
     mirror.replace([Node("a"), Node("b")], "1")
     waits = [asyncio.create_task(mirror.pod_cidr_of(name)) for name in ("a", "b")]
     for events, over in (
         ((Node("a"), Node("b")), [False, False]),
-        ((Node("a", made=7), Deleted("b")), [False, False]),
+        ((Node("a", claimed=7), Deleted("b")), [False, False]),
         ((Node("a", ("10.244.1.0/24",)),), [True, False]),
         ((Node("b", ("10.244.2.0/24",)),), [True, True]),
     ):

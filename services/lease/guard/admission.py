@@ -4,7 +4,7 @@ A lease is data from strangers: one that lies outside the network would be route
 one that overlaps another's subnet would cut that peer off. Such leases are in the store and reach no node.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from services.core.family import Network, family_of
@@ -29,16 +29,15 @@ class Admission:
       changes its subnet has two for a while.
     """
 
-    def __init__(self, made: Callable[[str], int], network: NetworkConfig | None = None) -> None:
+    def __init__(self, network: NetworkConfig | None = None) -> None:
         self.leases: dict[str, Lease] = {}
         """All that the store holds."""
         self.refused: dict[str, Refusal] = {}
         """Those of them that are not served."""
         self.concerned: frozenset[str] | None = None
         """Whose standing the last event may have changed; None: everybody's."""
-        self._made = made
         self._network = network
-        self._precedence = Precedence((), made)
+        self._precedence = Precedence(())
         self._bounds: dict[int, tuple[Network, Place, Place]] = {}
         """Of each enabled family: the network, and the places between which its subnets are."""
 
@@ -118,7 +117,7 @@ class Admission:
             for name, lease in self.leases.items()
             if name in suspects and (reason := self._outside(lease))
         }
-        self._precedence = Precedence(self.served().values(), self._made, overlaps if not self.refused else None)
+        self._precedence = Precedence(self.served().values(), overlaps if not self.refused else None)
         for name in self._precedence.beaten:
             self._judge(name)
 
@@ -154,7 +153,8 @@ class Admission:
 
 def _is_as_good(old: Lease, new: Lease) -> bool:
     """Whether only what is published differs: no other lease is concerned."""
-    return old.node == new.node and [s.cidr for s in old.subnets] == [s.cidr for s in new.subnets]
+    is_claim_the_same = (old.node, old.claim_order) == (new.node, new.claim_order)
+    return is_claim_the_same and [s.cidr for s in old.subnets] == [s.cidr for s in new.subnets]
 
 
 def _changes(before: Mapping[str, Lease | None], after: Mapping[str, Lease | None]) -> tuple[Change, ...]:

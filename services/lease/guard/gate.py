@@ -58,7 +58,7 @@ class Gate:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.quarantine = Quarantine(clock)
-        self.admission = Admission(store.made)
+        self.admission = Admission()
         self._guard = Guard(settings.share)
         self._recall = recall
         self._store = store
@@ -179,7 +179,7 @@ class Gate:
             reason = "no node can take its lease again, since the store has no network configuration that can be used"
             self._wait(self._seconds, reason)
             return
-        again = Admission(self._store.made, self._broker.table.network)
+        again = Admission(self._broker.table.network)
         again.take(listed)
         there = again.served().keys() | listed.refused.keys()
         before = set(self._guard.held)

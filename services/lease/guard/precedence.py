@@ -1,32 +1,28 @@
 """Of leases that overlap, which are served. Pure.
 
-The rule: in the order of their rank, each is served unless it overlaps one that is served already. A lease of a known
-node ranks before one of nobody, else the older one before the younger, else the names decide, so that every process
-that sees the same leases serves the same.
+The rule: in the order of their rank (services.core.conflicts), each is served unless it overlaps one that is served
+already, so that every process that sees the same leases serves the same.
 """
 
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Iterable, Set
 from heapq import heappop, heappush
-from sys import maxsize
 
+from services.core.conflicts import Rank, rank_of
 from services.core.lease import Lease
 from services.lease.guard.overlaps import Overlaps
-
-Rank = tuple[bool, int, str]
 
 
 class Precedence:
     """Follows leases as they come and go. What a change costs is what it overlaps, however many leases there are.
 
-    `made` says when the store made a lease, see Store.made. Between calls: `beaten` has every lease that overlaps a
-    served one of a better rank, and the best of these. `overlaps`: of these leases, if somebody has made it already.
+    Between calls: `beaten` has every lease that overlaps a served one of a better rank, and the best of these.
+    `overlaps`: of these leases, if somebody has made it already.
     """
 
-    def __init__(self, leases: Iterable[Lease], made: Callable[[str], int], overlaps: Overlaps | None = None) -> None:
+    def __init__(self, leases: Iterable[Lease], overlaps: Overlaps | None = None) -> None:
         self.beaten: dict[str, str] = {}
         """Leases that are not served, with the best one that is in their way."""
         self._leases = {lease.name: lease for lease in leases}
-        self._made = made
         self._overlaps = overlaps or Overlaps(self._leases.values())
         self._ranks: dict[str, Rank] = {}
         self._rivals: dict[str, int] = {}
@@ -111,5 +107,5 @@ class Precedence:
     def _rank(self, name: str) -> Rank:
         rank = self._ranks.get(name)
         if rank is None:
-            rank = self._ranks[name] = (not self._leases[name].node, self._made(name) or maxsize, name)
+            rank = self._ranks[name] = rank_of(self._leases[name])
         return rank

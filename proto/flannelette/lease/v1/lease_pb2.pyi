@@ -121,6 +121,7 @@ class Lease(_message.Message):
     BACKEND_TYPE_FIELD_NUMBER: _builtins.int
     EXPIRE_TIME_FIELD_NUMBER: _builtins.int
     RESERVED_FIELD_NUMBER: _builtins.int
+    CLAIM_ORDER_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Opaque, unique, stable while the lease lives. The subnet key in etcd and
     embedded (`10.5.52.0-24`, dual stack `10.5.52.0-24&fd00:10:5:34::-64`), the
@@ -136,6 +137,17 @@ class Lease(_message.Message):
     """
     reserved: _builtins.bool
     """It was set aside by an operator and never expires."""
+    claim_order: _builtins.int
+    """How old the claim is, as a number in an order of the store's own: of two
+    leases that claim the same, the smaller one is the older claim (see
+    docs/adr/0024). Every lease service that reads the same store tells the same
+    number, a relay that of the store above, and a renewal does not change it.
+    In etcd the revision that wrote what the lease says, where its node is
+    known, else the revision that made its key; with Kubernetes the second, as
+    Unix time, in which its node's annotations were last changed.
+    0: not told (the embedded store, where no two leases claim the same, and
+    lease services that do not know the field), which is younger than any number.
+    """
     @_builtins.property
     def subnets(self) -> _containers.RepeatedCompositeFieldContainer[Global___Subnet]:
         """What it holds, at most one a family, IPv4 first."""
@@ -155,10 +167,11 @@ class Lease(_message.Message):
         backend_type: _builtins.str = ...,
         expire_time: _timestamp_pb2.Timestamp | None = ...,
         reserved: _builtins.bool = ...,
+        claim_order: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["expire_time", b"expire_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend_type", b"backend_type", "expire_time", b"expire_time", "name", b"name", "node", b"node", "reserved", b"reserved", "subnets", b"subnets"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend_type", b"backend_type", "claim_order", b"claim_order", "expire_time", b"expire_time", "name", b"name", "node", b"node", "reserved", b"reserved", "subnets", b"subnets"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

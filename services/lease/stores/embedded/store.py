@@ -201,10 +201,6 @@ class EmbeddedStore:
     async def report(self, progress: Progress) -> None:
         """See Store. Nobody asks this store."""
 
-    def made(self, name: str) -> int:
-        """See Store. Nobody else writes here, so that no two leases overlap."""
-        return 0
-
     async def discard(self, key: str, seen: Lease | str) -> None:
         """See Store."""
         lease = self._ledger.leases.get(key)

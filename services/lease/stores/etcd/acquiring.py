@@ -74,7 +74,7 @@ class Acquiring:
         assert wanted.outcome is not None  # noqa: S101 - who is first in the line is served
         allocation, etcd_lease = wanted.outcome
         _tell(allocation, request.node)
-        lease = allocation.lease
+        lease = self._index.dated(allocation.lease)
         return replace(lease, expires_at=None if lease.reserved else etcd_lease.expires_at)
 
     async def _serve(self) -> None:

@@ -52,11 +52,6 @@ class Decoder:
         assert isinstance(value, Holder)  # noqa: S101 - what else is in a holder key
         return value
 
-    def created(self, key: bytes) -> int:
-        """The revision that made the key, as last seen; 0: not known."""
-        known = self._known.get(key)
-        return known.item.created if known else 0
-
     def forget(self, key: bytes) -> None:
         """The key is gone."""
         self._known.pop(key, None)
@@ -81,7 +76,7 @@ def _parse(item: Item, kind: Kind, name: str) -> Known:
     value: Lease | Holder | None = None
     try:
         if kind is Kind.SUBNET:
-            value = parse_lease(name, item.value, reserved=item.etcd_lease == 0)
+            value = parse_lease(name, item.value, reserved=item.etcd_lease == 0, claim_order=item.created)
         elif kind is Kind.HOLDER:
             value = parse_holder(name, item.value)
     except InvalidInput as error:

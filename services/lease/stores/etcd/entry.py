@@ -29,6 +29,14 @@ class Entry:
         return self.holder.node if self.holder else ""
 
     @property
+    def claim_order(self) -> int:
+        """How old the claim is: of a known node when it wrote what the key says, else when the key was made.
+
+        A node of ours puts its key only when it says something else; flanneld does at each renewal, too.
+        """
+        return self.item.revision if self.node else self.item.created
+
+    @property
     def reserved(self) -> bool:
         """Hangs on no etcd lease: an operator set it aside."""
         return self.item.etcd_lease == 0

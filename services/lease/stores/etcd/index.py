@@ -3,11 +3,13 @@
 import asyncio
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from itertools import islice
 from typing import Final, TypeVar
 
 from services.core.errors import NotYet
 from services.core.family import Family
+from services.core.lease import Lease
 from services.core.network import NetworkConfig
 from services.core.occupancy import Occupancy, Usage
 from services.lease.claims import Claims
@@ -89,6 +91,11 @@ class Index:
         """How full the network is in one family."""
         self.claims.lease_from(self._network)
         return self.claims.usage(family)
+
+    def dated(self, lease: Lease) -> Lease:
+        """The same lease with the age of its claim, if it is here."""
+        entry = self.entries.get(lease.name)
+        return replace(lease, claim_order=entry.claim_order) if entry else lease
 
     def etcd_lease_of(self, node: str) -> int:
         """What the holder keys of the node hang on; 0: not known."""

@@ -46,12 +46,15 @@ class Leasing:
             if entry is None or entry.lease is None or entry.node != node or entry.holder_item is None:
                 raise NotFound(f"node {node} does not hold lease {name} any more: acquire a lease again")
             if entry.bound:
-                return replace(entry.lease, node=node)
+                return _returned(entry, entry.claim_order, None)
             with suppress(EtcdLeaseGone):
                 etcd_lease = await self._etcd_leases.keep(node, entry.holder_item.etcd_lease)
                 transaction = extending(self._keyspace, entry, etcd_lease.number)
-                if not transaction.writes or await self._client.transact(transaction):
-                    return _returned(entry.lease, node, etcd_lease.expires_at)
+                if not transaction.writes:
+                    return _returned(entry, entry.claim_order, etcd_lease.expires_at)
+                if revision := await self._client.transact(transaction):
+                    is_put = any(write.key == entry.item.key for write in transaction.writes)
+                    return _returned(entry, revision if is_put else entry.claim_order, etcd_lease.expires_at)
         raise LostRace(f"lease {name} of node {node} keeps changing in etcd: try again")
 
     async def release(self, node: str, name: str) -> None:
@@ -75,5 +78,7 @@ class Leasing:
         return read_entry(self._decoder, name, item, holder_item) if item else None
 
 
-def _returned(lease: Lease, node: str, expires_at: float) -> Lease:
-    return replace(lease, node=node, expires_at=None if lease.reserved else expires_at)
+def _returned(entry: Entry, claim_order: int, expires_at: float | None) -> Lease:
+    assert entry.lease is not None  # noqa: S101 - its node holds it
+    times = None if entry.lease.reserved else expires_at
+    return replace(entry.lease, node=entry.node, claim_order=claim_order, expires_at=times)

@@ -35,7 +35,8 @@ class Mirror:
         self._keyspace = keyspace
         self._decoder = decoder
         self._items: dict[bytes, Item] = {}
-        self._leases: dict[str, Lease] = {}
+        self._leases: dict[str, Known] = {}
+        """The version of each subnet key that is in force: the last one that parses."""
         self._holders: dict[str, Holder] = {}
         self._table: dict[str, Lease] = {}
         self._refused: dict[str, str] = {}
@@ -47,7 +48,7 @@ class Mirror:
         """Takes a complete listing."""
         old_leases, old_holders = self._leases, self._holders
         self._items = {known.item.key: known.item for known in listed}
-        self._leases = {known.name: known.value for known in listed if isinstance(known.value, Lease)}
+        self._leases = {known.name: known for known in listed if isinstance(known.value, Lease)}
         self._holders = {known.name: known.value for known in listed if isinstance(known.value, Holder)}
         self._refused = {}
         self._network, self._network_error = read_configuration(self._keyspace.config, None)
@@ -58,7 +59,7 @@ class Mirror:
                 elif known.kind is Kind.HOLDER and known.name in old_holders:
                     self._holders[known.name] = old_holders[known.name]
                 self._keep(known)
-        self._table = {name: self._held(name, lease) for name, lease in self._leases.items()}
+        self._table = {name: self._held(name, known) for name, known in self._leases.items()}
         self.position = position
         return self.snapshot()
 
@@ -108,7 +109,7 @@ class Mirror:
             if error or self._refused:
                 self._refuse(name if kind is Kind.SUBNET else f"holders/{name}", error)
             if isinstance(value, Lease):
-                self._leases[name] = value
+                self._leases[name] = known
             elif value is not None:
                 self._holders[name] = value
             return name
@@ -147,18 +148,19 @@ class Mirror:
 
     def _settle(self, name: str) -> Change | None:
         """Brings the table's lease into line with what is known of it; None: it was."""
-        lease = self._leases.get(name)
-        if lease is None:
+        known = self._leases.get(name)
+        if known is None:
             return Removed(name) if self._table.pop(name, None) else None
-        held = self._held(name, lease)
+        held = self._held(name, known)
         if self._table.get(name) == held:
             return None
         self._table[name] = held
         return Upserted(held)
 
-    def _held(self, name: str, lease: Lease) -> Lease:
-        holder = self._holders.get(name)
-        return lease.held_by(holder.node) if holder and holder.holds(lease) else lease
+    def _held(self, name: str, known: Known) -> Lease:
+        lease, holder = known.value, self._holders.get(name)
+        assert isinstance(lease, Lease)  # noqa: S101 - nothing else is kept in force
+        return lease.held_by(holder.node, known.item.revision) if holder and holder.holds(lease) else lease
 
 
 def _copy(mapping: Mapping[str, Value]) -> Mapping[str, Value]:

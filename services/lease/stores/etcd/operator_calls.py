@@ -53,7 +53,7 @@ class OperatorCalls:
 
         lease = await self._writer.write(decide, f"{name} keeps changing in etcd: try again")
         log.info("subnet reserved", reservation=name, node=node)
-        return lease
+        return self._index.dated(lease)
 
     async def unreserve(self, name: str) -> None:
         """See Store."""

@@ -115,10 +115,6 @@ class EtcdStore:
     async def report(self, progress: Progress) -> None:
         """See Store. Nobody asks this store."""
 
-    def made(self, name: str) -> int:
-        """See Store."""
-        return self._decoder.created(self._keyspace.subnet(name))
-
     async def discard(self, key: str, seen: Lease | str) -> None:
         """See Store."""
         await discard(self._client, self._keyspace, self._decoder, key, seen)

@@ -68,11 +68,6 @@ class Mirror:
         )
         return event if event != Changed() else None
 
-    def made(self, name: str) -> int:
-        """When the node was made, Unix seconds; 0: not known."""
-        node = self._nodes.get(name)
-        return node.made if node else 0
-
     def snapshot(self) -> Snapshot:
         """Everything as it is now."""
         return Snapshot(

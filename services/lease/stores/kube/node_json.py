@@ -24,7 +24,7 @@ def read_node(document: Any, prefix: str) -> Node:
     ours = {intern(key): text for key, text in _mapping(metadata, "annotations").items() if key.startswith(prefix)}
     if not isinstance(pod_cidrs, list) or not all(isinstance(text, str) for text in (*pod_cidrs, *ours.values())):
         raise NotANode(f"Node {name} has fields of the wrong type")
-    return Node(name, tuple(pod_cidrs), ours or None, _seconds(metadata.get("creationTimestamp")))
+    return Node(name, tuple(pod_cidrs), ours or None, _claimed(metadata, prefix))
 
 
 def read_version(document: Any) -> str:
@@ -33,6 +33,20 @@ def read_version(document: Any) -> str:
     if not isinstance(version, str) or not version:
         raise NotANode("an object without resourceVersion")
     return version
+
+
+def _claimed(metadata: Mapping[str, Any], prefix: str) -> int:
+    """When somebody wrote annotations of ours last, by what the API server notes of it; else when the Node was made.
+
+    A Node is old while what it says is new: by its own age, whoever joined first could take what others publish.
+    """
+    times = [0]
+    entries = metadata.get("managedFields")
+    for entry in entries if isinstance(entries, list) else ():
+        fields = _mapping(_mapping(_mapping(entry, "fieldsV1"), "f:metadata"), "f:annotations")
+        if any(name.startswith(prefix, 2) for name in fields):  # behind `f:`
+            times.append(_seconds(entry.get("time")))
+    return max(times) or _seconds(metadata.get("creationTimestamp"))
 
 
 def _seconds(timestamp: Any) -> int:

@@ -30,7 +30,9 @@ def lease_of(node: Node, network: NetworkConfig, keys: Annotations) -> Lease | N
             continue
         require_inside(node, cidr, n)
         subnets.append(Subnet(cidr, address, _data(node, keys.of(n.family).data, backend_type)))
-    return Lease(node.name, node.name, tuple(subnets), backend_type) if subnets else None
+    if not subnets:
+        return None
+    return Lease(node.name, node.name, tuple(subnets), backend_type, claim_order=node.claimed)
 
 
 def chosen_for(node: Node, keys: Annotations) -> Chosen:

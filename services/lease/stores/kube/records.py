@@ -37,8 +37,8 @@ class Node:
     """As Kubernetes wrote them; empty until the controller manager assigns them."""
     annotations: Mapping[str, str] | None = None
     """Those with our prefix; None: there is none."""
-    made: int = 0
-    """When Kubernetes made it, Unix seconds."""
+    claimed: int = 0
+    """When flannel's annotations of it were written last, or else it was made; Unix seconds."""
 
     def annotation(self, key: str) -> str:
         """Its text, empty when absent."""

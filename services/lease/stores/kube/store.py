@@ -156,10 +156,6 @@ class KubeStore:
             raise Unavailable(str(error)) from None
         self._up.add(name)
 
-    def made(self, name: str) -> int:
-        """See Store."""
-        return self._mirror.made(name)
-
     async def discard(self, key: str, seen: Lease | str) -> None:
         """See Store. A Node object is not ours to delete."""
         raise NotImplementedYet(f"{key} is a Node of Kubernetes, not ours to delete: correct its annotations instead")

@@ -126,10 +126,6 @@ class RelayStore:
         """See Store."""
         await self._reporting.take(progress)
 
-    def made(self, name: str) -> int:
-        """See Store: above, leases that overlap are sorted out already."""
-        return 0
-
     async def discard(self, key: str, seen: Lease | str) -> None:
         """See Store. The lease service above compares with what it has seen itself."""
         await self._upstream.discard(key)
