@@ -52,12 +52,12 @@ def ailments(verdict: Verdict, service: Service) -> Iterator[Ailment]:
 
 
 def doctor_text(name: str, found: Collection[Ailment], width: Width) -> Text:
-    """On a terminal each with its cure below it, else one line each."""
+    """On a terminal each with its cure below it, else a table of one line each; a sentence where there is nothing."""
+    if not found:
+        return Text(f"{name}: nothing is in the way", style="bold green")
     if width is None:
         rows = [((each.service,), (each.problem,), (each.cure,)) for each in found]
         return table(("SERVICE", "PROBLEM", "CURE"), rows, None)
-    if not found:
-        return Text(f"{name}: nothing is in the way", style="bold green")
     out = [Text(f"{name}: {count(len(found), 'thing')} in the way", style="bold red")]
     for each in found:
         head = Text(f"{each.service:<10} ", style="bold") + Text(each.problem)

@@ -3,6 +3,7 @@
 import json
 import sys
 from dataclasses import dataclass
+from io import TextIOWrapper
 from typing import Any, Final
 
 from google.protobuf.json_format import MessageToDict
@@ -28,6 +29,10 @@ class Screen:
         """Columns of the terminal; None if this is a pipe or a file."""
         return self.console.width if self.console.file.isatty() else None
 
+    @property
+    def _is_unicode(self) -> bool:
+        return self.console.encoding.startswith("utf")
+
     def show(self, text: Text) -> None:
         """Prints the text."""
         text = text.copy()
@@ -37,7 +42,7 @@ class Screen:
 
     def show_json(self, document: Any, *, one_line: bool = False) -> None:
         """Prints one document, indented unless it shall be one line."""
-        text = json.dumps(document, ensure_ascii=False, indent=None if one_line else 2)
+        text = json.dumps(document, ensure_ascii=not self._is_unicode, indent=None if one_line else 2)
         print(text, file=self.console.file, flush=True)
 
     def warn(self, sentence: str) -> None:
@@ -46,7 +51,9 @@ class Screen:
 
 
 def screen(output: str) -> Screen:
-    """Standard output, for `-o table` or `-o json`."""
+    """Standard output, for `-o table` or `-o json`. A character that the locale's encoding lacks is shown as `?`."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
     return Screen(output == "json", Console(highlight=False, emoji=False, markup=False))
 
 

@@ -91,14 +91,17 @@ def judge(answers: Answers, targets: Mapping[Service, Target]) -> Verdict:
 
     A service without a socket is away, with two exceptions, provided the user named no address for it:
     * The lease service may be central. It is elsewhere if the dataplane is connected to one.
-    * The host of a central lease service (it serves no node) may have neither dataplane nor masq.
+    * The host of a central lease service (its socket is here, and it serves no node) may have neither dataplane nor
+      masq. One that the user named says nothing about this host.
     """
+    answer = answers.lease
+    central_here = not isinstance(answer, Failure) and not answer.node and not targets["lease"].named
     return Verdict(
         answers,
         {
             "lease": _lease(answers, targets["lease"]),
-            "dataplane": _dataplane(answers, targets["dataplane"]),
-            "masq": _masq(answers, targets["masq"]),
+            "dataplane": _dataplane(answers, targets["dataplane"], central_here=central_here),
+            "masq": _masq(answers, targets["masq"], central_here=central_here),
         },
     )
 
@@ -126,10 +129,10 @@ def _lease(answers: Answers, target: Target) -> Standing:
     return Standing(target, State.AWAY, (str(answer),))
 
 
-def _dataplane(answers: Answers, target: Target) -> Standing:
+def _dataplane(answers: Answers, target: Target, *, central_here: bool) -> Standing:
     answer = answers.dataplane
     if isinstance(answer, Failure):
-        return _away(answers, target, answer)
+        return _away(answers, target, answer, central_here=central_here)
     status = answer.status
     doubts = []
     if not status.lease_service_connected:
@@ -142,10 +145,10 @@ def _dataplane(answers: Answers, target: Target) -> Standing:
     return _own_word(target, status.ready, status.reasons, doubts)
 
 
-def _masq(answers: Answers, target: Target) -> Standing:
+def _masq(answers: Answers, target: Target, *, central_here: bool) -> Standing:
     answer = answers.masq
     if isinstance(answer, Failure):
-        return _away(answers, target, answer)
+        return _away(answers, target, answer, central_here=central_here)
     status = answer.status
     doubts = []
     if not status.lease_service_connected:
@@ -169,10 +172,9 @@ def _different(*, masquerade: bool) -> str:
     )
 
 
-def _away(answers: Answers, target: Target, failure: Failure) -> Standing:
-    central = not isinstance(answers.lease, Failure) and not answers.lease.node
+def _away(answers: Answers, target: Target, failure: Failure, *, central_here: bool) -> Standing:
     alone = all(isinstance(a, Failure) and a.missing for a in (answers.dataplane, answers.masq))
-    if central and alone and not target.named:
+    if central_here and alone and not target.named:
         return Standing(
             target, State.ELSEWHERE, ("the lease service is central; this is not one of its nodes",), True
         )

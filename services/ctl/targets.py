@@ -2,20 +2,20 @@
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
+from services.core.errors import Misconfigured
 from services.runtime.options import socket_address
-from services.runtime.transport import Transport
+from services.runtime.transport import Transport, host_and_port
 
 Service: TypeAlias = Literal["lease", "dataplane", "masq"]
 SERVICES: Final[tuple[Service, ...]] = ("lease", "dataplane", "masq")
 
 ANYWHERE: Final = Transport(dangerously=True)
 """Without TLS, also beyond loopback: who looks gives nothing away, and the address was typed by hand."""
-
-_HOST_AND_PORT: Final = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^:/\s\[\]]+):[0-9]{1,5}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +58,13 @@ def read_address(text: str) -> str:
         path = re.sub(r"^//(?=/)", "", text.removeprefix("unix:"))
     elif text.startswith(("/", "./", "../", "~")):
         path = str(Path(text).expanduser())
-    elif _HOST_AND_PORT.fullmatch(text):
-        return text
     else:
         path = ""
+        with suppress(Misconfigured):
+            host_and_port(text)
+            return text
     if not path:
-        raise ValueError(f"{text!r} is no address: write unix:PATH, a path with a slash, or HOST:PORT")
+        raise ValueError(
+            f"{text!r} is no address: write unix:PATH, a path with a slash, or HOST:PORT (a port is at most 65535)"
+        )
     return f"unix:{path}"

@@ -3,11 +3,13 @@
 import logging
 import sys
 import time
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from typing import Any, Final
 
 _RICH: Final = "rich"
+_NOT_FIELDS: Final = frozenset(("exc_info", "stack"))
+"""What structlog renders in its own way."""
 
 
 @contextmanager
@@ -49,10 +51,35 @@ class Rarely:
         return is_news
 
 
+def plain(value: Any) -> Any:
+    """A field's value as a reader wants it: `a, b` for several values, `k=v` for a mapping, text for an object."""
+    match value:
+        case str() | bool() | int() | float():
+            return value
+        case Mapping():
+            return ", ".join(f"{key}={plain(each)}" for key, each in value.items())
+        case set() | frozenset():
+            return ", ".join(sorted(str(plain(each)) for each in value))
+        case list() | tuple():
+            return ", ".join(str(plain(each)) for each in value)
+    return str(value)
+
+
+def _jsonable(value: Any) -> Any:
+    return sorted(map(str, value)) if isinstance(value, set | frozenset) else plain(value)
+
+
+def _plain_fields(_logger: object, _method: str, fields: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """For the console, where a field without a value is left out. JSON has lists, mappings and null of its own."""
+    return {
+        name: value if name in _NOT_FIELDS else plain(value) for name, value in fields.items() if value is not None
+    }
+
+
 def configure_logs(service: str, log_format: str, verbosity: int) -> None:
     """Sets up structlog for this process. Call once, before the first line."""
     renderer: Any = (
-        structlog.processors.JSONRenderer()
+        structlog.processors.JSONRenderer(default=_jsonable)
         if log_format == "json"
         else structlog.dev.ConsoleRenderer(
             colors=sys.stderr.isatty(), pad_event_to=0, exception_formatter=structlog.dev.plain_traceback
@@ -64,7 +91,7 @@ def configure_logs(service: str, log_format: str, verbosity: int) -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.StackInfoRenderer(),
-            *([structlog.processors.dict_tracebacks] if log_format == "json" else []),
+            structlog.processors.dict_tracebacks if log_format == "json" else _plain_fields,
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG if verbosity > 0 else logging.INFO),

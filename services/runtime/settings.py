@@ -6,8 +6,9 @@ default.
 """
 
 import dataclasses
+import difflib
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
@@ -18,6 +19,19 @@ S = TypeVar("S")
 
 _TRUE: Final = frozenset("1 t T TRUE true True".split())
 _FALSE: Final = frozenset("0 f F FALSE false False".split())
+
+FLAGS: Final[Mapping[str, str]] = {
+    "lease": "store central lease-seconds guard-share guard-seconds net-config-path store-file upstream "
+    "etcd-endpoints etcd-prefix etcd-keyfile etcd-certfile etcd-cafile etcd-username etcd-password "
+    "kube-subnet-mgr kube-api-url kubeconfig-file kube-annotation-prefix "
+    "set-node-network-unavailable",
+    "dataplane": "lease-address iface iface-regex iface-can-reach public-ip public-ipv6 subnet-file state-dir "
+    "subnet-lease-renew-margin allowed-network never-route ip-blackhole-route cni-install-path "
+    "cni-config-path ip-masq route-protocol checksum-offload audit-interval",
+    "masq": "lease-address state-dir ip-masq ip-masq-fully-random-disable iptables-forward-rules firewall "
+    "allowed-network iptables-resync",
+}
+"""Which service has which flag, beside those that all have: for who gives one to another. A test compares them."""
 
 
 class HelpRequested(Exception):
@@ -129,7 +143,7 @@ def _tokens(
             yield name, ""
             continue
         if name not in fields:
-            raise Misconfigured(f"there is no flag --{name} (--help lists them)")
+            raise Misconfigured(_unknown(name, fields))
         if equals:
             yield name, text
         elif hints[fields[name].name] is bool:
@@ -139,6 +153,15 @@ def _tokens(
             if following is None:
                 raise Misconfigured(f"--{name} needs a value")
             yield name, following
+
+
+def _unknown(name: str, fields: Iterable[str]) -> str:
+    """What to do about a flag that is not there: it is another service's, or a slip of the pen."""
+    if owners := [f"flannelette-{service}" for service, flags in FLAGS.items() if name in flags.split()]:
+        return f"there is no flag --{name} here: it is one of {' and '.join(owners)}"
+    if near := difflib.get_close_matches(name, fields, n=1):
+        return f"there is no flag --{name}: did you mean --{near[0]}? (--help lists them)"
+    return f"there is no flag --{name} (--help lists them)"
 
 
 def _convert(source: str, field: "dataclasses.Field[Any]", hint: Any, texts: Sequence[str]) -> Any:

@@ -24,7 +24,7 @@ async def test_a_healthy_node_has_exit_code_0_and_all_three_services(node: FakeN
 
 async def test_the_doctor_names_what_is_in_the_way_and_its_cure(node: FakeNode) -> None:
     ran = await run(node.directory, "doctor")
-    assert (ran.code, ran.out) == (0, "SERVICE  PROBLEM  CURE\n")
+    assert (ran.code, ran.out) == (0, "h1: nothing is in the way\n")
     status = samples.masq_status()
     status.status.masquerade = False
     status.status.findings.add(problem="The kernel forwards no IPv4 packets.", cure="sysctl -w net.ipv4.ip_forward=1")

@@ -177,4 +177,5 @@ def test_without_its_etcd_it_is_running_and_not_ready(host: Host, tmp_path: Path
 def test_a_wrong_flag_is_one_line(host: Host, tmp_path: Path) -> None:
     flanneld = Flanneld(host, tmp_path, "--kube-subnet-manager")
     assert flanneld.process.wait(SECONDS) == 2
-    assert flanneld.log.read_text() == "flanneld: there is no flag --kube-subnet-manager (--help lists them)\n"
+    said = "there is no flag --kube-subnet-manager: did you mean --kube-subnet-mgr? (--help lists them)"
+    assert flanneld.log.read_text() == f"flanneld: {said}\n"

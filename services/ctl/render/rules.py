@@ -30,7 +30,7 @@ def rules_text(rules: Sequence[pb.Rule], width: Width) -> Text:
 def explanation_text(response: pb.ExplainResponse, width: Width) -> Text:
     """What becomes of the packet, and below it the rules that decide."""
     if width is None:
-        return lines([Text(response.explanation), *(Text(f"{r.chain}\t{r.text}") for r in response.rules)])
+        return lines([Text(response.explanation), *(Text(f"{r.chain}  {r.text}") for r in response.rules)])
     out = [fold(Text(response.explanation, style="bold"), width)]
     return lines([*out, *(line for rule in response.rules for line in _rule(rule, width))])
 

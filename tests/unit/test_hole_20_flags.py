@@ -1,0 +1,50 @@
+"""A flag that a service does not have: whose it is, or which one is meant."""
+
+import dataclasses
+import re
+
+import pytest
+
+from services.core.errors import Misconfigured
+from services.flanneld.flags import SERVICES, children
+from services.runtime.options import ProcessSettings
+from services.runtime.settings import FLAGS, parse_settings
+
+
+def flags_of(kind: type[ProcessSettings]) -> set[str]:
+    return {field.metadata["flag"] or field.name.replace("_", "-") for field in dataclasses.fields(kind)}
+
+
+def answer(service: str, argument: str) -> str:
+    with pytest.raises(Misconfigured) as refused:
+        parse_settings(SERVICES[service], f"flannelette-{service}", [argument], {})
+    return str(refused.value)
+
+
+def test_hole_20_the_table_of_flags_is_that_of_the_services() -> None:
+    shared = flags_of(ProcessSettings)
+    assert {name: set(flags.split()) for name, flags in FLAGS.items()} == {
+        name: flags_of(kind) - shared for name, kind in SERVICES.items()
+    }
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_hole_20_a_flag_of_another_service_is_called_that(service: str) -> None:
+    for other in SERVICES.keys() - {service}:
+        for flag in flags_of(SERVICES[other]) - flags_of(SERVICES[service]):
+            said = answer(service, f"--{flag}=1")
+            assert re.fullmatch(rf"there is no flag --{flag} here: it is one of .*\bflannelette-{other}\b.*", said)
+
+
+def test_hole_20_the_state_of_the_dataplane_and_masq_is_none_of_the_lease_services() -> None:
+    assert answer("lease", "--state-dir=/x") == (
+        "there is no flag --state-dir here: it is one of flannelette-dataplane and flannelette-masq"
+    )
+
+
+def test_hole_20_a_slip_of_the_pen_is_told_from_what_is_not_there() -> None:
+    assert answer("dataplane", "--ifac=eth0") == "there is no flag --ifac: did you mean --iface? (--help lists them)"
+    assert answer("masq", "-ipmasq") == "there is no flag --ipmasq: did you mean --ip-masq? (--help lists them)"
+    assert answer("lease", "--nonsense") == "there is no flag --nonsense (--help lists them)"
+    with pytest.raises(Misconfigured, match="did you mean --etcd-endpoints"):
+        children(["--etcd-endpoint=x"], {})
