@@ -21,6 +21,7 @@ class Cause(Enum):
     NEIGHBOUR_DELETED = "neighbour deleted"
     NEIGHBOUR_CHANGED = "neighbour changed"
     FDB_ENTRY_DELETED = "fdb entry deleted"
+    FDB_ENTRY_CHANGED = "fdb entry changed"
     LINK_UP = "link up"
     MTU_CHANGED = "mtu changed"
     ADDRESS_ADDED = "address added"
@@ -44,6 +45,7 @@ _BY_SUBJECT: Final = {
     (Subject.NEIGHBOUR, True): Cause.NEIGHBOUR_DELETED,
     (Subject.NEIGHBOUR, False): Cause.NEIGHBOUR_CHANGED,
     (Subject.FDB_ENTRY, True): Cause.FDB_ENTRY_DELETED,
+    (Subject.FDB_ENTRY, False): Cause.FDB_ENTRY_CHANGED,
     (Subject.OVERRUN, False): Cause.NOTIFICATIONS_LOST,
 }
 _ONLY_EXPLAINS: Final = {
@@ -52,6 +54,7 @@ _ONLY_EXPLAINS: Final = {
     Cause.NEIGHBOUR_DELETED: NEIGHBOUR,
     Cause.NEIGHBOUR_CHANGED: NEIGHBOUR,
     Cause.FDB_ENTRY_DELETED: FDB_ENTRY,
+    Cause.FDB_ENTRY_CHANGED: FDB_ENTRY,
 }
 """The other causes are a device's, and explain all that is on it."""
 _ALL: Final = frozenset(Cause)

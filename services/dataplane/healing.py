@@ -10,7 +10,7 @@ from services.dataplane.backends.backend import Device
 from services.dataplane.causes import Heard, Sign, cause_of
 from services.dataplane.dataplane import Dataplane
 from services.dataplane.netlink.monitor import Change, Monitor, Subject
-from services.dataplane.netlink.objects import ROUTE
+from services.dataplane.netlink.objects import ROUTE, KernelObject
 from services.dataplane.underlay import Underlay
 
 _SETTLE_SECONDS: Final = 0.01
@@ -57,7 +57,8 @@ class Pending:
 
     def __init__(self) -> None:
         self._sure = Heard()
-        self._gone: dict[Hashable, Sign] = {}
+        self._entries: dict[Hashable, tuple[KernelObject | None, Sign]] = {}
+        """By slot of neighbours and forwarding entries: what it holds since it was heard of, and the last sign."""
 
     def take(self, changes: list[Change], concerns: Concern) -> bool:
         """Notes what concerns us; True: it is the first, so `settle` is due soon."""
@@ -66,30 +67,39 @@ class Pending:
             sign = concerns(change)
             if sign is not None:
                 self._sure.since = self._sure.since or time.monotonic()
-                if change.slot is None:
+                if change.subject not in _ENTRIES:
                     self._sure.signs[sign] += 1
+                elif change.slot is not None:
+                    self._entries[change.slot] = None, sign
                 else:
-                    self._gone[change.slot] = sign
+                    self._entries.update((item.slot, (item, sign)) for item in change.entries)
         return was_empty and self._sure.since is not None
 
     def settle(self, dataplane: Dataplane) -> None:
-        """Has everything compared, unless all that is gone was taken away by ourselves."""
-        heard, gone = self._sure, self._gone
-        reconciler = dataplane.overlay.reconciler
+        """Has everything compared, unless each slot that was heard of holds what we believe to be in it.
+
+        The kernel does not say who has changed a forwarding entry, or taken a neighbour away (see `Change.port`).
+        """
+        heard, reconciler = self._sure, dataplane.overlay.reconciler
+        programmed = reconciler.programmed
+        heard.signs.update(
+            sign for item, sign in self._entries.values() if item is not None and item not in programmed
+        )
+        gone = {slot: sign for slot, (item, sign) in self._entries.items() if item is None}
         if not gone.keys() <= reconciler.emptied:  # else we did it all, as nearly always, and need not look far
-            lost = (gone.get(item.slot) for item in reconciler.programmed if item.kind != ROUTE)
+            lost = (gone.get(item.slot) for item in programmed if item.kind != ROUTE)
             heard.signs.update(sign for sign in lost if sign is not None)
         reconciler.emptied.clear()
         if heard.signs:
             dataplane.audit(heard)
-        self._sure, self._gone = Heard(), {}
+        self._sure, self._entries = Heard(), {}
 
 
 def concern(dataplane: Dataplane, own_port: int) -> Concern:
     """What changes mean that may have touched something of ours, as things stand now.
 
-    A change of ours is known by our socket's port id, but for neighbours and forwarding entries that go (see
-    `Change.port`): they count later, if we then still believe them to be there.
+    A change of ours is known by our socket's port id. Neighbours and forwarding entries count later, if they then are
+    not what we believe to be there.
     """
     ground = dataplane.footing.ground
     overlay = dataplane.overlay
@@ -120,6 +130,7 @@ def concern(dataplane: Dataplane, own_port: int) -> Concern:
 
 
 _PLACES: Final = (Subject.LINK, Subject.ADDRESS)
+_ENTRIES: Final = (Subject.NEIGHBOUR, Subject.FDB_ENTRY)
 
 
 def _touches(change: Change, devices: Set[int], underlay: Set[int], protocol: int) -> bool:
@@ -130,5 +141,5 @@ def _touches(change: Change, devices: Set[int], underlay: Set[int], protocol: in
             return change.ifindex in devices or change.ifindex in underlay
         case Subject.ROUTE:
             return change.protocol == protocol or change.ifindex in devices or change.length == 0
-        case Subject.NEIGHBOUR | Subject.FDB_ENTRY:  # what the kernel learns by itself is no news
-            return change.ifindex in devices and (change.gone or change.port != 0)
+        case Subject.NEIGHBOUR | Subject.FDB_ENTRY:
+            return change.ifindex in devices

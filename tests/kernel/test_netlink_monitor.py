@@ -10,7 +10,7 @@ from services.core.family import FAMILIES, IPV4, Family
 from services.core.plan import Plan
 from services.dataplane.netlink import uapi
 from services.dataplane.netlink.monitor import Change, Monitor, Subject
-from services.dataplane.netlink.objects import KernelObject, Route
+from services.dataplane.netlink.objects import FdbEntry, KernelObject, Route
 from tests.kernel.netlink_host import PROTOCOL, Host
 from tests.patience import PATIENCE
 
@@ -24,12 +24,19 @@ def monitor(vxlan_host: Host) -> "Monitor":
 
 
 async def until(changes: AsyncIterator[list[Change]], subject: Subject, gone: bool = False) -> Change:
-    """The first change of a subject, within five seconds."""
+    """The first change of a subject that is still to be told."""
+    return (await all_until(changes, subject, gone))[-1]
+
+
+async def all_until(changes: AsyncIterator[list[Change]], subject: Subject, gone: bool = False) -> list[Change]:
+    """What is told, up to the first change of a subject."""
+    heard: list[Change] = []
     async with asyncio.timeout(PATIENCE):
         async for some in changes:
-            for each in some:
+            heard += some
+            for number, each in enumerate(heard):
                 if each.subject is subject and each.gone is gone:
-                    return each
+                    return heard[: number + 1]
     raise AssertionError("the monitor ended")
 
 
@@ -41,12 +48,12 @@ async def test_our_own_routes_and_neighbours_carry_our_port(
     with monitor, vxlan_host.kernel() as kernel:
         changes = monitor.changes()
         assert await kernel.apply(Plan(vxlan_host.peer(family, 2), NOTHING)) == {}
-        neighbour = await until(changes, Subject.NEIGHBOUR)
-        assert neighbour == Change(Subject.NEIGHBOUR, False, family.af, device, 0, kernel.port)
-        entry = await until(changes, Subject.FDB_ENTRY)
-        assert (entry.ifindex, entry.port) == (device, 0)
-        route = await until(changes, Subject.ROUTE)
-        (made,) = (each for each in vxlan_host.peer(family, 2) if isinstance(each, Route))
+        neighbour, entry, route = await all_until(changes, Subject.ROUTE)
+        made_neighbour, made_entry, made = sorted(vxlan_host.peer(family, 2))
+        ours = Change(Subject.NEIGHBOUR, False, family.af, device, 0, kernel.port)
+        assert neighbour == replace(ours, entries=(made_neighbour,))
+        assert (entry.ifindex, entry.port, list(entry.entries)) == (device, 0, [made_entry])
+        assert isinstance(made, Route)
         ours = Change(Subject.ROUTE, False, family.af, device, PROTOCOL, kernel.port)
         assert route == replace(ours, dst=made.dst, length=made.length, is_main=True)
 
@@ -70,13 +77,18 @@ async def test_what_the_ignored_socket_does_is_not_heard_and_what_others_do_is(
         changes = monitor.changes()
         assert await ours.apply(Plan(vxlan_host.peer(family, 2), NOTHING)) == {}
         assert await other.apply(Plan(vxlan_host.peer(family, 3), NOTHING)) == {}
-        heard = [each for _ in range(2) for each in await anext(changes)]
-        assert [each.subject for each in heard] == [Subject.NEIGHBOUR, Subject.ROUTE]
-        assert {each.port for each in heard} == {other.port}
+        heard = await all_until(changes, Subject.ROUTE)
+        # Of a forwarding entry, and of a neighbour that goes, the kernel does not say whose doing it is.
+        entries = [each for each in heard if each.subject is Subject.FDB_ENTRY]
+        assert {item for each in entries for item in each.entries} == {
+            item for number in (2, 3) for item in vxlan_host.peer(family, number) if isinstance(item, FdbEntry)
+        }
+        others = [each for each in heard if each.subject is not Subject.FDB_ENTRY]
+        assert [each.subject for each in others] == [Subject.NEIGHBOUR, Subject.ROUTE]
+        assert {each.port for each in others} == {other.port}
         assert await ours.apply(Plan(NOTHING, vxlan_host.peer(family, 2))) == {}
-        # Of a neighbour or forwarding entry that goes, the kernel does not say who took it away.
-        gone = [each for _ in range(2) for each in await anext(changes)]
-        assert {each.subject for each in gone if each.gone} == {Subject.NEIGHBOUR, Subject.FDB_ENTRY}
+        gone = await all_until(changes, Subject.FDB_ENTRY, gone=True)
+        gone += await all_until(changes, Subject.NEIGHBOUR, gone=True) if not gone[0].gone else []
         assert {each.port for each in gone} == {0}
 
 

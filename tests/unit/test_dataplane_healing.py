@@ -89,13 +89,13 @@ def test_while_the_underlay_is_lost_any_interface_may_be_it(subject: Subject) ->
         (Change(Subject.NEIGHBOUR, True, 2, OTHER), False),
         (Change(Subject.ROUTE, True, 2, FLANNEL, 77, PORT, length=24), False),
         (Change(Subject.NEIGHBOUR, True, 2, FLANNEL), True),
-        (Change(Subject.NEIGHBOUR, False, 2, FLANNEL), False),
-        (Change(Subject.NEIGHBOUR, False, 2, FLANNEL, 0, 99), True),
+        (Change(Subject.NEIGHBOUR, False, 2, FLANNEL), True),
         (Change(Subject.NEIGHBOUR, False, 2, FLANNEL, 0, PORT), False),
         (Change(Subject.NEIGHBOUR, False, 2, ETH0, 0, 99), False),
         (Change(Subject.NEIGHBOUR, True, 2, ETH0), False),
         (Change(Subject.FDB_ENTRY, True, 7, FLANNEL), True),
-        (Change(Subject.FDB_ENTRY, False, 7, FLANNEL), False),
+        (Change(Subject.FDB_ENTRY, False, 7, FLANNEL), True),
+        (Change(Subject.FDB_ENTRY, False, 7, ETH0), False),
     ],
 )
 def test_what_may_touch_ours_concerns_us_and_nothing_else(change: Change, is_ours: bool) -> None:
@@ -117,6 +117,30 @@ def test_an_entry_that_is_gone_counts_only_while_we_believe_it_to_be_there(item:
         pending.settle(dataplane.real)
         assert dataplane.audits == audits
         assert dataplane.heard.signs.total() == audits
+
+
+@pytest.mark.parametrize(
+    ("item", "other"), [(ENTRY, ENTRY._replace(via=7)), (NEIGHBOUR, NEIGHBOUR._replace(mac=b"other!"))]
+)
+def test_what_an_entry_is_now_counts_and_not_who_made_it(item: KernelObject, other: KernelObject) -> None:
+    def told(*items: KernelObject) -> list[Change]:
+        return [Change(Subject.FDB_ENTRY, False, 7, FLANNEL, entries=items)]
+
+    learned = [Change(Subject.NEIGHBOUR, False, 2, FLANNEL, slot=item.slot)]
+    for heard, audits in (
+        (told(item), 0),
+        (told(other), 1),
+        (told(other, item), 0),
+        (told(other) + told(item), 0),
+        (told(item, other), 1),
+        (learned, 1),
+        (learned + told(item), 0),
+        (told(), 0),
+    ):
+        dataplane, pending = FakeDataplane(item), Pending()
+        assert pending.take(heard, concern(dataplane.real, PORT))
+        pending.settle(dataplane.real)
+        assert (dataplane.audits, heard) == (audits, heard)
 
 
 def test_what_we_took_away_ourselves_explains_itself_once() -> None:

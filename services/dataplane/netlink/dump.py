@@ -1,7 +1,8 @@
 """Dumps of the kernel's tables as kernel objects: the requests, and what each kind of message means."""
 
 import struct
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
@@ -31,6 +32,21 @@ class Kind(Generic[T]):
     """Attributes that do not matter to us and may differ from message to message."""
     build: Callable[[Fields], T | None]
     """The object; None: it does not count."""
+
+
+def fields_of(kind: Kind[T], block: bytes, offset: int, spans: Iterable[tuple[int, int, int]]) -> dict[str, Any]:
+    """The named parts of the message at `offset`, whose attributes are `spans`; `rest` is the others, as they are."""
+    fields: dict[str, Any] = dict(zip(kind.header_names, kind.header.unpack_from(block, offset + 16), strict=True))
+    rest = []
+    for attribute, first, last in spans:
+        if attribute in kind.numbers and last - first == 4:
+            fields[kind.numbers[attribute]] = int.from_bytes(block[first:last], sys.byteorder)
+        elif attribute in kind.blobs:
+            fields[kind.blobs[attribute]] = block[first:last]
+        elif attribute not in kind.ignored:
+            rest.append(block[first - 4 : last].ljust((last - first + 7) & ~3, b"\0"))
+    fields["rest"] = b"".join(rest)
+    return fields
 
 
 def _route(fields: Fields) -> Route | None:

@@ -1,4 +1,4 @@
-"""Says that something changed in the kernel, and by whom; what it is now, a dump tells.
+"""Says that something changed in the kernel, and by whom; what everything is now, a dump tells.
 
 The kernel does not tell everything: `ip link set down`, `ip link del` and removing an address take IPv4 routes
 away without a DELROUTE each, so a change of a link or an address must lead to a look at everything.
@@ -7,7 +7,8 @@ away without a DELROUTE each, so a change of a link or an address must lead to a
 import asyncio
 import socket
 import struct
-from collections.abc import AsyncIterator, Hashable, Iterator
+from collections.abc import AsyncIterator, Hashable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from errno import ENOBUFS
@@ -15,7 +16,9 @@ from typing import Final, Self
 
 from services.dataplane.netlink import uapi
 from services.dataplane.netlink.attributes import spans
-from services.dataplane.netlink.objects import FdbEntry, Neighbour
+from services.dataplane.netlink.dump import FDB_ENTRIES, NEIGHBOURS, fields_of
+from services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour
+from services.dataplane.netlink.reader import Reader
 from services.dataplane.netlink.socket_filter import ignore
 from services.dataplane.netlink.transport import drain, enlarge_queue
 
@@ -28,6 +31,8 @@ _GROUPS: Final = (
     uapi.RTNLGRP_IPV6_ROUTE,
 )
 _RECEIVE_BYTES: Final = 64 * 1024
+_AT_ONCE: Final = 256
+"""Datagrams, of one notification each."""
 QUEUE_BYTES: Final = 8 * 1024 * 1024
 _HEADER: Final = struct.Struct("=IHHII")
 _ROUTE_HEADER_BYTES: Final = 12
@@ -76,7 +81,9 @@ class Change:
     is_main: bool = False
     """Of a route: it is in the main table."""
     slot: Hashable = None
-    """Of a neighbour or forwarding entry that is gone: which, to tell our own deletes from others' nevertheless."""
+    """Of a neighbour or forwarding entry that is gone, or not permanent: which, to know what we took away."""
+    entries: Sequence[KernelObject] = ()
+    """Permanent neighbours or forwarding entries of one device, as they are now."""
     up: bool = False
     """Of a link: it is, as `ip link set up` makes it."""
     is_flip: bool = False
@@ -122,18 +129,22 @@ class Monitor:
         self._socket.close()
 
     def ignore(self, port: int) -> None:
-        """Hears no more what the socket with this port id does, nor of new forwarding entries, whoever made them."""
+        """Hears no more what the socket with this port id does, as far as it is told (see `Change.port`)."""
         ignore(self._socket, port)
 
     async def changes(self) -> AsyncIterator[list[Change]]:
-        """What has changed, as it comes: everything that one datagram reports, in order. Ends when cancelled.
+        """What has changed, as it comes: everything that waits to be read, in order. Ends when cancelled.
 
         An overrun is one change of its own: look at everything.
         """
         loop = asyncio.get_running_loop()
         while True:
             try:
-                yield list(read(await loop.sock_recv(self._socket, _RECEIVE_BYTES)))
+                blocks = [await loop.sock_recv(self._socket, _RECEIVE_BYTES)]
+                with suppress(BlockingIOError):
+                    while len(blocks) < _AT_ONCE:
+                        blocks.append(self._socket.recv(_RECEIVE_BYTES))
+                yield list(read(b"".join(blocks)))
             except OSError as error:
                 if error.errno != ENOBUFS:
                     raise
@@ -142,8 +153,8 @@ class Monitor:
 
 
 def read(block: bytes) -> Iterator[Change]:
-    """The changes that a datagram of the kernel reports; skips what is of no concern."""
-    offset = 0
+    """The changes that datagrams of the kernel report; skips what is of no concern."""
+    offset, entries = 0, Reader(FDB_ENTRIES, 0)
     while offset + 16 <= len(block):
         length, kind, _, _, port = _HEADER.unpack_from(block, offset)
         known = _SUBJECTS.get(kind)
@@ -156,24 +167,43 @@ def read(block: bytes) -> Iterator[Change]:
                 yield _route(block, offset, length, gone, port)
             elif subject is Subject.LINK:
                 yield _link(block, offset, length, gone, port)
-            else:
-                # Both ifaddrmsg and ndmsg have the device behind four bytes.
+            elif subject is Subject.ADDRESS:
                 (device,) = _IFINDEX.unpack_from(block, offset + 20)
-                slot = None
-                if subject is Subject.NEIGHBOUR:
-                    (state,) = _NEIGHBOUR_STATE.unpack_from(block, offset + 24)
-                    gone |= bool(state & uapi.NUD_FAILED)  # as one ends that somebody deletes
-                    slot = _slot(block, offset, length, family, device) if gone else None
-                    subject = Subject.FDB_ENTRY if family == uapi.AF_BRIDGE else subject
-                yield Change(subject, gone, family, device, 0, port, slot=slot)
+                yield Change(subject, gone, family, device, 0, port)
+            elif gone or family != uapi.AF_BRIDGE or not _is_permanent(block, offset):
+                yield _neighbour(block, offset, length, gone, port)
+            else:  # our own come by the hundred, see `ignore`
+                (device,) = _IFINDEX.unpack_from(block, offset + 20)
+                entries.found = []
+                offset = entries.take_alike(block, offset, length)
+                yield Change(Subject.FDB_ENTRY, gone, family, device, 0, port, entries=entries.found)
+                continue
         offset += (length + 3) & ~3
 
 
-def _slot(block: bytes, offset: int, length: int, family: int, device: int) -> Hashable:
-    found = {kind: block[a:b] for kind, a, b in spans(block, offset + 16 + _NEIGHBOUR_HEADER_BYTES, offset + length)}
-    if family == uapi.AF_BRIDGE:
-        return FdbEntry(found[uapi.NDA_LLADDR], b"", device).slot if uapi.NDA_LLADDR in found else None
-    return Neighbour(found[uapi.NDA_DST], b"", family, device).slot if uapi.NDA_DST in found else None
+def _is_permanent(block: bytes, offset: int) -> bool:
+    (state,) = _NEIGHBOUR_STATE.unpack_from(block, offset + 24)
+    return bool(state & (uapi.NUD_PERMANENT | uapi.NUD_NOARP))
+
+
+def _neighbour(block: bytes, offset: int, length: int, gone: bool, port: int) -> Change:
+    """Also a forwarding entry that goes: to netlink that is a neighbour of the family AF_BRIDGE."""
+    walked = spans(block, offset + 16 + _NEIGHBOUR_HEADER_BYTES, offset + length)
+    slot: Hashable = None
+    if block[offset + 16] == uapi.AF_BRIDGE:
+        fields = fields_of(FDB_ENTRIES, block, offset, walked)
+        if "mac" in fields:
+            slot = FdbEntry(fields["mac"], b"", fields["ifindex"]).slot
+        return Change(Subject.FDB_ENTRY, gone, uapi.AF_BRIDGE, fields["ifindex"], 0, port, slot=slot)
+    fields = fields_of(NEIGHBOURS, block, offset, walked)
+    family, device = fields["family"], fields["ifindex"]
+    gone |= bool(fields["state"] & uapi.NUD_FAILED)  # as one ends that somebody deletes
+    made = None if gone else NEIGHBOURS.build(fields)
+    if made is not None:
+        return Change(Subject.NEIGHBOUR, gone, family, device, 0, port, entries=(made,))
+    if "dst" in fields:
+        slot = Neighbour(fields["dst"], b"", family, device).slot
+    return Change(Subject.NEIGHBOUR, gone, family, device, 0, port, slot=slot)
 
 
 def _link(block: bytes, offset: int, length: int, gone: bool, port: int) -> Change:

@@ -6,7 +6,6 @@ not a value of the object is as it was there; if one is not, the general way dec
 """
 
 import struct
-import sys
 from collections.abc import Sequence
 from itertools import chain
 from operator import itemgetter
@@ -14,7 +13,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from services.dataplane.netlink import uapi
 from services.dataplane.netlink.attributes import spans
-from services.dataplane.netlink.dump import Kind
+from services.dataplane.netlink.dump import Kind, fields_of
 from services.dataplane.netlink.objects import FdbEntry, Neighbour, Route
 from services.dataplane.netlink.page import NUMBER, Page, Run, page_of
 from services.dataplane.netlink.transport import Refusal, error_in
@@ -70,35 +69,28 @@ class Reader(Generic[T]):
                     self.refusal = error_in(block, offset)
                     self._runs.append(Run(offset, 1, length))
                     return True
-                layout = self._layouts.get(block[offset : offset + self._header_size])
-                if layout is not None and (count := layout.read(block, offset, self.found)):
-                    self._runs.append(Run(offset, count, layout.size, layout.volatile))
-                    offset += count * layout.size
+                if message_type == self._kind.message_type:
+                    offset = self.take_alike(block, offset, length)
                     continue
-            if sequence == self.sequence and message_type == self._kind.message_type:
-                self._learn(block, offset, length)
-            else:
-                self._is_known = False
+            self._is_known = False
             offset += (length + 3) & ~3
         return False
+
+    def take_alike(self, block: bytes, offset: int, length: int) -> int:
+        """Reads the message there, and those behind it that look alike; returns where the next one is."""
+        layout = self._layouts.get(block[offset : offset + self._header_size])
+        if layout is not None and (count := layout.read(block, offset, self.found)):
+            self._runs.append(Run(offset, count, layout.size, layout.volatile))
+            return offset + count * layout.size
+        self._learn(block, offset, length)
+        return offset + ((length + 3) & ~3)
 
     def _learn(self, block: bytes, offset: int, length: int) -> None:
         """Reads one message the general way."""
         kind = self._kind
         start = offset + self._header_size
-        fields: dict[str, Any] = dict(
-            zip(kind.header_names, kind.header.unpack_from(block, offset + 16), strict=True)
-        )
-        rest = []
         walked = list(spans(block, start, offset + length))
-        for attribute, first, last in walked:
-            if attribute in kind.numbers and last - first == 4:
-                fields[kind.numbers[attribute]] = int.from_bytes(block[first:last], sys.byteorder)
-            elif attribute in kind.blobs:
-                fields[kind.blobs[attribute]] = block[first:last]
-            elif attribute not in kind.ignored:
-                rest.append(block[first - 4 : last].ljust((last - first + 7) & ~3, b"\0"))
-        fields["rest"] = b"".join(rest)
+        fields = fields_of(kind, block, offset, walked)
         values = (range(first - offset, last - offset) for a, first, last in walked if a in kind.ignored)
         volatile = tuple(chain(NUMBER, *values))
         self._runs.append(Run(offset, 1, length, volatile))
@@ -106,7 +98,7 @@ class Reader(Generic[T]):
         if built is None:
             return
         self.found.append(built)
-        if not rest and walked and (walked[-1][2] + 3) & ~3 == offset + length:
+        if not fields["rest"] and walked and (walked[-1][2] + 3) & ~3 == offset + length:
             self._layouts[block[offset:start]] = _Layout(kind, block, offset, walked, built, volatile)
 
 

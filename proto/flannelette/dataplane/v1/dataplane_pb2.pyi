@@ -101,6 +101,8 @@ class _RepairCauseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RepairCau
     """A neighbour was added or replaced."""
     REPAIR_CAUSE_FDB_ENTRY_DELETED: _RepairCause.ValueType  # 7
     """A forwarding entry was deleted."""
+    REPAIR_CAUSE_FDB_ENTRY_CHANGED: _RepairCause.ValueType  # 15
+    """A forwarding entry was added or replaced."""
     REPAIR_CAUSE_LINK_UP: _RepairCause.ValueType  # 8
     """The device was set up again."""
     REPAIR_CAUSE_MTU_CHANGED: _RepairCause.ValueType  # 9
@@ -137,6 +139,8 @@ REPAIR_CAUSE_NEIGHBOUR_CHANGED: RepairCause.ValueType  # 14
 """A neighbour was added or replaced."""
 REPAIR_CAUSE_FDB_ENTRY_DELETED: RepairCause.ValueType  # 7
 """A forwarding entry was deleted."""
+REPAIR_CAUSE_FDB_ENTRY_CHANGED: RepairCause.ValueType  # 15
+"""A forwarding entry was added or replaced."""
 REPAIR_CAUSE_LINK_UP: RepairCause.ValueType  # 8
 """The device was set up again."""
 REPAIR_CAUSE_MTU_CHANGED: RepairCause.ValueType  # 9
