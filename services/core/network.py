@@ -6,6 +6,7 @@ from typing import Final
 from services.core.errors import InvalidInput
 from services.core.family import FAMILIES, IPV4, Address, Family, Network
 from services.core.gojson import GoObject
+from services.core.measures import LARGEST_MTU, SMALLEST_MTU
 from services.core.notation import parse_address, parse_cidr
 
 KNOWN_BACKENDS: Final = frozenset(
@@ -83,6 +84,8 @@ def parse_network(source: str, *, leases_subnets: bool = True) -> NetworkConfig:
     if not families:
         raise InvalidInput(f"{_WHERE} enables neither IPv4 nor IPv6: set EnableIPv4 or EnableIPv6 to true")
     backend_type, options, warnings = _backend(document)
+    if backend_type == "vxlan":
+        _require_mtu(options, families)
     return NetworkConfig(families, backend_type, options, document.flag("EnableNFTables"), source, tuple(warnings))
 
 
@@ -101,6 +104,18 @@ def _backend(document: GoObject) -> tuple[str, GoObject, list[str]]:
         names = ", ".join(sorted(KNOWN_BACKENDS))
         raise InvalidInput(f"Type {name!r} of Backend in {_WHERE} does not exist: write one of {names}")
     return name, options, []
+
+
+def _require_mtu(options: GoObject, families: tuple[FamilyNetwork, ...]) -> None:
+    """Raises InvalidInput for an MTU of the underlay that leaves a VXLAN device too little, whatever node it is."""
+    mtu = options.number("MTU", most=LARGEST_MTU)
+    for family in (n.family for n in families if mtu):
+        least = SMALLEST_MTU[family.version] + family.vxlan_overhead
+        if mtu < least:
+            raise InvalidInput(
+                f"MTU {mtu} of Backend in {_WHERE} leaves {max(mtu - family.vxlan_overhead, 0)} bytes for packets, "
+                f"and {family} needs {SMALLEST_MTU[family.version]}: write at least {least}, or leave MTU out"
+            )
 
 
 def _family_network(family: Family, document: GoObject, leases_subnets: bool) -> FamilyNetwork:

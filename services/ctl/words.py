@@ -6,6 +6,8 @@ from typing import Final
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from services.core.measures import nearest_time
+
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
 
 
@@ -23,7 +25,7 @@ def duration(seconds: float) -> str:
 
 def short_time(time: Duration) -> str:
     """What a machine needs: `12 ms`, `3.4 s`, `2 m 5 s`."""
-    seconds = time.ToMicroseconds() / 1e6
+    seconds = time.seconds + time.nanos / 1e9
     if seconds >= 60:
         return duration(seconds)
     return f"{seconds:.1f} s" if seconds >= 1 else f"{max(round(seconds * 1000), 1)} ms"
@@ -51,7 +53,7 @@ def ago(time: Timestamp, now: datetime) -> str:
 
 def moment(time: Timestamp) -> datetime:
     """The time, in UTC."""
-    return time.ToDatetime(tzinfo=UTC)
+    return datetime.fromtimestamp(nearest_time(time.seconds + time.nanos / 1e9), UTC)
 
 
 def count(number: int, noun: str) -> str:

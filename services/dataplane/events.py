@@ -6,10 +6,13 @@ from typing import Final
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 
 from services.core.errors import InvalidInput
+from services.core.measures import unix_time
 from services.dataplane.causes import Cause
 from services.dataplane.journal import Entry, Journal, Kind
 
 _KINDS: Final = {kind: pb.EventKind.Value(f"EVENT_KIND_{kind.name}") for kind in Kind}
+_MOST_DIGITS: Final = 18
+"""Of the number in a position."""
 _CAUSES: Final = {cause: pb.RepairCause.Value(f"REPAIR_CAUSE_{cause.name}") for cause in Cause}
 
 
@@ -48,13 +51,13 @@ def repair_counts(journal: Journal) -> list[pb.RepairCount]:
 
 def _number(journal: Journal, position: str) -> int:
     epoch, _, number = position.partition(":")
-    if position and not (epoch and number.isdecimal()):
+    if position and not (epoch and number.isdecimal() and len(number) <= _MOST_DIGITS):
         raise InvalidInput(f"{position!r} is no position: give what an event has in `position`, or nothing")
     return min(int(number), journal.last) if epoch == journal.epoch else 0
 
 
 def _filter(request: pb.WatchEventsRequest) -> Callable[[Entry], bool]:
-    since = request.since_time.ToMicroseconds() / 1e6 if request.HasField("since_time") else 0.0
+    since = unix_time(request.since_time, "since_time") if request.HasField("since_time") else 0.0
     kinds, peer = frozenset(request.kinds), request.peer
 
     def wanted(entry: Entry) -> bool:

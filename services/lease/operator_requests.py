@@ -1,19 +1,16 @@
 """ReserveSubnet and ReclaimLeases as messages and as values, both ways."""
 
 from collections.abc import Iterable
-from typing import Final
 
 from flannelette.lease.v1 import lease_pb2 as pb
 
 from services.core.errors import InvalidInput
 from services.core.family import Network
+from services.core.measures import seconds_of, unix_time
 from services.core.notation import parse_cidr
 from services.lease.administration import Reclaim, Reclaimed
 from services.lease.identity import check_name
 from services.runtime.wire import lease_from_proto, lease_to_proto
-
-_LONGEST_SECONDS: Final = 1e9
-"""Some thirty years."""
 
 
 def subnets_to_reserve(request: pb.ReserveSubnetRequest) -> tuple[Network, ...]:
@@ -31,9 +28,7 @@ def subnets_to_reserve(request: pb.ReserveSubnetRequest) -> tuple[Network, ...]:
 def leases_to_reclaim(request: pb.ReclaimLeasesRequest) -> Reclaim:
     """What is wanted. Raises InvalidInput, naming the field."""
     check_name(request.node)
-    seconds = request.unseen_for.ToNanoseconds() / 1e9 if request.HasField("unseen_for") else None
-    if seconds is not None and not 0 <= seconds <= _LONGEST_SECONDS:
-        raise InvalidInput(f"unseen_for is {seconds:g} s: give how long the nodes have not been seen")
+    seconds = seconds_of(request.unseen_for, "unseen_for") if request.HasField("unseen_for") else None
     return Reclaim(tuple(dict.fromkeys(request.names)), request.node, seconds)
 
 
@@ -60,7 +55,7 @@ def reclaimed_from_proto(response: pb.ReclaimLeasesResponse) -> tuple[Reclaimed,
     return tuple(
         Reclaimed(
             lease_from_proto(each.lease),
-            each.last_seen_time.ToNanoseconds() / 1e9 if each.HasField("last_seen_time") else None,
+            unix_time(each.last_seen_time, "last_seen_time") if each.HasField("last_seen_time") else None,
         )
         for each in response.reclaimed
     )

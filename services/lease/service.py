@@ -10,7 +10,8 @@ import grpc.aio
 from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.lease.v1 import lease_pb2_grpc
 
-from services.core.errors import FlanneletteError, InvalidInput, NotFound, Unavailable
+from services.core.errors import FlanneletteError, NotFound, Unavailable
+from services.core.measures import seconds_of
 from services.lease import metrics
 from services.lease.broker import Broker
 from services.lease.find import leases_of_address
@@ -191,9 +192,7 @@ class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
                 f"cursor {cursor!r} was compacted, or is of another start of this service: ask for the newest, "
                 "which has every change before it, with an empty cursor"
             )
-        seconds = request.wait.ToMicroseconds() / 1e6
-        if not 0 <= seconds <= _LONGEST_WAIT_SECONDS:
-            raise InvalidInput(f"wait is {seconds:g} s: use 0 to {_LONGEST_WAIT_SECONDS:g} s, and ask again")
+        seconds = seconds_of(request.wait, "wait", most=_LONGEST_WAIT_SECONDS)
         await self._broker.reports.converged(position, seconds)
         return convergence(self._broker, cursor, position)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from services.core.errors import Misconfigured
+from services.core.measures import LONGEST
 from services.runtime.options import ProcessSettings
 from services.runtime.settings import flag, given
 
@@ -93,8 +94,8 @@ class LeaseSettings(ProcessSettings):
             raise Misconfigured(f"--guard-share is {self.guard_share}: use a percentage, 0 to 100")
         if not 0 <= self.guard_seconds < math.inf:
             raise Misconfigured(f"--guard-seconds is {self.guard_seconds}: use 0 or more seconds")
-        if self.lease_seconds < 1:
-            raise Misconfigured(f"--lease-seconds is {self.lease_seconds}: use 1 or more; flannel's is 86400")
+        if not 1 <= self.lease_seconds <= LONGEST:
+            raise Misconfigured(f"--lease-seconds is {self.lease_seconds}: use 1 to {LONGEST:g}; flannel's is 86400")
 
     def _implied_store(self) -> str:
         """The store whose flags were given: those of the command line decide, without any the variables do."""

@@ -9,12 +9,13 @@ import grpc.aio
 from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.lease.v1 import lease_pb2_grpc
 
-from services.core.errors import InvalidInput
+from services.core.errors import InvalidInput, Unavailable
 from services.core.lease import Lease, LeaseRequest
+from services.core.measures import seconds_of
 from services.core.progress import Progress
 from services.core.table import Step, Table
 from services.runtime.collector import making
-from services.runtime.interceptor import error_of
+from services.runtime.interceptor import error_of, readable
 from services.runtime.lifetime import held_lease
 from services.runtime.line import Line
 from services.runtime.logs import get_logger
@@ -52,7 +53,7 @@ class LeaseConnection:
     async def acquire(self, request: LeaseRequest) -> Lease:
         """See AcquireLease in lease.proto. Raises the errors that it names."""
         try:
-            response = await self.stub.AcquireLease(request_to_proto(request), timeout=_CALL_SECONDS)
+            response = readable(await self.stub.AcquireLease(request_to_proto(request), timeout=_CALL_SECONDS))
         except grpc.aio.AioRpcError as error:
             raise error_of(error) from None
         return held_lease(response)
@@ -60,9 +61,8 @@ class LeaseConnection:
     async def renew(self, name: str) -> Lease:
         """See RenewLease in lease.proto. Raises the errors that it names."""
         try:
-            response = await self.stub.RenewLease(
-                pb.RenewLeaseRequest(node=self.node, name=name), timeout=_CALL_SECONDS
-            )
+            request = pb.RenewLeaseRequest(node=self.node, name=name)
+            response = readable(await self.stub.RenewLease(request, timeout=_CALL_SECONDS))
         except grpc.aio.AioRpcError as error:
             raise error_of(error) from None
         return held_lease(response)
@@ -86,10 +86,10 @@ class LeaseConnection:
     async def report(self, progress: Progress) -> float:
         """See ReportProgress in lease.proto; returns the pause before the next one. Raises the errors it names."""
         try:
-            response = await self.stub.ReportProgress(progress_to_proto(progress), timeout=_CALL_SECONDS)
+            response = readable(await self.stub.ReportProgress(progress_to_proto(progress), timeout=_CALL_SECONDS))
         except grpc.aio.AioRpcError as error:
             raise error_of(error) from None
-        return response.pause.ToMicroseconds() / 1e6
+        return seconds_of(response.pause, "pause")
 
     async def close(self) -> None:
         """Ends open calls."""
@@ -100,7 +100,8 @@ class Feed:
     """Keeps `table` equal to the lease service's table.
 
     Guarantees: the last table stays in force while the service is away; after a reconnect the cursor resumes it,
-    or a staged reset replaces it; a lease that cannot be read is left out and logged, the others are not affected.
+    or a staged reset replaces it; a lease that cannot be read is left out and logged, the others are not affected;
+    a message that cannot be read at all ends the stream, which begins again after what was folded before it.
     """
 
     def __init__(
@@ -130,6 +131,9 @@ class Feed:
             except grpc.aio.AioRpcError as error:
                 pause = _SHORTEST_PAUSE if self.connected else min(2 * pause, _LONGEST_PAUSE)
                 self._away(await self._connection.lost(error))
+            except Unavailable as error:
+                pause = min(2 * pause, _LONGEST_PAUSE)
+                self._away(str(error))
             await asyncio.sleep(random.uniform(pause / 2, pause))  # noqa: S311 - jitter
 
     async def _follow(self) -> None:
@@ -137,6 +141,7 @@ class Feed:
             node=self._connection.node, view=self._view, cursor=self.table.cursor, relayed=self._relayed
         )
         async for message in self._connection.stub.WatchLeases(request):
+            readable(message)
             if not self.connected:
                 self.connected, self.error = True, ""
                 self.streams += 1
@@ -168,11 +173,14 @@ def _readable(message: pb.WatchLeasesResponse) -> Step:
             return step_from_proto(message)
 
 
-def _is_readable(change: pb.Change) -> bool:
+def readable_lease(message: pb.Lease) -> Lease | None:
+    """The lease; None, which is logged, where it cannot be read."""
     try:
-        if change.WhichOneof("change") == "upserted":
-            lease_from_proto(change.upserted)
+        return lease_from_proto(message)
     except InvalidInput as error:
-        log.error("a lease cannot be read and is left out", lease=change.upserted.name, reason=str(error))
-        return False
-    return True
+        log.error("a lease cannot be read and is left out", lease=message.name, reason=str(error))
+        return None
+
+
+def _is_readable(change: pb.Change) -> bool:
+    return change.WhichOneof("change") != "upserted" or readable_lease(change.upserted) is not None

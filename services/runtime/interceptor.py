@@ -2,15 +2,19 @@
 
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError
 
 from services.core import errors
 from services.runtime.logs import get_logger
 
 log = get_logger()
+
+T = TypeVar("T")
 
 CODES: Final[dict[type[errors.FlanneletteError], grpc.StatusCode]] = {
     errors.InvalidInput: grpc.StatusCode.INVALID_ARGUMENT,
@@ -37,6 +41,13 @@ def error_of(error: grpc.aio.AioRpcError) -> errors.FlanneletteError:
     return kind(error.details() or error.code().name)
 
 
+def readable(answer: T | None) -> T:
+    """A server's answer. Raises Unavailable for bytes that are no message of its kind, which grpc makes None."""
+    if answer is None:
+        raise errors.Unavailable("the server sent what is no message of this version: do the versions fit together?")
+    return answer
+
+
 class ErrorInterceptor(grpc.aio.ServerInterceptor):
     """Turns a FlanneletteError into its status and its message; anything else into INTERNAL, logged."""
 
@@ -59,15 +70,40 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         inner = handler.unary_stream if handler.response_streaming else handler.unary_unary
         return make(
             wrap(inner, method),
-            request_deserializer=handler.request_deserializer,
+            request_deserializer=_or_unreadable(handler.request_deserializer),
             response_serializer=handler.response_serializer,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Unreadable:
+    """Bytes that are no request of the method."""
+
+    reason: str
+
+
+def _or_unreadable(deserialize: Callable[[bytes], Any] | None) -> Callable[[bytes], Any] | None:
+    """As it does; what it refuses would else be the server's fault, UNKNOWN."""
+
+    def read(data: bytes) -> Any:
+        try:
+            return deserialize(data) if deserialize else data
+        except DecodeError as error:
+            return _Unreadable(str(error))
+
+    return read
+
+
+def _readable(request: Any) -> Any:
+    if isinstance(request, _Unreadable):
+        raise errors.InvalidInput(f"the request cannot be read ({request.reason}): is its text UTF-8?")
+    return request
 
 
 def _wrap_unary(inner: Any, method: str) -> Any:
     async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
         try:
-            return await inner(request, context)
+            return await inner(_readable(request), context)
         except Exception as error:
             await abort(error, method, context)
 
@@ -78,7 +114,7 @@ def _wrap_stream(inner: Any, method: str) -> Any:
     async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
         try:
             # Closed here, not by the garbage collector: whatever the stream holds is free when its call has ended.
-            async with aclosing(inner(request, context)) as responses:
+            async with aclosing(inner(_readable(request), context)) as responses:
                 async for response in responses:
                     await context.write(response)  # not yield: that costs each message one generator more
         except Exception as error:

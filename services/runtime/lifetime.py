@@ -6,7 +6,9 @@ from typing import TypeAlias
 from flannelette.lease.v1 import lease_pb2 as pb
 from google.protobuf.duration_pb2 import Duration
 
+from services.core.errors import InvalidInput, Unavailable
 from services.core.lease import Lease
+from services.core.measures import LONGEST, nearest_time, seconds_of
 from services.runtime.wire import lease_from_proto
 
 Answer: TypeAlias = pb.AcquireLeaseResponse | pb.RenewLeaseResponse
@@ -22,8 +24,15 @@ def time_left(lease: Lease) -> Duration | None:
 
 
 def held_lease(answer: Answer) -> Lease:
-    """The lease in an answer, with its end told by our clock, in whole seconds."""
-    lease = lease_from_proto(answer.lease)
-    if not answer.HasField("time_left"):
-        return lease
-    return lease.with_time(float(round(time.time() + answer.time_left.ToMilliseconds() / 1000)))
+    """The lease in an answer, with its end told by our clock, in whole seconds.
+
+    Raises Unavailable for an answer that cannot be read: the request is not to blame.
+    """
+    try:
+        lease = lease_from_proto(answer.lease)
+        if not answer.HasField("time_left"):
+            return lease
+        left = seconds_of(answer.time_left, "time_left", -LONGEST)
+    except InvalidInput as error:
+        raise Unavailable(f"the lease service's answer cannot be read: {error}") from None
+    return lease.with_time(nearest_time(round(time.time() + left)))

@@ -87,11 +87,14 @@ def decode(service: str, data: bytes, node: str) -> Memory:
     if sha256(rest).hexdigest().encode() != checksum:
         raise Refused("it is damaged")
     line, _, snapshot = rest.partition(b"\n")
-    header = json.loads(line)
-    if header["node"] != node:
-        raise Refused(f"it is of the node {header['node']}, and this is {node}")
-    own = next((c.lease for c in _step(b64decode(header["own_lease"])).changes if isinstance(c, Upserted)), None)
-    former = (parse_cidr(text) for text in header["former_subnets"])
+    try:
+        header = json.loads(line)
+        if header["node"] != node:
+            raise Refused(f"it is of the node {header['node']}, and this is {node}")
+        own = next((c.lease for c in _step(b64decode(header["own_lease"])).changes if isinstance(c, Upserted)), None)
+        former = [parse_cidr(text) for text in header["former_subnets"]]
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise Refused(f"its first lines cannot be read: {error}") from None
     return Memory(node, own, tuple(each for each in former if each is not None), snapshot)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Final, Self
 
+from services.core.measures import nearest_time
 from services.runtime.atomic import replace_bytes
 from services.runtime.logs import get_logger
 from services.runtime.memory import Memory, Refused, decode
@@ -60,7 +61,7 @@ class StateFile:
             return None
         try:
             with self.path.open("rb") as file:
-                return decode(self.service, file.read(_LARGEST), node), os.fstat(file.fileno()).st_mtime
+                return decode(self.service, file.read(_LARGEST), node), nearest_time(os.fstat(file.fileno()).st_mtime)
         except FileNotFoundError:
             return None
         except (OSError, Refused) as error:

@@ -10,6 +10,7 @@ from services.core.choices import Choices, Chosen, ChosenAddress
 from services.core.errors import InvalidInput
 from services.core.family import FAMILIES, Address, Network
 from services.core.lease import BackendData, Lease, LeaseRequest, OpaqueData, Subnet, VxlanData, WireguardData, Wish
+from services.core.measures import seconds_of, unix_time
 from services.core.network import NetworkConfig, parse_network
 from services.core.notation import exact_cidr, format_address, format_network, parse_address, parse_cidr
 from services.core.progress import FailedLease, Progress
@@ -31,7 +32,7 @@ def lease_from_proto(message: pb.Lease) -> Lease:
         message.node,
         tuple([Subnet(_network(s.cidr), _address(s.public_address), _data_from_proto(s)) for s in parts]),
         intern(message.backend_type),
-        message.expire_time.ToNanoseconds() / 1e9 if message.HasField("expire_time") else None,
+        unix_time(message.expire_time, "expire_time") if message.HasField("expire_time") else None,
         message.reserved,
         message.claim_order,
     )
@@ -99,9 +100,9 @@ def progress_to_proto(progress: Progress) -> pb.ReportProgressRequest:
 
 
 def progress_from_proto(message: pb.ReportProgressRequest) -> Progress:
-    """How far a node is, in a message that has just come."""
+    """How far a node is, in a message that has just come. Raises InvalidInput, naming the field."""
     failed = tuple(FailedLease(lease.name, lease.reason) for lease in message.failed)
-    reached_at = time.monotonic() - message.age.ToMicroseconds() / 1e6
+    reached_at = time.monotonic() - seconds_of(message.age, "age")
     return Progress(message.node, message.cursor, failed, max(message.failed_count, len(failed)), reached_at)
 
 

@@ -3,9 +3,11 @@
 import hashlib
 from dataclasses import dataclass
 
+from services.core.errors import InvalidInput
 from services.core.family import IPV4, Family, family_of
 from services.core.gojson import GoObject
 from services.core.lease import BackendData, Subnet, VxlanData
+from services.core.measures import LARGEST_MTU, SMALLEST_MTU
 from services.dataplane.backends.backend import Device, DeviceSpec, Links, Unsuitable, VxlanDevice
 from services.dataplane.backends.host_gw import direct_route
 from services.dataplane.backends.metric import route_metric
@@ -36,15 +38,24 @@ class Vxlan:
         return self.direct_routing
 
     def device(self, family: Family, underlay: Underlay, node: str) -> DeviceSpec | None:
-        """`flannel.<VNI>`, or `flannel-v6.<VNI>`; its MAC is stable over restarts and reboots of the node."""
+        """`flannel.<VNI>`, or `flannel-v6.<VNI>`; its MAC is stable over restarts and reboots of the node.
+
+        Raises InvalidInput where the underlay leaves it less than IP needs.
+        """
         name = f"flannel.{self.vni}" if family is IPV4 else f"flannel-v6.{self.vni}"
+        mtu, least = self.mtu(underlay), SMALLEST_MTU[family.version]
+        if mtu < least:
+            raise InvalidInput(
+                f"{underlay.name} has MTU {underlay.mtu}, of which VXLAN leaves {max(mtu, 0)} bytes for packets, and "
+                f"{family} needs {least}: raise it, or choose another interface with --iface"
+            )
         return VxlanDevice(
             name=name,
             vni=self.vni,
             port=self.port,
             parent=underlay.index,
             local=str(underlay.address(family)),
-            mtu=self.mtu(underlay),
+            mtu=mtu,
             learning=self.learning,
             gbp=self.gbp,
             mac=stable_mac(node, name),
@@ -99,7 +110,7 @@ def parse_vxlan(options: GoObject) -> tuple[Vxlan, list[str]]:
     backend = Vxlan(
         vni=options.number("VNI", 1, least=1, most=2**24 - 1),
         port=options.number("Port", most=65535) or _LINUX_PORT,
-        parent_mtu=options.number("MTU", most=65535),
+        parent_mtu=options.number("MTU", most=LARGEST_MTU),
         learning=options.flag("Learning"),
         gbp=options.flag("GBP"),
         direct_routing=options.flag("DirectRouting"),

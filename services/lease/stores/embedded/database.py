@@ -14,6 +14,7 @@ from typing import Final
 from services.core.errors import InvalidInput, Misconfigured, Unavailable
 from services.core.flannel import format_value, parse_key, parse_lease
 from services.core.lease import Lease, Subnet
+from services.core.measures import stored_time
 
 _APPLICATION: Final = 0x666C616E
 """Marks our files (PRAGMA application_id): `flan`."""
@@ -70,7 +71,8 @@ class Database:
         rows = self._connection.execute("SELECT name, node, value, reserved, expires_at FROM lease ORDER BY name")
         for name, node, value, reserved, expires_at in rows:
             try:
-                leases[name] = _lease(name, node, value, bool(reserved)).with_time(expires_at)
+                lease = _lease(name, node, value, bool(reserved))
+                leases[lease.name] = lease.with_time(stored_time(expires_at, "expires_at"))
             except InvalidInput as error:
                 refused[str(name)] = str(error)
         return leases, refused
@@ -135,8 +137,9 @@ def _value(lease: Lease) -> str:
     return format_value(lease) if any(subnet.public_address for subnet in lease.subnets) else ""
 
 
-def _lease(name: object, node: str, value: str, reserved: bool) -> Lease:
-    key = str(name)
+def _lease(key: object, node: object, value: object, reserved: bool) -> Lease:
+    if not (isinstance(key, str) and isinstance(node, str) and isinstance(value, str)):
+        raise InvalidInput(f"the row of {key!r:.60} has something else than text")
     if value:
         return parse_lease(key, value, node=node, reserved=reserved)
     return Lease(key, node, tuple(Subnet(cidr) for cidr in parse_key(key)), reserved=reserved)

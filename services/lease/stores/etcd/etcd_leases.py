@@ -5,6 +5,7 @@ import random
 import time
 from dataclasses import dataclass
 
+from services.core.measures import nearest_time
 from services.lease.stores.etcd.client import EtcdClient
 
 
@@ -64,4 +65,4 @@ class EtcdLeases:
 
     def _remember(self, node: str, number: int, expires_at: float) -> EtcdLease:
         self._remembered[node] = number
-        return EtcdLease(number, float(int(expires_at)))
+        return EtcdLease(number, float(int(nearest_time(expires_at))))

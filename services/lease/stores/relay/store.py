@@ -8,7 +8,7 @@ from typing import Final
 import grpc.aio
 from flannelette.lease.v1 import lease_pb2 as pb
 
-from services.core.errors import FlanneletteError
+from services.core.errors import FlanneletteError, Unavailable
 from services.core.family import Network
 from services.core.lease import Lease, LeaseRequest
 from services.core.progress import Progress
@@ -22,6 +22,7 @@ from services.lease.stores.relay.following import KIND, Following
 from services.lease.stores.relay.reporting import Reporting
 from services.lease.stores.relay.upstream import Upstream
 from services.runtime.feed import Feed, LeaseConnection
+from services.runtime.interceptor import readable
 
 _QUARANTINE_SECONDS: Final = 15.0
 """Between two looks at the quarantine above, which no stream tells of."""
@@ -150,12 +151,12 @@ class RelayStore:
         is_open = False
         try:
             async for message in self._connection.stub.WatchLeases(request):
-                if message.lost:
+                if readable(message).lost:
                     self._hand_on(node, Lost(message.lost, asyncio.get_running_loop().time()))
                 if not is_open:
                     is_open = True
                     await self._reporting.repeat(node)
-        except grpc.aio.AioRpcError:
+        except (grpc.aio.AioRpcError, Unavailable):
             pass  # opened again; the stream of the table says what is wrong
         finally:
             self._hand_on(node, None)

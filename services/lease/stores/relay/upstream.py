@@ -15,8 +15,8 @@ from services.lease.guard.calls import refusal_from_proto
 from services.lease.operator_requests import reclaim_request, reclaimed_from_proto
 from services.lease.refusal import Refusal
 from services.lease.store import Snapshot
-from services.runtime.feed import LeaseConnection
-from services.runtime.interceptor import error_of
+from services.runtime.feed import LeaseConnection, readable_lease
+from services.runtime.interceptor import error_of, readable
 from services.runtime.lifetime import held_lease
 from services.runtime.wire import (
     lease_from_proto,
@@ -75,7 +75,7 @@ class Upstream:
         if not response.store.connected:
             raise Unavailable(f"{self._connection.address} has lost its {response.store.kind} store")
         return Snapshot(
-            {lease.name: lease_from_proto(lease) for lease in response.leases},
+            {lease.name: lease for lease in map(readable_lease, response.leases) if lease is not None},
             network_from_proto(response.network) if response.HasField("network") else None,
             response.network_error,
             await self.refused(),
@@ -96,7 +96,7 @@ class Upstream:
 
     async def _call(self, method: Callable[[Any], Callable[..., Awaitable[Any]]], request: Any) -> Any:
         try:
-            return await method(self._connection.stub)(request, timeout=_CALL_SECONDS)
+            return readable(await method(self._connection.stub)(request, timeout=_CALL_SECONDS))
         except grpc.aio.AioRpcError as error:
             if error.code() in _AWAY:
                 raise Unavailable(await self._connection.lost(error)) from None
