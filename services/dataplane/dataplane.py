@@ -215,7 +215,7 @@ class Dataplane:
         ground = self.footing.ground
         if ground is None:
             return
-        if table is told:
+        if table is told and self.feed.connected:
             self.holder.observe(table)
         if self._resync_due or not self.own.is_settled:
             await self.own.settle(ground, self.footing, table, self._heard)

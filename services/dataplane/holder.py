@@ -14,6 +14,7 @@ from services.core.lease import Lease, LeaseRequest
 from services.core.network import NetworkConfig
 from services.core.table import Table
 from services.dataplane.journal import Event, Journal, Kind
+from services.dataplane.losses import Losses
 from services.runtime.logs import get_logger
 from services.runtime.uptime import uptime
 
@@ -22,7 +23,9 @@ log = get_logger()
 _FIRST_PAUSE: Final = 0.5
 _LONGEST_PAUSE: Final = 10.0
 _STEADY: Final = 30.0
-"""A lease that is lost sooner than this counts as a failure: two nodes of one name would take turns at full speed."""
+"""A lease that is lost sooner than this counts as a failure, but for the first few; see Losses."""
+_TOLD_BY_THEN: Final = 10.0
+"""Seconds after which the table has a lease that was acquired, or others took it before anybody saw it there."""
 _MOST_FORMER: Final = 16
 _RESERVATION_RENEWAL: Final = 6 * 3600.0
 """Seconds. A reservation never ends, but in etcd the note of who holds it lives on a lease of 24 h."""
@@ -83,8 +86,9 @@ class Holder:
         self._confirmed = False
         """The table had the lease since it was acquired; from then on its absence means something."""
         self._lost_unheld = ""
-        """A lease that the store has lost and that is not held, unless the answer that brings it is still to come."""
+        """A lease that the store has lost, told while one is being acquired: the answer may bring it."""
         self._acquired_at = -math.inf
+        self._losses = Losses(timer)
         self._pause = _FIRST_PAUSE
         self._wake = asyncio.Event()
 
@@ -133,10 +137,15 @@ class Holder:
             self._note("own lease lost; acquiring again", reason)
             self._doubt(reason)
 
+    @property
+    def fight(self) -> str:
+        """That another program writes the key of the lease again and again, in a sentence; empty: none does."""
+        return self._losses.words(self.lease)
+
     def hear_of_loss(self, name: str) -> None:
-        """The store has lost this lease, although the table still has it."""
-        if self.lease is not None and self.lease.name == name:
-            self.lose(f"the store has lost the lease {name}")
+        """The store has lost this lease, or another program has overwritten it, although the table still has it."""
+        if self.lease is not None and self.lease.name == name and not self.reason:
+            self._lose_to_others(f"the store has lost the lease {name}, or another program has overwritten it")
         else:
             self._lost_unheld = name
 
@@ -147,10 +156,11 @@ class Holder:
         seen = table.leases.get(self.lease.name)
         if seen is not None and _says_the_same(seen, self.lease):
             self._confirmed = True
-        elif self._confirmed:
+        elif self._confirmed or self._timer() - self._acquired_at > _TOLD_BY_THEN:
             held = seen is not None and seen.node == self.lease.node
             if not (held and self._is_paused):
-                self.lose(f"the lease {self.lease.name} was {'changed by somebody else' if held else 'revoked'}")
+                what = "changed by somebody else" if held else "revoked"
+                self._lose_to_others(f"the lease {self.lease.name} was {what}")
 
     async def run(self) -> None:
         """For ever."""
@@ -166,7 +176,7 @@ class Holder:
 
     async def _acquire(self) -> None:
         time_of = asyncio.get_running_loop().time
-        if self._timer() - self._acquired_at < _STEADY:
+        if self._timer() - self._acquired_at < _STEADY and not self._losses.is_answered_at_once:
             await self._back_off(time_of())
         request, asked_at = self._request, time_of()
         if request is None or self._is_paused:
@@ -183,6 +193,7 @@ class Holder:
         cidrs = ", ".join(str(cidr) for cidr in lease.cidrs)
         self._note(f"own lease acquired: {cidrs}", self.reason, asyncio.get_running_loop().time() - asked_at)
         self._acquired_at, self._confirmed = self._timer(), False
+        asyncio.get_running_loop().call_later(_TOLD_BY_THEN + 1, self._changed)  # to look whether it is there
         if request == self._request:
             self._hold(lease)
             if self._lost_unheld == lease.name:  # told on another stream, before this answer was
@@ -237,6 +248,13 @@ class Holder:
             self._note("own lease refused; trying again", reason)
             self.reason = reason
             self._changed()
+
+    def _lose_to_others(self, reason: str) -> None:
+        if not self.reason:
+            self._losses.note()
+            if fight := self.fight:
+                log.warning("another program writes the key of this node", reason=fight)
+        self.lose(reason)
 
     def _note(self, what: str, cause: str, seconds: float = 0.0) -> None:
         self._journal.note(Event(Kind.OWN_LEASE, what, cause, seconds))

@@ -1,15 +1,20 @@
-"""Follows a store in the background, so that a test can wait for what it expects."""
+"""Follows a store, or a lease service as a node does, so that a test can wait for what it expects."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from services.core.lease import Lease
+from flannelette.lease.v1 import lease_pb2 as pb
+
+from services.core.lease import Lease, LeaseRequest
 from services.core.network import NetworkConfig
 from services.core.table import StoreStatus, Upserted
+from services.dataplane.holder import Holder
+from services.dataplane.journal import Journal
 from services.lease.refusal import Refusal
 from services.lease.store import Changed, Snapshot, Store, StoreEvent
+from services.runtime.feed import Feed, LeaseConnection
 from tests.patience import PATIENCE
 
 
@@ -87,3 +92,52 @@ async def following(store: Store) -> AsyncIterator[Follower]:
         task.cancel()
         await asyncio.wait([task])
     assert task.cancelled(), task.exception()
+
+
+class Node:
+    """A dataplane without a kernel: it holds a lease, and follows the table."""
+
+    def __init__(self, address: str, request: LeaseRequest) -> None:
+        self.connection = LeaseConnection(address, request.node)
+        self._wake = asyncio.Event()
+        self.holder = Holder(self.connection, 3600, self._wake.set, Journal())
+        self.feed = Feed(self.connection, pb.VIEW_ALL, self.notice)
+        self.holder.want(request)
+
+    @property
+    def is_settled(self) -> bool:
+        """The table has its lease as it was published."""
+        held = self.holder.lease
+        shown = self.feed.table.leases.get(held.name) if held else None
+        return held is not None and not self.holder.reason and shown is not None and shown.subnets == held.subnets
+
+    def notice(self, touched: frozenset[str]) -> None:
+        if self.feed.table.lost:
+            self.holder.hear_of_loss(self.feed.table.lost)
+        self._wake.set()
+
+    async def look(self) -> None:
+        """As the dataplane, whenever something has happened."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            self.holder.observe(self.feed.table)
+
+    async def run(self) -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self.feed.run())
+                group.create_task(self.holder.run())
+                group.create_task(self.look())
+        finally:
+            await self.connection.close()
+
+
+@asynccontextmanager
+async def running(node: Node) -> AsyncIterator[None]:
+    """It lives meanwhile."""
+    task = asyncio.create_task(node.run())
+    yield
+    assert not task.done()
+    task.cancel()
+    await asyncio.wait([task])

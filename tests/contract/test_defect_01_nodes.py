@@ -6,9 +6,7 @@ from pathlib import Path
 
 from flannelette.lease.v1 import lease_pb2 as pb
 
-from services.dataplane.holder import Holder
-from services.dataplane.journal import Journal
-from services.runtime.feed import Feed, LeaseConnection
+from tests.contract.follower import Node
 from tests.flanneld_network import NAMES, Client, Network, lease_to_ask_for, value, watching
 from tests.lease_examples import make_request
 from tests.lease_service import ServiceProcess, eventually, stub_of
@@ -28,30 +26,6 @@ async def test_defect_01_a_subnet_whose_lease_is_held_goes_to_its_own_node_only(
         assert client.lost == set()
 
 
-class Node:
-    """A dataplane without a kernel: it holds a lease, and follows the table."""
-
-    def __init__(self, address: str, number: int) -> None:
-        name = f"node{number}"
-        self.connection = LeaseConnection(address, name)
-        self.holder = Holder(self.connection, 3600, lambda: None, Journal())
-        self.feed = Feed(self.connection, pb.VIEW_ALL, self.notice)
-        self.holder.want(make_request(name, f"172.16.1.{number}"))
-
-    def notice(self, touched: frozenset[str]) -> None:
-        if self.feed.table.lost:
-            self.holder.hear_of_loss(self.feed.table.lost)
-        self.holder.observe(self.feed.table)
-
-    async def run(self) -> None:
-        try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self.feed.run())
-                group.create_task(self.holder.run())
-        finally:
-            await self.connection.close()
-
-
 async def test_defect_01_nodes_whose_leases_were_deleted_take_them_again_and_no_table_ever_lacks_one(
     tmp_path: Path, network: Network
 ) -> None:
@@ -59,7 +33,9 @@ async def test_defect_01_nodes_whose_leases_were_deleted_take_them_again_and_no_
     store = ("--store=etcd", f"--etcd-endpoints={network.etcd.endpoint}", f"--etcd-prefix={network.prefix}")
     with ServiceProcess(tmp_path, "--central", *store, "--guard-seconds=4") as process:
         async with stub_of(process.address) as stub, asyncio.TaskGroup() as group:
-            nodes = [Node(process.address, number) for number in range(1, 13)]
+            nodes = [
+                Node(process.address, make_request(f"node{number}", f"172.16.1.{number}")) for number in range(1, 13)
+            ]
             client = Client(stub)
             tasks = [group.create_task(job()) for job in (client.follow, *(node.run for node in nodes))]
             await client.until_known(12)

@@ -1,5 +1,6 @@
 """The etcd store beside flanneld: keys and values byte for byte, etcd leases, adoption, reservations."""
 
+from dataclasses import replace
 from ipaddress import ip_address, ip_network
 
 import pytest
@@ -111,15 +112,40 @@ async def test_a_flanneld_that_took_the_key_over_with_our_address_is_put_back_on
     assert after.etcd_lease == ours.etcd_lease
 
 
-async def test_a_flanneld_of_another_address_that_took_the_key_over_ends_our_lease(prefix: Prefix) -> None:
+async def test_a_flanneld_of_another_address_that_made_the_key_anew_ends_our_lease(prefix: Prefix) -> None:
     store = prefix.store()
     lease = await store.acquire(asks("10.99.0.1"))
     async with following(store) as seen:
+        await prefix.delete(f"subnets/{lease.name}")
         await prefix.put(f"subnets/{lease.name}", '{"PublicIP":"10.99.0.7","PublicIPv6":null}')
         await seen.until(lambda f: f.nodes == {lease.name: ""})
         with pytest.raises(NotFound):
             await store.renew("n1", lease.name)
         assert (await store.acquire(asks("10.99.0.1"))).name != lease.name
+
+
+@pytest.mark.parametrize("node", ["n1", "n2"])
+@pytest.mark.parametrize("value", ["garbage", '{"PublicIP":"10.99.0.2","PublicIPv6":null}'])
+async def test_hole_07_an_overwritten_lease_is_its_nodes_and_goes_to_nobody_else(
+    prefix: Prefix, value: str, node: str
+) -> None:
+    """As a service has it that starts after that, too: the holder beside the key tells."""
+    writer, fresh = prefix.store(), prefix.store()
+    lease = await writer.acquire(asks("10.99.0.1"))
+    ours = await prefix.get(f"subnets/{lease.name}")
+    await prefix.put(f"subnets/{lease.name}", value)
+    with pytest.raises(NotFound):
+        await fresh.renew("n1", lease.name)
+    if node == "n1":
+        again = await fresh.acquire(asks("10.99.0.1"))
+        assert (again.name, again.node, again.subnets, again.reserved) == (lease.name, "n1", lease.subnets, False)
+        after = await prefix.get(f"subnets/{lease.name}")
+        assert ours
+        assert after
+        assert (after.value, after.etcd_lease) == (ours.value, ours.etcd_lease)
+    else:
+        asked = asks("10.99.0.2", previous=lease.name.replace("-", "/"))
+        assert (await fresh.acquire(replace(asked, node="n2"))).name != lease.name
 
 
 async def test_a_lease_of_ours_that_does_not_fit_is_replaced_in_one_revision(prefix: Prefix) -> None:

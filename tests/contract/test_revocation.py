@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import ip_network
 from itertools import product
 
@@ -27,8 +27,10 @@ class Calls:
     """A lease service's calls, without a lease service."""
 
     store: EtcdStore
+    is_reached: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def acquire(self, request: LeaseRequest) -> Lease:
+        await self.is_reached.wait()
         return await self.store.acquire(request)
 
     async def renew(self, name: str) -> Lease:
@@ -42,6 +44,7 @@ class Scene:
     holder: Holder
     seen: Follower
     client: EtcdClient
+    calls: Calls
 
     async def item(self, kind: str, lease: Lease) -> Item:
         (item,) = await self.client.read(f"{PREFIX}/{kind}/{lease.name}".encode())
@@ -67,9 +70,11 @@ async def scene(own_etcd: EtcdServer) -> AsyncIterator[Scene]:
     await write(own_etcd, CONFIG_PUT)
     settings = EtcdSettings((own_etcd.endpoint,))
     store, client = EtcdStore(settings, timing=QUICK), EtcdClient(settings, QUICK, "test")
-    holder = Holder(Calls(store), 60, lambda: None, Journal())
+    calls = Calls(store)
+    calls.is_reached.set()
+    holder = Holder(calls, 60, lambda: None, Journal())
     async with following(store) as seen, observing(holder, seen):
-        yield Scene(own_etcd, store, holder, seen, client)
+        yield Scene(own_etcd, store, holder, seen, client, calls)
     await client.close()
     await store.close()
 
@@ -139,7 +144,10 @@ async def test_a_revoked_lease_whose_subnet_went_to_another_is_replaced(scene: S
     lease = await scene.until_held()
     await asyncio.sleep(0.05)
     item = await scene.item("subnets", lease)
-    await scene.write(Put(item.key, b'{"PublicIP":"10.99.0.77","PublicIPv6":null}'))  # a flanneld takes the key
+    scene.calls.is_reached.clear()
+    await scene.store.release("n1", lease.name)
+    await scene.write(Put(item.key, b'{"PublicIP":"10.99.0.77","PublicIPv6":null}'))  # a flanneld is faster
+    scene.calls.is_reached.set()
     again = await scene.until_held(but=lease)
     assert again.name != lease.name
     assert scene.seen.nodes == {lease.name: "", again.name: "n1"}

@@ -1,5 +1,7 @@
 """What each message of the watch means."""
 
+from dataclasses import replace
+
 import pytest
 
 from services.core.table import Removed, Upserted
@@ -69,9 +71,48 @@ def test_a_holder_alone_tells_the_lease_again() -> None:
     assert nodes(fold(mirror_of(lease(), holder()), Gone(KEYS.holder(NAME), 11))) == [(NAME, "")]
 
 
-def test_a_flanneld_that_takes_the_key_over_makes_the_holder_stale() -> None:
+def test_a_flanneld_that_makes_the_key_anew_makes_the_holder_stale() -> None:
     mirror = mirror_of(lease(), holder())
-    assert nodes(fold(mirror, lease(value=MOVED, revision=11))) == [(NAME, "")]
+    fold(mirror, Gone(KEYS.subnet(NAME), 11))
+    assert nodes(fold(mirror, lease(value=MOVED, revision=12)._replace(created=12))) == [(NAME, "")]
+
+
+def test_hole_07_a_value_that_is_overwritten_reaches_nobody_until_it_is_put_back() -> None:
+    mirror = mirror_of(lease(), holder(), lease(OTHER))
+    before = mirror.snapshot().leases
+    for revision in (11, 12):
+        event = fold(mirror, lease(value=MOVED, revision=revision, etcd_lease=0))
+        assert isinstance(event, Changed)
+        assert (event.changes, list(event.refused)) == ((), [NAME]), "each time that it is written"
+        assert "another program has overwritten it" in str(event.refused[NAME])
+        assert mirror.snapshot().leases == before
+    listed = listing(lease(value=MOVED, revision=12, etcd_lease=0), holder(), lease(OTHER))
+    assert mirror.replace(listed, Position(1, 12)).leases == before
+    fresh = Mirror(KEYS, Decoder()).replace(listed, Position(1, 12))
+    assert (set(fresh.leases), set(fresh.refused)) == ({OTHER}, {NAME}), "who starts now believes neither"
+    event = fold(mirror, lease(revision=13))
+    assert isinstance(event, Changed)
+    assert event.cleared == {NAME}
+    assert event.changes == (Upserted(replace(before[NAME], claim_order=13)),), "it is put anew, and so is as young"
+
+
+def test_hole_07_an_overwritten_value_counts_once_nobody_holds_the_lease() -> None:
+    mirror = mirror_of(lease(), holder())
+    fold(mirror, lease(value=MOVED, revision=11))
+    event = fold(mirror, Gone(KEYS.holder(NAME), 12))
+    assert nodes(event) == [(NAME, "")]
+    assert isinstance(event, Changed)
+    assert event.cleared == {NAME}
+    fold(mirror, holder(revision=13))
+    assert fold(mirror, Gone(KEYS.subnet(NAME), 14)) == Changed((Removed(NAME),))
+    assert not mirror.snapshot().leases
+
+
+def test_hole_07_a_holder_that_another_program_has_written_names_nobody() -> None:
+    mirror = mirror_of(lease(), holder())
+    theirs = holder(value=HOLDER.replace(b"n1", b"n2"), revision=11)
+    assert nodes(fold(mirror, theirs._replace(etcd_lease=0))) == [(NAME, "")]
+    assert nodes(fold(mirror, holder(revision=12))) == [(NAME, "n1")]
 
 
 def test_a_holder_without_a_lease_is_nothing_to_tell() -> None:

@@ -72,6 +72,8 @@ class Gate:
         """Why the last second listing did not end it."""
         self._together = 0
         """Removals that were held back since the first of them."""
+        self._overwritten: dict[str, Lost] = {}
+        """By refused key: a lease that the table keeps as its node has published it."""
 
     @property
     def held(self) -> list[str]:
@@ -115,6 +117,7 @@ class Gate:
         self.quarantine.take(event, self.admission)
         known = table.leases if table.synced else self._leases_before(served)
         self._broker.take(self._guard.take(served, known, self._now()))
+        self._follow_overwritten(event)
         if held or self._guard.held:
             asked_for = event.released & held - self._guard.held.keys() if isinstance(event, Changed) else ()
             metrics.GUARDED_REMOVALS.labels("released").inc(len(asked_for))
@@ -139,6 +142,29 @@ class Gate:
         reason = refused.refusal.reason
         await self._store.discard(key, self.admission.leases[key] if key in self.admission.refused else reason)
         log.warning("an operator deleted a refused key from the store", key=key, reason=reason)
+
+    def _follow_overwritten(self, event: Snapshot | Changed) -> None:
+        """Keys that the store itself refuses, beside a lease in the table: what they say is not their node's."""
+        now, leases = self._now(), self._broker.table.leases
+        names = {
+            key: key.removeprefix("holders/") for key, reason in event.refused.items() if isinstance(reason, str)
+        }
+        told = {key: Lost(name, now) for key, name in names.items() if name in leases and leases[name].node}
+        kept = event.refused.keys() if isinstance(event, Snapshot) else self._overwritten.keys() - event.cleared
+        if told or self._overwritten.keys() - kept:
+            self._overwritten = {key: lost for key, lost in self._overwritten.items() if key in kept} | told
+            self._tell_holders()
+
+    def _tell_holders(self) -> None:
+        """Whose lease the store has not, or not as they have published it, and the table has."""
+        found = [Lost(name, held.since) for name, held in self._guard.held.items()]
+        found += self._overwritten.values()
+        nodes = {
+            name: lease.node
+            for name in (lost.name for lost in found)
+            if (lease := self._broker.table.leases.get(name))
+        }
+        self._broker.lose({nodes[lost.name]: lost for lost in found if nodes.get(lost.name)})
 
     def _leases_before(self, event: Snapshot | Changed) -> Mapping[str, Lease]:
         """Those of a process before this one, if it served the same network from the same kind of store."""
@@ -205,8 +231,7 @@ class Gate:
         """What is held back has changed, perhaps."""
         held = self._guard.held.keys()
         if held != before:
-            nodes = ((h.lease.node, Lost(name, h.since)) for name, h in self._guard.held.items())
-            self._broker.lose({node: lost for node, lost in nodes if node})
+            self._tell_holders()
         metrics.HELD_REMOVALS.set(len(held))
         metrics.GUARDED_REMOVALS.labels("held").inc(len(held - before))
         self._together = len(held - before) + (self._together if before else 0)

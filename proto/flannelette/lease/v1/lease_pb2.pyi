@@ -495,8 +495,10 @@ class WatchLeasesResponse(_message.Message):
     """
     lost: _builtins.str
     """Name of a lease of the node that asked (VIEW_ALL): the store has lost it, and
-    the guard keeps it in the table. Its holder does well to acquire it again
-    now, before the removal is confirmed. No part of the table; comes alone.
+    the guard keeps it in the table; or another program has overwritten it, what
+    it says now is refused, and what the node published stays in force. Its
+    holder does well to acquire it again now, before the removal is confirmed.
+    No part of the table; comes alone, and again each time that it happens.
     """
     @_builtins.property
     def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Change]:

@@ -1,5 +1,6 @@
 """A subnet key and the holder key beside it, put together. No IO."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 from services.core.errors import InvalidInput
@@ -7,7 +8,7 @@ from services.core.flannel import parse_key
 from services.core.lease import Lease
 from services.lease.claims import Claim
 from services.lease.stores.etcd.decoder import Decoder
-from services.lease.stores.etcd.holders import Holder
+from services.lease.stores.etcd.holders import Holder, is_foreign, is_overwritten
 from services.lease.stores.etcd.records import Item
 
 
@@ -18,10 +19,10 @@ class Entry:
     name: str
     item: Item
     lease: Lease | None
-    """None: the value does not parse; the subnet is taken all the same."""
+    """None: the value does not parse, or another program has overwritten it; the subnet is taken all the same."""
     holder_item: Item | None
     holder: Holder | None
-    """The holder, if it is valid."""
+    """The holder, if it is valid; of an overwritten lease the one that it was overwritten under."""
 
     @property
     def node(self) -> str:
@@ -38,8 +39,11 @@ class Entry:
 
     @property
     def reserved(self) -> bool:
-        """Hangs on no etcd lease: an operator set it aside."""
-        return self.item.etcd_lease == 0
+        """Hangs on no etcd lease: an operator set it aside. Who overwrites a lease without one reserves nothing."""
+        if self.item.etcd_lease:
+            return False
+        beside = self.holder_item if self.lease is None else None
+        return beside is None or not beside.etcd_lease or beside.created != self.item.created
 
     @property
     def bound(self) -> bool:
@@ -49,21 +53,42 @@ class Entry:
     @property
     def claim(self) -> Claim:
         """What it means for a decision."""
-        cidrs, addresses = (self.lease.cidrs, self.lease.addresses) if self.lease else (parse_key(self.name), ())
+        if self.lease is not None:
+            cidrs, addresses = self.lease.cidrs, self.lease.addresses
+        else:
+            cidrs, addresses = parse_key(self.name), self.holder.addresses if self.holder else ()
         return Claim(self.name, self.node, cidrs, addresses, self.reserved, self.bound)
 
 
 def read_entry(decoder: Decoder, name: str, item: Item, holder_item: Item | None) -> Entry | None:
     """The two keys together; None if the name is no subnet."""
-    try:
+    lease = holder = None
+    with suppress(InvalidInput):
         lease = decoder.lease(name, item)
-    except InvalidInput:
-        return Entry(name, item, None, holder_item, None) if is_subnet(name) else None
-    try:
+    if lease is None and not is_subnet(name):
+        return None
+    with suppress(InvalidInput):
         holder = decoder.holder(name, holder_item) if holder_item else None
-    except InvalidInput:
-        holder = None
-    return Entry(name, item, lease, holder_item, holder if holder and holder.holds(lease) else None)
+    if holder_item is None or holder is None or is_foreign(item, holder_item):
+        return Entry(name, item, lease, holder_item, None)
+    if is_overwritten(item, holder_item, holder, lease):
+        return Entry(name, item, None, holder_item, holder)
+    return Entry(name, item, lease, holder_item, holder if lease and holder.holds(lease) else None)
+
+
+def as_held(entry: Entry, known: Entry) -> Entry:
+    """The entry, given that the node that held it, as is `known`, is alive: only that node lets go of a lease.
+
+    A lease service of it deletes the key; whoever else has changed one of the two keys has overwritten it. What a
+    reservation is held by says its holder alone.
+    """
+    if known.reserved or known.node in ("", entry.node) or entry.item.created != known.item.created:
+        return entry
+    item = entry.item._replace(etcd_lease=known.item.etcd_lease)
+    holder_item = entry.holder_item
+    if holder_item is not None and known.holder_item is not None:
+        holder_item = holder_item._replace(etcd_lease=known.holder_item.etcd_lease)
+    return Entry(entry.name, item, None, holder_item, known.holder)
 
 
 def is_subnet(name: str) -> bool:

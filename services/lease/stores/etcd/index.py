@@ -15,7 +15,7 @@ from services.core.occupancy import Occupancy, Usage
 from services.lease.claims import Claims
 from services.lease.stores.etcd.configuration import read_configuration
 from services.lease.stores.etcd.decoder import Decoder, Known
-from services.lease.stores.etcd.entry import Entry, is_subnet, read_entry
+from services.lease.stores.etcd.entry import Entry, as_held, is_subnet, read_entry
 from services.lease.stores.etcd.keyspace import Keyspace, Kind
 from services.lease.stores.etcd.records import Delete, Event, Gone, Item, Position, Transaction
 
@@ -168,6 +168,7 @@ class Index:
                 if session is None and name in self.sessions:
                     self.session_ended[name] = self._clock()
                     self._leaving.add(name)
+                    self._unsettled |= dict.fromkeys(claim.name for claim in self._claims.of_node(name))
                 _set(self.sessions, name, session)
 
     def _settle(self, most: int) -> None:
@@ -183,6 +184,8 @@ class Index:
         item = self._items.get(self._keyspace.subnet(name))
         holder_item = self._items.get(self._keyspace.holder(name))
         entry = read_entry(self._decoder, name, item, holder_item) if item else None
+        if entry is not None and (known := self._entries.get(name)) and known.node in self.sessions:
+            entry = as_held(entry, known)
         _set(self._entries, name, entry)
         _set(self._orphans, name, holder_item if item is None and is_subnet(name) else None)
         before = self._claims.get(name)

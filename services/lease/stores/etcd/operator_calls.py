@@ -4,6 +4,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
+from services.core.errors import LostRace
 from services.core.family import Network
 from services.core.lease import Lease, Subnet, lease_key
 from services.lease.administration import (
@@ -46,7 +47,8 @@ class OperatorCalls:
                 unused = tuple(map(Subnet, sorted(cidrs, key=lambda cidr: cidr.version)))
                 return reserving(self._keyspace, self._index, unused, node), Lease(name, node, unused, reserved=True)
             entry = self._index.entries[name]
-            assert entry.lease is not None  # noqa: S101 - it has a node or is reserved, so its value was read
+            if entry.lease is None:
+                raise LostRace(f"the key {name} was overwritten by another program: see `flannelette quarantine`")
             return keeping(self._keyspace, entry), Lease(
                 name, node, entry.lease.subnets, entry.lease.backend_type, reserved=True
             )

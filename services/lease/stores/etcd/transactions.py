@@ -48,6 +48,7 @@ def taking(keyspace: Keyspace, index: Index, allocation: Allocation, etcd_lease:
         items,
         (format_value(lease).encode(), format_holder(holder_of(lease))),
         etcd_lease,
+        reserved=current is not None and current.reserved,
         bound=current is not None and current.bound,
     )
     guards = [*_as_seen(keyspace, lease.name, *items), Unchanged(keyspace.config, _revision(index.config))]
@@ -94,7 +95,9 @@ def extending(keyspace: Keyspace, entry: Entry, etcd_lease: int) -> Transaction:
     values = (entry.item.value, entry.holder_item.value if entry.holder_item else b"")
     return Transaction(
         _as_seen(keyspace, entry.name, *items),
-        tuple(_replacing(keyspace, entry.name, items, values, etcd_lease, bound=entry.bound)),
+        tuple(
+            _replacing(keyspace, entry.name, items, values, etcd_lease, reserved=entry.reserved, bound=entry.bound)
+        ),
     )
 
 
@@ -170,10 +173,10 @@ def _replacing(
     values: tuple[bytes, bytes],
     etcd_lease: int,
     *,
-    bound: bool = False,
+    reserved: bool,
+    bound: bool,
 ) -> list[Write]:
     """Puts the subnet and the holder key where value or etcd lease differ. A reservation never gets an etcd lease."""
-    reserved = items[0] is not None and items[0].etcd_lease == 0
     wanted = (
         Put(keyspace.subnet(name), values[0], 0 if reserved else etcd_lease),
         Put(keyspace.holder(name), values[1], 0 if bound else etcd_lease),

@@ -1,0 +1,51 @@
+"""How often other programs have taken or overwritten the own lease of late: the limit on putting it back. Pure.
+
+A key that another program overwrites is put back at once, so that no packet is lost. Where that goes on, two nodes of
+one name, or a node and a script, would take turns at full speed: after the first few there are pauses.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from services.core.lease import Lease
+
+_WINDOW: Final = 60.0
+"""Seconds."""
+_AT_ONCE: Final = 3
+"""So many losses in a window are answered at once. With the pauses after them it is at most some 20 a minute."""
+_FIGHT: Final = 2
+"""So many losses in a window are told: once is a mistake."""
+
+
+class Losses:
+    """Those of the last minute, on a clock."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._times: deque[float] = deque()
+
+    @property
+    def count(self) -> int:
+        """How many there were in the last minute."""
+        while self._times and self._times[0] <= self._clock() - _WINDOW:
+            self._times.popleft()
+        return len(self._times)
+
+    @property
+    def is_answered_at_once(self) -> bool:
+        """Whether there are still so few that there need not be a pause."""
+        return 0 < self.count <= _AT_ONCE
+
+    def note(self) -> None:
+        """Another one, now."""
+        self._times.append(self._clock())
+
+    def words(self, lease: Lease | None) -> str:
+        """That another program writes the key of this lease again and again, in a sentence; empty: none does."""
+        if lease is None or self.count < _FIGHT:
+            return ""
+        return (
+            f"the key of {lease.node} ({lease.name}) was overwritten or deleted {self.count} times in the last "
+            "minute: another program writes it"
+        )
