@@ -8,6 +8,7 @@ set -eu
 buf_version=1.75.0
 grpcurl_version=v1.9.4
 helm_version=v3.19.5
+helm_kubernetes=34 # the minor version of the client-go in its go.mod: what it takes a cluster for that it does not ask
 cni_version=v1.3.0
 plugins_version=v1.9.0
 flannel_plugin_version=v0.9.1 # the last one that is among the plugins; since then flannel has it
@@ -50,13 +51,14 @@ go_install() {
     bin=$1
     shift
     echo "+ go install $*" >&2
-    GOBIN="$bin" CGO_ENABLED=0 GOFLAGS=-mod=mod nice go install -trimpath -ldflags "-s -w" "$@" || {
+    GOBIN="$bin" CGO_ENABLED=0 GOFLAGS=-mod=mod nice go install -trimpath -ldflags "-s -w ${ldflags:-}" "$@" || {
         echo "$tool is left out: go install failed, see above" >&2
         exit 0
     }
 }
 
-if [ -x "$directory/bin/$tool" ]; then
+if [ -x "$directory/bin/$tool" ] &&
+    { [ "$tool" != helm ] || [ "$(cat "$directory/bin/helm.version" 2>/dev/null)" = "$helm_version" ]; }; then
     exit 0
 fi
 mkdir -p "$directory/bin"
@@ -88,5 +90,13 @@ cnitool)
     go_install "$directory/bin" "github.com/containernetworking/cni/cnitool@$cni_version" # last: it stands for all
     ;;
 grpcurl) go_install "$directory/bin" "github.com/fullstorydev/grpcurl/cmd/grpcurl@$grpcurl_version" ;;
-helm) go_install "$directory/bin" "helm.sh/helm/v3/cmd/helm@$helm_version" ;;
+helm) # as its Makefile builds it; else it takes every cluster for Kubernetes 1.20, which the chart does not support
+    ldflags=
+    for package in chartutil lint/rules; do
+        variable=helm.sh/helm/v3/pkg/$package.k8sVersion
+        ldflags="$ldflags -X ${variable}Major=1 -X ${variable}Minor=$helm_kubernetes"
+    done
+    go_install "$directory/bin" "helm.sh/helm/v3/cmd/helm@$helm_version"
+    echo "$helm_version" >"$directory/bin/helm.version"
+    ;;
 esac

@@ -5,7 +5,8 @@ set -eu
 
 cd "$(dirname "$0")"
 if [ "${NODES:-3}" -ne 3 ]; then
-    sh generate.sh "$NODES" >generated.yml
+    generated=$(sh generate.sh "$NODES") || exit 2
+    printf '%s\n' "$generated" >generated.yml
     export COMPOSE_FILE=generated.yml
 fi
 if docker compose version >/dev/null 2>&1; then

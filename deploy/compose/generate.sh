@@ -4,6 +4,14 @@
 set -eu
 
 hosts=${1:-3}
+most=244 # their addresses are .11 to .254 of a /24
+case $hosts in
+*[!0-9]* | 0* | ????*) hosts_are_wrong=yes ;;
+esac
+if [ -n "${hosts_are_wrong:-}" ] || [ "$hosts" -gt "$most" ]; then
+    echo "$hosts is no number of hosts: use 1 to $most, which have the addresses .11 to .$((10 + most)) of the lab's /24" >&2
+    exit 2
+fi
 cat <<'END'
 # A lab of hosts, each with its services and a pod, joined by one network. Made by deploy/compose/generate.sh; see
 # docs/compose.md, which also says why each container has the rights it has.

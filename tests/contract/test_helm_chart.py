@@ -195,7 +195,9 @@ def test_labels_and_annotations_go_where_flannels_chart_puts_them_and_the_most_s
 def test_the_options_of_a_backend_are_its_own(
     tmp_path: Path, values: dict[str, Any], backend: dict[str, Any]
 ) -> None:
-    (tmp_path / "values.yaml").write_text(yaml.safe_dump({"podCidr": "", "flannel": values}))
+    (tmp_path / "values.yaml").write_text(
+        yaml.safe_dump({"podCidr": "", "podCidrv6": "fd00:42::/48", "flannel": values})
+    )
     found = network(helm(f"--values={tmp_path}/values.yaml"))
     assert found["Backend"] == backend
     assert found["EnableIPv4"] is False
@@ -230,7 +232,11 @@ def test_its_table_of_flags_is_that_of_the_services() -> None:
     booleans, known = set(), set()
     for service, settings in SETTINGS.items():
         hints = get_type_hints(settings)
-        flags = {f.metadata["flag"] or f.name.replace("_", "-"): hints[f.name] for f in dataclasses.fields(settings)}
+        flags = {
+            f.metadata["flag"] or f.name.replace("_", "-"): hints[f.name]
+            for f in dataclasses.fields(settings)
+            if f.metadata
+        }
         assert set(table[service]) == flags.keys() - OUR_OWN, service
         known |= set(table[service])
         booleans |= {name for name, kind in flags.items() if kind is bool}

@@ -1,7 +1,10 @@
 """deploy/compose/docker-compose.yml is what its generator prints."""
 
+import re
 import subprocess
 from pathlib import Path
+
+import pytest
 
 COMPOSE = Path(__file__).parents[2] / "deploy" / "compose"
 
@@ -13,6 +16,25 @@ def generated(hosts: str) -> str:
 
 def test_the_file_in_the_repository_is_the_generated_one() -> None:
     assert (COMPOSE / "docker-compose.yml").read_text() == generated("3")
+
+
+@pytest.mark.parametrize(
+    "hosts", ["abc", "0", "-1", "245", "500", "3.5", "", "3 4", " 3", "010", "1e2", "99999999999999999999"]
+)
+def test_hole_20_what_is_no_number_of_hosts_is_refused_with_the_reason(hosts: str) -> None:
+    command = ["sh", str(COMPOSE / "generate.sh"), hosts]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if hosts:
+        assert (done.returncode, done.stdout) == (2, "")
+        reason = "use 1 to 244, which have the addresses .11 to .254 of the lab's /24"
+        assert done.stderr == f"{hosts} is no number of hosts: {reason}\n"
+    else:
+        assert done.stdout == generated("3")
+
+
+def test_hole_20_every_host_of_the_largest_lab_has_an_address() -> None:
+    addresses = re.findall(r"ipv4_address: .*\.(\d+)\"", generated("244"))
+    assert sorted(map(int, addresses)) == [2, 3, 4, *range(11, 255)]
 
 
 def test_every_host_has_its_containers_its_address_and_its_volumes() -> None:

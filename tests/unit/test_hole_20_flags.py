@@ -12,7 +12,7 @@ from services.runtime.settings import FLAGS, parse_settings
 
 
 def flags_of(kind: type[ProcessSettings]) -> set[str]:
-    return {field.metadata["flag"] or field.name.replace("_", "-") for field in dataclasses.fields(kind)}
+    return {f.metadata["flag"] or f.name.replace("_", "-") for f in dataclasses.fields(kind) if f.metadata}
 
 
 def answer(service: str, argument: str) -> str:
