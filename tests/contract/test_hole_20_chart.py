@@ -9,8 +9,9 @@ import pytest
 import yaml
 
 from services.core.network import KNOWN_BACKENDS
-from tests.manifests import find_tool, of_flannel, parse, run_tool
+from tests.manifests import of_flannel, parse, run_tool
 from tests.patience import PATIENCE
+from tests.tools import find_tool
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy" / "helm" / "flannelette"
