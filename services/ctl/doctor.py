@@ -9,7 +9,7 @@ from services.ctl.connect import Failure
 from services.ctl.render.layout import Width, fold, lines, table
 from services.ctl.screen import Screen
 from services.ctl.show import Targets, answers_of
-from services.ctl.standing import State, Verdict, judge
+from services.ctl.standing import BROKEN, State, Verdict, judge
 from services.ctl.targets import SERVICES, Service
 from services.ctl.words import count
 
@@ -23,6 +23,8 @@ class Ailment:
     """One sentence or two."""
     cure: str = ""
     """The exact command, where one command cures it; else the problem says what to do."""
+    evidence: str = ""
+    """What the kernel said, where it was asked."""
 
 
 async def doctor(targets: Targets, screen: Screen, services: Collection[str]) -> int:
@@ -42,13 +44,18 @@ async def doctor(targets: Targets, screen: Screen, services: Collection[str]) ->
 def ailments(verdict: Verdict, service: Service) -> Iterator[Ailment]:
     """What is in the way of one service, the gravest first."""
     standing = verdict.standings[service]
+    masq, dataplane = verdict.answers.masq, verdict.answers.dataplane
+    found = dataplane.status.findings if service == "dataplane" and not isinstance(dataplane, Failure) else ()
+    told = {finding.problem for finding in found}
+    for finding in found:
+        yield Ailment(service, f"{finding.problem} {finding.cause}", finding.cure, finding.evidence)
     for remark in () if standing.well else standing.remarks:
         problem, _, cure = remark.partition("; cure: ")
-        yield Ailment(service, problem, cure)
-    masq = verdict.answers.masq
+        if problem not in told and not (found and problem.startswith(BROKEN)):
+            yield Ailment(service, problem, cure)
     if service == "masq" and not isinstance(masq, Failure):
-        for finding in masq.status.findings:
-            yield Ailment(service, finding.problem, finding.cure)
+        for each in masq.status.findings:
+            yield Ailment(service, each.problem, each.cure)
 
 
 def doctor_text(name: str, found: Collection[Ailment], width: Width) -> Text:
@@ -64,4 +71,6 @@ def doctor_text(name: str, found: Collection[Ailment], width: Width) -> Text:
         out += [Text(), fold(head, width, 11)]
         if each.cure:
             out.append(fold(Text(f"           {each.cure}", style="green"), width, 13))
+        if each.evidence:
+            out.append(fold(Text(f"           {each.evidence}", style="dim"), width, 13))
     return lines(out)

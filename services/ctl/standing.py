@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from flannelette.dataplane.v1 import dataplane_pb2
 from flannelette.lease.v1 import lease_pb2
@@ -12,6 +12,9 @@ from flannelette.masq.v1 import masq_pb2
 from services.ctl.connect import Failure
 from services.ctl.targets import Service, Target
 from services.ctl.words import count
+
+BROKEN: Final = "forwarding is broken: "
+"""How a service begins the reason why no packet gets through."""
 
 
 class State(Enum):
@@ -79,6 +82,12 @@ class Verdict:
         return any(s.state in (State.READY, State.NOT_READY) for s in self.standings.values())
 
     @property
+    def broken(self) -> str:
+        """Why no packet gets through, if a service says so for certain; empty: none does."""
+        remarks = (remark for standing in self.standings.values() for remark in standing.remarks)
+        return next((remark for remark in remarks if remark.startswith(BROKEN)), "")
+
+    @property
     def exit_code(self) -> int:
         """0: healthy. 1: not. 2: nobody answered, so who knows."""
         if not self.answered:
@@ -142,6 +151,7 @@ def _dataplane(answers: Answers, target: Target, *, central_here: bool) -> Stand
     unreached = status.peers.failed + status.peers.shadowed
     if unreached:
         doubts.append(f"{unreached} of {status.peers.total} peers cannot be reached: `flannelette peers` says why")
+    doubts += [finding.problem for finding in status.findings]
     return _own_word(target, status.ready, status.reasons, doubts)
 
 

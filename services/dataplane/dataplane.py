@@ -11,6 +11,7 @@ from services.core.errors import Unavailable
 from services.core.progress import Progress
 from services.core.table import Table
 from services.dataplane.causes import Heard
+from services.dataplane.diagnose.seen import Finding
 from services.dataplane.footing import Footing
 from services.dataplane.ground import Ground
 from services.dataplane.holder import Holder
@@ -60,7 +61,7 @@ class Dataplane:
         former = (*read_previous_subnets(settings.subnet_file), *self.recollection.former)
         self.feed = Feed(connection, pb.VIEW_ALL, self._notice)
         margin = settings.subnet_lease_renew_margin * 60
-        self.holder = Holder(connection, margin, self._wake_up, self.journal, clock, former=former)
+        self.holder = Holder(connection, margin, self.wake_up, self.journal, clock, former=former)
         self.reporter = Reporter(connection)
         self.overlay = Overlay(connection.node, Reconciler(kernel), self.journal)
         self.cursor = ""
@@ -75,6 +76,10 @@ class Dataplane:
         """Why the last turn did not get to its end."""
         self.progress: Progress | None = None
         """What the lease service is told; None until we have been ready for the first time."""
+        self.findings: tuple[Finding, ...] = ()
+        """What else of the host is in the way, as far as it is known."""
+        self.suspicious = asyncio.Event()
+        """Set when that may be something else now."""
         self.health = health
         self.own = OwnLease(
             connection.node, settings, self.holder, health, self.journal, self.recollection.own, clock
@@ -145,6 +150,15 @@ class Dataplane:
         self._paused = False
         self.audit(Heard(is_asked=True))
 
+    def wake_up(self) -> None:
+        """Has a turn made now."""
+        self._wake.set()
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the kernel is left alone."""
+        return self._paused
+
     @property
     def remembered_reason(self) -> str:
         """Why we are not ready while remembered leases are in force."""
@@ -165,9 +179,6 @@ class Dataplane:
             self.journal.note(Event(Kind.LEASE_SERVICE, f"the lease service is {what}", self.feed.error))
         if self.feed.table.lost:
             self.holder.hear_of_loss(self.feed.table.lost)
-        self._wake.set()
-
-    def _wake_up(self) -> None:
         self._wake.set()
 
     def _pause(self) -> float:
@@ -268,6 +279,7 @@ class Dataplane:
             heard, self._heard = self._heard, Heard()
             try:
                 await self.overlay.program_all(situation, table.leases.values(), heard)
+                self.suspicious.set()
             except Unavailable:
                 self._heard.add(heard)
                 raise

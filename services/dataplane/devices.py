@@ -35,6 +35,8 @@ class LinkView:
     protodown: bool = False
     """Kept without a carrier: up, and carries nothing."""
     ipv6_disabled: bool = False
+    forwards_nothing: bool = False
+    """The host forwards IPv4 packets, but none that come in here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ class LinkStep:
     command: str
     """The command that does the same."""
     call: str
-    """`link`, `addr`, `sysctl` or `offload`."""
+    """`link`, `addr`, `sysctl`, `forwarding` or `offload`."""
     verb: str
     arguments: Mapping[str, Any]
 
@@ -86,6 +88,9 @@ def device_steps(
         steps.append(_sysctl(link, "accept_ra"))
     if link.ipv6_disabled and network.version == 6:
         steps.append(_sysctl(link, "disable_ipv6"))
+    if link.forwards_nothing and network.version == 4:
+        command = f"sysctl -w net/ipv4/conf/{link.name}/forwarding=1"
+        steps.append(LinkStep(command, "forwarding", "set", {"index": link.index}))
     if wanted.checksum_offload is not None and link.checksum_offload is (not wanted.checksum_offload):
         word = "on" if wanted.checksum_offload else "off"
         command = f"ethtool -K {link.name} tx-checksum-ip-generic {word}"

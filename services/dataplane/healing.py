@@ -1,4 +1,4 @@
-"""Hears what somebody else does to our objects, and has everything compared again."""
+"""Hears what somebody else does to our objects, and has everything compared or looked at again."""
 
 import asyncio
 import math
@@ -40,6 +40,8 @@ async def heal(dataplane: Dataplane, monitor: Monitor, own_port: int) -> None:
         settled_at = loop.time()
 
     async for changes in monitor.changes():
+        if any(_is_suspicious(dataplane, change) for change in changes):
+            dataplane.suspicious.set()
         if pending.take(changes, concern(dataplane, own_port)):
             loop.call_later(pause(loop.time() - settled_at, dataplane.overlay.last_resync_cpu), settle)
 
@@ -129,8 +131,27 @@ def concern(dataplane: Dataplane, own_port: int) -> Concern:
     return sign
 
 
+_LOCAL_IPV6: Final = (b"\xfe", b"\xff")
 _PLACES: Final = (Subject.LINK, Subject.ADDRESS)
 _ENTRIES: Final = (Subject.NEIGHBOUR, Subject.FDB_ENTRY)
+
+
+def _is_suspicious(dataplane: Dataplane, change: Change) -> bool:
+    """Whether it may be in the way of packets, or no longer is, without being a matter of our objects.
+
+    Of pods that come and go the kernel tells much: their links, and routes to link-local and multicast addresses.
+    """
+    if change.subject in (Subject.RULE, Subject.NETCONF, Subject.ADDRESS):
+        return True
+    if change.subject is Subject.ROUTE:
+        return change.protocol != dataplane.settings.route_protocol and change.dst[:1] not in _LOCAL_IPV6
+    if change.subject is Subject.LINK:
+        return change.is_flip or change.gone
+    ground = dataplane.footing.ground
+    is_next_hop = (
+        change.subject is Subject.NEIGHBOUR and ground is not None and change.ifindex == ground.underlay.index
+    )
+    return is_next_hop and (bool(change.entries) or change.gone)
 
 
 def _touches(change: Change, devices: Set[int], underlay: Set[int], protocol: int) -> bool:
@@ -139,6 +160,10 @@ def _touches(change: Change, devices: Set[int], underlay: Set[int], protocol: in
             return True
         case Subject.LINK | Subject.ADDRESS:
             return change.ifindex in devices or change.ifindex in underlay
+        case Subject.NETCONF:
+            return change.ifindex in devices
+        case Subject.RULE:
+            return False
         case Subject.ROUTE:
             return change.protocol == protocol or change.ifindex in devices or change.length == 0
         case Subject.NEIGHBOUR | Subject.FDB_ENTRY:

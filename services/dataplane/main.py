@@ -10,9 +10,11 @@ from flannelette.dataplane.v1 import dataplane_pb2_grpc
 
 from services.dataplane.cni import CniInstaller, read_configuration
 from services.dataplane.dataplane import Dataplane
+from services.dataplane.diagnose.diagnosis import Diagnosis
 from services.dataplane.healing import heal
-from services.dataplane.metrics import PeerCollector
+from services.dataplane.metrics import FindingCollector, PeerCollector
 from services.dataplane.namespace import require_rights, sole_dataplane
+from services.dataplane.netlink.inspection import Inspector
 from services.dataplane.netlink.monitor import Monitor
 from services.dataplane.netlink.socket import KernelSocket
 from services.dataplane.service import DataplaneServicer
@@ -45,6 +47,7 @@ async def build(settings: DataplaneSettings, process: Process) -> AsyncIterator[
         sole_dataplane(),
         Monitor() as monitor,
         KernelSocket() as kernel,
+        Inspector() as inspector,
         StateFile(settings.state_dir, "dataplane") as state,
     ):
         await require_rights(kernel)
@@ -60,15 +63,19 @@ async def build(settings: DataplaneSettings, process: Process) -> AsyncIterator[
         process.jobs["reporter"] = dataplane.reporter.run
         process.jobs["recorder"] = dataplane.recorder.run
         process.jobs["dataplane"] = dataplane.run
+        process.jobs["diagnosis"] = Diagnosis(dataplane, inspector).run
         process.jobs["healing"] = partial(heal, dataplane, monitor, kernel.port)
         if cni is not None:
             process.jobs["CNI configuration"] = partial(CniInstaller(cni, process.health).run, dataplane)
         peers = PeerCollector(lambda: states(dataplane.overlay))
-        REGISTRY.register(peers)
+        findings = FindingCollector(lambda: [each.check for each in dataplane.findings])
+        for collector in (peers, findings):
+            REGISTRY.register(collector)
         try:
             yield
         finally:
-            REGISTRY.unregister(peers)
+            for collector in (peers, findings):
+                REGISTRY.unregister(collector)
             if not await dataplane.turn.end(_END_SECONDS):
                 log.warning("what an operator asked for has not come to its end: ask again", seconds=_END_SECONDS)
             await dataplane.recorder.close()

@@ -1,5 +1,6 @@
 """What Prometheus sees of the dataplane."""
 
+from collections import Counter as TallyCounter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
@@ -30,3 +31,17 @@ class PeerCollector(Collector):
         for state, number in self._count().items():
             peers.add_metric([state], number)
         yield peers
+
+
+class FindingCollector(Collector):
+    """What else of the host is in the way, by check."""
+
+    def __init__(self, checks: Callable[[], Iterable[str]]) -> None:
+        self._checks = checks
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        """See Collector."""
+        found = GaugeMetricFamily("flannelette_findings", "Things of the host in the way, by check", labels=["check"])
+        for check, number in TallyCounter(self._checks()).items():
+            found.add_metric([check], number)
+        yield found

@@ -38,6 +38,8 @@ class Overlay:
         self.situation: Situation | None = None
         self.failed: dict[str, str] = {}
         """Leases that are not in the kernel as they shall be, with the reasons."""
+        self.unreachable: Mapping[str, str] = {}
+        """Leases that have all that they need of ours, and to which no packet gets nevertheless, with the reasons."""
         self.roster = Roster(node)
         self.last_resync: float | None = None
         """Unix time."""
@@ -72,7 +74,7 @@ class Overlay:
         self.last_resync, self.last_resync_changes = time.time(), len(done)
         self.last_resync_cpu = time.thread_time() - cpu
         metrics.RESYNC_SECONDS.observe(time.monotonic() - started)
-        self.failed = failed(self.reconciler, self.peers.values(), self.names())
+        self.failed = failed(self.reconciler, self.peers.values(), self.names(), self.unreachable)
         repaired = (
             _repaired(done, last, situation, before.wanted) if last is not None and not self._is_torn_down else []
         )
@@ -88,6 +90,12 @@ class Overlay:
         for event in news:
             self.journal.note(event)
         self._tell_refusals()
+
+    def note_unreachable(self, reasons: Mapping[str, str]) -> None:
+        """What a look at the kernel has shown of these leases; all others are reached."""
+        if reasons != self.unreachable:
+            self.unreachable = reasons
+            self.failed = failed(self.reconciler, self.peers.values(), self.names(), reasons)
 
     def forget(self) -> None:
         """What was programmed is gone by our own hand: to make it again is no repair."""
@@ -120,7 +128,7 @@ class Overlay:
         rivals = self._stock.add(chain.from_iterable(peer.objects for peer in new.values())) or rivals
         await self.reconciler.update(before, after | {item for item in before if item in self._stock.wanted})
         in_doubt = (peer for name in {*names, *self.failed} if (peer := self.peers.get(name)) is not None)
-        self.failed = failed(self.reconciler, in_doubt, self.names())
+        self.failed = failed(self.reconciler, in_doubt, self.names(), self.unreachable)
         for event in peer_news(old, new, self.journal.cursor, _since(since or started)):
             self.journal.note(event)
         self._tell_refusals()

@@ -1,7 +1,9 @@
 """How far a peer is in the kernel, and why no further."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import Enum
+from types import MappingProxyType
+from typing import Final
 
 from services.dataplane.netlink.notation import DeviceNames, text
 from services.dataplane.netlink.objects import KernelObject, Route
@@ -25,12 +27,19 @@ MISSING = "objects are missing and will be made"
 SHADOWED = "a route that is not ours wins"
 """Why a peer is shadowed."""
 
+_NONE: Final[Mapping[str, str]] = MappingProxyType({})
+
 AS_IT_SHALL_BE = frozenset({PeerState.PROGRAMMED, PeerState.IGNORED})
 """Nothing is left to do for these."""
 
 
-def state_of(reconciler: Reconciler, peer: Peer, names: DeviceNames) -> tuple[PeerState, str]:
-    """The state of a peer, with the reason for whatever is not programmed."""
+def state_of(
+    reconciler: Reconciler, peer: Peer, names: DeviceNames, unreachable: Mapping[str, str] = _NONE
+) -> tuple[PeerState, str]:
+    """The state of a peer, with the reason for whatever is not programmed.
+
+    `unreachable` is Overlay's: also a peer that has everything counts as failed where no packet gets to it.
+    """
     if peer.ignored:
         return PeerState.IGNORED, peer.ignored
     for item in peer.objects if reconciler.failures else ():
@@ -44,16 +53,20 @@ def state_of(reconciler: Reconciler, peer: Peer, names: DeviceNames) -> tuple[Pe
         foreign = reconciler.shadow(route)
         if foreign is not None:
             return PeerState.SHADOWED, f"{SHADOWED}: {text(foreign, names)}"
+    if unreachable and peer.lease.name in unreachable:
+        return PeerState.FAILED, f"unreachable: {unreachable[peer.lease.name]}"
     if reconciler.programmed.issuperset(peer.objects):
         return PeerState.PROGRAMMED, peer.reason
     return PeerState.PENDING, MISSING
 
 
-def failed(reconciler: Reconciler, peers: Iterable[Peer], names: DeviceNames) -> dict[str, str]:
+def failed(
+    reconciler: Reconciler, peers: Iterable[Peer], names: DeviceNames, unreachable: Mapping[str, str] = _NONE
+) -> dict[str, str]:
     """The leases that are not in the kernel as they shall be, with the reasons; costs nothing if all are."""
-    if not (reconciler.failures or reconciler.contested or reconciler.foreign):
+    if not (reconciler.failures or reconciler.contested or reconciler.foreign or unreachable):
         return {}
-    states = ((peer.lease.name, *state_of(reconciler, peer, names)) for peer in peers)
+    states = ((peer.lease.name, *state_of(reconciler, peer, names, unreachable)) for peer in peers)
     return {name: reason for name, state, reason in states if state not in AS_IT_SHALL_BE}
 
 

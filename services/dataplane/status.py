@@ -8,6 +8,7 @@ from flannelette.dataplane.v1 import dataplane_pb2 as pb
 
 from services.core.lease import Lease
 from services.dataplane.dataplane import Dataplane
+from services.dataplane.diagnose.seen import Finding
 from services.dataplane.events import repair_counts
 from services.dataplane.look import Place, state_in
 from services.dataplane.netlink.notation import DeviceNames, text
@@ -18,6 +19,8 @@ from services.dataplane.peers import Peer
 from services.runtime.health import Health
 from services.runtime.version import version
 
+_NAMED = 10
+"""Peers of a finding."""
 _STATES = {
     PeerState.PROGRAMMED: pb.PEER_STATE_PROGRAMMED,
     PeerState.PENDING: pb.PEER_STATE_PENDING,
@@ -53,6 +56,7 @@ def status_of(dataplane: Dataplane, health: Health, started_at: float) -> pb.Sta
         unclaimed=sorted(text(route, names) for route in overlay.reconciler.foreign),
         ip_masq=dataplane.settings.ip_masq,
         mtu=ground.backend.mtu(ground.underlay) if ground else 0,
+        findings=[_finding(each) for each in dataplane.findings],
     )
     if dataplane.recollection.table is not None:
         status.remembered_time.FromMilliseconds(int(dataplane.recollection.known_at * 1000))
@@ -60,6 +64,19 @@ def status_of(dataplane: Dataplane, health: Health, started_at: float) -> pb.Sta
         status.last_resync_time.FromMilliseconds(int(overlay.last_resync * 1000))
     status.start_time.FromMilliseconds(int(started_at * 1000))
     return status
+
+
+def _finding(finding: Finding) -> pb.Finding:
+    return pb.Finding(
+        problem=finding.sentence,
+        cure=finding.cure,
+        check=finding.check,
+        cause=finding.cause,
+        evidence=finding.evidence,
+        peers=[node or lease for lease, node in finding.peers[:_NAMED]] if not finding.is_general else (),
+        peer_count=len(finding.peers) if not finding.is_general else 0,
+        broken=finding.is_broken,
+    )
 
 
 def counts(overlay: Overlay) -> pb.PeerCounts:
@@ -100,12 +117,14 @@ def list_places(overlay: Overlay, looks: Iterable[tuple[Peer, Sequence[Place]]])
 def states(overlay: Overlay) -> Counter[str]:
     """How many peers are in which state, by the fields of PeerCounts. Also for another thread than the loop's."""
     found = Counter({state.value: 0 for state in PeerState})
-    found.update(state_of(overlay.reconciler, peer, {})[0].value for peer in list(overlay.peers.values()))
+    found.update(
+        state_of(overlay.reconciler, peer, {}, overlay.unreachable)[0].value for peer in list(overlay.peers.values())
+    )
     return found
 
 
 def _peer(overlay: Overlay, peer: Peer, objects: Iterable[pb.KernelObject]) -> pb.Peer:
-    state, reason = state_of(overlay.reconciler, peer, overlay.names())
+    state, reason = state_of(overlay.reconciler, peer, overlay.names(), overlay.unreachable)
     lease: Lease = peer.lease
     return pb.Peer(
         name=lease.name,

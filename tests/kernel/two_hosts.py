@@ -1,8 +1,8 @@
 """Two hosts of one flannel network, with what a flanneld leaves in their kernels, and pings between them."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from typing import Final
 
@@ -87,6 +87,15 @@ class TwoHosts:
             self._leave(self.cluster.namespace, own, peer)
         self.make_peer()
         (self.cluster.directory / "subnet.env").write_text(subnet_env(own for own, _ in self.rows))
+
+    def move_peer(self, addresses: Mapping[str, str]) -> None:
+        """n2 gets other addresses in the underlay, behind a gateway that it is itself."""
+        self.rows = [(own, replace(peer, public=addresses[peer.public])) for own, peer in self.rows]
+        for _, peer in self.rows:
+            gateway, length = ("10.99.0.1/16", 32) if peer.version == 4 else ("fd00:99::1/64", 128)
+            nodad = ["nodad"] if peer.version == 6 else []
+            self.n2.ip("addr", "add", gateway, "dev", "eth0", *nodad)
+            self.n2.ip("addr", "add", f"{peer.public}/{length}", "dev", "eth0", *nodad)
 
     def make_peer(self) -> None:
         """What n2's kernel has of the overlay."""

@@ -23,7 +23,7 @@ _STYLES: Final = {State.READY: "green", State.NOT_READY: "red", State.AWAY: "red
 
 def status_text(verdict: Verdict, now: datetime, width: Width) -> Text:
     """The verdict in one line, then each service: how it is, what is wrong, and what it says of itself."""
-    out: list[str | Text] = [_headline(verdict)]
+    out: list[str | Text] = [fold(_headline(verdict), width)]
     for standing in verdict.standings.values():
         answer = verdict.answers.of(standing.target.service)
         out += ["", *_service(standing, answer, now, width)]
@@ -36,7 +36,7 @@ def _headline(verdict: Verdict) -> Text:
         return Text(f"{name}: no service answers", style="bold red")
     if verdict.healthy:
         return Text(f"{name} is healthy", style="bold green")
-    return Text(f"{name} is not healthy", style="bold red")
+    return Text(f"{name} is not healthy" + (f": {verdict.broken}" if verdict.broken else ""), style="bold red")
 
 
 def _service(standing: Standing, answer: Answer, now: datetime, width: Width) -> Iterator[Text]:
@@ -85,6 +85,7 @@ def _dataplane(status: dataplane_pb2.Status, now: datetime) -> Iterator[Fact]:
         yield "kernel", f"compared {ago(status.last_resync_time, now)}, {changes}; {_repairs(status.repairs)}"
     yield "repairs", ", ".join(f"{each.objects:,} {_cause(each.cause)}" for each in status.repairs_by_cause)
     yield from (("unclaimed", route) for route in status.unclaimed)
+    yield from (("in the way", in_the_way(finding)) for finding in status.findings)
     yield "running", _running(status.start_time, status.version, now)
 
 
@@ -105,9 +106,10 @@ def _masq(status: masq_pb2.Status, now: datetime) -> Iterator[Fact]:
     yield "running", _running(status.start_time, status.version, now)
 
 
-def in_the_way(finding: masq_pb2.Finding) -> str:
-    """The problem, a sentence, and its cure."""
-    return f"{finding.problem} Cure: {finding.cure}" if finding.cure else finding.problem
+def in_the_way(finding: masq_pb2.Finding | dataplane_pb2.Finding) -> str:
+    """The problem, its cause where that is told apart, and its cure."""
+    cause = f" {finding.cause}" if isinstance(finding, dataplane_pb2.Finding) else ""
+    return f"{finding.problem}{cause} Cure: {finding.cure}" if finding.cure else f"{finding.problem}{cause}"
 
 
 def _own_lease(lease: dataplane_pb2.OwnLease, now: datetime) -> str:

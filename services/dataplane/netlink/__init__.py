@@ -9,5 +9,8 @@ dump        what a dump asks for, and what its messages mean
 reader      dumps, read fast
 transport   the socket itself
 monitor     that something has changed, but for what socket_filter keeps away
+inspection  what decides about packets beside all that, and ...
+inspected   ... that as values and messages
+forwarding  the flag by which an interface forwards
 links       devices and addresses
 """

@@ -12,6 +12,7 @@ from services.core.errors import Misconfigured, Unavailable
 from services.core.family import Address
 from services.dataplane.devices import LinkStep, LinkView
 from services.dataplane.interfaces import Interface, InterfaceAddress
+from services.dataplane.netlink.forwarding import set_forwarding
 from services.dataplane.netlink.offload import checksum_offload, set_checksum_offload
 from services.dataplane.netlink.pyroute2_parts import AsyncIPRoute, NetlinkError
 
@@ -97,6 +98,8 @@ async def carry_out(steps: tuple[LinkStep, ...], done: Callable[[LinkStep], None
             try:
                 if step.call == "sysctl":
                     _write_sysctl(step)
+                elif step.call == "forwarding":
+                    await set_forwarding(**step.arguments)
                 elif step.call == "offload":
                     set_checksum_offload(**step.arguments)
                 else:
@@ -173,8 +176,17 @@ def _view(message: Any, addresses: list[Any]) -> LinkView:
         accepts_ra=_reads_nonzero(_SYSCTL / f"net/ipv6/conf/{name}/accept_ra"),
         enslaved=bool(message.get("master")),
         protodown=bool(message.get("proto_down")),
+        forwards_nothing=kind == "vxlan" and _forwards("all") == "1" and _forwards(name) == "0",
         ipv6_disabled=_reads_nonzero(_SYSCTL / f"net/ipv6/conf/{name}/disable_ipv6"),
     )
+
+
+def _forwards(name: str) -> str:
+    """The flag of IPv4 forwarding; empty: it cannot be read."""
+    try:
+        return (_SYSCTL / f"net/ipv4/conf/{name}/forwarding").read_text().strip()
+    except OSError:
+        return ""
 
 
 def _reads_nonzero(path: Path) -> bool:

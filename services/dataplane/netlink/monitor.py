@@ -29,6 +29,9 @@ _GROUPS: Final = (
     uapi.RTNLGRP_IPV4_ROUTE,
     uapi.RTNLGRP_IPV6_IFADDR,
     uapi.RTNLGRP_IPV6_ROUTE,
+    uapi.RTNLGRP_IPV4_RULE,
+    uapi.RTNLGRP_IPV6_RULE,
+    uapi.RTNLGRP_IPV4_NETCONF,
 )
 _RECEIVE_BYTES: Final = 64 * 1024
 _AT_ONCE: Final = 256
@@ -37,6 +40,8 @@ QUEUE_BYTES: Final = 8 * 1024 * 1024
 _HEADER: Final = struct.Struct("=IHHII")
 _ROUTE_HEADER_BYTES: Final = 12
 _NEIGHBOUR_HEADER_BYTES: Final = 12
+_NETCONF_HEADER_BYTES: Final = 4
+"""Of struct netconfmsg, with its padding."""
 _IFINDEX: Final = struct.Struct("=i")
 _NEIGHBOUR_STATE: Final = struct.Struct("=H")
 """Of struct ndmsg, behind the device."""
@@ -53,6 +58,8 @@ class Subject(Enum):
     ROUTE = "route"
     NEIGHBOUR = "neighbour"
     FDB_ENTRY = "forwarding entry"
+    RULE = "rule of policy routing"
+    NETCONF = "setting of an interface, as forwarding"
     OVERRUN = "anything: the kernel reported more than we could take, and dropped it"
 
 
@@ -101,6 +108,9 @@ _SUBJECTS: Final = {
     uapi.RTM_DELROUTE: (Subject.ROUTE, True),
     uapi.RTM_NEWNEIGH: (Subject.NEIGHBOUR, False),
     uapi.RTM_DELNEIGH: (Subject.NEIGHBOUR, True),
+    uapi.RTM_NEWRULE: (Subject.RULE, False),
+    uapi.RTM_DELRULE: (Subject.RULE, True),
+    uapi.RTM_NEWNETCONF: (Subject.NETCONF, False),
 }
 
 
@@ -167,6 +177,10 @@ def read(block: bytes) -> Iterator[Change]:
                 yield _route(block, offset, length, gone, port)
             elif subject is Subject.LINK:
                 yield _link(block, offset, length, gone, port)
+            elif subject is Subject.RULE:
+                yield Change(subject, gone, family, port=port)
+            elif subject is Subject.NETCONF:
+                yield Change(subject, gone, family, _netconf_device(block, offset, length), 0, port)
             elif subject is Subject.ADDRESS:
                 (device,) = _IFINDEX.unpack_from(block, offset + 20)
                 yield Change(subject, gone, family, device, 0, port)
@@ -179,6 +193,14 @@ def read(block: bytes) -> Iterator[Change]:
                 yield Change(Subject.FDB_ENTRY, gone, family, device, 0, port, entries=entries.found)
                 continue
         offset += (length + 3) & ~3
+
+
+def _netconf_device(block: bytes, offset: int, length: int) -> int:
+    for attribute, start, _ in spans(block, offset + 16 + _NETCONF_HEADER_BYTES, offset + length):
+        if attribute == uapi.NETCONFA_IFINDEX:
+            (device,) = _IFINDEX.unpack_from(block, start)
+            return int(device)
+    return 0
 
 
 def _is_permanent(block: bytes, offset: int) -> bool:

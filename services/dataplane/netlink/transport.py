@@ -51,11 +51,17 @@ class RawTransport:
     Raises Unavailable when the kernel does not answer at all.
     """
 
-    def __init__(self, *, queue_bytes: int = QUEUE_BYTES, answer_seconds: float = ANSWER_SECONDS) -> None:
+    def __init__(
+        self,
+        *,
+        queue_bytes: int = QUEUE_BYTES,
+        answer_seconds: float = ANSWER_SECONDS,
+        protocol: int = uapi.NETLINK_ROUTE,
+    ) -> None:
         self._turn = asyncio.Lock()
         self._sequence = 1
         self._answer_seconds = answer_seconds
-        self._socket = _open(queue_bytes)
+        self._socket = _open(queue_bytes, protocol)
 
     @property
     def port(self) -> int:
@@ -90,6 +96,22 @@ class RawTransport:
                         refusals[sequence] = refusal
                     if sequence == last:
                         return refusals
+
+    async def ask(self, batch: bytes, first: int, last: int) -> dict[int, bytes | Refusal]:
+        """Sends requests numbered `first` to `last`, each of which has one answer: a message, or why not.
+
+        Raises AnswersLost.
+        """
+        async with self._turn:
+            self._send(batch)
+            answers: dict[int, bytes | Refusal] = {}
+            while len(answers) <= last - first:
+                for block in messages(await self._receive()):
+                    _, kind, _, sequence, _ = _HEADER.unpack_from(block)
+                    if first <= sequence <= last:
+                        is_error = kind == uapi.NLMSG_ERROR
+                        answers[sequence] = (error_in(block, 0) or Refusal(0, "")) if is_error else block
+            return answers
 
     async def dump(self, request: bytes, take: Callable[[bytes], bool]) -> None:
         """Sends a dump request and hands each datagram to `take` until that says it was the last.
@@ -133,8 +155,8 @@ class RawTransport:
             raise AnswersLost from None
 
 
-def _open(queue_bytes: int) -> socket.socket:
-    opened = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, uapi.NETLINK_ROUTE)
+def _open(queue_bytes: int, protocol: int) -> socket.socket:
+    opened = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
     opened.setblocking(False)
     for option in (uapi.NETLINK_EXT_ACK, uapi.NETLINK_CAP_ACK, uapi.NETLINK_GET_STRICT_CHK):
         opened.setsockopt(uapi.SOL_NETLINK, option, 1)
@@ -176,6 +198,15 @@ def error_in(block: bytes, offset: int) -> Refusal | None:
         texts = dict(attributes(block[start : offset + length]))
         detail = texts.get(uapi.NLMSGERR_ATTR_MSG, b"").rstrip(b"\0").decode(errors="replace")
     return Refusal(code, detail)
+
+
+def messages(datagram: bytes) -> Iterator[bytes]:
+    """The messages in a datagram."""
+    offset = 0
+    while offset + 16 <= len(datagram):
+        (length,) = _ERRNO.unpack_from(datagram, offset)
+        yield datagram[offset : offset + max(length, 16)]
+        offset += max(length + 3 & ~3, 16)
 
 
 def _answers(block: bytes) -> Iterator[tuple[int, Refusal | None]]:

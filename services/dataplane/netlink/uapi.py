@@ -11,6 +11,7 @@ AF_INET6: Final = 10
 
 SOL_NETLINK: Final = 270
 NETLINK_ROUTE: Final = 0
+NETLINK_XFRM: Final = 6
 NETLINK_ADD_MEMBERSHIP: Final = 1
 NETLINK_CAP_ACK: Final = 10
 NETLINK_EXT_ACK: Final = 11
@@ -41,7 +42,16 @@ RTM_GETROUTE: Final = 26
 RTM_NEWNEIGH: Final = 28
 RTM_DELNEIGH: Final = 29
 RTM_GETNEIGH: Final = 30
+RTM_SETLINK: Final = 19
+RTM_GETADDR: Final = 22
+RTM_NEWRULE: Final = 32
+RTM_DELRULE: Final = 33
+RTM_GETRULE: Final = 34
+RTM_NEWNETCONF: Final = 80
+RTM_GETNETCONF: Final = 82
 RTM_GETNSID: Final = 90
+XFRM_MSG_NEWPOLICY: Final = 0x13
+XFRM_MSG_GETPOLICY: Final = 0x15
 
 RTNLGRP_LINK: Final = 1
 RTNLGRP_NEIGH: Final = 3
@@ -49,11 +59,17 @@ RTNLGRP_IPV4_IFADDR: Final = 5
 RTNLGRP_IPV4_ROUTE: Final = 7
 RTNLGRP_IPV6_IFADDR: Final = 9
 RTNLGRP_IPV6_ROUTE: Final = 11
+RTNLGRP_IPV4_RULE: Final = 8
+RTNLGRP_IPV6_RULE: Final = 19
+RTNLGRP_IPV4_NETCONF: Final = 24
+RTNLGRP_IPV6_NETCONF: Final = 25
 
 IFF_UP: Final = 0x1
 IFLA_MTU: Final = 4
 
 RTA_DST: Final = 1
+RTA_SRC: Final = 2
+RTA_IIF: Final = 3
 RTA_OIF: Final = 4
 RTA_GATEWAY: Final = 5
 RTA_PRIORITY: Final = 6
@@ -66,6 +82,8 @@ RTA_PREF: Final = 20
 RTA_NH_ID: Final = 30
 RTNH_F_ONLINK: Final = 4
 
+RTM_F_FIB_MATCH: Final = 0x2000
+"""The answer is the route that a packet takes, as a dump has it (from Linux 4.13 on)."""
 RT_TABLE_COMPAT: Final = 252
 RT_TABLE_MAIN: Final = 254
 RTPROT_BOOT: Final = 3
@@ -73,7 +91,21 @@ RTPROT_STATIC: Final = 4
 RT_SCOPE_UNIVERSE: Final = 0
 RT_SCOPE_LINK: Final = 253
 RTN_UNICAST: Final = 1
+RTN_LOCAL: Final = 2
 RTN_BLACKHOLE: Final = 6
+RTN_THROW: Final = 9
+RT_TABLE_LOCAL: Final = 255
+FR_ACT_TO_TBL: Final = 1
+FR_ACT_GOTO: Final = 2
+FR_ACT_NOP: Final = 3
+FIB_RULE_INVERT: Final = 0x2
+NETCONFA_IFINDEX: Final = 1
+NETCONFA_FORWARDING: Final = 2
+XFRM_POLICY_BLOCK: Final = 1
+IFA_ADDRESS: Final = 1
+IFA_LOCAL: Final = 2
+IFA_FLAGS: Final = 8
+IFA_F_NOPREFIXROUTE: Final = 0x200
 
 LOOPBACK_IFINDEX: Final = 1
 """Of `lo`, in every network namespace."""

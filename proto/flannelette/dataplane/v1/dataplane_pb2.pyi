@@ -274,6 +274,7 @@ class Status(_message.Message):
     MTU_FIELD_NUMBER: _builtins.int
     REPAIRS_BY_CAUSE_FIELD_NUMBER: _builtins.int
     REMEMBERED_TIME_FIELD_NUMBER: _builtins.int
+    FINDINGS_FIELD_NUMBER: _builtins.int
     ready: _builtins.bool
     """The last complete snapshot is in the kernel."""
     node: _builtins.str
@@ -348,6 +349,13 @@ class Status(_message.Message):
         kernel then.
         """
 
+    @_builtins.property
+    def findings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Finding]:
+        """What else of this host keeps pods from being reached, as the last look at
+        the kernel shows it: nothing of ours, so it is named and not repaired.
+        Those that break the forwarding of the whole node come first.
+        """
+
     def __init__(
         self,
         *,
@@ -372,10 +380,11 @@ class Status(_message.Message):
         mtu: _builtins.int = ...,
         repairs_by_cause: _abc.Iterable[Global___RepairCount] | None = ...,
         remembered_time: _timestamp_pb2.Timestamp | None = ...,
+        findings: _abc.Iterable[Global___Finding] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_ip_masq", b"_ip_masq", "_last_resync_changes", b"_last_resync_changes", "_lease_service_connected", b"_lease_service_connected", "_ready", b"_ready", "_repairs", b"_repairs", "_store_connected", b"_store_connected", "ip_masq", b"ip_masq", "last_resync_changes", b"last_resync_changes", "last_resync_time", b"last_resync_time", "lease", b"lease", "lease_service_connected", b"lease_service_connected", "peers", b"peers", "ready", b"ready", "remembered_time", b"remembered_time", "repairs", b"repairs", "start_time", b"start_time", "store_connected", b"store_connected", "underlay", b"underlay"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ip_masq", b"_ip_masq", "_last_resync_changes", b"_last_resync_changes", "_lease_service_connected", b"_lease_service_connected", "_ready", b"_ready", "_repairs", b"_repairs", "_store_connected", b"_store_connected", "backend", b"backend", "cursor", b"cursor", "devices", b"devices", "ip_masq", b"ip_masq", "last_resync_changes", b"last_resync_changes", "last_resync_time", b"last_resync_time", "lease", b"lease", "lease_service_connected", b"lease_service_connected", "mtu", b"mtu", "node", b"node", "peers", b"peers", "ready", b"ready", "reasons", b"reasons", "remembered_time", b"remembered_time", "repairs", b"repairs", "repairs_by_cause", b"repairs_by_cause", "start_time", b"start_time", "store_connected", b"store_connected", "unclaimed", b"unclaimed", "underlay", b"underlay", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ip_masq", b"_ip_masq", "_last_resync_changes", b"_last_resync_changes", "_lease_service_connected", b"_lease_service_connected", "_ready", b"_ready", "_repairs", b"_repairs", "_store_connected", b"_store_connected", "backend", b"backend", "cursor", b"cursor", "devices", b"devices", "findings", b"findings", "ip_masq", b"ip_masq", "last_resync_changes", b"last_resync_changes", "last_resync_time", b"last_resync_time", "lease", b"lease", "lease_service_connected", b"lease_service_connected", "mtu", b"mtu", "node", b"node", "peers", b"peers", "ready", b"ready", "reasons", b"reasons", "remembered_time", b"remembered_time", "repairs", b"repairs", "repairs_by_cause", b"repairs_by_cause", "start_time", b"start_time", "store_connected", b"store_connected", "unclaimed", b"unclaimed", "underlay", b"underlay", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__ip_masq: _TypeAlias = _typing.Literal["ip_masq"]  # noqa: Y015
     _WhichOneofArgType__ip_masq: _TypeAlias = _typing.Literal["_ip_masq", b"_ip_masq"]  # noqa: Y015
@@ -403,6 +412,69 @@ class Status(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__store_connected) -> _WhichOneofReturnType__store_connected | None: ...
 
 Global___Status: _TypeAlias = Status  # noqa: Y015
+
+@_typing.final
+class Finding(_message.Message):
+    """Something of the host that is in the way."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROBLEM_FIELD_NUMBER: _builtins.int
+    CURE_FIELD_NUMBER: _builtins.int
+    CHECK_FIELD_NUMBER: _builtins.int
+    CAUSE_FIELD_NUMBER: _builtins.int
+    EVIDENCE_FIELD_NUMBER: _builtins.int
+    PEERS_FIELD_NUMBER: _builtins.int
+    BROKEN_FIELD_NUMBER: _builtins.int
+    PEER_COUNT_FIELD_NUMBER: _builtins.int
+    problem: _builtins.str
+    """What does not work, one sentence."""
+    cure: _builtins.str
+    """The command that cures it, to be typed as it stands. Empty: no command
+    does, and `cause` says what to do.
+    """
+    check: _builtins.str
+    """Which check has found it, one word of docs/operations.md's table; the label
+    of the metric flannelette_findings.
+    """
+    cause: _builtins.str
+    """What of the host is the cause of it, one sentence."""
+    evidence: _builtins.str
+    """What the kernel was asked and what it answered, in iproute2 notation."""
+    broken: _builtins.bool
+    """What is found breaks forwarding for certain: of these peers, which then
+    count as failed, or of the whole node, which then is not ready. Otherwise a
+    part of the traffic is lost, or may be.
+    """
+    peer_count: _builtins.int
+    """How many peers there are of which `peers` names the first."""
+    @_builtins.property
+    def peers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Nodes of peers that cannot be reached for it, at most ten; empty: it
+        concerns the whole node.
+        """
+
+    def __init__(
+        self,
+        *,
+        problem: _builtins.str = ...,
+        cure: _builtins.str = ...,
+        check: _builtins.str = ...,
+        cause: _builtins.str = ...,
+        evidence: _builtins.str = ...,
+        peers: _abc.Iterable[_builtins.str] | None = ...,
+        broken: _builtins.bool | None = ...,
+        peer_count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_broken", b"_broken", "broken", b"broken"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_broken", b"_broken", "broken", b"broken", "cause", b"cause", "check", b"check", "cure", b"cure", "evidence", b"evidence", "peer_count", b"peer_count", "peers", b"peers", "problem", b"problem"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__broken: _TypeAlias = _typing.Literal["broken"]  # noqa: Y015
+    _WhichOneofArgType__broken: _TypeAlias = _typing.Literal["_broken", b"_broken"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__broken) -> _WhichOneofReturnType__broken | None: ...
+
+Global___Finding: _TypeAlias = Finding  # noqa: Y015
 
 @_typing.final
 class RepairCount(_message.Message):

@@ -1,0 +1,288 @@
+"""What may be wrong with the host itself: one check a row, each a pure function of what was seen."""
+
+from collections.abc import Callable, Iterator
+from ipaddress import ip_address, ip_network
+from os import strerror
+from typing import Final, TypeAlias
+
+from services.core.family import Address, Family, Network, family_of
+from services.dataplane.diagnose.culprit import Culprit, culprit, is_in, plain
+from services.dataplane.diagnose.seen import BRIDGE, Finding, Seen, Subject, gateway_of, ip, pod_address
+from services.dataplane.netlink import uapi
+from services.dataplane.netlink.inspected import HostAddress, Lookup, Policy
+from services.dataplane.netlink.notation import address, command, text
+from services.dataplane.netlink.objects import Route
+from services.dataplane.netlink.transport import Refusal
+
+Check: TypeAlias = Callable[[Subject, Seen], Iterator[Finding]]
+
+_DIRECTIONS: Final = ("in", "out", "fwd")
+_UDP: Final = 17
+
+
+def forwarding_places(subject: Subject, bridge: dict[Family, int]) -> list[tuple[Family, int]]:
+    """Where packets come in that this host forwards, as far as a flag of the interface decides (IPv4 alone)."""
+    found = [(family, index) for family, index in bridge.items() if family.version == 4]
+    if not subject.devices:
+        found += [(family, subject.underlay.index) for family in subject.own if family.version == 4]
+    return found
+
+
+def _forwarding(subject: Subject, seen: Seen) -> Iterator[Finding]:
+    for (family, index), forwards in seen.forwarding.items():
+        if forwards or not index or not seen.forwarding.get((family, 0)):
+            continue
+        name = seen.names.get(index, f"if{index}")
+        key = sysctl("net.ipv4.conf.{}.forwarding", name)
+        yield Finding(
+            "forwarding-off",
+            f"This host forwards no {family} packets that come from {name}.",
+            f"{key} is 0.",
+            f"sysctl -w {key}=1",
+            f"{key} = 0, net.ipv4.conf.all.forwarding = 1",
+        )
+
+
+def _bridge(subject: Subject, seen: Seen) -> Iterator[Finding]:
+    for family, own in subject.own.items():
+        index = bridge_index(subject, seen, family)
+        if index is None or index not in seen.links:
+            continue
+        name, link = seen.names.get(index, BRIDGE), seen.links[index]
+        if not link.is_up:
+            cause, cure = f"The bridge {name} is down.", f"ip link set {name} up"
+            yield Finding("bridge-down", "Pods of this node reach nobody.", cause, cure, f"{name}: state DOWN")
+            return
+        if index == seen.bridges.get(family):
+            yield from _bridge_route(seen, family, own, index, name)
+        elif link.is_running:
+            yield from _bridge_address(subject, seen, family, own, index, name)
+
+
+def _bridge_address(
+    subject: Subject, seen: Seen, family: Family, own: Network, index: int, name: str
+) -> Iterator[Finding]:
+    others = [f"{address(a.address)}/{a.length}" for a in seen.addresses if _is_routed(a, family, index)]
+    wanted = f"{gateway_of(own)}/{own.prefixlen}"
+    if others:
+        took = " && ".join(f"ip addr del {other} dev {name}" for other in others)
+        yield Finding(
+            "bridge-address",
+            f"Pods of this node are not in its subnet {own}, so that no packet of a peer reaches them.",
+            f"The bridge {name} has {', '.join(others)}; pods that have addresses beside it must be made again.",
+            f"ip addr add {wanted} dev {name} && {took}",
+            f"{name}: {', '.join(others)}",
+        )
+    elif subject.bridges.get(family) == index or not any(
+        a.ifindex == index and not ip_address(a.address).is_link_local for a in seen.addresses
+    ):
+        yield Finding(
+            "bridge-address",
+            f"Pods of this node reach nobody by {family}, and nobody reaches them.",
+            f"The bridge {name} has lost its address {wanted}.",
+            f"ip addr add {wanted} dev {name}",
+            f"{name}: no {family} address in {own}",
+        )
+
+
+def _bridge_route(seen: Seen, family: Family, own: Network, index: int, name: str) -> Iterator[Finding]:
+    question = Lookup(family, pod_address(own))
+    answer = seen.answers.get(question)
+    if answer is None or (isinstance(answer, Route) and answer.ifindex == index and not answer.gateway):
+        return
+    route = answer if isinstance(answer, Route) else None
+    got = text(route, seen.names) if route else strerror(answer.error) if isinstance(answer, Refusal) else ""
+    found = culprit(seen, question, own, route)
+    if found is None or (route is not None and route.length < own.prefixlen and route.table == uapi.RT_TABLE_MAIN):
+        more = f" scope link src {gateway_of(own)}" if family.version == 4 else " metric 256"
+        cure = f"{ip(family)} route add {own} dev {name} proto kernel{more}"
+        found = Culprit(f"The route to {own} by {name} is missing.", cure, True)
+    yield Finding(
+        "bridge-route",
+        f"Packets to the pods of this node ({own}) do not go to {name}.",
+        found.cause,
+        found.cure,
+        f"{ip(family)} route get {address(question.dst)}: {got}",
+        is_broken=route is None or route.length <= own.prefixlen,
+    )
+
+
+def _local_address(subject: Subject, seen: Seen) -> Iterator[Finding]:
+    name = subject.underlay.name
+    held = {each.address for each in seen.addresses}
+    for own in subject.underlay.addresses:
+        family, answer = family_of(own), seen.answers.get(Lookup(family_of(own), own.packed))
+        if answer is None or own.packed not in held:
+            continue
+        if isinstance(answer, Route) and answer.route_type == uapi.RTN_LOCAL:
+            continue
+        got = text(answer, seen.names) if isinstance(answer, Route) else f"error {answer.error}"
+        more = f" scope host src {own}" if family.version == 4 else " metric 0"
+        yield Finding(
+            "underlay-address",
+            f"This host does not take packets to its own address {own}, so that nothing of any peer arrives.",
+            f"The local route of {own} is missing, or a rule hides it.",
+            f"{ip(family)} route replace local {own} dev {name} table local proto kernel{more}",
+            f"{ip(family)} route get {own}: {got}",
+        )
+
+
+def _pod_address_on_host(subject: Subject, seen: Seen) -> Iterator[Finding]:
+    ours = {device.index for device in subject.devices.values()}
+    for each in seen.addresses:
+        network, own = subject.networks.get(each.family), subject.own.get(each.family)
+        value = ip_address(each.address)
+        if network is None or value not in network or each.ifindex in ours or (own and value in own):
+            continue
+        if each.ifindex in seen.bridges.values() or seen.names.get(each.ifindex) == BRIDGE:
+            continue
+        for subnet, lease, node in subject.subnets():
+            if subnet.version == each.family.version and value in subnet:
+                name = seen.names.get(each.ifindex, f"if{each.ifindex}")
+                yield Finding(
+                    "peer-address-here",
+                    f"{value} is an address of the peer {{peers}} ({subnet}), and this host keeps its packets.",
+                    f"{name} of this host has {value}/{each.length}.",
+                    f"ip addr del {value}/{each.length} dev {name}",
+                    f"{name}: {value}/{each.length}",
+                    ((lease, node),),
+                    is_broken=False,
+                )
+
+
+def _part_of_a_peer(subject: Subject, seen: Seen) -> Iterator[Finding]:
+    ours = {device.index for device in subject.devices.values()}
+    held = {each.address for each in seen.addresses}
+    for route in map(plain, subject.foreign):
+        if route.ifindex in ours or (route.dst in held and route.length == 8 * len(route.dst)):
+            continue
+        for subnet, lease, node in subject.subnets():
+            if not _is_part(route, subnet):
+                continue
+            part = f"{ip_network((route.dst, route.length))}".removesuffix("/32").removesuffix("/128")
+            said = text(route, seen.names)
+            yield Finding(
+                "part-of-a-peer",
+                f"Packets to {part}, a part of the subnet {subnet} of {{peers}}, do not go there.",
+                f"The route `{said}` takes them.",
+                command("del", route, seen.names),
+                said,
+                ((lease, node),),
+                is_broken=False,
+            )
+
+
+def _is_part(route: Route, subnet: Network) -> bool:
+    is_longer = family_of(subnet).af == route.family and route.length > subnet.prefixlen
+    return is_longer and is_in(route.dst, subnet.network_address.packed, subnet.prefixlen)
+
+
+def _xfrm(subject: Subject, seen: Seen) -> Iterator[Finding]:
+    for policy in seen.policies:
+        if policy.action != uapi.XFRM_POLICY_BLOCK or policy.direction >= len(_DIRECTIONS):
+            continue
+        outer = _blocks_tunnel(subject, policy)
+        if not (outer or _blocks_pods(subject, policy)):
+            continue
+        selector = _selector(policy)
+        direction = _DIRECTIONS[policy.direction]
+        what = "Packets between nodes" if outer else "Packets of pods to or from peers"
+        yield Finding(
+            "xfrm-block",
+            f"{what} are dropped.",
+            f"The IPsec policy `dir {direction} {selector}` blocks them.",
+            f"ip xfrm policy del dir {direction} {selector}",
+            f"ip xfrm policy: {selector} dir {direction} action block priority {policy.priority}",
+        )
+
+
+def _blocks_tunnel(subject: Subject, policy: Policy) -> bool:
+    """Of the packets that carry the overlay, between the nodes."""
+    if not subject.port or policy.direction == 2 or policy.protocol not in (0, _UDP):
+        return False
+    if policy.dport not in (0, subject.port):
+        return False
+    own = [each for each in subject.underlay.addresses if each.version == policy.family.version]
+    theirs = [path.public for path in subject.paths if path.public and path.public.version == policy.family.version]
+    here, there = _ends(policy)
+    return any(_covers(here, each) for each in own) and any(_covers(there, each) for each in theirs)
+
+
+def _blocks_pods(subject: Subject, policy: Policy) -> bool:
+    own = subject.own.get(policy.family)
+    if own is None or policy.protocol or policy.dport:
+        return False
+    here, there = _ends(policy)
+    theirs = [path.subnet for path in subject.paths if path.subnet.version == policy.family.version]
+    if policy.direction == 0:
+        return False  # what is forwarded meets `fwd`, and on its way out `out`
+    pairs = ((here, there), (there, here)) if policy.direction == 2 else ((here, there),)
+    return any(_meet(a, own) and any(_meet(b, each) for each in theirs) for a, b in pairs)
+
+
+End: TypeAlias = tuple[bytes, int]
+
+
+def _ends(policy: Policy) -> tuple[End, End]:
+    """Prefixes of this host's end and of the other; of forwarded packets source and destination."""
+    source, destination = (policy.src, policy.src_length), (policy.dst, policy.dst_length)
+    return (destination, source) if policy.direction == 0 else (source, destination)
+
+
+def _covers(end: End, value: Address) -> bool:
+    return is_in(value.packed, *end)
+
+
+def _meet(end: End, network: Network) -> bool:
+    prefix, length = end
+    first = network.network_address.packed
+    return is_in(first, prefix, min(length, network.prefixlen))
+
+
+def _selector(policy: Policy) -> str:
+    words = [f"src {address(policy.src)}/{policy.src_length} dst {address(policy.dst)}/{policy.dst_length}"]
+    words += [f"proto {'udp' if policy.protocol == _UDP else policy.protocol}"] if policy.protocol else []
+    words += [f"dport {policy.dport}"] if policy.dport else []
+    return " ".join(words)
+
+
+def bridge_index(subject: Subject, seen: Seen, family: Family) -> int | None:
+    """The bridge of the pods: that with an address in the own subnet, or that was it, or that is called so."""
+    if family in seen.bridges:
+        return seen.bridges[family]
+    before = subject.bridges.get(family)
+    if before in seen.names:
+        return before
+    return next((index for index, name in seen.names.items() if name == BRIDGE), None)
+
+
+def bridges_of(subject: Subject, addresses: list[HostAddress]) -> dict[Family, int]:
+    """Which interface has the gateway's part of each own subnet; none where pods have no bridge."""
+    apart = {subject.underlay.index, *(device.index for device in subject.devices.values())}
+    found: dict[Family, int] = {}
+    for each in addresses:
+        own = subject.own.get(each.family)
+        if own is None or each.ifindex in apart or each.length == each.family.bits:
+            continue
+        if is_in(each.address, own.network_address.packed, own.prefixlen):
+            found.setdefault(each.family, each.ifindex)
+    return found
+
+
+def sysctl(pattern: str, name: str) -> str:
+    """Its key for an interface; with slashes where a dot is in the name."""
+    return (pattern.replace(".", "/") if "." in name else pattern).format(name)
+
+
+def _is_routed(each: HostAddress, family: Family, index: int) -> bool:
+    return each.family is family and each.ifindex == index and not ip_address(each.address).is_link_local
+
+
+CHECKS: Final[dict[str, Check]] = {
+    "forwarding of interfaces": _forwarding,
+    "the pods' bridge": _bridge,
+    "the underlay's address": _local_address,
+    "addresses of peers on this host": _pod_address_on_host,
+    "routes inside a peer's subnet": _part_of_a_peer,
+    "IPsec policies": _xfrm,
+}

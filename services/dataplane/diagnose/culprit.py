@@ -1,0 +1,153 @@
+"""Which rule or route of the host decides about a packet, and the command that ends that. Pure.
+
+The kernel says what it does with a packet, but not why: this walks its rules and tables as it does (fib_rules.c).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from services.core.family import Family, Network
+from services.dataplane.diagnose.seen import Seen, ip
+from services.dataplane.netlink import uapi
+from services.dataplane.netlink.inspected import Lookup, Rule
+from services.dataplane.netlink.notation import address, command, text
+from services.dataplane.netlink.objects import Route
+
+_ACTIONS: Final = {6: "blackhole", 7: "unreachable", 8: "prohibit"}
+_DROPS: Final = (*_ACTIONS, uapi.RTN_THROW)
+"""Of routes they are the same numbers, as linux/rtnetlink.h and linux/fib_rules.h have them."""
+_TABLES: Final = {253: "default", 254: "main", 255: "local"}
+
+
+@dataclass(frozen=True, slots=True)
+class Culprit:
+    """What decides about a packet."""
+
+    cause: str
+    cure: str
+    is_general: bool
+    """It is no matter of single addresses."""
+
+
+def culprit(seen: Seen, question: Lookup, network: Network, answer: Route | None) -> Culprit | None:
+    """Why a packet into the network does not go where it should. None: rules and routes do not explain it.
+
+    `answer` is the route that the kernel says it takes; None: it refuses the packet.
+    """
+    family, rules = question.family, seen.rules.get(question.family, ())
+    rule, route = decision(rules, seen.routes.get(family, ()), question, seen.names)
+    if answer is not None and (route is None or not _is_same(route, answer)):
+        matching = (r for r in rules if r.table == answer.table and _matches(r, question, seen.names))
+        rule, route = next(matching, None), answer
+    if rule is not None and rule.action in _ACTIONS:
+        said = rule_text(rule)
+        return Culprit(f"The rule `{rule.priority}: {said}` drops them.", _delete(rule), _is_wide(rule, network))
+    if route is not None:
+        return _of_route(seen, question, network, rule, route)
+    if not any(r.table == uapi.RT_TABLE_MAIN and r.action == uapi.FR_ACT_TO_TBL for r in rules):
+        cure = f"{ip(family)} rule add priority 32766 table main"
+        return Culprit(f"No {family} rule leads to the main table, in which all routes to peers are.", cure, True)
+    return None
+
+
+def decision(
+    rules: Iterable[Rule], routes: Sequence[Route], question: Lookup, names: Mapping[int, str]
+) -> tuple[Rule | None, Route | None]:
+    """The rule and the route that decide; a rule alone drops by itself; neither: there is no route."""
+    skip_to = 0
+    for rule in rules:
+        if rule.priority < skip_to or not _matches(rule, question, names):
+            continue
+        if rule.action == uapi.FR_ACT_GOTO:
+            skip_to = rule.target
+        elif rule.action in _ACTIONS:
+            return rule, None
+        elif rule.action == uapi.FR_ACT_TO_TBL:
+            route = _best(routes, rule.table, question)
+            if route is not None and route.route_type != uapi.RTN_THROW and route.length > rule.suppressed_length:
+                return rule, route
+    return None, None
+
+
+def rule_text(rule: Rule) -> str:
+    """As `ip rule show` prints it, without the priority."""
+    words = ["not"] if rule.is_inverted else []
+    words += ["from", _prefix(rule.src, rule.src_length) if rule.src_length else "all"]
+    words += ["to", _prefix(rule.dst, rule.dst_length)] if rule.dst_length else []
+    words += [f"fwmark {rule.mark:#x}/{rule.mask:#x}"] if rule.mask else []
+    words += [f"iif {rule.iif}"] if rule.iif else []
+    words += [f"oif {rule.oif}"] if rule.oif else []
+    table = _TABLES.get(rule.table, str(rule.table))
+    words.append(_ACTIONS.get(rule.action, f"lookup {table}"))
+    return " ".join(words)
+
+
+def plain(route: Route) -> Route:
+    """The route as people write it: IPv6 has one that drops go out of lo."""
+    return route._replace(ifindex=0) if route.route_type in _DROPS else route
+
+
+def _of_route(seen: Seen, question: Lookup, network: Network, rule: Rule | None, route: Route) -> Culprit:
+    family, route = question.family, plain(route)
+    said = text(route, seen.names)
+    is_general = route.length <= network.prefixlen
+    if route.table == uapi.RT_TABLE_LOCAL:
+        for each in seen.addresses:
+            if each.family is family and each.address == route.dst:
+                name = seen.names.get(each.ifindex, f"if{each.ifindex}")
+                place = f"{address(each.address)}/{each.length}"
+                return Culprit(f"{name} of this host has {place}.", f"ip addr del {place} dev {name}", is_general)
+    if route.table in (uapi.RT_TABLE_MAIN, uapi.RT_TABLE_LOCAL) or rule is None:
+        return Culprit(f"The route `{said}` takes them.", command("del", route, seen.names), is_general)
+    diverting = f"The rule `{rule.priority}: {rule_text(rule)}` has them take the route `{said}`."
+    if rule.priority < 2:
+        return Culprit(diverting, _delete(rule), is_general)
+    cure = f"{ip(family)} rule add to {network} priority {rule.priority - 1} table main"
+    return Culprit(diverting, cure, is_general and _is_wide(rule, network))
+
+
+def _matches(rule: Rule, question: Lookup, names: Mapping[int, str]) -> bool:
+    incoming = names.get(question.iif, "") if question.iif else "lo"
+    fits = (
+        not rule.is_narrow
+        and not rule.oif
+        and rule.iif in ("", incoming)
+        and not rule.mark & rule.mask
+        and is_in(question.dst, rule.dst, rule.dst_length)
+        and is_in(question.src or bytes(len(question.dst)), rule.src, rule.src_length)
+    )
+    return fits is not rule.is_inverted
+
+
+def _best(routes: Iterable[Route], table: int, question: Lookup) -> Route | None:
+    found = (r for r in routes if r.table == table and not r.tos and is_in(question.dst, r.dst, r.length))
+    return max(found, key=lambda route: (route.length, -route.metric), default=None)
+
+
+def is_in(packed: bytes, prefix: bytes, length: int) -> bool:
+    """Whether an address is in a prefix; all are in one of length 0."""
+    shift = 8 * len(packed) - length
+    return not length or int.from_bytes(packed) >> shift == int.from_bytes(prefix) >> shift
+
+
+def _is_same(route: Route, other: Route) -> bool:
+    return (route.table, route.dst, route.length) == (other.table, other.dst, other.length)
+
+
+def _is_wide(rule: Rule, network: Network) -> bool:
+    """Whether it is about all packets in a network, as far as their addresses tell."""
+    return max(rule.dst_length, rule.src_length) <= network.prefixlen
+
+
+def _prefix(packed: bytes, length: int) -> str:
+    return address(packed) if length == 8 * len(packed) else f"{address(packed)}/{length}"
+
+
+def _delete(rule: Rule) -> str:
+    program = _program(rule.family)
+    return f"{program} rule del priority {rule.priority} {rule_text(rule)}"
+
+
+def _program(family: Family) -> str:
+    return ip(family)

@@ -1,0 +1,123 @@
+"""When to look at the kernel for what else is in the way, and to whom it is told.
+
+A look is made after each comparison of everything (so at the start, once a minute, and when somebody asks for one),
+and when the kernel tells of rules, addresses, routes or neighbours that are not ours. What is new counts once a
+second look has found it too: who changes an address takes the old one away first.
+"""
+
+import asyncio
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+from services.core.errors import Unavailable
+from services.core.family import Family
+from services.dataplane.dataplane import Dataplane
+from services.dataplane.diagnose.look import AT_ONCE, findings, look, subject_of
+from services.dataplane.diagnose.seen import BROKEN, Finding, Seen, Subject, unreachable
+from services.dataplane.journal import Event, Kind
+from services.dataplane.netlink.inspection import Inspector
+from services.dataplane.netlink.objects import Route
+from services.runtime.logs import get_logger
+
+log = get_logger()
+
+_SETTLE_SECONDS: Final = 0.1
+"""One act is many notifications."""
+_CONFIRM_SECONDS: Final = 0.5
+_REST: Final = 100
+"""So many times what the last look took goes by before the next: at most a hundredth of a core."""
+
+
+class Diagnosis:
+    """Looks, and has the dataplane told what was found.
+
+    What a look shows may be half of a change, also of one of ours: the next look tells.
+    """
+
+    def __init__(self, dataplane: Dataplane, inspector: Inspector) -> None:
+        self._dataplane = dataplane
+        self._inspector = inspector
+        self._turn = 0
+        self._bridges: dict[Family, int] = {}
+        self._remembered: dict[bytes, Route] = {}
+        self._suspected: frozenset[Finding] = frozenset()
+        """Found once."""
+        self._cost = 0.0
+        """CPU seconds of the last look."""
+
+    async def run(self) -> None:
+        """For ever."""
+        while True:
+            await self._dataplane.suspicious.wait()
+            await asyncio.sleep(max(_SETTLE_SECONDS, _REST * self._cost))
+            self._dataplane.suspicious.clear()
+            if await self.look():
+                await asyncio.sleep(_CONFIRM_SECONDS)
+                await self.look()
+
+    async def look(self) -> bool:
+        """Looks and tells. True: there is something new, which another look has to confirm."""
+        dataplane, started = self._dataplane, time.thread_time()
+        subject = subject_of(dataplane.overlay, self._turn)
+        if subject is None or dataplane.is_paused:
+            self._tell(())
+            return False
+        try:
+            seen, found = await self._find(subject)
+        except Unavailable as error:
+            log.warning("the kernel could not be looked at", reason=str(error))
+            return False
+        known = {_identity(each) for each in (*self._suspected, *dataplane.findings)}
+        sure = [each for each in found if _identity(each) in known]
+        self._suspected = frozenset(found)
+        self._note(subject, seen)
+        self._tell((*sure, *self._untouched(subject)))
+        self._cost = time.thread_time() - started
+        is_new = len(sure) < len(found)
+        if not is_new:
+            self._turn += 1
+        return is_new
+
+    async def _find(self, subject: Subject) -> tuple[Seen, tuple[Finding, ...]]:
+        subject = replace(subject, bridges=self._bridges, remembered=self._remembered)
+        seen = await look(self._inspector, subject)
+        return seen, findings(subject, seen)
+
+    def _untouched(self, subject: Subject) -> Iterable[Finding]:
+        """What was found with peers whose turn it is not."""
+        if len(self._dataplane.overlay.peers) <= AT_ONCE:
+            return ()
+        looked_at = {path.lease for path in subject.paths}
+        there = self._dataplane.overlay.peers
+        return [
+            each
+            for each in self._dataplane.findings
+            if each.peers and not any(lease in looked_at or lease not in there for lease, _ in each.peers)
+        ]
+
+    def _note(self, subject: Subject, seen: Seen) -> None:
+        self._bridges.update(seen.bridges)
+        addresses = {path.public.packed for path in subject.paths if path.public is not None}
+        for question, answer in seen.answers.items():
+            if question.dst in addresses and not question.iif and isinstance(answer, Route) and answer.ifindex:
+                self._remembered[question.dst] = answer
+
+    def _tell(self, found: tuple[Finding, ...]) -> None:
+        dataplane = self._dataplane
+        before = {_identity(each) for each in dataplane.findings}
+        for each in found:
+            if _identity(each) not in before:
+                log.warning(each.sentence, cause=each.cause, cure=each.cure, check=each.check)
+                dataplane.journal.note(Event(Kind.FAILURE, each.sentence, each.cause))
+        if found != dataplane.findings:
+            dataplane.findings = found
+            broken = next((each for each in found if each.breaks_node), None)
+            dataplane.health.set("forwarding", f"{BROKEN}{broken.sentence} {broken.cause}" if broken else "")
+            dataplane.overlay.note_unreachable(unreachable(found))
+            dataplane.wake_up()
+
+
+def _identity(finding: Finding) -> tuple[str, str]:
+    return finding.cause, finding.cure

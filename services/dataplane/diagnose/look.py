@@ -1,0 +1,87 @@
+"""One look at the kernel: what it is about, what is asked, and what is found in the answers."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain, islice
+
+from services.core.family import FAMILIES, family_of
+from services.dataplane.backends.vxlan import Vxlan
+from services.dataplane.diagnose.checks import CHECKS, bridge_index, bridges_of, forwarding_places
+from services.dataplane.diagnose.paths import is_as_expected, merged, next_hops, path_findings, questions
+from services.dataplane.diagnose.seen import Finding, PeerPath, Seen, Subject, family_of_af
+from services.dataplane.netlink.inspection import Inspector
+from services.dataplane.netlink.objects import Route
+from services.dataplane.overlay import Overlay
+from services.dataplane.peer_state import PeerState, state_of
+from services.dataplane.peers import Peer
+
+AT_ONCE = 250
+"""Peers a look, each in its turn: their lookups take about 15 ms."""
+
+
+def subject_of(overlay: Overlay, turn: int) -> Subject | None:
+    """What to look at, with the peers whose `turn` it is; None: nothing is programmed yet."""
+    situation = overlay.situation
+    if situation is None:
+        return None
+    links, port = situation.links, situation.backend.port if isinstance(situation.backend, Vxlan) else 0
+    count = len(overlay.peers)
+    start = turn * AT_ONCE % count if count > AT_ONCE else 0
+    some = chain(islice(overlay.peers.values(), start, None), islice(overlay.peers.values(), start))
+    return Subject(
+        {n.family: n.cidr for n in situation.network.families},
+        {family_of(subnet): subnet for subnet in situation.own_subnets},
+        links.underlay,
+        links.devices,
+        port,
+        tuple(path for peer in islice(some, AT_ONCE) for path in _paths(overlay, peer, links.underlay.index)),
+        lambda: [
+            (s.cidr, each.lease.name, each.lease.node) for each in overlay.peers.values() for s in each.candidates
+        ],
+        overlay.reconciler.foreign,
+    )
+
+
+async def look(inspector: Inspector, subject: Subject) -> Seen:
+    """Asks the kernel. Raises Unavailable."""
+    addresses = await inspector.addresses()
+    seen = Seen(
+        names=inspector.names(),
+        addresses=addresses,
+        bridges=bridges_of(subject, addresses),
+        policies=await inspector.policies(),
+    )
+    indexes = {index for family in subject.own if (index := bridge_index(subject, seen, family)) is not None}
+    places = forwarding_places(subject, {family: index for family in subject.own for index in indexes})
+    everywhere = [(family, 0) for family in subject.own if family.version == 4]
+    seen = replace(
+        seen,
+        links=await inspector.links(sorted(indexes)),
+        forwarding=await inspector.forwarding(list(dict.fromkeys((*everywhere, *places)))) if places else {},
+        answers=await inspector.lookups(questions(subject, seen)),
+    )
+    seen = replace(seen, neighbours=await inspector.fixed_neighbours(next_hops(subject, seen.answers)))
+    if is_as_expected(subject, seen):
+        return seen
+    return replace(
+        seen,
+        rules={family: await inspector.rules(family) for family in FAMILIES},
+        routes={family: await inspector.routes(family) for family in FAMILIES},
+    )
+
+
+def findings(subject: Subject, seen: Seen) -> tuple[Finding, ...]:
+    """What is in the way, the gravest first. Pure."""
+    host = (finding for check in CHECKS.values() for finding in check(subject, seen))
+    return merged([*path_findings(subject, seen), *host])
+
+
+def _paths(overlay: Overlay, peer: Peer, underlay: int) -> Iterator[PeerPath]:
+    if state_of(overlay.reconciler, peer, {})[0] is not PeerState.PROGRAMMED:
+        return
+    for item in peer.objects:
+        if isinstance(item, Route):
+            subnet = peer.lease.subnet(family_of_af(item.family))
+            if subnet is not None and subnet.cidr.num_addresses >= 4:
+                public = subnet.public_address if item.ifindex != underlay else None
+                yield PeerPath(peer.lease.name, peer.lease.node, subnet.cidr, item, public)

@@ -1,0 +1,137 @@
+"""What a look at the kernel is about, what it has shown, and what was found in that: values."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from services.core.family import FAMILIES, Address, Family, Network
+from services.dataplane.backends.backend import Device
+from services.dataplane.netlink.inspected import Answer, HostAddress, LinkState, Lookup, Policy, Rule
+from services.dataplane.netlink.objects import Route
+from services.dataplane.underlay import Underlay
+
+BROKEN: Final = "forwarding is broken: "
+"""How the reason begins why a node is not ready by a finding."""
+BRIDGE: Final = "cni0"
+"""What CNI's plugin `bridge` calls its bridge in flannel's configuration."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something of the host that is in the way."""
+
+    check: str
+    """A word: the row of the table in docs/operations.md."""
+    problem: str
+    """What does not work, one sentence; `{peers}` stands for the nodes of these peers."""
+    cause: str
+    """Of the host, one sentence."""
+    cure: str
+    """The exact command; empty: none is known."""
+    evidence: str
+    """What the kernel said, in iproute2 notation."""
+    peers: tuple[tuple[str, str], ...] = ()
+    """Lease and node of each peer it was found with; empty: it concerns the node."""
+    is_general: bool = False
+    """It concerns the whole node, also where it was found with some peers."""
+    is_broken: bool = True
+    """Packets are lost for certain."""
+
+    @property
+    def breaks_node(self) -> bool:
+        """Forwarding of the whole node is broken."""
+        return self.is_broken and (self.is_general or not self.peers)
+
+    @property
+    def sentence(self) -> str:
+        """The problem, with the names of the peers."""
+        nodes = [node or lease for lease, node in self.peers[:3]]
+        more = f" and {len(self.peers) - 3} more" if len(self.peers) > 3 else ""
+        who = "any peer" if self.is_general else ", ".join(nodes) + more
+        return self.problem.replace("{peers}", who)
+
+
+def unreachable(found: Iterable[Finding]) -> dict[str, str]:
+    """Why peers cannot be reached for certain, by lease name."""
+    return {
+        lease: f"{each.cause} Cure: {each.cure}" if each.cure else each.cause
+        for each in found
+        if each.is_broken and not each.breaks_node
+        for lease, _ in each.peers
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class PeerPath:
+    """How packets get to a peer in one family."""
+
+    lease: str
+    node: str
+    subnet: Network
+    route: Route
+    """Ours to the subnet."""
+    public: Address | None
+    """Where the tunnel ends; None: the route is direct."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What a look is about."""
+
+    networks: Mapping[Family, Network]
+    own: Mapping[Family, Network]
+    """The own subnets."""
+    underlay: Underlay
+    devices: Mapping[Family, Device]
+    """The overlay's."""
+    port: int
+    """UDP port of the tunnels; 0: none."""
+    paths: tuple[PeerPath, ...]
+    """Of the peers whose turn it is."""
+    subnets: Callable[[], Sequence[tuple[Network, str, str]]]
+    """Of all peers, with lease and node; asked only where something looks odd."""
+    foreign: Sequence[Route]
+    """Routes inside the network that are not ours."""
+    bridges: Mapping[Family, int] = field(default_factory=dict)
+    """The bridge of the pods at an earlier look."""
+    remembered: Mapping[bytes, Route] = field(default_factory=dict)
+    """By which route an address of the underlay was reached at an earlier look."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The kernel, at one moment."""
+
+    names: Mapping[int, str] = field(default_factory=dict)
+    addresses: Sequence[HostAddress] = ()
+    bridges: Mapping[Family, int] = field(default_factory=dict)
+    """The bridge of the pods, where it can be told."""
+    links: Mapping[int, LinkState] = field(default_factory=dict)
+    forwarding: Mapping[tuple[Family, int], bool] = field(default_factory=dict)
+    policies: Sequence[Policy] = ()
+    answers: Mapping[Lookup, Answer] = field(default_factory=dict)
+    neighbours: Mapping[tuple[bytes, int], bytes] = field(default_factory=dict)
+    """Those that somebody has set for good, of the next hops to the peers' tunnels."""
+    rules: Mapping[Family, Sequence[Rule]] = field(default_factory=dict)
+    routes: Mapping[Family, Sequence[Route]] = field(default_factory=dict)
+    """Of all tables; only where an answer was not as it should be."""
+
+
+def family_of_af(af: int) -> Family:
+    """By the number of Linux."""
+    return next(family for family in FAMILIES if family.af == af)
+
+
+def pod_address(subnet: Network) -> bytes:
+    """An address that a pod of this subnet may have, and the host has not."""
+    return subnet[-2].packed
+
+
+def gateway_of(subnet: Network) -> Address:
+    """The first address for pods, which a node's bridge has."""
+    return subnet[1]
+
+
+def ip(family: Family) -> str:
+    """The program's name for a family."""
+    return "ip" if family.version == 4 else "ip -6"
