@@ -243,20 +243,19 @@ def words(own: Row, peer: Row) -> dict[str, str]:
 HEALTHY: Final = {
     "as it is": "true",
     "docker": "ip link add docker0 type bridge && ip addr add 172.17.0.1/16 dev docker0 && ip link set docker0 up",
-    "wg-quick": "ip link add wg0 type dummy && ip link set wg0 up && ip route add default dev wg0 table 51820 && "
+    "wg-quick": "ip link add wg0 type bridge && ip link set wg0 up && ip route add default dev wg0 table 51820 && "
     "ip rule add not fwmark 51820 table 51820 priority 32765 && "
     "ip rule add table main suppress_prefixlength 0 priority 32764",
     "tailscale": "ip rule add fwmark 0x80000/0xff0000 table main priority 5210 && "
     "ip rule add fwmark 0x80000/0xff0000 unreachable priority 5250 && ip rule add table 52 priority 5270 && "
     "ip route add 100.64.0.7 dev lo table 52",
-    "kube-ipvs": "ip link add kube-ipvs0 type dummy && ip addr add 10.96.0.1/32 dev kube-ipvs0 && "
+    "kube-ipvs": "ip link add kube-ipvs0 type bridge && ip addr add 10.96.0.1/32 dev kube-ipvs0 && "
     "ip addr add 10.96.0.10/32 dev kube-ipvs0",
     "strict reverse paths": "sysctl -qw net.ipv4.conf.all.rp_filter=1 net.ipv4.conf.cni0.rp_filter=1 "
     "net/ipv4/conf/flannel.1/rp_filter=1 net.ipv4.conf.eth0.rp_filter=1",
     "loose IPsec": "ip xfrm policy add dir out src 192.0.2.0/24 dst 198.51.100.0/24 action block && "
     "ip xfrm policy add dir fwd src 10.5.27.0/24 dst 10.5.53.0/24 action allow",
     "an address without its route": "ip addr add 10.99.0.77/16 dev eth0 noprefixroute",
-    "a VRF": "ip link add vrf1 type vrf table 10 && ip link set vrf1 up",
     "a second cluster's route": "ip route add 10.6.0.0/16 via 10.99.0.1 && ip route add blackhole 10.7.0.0/16",
     "a learned neighbour": "ip neigh replace 10.99.0.12 lladdr $(ip -j neigh show 10.99.0.12 dev eth0 | "
     'sed \'s/.*lladdr":"//; s/".*//\') dev eth0 nud reachable',
