@@ -1,15 +1,18 @@
 """Two hosts with a pod each, and packets between the pods: where silent faults are put to the test."""
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from functools import partial
 from ipaddress import ip_address
 
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 
 from lab.pings import Pinger
 from lab.stream import Path, Stream
-from tests.kernel.dataplane_host import Running
+from tests.kernel.dataplane_host import Running, environment
 from tests.kernel.dataplane_reboots import restarted
 from tests.kernel.two_hosts import Row, TwoHosts, two_hosts
 from tests.namespaces import NamespaceMaker, NetworkNamespace
@@ -35,6 +38,16 @@ class Pods:
     async def n1(self, line: str) -> None:
         """Types a command on n1."""
         await asyncio.to_thread(self.hosts.cluster.namespace.run, "sh", "-c", line)
+
+    async def flannelette(self, *words: str) -> tuple[int, str]:
+        """Exit code and output of the command line, on n1."""
+        cluster = self.hosts.cluster
+        line = (sys.executable, "-m", "services.ctl.main", f"--socket-dir={cluster.directory}", *words)
+        run = partial(
+            subprocess.run, env=environment(), capture_output=True, text=True, check=False, timeout=PATIENCE
+        )
+        done = await asyncio.to_thread(run, cluster.namespace.command(*line))
+        return done.returncode, done.stdout
 
     @contextmanager
     def stream(self, version: int = 0) -> Iterator[Stream]:

@@ -57,6 +57,29 @@ async def test_hole_11_the_overlays_device_forwards_again(
         assert len(stream.lost) * stream.INTERVAL < 1
 
 
+async def test_hole_11_the_command_line_says_so(netns: NetworkNamespace, make_netns: NamespaceMaker) -> None:
+    async with two_pods(netns, make_netns, "vxlan", "ipv4") as pods:
+        assert await pods.flannelette("doctor", "dataplane") == (0, "SERVICE  PROBLEM  CURE\n")
+        await pods.n1("ip rule add priority 100 to 10.5.53.0/24 blackhole")
+        await pods.found("peer-route")
+        code, text = await pods.flannelette("doctor", "dataplane")
+        assert code == 1
+        assert "ip rule del priority 100 from all to 10.5.53.0/24 blackhole" in text
+        assert (
+            "Packets of pods do not get to n2. The rule `100: from all to 10.5.53.0/24 blackhole` drops them." in text
+        )
+        code, text = await pods.flannelette("peers")
+        assert code == 1
+        assert "unreachable: The rule `100: from all to 10.5.53.0/24 blackhole` drops them." in text
+        await pods.n1("ip rule add priority 90 iif cni0 prohibit")
+        await pods.running.until(ready=False)
+        code, text = await pods.flannelette("status")
+        assert code == 1
+        assert text.startswith(
+            "n1 is not healthy: forwarding is broken: Packets of pods do not get to any peer. The rule"
+        )
+
+
 @pytest.mark.parametrize("what", HEALTHY)
 async def test_hole_11_a_healthy_host_has_no_finding(
     netns: NetworkNamespace, make_netns: NamespaceMaker, what: str
