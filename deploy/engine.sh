@@ -7,8 +7,8 @@
 #   build  the engine is in the machine's network, so that apt and pip work, but makes no bridge and no firewall rule
 #   lab    the engine is in a network namespace of its own, and nothing it does reaches the machine's network
 #
-# Both keep their images in the same place, one engine at a time. Exit code 77: there is no engine, and the reason is
-# printed; otherwise the command's own. FLANNELETTE_ENGINE=own never uses the machine's engine.
+# Both keep their images in the same place, one engine at a time. Exit code 77: something is missing, and check.sh has
+# printed what; otherwise the command's own. FLANNELETTE_ENGINE=own never uses the machine's engine.
 set -eu
 
 say() { printf '%s\n' "$*" >&2; }
@@ -53,23 +53,20 @@ if [ "$mode" = inside ]; then
     start
     unset FLANNELETTE_ENGINE # what the command starts uses this one
     code=0
+    trap : INT # Ctrl-C is for the command, whose exit code counts; what it starts gets the signal as usual
     "$@" || code=$?
     kill "$engine"
     wait "$engine" || true
     exit "$code"
 fi
 
-command -v docker >/dev/null || skip "apt-get install docker.io docker-compose"
+sh "$(dirname "$0")/check.sh" "$mode"
 if [ "${FLANNELETTE_ENGINE:-}" != own ] && answers; then
     exec "$@"
 fi
-command -v dockerd >/dev/null || skip "none answers, and there is no dockerd to start: apt-get install docker.io"
-[ "$(id -u)" -eq 0 ] || skip "none answers, and only root can start one"
 mkdir -p "$state"
 network=
 [ "$mode" = build ] || network=--net
-# shellcheck disable=SC2086  # nothing or one word
-unshare --mount $network true 2>/dev/null || skip "none answers, and no namespaces for one can be made here"
 exec 9>"$state/lock"
 flock -n 9 || { say "waiting for another engine that uses $state"; flock 9; }
 export DOCKER_HOST="unix://$state/docker.sock"

@@ -4,11 +4,6 @@
 set -eu
 cd "$(dirname "$0")/../.."
 
-if [ "${1:-}" != inside ]; then
-    sh deploy/engine.sh build sh deploy/images/build.sh
-    exec sh deploy/engine.sh lab sh deploy/compose/lab.sh inside
-fi
-
 nodes=${NODES:-3}
 backend=${BACKEND:-vxlan}
 store=${STORE:-etcd}
@@ -20,31 +15,54 @@ if [ ! -f "deploy/compose/$settings" ] || [ ! -f "deploy/compose/networks/$backe
 fi
 compose() { sh deploy/compose/compose.sh --env-file "$settings" "$@"; }
 
+# What is wrong is said before the images are built, which takes minutes on a new machine: the base and six images, then
+# three steps of our own.
+images=7
+export PROGRESS_TOTAL=$((images + 3))
+if [ "${1:-}" != inside ]; then
+    sh deploy/compose/generate.sh "$nodes" >/dev/null
+    sh deploy/check.sh lab
+    trap 'exit 0' INT TERM
+    sh deploy/engine.sh build sh deploy/images/build.sh
+    PROGRESS_DONE=$images exec sh deploy/engine.sh lab sh deploy/compose/lab.sh inside
+fi
+. deploy/progress.sh
+progress_of "$PROGRESS_TOTAL"
+
 down() {
     trap - INT TERM EXIT
+    progress_stop
     echo "stopping"
-    compose down --volumes --timeout 2 >/dev/null 2>&1
+    said=$(compose down --volumes --timeout 2 2>&1) || printf '%s\n' "$said" >&2
 }
 trap down EXIT
 trap 'exit 0' INT TERM
 
-echo "starting: $nodes hosts, $backend, $store store"
-compose down --volumes --timeout 2 >/dev/null 2>&1 # of a lab that was killed
-compose up --detach >/dev/null 2>&1 || compose up --detach
-host=1
-attempt=0
-while [ "$host" -le "$nodes" ]; do
-    if compose exec -T "h$host" flannelette status >/dev/null 2>&1; then
-        host=$((host + 1))
-        continue
-    fi
-    attempt=$((attempt + 1))
-    if [ "$attempt" -gt 120 ]; then
-        compose exec -T "h$host" flannelette status || true
-        exit 1
-    fi
-    sleep 0.5
-done
+until_healthy() {
+    host=1
+    attempt=0
+    while [ "$host" -le "$nodes" ]; do
+        if said=$(compose exec -T "h$host" flannelette status 2>&1); then
+            echo "h$host is healthy"
+            host=$((host + 1))
+            continue
+        fi
+        attempt=$((attempt + 1))
+        if [ "$attempt" -gt 120 ]; then
+            printf '%s\n' "$said"
+            return 1
+        fi
+        printf '%s\n' "$said" | head -n 1
+        sleep 0.5
+    done
+}
+
+start="sh deploy/compose/compose.sh --env-file $settings"
+# shellcheck disable=SC2086  # a command of several words
+step "clearing up what an earlier lab has left" $start down --volumes --timeout 2
+# shellcheck disable=SC2086  # as above
+step "starting: $nodes hosts, $backend, $store store" $start up --detach
+step "every host is healthy" until_healthy
 compose exec -T h1 flannelette leases
 
 command="docker compose"

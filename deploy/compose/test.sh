@@ -4,10 +4,9 @@
 set -u
 cd "$(dirname "$0")/../.."
 
-sh deploy/engine.sh build sh deploy/images/build.sh && sh deploy/engine.sh lab "$@" -m compose tests/compose
-code=$?
-if [ "$code" -eq 77 ]; then
-    echo "compose-test is skipped: the line above says what is missing"
+sh deploy/check.sh lab
+if [ $? -eq 77 ]; then
+    echo "compose-test is skipped: the lines above say what is missing"
     exit 0
 fi
-exit "$code"
+sh deploy/engine.sh build sh deploy/images/build.sh && exec sh deploy/engine.sh lab "$@" -m compose tests/compose

@@ -13,11 +13,7 @@ command -v debootstrap >/dev/null || { apt-get update -qq && apt-get install -yq
 root=$(mktemp -d)
 trap 'rm -rf "$root"' EXIT
 echo "+ debootstrap --variant=minbase $suite" >&2
-debootstrap --variant=minbase --include=ca-certificates "$suite" "$root" "$mirror" >"$root.log" 2>&1 || {
-    tail -n 5 "$root.log" >&2
-    exit 1
-}
-rm -f "$root.log"
+debootstrap --variant=minbase --include=ca-certificates "$suite" "$root" "$mirror"
 
 cat >"$root/etc/apt/sources.list" <<END
 deb $mirror $suite main

@@ -9,32 +9,32 @@ registry_base=debian:bookworm-slim
 local_base=flannelette-base:bookworm
 [ $# -gt 0 ] || set -- lease dataplane masq ctl lab etcd
 
+. deploy/progress.sh
+progress_of $(($# + 1))
+trap 'progress_stop; exit 130' INT TERM
+
 has() { docker image inspect "$1" >/dev/null 2>&1; }
-if [ -z "${BASE_IMAGE:-}" ]; then
-    if has "$local_base"; then
-        BASE_IMAGE=$local_base
-    elif has "$registry_base" || timeout 60 docker pull --quiet "$registry_base" >/dev/null 2>&1; then
-        BASE_IMAGE=$registry_base
-    else
-        echo "$registry_base cannot be pulled: making $local_base from Debian's packages" >&2
-        sh deploy/images/base.sh "$local_base"
-        BASE_IMAGE=$local_base
+base_image() {
+    if [ -n "${BASE_IMAGE:-}" ] || has "$local_base" || has "$registry_base" ||
+        timeout 60 docker pull --quiet "$registry_base"; then
+        return 0
     fi
+    echo "$registry_base cannot be pulled: making $local_base from Debian's packages"
+    exec sh deploy/images/base.sh "$local_base"
+}
+step "the base image" base_image
+if [ -z "${BASE_IMAGE:-}" ]; then
+    BASE_IMAGE=$registry_base
+    ! has "$local_base" || BASE_IMAGE=$local_base
 fi
 
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 revision=$(git rev-parse HEAD 2>/dev/null || true)
 for target in "$@"; do
-    echo "+ docker build --target $target (on $BASE_IMAGE)" >&2
-    docker build --network host --file deploy/images/Dockerfile --target "$target" \
+    step "the image flannelette-$target" docker build --network host --file deploy/images/Dockerfile --target "$target" \
         --tag "flannelette-$target" --tag "flannelette-$target:$version" \
         --build-arg "BASE_IMAGE=$BASE_IMAGE" --label "org.opencontainers.image.version=$version" \
-        --label "org.opencontainers.image.revision=$revision" . >"$log" 2>&1 || {
-        tail -n 30 "$log" >&2
-        exit 1
-    }
+        --label "org.opencontainers.image.revision=$revision" .
 done
 for target in "$@"; do
     docker image inspect --format "{{.Size}} flannelette-$target" "flannelette-$target"
