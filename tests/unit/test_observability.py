@@ -18,7 +18,7 @@ import services.lease.main
 import services.lease.stores.etcd.store
 import services.masq.main  # noqa: F401 - the same
 from services.ctl.main import cli
-from services.dataplane.metrics import PeerCollector
+from services.dataplane.metrics import FindingCollector, PeerCollector
 from tests.tools import find_tool
 
 PACKAGE: Final = Path(__file__).parents[2] / "deploy/observability"
@@ -34,7 +34,7 @@ SCRAPED: Final = {"job", "instance"}
 
 def metrics() -> dict[str, set[str]]:
     """The labels of every series that the services show, by name."""
-    found: dict[str, set[str]] = {"flannelette_peers": {"state"}}
+    found: dict[str, set[str]] = {"flannelette_peers": {"state"}, "flannelette_findings": {"check"}}
     for collector in [*REGISTRY._collector_to_names]:  # it has no public list
         labels = set(getattr(collector, "_labelnames", ()))
         for family in getattr(collector, "describe", collector.collect)():
@@ -72,6 +72,12 @@ def parsed(expression: str) -> Any:
 def test_the_states_of_peers_are_a_metric() -> None:
     (family,) = PeerCollector(lambda: {"programmed": 1}).collect()
     assert (family.name, family.samples[0].labels) == ("flannelette_peers", {"state": "programmed"})
+
+
+def test_hole_11_findings_are_a_metric() -> None:
+    (family,) = FindingCollector(lambda: ["peer-route", "peer-route"]).collect()
+    (sample,) = family.samples
+    assert (family.name, sample.labels, sample.value) == ("flannelette_findings", {"check": "peer-route"}, 2)
 
 
 @pytest.mark.parametrize(("name", "expression"), EXPRESSIONS, ids=[name for name, _ in EXPRESSIONS])

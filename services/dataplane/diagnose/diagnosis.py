@@ -111,6 +111,10 @@ class Diagnosis:
             if _identity(each) not in before:
                 log.warning(each.sentence, cause=each.cause, cure=each.cure, check=each.check)
                 dataplane.journal.note(Event(Kind.FAILURE, each.sentence, each.cause))
+        left = {_identity(each) for each in found}
+        for each in dataplane.findings:
+            if _identity(each) not in left:
+                log.info("this is in the way no more", cause=each.cause, check=each.check)
         if found != dataplane.findings:
             dataplane.findings = found
             broken = next((each for each in found if each.breaks_node), None)

@@ -61,7 +61,10 @@ class Inspector:
 
     def names(self) -> dict[int, str]:
         """Of all interfaces."""
-        return dict(socket.if_nameindex())
+        try:
+            return dict(socket.if_nameindex())
+        except OSError as error:  # it opens a socket of its own
+            raise Unavailable(f"the kernel does not tell its interfaces: {error.strerror}") from None
 
     async def lookups(self, questions: Sequence[Lookup]) -> dict[Lookup, Answer]:
         """What the kernel does with these packets; without those of which the answer got lost."""
