@@ -30,6 +30,7 @@ class Machine:
 
     def install(self, name: str, answers: str) -> None:
         program = self.bin / name
+        program.unlink(missing_ok=True)  # a link to the machine's own
         program.write_text(f'#!/bin/sh\necho "{name} $*" >>{self.asked}\ncase "$*" in\n{answers}\nesac\n')
         program.chmod(0o755)
 
