@@ -21,22 +21,27 @@ class Echo:
     identifier: int
     sequence: int
     token: int
+    padding: int = 0
+    """Bytes after the token, all zero, to make it large; not known of what has arrived."""
 
     def encode(self) -> bytes:
         """The message with its checksum."""
-        body = _TOKEN.pack(self.token)
+        body = self._body()
         empty = _HEADER.pack(self.kind, 0, 0, self.identifier, self.sequence) + body
         return _HEADER.pack(self.kind, 0, _checksum(empty), self.identifier, self.sequence) + body
 
     def encode_for_ipv6(self) -> bytes:
         """The message without its checksum, which the kernel fills in: it covers addresses that only it knows."""
         kind = KIND_IN_IPV6[self.kind]
-        return _HEADER.pack(kind, 0, 0, self.identifier, self.sequence) + _TOKEN.pack(self.token)
+        return _HEADER.pack(kind, 0, 0, self.identifier, self.sequence) + self._body()
+
+    def _body(self) -> bytes:
+        return _TOKEN.pack(self.token) + bytes(self.padding)
 
 
 def decode_ipv6(message: bytes) -> Echo | None:
     """The message, which comes without an IPv6 header; None if it is not one of ours."""
-    if len(message) != _HEADER.size + _TOKEN.size:
+    if len(message) < _HEADER.size + _TOKEN.size or any(message[_HEADER.size + _TOKEN.size :]):
         return None
     kind, _code, _sum, identifier, sequence = _HEADER.unpack_from(message)
     kinds = {number: known for known, number in KIND_IN_IPV6.items()}
@@ -48,7 +53,8 @@ def decode_ipv6(message: bytes) -> Echo | None:
 def decode(packet: bytes) -> tuple[IPv4Address, Echo] | None:
     """The source and the message in an IPv4 packet; None if it is not one of ours."""
     start = (packet[0] & 0x0F) * 4
-    if len(packet) != start + _HEADER.size + _TOKEN.size:
+    end = start + _HEADER.size + _TOKEN.size
+    if len(packet) < end or any(packet[end:]):
         return None
     kind, _code, _sum, identifier, sequence = _HEADER.unpack_from(packet, start)
     (token,) = _TOKEN.unpack_from(packet, start + _HEADER.size)

@@ -20,6 +20,11 @@ _SOL_RAW: Final = 255
 _ICMP_FILTER: Final = 1  # linux/icmp.h: a bit per type that shall not be delivered
 _ICMP6_FILTER: Final = 1  # linux/icmpv6.h: the same of 256 types
 _SO_RCVBUFFORCE: Final = 33
+_IP_MTU_DISCOVER: Final = 10  # linux/in.h
+_IPV6_MTU_DISCOVER: Final = 23  # linux/in6.h
+_PMTUDISC_DO: Final = 2
+_SMALLEST: Final = {4: 36, 6: 56}
+"""Bytes of a packet: headers of IP and ICMP, and the token."""
 _RECEIVE_BUFFER: Final = 8 << 20  # a busy machine must not look like a lossy network
 _AT_ONCE: Final = 64
 
@@ -55,6 +60,11 @@ class _IcmpSocket:
             data = message.encode_for_ipv6() if self._is_ipv6 else message.encode()
             self._socket.sendto(data, (str(target), 0))
 
+    def forbid_fragments(self) -> None:
+        """From now on nobody divides what is sent (DF); what is too large for the first device is not sent."""
+        level, option = (socket.IPPROTO_IPV6, _IPV6_MTU_DISCOVER) if self._is_ipv6 else (0, _IP_MTU_DISCOVER)
+        self._socket.setsockopt(level, option, _PMTUDISC_DO)
+
     def close(self) -> None:
         """Stops listening."""
         asyncio.get_running_loop().remove_reader(self._socket)
@@ -74,10 +84,13 @@ class _IcmpSocket:
 
 
 class Pinger:
-    """Pings from one namespace, in one address family."""
+    """Pings from one namespace, in one address family; with a `size`, of so many bytes, which nobody divides."""
 
-    def __init__(self, namespace: NetworkNamespace, version: int = 4) -> None:
+    def __init__(self, namespace: NetworkNamespace, version: int = 4, *, size: int = 0) -> None:
         self._socket = _IcmpSocket(namespace, version, REPLY, self._answered)
+        self._padding = max(size - _SMALLEST[version], 0)
+        if size:
+            self._socket.forbid_fragments()
         self._identifier = os.getpid() & 0xFFFF
         self._waiting: dict[int, Callable[[], None]] = {}
 
@@ -85,7 +98,7 @@ class Pinger:
         """Sends one and returns its token; `answered` is called when the reply arrives."""
         token = next(_tokens)
         self._waiting[token] = answered
-        self._socket.send(target, Echo(REQUEST, self._identifier, token & 0xFFFF, token))
+        self._socket.send(target, Echo(REQUEST, self._identifier, token & 0xFFFF, token, self._padding))
         return token
 
     async def ping(self, target: Address, timeout: float) -> tuple[int, float | None]:

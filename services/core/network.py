@@ -110,10 +110,10 @@ def _require_mtu(options: GoObject, families: tuple[FamilyNetwork, ...]) -> None
     """Raises InvalidInput for an MTU of the underlay that leaves a VXLAN device too little, whatever node it is."""
     mtu = options.number("MTU", most=LARGEST_MTU)
     for family in (n.family for n in families if mtu):
-        least = SMALLEST_MTU[family.version] + family.vxlan_overhead
+        least = SMALLEST_MTU[family.version] + IPV4.vxlan_overhead  # flannel takes that off in both families
         if mtu < least:
             raise InvalidInput(
-                f"MTU {mtu} of Backend in {_WHERE} leaves {max(mtu - family.vxlan_overhead, 0)} bytes for packets, "
+                f"MTU {mtu} of Backend in {_WHERE} leaves {max(mtu - IPV4.vxlan_overhead, 0)} bytes for packets, "
                 f"and {family} needs {SMALLEST_MTU[family.version]}: write at least {least}, or leave MTU out"
             )
 

@@ -111,6 +111,13 @@ def with_published_mac(wanted: VxlanDevice, published: Subnet | None) -> VxlanDe
     return replace(wanted, mac=published.data.mac, is_mac_published=True) if is_unicast else wanted
 
 
+def with_kept_mac(wanted: VxlanDevice, link: LinkView | None) -> VxlanDevice:
+    """The device in the place of one that does not fit: with its MAC, unless peers are known to know another."""
+    if link is None or link.kind != "vxlan" or wanted.is_mac_published or fits(link, wanted):
+        return wanted
+    return replace(wanted, mac=link.mac)
+
+
 def own_addresses(subnets: Iterable[Network]) -> frozenset[InterfaceNetwork]:
     """The addresses that a device has of own subnets: each one's network address, alone."""
     return frozenset(ip_interface((subnet.network_address, subnet.max_prefixlen)) for subnet in subnets)

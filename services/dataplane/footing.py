@@ -95,8 +95,7 @@ class Footing:
                 self._journal.note(Event(Kind.FAILURE, "the network cannot be carried", str(error)))
             self.trouble = str(error)
             return False
-        if is_news:
-            _warn(found.warnings)
+        _warn(found.warnings if is_news or ground is None else set(found.warnings).difference(ground.warnings))
         self.trouble, self._is_overtaken = "", False
         if found == ground:
             return False
@@ -236,6 +235,6 @@ def _place_words(ground: Ground) -> str:
     return f"{ground.underlay.name}, {addresses}, mtu {ground.underlay.mtu}"
 
 
-def _warn(warnings: tuple[str, ...]) -> None:
+def _warn(warnings: Iterable[str]) -> None:
     for warning in warnings:
         log.warning("network configuration", warning=warning)

@@ -95,6 +95,7 @@ async def _ground(
         default_index=default_index,
     )
     offload = wanted_offload(settings.checksum_offload, os.uname().release)
+    warnings = [*warnings, *backend.warnings(underlay)]
     ground = Ground(network, backend, families, underlay, tuple(warnings), default_index, offload, chosen)
     ground.devices(node)  # so that a public address, say, that the backend cannot use is refused here
     return ground

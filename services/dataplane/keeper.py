@@ -20,6 +20,7 @@ from services.dataplane.devices import (
     fits,
     is_renamed,
     is_rival,
+    with_kept_mac,
 )
 from services.dataplane.elsewhere import cure, return_steps
 from services.dataplane.ground import Ground
@@ -65,6 +66,7 @@ async def keep_devices(
         wanted = spec
         for _ in range(_ROUNDS):
             link = await _find(wanted, known.get(family))
+            wanted = with_kept_mac(wanted, link)
             steps = _steps(ground, family, wanted, link, identity)
             if link is not None and not steps:
                 devices[family] = as_device(link)
@@ -86,8 +88,9 @@ async def present_devices(ground: Ground, node: str) -> dict[Family, Device]:
 async def device_commands(ground: Ground, identity: Identity, known: Mapping[Family, Device] = NONE) -> list[str]:
     """What `keep_devices` would do, as commands."""
     commands: list[str] = []
-    for family, wanted in ground.devices(identity.node, identity.published, identity.remembered):
-        link = await _find(wanted, known.get(family))
+    for family, spec in ground.devices(identity.node, identity.published, identity.remembered):
+        link = await _find(spec, known.get(family))
+        wanted = with_kept_mac(spec, link)
         steps = _steps(ground, family, wanted, link, identity)
         if link is None:
             steps = return_steps(await vxlans_elsewhere(), wanted) + steps

@@ -112,11 +112,12 @@ def choose_underlay(
 
     `reach` is what the kernel says of --iface-can-reach: the interface and the source address that it would use.
     `default_index` is the interface of the default route.
+    Whichever it is: where it carries the public address that was asked for, that is the address on it.
     Raises Misconfigured, with what there was to choose from: there is no fallback from a flag that matches nothing.
     """
     found = _find(interfaces, choice, families, reach, default_index)
-    addresses = tuple(_address_in(found, family) for family in families)
-    given = {public.address.version: public.address for public in choice.public}
+    given: dict[int, Address] = {public.address.version: public.address for public in choice.public}
+    addresses = tuple(_carried(found, given.get(f.version)) or _address_in(found, f) for f in families)
     return Underlay(
         found.interface.index,
         found.interface.name,
@@ -208,6 +209,16 @@ def _address_of(found: _Found, family: Family) -> Address | None:
     if found.wanted is not None and found.wanted.version == family.version:
         return found.wanted
     return best_address(found.interface, family)
+
+
+def _carried(found: _Found, public: Address | None) -> Address | None:
+    """The public address, if the interface has it; None: it is translated on the way, or none was asked for."""
+    address = next((a for a in found.interface.addresses if a.ip == public), None)
+    if address is not None and address.tentative:
+        raise Unavailable(
+            f"the address {public} of {found.interface.name} is being checked for duplicates: waiting for it"
+        )
+    return public if address is not None else None
 
 
 def _address_in(found: _Found, family: Family) -> Address:

@@ -64,7 +64,7 @@ class SharedStore(Cluster):
 class Flanneld:
     """One process on a host; its log grows over restarts."""
 
-    def __init__(self, cluster: SharedStore, host: NetworkNamespace, home: Path) -> None:
+    def __init__(self, cluster: SharedStore, host: NetworkNamespace, home: Path, *flags: str) -> None:
         self.home = home
         self.log_file = home / "flanneld.log"
         self._command = host.command(
@@ -74,6 +74,7 @@ class Flanneld:
             "--ip-masq",
             f"--subnet-file={home}/subnet.env",
             "--v=2",
+            *flags,
         )
         self._process: subprocess.Popen[bytes] | None = None
 

@@ -3,7 +3,7 @@
 import asyncio
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -46,17 +46,30 @@ class Node:
 
 @asynccontextmanager
 async def node(
-    netns: NetworkNamespace, make_netns: NamespaceMaker, backend: str, families: str
+    netns: NetworkNamespace,
+    make_netns: NamespaceMaker,
+    backend: str,
+    families: str,
+    *flags: str,
+    configuration: str = "",
+    before: Callable[[NetworkNamespace], None] = lambda _: None,
 ) -> AsyncIterator[Node]:
-    """With a flanneld that has been stopped. Skips where there is none."""
+    """With a flanneld that had these flags and has been stopped. Skips where there is none.
+
+    The network has another `configuration` than its names say, if one is given; `before` prepares n1's own namespace.
+    """
     require_flanneld()
-    with two_hosts(netns, make_netns, backend, families, SharedStore) as hosts, ExitStack() as stack:
+    made = two_hosts(netns, make_netns, backend, families, SharedStore, configuration)
+    with made as hosts, ExitStack() as stack:
         cluster = hosts.cluster
         assert isinstance(cluster, SharedStore)
         stack.callback(cluster.close)
         (cluster.directory / "n2").mkdir()
+        before(netns)
         places = ((netns, cluster.directory), (hosts.n2, cluster.directory / "n2"))
-        first, second = (Flanneld(cluster, host, home) for host, home in places)
+        first, second = (
+            Flanneld(cluster, host, home, *more) for (host, home), more in zip(places, (flags, ()), strict=True)
+        )
         for flanneld, rows in zip((first, second), zip(*hosts.rows, strict=True), strict=True):
             stack.callback(flanneld.discard)
             (flanneld.home / "subnet.env").write_text(subnet_env(rows))
@@ -68,3 +81,29 @@ async def node(
 
 def _is_added(peer: Row) -> str:
     return f"{peer.cidr} (PublicIP(v6)?:|via) {peer.public}"
+
+
+async def assert_turns_change_nothing(
+    n1: Node, *flags: str, sizes: Mapping[int, int], flannels_file: bool = True
+) -> None:
+    """We take n1 over and hand it back: devices and subnet.env stay as flanneld made them, and no ping is lost.
+
+    `flags` are our dataplane's, `sizes` of the pings as in TwoHosts.stream.
+    """
+    hosts, path = n1.hosts, n1.cluster.directory / "subnet.env"
+    devices, env = hosts.devices(), path.read_text()
+    with hosts.stream(sizes) as stream:
+        async with stream:
+            async with n1.cluster.dataplane("--ip-masq", *flags) as running:
+                await running.until(peers=1)
+                assert hosts.devices() == devices
+                assert path.read_text() == env or not flannels_file
+                await running.hand_over()
+                assert await n1.objects() == n1.flannels
+                assert await running.end() == 0
+            await n1.start_flanneld()
+            assert hosts.devices() == devices
+            assert path.read_text() == env
+            assert await n1.objects() == n1.flannels
+            await n1.flanneld.stop()
+    assert (stream.sent > 50, stream.lost) == (True, [])

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from ipaddress import ip_address
+from types import MappingProxyType
 from typing import Final
 
 from flannelette.lease.v1 import lease_pb2
@@ -138,12 +139,13 @@ class TwoHosts:
         return [own.device for own, _ in self.rows] if self._backend != "host-gw" else []
 
     @contextmanager
-    def stream(self) -> Iterator[Stream]:
-        """100 pings a second from n1 to n2 in each family."""
+    def stream(self, sizes: Mapping[int, int] = MappingProxyType({})) -> Iterator[Stream]:
+        """100 pings a second from n1 to n2 in each family; `sizes` of packets that are not divided, by IP version."""
         with ExitStack() as stack:
             paths = []
             for own, peer in self.rows:
-                pinger = stack.enter_context(Pinger(self.cluster.namespace, own.version))
+                size = sizes.get(own.version, 0)
+                pinger = stack.enter_context(Pinger(self.cluster.namespace, own.version, size=size))
                 paths.append(Path("n1", "n2", pinger, ip_address(peer.gateway)))
             yield Stream(paths)
 
@@ -153,7 +155,7 @@ class TwoHosts:
 
         if self._backend != "host-gw":
             tunnel = f"type vxlan id 1 local {own.public} dev eth0 dstport 8472 nolearning"
-            mtu = 1450 if len(self.rows) == 1 and own.version == 4 else 1430
+            mtu = 1450 if own.version == 4 else 1430
             ip(f"link add {own.device} address {own.mac} mtu {mtu} {tunnel}")
             host.run("sysctl", "-qw", f"net/ipv6/conf/{own.device}/accept_ra=0")
             ip(f"addr add {own.subnet}/{32 if own.version == 4 else 128} dev {own.device}")
@@ -173,10 +175,14 @@ def two_hosts(
     backend: str,
     families: str,
     kind: type[Cluster] = Cluster,
+    configuration: str = "",
 ) -> Iterator[TwoHosts]:
-    """Both on one underlay, a bridge for pods on each; nothing of the overlay yet."""
+    """Both on one underlay, a bridge for pods on each; nothing of the overlay yet.
+
+    The network is the one of these names, or has another `configuration`.
+    """
     n2 = make_netns()
-    with cluster_of(kind, netns, network(backend, families)) as cluster:
+    with cluster_of(kind, netns, configuration or network(backend, families)) as cluster:
         hosts = TwoHosts(cluster, n2, backend, families)
         netns.ip("link", "set", "far", "netns", n2.name)
         for words in ("link set far name eth0", "link set eth0 up", "addr add 10.99.0.12/16 dev eth0"):

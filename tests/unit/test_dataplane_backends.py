@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from services.core.errors import InvalidInput, Misconfigured
-from services.core.family import IPV4, IPV6
+from services.core.family import FAMILIES, IPV4, IPV6
 from services.core.gojson import GoObject
 from services.core.lease import VxlanData
 from services.dataplane.backends import make_backend
@@ -85,11 +85,22 @@ def test_host_gw_refuses_a_public_address_that_is_not_on_the_interface() -> None
     assert HostGw().device(IPV4, UNDERLAY, "n1") is None
 
 
-def test_the_mtu_allows_for_the_more_expensive_family() -> None:
-    assert Vxlan().mtu(UNDERLAY) == 1450
-    assert Vxlan().mtu(DUAL_UNDERLAY) == 1430
-    assert Vxlan(parent_mtu=9000).mtu(UNDERLAY) == 8950
+@pytest.mark.parametrize(
+    ("option", "devices", "pods"),
+    [(0, [1450, 1430], 1450), (1490, [1440, 1430], 1440), (1400, [1350, 1350], 1350), (9000, [1450, 1430], 1450)],
+)
+def test_each_device_has_the_mtu_that_flanneld_s_gets(option: int, devices: list[int], pods: int) -> None:
+    backend = Vxlan(parent_mtu=option)
+    specs = [backend.device(family, DUAL_UNDERLAY, "n1") for family in FAMILIES]
+    assert [spec.mtu for spec in specs if spec] == devices
+    assert backend.mtu(DUAL_UNDERLAY) == pods
+    assert backend.mtu(replace(DUAL_UNDERLAY, addresses=DUAL_UNDERLAY.addresses[1:])) == devices[1]
+    assert bool(backend.warnings(DUAL_UNDERLAY)) is (option == 9000)
+
+
+def test_host_gw_leaves_the_underlay_s_mtu() -> None:
     assert HostGw().mtu(UNDERLAY) == 1500
+    assert HostGw().warnings(UNDERLAY) == []
 
 
 def test_the_device_is_as_flannels_with_a_stable_mac() -> None:

@@ -92,6 +92,10 @@ class Backend(Protocol):
         """The MTU of pods, in bytes."""
         ...
 
+    def warnings(self, underlay: Underlay) -> list[str]:
+        """What the options ask for and the underlay does not give."""
+        ...
+
     def data(self, device: Device | None) -> BackendData | None:
         """What the own lease publishes in the family of this device."""
         ...

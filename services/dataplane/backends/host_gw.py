@@ -31,6 +31,10 @@ class HostGw:
         """The underlay's: nothing is added to a packet."""
         return underlay.mtu
 
+    def warnings(self, underlay: Underlay) -> list[str]:
+        """None: it has no options."""
+        return []
+
     def data(self, device: Device | None) -> BackendData | None:
         """Nothing: the public address says it all."""
         return None

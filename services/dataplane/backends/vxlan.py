@@ -43,7 +43,7 @@ class Vxlan:
         Raises InvalidInput where the underlay leaves it less than IP needs.
         """
         name = f"flannel.{self.vni}" if family is IPV4 else f"flannel-v6.{self.vni}"
-        mtu, least = self.mtu(underlay), SMALLEST_MTU[family.version]
+        mtu, least = self._device_mtu(family, underlay), SMALLEST_MTU[family.version]
         if mtu < least:
             raise InvalidInput(
                 f"{underlay.name} has MTU {underlay.mtu}, of which VXLAN leaves {max(mtu, 0)} bytes for packets, and "
@@ -62,9 +62,22 @@ class Vxlan:
         )
 
     def mtu(self, underlay: Underlay) -> int:
-        """The underlay's, without what VXLAN adds in the more expensive of the families in use."""
-        overhead = max(family_of(address).vxlan_overhead for address in underlay.addresses)
-        return (self.parent_mtu or underlay.mtu) - overhead
+        """That of the first family's device. In dual stack it is IPv4's, as with flannel: IPv6 finds its own out."""
+        return self._device_mtu(family_of(underlay.addresses[0]), underlay)
+
+    def _device_mtu(self, family: Family, underlay: Underlay) -> int:
+        """As flanneld's: it asks for 50 less than the option in both families, and the kernel grants what fits."""
+        asked = (self.parent_mtu or underlay.mtu) - IPV4.vxlan_overhead
+        return min(asked, underlay.mtu - family.vxlan_overhead)
+
+    def warnings(self, underlay: Underlay) -> list[str]:
+        """The option MTU, where it is more than there is."""
+        if self.parent_mtu <= underlay.mtu:
+            return []
+        return [
+            f"the backend's option MTU is {self.parent_mtu}, but {underlay.name} has {underlay.mtu}, which counts: "
+            "take the option away, or raise the interface's MTU"
+        ]
 
     def data(self, device: Device | None) -> BackendData | None:
         """VNI and MAC of the tunnel end point."""
