@@ -35,7 +35,7 @@ class Node:
         self.directory = directory
         self.leases: ServiceProcess | None = None
         self._central = central
-        self.dataplane: Running
+        self._dataplane: Running | None = None
 
     def arguments(self, *more: str) -> list[str]:
         """Of the dataplane."""
@@ -54,13 +54,20 @@ class Node:
             Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
 
     def start_dataplane(self) -> None:
-        self.dataplane = Running(self, (), ())
+        self._dataplane = Running(self, (), ())
+
+    @property
+    def dataplane(self) -> Running:
+        """The process that was started last."""
+        assert self._dataplane is not None
+        return self._dataplane
 
     async def end(self) -> None:
         """Kills what runs of it."""
         if self.leases is not None:
             self.leases.__exit__(None, None, None)
-        await self.dataplane.end(signal.SIGKILL)
+        if self._dataplane is not None:
+            await self._dataplane.end(signal.SIGKILL)
 
     @property
     def gateway(self) -> topology.Interface:
@@ -81,10 +88,11 @@ class Node:
 class Nodes:
     """All of them."""
 
-    def __init__(self, etcd: EtcdServer, nodes: list[Node], central: ServiceProcess | None) -> None:
+    def __init__(self, etcd: EtcdServer, home: Path, nodes: list[Node]) -> None:
         self.etcd = etcd
+        self.home = home
         self.nodes = nodes
-        self.central = central
+        self.central: ServiceProcess | None = None
         self.subnets: dict[str, str] = {}
         """By node, as they were when the pods were made."""
 
@@ -104,13 +112,22 @@ class Nodes:
 
     def start_leases(self, node: Node) -> None:
         """The lease service of this node."""
-        node.leases = ServiceProcess(
-            node.directory,
-            "--store=etcd",
-            f"--etcd-endpoints={self.etcd.endpoint}",
-            f"--node={node.name}",
-            _QUICK_GUARD,
-        )
+        node.leases = self._start(node.directory, f"--node={node.name}")
+
+    def start_central(self) -> None:
+        """The lease service of all nodes."""
+        self.central = self._start(self.home, "--central")
+
+    def _start(self, directory: Path, whose: str) -> ServiceProcess:
+        store = ("--store=etcd", f"--etcd-endpoints={self.etcd.endpoint}")
+        return ServiceProcess(directory, *store, whose, _QUICK_GUARD)
+
+    async def end(self) -> None:
+        """Kills what runs of it."""
+        for node in self.nodes:
+            await node.end()
+        if self.central is not None:
+            self.central.__exit__(None, None, None)
 
     async def until_programmed(self) -> None:
         """Every dataplane is ready, and has every other node."""
@@ -160,19 +177,15 @@ async def cluster_of_nodes(count: int, etcd: EtcdServer, *, central: bool = Fals
         await carry_out(topology.underlay(hosts))
         stack.push_async_callback(carry_out, _removal(hosts))
         etcd.etcdctl("put", f"{PREFIX}/config", NETWORK)
-        service = None
+        made = Nodes(etcd, home, nodes)
+        stack.push_async_callback(made.end)
         if central:
-            service = ServiceProcess(
-                home, "--store=etcd", f"--etcd-endpoints={etcd.endpoint}", "--central", _QUICK_GUARD
-            )
-            stack.enter_context(service)
-        made = Nodes(etcd, nodes, service)
+            made.start_central()
         for node in nodes:
             node.directory.mkdir()
             node.forward()
             if not central:
                 made.start_leases(node)
-            stack.push_async_callback(node.end)
             node.start_dataplane()
         await made.until_programmed()
         for node in nodes:

@@ -129,6 +129,46 @@ async def test_hole_07_a_node_that_restarts_finds_its_subnet_and_its_peers_whate
         assert not stream.lost, f"{len(stream.lost)} of {stream.sent} pings lost"
 
 
+async def test_hole_07_a_node_that_restarts_keeps_what_the_overwritten_key_of_a_node_that_is_down_held(
+    own_etcd: EtcdServer,
+) -> None:
+    async with cluster_of_nodes(3, own_etcd) as cluster:
+        before = whole(cluster)
+        h1, h2, _ = cluster.nodes
+        with cluster.stream() as stream:
+            async with stream:
+                await h2.end()
+                assert h1.leases
+                h1.leases.terminate()  # it leaves what it knows to the next one
+                await h1.end()
+                await garbage(cluster)
+                cluster.start_leases(h1)
+                h1.start_dataplane()
+                await h1.dataplane.until(peers=2)
+                cluster.start_leases(h2)
+                h2.start_dataplane()
+                await cluster.until(lambda: whole(cluster) == before)
+                await cluster.until_as_before()
+        assert not stream.lost, f"{len(stream.lost)} of {stream.sent} pings lost"
+
+
+async def test_hole_07_a_central_lease_service_that_starts_after_keys_were_overwritten_cuts_nobody_off(
+    own_etcd: EtcdServer,
+) -> None:
+    async with cluster_of_nodes(3, own_etcd, central=True) as cluster:
+        before = whole(cluster)
+        with cluster.stream() as stream:
+            async with stream:
+                assert cluster.central
+                cluster.central.terminate()
+                await value_of_another_node(cluster)
+                await garbage(cluster)
+                cluster.start_central()
+                await cluster.until(lambda: whole(cluster) == before)
+                await cluster.until_as_before()
+        assert not stream.lost, f"{len(stream.lost)} of {stream.sent} pings lost"
+
+
 async def test_hole_07_a_program_that_overwrites_a_key_again_and_again_is_slowed_down_and_named(
     own_etcd: EtcdServer,
 ) -> None:

@@ -3,12 +3,12 @@
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from services.core.errors import FlanneletteError, NotFound, NotYet
 from services.core.lease import Lease
-from services.core.table import Removed, StoreStatus, Table
+from services.core.table import Removed, StoreStatus, Table, Upserted
 from services.lease import metrics
 from services.lease.broker import Broker, Lost
 from services.lease.guard.admission import Admission
@@ -72,6 +72,8 @@ class Gate:
         """Why the last second listing did not end it."""
         self._together = 0
         """Removals that were held back since the first of them."""
+        self._kept: set[str] = set()
+        """Leases whose keys the store refuses, and of which it does not know what they held."""
         self._overwritten: dict[str, Lost] = {}
         """By refused key: a lease that the table keeps as its node has published it."""
 
@@ -111,6 +113,7 @@ class Gate:
             return
         if event.choices is not None:
             self._broker.choose(event.choices)
+        event = self._with_kept(event)
         table, held = self._broker.table, set(self._guard.held)
         network, network_error = table.network, table.network_error
         served = self.admission.take(event)
@@ -142,6 +145,24 @@ class Gate:
         reason = refused.refusal.reason
         await self._store.discard(key, self.admission.leases[key] if key in self.admission.refused else reason)
         log.warning("an operator deleted a refused key from the store", key=key, reason=reason)
+
+    def _with_kept(self, event: Snapshot | Changed) -> Snapshot | Changed:
+        """The event, where the store refuses keys of which it does not know what they held, and we do: that stays.
+
+        The table or that of the process before this one has it. It goes when the key does.
+        """
+        if isinstance(event, Changed):
+            told = {change.lease.name for change in event.changes if isinstance(change, Upserted)}
+            gone = (self._kept & event.cleared) - told
+            self._kept -= event.cleared
+            return replace(event, changes=(*event.changes, *map(Removed, sorted(gone)))) if gone else event
+        refused = {key for key, reason in event.refused.items() if isinstance(reason, str)} - event.leases.keys()
+        before: Mapping[str, Lease] = {}
+        if refused:
+            before = self._broker.table.leases if self._broker.table.synced else self._leases_before(event)
+        kept = {name: before[name] for name in refused if name in before}
+        self._kept = set(kept)
+        return replace(event, leases={**event.leases, **kept}) if kept else event
 
     def _follow_overwritten(self, event: Snapshot | Changed) -> None:
         """Keys that the store itself refuses, beside a lease in the table: what they say is not their node's."""
