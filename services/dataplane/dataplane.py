@@ -36,6 +36,7 @@ from services.runtime.version import version
 
 log = get_logger()
 
+OWN_KEY = "own-key"
 _RETRY_SECONDS = 1.0
 _RETRY_FAILED_SECONDS = 5.0
 
@@ -158,6 +159,12 @@ class Dataplane:
     def is_paused(self) -> bool:
         """Whether the kernel is left alone."""
         return self._paused
+
+    @property
+    def in_the_way(self) -> tuple[Finding, ...]:
+        """What else of the host is in the way, and who writes this node's key."""
+        fight = self.holder.fight
+        return (*self.findings, Finding(OWN_KEY, *fight, is_broken=False)) if fight else self.findings
 
     @property
     def remembered_reason(self) -> str:

@@ -14,7 +14,7 @@ from services.core.lease import Lease, LeaseRequest
 from services.core.network import NetworkConfig
 from services.core.table import Table
 from services.dataplane.journal import Event, Journal, Kind
-from services.dataplane.losses import Losses
+from services.dataplane.losses import Fight, Losses
 from services.runtime.logs import get_logger
 from services.runtime.uptime import uptime
 
@@ -138,9 +138,9 @@ class Holder:
             self._doubt(reason)
 
     @property
-    def fight(self) -> str:
-        """That another program writes the key of the lease again and again, in a sentence; empty: none does."""
-        return self._losses.words(self.lease)
+    def fight(self) -> Fight | None:
+        """That another program writes the key of the lease again and again; None: none does."""
+        return self._losses.fight(self.lease)
 
     def hear_of_loss(self, name: str) -> None:
         """The store has lost this lease, or another program has overwritten it, although the table still has it."""
@@ -251,9 +251,9 @@ class Holder:
 
     def _lose_to_others(self, reason: str) -> None:
         if not self.reason:
-            self._losses.note()
+            self._losses.note(reason)
             if fight := self.fight:
-                log.warning("another program writes the key of this node", reason=fight)
+                log.warning("another program writes the key of this node", reason=fight.problem)
         self.lose(reason)
 
     def _note(self, what: str, cause: str, seconds: float = 0.0) -> None:

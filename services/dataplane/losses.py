@@ -6,7 +6,7 @@ one name, or a node and a script, would take turns at full speed: after the firs
 
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from services.core.lease import Lease
 
@@ -18,12 +18,22 @@ _FIGHT: Final = 2
 """So many losses in a window are told: once is a mistake."""
 
 
+class Fight(NamedTuple):
+    """As a finding tells it."""
+
+    problem: str
+    cause: str
+    cure: str
+    evidence: str
+
+
 class Losses:
     """Those of the last minute, on a clock."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._times: deque[float] = deque()
+        self._last = ""
 
     @property
     def count(self) -> int:
@@ -37,15 +47,19 @@ class Losses:
         """Whether there are still so few that there need not be a pause."""
         return 0 < self.count <= _AT_ONCE
 
-    def note(self) -> None:
+    def note(self, reason: str) -> None:
         """Another one, now."""
         self._times.append(self._clock())
+        self._last = reason
 
-    def words(self, lease: Lease | None) -> str:
-        """That another program writes the key of this lease again and again, in a sentence; empty: none does."""
+    def fight(self, lease: Lease | None) -> Fight | None:
+        """That another program writes the key of this lease again and again; None: none does."""
         if lease is None or self.count < _FIGHT:
-            return ""
-        return (
-            f"the key of {lease.node} ({lease.name}) was overwritten or deleted {self.count} times in the last "
-            "minute: another program writes it"
+            return None
+        times = f"{self.count} times in the last minute"
+        return Fight(
+            f"The key of {lease.node} ({lease.name}) was overwritten or deleted {times}.",
+            f"Another program writes it: a script, a flanneld on this host, or a second node called {lease.node}.",
+            "",
+            f"{self._last}; it is put back, at most some 20 times a minute",
         )

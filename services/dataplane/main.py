@@ -68,7 +68,7 @@ async def build(settings: DataplaneSettings, process: Process) -> AsyncIterator[
         if cni is not None:
             process.jobs["CNI configuration"] = partial(CniInstaller(cni, process.health).run, dataplane)
         peers = PeerCollector(lambda: states(dataplane.overlay))
-        findings = FindingCollector(lambda: [each.check for each in dataplane.findings])
+        findings = FindingCollector(lambda: [each.check for each in dataplane.in_the_way])
         for collector in (peers, findings):
             REGISTRY.register(collector)
         try:

@@ -56,7 +56,7 @@ def status_of(dataplane: Dataplane, health: Health, started_at: float) -> pb.Sta
         unclaimed=sorted(text(route, names) for route in overlay.reconciler.foreign),
         ip_masq=dataplane.settings.ip_masq,
         mtu=ground.backend.mtu(ground.underlay) if ground else 0,
-        findings=[_finding(each) for each in dataplane.findings],
+        findings=[_finding(each) for each in dataplane.in_the_way],
     )
     if dataplane.recollection.table is not None:
         status.remembered_time.FromMilliseconds(int(dataplane.recollection.known_at * 1000))

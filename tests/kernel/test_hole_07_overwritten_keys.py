@@ -181,8 +181,11 @@ async def test_hole_07_a_program_that_overwrites_a_key_again_and_again_is_slowed
                     await address_of_a_stranger(cluster)
                     await cluster.until(lambda: whole(cluster) == before)
                 seconds = time.monotonic() - started
+                status = await h1.dataplane.until(peers=1)
                 await cluster.until_as_before()
         assert not stream.lost, f"{len(stream.lost)} of {stream.sent} pings lost"
-        log, key = h1.log("dataplane"), h1.key
+        log, said = h1.log("dataplane"), rf"he key of h1 \({h1.key}\) was overwritten or deleted \d+ times"
     assert seconds > 5, "after the first few there are pauses"
-    assert re.search(rf"the key of h1 \({key}\) was overwritten or deleted [3-9] times in the last minute", log)
+    assert re.search(said, log)
+    assert [finding.check for finding in status.findings] == ["own-key"]
+    assert re.search(said, status.findings[0].problem)

@@ -138,14 +138,14 @@ def test_hole_07_the_first_losses_are_answered_at_once_and_those_that_follow_are
             assert bool(scene.holder.fight) is (times > 1)
         await asyncio.sleep(0.01)
         assert (scene.holder.reason, len(scene.service.acquired)) == ("", 4)
-        assert scene.holder.fight.startswith(
-            "the key of n1 (10.5.27.0-24) was overwritten or deleted 3 times in the "
-        )
+        fight = scene.holder.fight
+        assert fight
+        assert fight.problem == "The key of n1 (10.5.27.0-24) was overwritten or deleted 3 times in the last minute."
         scene.holder.hear_of_loss(lease.name)
         await asyncio.sleep(0.2)
         assert scene.holder.reason, "now it waits"
         await asyncio.sleep(61)
-        assert (scene.holder.reason, scene.holder.fight) == ("", "")
+        assert (scene.holder.reason, scene.holder.fight) == ("", None)
         scene.holder.hear_of_loss(lease.name)
         await asyncio.sleep(0.01)
         assert scene.holder.reason == "", "and that is forgotten after a minute"

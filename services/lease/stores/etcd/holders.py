@@ -58,9 +58,10 @@ def is_overwritten(item: Item, holder_item: Item, holder: Holder, lease: Lease |
     holder's, or nothing that can be read. Neither a lease service nor a flanneld does that: a flanneld knows its
     lease by that address, and takes no key that another has.
     """
+    if not item.created <= holder_item.revision < item.revision:
+        return False  # as nearly all
     first = next(iter(holder.addresses), None)
-    is_later = item.created <= holder_item.revision < item.revision
-    return is_later and first is not None and (lease is None or first not in lease.addresses)
+    return first is not None and (lease is None or first not in lease.addresses)
 
 
 def holder_of(lease: Lease) -> Holder:

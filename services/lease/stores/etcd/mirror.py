@@ -42,7 +42,8 @@ class Mirror:
         self._items: dict[bytes, Item] = {}
         self._leases: dict[str, Known] = {}
         """The version of each subnet key that is in force: the last one that parses."""
-        self._holders: dict[str, Holder] = {}
+        self._holders: dict[str, Known] = {}
+        """Likewise of each holder key."""
         self._table: dict[str, Lease] = {}
         self._refused: dict[str, str] = {}
         self._told_again: set[str] = set()
@@ -61,7 +62,7 @@ class Mirror:
         self._overwritten, self._replaced = {}, {}
         self._items = {known.item.key: known.item for known in listed}
         self._leases = {known.name: known for known in listed if isinstance(known.value, Lease)}
-        self._holders = {known.name: known.value for known in listed if isinstance(known.value, Holder)}
+        self._holders = {known.name: known for known in listed if isinstance(known.value, Holder)}
         self._refused = {}
         self._network, self._network_error = read_configuration(self._keyspace.config, None)
         for known in listed:
@@ -131,7 +132,7 @@ class Mirror:
                     self._replaced[name] = self._leases[name]
                 self._leases[name] = known
             elif value is not None:
-                self._holders[name] = value
+                self._holders[name] = known
             return name
         if kind is Kind.CONFIG:
             self._network, self._network_error = read_configuration(item.key, item)
@@ -187,26 +188,21 @@ class Mirror:
         return Upserted(held)
 
     def _held(self, name: str, known: Known) -> Lease:
-        lease, holder = _lease(known), self._holders.get(name)
-        if holder is None or not holder.holds(lease):
+        lease, beside = _lease(known), self._holders.get(name)
+        if beside is None or not (holder := _holder(beside)).holds(lease) or is_foreign(known.item, beside.item):
             return lease
-        holder_item = self._items.get(self._keyspace.holder(name))
-        is_theirs = holder_item is not None and is_foreign(known.item, holder_item)
-        return lease if is_theirs else lease.held_by(holder.node, known.item.revision)
+        return lease.held_by(holder.node, known.item.revision)
 
     def _is_contradicted(self, name: str) -> bool:
         """Whether the value is another program's, by what the holder says; what is no lease is refused anyhow."""
-        known, holder = self._leases.get(name), self._holders.get(name)
-        if known is None or holder is None or name in self._refused or holder.holds(lease := _lease(known)):
+        known, beside = self._leases.get(name), self._holders.get(name)
+        if known is None or beside is None or name in self._refused or is_foreign(known.item, beside.item):
             return False
-        holder_item = self._items.get(self._keyspace.holder(name))
-        if holder_item is None or is_foreign(known.item, holder_item):
-            return False
-        return is_overwritten(known.item, holder_item, holder, lease)
+        return is_overwritten(known.item, beside.item, _holder(beside), _lease(known))
 
     def _refuse_overwritten(self, name: str, kept: Known | None) -> None:
         """What the key held before stays in force, if that is known."""
-        said, holder = self._leases.pop(name), self._holders[name]
+        said, holder = self._leases.pop(name), _holder(self._holders[name])
         self._overwritten[name] = said
         if kept is not None:
             self._leases[name] = kept
@@ -218,6 +214,11 @@ class Mirror:
 
 def _lease(known: Known) -> Lease:
     assert isinstance(known.value, Lease)  # noqa: S101 - nothing else is kept in force
+    return known.value
+
+
+def _holder(known: Known) -> Holder:
+    assert isinstance(known.value, Holder)  # noqa: S101 - nothing else is kept in force
     return known.value
 
 
