@@ -55,10 +55,19 @@ class NetworkConfig:
     source: str
     """The original JSON text."""
     warnings: tuple[str, ...] = ()
+    beside: tuple[Network, ...] = ()
+    """Where leases lie beside, as long as a change of the network is pending for their nodes: see `pending`."""
+    revision: int = field(default=0, compare=False, repr=False)
+    """When the store got it, in the order of `Lease.claim_order`; 0: it keeps none."""
 
     def family(self, family: Family) -> FamilyNetwork | None:
         """The overlay in one family, if that is enabled."""
         return next((n for n in self.families if n.family is family), None)
+
+    def cidrs(self, family: Family) -> tuple[Network, ...]:
+        """Where leases lie in one family, the network itself first; none if it is not enabled."""
+        enabled = self.family(family)
+        return (enabled.cidr, *(n for n in self.beside if n.version == family.version)) if enabled else ()
 
 
 def contains(outer: Network, inner: Network) -> bool:

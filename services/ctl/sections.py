@@ -10,7 +10,7 @@ SECTIONS: Final[Mapping[str, Sequence[str]]] = {
     "Why it is so": ("diff", "events", "explain"),
     "What comes": ("watch", "wait"),
     "To change the kernel": ("resync", "handover", "teardown", "masq"),
-    "To change who has which subnet": ("reserve", "unreserve", "release", "reclaim", "confirm-removal"),
+    "To change who has which subnet": ("reserve", "unreserve", "release", "reclaim", "renumber", "confirm-removal"),
     "On a host": ("flanneld", "docker-opts", "certs", "version"),
 }
 

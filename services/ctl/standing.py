@@ -126,6 +126,9 @@ def _lease(answers: Answers, target: Target) -> Standing:
             doubts.append(f"{refused} of the store refused: `flannelette quarantine` says why")
         if answer.held_removals:
             doubts.append(f"{answer.held_reason} (`flannelette confirm-removal`)")
+        if answer.pending_moves and not answer.node:
+            nodes, first = count(len(answer.pending_moves), "node"), answer.pending_moves[0].node
+            doubts.append(f"network change pending for {nodes}, which keep what they have{_renumber(answer, first)}")
         return _own_word(target, answer.ready, answer.reasons, doubts)
     if answer.missing and not target.named:
         dataplane = answers.dataplane
@@ -148,11 +151,19 @@ def _dataplane(answers: Answers, target: Target, *, central_here: bool) -> Stand
         doubts.append("no connection to the lease service: the leases are the last ones known")
     elif not status.store_connected:
         doubts.append("the lease service has lost its store: the leases are the last ones known")
+    if status.pending:
+        doubts.append(f"{status.pending}{_renumber(answers.lease, status.node)}")
     unreached = status.peers.failed + status.peers.shadowed
     if unreached:
         doubts.append(f"{unreached} of {status.peers.total} peers cannot be reached: `flannelette peers` says why")
     doubts += [finding.problem for finding in status.findings]
     return _own_word(target, status.ready, status.reasons, doubts)
+
+
+def _renumber(lease: lease_pb2.GetStatusResponse | Failure, node: str) -> str:
+    """What carries out a change that is pending, if anything does: nobody moves a podCIDR."""
+    is_kube = not isinstance(lease, Failure) and lease.store.kind == "kube"
+    return "; put the configuration back" if is_kube else f"; cure: flannelette renumber --node {node}"
 
 
 def _masq(answers: Answers, target: Target, *, central_here: bool) -> Standing:

@@ -108,4 +108,27 @@ def reclaim(
     return asyncio.run(take_back(targets["lease"], screen, reclaim_request(names, node, unseen_for, dry_run=False)))
 
 
-COMMANDS: Final = (reserve, reservations, unreserve, release, reclaim)
+@click.option("--node", default="", metavar="NODE", help="The node that moves.  [default: the service's own]")
+@click.option("--dry-run", is_flag=True, help="Change nothing, print what would move; exit with 1 if anything.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def renumber(targets: "Targets", screen: "Screen", node: str, dry_run: bool, yes: bool) -> int:
+    """Lets a node move to a subnet that fits the network.
+
+    A configuration without room for a node's subnet takes it from nobody: the
+    change is pending, and `flannelette status` says so. The pods of the node
+    are out of reach from then on, until they are made anew, and other nodes
+    stay as they are. Exits with 1 if nothing is pending for the node.
+    """
+    from services.ctl.subnets import renumber as move
+
+    if dry_run or not yes:
+        if not dry_run and (screen.json or not sys.stdin.isatty()):
+            raise click.UsageError("nobody can be asked here: give --yes, or --dry-run to see what would move")
+        would = asyncio.run(move(targets["lease"], screen, node, dry_run=True))
+        if dry_run:
+            return would
+        click.confirm("Let it move? Its pods have to be made anew.", abort=True, err=True)
+    return asyncio.run(move(targets["lease"], screen, node, dry_run=False))
+
+
+COMMANDS: Final = (reserve, reservations, unreserve, release, reclaim, renumber)

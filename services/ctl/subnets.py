@@ -1,4 +1,4 @@
-"""The commands about who may have which subnet: reserve, unreserve, release, reclaim. Each returns the exit code."""
+"""The commands about who may have which subnet: reserve, release, reclaim, renumber. Each returns the exit code."""
 
 from collections.abc import Awaitable, Sequence
 from datetime import UTC, datetime
@@ -10,7 +10,7 @@ from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.lease.v1.lease_pb2_grpc import LeaseServiceStub
 from google.protobuf.duration_pb2 import Duration
 
-from services.ctl.render.subnets import reclaimed_text, reservations_text, reserved_text
+from services.ctl.render.subnets import reclaimed_text, renumbered_text, reservations_text, reserved_text
 from services.ctl.screen import Screen, to_json
 from services.ctl.show import ask_lease_service
 from services.ctl.targets import Target
@@ -70,6 +70,17 @@ async def reclaim(target: Target, screen: Screen, request: pb.ReclaimLeasesReque
     else:
         screen.show(reclaimed_text(response, datetime.now(UTC), screen.width, dry_run=request.dry_run))
     return int(request.dry_run and bool(response.reclaimed))
+
+
+async def renumber(target: Target, screen: Screen, node: str, *, dry_run: bool) -> int:
+    """Lets a node move to another subnet, or says where it would. 1: a dry run, for there is something to do."""
+    request = pb.RenumberNodeRequest(node=node, dry_run=dry_run)
+    response = await ask_lease_service(target, lambda c: LeaseServiceStub(c).RenumberNode(request))
+    if screen.json:
+        screen.show_json(to_json(response))
+    else:
+        screen.show(renumbered_text(response.move, dry_run=dry_run))
+    return int(dry_run)
 
 
 def reclaim_request(

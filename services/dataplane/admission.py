@@ -75,6 +75,8 @@ def _outside(offer: Offer, bounds: Bounds) -> str:
         return f"the network has no {family_of(offer.cidr)}"
     first, last, _ = network
     if offer.first < first or offer.last > last or (offer.first == first and offer.last == last):
+        if any(each.first <= offer.first and offer.last <= each.last for each in bounds.beside):
+            return ""
         return f"its subnet {offer.cidr} lies outside the network {network}"
     return ""
 

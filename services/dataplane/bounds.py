@@ -36,6 +36,8 @@ class Bounds:
 
     network: Span | None
     """None: the network has none in this family."""
+    beside: tuple[Span, ...]
+    """Where subnets may lie as well, see NetworkConfig."""
     is_limited: bool
     """Whether the operator has said in any family what is allowed."""
     allowed: tuple[Span, ...]
@@ -57,6 +59,7 @@ def bounds_of(
     ours = (*underlay.addresses, *underlay.public_addresses)
     return Bounds(
         network=span(enabled.cidr) if enabled else None,
+        beside=_spans(family, network.beside),
         is_limited=bool(limits.allowed),
         allowed=_spans(family, limits.allowed),
         own_subnets=_spans(family, own_subnets),

@@ -17,6 +17,7 @@ from services.dataplane.ground import Ground
 from services.dataplane.holder import Holder
 from services.dataplane.journal import Event, Journal, Kind
 from services.dataplane.netlink.socket import KernelSocket
+from services.dataplane.network_change import NetworkChange
 from services.dataplane.overlay import Overlay
 from services.dataplane.own import OwnLease
 from services.dataplane.progress import progress_after
@@ -86,6 +87,9 @@ class Dataplane:
             connection.node, settings, self.holder, health, self.journal, self.recollection.own, clock
         )
         self.footing = Footing(settings, connection.node, kernel, self.journal, former)
+        self.change = NetworkChange(
+            connection.node, connection, kernel, self.journal, settings.route_protocol, self.recollection.network
+        )
         self.table: Table | None = None
         """The leases in force: the last complete snapshot, or what is remembered; None: none yet."""
         self._limits = settings.limits()
@@ -226,7 +230,8 @@ class Dataplane:
         self.health.set("leases", "" if table is told else self.remembered_reason)
         self.journal.cursor = table.cursor
         chosen = table.choices.get(self.node, ())
-        if await self.footing.follow(table.network, chosen, look=self._resync_due):
+        network = await self.change.network(table, self.holder.lease, is_told=table is told)
+        if await self.footing.follow(network, chosen, look=self._resync_due):
             self._resync_due = True
             self.health.set("kernel", "a new network configuration or underlay is not programmed yet")
         self.health.set("network", self.footing.trouble)
@@ -244,7 +249,7 @@ class Dataplane:
         if table is told:
             await self.footing.leave()
             own, is_current = self.own.confirmed(table), not (self.feed.error or store_error)
-            self.recorder.tell(table, own, self.holder.former, is_current=is_current)
+            self.recorder.tell(table, own, self.holder.former, is_current=is_current, network=network)
         # It may have come while the kernel was programmed.
         state = self.own.refusal if self.own.is_settled else "the own subnet is being set up"
         self.health.set("own lease", self.own.reason or state)

@@ -4,7 +4,7 @@ from collections import Counter as TallyCounter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from services.runtime.prometheus import Collector, Counter, GaugeMetricFamily, Histogram
+from services.runtime.prometheus import Collector, Counter, Gauge, GaugeMetricFamily, Histogram
 
 REPAIRS: Final = Counter(
     "flannelette_kernel_repairs", "Kernel objects and devices put right that no decision of ours explains", ["cause"]
@@ -16,6 +16,9 @@ RESYNC_SECONDS: Final = Histogram(
     "flannelette_kernel_resync_seconds",
     "Time of a comparison of the whole kernel state, with its repair",
     buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
+)
+PENDING: Final = Gauge(
+    "flannelette_network_change_pending", "1 while the node keeps a subnet for which the configuration has no room"
 )
 
 

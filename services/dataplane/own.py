@@ -5,6 +5,8 @@ from collections.abc import Callable
 
 from services.core.family import Network
 from services.core.lease import Lease, LeaseRequest, Wish
+from services.core.network import NetworkConfig
+from services.core.pending import takes_away
 from services.core.subnets import fits
 from services.core.table import Table
 from services.dataplane.admission import own_refusal
@@ -103,7 +105,7 @@ class OwnLease:
     async def settle(self, ground: Ground, footing: Footing, table: Table, heard: Heard) -> None:
         """Brings device, own address and `subnet.env` into line. Raises Misconfigured, Unavailable."""
         own = held = self.lease
-        misfit = held is not None and not fits(ground.network, held)
+        misfit = held is not None and not fits(ground.network, held) and not self._keeps(held, ground.network)
         if misfit:
             own = None
         before, self.refusal = self.refusal, "; ".join(self._refused(ground, footing, own))
@@ -121,6 +123,11 @@ class OwnLease:
         if own is not None:
             self._write_subnet_file(ground, own)
         self._settled = held
+
+    def _keeps(self, held: Lease, network: NetworkConfig) -> bool:
+        """Whether a lease stays ours that the network has no room for: nobody but an operator takes it away."""
+        is_ours = held is not self.holder.lease or not self.holder.reason
+        return is_ours and takes_away(network, held.cidrs)
 
     def _refused(self, ground: Ground, footing: Footing, own: Lease | None) -> list[str]:
         """A lease service must not talk us into a subnet either that the operator or the underlay forbids."""

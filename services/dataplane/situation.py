@@ -56,6 +56,6 @@ class Situation:
         """Where the objects are; `direct` is Domain's."""
         families = tuple(n.family for n in self.network.families)
         devices = {device.index for device in self.links.devices.values()}
-        networks = tuple(n.cidr for n in self.network.families)
+        networks = tuple(cidr for family in FAMILIES for cidr in self.network.cidrs(family))
         domain = Domain(networks, self.own_subnets, devices, self.links.route_protocol, direct)
         return Scope(families, domain, self.adds_only)

@@ -57,6 +57,7 @@ def status_of(dataplane: Dataplane, health: Health, started_at: float) -> pb.Sta
         ip_masq=dataplane.settings.ip_masq,
         mtu=ground.backend.mtu(ground.underlay) if ground else 0,
         findings=[_finding(each) for each in dataplane.in_the_way],
+        pending=str(dataplane.change.move or ""),
     )
     if dataplane.recollection.table is not None:
         status.remembered_time.FromMilliseconds(int(dataplane.recollection.known_at * 1000))

@@ -1,14 +1,15 @@
 """Which lease a node gets: the order of choice of AcquireLease. Pure; chance and signs of life are arguments."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from services.core.errors import Exhausted, InvalidInput, NotYet
-from services.core.family import Address, Network
+from services.core.family import Address, Network, family_of
 from services.core.lease import Lease, LeaseRequest, Subnet, Wish, lease_key
 from services.core.network import NetworkConfig
 from services.core.occupancy import Occupancy, Use
+from services.core.pending import takes_away
 from services.core.subnets import Draw, all_fit, choose_subnets
 from services.lease.claims import Claim, Claims
 
@@ -36,19 +37,23 @@ def allocate(
 ) -> Allocation:
     """In this order: the subnet it holds; a lease with its address that nobody holds; its previous one; a free one.
 
+    What it holds and publishes it keeps, also where the network has no room for that any more: it is for an operator
+    to carry that out (ADR 25).
+
     Raises NotYet when another node that is alive holds one of its public addresses, Exhausted when no subnet is
     free, InvalidInput when the request lacks an address that the network needs.
     """
     network = occupancy.network
-    wishes = _wishes(network, request)
-    rivals = rivals_of(claims, request.node, wishes)
-    _refuse_living(rivals, wishes, request.node, is_alive)
     # A node that publishes from one of its subnets stays there, also if an operator reserves it another one.
     own = sorted(claims.of_node(request.node), key=lambda claim: not claim.addresses)
+    kept = _kept(network, own, request)
+    wishes = _wishes_in(kept.cidrs, request) if kept else _wishes(network, request)
+    rivals = rivals_of(claims, request.node, wishes)
+    _refuse_living(rivals, wishes, request.node, is_alive)
     unheld = [claim for wish in wishes for claim in claims.of_address(wish.public_address) if not claim.node]
     inheritable = [claim for claim in rivals if not claim.bound]
     candidates = (claim for claim in (*own, *unheld, *inheritable) if claim.addresses or claim.reserved)
-    current = next((claim for claim in candidates if all_fit(network, claim.cidrs)), None)
+    current = kept or next((claim for claim in candidates if all_fit(network, claim.cidrs)), None)
     gone = [claim for claim in (*own, *rivals) if claim is not current and (claim.addresses or not claim.bound)]
     if current is None:
         first = wishes[0].public_address  # by which a flanneld knows its own lease
@@ -70,6 +75,18 @@ def rivals_of(claims: Claims, node: str, wishes: Iterable[Wish]) -> tuple[Claim,
     """What other nodes hold with one of the public addresses that this node asks for."""
     found = (claim for wish in wishes for claim in claims.of_address(wish.public_address))
     return tuple(dict.fromkeys(claim for claim in found if claim.node not in ("", node)))
+
+
+def _kept(network: NetworkConfig, own: Sequence[Claim], request: LeaseRequest) -> Claim | None:
+    """What the node publishes and the network would take away, unless it has something beside that fits."""
+    used = [claim for claim in own if claim.addresses]
+    if any(not takes_away(network, claim.cidrs) for claim in used):
+        return None
+    return next((claim for claim in used if len(_wishes_in(claim.cidrs, request)) == len(claim.cidrs)), None)
+
+
+def _wishes_in(cidrs: Iterable[Network], request: LeaseRequest) -> tuple[Wish, ...]:
+    return tuple(wish for cidr in cidrs if (wish := request.wish(family_of(cidr))))
 
 
 def _in_the_way(claims: Claims, occupancy: Occupancy) -> str:

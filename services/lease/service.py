@@ -19,6 +19,7 @@ from services.lease.guard.calls import list_quarantine
 from services.lease.guard.gate import Gate
 from services.lease.guard.shunned import shunning
 from services.lease.identity import Identity, check_name
+from services.lease.moves import Moves, move_to_proto
 from services.lease.nodes import convergence, list_nodes
 from services.lease.operator_requests import leases_to_reclaim, reclaim_response, subnets_to_reserve
 from services.lease.requests import checked_request
@@ -60,6 +61,7 @@ class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
         self._identity = identity
         self._health = health
         self._started = time.time_ns()
+        self._moves = Moves(broker)
         self.stalled = Stalled()
 
     def WatchLeases(self, request: pb.WatchLeasesRequest, context: Context) -> AsyncIterator[Any]:
@@ -131,6 +133,7 @@ class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
             held_reason=self._gate.held_reason,
             network=network_to_proto(table.network) if table.network else None,
             network_error=table.network_error,
+            pending_moves=map(move_to_proto, self._moves.pending),
         )
         response.start_time.FromNanoseconds(self._started)
         return response
@@ -164,6 +167,12 @@ class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
     async def ReclaimLeases(self, request: pb.ReclaimLeasesRequest, context: Context) -> pb.ReclaimLeasesResponse:
         """Takes leases back."""
         return reclaim_response(await self._store.reclaim(leases_to_reclaim(request), dry_run=request.dry_run))
+
+    async def RenumberNode(self, request: pb.RenumberNodeRequest, context: Context) -> pb.RenumberNodeResponse:
+        """Carries out, for one node, what is pending."""
+        node = self._identity.one_node(request.node)
+        move = await self._moves.carry_out(node, self._store, dry_run=request.dry_run)
+        return pb.RenumberNodeResponse(move=move_to_proto(move))
 
     async def ReportProgress(self, request: pb.ReportProgressRequest, context: Context) -> pb.ReportProgressResponse:
         """Kept here, and told to the store, which may be waiting for it."""

@@ -1,11 +1,12 @@
 """What masq knows of the world: the network and the own subnets, folded from the feed. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from services.core.family import Network
 from services.core.lease import Lease
 from services.core.network import NetworkConfig, contains
+from services.core.pending import in_force
 from services.core.table import Table
 
 
@@ -48,19 +49,33 @@ class Recalled:
     """Why we are not ready meanwhile."""
 
 
-def next_facts(before: Facts, table: Table, node: str, allowed: Sequence[Network] = ()) -> Facts:
-    """What is known after a step of the feed.
+def next_facts(
+    before: Facts,
+    table: Table,
+    node: str,
+    allowed: Sequence[Network] = (),
+    remembered: NetworkConfig | None = None,
+) -> Facts:
+    """What is known after a step of the feed. `remembered` is the network that an earlier process went by.
 
     A lost lease leaves its subnets in force for as long as the network has room for them. A network outside of what
-    the operator allows is not taken, and the one before stays.
+    the operator allows is not taken, and the one before stays; so it does when the new one would take the own subnets
+    away, which waits for an operator (ADR 25).
     """
-    network, network_error = table.network or before.network, table.network_error
+    lease = own_lease(table, node)
+    held = lease.cidrs if lease else ()
+    network, network_error = before.network, table.network_error
+    if table.network:
+        last = before.network or (None if remembered and _forbidden(remembered, allowed) else remembered)
+        network = in_force(table.network, held, last)
+        if not all(_is_allowed(cidr, allowed) for cidr in network.beside):
+            network = replace(network, beside=tuple(cidr for cidr in network.beside if _is_allowed(cidr, allowed)))
     if network and (forbidden := _forbidden(network, allowed)):
         network, network_error = before.network, forbidden
-    lease = own_lease(table, node)
-    subnets = tuple(subnet.cidr for subnet in lease.subnets) if lease else before.subnets
+    subnets = held or before.subnets
     if network:
-        subnets = tuple(s for s in subnets if any(contains(row.cidr, s) for row in network.families))
+        known = [cidr for row in network.families for cidr in network.cidrs(row.family)]
+        subnets = tuple(s for s in subnets if any(contains(cidr, s) for cidr in known))
     return Facts(network, network_error, subnets, lease is not None)
 
 
@@ -69,10 +84,14 @@ def own_lease(table: Table, node: str) -> Lease | None:
     return next((lease for lease in table.leases.values() if lease.node == node and not lease.is_idle), None)
 
 
+def _is_allowed(network: Network, allowed: Sequence[Network]) -> bool:
+    return not allowed or any(contains(limit, network) for limit in allowed)
+
+
 def _forbidden(network: NetworkConfig, allowed: Sequence[Network]) -> str:
     """Why a network may not be taken; empty if it may. Nothing is forbidden where nothing is said."""
     for row in network.families if allowed else ():
-        if not any(contains(limit, row.cidr) for limit in allowed):
+        if not _is_allowed(row.cidr, allowed):
             limits = ", ".join(map(str, allowed))
             return f"the network {row.cidr} is not within what --allowed-network allows here, {limits}: correct one"
     return ""

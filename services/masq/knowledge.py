@@ -36,6 +36,7 @@ class Knowledge:
         self._clock = clock
         self._recollection = Recollection(node, file)
         self._recorder = Recorder(node, file, apart)
+        reconciler.remembered_network = self._recollection.network
         self._recalled: Recalled | None = None
         self._is_patient = True
         self._heard: tuple[Table, str] | None = None
@@ -51,10 +52,11 @@ class Knowledge:
         elif self._recalled is None:
             self._recalled = self._recall(table)
         self._reconciler.learn(told, away, self._recalled)
-        if table is told and self._reconciler.facts.network is told.network:  # else it is not allowed here
+        facts = self._reconciler.facts
+        if table is told and facts.network_error == told.network_error:  # else it is not allowed here
             own = own_lease(told, self._node)
             allowed = replace(told, leases=dict(told.leases))
-            self._recorder.tell(allowed, own, (), is_current=not (away or store_error))
+            self._recorder.tell(allowed, own, (), is_current=not (away or store_error), network=facts.network)
 
     async def run(self) -> None:
         """For ever."""

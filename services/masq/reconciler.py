@@ -9,6 +9,7 @@ from functools import partial
 from typing import Final
 
 from services.core.errors import NotYet, Unavailable
+from services.core.network import NetworkConfig
 from services.core.table import Table
 from services.masq.facts import Facts, Recalled, next_facts
 from services.masq.firewalls.difference import EXTRA, NOT_WANTED
@@ -51,6 +52,8 @@ class Reconciler:
         self.settings = settings
         self.firewall = firewall
         self.facts = Facts()
+        self.remembered_network: NetworkConfig | None = None
+        """The one that an earlier process went by."""
         self.lease_service_connected = False
         self.states: tuple[ChainState, ...] = ()
         """What the last look found, of the chains that were decided then."""
@@ -102,7 +105,8 @@ class Reconciler:
         before = (self._wanted(), self.asks_for_nftables, self._recalled)
         if recalled is not self._recalled:
             self._recalled, self._newer, self.facts = recalled, None if recalled else frozenset(), Facts()
-        self.facts = next_facts(self.facts, recalled.table if recalled else table, self.node, self.settings.allowed)
+        known = recalled.table if recalled else table
+        self.facts = next_facts(self.facts, known, self.node, self.settings.allowed, self.remembered_network)
         network, lease = self.facts.reasons(self.node)
         self._health.set("network", network)
         self._health.set("lease", lease if self.settings.masquerade else "")

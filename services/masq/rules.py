@@ -4,7 +4,7 @@ One model for both families and every firewall; a firewall renders it and compar
 result of `wanted_chains` is left as it is; a chain without rules shall not exist, nor the jump to it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -101,16 +101,16 @@ def wanted_chains(
     for family in FAMILIES:
         row = network.family(family) if network else None
         enabled = network is None or row is not None
-        cidr = row.cidr if row else None
+        cidrs = network.cidrs(family) if network else ()
         subnet = own.get(family)
         if not (settings.masquerade and enabled):
             chains.append(_masquerade_chain(family, ()))
-        elif cidr and subnet:
-            chains.append(_masquerade_chain(family, _masquerade_rules(family, cidr, subnet, settings.fully_random)))
+        elif cidrs and subnet:
+            chains.append(_masquerade_chain(family, _masquerade_rules(family, cidrs, subnet, settings.fully_random)))
         if not (settings.forward and enabled):
             chains.append(_forward_chain(family, ()))
-        elif cidr:
-            chains.append(_forward_chain(family, _forward_rules(cidr)))
+        elif cidrs:
+            chains.append(_forward_chain(family, _forward_rules(cidrs)))
     return tuple(chains)
 
 
@@ -129,8 +129,11 @@ def _forward_chain(family: Family, rules: tuple[Rule, ...]) -> Chain:
     return Chain(family, "filter", "FORWARD", "FLANNEL-FWD", "flanneld forward", reason, rules)
 
 
-def _masquerade_rules(family: Family, network: Network, subnet: Network, fully_random: bool) -> tuple[Rule, ...]:
-    in_network, outside = Prefix(network), Prefix(network, negated=True)
+def _masquerade_rules(
+    family: Family, networks: Sequence[Network], subnet: Network, fully_random: bool
+) -> tuple[Rule, ...]:
+    """Between the networks as within one: there are several as long as a change of the network is pending."""
+    inside, outside = [Prefix(network) for network in networks], Prefix(networks[0], negated=True)
     in_subnet = Prefix(subnet)
     return (
         Rule(
@@ -138,28 +141,41 @@ def _masquerade_rules(family: Family, network: Network, subnet: Network, fully_r
             "kube-proxy masquerades what it has marked by itself; twice would be once too often.",
             mark=KUBE_PROXY_MARK,
         ),
-        Rule(Action.RETURN, "Pods of this node talk to other pods under their own address.", in_subnet, in_network),
-        Rule(Action.RETURN, "Other pods talk to pods of this node under their own address.", in_network, in_subnet),
-        Rule(Action.RETURN, "Clients from outside stay visible to the pods of this node.", outside, in_subnet),
-        Rule(
-            Action.MASQUERADE,
-            "Outside of the overlay nobody knows a way back to a pod; multicast wants no answer.",
-            in_network,
-            Prefix(family.multicast, negated=True),
-            fully_random=fully_random,
+        *(
+            Rule(Action.RETURN, "Pods of this node talk to other pods under their own address.", in_subnet, network)
+            for network in inside
         ),
-        Rule(
-            Action.MASQUERADE,
-            "Pods of other nodes answer through this node to whom it sends on to them.",
-            outside,
-            in_network,
-            fully_random=fully_random,
+        Rule(Action.RETURN, "Other pods talk to pods of this node under their own address.", inside[0], in_subnet),
+        Rule(Action.RETURN, "Clients from outside stay visible to the pods of this node.", outside, in_subnet),
+        *(
+            Rule(
+                Action.MASQUERADE,
+                "Outside of the overlay nobody knows a way back to a pod; multicast wants no answer.",
+                network,
+                Prefix(family.multicast, negated=True),
+                fully_random=fully_random,
+            )
+            for network in inside
+        ),
+        *(
+            Rule(
+                Action.MASQUERADE,
+                "Pods of other nodes answer through this node to whom it sends on to them.",
+                Prefix(network.cidr, negated=True),
+                network,
+                fully_random=fully_random,
+            )
+            for network in inside
         ),
     )
 
 
-def _forward_rules(network: Network) -> tuple[Rule, ...]:
-    return (
-        Rule(Action.ACCEPT, "The node forwards what pods send.", source=Prefix(network)),
-        Rule(Action.ACCEPT, "The node forwards what is sent to pods.", destination=Prefix(network)),
+def _forward_rules(networks: Sequence[Network]) -> tuple[Rule, ...]:
+    return tuple(
+        rule
+        for network in networks
+        for rule in (
+            Rule(Action.ACCEPT, "The node forwards what pods send.", source=Prefix(network)),
+            Rule(Action.ACCEPT, "The node forwards what is sent to pods.", destination=Prefix(network)),
+        )
     )

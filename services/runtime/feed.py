@@ -67,6 +67,13 @@ class LeaseConnection:
             raise error_of(error) from None
         return held_lease(response)
 
+    async def release(self, name: str) -> None:
+        """See ReleaseLease in lease.proto. Raises the errors that it names."""
+        try:
+            await self.stub.ReleaseLease(pb.ReleaseLeaseRequest(node=self.node, name=name), timeout=_CALL_SECONDS)
+        except grpc.aio.AioRpcError as error:
+            raise error_of(error) from None
+
     async def lost(self, error: grpc.aio.AioRpcError) -> str:
         """Why, in a sentence that says what to do. The next call shows the certificate that is in force by now."""
         why = await self._line.why(error)

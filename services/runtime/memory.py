@@ -8,6 +8,9 @@ from hashlib import sha256
 from itertools import islice
 from typing import Final
 
+from flannelette.lease.v1 import lease_pb2 as pb
+from google.protobuf.message import DecodeError
+
 from services.core.choices import Choices, Chosen
 from services.core.errors import InvalidInput
 from services.core.family import Network
@@ -15,7 +18,7 @@ from services.core.lease import Lease
 from services.core.network import NetworkConfig
 from services.core.notation import parse_cidr
 from services.core.table import Step, StoreStatus, Table, Upserted
-from services.runtime.wire import step_from_bytes, step_to_bytes
+from services.runtime.wire import network_from_proto, step_from_bytes, step_to_bytes
 
 _VERSION: Final = b"1"
 _PIECE: Final = 250
@@ -37,6 +40,15 @@ class Memory:
     """Subnets that have been our own, the last one first."""
     snapshot: bytes
     """The last complete table, in one message."""
+
+    @property
+    def network(self) -> NetworkConfig | None:
+        """The configuration that the node went by; None if that cannot be read."""
+        try:
+            message = pb.WatchLeasesResponse.FromString(self.snapshot)
+            return network_from_proto(message.network)
+        except (DecodeError, InvalidInput):
+            return None
 
     def table(self) -> Table:
         """The table, complete and without a place to resume from, with the own lease in it. Raises Refused."""

@@ -14,7 +14,9 @@ _SERVICES: Final[Mapping[str, Mapping[Requirement, str]]] = {
         Requirement.WATCHER: "WatchLeases",
         Requirement.MEMBER: "ListLeases GetStatus ListNodes GetConvergence ListQuarantine",
         Requirement.HOLDER: "AcquireLease RenewLease ReleaseLease ReportProgress",
-        Requirement.ADMIN: "ReserveSubnet ReleaseSubnet ReclaimLeases ConfirmRemoval DeleteQuarantined",
+        Requirement.ADMIN: (
+            "ReserveSubnet ReleaseSubnet ReclaimLeases RenumberNode ConfirmRemoval DeleteQuarantined"
+        ),
     },
     "flannelette.dataplane.v1.DataplaneService": {
         Requirement.MEMBER: "GetStatus WatchStatus ListPeers WatchEvents",

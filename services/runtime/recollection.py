@@ -25,6 +25,8 @@ class Recollection:
         """The lease that peers knew of us."""
         self.former = memory.former if memory else ()
         """Subnets that had been our own, the last one first."""
+        self.network = memory.network if memory else None
+        """The configuration that this node went by."""
         self.table: Table | None = None
         self.known_at = remembered[1] if remembered else 0.0
         """Unix time at which it was last known to be true."""

@@ -6,6 +6,7 @@ from typing import Final, TypeAlias
 
 from services.core.family import Network
 from services.core.lease import Lease
+from services.core.network import NetworkConfig
 from services.core.table import Table
 from services.runtime.memory import encode, snapshot_pieces
 from services.runtime.state_file import StateFile
@@ -36,6 +37,7 @@ class Recorder:
         self._file = file
         self._apart = apart
         self._table = Table()
+        self._network: NetworkConfig | None = None
         self._own: Lease | None = None
         self._former: Sequence[Network] = ()
         self._is_current = False
@@ -43,9 +45,21 @@ class Recorder:
         """What stands in the file."""
         self._wake = asyncio.Event()
 
-    def tell(self, table: Table, own: Lease | None, former: Sequence[Network], *, is_current: bool) -> None:
-        """What is true now, and whether the lease service and its store say so at this moment."""
+    def tell(
+        self,
+        table: Table,
+        own: Lease | None,
+        former: Sequence[Network],
+        *,
+        is_current: bool,
+        network: NetworkConfig | None = None,
+    ) -> None:
+        """What is true now, and whether the lease service and its store say so at this moment.
+
+        `network` is the one that the node goes by, where that is not the table's.
+        """
         self._table, self._own, self._former, self._is_current = table, own, former, is_current
+        self._network = network or table.network
         if self._is_due():
             self._wake.set()
 
@@ -71,10 +85,10 @@ class Recorder:
             await self._confirm()
 
     def _is_due(self) -> bool:
-        return self._table.is_complete and self._table.network is not None and self._written != self._version()
+        return self._table.is_complete and self._network is not None and self._written != self._version()
 
     def _version(self) -> object:
-        return self._table.revision, self._own, tuple(self._former)
+        return self._table.revision, self._network, self._own, tuple(self._former)
 
     async def _confirm(self) -> None:
         is_true = self._is_current and self._written == self._version()
@@ -90,12 +104,12 @@ class Recorder:
             return False
 
     async def _write(self) -> None:
-        table, version = self._table, self._version()
-        if table.network is None or not self._is_due():
+        table, network, version = self._table, self._network, self._version()
+        if network is None or not self._is_due():
             return
         own, former, parts = self._own, self._former, list[bytes]()
         others = [lease for lease in table.leases.values() if own is None or lease.node != self._node]
-        for piece in snapshot_pieces(table.network, others, table.store, table.choices):
+        for piece in snapshot_pieces(network, others, table.store, table.choices):
             parts.append(piece)
             await asyncio.sleep(0)
         data = encode(self._file.service, self._node, own, former, parts)

@@ -1,6 +1,7 @@
 """Domain types to protobuf and back. Behind this module, nobody sees a protobuf message of a lease."""
 
 import time
+from dataclasses import replace
 from sys import intern
 
 from flannelette.lease.v1 import lease_pb2 as pb
@@ -78,12 +79,14 @@ def network_to_proto(network: NetworkConfig) -> pb.Network:
         enable_nftables=network.enable_nftables,
         json=network.source,
         warnings=network.warnings,
+        beside=[format_network(cidr) for cidr in network.beside],
     )
 
 
 def network_from_proto(message: pb.Network) -> NetworkConfig:
     """The network configuration in a message, parsed again from its JSON. Raises InvalidInput."""
-    return parse_network(message.json, leases_subnets=all(n.subnet_length for n in message.families))
+    network = parse_network(message.json, leases_subnets=all(n.subnet_length for n in message.families))
+    return replace(network, beside=tuple(map(_network, message.beside))) if message.beside else network
 
 
 def progress_to_proto(progress: Progress) -> pb.ReportProgressRequest:

@@ -27,7 +27,8 @@ READ = """
 """.split()
 FOR_H1 = "lease/AcquireLease lease/RenewLease lease/ReleaseLease lease/ReportProgress".split()
 ADMINISTER = """
-    lease/ReserveSubnet lease/ReleaseSubnet lease/ReclaimLeases lease/ConfirmRemoval lease/DeleteQuarantined
+    lease/ReserveSubnet lease/ReleaseSubnet lease/ReclaimLeases lease/RenumberNode lease/ConfirmRemoval
+    lease/DeleteQuarantined
     dataplane/ResyncKernel dataplane/TeardownKernel dataplane/HandOver masq/ResyncRules masq/TeardownRules
 """.split()
 WATCH_AS_H1 = ["lease/WatchLeases as h1"]

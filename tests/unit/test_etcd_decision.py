@@ -87,11 +87,13 @@ def test_a_lease_with_our_address_that_does_not_fit_is_given_up_in_the_same_tran
     assert Unchanged(KEYS.subnet("10.5.64.0-20"), 20) in transaction.guards
 
 
-def test_a_held_reservation_that_does_not_fit_loses_its_holder_and_stays() -> None:
-    listed = table(held("10.6.0.0-24", "10.99.0.1", "n1", etcd_lease=0))
-    transaction = taking(KEYS, listed, decided(listed), NODES_LEASE)
-    assert Delete(KEYS.holder("10.6.0.0-24")) in transaction.writes
-    assert Delete(KEYS.subnet("10.6.0.0-24")) not in transaction.writes
+def test_hole_06_a_held_lease_or_reservation_that_does_not_fit_is_kept() -> None:
+    for etcd_lease in (0, NODES_LEASE):
+        listed = table(held("10.6.0.0-24", "10.99.0.1", "n1", etcd_lease=etcd_lease))
+        decision = decided(listed)
+        assert (decision.lease.name, decision.given_up) == ("10.6.0.0-24", ())
+        writes = taking(KEYS, listed, decision, NODES_LEASE).writes
+        assert not any(isinstance(write, Delete) for write in writes)
 
 
 def test_the_previous_subnet_comes_third_if_it_is_free_and_fits() -> None:

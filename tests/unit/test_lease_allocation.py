@@ -88,16 +88,28 @@ def test_a_free_subnet_overlaps_no_lease_and_no_reservation() -> None:
     assert chosen.lease.name == "10.5.4.0-24"
 
 
-def test_a_lease_that_no_longer_fits_is_given_up() -> None:
-    old = lease("10.9.9.0/24", "a", ADDRESS)
+@pytest.mark.parametrize("subnet", ["10.9.9.0/24", "10.5.1.0/25", "10.5.0.0/24"])
+def test_hole_06_a_lease_that_its_node_holds_is_kept_though_it_no_longer_fits(subnet: str) -> None:
+    """Outside the network, of another length, below SubnetMin."""
+    old = lease(subnet, "a", ADDRESS)
+    chosen = choose(old, previous="10.5.7.0/24")
+    assert (chosen.current, chosen.given_up, chosen.lease.cidrs) == (claim(old), (), old.cidrs)
+
+
+def test_hole_06_of_two_leases_of_a_node_the_one_that_fits_is_kept() -> None:
+    old, new = lease("10.9.9.0/24", "a", ADDRESS), lease("10.5.9.0/24", "a", ADDRESS)
+    chosen = choose(old, new)
+    assert (chosen.current, chosen.given_up) == (claim(new), (claim(old),))
+
+
+def test_a_flannelds_lease_that_does_not_fit_is_given_up_and_frees_its_room() -> None:
+    old = lease("10.5.1.0/25", "", ADDRESS)
     chosen = choose(old)
-    assert chosen.given_up == (claim(old),)
-    assert chosen.lease.name == "10.5.1.0-24"
+    assert (chosen.given_up, chosen.lease.name) == ((claim(old),), "10.5.1.0-24")
 
 
-def test_a_lease_that_is_given_up_frees_its_room() -> None:
-    old = lease("10.5.1.0/25", "a", ADDRESS)
-    assert choose(old).lease.name == "10.5.1.0-24"
+def test_a_reservation_that_does_not_fit_and_is_not_in_use_is_not_taken() -> None:
+    assert choose(lease("10.9.9.0/24", "a", reserved=True)).lease.name == "10.5.1.0-24"
 
 
 def test_defect_14_a_reservation_for_the_node_is_taken_and_stays_one() -> None:

@@ -110,15 +110,22 @@ async def test_the_network_may_change_and_a_broken_one_is_only_told(store: Embed
     assert event.network == NETWORK
 
 
-async def test_a_lease_outside_of_a_changed_network_is_given_up(store: EmbeddedStore, config: Path) -> None:
+async def test_hole_06_a_lease_outside_of_a_changed_network_is_kept_until_it_is_released(
+    store: EmbeddedStore, config: Path
+) -> None:
     old = await store.acquire(make_request("a", "172.16.0.1"))
     write(config, SMALL_JSON.replace("10.5", "10.6"))
     events = store.watch()
     await anext(events)
     await anext(events)
+    assert (await store.acquire(make_request("a", "172.16.0.1"))).name == old.name
+    await store.release("a", old.name)
     new = await store.acquire(make_request("a", "172.16.0.1"))
     assert new.name == "10.6.1.0-24"
-    assert await anext(events) == Changed((Removed(old.name), Upserted(new)), released=frozenset({old.name}))
+    told = await anext(events)
+    assert isinstance(told, Changed)
+    assert told.changes[-2:] == (Removed(old.name), Upserted(new))
+    assert told.released == {old.name}
 
 
 async def test_a_row_that_is_no_lease_is_refused_and_the_others_serve(reopen: Open) -> None:

@@ -1,5 +1,6 @@
 """What masq knows, folded from the feed."""
 
+from dataclasses import replace
 from ipaddress import ip_network
 
 from services.core.lease import Lease, Subnet
@@ -49,8 +50,15 @@ def test_a_lost_lease_is_forgotten_when_the_network_has_no_room_for_it() -> None
     assert facts == Facts(OTHER_NETWORK)
 
 
-def test_a_subnet_outside_of_the_network_is_not_used() -> None:
+def test_hole_06_a_network_that_would_take_the_own_subnet_away_is_only_beside_the_last_one() -> None:
+    beside = tuple(row.cidr for row in OTHER_NETWORK.families)
     facts = follow(START, Step(network=OTHER_NETWORK, synced=True))
+    assert facts == replace(follow(START), network=replace(NETWORK, beside=beside))
+    assert follow(START, Step(network=OTHER_NETWORK, synced=True), Step(network=NETWORK)) == follow(START)
+
+
+def test_a_subnet_outside_of_the_first_network_that_is_told_is_not_used() -> None:
+    facts = follow(replace(START, network=OTHER_NETWORK))
     assert facts == Facts(OTHER_NETWORK, "", (), has_lease=True)
     assert facts.reasons("n1")[1] == "the lease of node n1 has no IPv4 subnet inside the network"
 

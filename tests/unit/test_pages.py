@@ -45,6 +45,8 @@ TYPED: Final[dict[str, str | dict[str, str]]] = {
         "Following a packet": "tests/kernel/test_hole_18_explain.py::"
         "test_hole_18_what_the_page_says_to_type_follows_a_packet",
         "Many leases are gone at once": HOST,
+        "A network change that would move nodes": "tests/kernel/test_hole_06_network_change.py"
+        "::test_hole_06_the_page_says_what_to_type",
         "Taking a node out": HOST,
     },
 }

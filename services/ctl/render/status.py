@@ -18,6 +18,9 @@ from services.ctl.words import ago, count, mtu, phrase, until
 Fact: TypeAlias = tuple[str, str]
 """A label and what there is to say; it is not shown where that is empty."""
 
+_MOST_MOVES: Final = 5
+"""Nodes for which a network change is pending, by name; the others are counted."""
+
 _STYLES: Final = {State.READY: "green", State.NOT_READY: "red", State.AWAY: "red", State.ELSEWHERE: "dim"}
 
 
@@ -68,6 +71,10 @@ def _lease(status: lease_pb2.GetStatusResponse, now: datetime) -> Iterator[Fact]
     yield "network", network_words(status.network) or "not known yet"
     yield "network", f"not in force: {status.network_error}" if status.network_error else ""
     yield from (("warning", warning) for warning in status.network.warnings)
+    for move in status.pending_moves[:_MOST_MOVES]:
+        yield "pending", f"{move.node} would move from {' and '.join(move.subnets)} to {move.where}"
+    more = len(status.pending_moves) - _MOST_MOVES
+    yield "pending", f"and {count(more, 'node')} more" if more > 0 else ""
     yield "leases", phrase(str(status.leases), f"streamed to {count(status.watchers, 'watcher')}")
     yield "running", _running(status.start_time, status.version, now)
 

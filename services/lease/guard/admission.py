@@ -10,6 +10,7 @@ from dataclasses import replace
 from services.core.family import Network, family_of
 from services.core.lease import Lease
 from services.core.network import NetworkConfig, contains
+from services.core.pending import beside
 from services.core.table import Change, Removed, Upserted
 from services.lease.guard.overlaps import Overlaps, Place, place_of
 from services.lease.guard.precedence import Precedence
@@ -24,6 +25,8 @@ class Admission:
     * Outside the network is a lease with a subnet that does not lie in the network of its family (or is all of it),
       or with no subnet in an enabled family. A lease that lacks a family, or has one that is not enabled, is served:
       clusters change their families node by node. Without a network nothing is outside.
+    * A lease outside that a node holds, and that is older than the configuration, is served: its node keeps it until
+      an operator says otherwise (ADR 25). Where such leases lie is told with the network, as `beside`.
     * Of leases that overlap, one is served: see Precedence.
     * Two leases with one public address are both served. Neither takes anything from the other, and a node that
       changes its subnet has two for a while.
@@ -38,6 +41,12 @@ class Admission:
         """Whose standing the last event may have changed; None: everybody's."""
         self._network = network
         self._precedence = Precedence(())
+        self._outsiders: set[str] = set()
+        """Leases outside the network that are served all the same."""
+        self._is_beside_due = False
+        """They are others since that was last told."""
+        self._is_network_good = True
+        """The store has no newer configuration that cannot be used."""
         self._bounds: dict[int, tuple[Network, Place, Place]] = {}
         """Of each enabled family: the network, and the places between which its subnets are."""
 
@@ -47,14 +56,20 @@ class Admission:
         A change that changes nothing is left out.
         """
         self.concerned = None
+        before = self._network.beside if self._network else ()
+        if event.network is not None:
+            event = replace(event, network=replace(event.network, beside=before))
+        self._is_network_good = event.network is not None or (self._is_network_good and not event.network_error)
         if isinstance(event, Snapshot):
             self.leases = dict(event.leases)
             self._network = event.network or self._network
             self._judge_all()
-            return replace(event, leases=self.served())
-        if event.network is not None and event.network != self._network:
-            return replace(event, changes=self._with_network(event.network, event.changes))
-        return replace(event, changes=self._with_changes(event.changes))
+            taken: Snapshot | Changed = replace(event, leases=self.served())
+        elif event.network is not None and event.network != self._network:
+            taken = replace(event, changes=self._with_network(event.network, event.changes))
+        else:
+            taken = replace(event, changes=self._with_changes(event.changes))
+        return self._with_beside(taken)
 
     def served(self) -> dict[str, Lease]:
         """What is served now."""
@@ -62,6 +77,19 @@ class Admission:
         if not refused:
             return dict(self.leases)
         return {name: lease for name, lease in self.leases.items() if name not in refused}
+
+    def _with_beside(self, event: Snapshot | Changed) -> Snapshot | Changed:
+        """The same, with what is beside the network now if that is news, or the network is."""
+        if self._network is None or not (self._is_beside_due or event.network):
+            return event
+        self._is_beside_due = False
+        cidrs = [cidr for name in self._outsiders for cidr in self.leases[name].cidrs]
+        network = replace(self._network, beside=beside(self._network, cidrs))
+        is_news = network != self._network
+        self._network = network
+        if event.network is not None or (is_news and self._is_network_good):
+            return replace(event, network=network)
+        return event
 
     def _with_network(self, network: NetworkConfig, changes: Iterable[Change]) -> tuple[Change, ...]:
         before = self.served()
@@ -90,9 +118,12 @@ class Admission:
                     concerned |= self._precedence.remove(name)
                 del self.leases[name]
                 self.refused.pop(name, None)
+                if name in self._outsiders:
+                    self._outsiders.remove(name)
+                    self._is_beside_due = True
             if lease is not None:
                 self.leases[name] = lease
-                if reason := self._outside(lease):
+                if reason := self._refused_outside(lease):
                     self.refused[name] = Refusal(Kind.OUTSIDE_NETWORK, reason)
                 else:
                     concerned |= self._precedence.add(lease)
@@ -112,10 +143,11 @@ class Admission:
         }
         overlaps = Overlaps(self.leases.values())
         suspects = overlaps.outside({version: (first, last) for version, (_, first, last) in self._bounds.items()})
+        self._outsiders, self._is_beside_due = set(), True
         self.refused = {
             name: Refusal(Kind.OUTSIDE_NETWORK, reason)
             for name, lease in self.leases.items()
-            if name in suspects and (reason := self._outside(lease))
+            if name in suspects and (reason := self._refused_outside(lease))
         }
         self._precedence = Precedence(self.served().values(), overlaps if not self.refused else None)
         for name in self._precedence.beaten:
@@ -129,6 +161,19 @@ class Admission:
         else:
             reason = _overlap(self.leases[name], self.leases[other])
             self.refused[name] = Refusal(Kind.OVERLAP, reason, other)
+
+    def _refused_outside(self, lease: Lease) -> str:
+        """Why a lease is not served, because of where it lies; empty: it is."""
+        reason = self._outside(lease)
+        if reason and lease.node and not lease.is_idle and self._is_older(lease):
+            self._outsiders.add(lease.name)
+            self._is_beside_due = True
+            return ""
+        return reason
+
+    def _is_older(self, lease: Lease) -> bool:
+        revision = self._network.revision if self._network else 0
+        return not revision or lease.claim_order < revision
 
     def _outside(self, lease: Lease) -> str:
         is_enabled = not self._bounds

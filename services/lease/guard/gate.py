@@ -115,7 +115,7 @@ class Gate:
             self._broker.choose(event.choices)
         event = self._with_kept(event)
         table, held = self._broker.table, set(self._guard.held)
-        network, network_error = table.network, table.network_error
+        network, network_error = _source(table), table.network_error
         served = self.admission.take(event)
         self.quarantine.take(event, self.admission)
         known = table.leases if table.synced else self._leases_before(served)
@@ -125,7 +125,7 @@ class Gate:
             asked_for = event.released & held - self._guard.held.keys() if isinstance(event, Changed) else ()
             metrics.GUARDED_REMOVALS.labels("released").inc(len(asked_for))
             self._account(held, confirmed=len(asked_for))
-        if (table.network, table.network_error) != (network, network_error):
+        if (_source(table), table.network_error) != (network, network_error):
             _tell_network(table)
             if network_error and not table.network_error:
                 self._wait(self._seconds, "")  # only from now on can nodes take their leases again
@@ -273,6 +273,10 @@ class Gate:
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
+
+
+def _source(table: Table) -> str:
+    return table.network.source if table.network else ""
 
 
 def _tell_network(table: Table) -> None:

@@ -275,6 +275,7 @@ class Status(_message.Message):
     REPAIRS_BY_CAUSE_FIELD_NUMBER: _builtins.int
     REMEMBERED_TIME_FIELD_NUMBER: _builtins.int
     FINDINGS_FIELD_NUMBER: _builtins.int
+    PENDING_FIELD_NUMBER: _builtins.int
     ready: _builtins.bool
     """The last complete snapshot is in the kernel."""
     node: _builtins.str
@@ -301,6 +302,12 @@ class Status(_message.Message):
     """Whether `subnet.env` says that we masquerade (`--ip-masq`)."""
     mtu: _builtins.int
     """The MTU of pods, as in `subnet.env`."""
+    pending: _builtins.str
+    """What the network configuration would take from this node, which keeps it
+    until an operator says that it shall move (RenumberNode of the lease
+    service) or the configuration is put back: `network change pending: ...`.
+    Empty: nothing.
+    """
     @_builtins.property
     def reasons(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Why not, one sentence each. Empty when ready."""
@@ -381,10 +388,11 @@ class Status(_message.Message):
         repairs_by_cause: _abc.Iterable[Global___RepairCount] | None = ...,
         remembered_time: _timestamp_pb2.Timestamp | None = ...,
         findings: _abc.Iterable[Global___Finding] | None = ...,
+        pending: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_ip_masq", b"_ip_masq", "_last_resync_changes", b"_last_resync_changes", "_lease_service_connected", b"_lease_service_connected", "_ready", b"_ready", "_repairs", b"_repairs", "_store_connected", b"_store_connected", "ip_masq", b"ip_masq", "last_resync_changes", b"last_resync_changes", "last_resync_time", b"last_resync_time", "lease", b"lease", "lease_service_connected", b"lease_service_connected", "peers", b"peers", "ready", b"ready", "remembered_time", b"remembered_time", "repairs", b"repairs", "start_time", b"start_time", "store_connected", b"store_connected", "underlay", b"underlay"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ip_masq", b"_ip_masq", "_last_resync_changes", b"_last_resync_changes", "_lease_service_connected", b"_lease_service_connected", "_ready", b"_ready", "_repairs", b"_repairs", "_store_connected", b"_store_connected", "backend", b"backend", "cursor", b"cursor", "devices", b"devices", "findings", b"findings", "ip_masq", b"ip_masq", "last_resync_changes", b"last_resync_changes", "last_resync_time", b"last_resync_time", "lease", b"lease", "lease_service_connected", b"lease_service_connected", "mtu", b"mtu", "node", b"node", "peers", b"peers", "ready", b"ready", "reasons", b"reasons", "remembered_time", b"remembered_time", "repairs", b"repairs", "repairs_by_cause", b"repairs_by_cause", "start_time", b"start_time", "store_connected", b"store_connected", "unclaimed", b"unclaimed", "underlay", b"underlay", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ip_masq", b"_ip_masq", "_last_resync_changes", b"_last_resync_changes", "_lease_service_connected", b"_lease_service_connected", "_ready", b"_ready", "_repairs", b"_repairs", "_store_connected", b"_store_connected", "backend", b"backend", "cursor", b"cursor", "devices", b"devices", "findings", b"findings", "ip_masq", b"ip_masq", "last_resync_changes", b"last_resync_changes", "last_resync_time", b"last_resync_time", "lease", b"lease", "lease_service_connected", b"lease_service_connected", "mtu", b"mtu", "node", b"node", "peers", b"peers", "pending", b"pending", "ready", b"ready", "reasons", b"reasons", "remembered_time", b"remembered_time", "repairs", b"repairs", "repairs_by_cause", b"repairs_by_cause", "start_time", b"start_time", "store_connected", b"store_connected", "unclaimed", b"unclaimed", "underlay", b"underlay", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__ip_masq: _TypeAlias = _typing.Literal["ip_masq"]  # noqa: Y015
     _WhichOneofArgType__ip_masq: _TypeAlias = _typing.Literal["_ip_masq", b"_ip_masq"]  # noqa: Y015

@@ -18,8 +18,8 @@ request names its node. What only looks is for every member. AcquireLease,
 RenewLease, ReleaseLease, ReportProgress, and WatchLeases of everything in
 the name of a node are for flannelette://node/NODE/dataplane and
 flannelette://relay/NAME. ReserveSubnet, ReleaseSubnet, ReclaimLeases,
-ConfirmRemoval and DeleteQuarantined are for flannelette://admin/NAME. All
-else is PERMISSION_DENIED.
+ConfirmRemoval, DeleteQuarantined and RenumberNode are for
+flannelette://admin/NAME. All else is PERMISSION_DENIED.
 
 A field that is `optional` without a word on when it is unset is always set:
 it is there so that false and 0 are printed, which JSON leaves out otherwise.
@@ -286,6 +286,7 @@ class Network(_message.Message):
     ENABLE_NFTABLES_FIELD_NUMBER: _builtins.int
     JSON_FIELD_NUMBER: _builtins.int
     WARNINGS_FIELD_NUMBER: _builtins.int
+    BESIDE_FIELD_NUMBER: _builtins.int
     backend_type: _builtins.str
     """flannel's backend type, lower case: `vxlan`, `host-gw`, `udp`, ..."""
     enable_nftables: _builtins.bool
@@ -302,6 +303,13 @@ class Network(_message.Message):
     def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """What flannel accepts and we would rather see changed, one sentence each."""
 
+    @_builtins.property
+    def beside(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Where leases lie beside, CIDR text: subnets of nodes that keep them although
+        they lie outside of this network, joined where they adjoin (see
+        RenumberNode). Nodes accept peers there, and masquerade nothing between.
+        """
+
     def __init__(
         self,
         *,
@@ -310,10 +318,11 @@ class Network(_message.Message):
         enable_nftables: _builtins.bool = ...,
         json: _builtins.str = ...,
         warnings: _abc.Iterable[_builtins.str] | None = ...,
+        beside: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend_type", b"backend_type", "enable_nftables", b"enable_nftables", "families", b"families", "json", b"json", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend_type", b"backend_type", "beside", b"beside", "enable_nftables", b"enable_nftables", "families", b"families", "json", b"json", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -910,6 +919,7 @@ class GetStatusResponse(_message.Message):
     NETWORK_ERROR_FIELD_NUMBER: _builtins.int
     HELD_REMOVALS_FIELD_NUMBER: _builtins.int
     HELD_REASON_FIELD_NUMBER: _builtins.int
+    PENDING_MOVES_FIELD_NUMBER: _builtins.int
     ready: _builtins.bool
     """A complete table is being served and follows the store."""
     node: _builtins.str
@@ -946,6 +956,12 @@ class GetStatusResponse(_message.Message):
     def network(self) -> Global___Network:
         """The network in force; unset if there has been none yet."""
 
+    @_builtins.property
+    def pending_moves(self) -> _containers.RepeatedCompositeFieldContainer[Global___PendingMove]:
+        """Nodes whose subnets the network configuration has no room for, sorted by
+        name: they keep them until RenumberNode, or until it has.
+        """
+
     def __init__(
         self,
         *,
@@ -963,10 +979,11 @@ class GetStatusResponse(_message.Message):
         network_error: _builtins.str = ...,
         held_removals: _builtins.int | None = ...,
         held_reason: _builtins.str = ...,
+        pending_moves: _abc.Iterable[Global___PendingMove] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_held_removals", b"_held_removals", "_leases", b"_leases", "_quarantined", b"_quarantined", "_ready", b"_ready", "_watchers", b"_watchers", "held_removals", b"held_removals", "leases", b"leases", "network", b"network", "quarantined", b"quarantined", "ready", b"ready", "start_time", b"start_time", "store", b"store", "watchers", b"watchers"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_held_removals", b"_held_removals", "_leases", b"_leases", "_quarantined", b"_quarantined", "_ready", b"_ready", "_watchers", b"_watchers", "cursor", b"cursor", "held_reason", b"held_reason", "held_removals", b"held_removals", "leases", b"leases", "network", b"network", "network_error", b"network_error", "node", b"node", "quarantined", b"quarantined", "ready", b"ready", "reasons", b"reasons", "start_time", b"start_time", "store", b"store", "version", b"version", "watchers", b"watchers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_held_removals", b"_held_removals", "_leases", b"_leases", "_quarantined", b"_quarantined", "_ready", b"_ready", "_watchers", b"_watchers", "cursor", b"cursor", "held_reason", b"held_reason", "held_removals", b"held_removals", "leases", b"leases", "network", b"network", "network_error", b"network_error", "node", b"node", "pending_moves", b"pending_moves", "quarantined", b"quarantined", "ready", b"ready", "reasons", b"reasons", "start_time", b"start_time", "store", b"store", "version", b"version", "watchers", b"watchers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__held_removals: _TypeAlias = _typing.Literal["held_removals"]  # noqa: Y015
     _WhichOneofArgType__held_removals: _TypeAlias = _typing.Literal["_held_removals", b"_held_removals"]  # noqa: Y015
@@ -990,6 +1007,92 @@ class GetStatusResponse(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__watchers) -> _WhichOneofReturnType__watchers | None: ...
 
 Global___GetStatusResponse: _TypeAlias = GetStatusResponse  # noqa: Y015
+
+@_typing.final
+class PendingMove(_message.Message):
+    """A node that keeps a subnet which the network configuration has no room for."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    LEASE_FIELD_NUMBER: _builtins.int
+    SUBNETS_FIELD_NUMBER: _builtins.int
+    WHERE_FIELD_NUMBER: _builtins.int
+    node: _builtins.str
+    """The node."""
+    lease: _builtins.str
+    """Name of its lease."""
+    where: _builtins.str
+    """Where it would move to, for people: `a /24 from 10.6.1.0 to 10.6.255.0`."""
+    @_builtins.property
+    def subnets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What it holds, CIDR text, IPv4 first."""
+
+    def __init__(
+        self,
+        *,
+        node: _builtins.str = ...,
+        lease: _builtins.str = ...,
+        subnets: _abc.Iterable[_builtins.str] | None = ...,
+        where: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease", "node", b"node", "subnets", b"subnets", "where", b"where"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PendingMove: _TypeAlias = PendingMove  # noqa: Y015
+
+@_typing.final
+class RenumberNodeRequest(_message.Message):
+    """Asks for the move of a node for which a network change is pending."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    node: _builtins.str
+    """The node. Empty: the one that the service serves."""
+    dry_run: _builtins.bool
+    """Change nothing, and say what would move."""
+    def __init__(
+        self,
+        *,
+        node: _builtins.str = ...,
+        dry_run: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "node", b"node"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RenumberNodeRequest: _TypeAlias = RenumberNodeRequest  # noqa: Y015
+
+@_typing.final
+class RenumberNodeResponse(_message.Message):
+    """The answer to RenumberNode."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MOVE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def move(self) -> Global___PendingMove:
+        """What was pending, and moves now; with `dry_run`, would."""
+
+    def __init__(
+        self,
+        *,
+        move: Global___PendingMove | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["move", b"move"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["move", b"move"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RenumberNodeResponse: _TypeAlias = RenumberNodeResponse  # noqa: Y015
 
 @_typing.final
 class ReserveSubnetRequest(_message.Message):

@@ -60,6 +60,11 @@ class LeaseServiceStub:
                 request_serializer=flannelette_dot_lease_dot_v1_dot_lease__pb2.ReleaseLeaseRequest.SerializeToString,
                 response_deserializer=flannelette_dot_lease_dot_v1_dot_lease__pb2.ReleaseLeaseResponse.FromString,
                 _registered_method=True)
+        self.RenumberNode = channel.unary_unary(
+                '/flannelette.lease.v1.LeaseService/RenumberNode',
+                request_serializer=flannelette_dot_lease_dot_v1_dot_lease__pb2.RenumberNodeRequest.SerializeToString,
+                response_deserializer=flannelette_dot_lease_dot_v1_dot_lease__pb2.RenumberNodeResponse.FromString,
+                _registered_method=True)
         self.GetStatus = channel.unary_unary(
                 '/flannelette.lease.v1.LeaseService/GetStatus',
                 request_serializer=flannelette_dot_lease_dot_v1_dot_lease__pb2.GetStatusRequest.SerializeToString,
@@ -198,6 +203,27 @@ class LeaseServiceServicer:
         """Gives a lease back. A reservation stays, and stays that of its node if it
         was made for one. Idempotent: releasing what is not held succeeds and
         changes nothing. A dataplane that runs acquires a lease again at once.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RenumberNode(self, request, context):
+        """Lets a node take another subnet, where the network configuration has no
+        room for the one it holds.
+
+        A configuration takes no subnet away from a node that holds it: the change
+        is pending for that node (`pending_moves` of GetStatus), which stays as it
+        is, in its last configuration. This releases its lease, and its dataplane
+        takes one that fits. Its pods keep their addresses, which no peer reaches
+        any more, until they are made anew. Other nodes stay as they are. It is an
+        operator's call, for any node on a central service, for its own on that of
+        one node.
+
+        INVALID_ARGUMENT: a central service, and no `node` is given.
+        PERMISSION_DENIED: this service serves another node. NOT_FOUND: nothing is
+        pending for the node. FAILED_PRECONDITION: the store hands out the subnets
+        itself, as Kubernetes does.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -365,6 +391,11 @@ def add_LeaseServiceServicer_to_server(servicer, server):
                     servicer.ReleaseLease,
                     request_deserializer=flannelette_dot_lease_dot_v1_dot_lease__pb2.ReleaseLeaseRequest.FromString,
                     response_serializer=flannelette_dot_lease_dot_v1_dot_lease__pb2.ReleaseLeaseResponse.SerializeToString,
+            ),
+            'RenumberNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.RenumberNode,
+                    request_deserializer=flannelette_dot_lease_dot_v1_dot_lease__pb2.RenumberNodeRequest.FromString,
+                    response_serializer=flannelette_dot_lease_dot_v1_dot_lease__pb2.RenumberNodeResponse.SerializeToString,
             ),
             'GetStatus': grpc.unary_unary_rpc_method_handler(
                     servicer.GetStatus,
@@ -553,6 +584,33 @@ class LeaseService:
             '/flannelette.lease.v1.LeaseService/ReleaseLease',
             flannelette_dot_lease_dot_v1_dot_lease__pb2.ReleaseLeaseRequest.SerializeToString,
             flannelette_dot_lease_dot_v1_dot_lease__pb2.ReleaseLeaseResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RenumberNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/flannelette.lease.v1.LeaseService/RenumberNode',
+            flannelette_dot_lease_dot_v1_dot_lease__pb2.RenumberNodeRequest.SerializeToString,
+            flannelette_dot_lease_dot_v1_dot_lease__pb2.RenumberNodeResponse.FromString,
             options,
             channel_credentials,
             insecure,

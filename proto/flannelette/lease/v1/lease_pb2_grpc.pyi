@@ -18,8 +18,8 @@ request names its node. What only looks is for every member. AcquireLease,
 RenewLease, ReleaseLease, ReportProgress, and WatchLeases of everything in
 the name of a node are for flannelette://node/NODE/dataplane and
 flannelette://relay/NAME. ReserveSubnet, ReleaseSubnet, ReclaimLeases,
-ConfirmRemoval and DeleteQuarantined are for flannelette://admin/NAME. All
-else is PERMISSION_DENIED.
+ConfirmRemoval, DeleteQuarantined and RenumberNode are for
+flannelette://admin/NAME. All else is PERMISSION_DENIED.
 
 A field that is `optional` without a word on when it is unset is always set:
 it is there so that false and 0 are printed, which JSON leaves out otherwise.
@@ -110,6 +110,23 @@ class LeaseServiceStub:
     """Gives a lease back. A reservation stays, and stays that of its node if it
     was made for one. Idempotent: releasing what is not held succeeds and
     changes nothing. A dataplane that runs acquires a lease again at once.
+    """
+    RenumberNode: _aio.UnaryUnaryMultiCallable[_lease_pb2.RenumberNodeRequest, _lease_pb2.RenumberNodeResponse]
+    """Lets a node take another subnet, where the network configuration has no
+    room for the one it holds.
+
+    A configuration takes no subnet away from a node that holds it: the change
+    is pending for that node (`pending_moves` of GetStatus), which stays as it
+    is, in its last configuration. This releases its lease, and its dataplane
+    takes one that fits. Its pods keep their addresses, which no peer reaches
+    any more, until they are made anew. Other nodes stay as they are. It is an
+    operator's call, for any node on a central service, for its own on that of
+    one node.
+
+    INVALID_ARGUMENT: a central service, and no `node` is given.
+    PERMISSION_DENIED: this service serves another node. NOT_FOUND: nothing is
+    pending for the node. FAILED_PRECONDITION: the store hands out the subnets
+    itself, as Kubernetes does.
     """
     GetStatus: _aio.UnaryUnaryMultiCallable[_lease_pb2.GetStatusRequest, _lease_pb2.GetStatusResponse]
     """Returns what this process knows of itself and of its store. Never fails
@@ -305,6 +322,29 @@ class LeaseServiceServicer(metaclass=_abc_1.ABCMeta):
         """Gives a lease back. A reservation stays, and stays that of its node if it
         was made for one. Idempotent: releasing what is not held succeeds and
         changes nothing. A dataplane that runs acquires a lease again at once.
+        """
+
+    @_abc_1.abstractmethod
+    def RenumberNode(
+        self,
+        request: _lease_pb2.RenumberNodeRequest,
+        context: _aio.ServicerContext[_lease_pb2.RenumberNodeRequest, _abc.Awaitable[_lease_pb2.RenumberNodeResponse]],
+    ) -> _abc.Awaitable[_lease_pb2.RenumberNodeResponse]:
+        """Lets a node take another subnet, where the network configuration has no
+        room for the one it holds.
+
+        A configuration takes no subnet away from a node that holds it: the change
+        is pending for that node (`pending_moves` of GetStatus), which stays as it
+        is, in its last configuration. This releases its lease, and its dataplane
+        takes one that fits. Its pods keep their addresses, which no peer reaches
+        any more, until they are made anew. Other nodes stay as they are. It is an
+        operator's call, for any node on a central service, for its own on that of
+        one node.
+
+        INVALID_ARGUMENT: a central service, and no `node` is given.
+        PERMISSION_DENIED: this service serves another node. NOT_FOUND: nothing is
+        pending for the node. FAILED_PRECONDITION: the store hands out the subnets
+        itself, as Kubernetes does.
         """
 
     @_abc_1.abstractmethod

@@ -1,0 +1,54 @@
+"""Nodes that keep a subnet which the network configuration has no room for: which there are, and letting one move."""
+
+from flannelette.lease.v1 import lease_pb2 as pb
+
+from services.core.errors import NotFound, NotYet, Unavailable
+from services.core.pending import Move, hands_out, moves
+from services.lease.broker import Broker
+from services.lease.store import Store
+from services.runtime.logs import get_logger
+
+log = get_logger()
+
+_NOT_OURS = (
+    "the subnet of node {node} is its podCIDR, which nobody can change: put the network configuration back, or "
+    "delete the Node and have it join anew"
+)
+
+
+class Moves:
+    """What is pending, thought through once for each table: a look at 10,000 leases takes 30 ms."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._known: tuple[int, list[Move]] = (-1, [])
+
+    @property
+    def pending(self) -> list[Move]:
+        """By node."""
+        table = self._broker.table
+        if self._known[0] != table.revision:
+            self._known = table.revision, moves(table.leases, table.network)
+        return self._known[1]
+
+    async def carry_out(self, node: str, store: Store, *, dry_run: bool) -> Move:
+        """Has the node look for another subnet. Raises NotFound: nothing is pending for it; NotYet; Unavailable."""
+        network = self._broker.table.network
+        if network is None:
+            raise Unavailable("the network configuration is not known yet: try again")
+        move = next((move for move in self.pending if move.node == node), None)
+        if move is None:
+            raise NotFound(
+                f"no network change is pending for node {node}: the configuration has room for what it holds"
+            )
+        if not hands_out(network):
+            raise NotYet(_NOT_OURS.format(node=node))
+        if not dry_run:
+            log.warning("an operator lets a node move to another subnet", node=node, lease=move.lease, to=move.where)
+            await store.release(node, move.lease)
+        return move
+
+
+def move_to_proto(move: Move) -> pb.PendingMove:
+    """As a message."""
+    return pb.PendingMove(node=move.node, lease=move.lease, subnets=map(str, move.subnets), where=move.where)
