@@ -124,10 +124,12 @@ async def test_a_lease_that_is_not_renewed_runs_out(world: World) -> None:
         await seen.until(lambda f: not f.leases)
 
 
-async def test_a_lease_outside_a_changed_network_is_given_up(world: World) -> None:
+async def test_hole_06_a_lease_outside_a_changed_network_is_kept_until_it_is_released(world: World) -> None:
     old = await world.open().acquire(asks(1))
     await world.write_network(OTHER_NETWORK)
     store = world.open()
+    assert (await store.acquire(asks(1))).name == old.name
+    await store.release("n1", old.name)
     new = await store.acquire(asks(1))
     assert new.name.startswith("10.6.")
     async with following(store) as seen:

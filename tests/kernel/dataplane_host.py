@@ -97,6 +97,14 @@ class Cluster:
             await asyncio.wait_for(channel.channel_ready(), PATIENCE)
             yield lease_pb2_grpc.LeaseServiceStub(channel)
 
+    async def renumber(self, running: "Running", node: str = "n1") -> None:
+        """An operator lets the node move, once its dataplane says that a change is pending."""
+        async with asyncio.timeout(PATIENCE):
+            while not (await running.status()).pending:  # noqa: ASYNC110 - another process decides
+                await asyncio.sleep(0.02)
+        async with self.calls() as stub:
+            await stub.RenumberNode(lease_pb2.RenumberNodeRequest(node=node))
+
     async def join(self, node: str, public: str, mac: str = "", subnet: str = "") -> str:
         """Another node takes a lease; the name of that."""
         part = lease_pb2.Subnet(cidr=subnet, public_address=public)

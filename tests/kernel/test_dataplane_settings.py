@@ -53,6 +53,7 @@ async def test_another_network_gives_another_subnet(cluster: Cluster) -> None:
     async with cluster.dataplane() as running:
         await running.until()
         cluster.network_file.write_text('{"Network":"10.6.0.0/16","Backend":{"Type":"vxlan"}}')
+        await cluster.renumber(running)
         async with asyncio.timeout(PATIENCE):
             while not (await running.status()).lease.name.startswith("10.6."):  # noqa: ASYNC110 - another process decides
                 await asyncio.sleep(0.05)
@@ -63,6 +64,7 @@ async def test_another_network_gives_another_subnet(cluster: Cluster) -> None:
         assert f"inet {own}/32" in cluster.ip("addr show flannel.1")
         assert running.log.count("lease lost") == 1
         cluster.network_file.write_text(VXLAN)  # the change was a mistake
+        await cluster.renumber(running)
         async with asyncio.timeout(PATIENCE):
             while not (await running.status()).lease.name.startswith("10.5."):  # noqa: ASYNC110 - another process decides
                 await asyncio.sleep(0.05)

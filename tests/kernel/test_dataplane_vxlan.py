@@ -145,6 +145,7 @@ async def test_the_address_of_an_earlier_network_goes(cluster: Cluster, is_runni
         cluster.ip("addr add 192.0.2.1/32 dev flannel.1")
         if is_running:
             cluster.network_file.write_text(other)
+            await cluster.renumber(running)
             await moved(cluster, running)
             return
         await running.end()
