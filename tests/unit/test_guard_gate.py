@@ -47,7 +47,7 @@ def test_an_operator_confirms_at_once(lines: list[EventDict]) -> None:
 
 def test_a_network_that_refuses_every_lease_empties_no_table_at_once() -> None:
     async def scene(world: World) -> None:
-        flannelds = (Upserted(lease.held_by("")) for lease in world.broker.table.leases.copy().values())
+        flannelds = (Upserted(lease.held_by("", 0)) for lease in world.broker.table.leases.copy().values())
         world.gate.take(Changed(tuple(flannelds)))
         world.gate.take(Changed(network=SMALL))  # 10.5.0.0/16, and the leases lie in 10.0.0.0/16
         assert (world.table, len(world.gate.quarantine.keys), len(world.gate.held)) == (20, 20, 20)
