@@ -42,7 +42,7 @@ Rule: TypeAlias = Callable[[Offer, Bounds], str]
 def refusal(subnet: Subnet, situation: Situation) -> Refusal | None:
     """What speaks against a subnet of somebody else's lease, in the order of RULES; None: nothing.
 
-    Whether it clashes with another lease, `rivals` knows; whether its data suit the backend, the backend.
+    Whether it clashes with another lease, `core.conflicts` knows; whether its data suit the backend, the backend.
     """
     return _first(RULES, subnet, situation)
 
@@ -131,7 +131,7 @@ def _own_address(offer: Offer, bounds: Bounds) -> str:
 def _pod_address(offer: Offer, bounds: Bounds) -> str:
     """A tunnel whose end lies in the overlay leads into itself.
 
-    Where the network holds our own underlay too, addresses in it say nothing: then `rivals` looks closer.
+    Where the network holds our own underlay too, addresses in it say nothing: then `core.conflicts` looks closer.
     """
     end, network = offer.end, bounds.network
     if offer.first <= end <= offer.last:
@@ -155,7 +155,13 @@ def _mac(offer: Offer, bounds: Bounds) -> str:
         return f"its MAC {text} is zero"
     if mac[0] & 1:  # IEEE 802: the group bit
         return f"its MAC {text} is a multicast address"
-    return f"its MAC {text} is that of our own device" if mac in offer.situation.own_macs else ""
+    return ""
+
+
+def _own_mac(offer: Offer, bounds: Bounds) -> str:
+    if isinstance(offer.data, VxlanData) and packed_mac(offer.data.mac) in offer.situation.own_macs:
+        return f"its MAC {offer.data.mac} is that of our own device"
+    return ""
 
 
 def _overlapped(offer: Offer, spans: Iterable[Span]) -> Span | None:
@@ -180,6 +186,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "own-address": _own_address,
     "pod-address": _pod_address,
     "mac": _mac,
+    "own-mac": _own_mac,
 }
 """By a short name for each, which is a label of a metric."""
 

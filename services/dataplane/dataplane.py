@@ -11,6 +11,7 @@ from services.core.errors import Unavailable
 from services.core.progress import Progress
 from services.core.table import Table
 from services.dataplane.causes import Heard
+from services.dataplane.diagnose.claims import claim_findings
 from services.dataplane.diagnose.seen import Finding
 from services.dataplane.footing import Footing
 from services.dataplane.ground import Ground
@@ -166,9 +167,10 @@ class Dataplane:
 
     @property
     def in_the_way(self) -> tuple[Finding, ...]:
-        """What else of the host is in the way, and who writes this node's key."""
+        """What else of the host is in the way, who writes this node's key, and who claims what another node has."""
         fight = self.holder.fight
-        return (*self.findings, Finding(OWN_KEY, *fight, is_broken=False)) if fight else self.findings
+        fights = (Finding(OWN_KEY, *fight, is_broken=False),) if fight else ()
+        return (*self.findings, *fights, *claim_findings(self.overlay.roster))
 
     @property
     def remembered_reason(self) -> str:
@@ -295,8 +297,8 @@ class Dataplane:
             except Unavailable:
                 self._heard.add(heard)
                 raise
-        elif is_told and touched and await self.overlay.program_some(touched, table.leases, since):
-            self.audit()
+        elif is_told and touched:
+            await self.overlay.program_some(touched, table.leases, since)
 
     def _note_readiness(self) -> None:
         ready = self.health.ready

@@ -75,8 +75,6 @@ class Look:
             return Place(wanted, actual)
         if actual in self.divided.foreign:
             return Place(wanted, actual, "not ours, so it stays, and ours has no place", is_lost=True)
-        if actual is not None and actual in self.wanted:
-            return Place(wanted, actual, "another lease claims the same place")
         refused = self.failures.get(wanted)
         return Place(wanted, actual, f"the kernel refuses ours: {refused}" if refused else "")
 

@@ -6,12 +6,13 @@ from functools import partial
 from itertools import chain
 from typing import TypeAlias
 
+from services.core.conflicts import Loss
 from services.core.lease import Lease
 from services.core.plan import Plan
 from services.dataplane import metrics
 from services.dataplane.blackhole import blackhole_routes
 from services.dataplane.causes import Heard
-from services.dataplane.journal import Journal
+from services.dataplane.journal import Event, Journal, Kind
 from services.dataplane.netlink.notation import text
 from services.dataplane.netlink.objects import KernelObject
 from services.dataplane.news import failure_news, peer_news, repair_news, resync_cause, resync_news
@@ -49,6 +50,8 @@ class Overlay:
         self._node = node
         self._stock = Stock()
         self._refused: dict[KernelObject, str] = {}
+        """What was logged last."""
+        self._own_losses: tuple[Loss, ...] = ()
         """What was logged last."""
         self._is_torn_down = False
 
@@ -90,6 +93,7 @@ class Overlay:
         for event in news:
             self.journal.note(event)
         self._tell_refusals()
+        self._tell_own_losses()
 
     def note_unreachable(self, reasons: Mapping[str, str]) -> None:
         """What a look at the kernel has shown of these leases; all others are reached."""
@@ -104,14 +108,11 @@ class Overlay:
 
     async def program_some(
         self, names: Collection[str], leases: Mapping[str, Lease], since: float | None = None
-    ) -> bool:
-        """The same for the leases of these names, or for all if two want one subnet, or did.
+    ) -> None:
+        """The same for the leases of these names, or for all if two claim the same, or did.
 
         `since` is when the first of them was heard of, on the monotonic clock. Raises Unavailable; then
         `program_all` must be called.
-
-        So it must be when the answer is True: two leases want one place in the kernel, or did, and only a
-        comparison of everything says who has it now.
         """
         situation = self.situation
         assert situation is not None  # noqa: S101 - everything was programmed once before
@@ -119,20 +120,18 @@ class Overlay:
         turnover = self.roster.take_some(names, leases)
         if turnover is None:
             await self.program_all(situation, leases.values())
-            return False
+            return
         old, new = turnover.old, turnover.new
         before = {item for peer in old.values() for item in peer.objects}
         after = {item for peer in new.values() for item in peer.objects}
-        # Both, in this order: what leaves a place to another is no rival of it.
-        rivals = self._stock.remove(chain.from_iterable(peer.objects for peer in old.values()))
-        rivals = self._stock.add(chain.from_iterable(peer.objects for peer in new.values())) or rivals
+        self._stock.remove(chain.from_iterable(peer.objects for peer in old.values()))
+        self._stock.add(chain.from_iterable(peer.objects for peer in new.values()))
         await self.reconciler.update(before, after | {item for item in before if item in self._stock.wanted})
         in_doubt = (peer for name in {*names, *self.failed} if (peer := self.peers.get(name)) is not None)
         self.failed = failed(self.reconciler, in_doubt, self.names(), self.unreachable)
         for event in peer_news(old, new, self.journal.cursor, _since(since or started)):
             self.journal.note(event)
         self._tell_refusals()
-        return rivals
 
     def _tell_refusals(self) -> None:
         """Once, not at each attempt; ListPeers has all of them at any time."""
@@ -143,6 +142,19 @@ class Overlay:
             log.warning("the kernel refuses what leases need; trying again", objects=len(failures), first=first)
             self.journal.note(failure_news(self.failed, self.peers, len(failures), first))
         self._refused = dict(failures)
+
+    def _tell_own_losses(self) -> None:
+        """Nothing is wrong in this kernel: it is the others who send nothing to us."""
+        if self.roster.own_losses == self._own_losses:
+            return
+        self._own_losses = self.roster.own_losses
+        reason = "; ".join(loss.reason for loss in self._own_losses)
+        if reason:
+            log.error("the own lease loses to that of another node, so other nodes send nothing to us", reason=reason)
+            self.journal.note(Event(Kind.OWN_LEASE, "own lease loses to that of another node", reason))
+        else:
+            log.info("the own lease loses to no other any more")
+            self.journal.note(Event(Kind.OWN_LEASE, "own lease loses to no other any more", "lease change"))
 
     async def plan(self, situation: Situation, leases: Iterable[Lease], shape: Shape = frozenset) -> KernelPlan:
         """What `program_all` would do; with a `shape`, if the peers needed that."""

@@ -45,10 +45,6 @@ def state_of(
     for item in peer.objects if reconciler.failures else ():
         if item in reconciler.failures:
             return PeerState.FAILED, f"{text(item, names)}: {reconciler.failures[item]}"
-    for item in peer.objects if reconciler.contested else ():
-        if item in reconciler.contested:
-            other = text(reconciler.contested[item], names)
-            return PeerState.FAILED, f"{text(item, names)}: another lease claims the same place, with {other}"
     for route in _routes(peer.objects) if reconciler.foreign else ():
         foreign = reconciler.shadow(route)
         if foreign is not None:
@@ -64,7 +60,7 @@ def failed(
     reconciler: Reconciler, peers: Iterable[Peer], names: DeviceNames, unreachable: Mapping[str, str] = _NONE
 ) -> dict[str, str]:
     """The leases that are not in the kernel as they shall be, with the reasons; costs nothing if all are."""
-    if not (reconciler.failures or reconciler.contested or reconciler.foreign or unreachable):
+    if not (reconciler.failures or reconciler.foreign or unreachable):
         return {}
     states = ((peer.lease.name, *state_of(reconciler, peer, names, unreachable)) for peer in peers)
     return {name: reason for name, state, reason in states if state not in AS_IT_SHALL_BE}

@@ -1,7 +1,9 @@
 """From a lease to the kernel objects that carry it: pure, one peer at a time."""
 
 from collections.abc import Hashable, Iterable, Mapping
+from typing import Final, TypeAlias
 
+from services.core.conflicts import Loss
 from services.core.family import Address, Network, family_of
 from services.core.lease import Lease, Subnet
 from services.core.record import record
@@ -9,10 +11,12 @@ from services.dataplane.admission import Refusal, refusal
 from services.dataplane.backends.backend import Unsuitable
 from services.dataplane.netlink.objects import KernelObject, Route
 from services.dataplane.ownership import directly
-from services.dataplane.rivals import Losers
 from services.dataplane.situation import Situation
 
-_NOBODY: Mapping[tuple[str, int], Refusal] = {}
+Losses: TypeAlias = Mapping[tuple[str, int], Loss]
+"""See services.core.conflicts."""
+
+_NONE: Final[Losses] = {}
 
 
 @record
@@ -37,7 +41,7 @@ class Peer:
         return "" if self.objects else self.reason
 
 
-def peer_of(lease: Lease, situation: Situation, losers: Losers = _NOBODY) -> Peer:
+def peer_of(lease: Lease, situation: Situation, losses: Losses = _NONE) -> Peer:
     """The peer. A lease is data from the network: what does not fit is refused with a reason, never programmed."""
     objects: tuple[KernelObject, ...] = ()
     refusals: tuple[Refusal, ...] = ()
@@ -55,7 +59,8 @@ def peer_of(lease: Lease, situation: Situation, losers: Losers = _NOBODY) -> Pee
                 found = Refusal("backend-data", str(error))
         if found is None:
             candidates += (subnet,)
-            found = losers.get((lease.name, subnet.cidr.version)) if losers else None
+            loss = losses.get((lease.name, subnet.cidr.version)) if losses else None
+            found = Refusal(loss.kind, loss.reason) if loss else None
         if found is None:
             objects += tuple(needed)
         else:

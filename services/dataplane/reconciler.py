@@ -1,6 +1,6 @@
 """Holds the kernel to what is desired: `desired - actual`, for some peers or for all, by the same plan."""
 
-from collections.abc import Hashable, Iterable, Set
+from collections.abc import Hashable, Set
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
@@ -61,8 +61,6 @@ class Reconciler:
     """
     failures: dict[KernelObject, str] = field(default_factory=dict)
     """Wanted and refused, with the kernel's reason. Tried again at each resync."""
-    contested: dict[KernelObject, KernelObject] = field(default_factory=dict)
-    """Wanted in a place of the kernel that another wanted object has: two leases with one MAC, say."""
     foreign: tuple[Route, ...] = ()
     """Routes inside the network that are not ours."""
     foreign_devices: Set[int] = frozenset()
@@ -83,9 +81,6 @@ class Reconciler:
         possible = _without(desired, {route.slot for route in divided.foreign})
         todo = plan(divided.ours, possible)
         absent = todo.put if possible is desired else frozenset(desired - divided.ours)
-        # On a first start everything is put, and a rivalry shows at the next comparison.
-        if 0 < len(todo.put) < len(possible) and (losers := contested(possible)):
-            todo = plan(divided.ours, possible - losers.keys())
         if scope.adds_only:
             todo = Plan(frozenset(_without(todo.put, {item.slot for item in divided.ours})), frozenset())
         return Comparison(todo, divided, absent, found.mark)
@@ -107,12 +102,9 @@ class Reconciler:
         present = desired - absent  # the same values as those of the dump, but once in memory
         strangers = divided.ours - desired if len(divided.ours) > len(present) else frozenset[KernelObject]()
         replaced = {item.slot for item in todo.put} if divided.ours else set[Hashable]()
-        held = _without(present, replaced)  # also wanted objects may go: those that lose to a rival
-        self.programmed = {*held, *_without(strangers, replaced)}
+        self.programmed = {*_without(present, replaced), *_without(strangers, replaced)}
         self.failures.clear()
         self.emptied.clear()
-        is_short = len(absent) > len(todo.put) or len(held) < len(present)
-        self.contested = contested(_without(desired, self._occupied)) if is_short else {}
         await self._apply(strangers, todo)
         if not todo:
             self._rest = _Rest(desired, scope, comparison.mark)
@@ -167,17 +159,3 @@ class Reconciler:
 def _without(objects: Set[KernelObject], slots: Set[Hashable]) -> Set[KernelObject]:
     """The objects that are in none of these slots."""
     return {item for item in objects if item.slot not in slots} if slots else objects
-
-
-def contested(desired: Iterable[KernelObject]) -> dict[KernelObject, KernelObject]:
-    """Each object that wants a slot which another one gets, with that one: always the same of them, so that no
-    comparison undoes the work of the last one.
-    """
-    winners: dict[Hashable, KernelObject] = {}
-    rivals = []
-    for item in desired:
-        first = winners.setdefault(item.slot, item)
-        if first is not item:
-            winners[item.slot] = min(first, item)
-            rivals += [first, item]
-    return {item: winners[item.slot] for item in rivals if winners[item.slot] is not item}

@@ -74,7 +74,7 @@ def with_limits(*allowed: str, never: tuple[str, ...] = ()) -> Situation:
         (subnet("10.5.53.0/24", "10.99.0.12", "00:00:00:00:00:00"), DUAL, "mac", "is zero"),
         (subnet("10.5.53.0/24", "10.99.0.12", "06:0c:56:6d:fb"), DUAL, "mac", "'06:0c:56:6d:fb' is none"),
         (subnet("10.5.53.0/24", "10.99.0.12", "no:nm:ac:00:00:00"), DUAL, "mac", "is none"),
-        (subnet("10.5.53.0/24", "10.99.0.12", DEVICE.mac), DUAL, "mac", "is that of our own device"),
+        (subnet("10.5.53.0/24", "10.99.0.12", DEVICE.mac), DUAL, "own-mac", "is that of our own device"),
         (subnet("10.5.53.0/24", "10.99.0.12", MAC, vni=2**24), DUAL, "backend-data", "the lease has VNI 16777216"),
     ],
 )
@@ -132,30 +132,25 @@ def rivals(situation: Situation, *leases: Lease) -> dict[str, str]:
     return {name: peer.ignored for name, peer in peers.items() if peer.ignored}
 
 
-def test_of_overlapping_subnets_the_one_that_suits_the_configuration_goes_first() -> None:
+def test_of_overlapping_subnets_the_older_claim_goes_first_whatever_their_size() -> None:
+    old = replace(N2, claim_order=3)
     half = make_lease(subnet("10.5.53.128/25", "10.99.0.99", "02:00:00:00:00:99"), node="n9")
     wide = make_lease(subnet("10.5.32.0/19", "10.99.0.99", "02:00:00:00:00:99"), node="n9")
-    for bad in (half, wide):
-        for order in ((N2, bad), (bad, N2)):
-            cidr = bad.subnets[0].cidr
+    for young in (replace(half, claim_order=4), replace(wide, claim_order=4)):
+        for order in ((old, young), (young, old)):
+            cidr = young.subnets[0].cidr
             assert rivals(DUAL, *order) == {
-                bad.name: f"its subnet {cidr} overlaps 10.5.53.0/24 of the lease 10.5.53.0-24, which goes first"
+                young.name: f"its subnet {cidr} overlaps 10.5.53.0/24 of the lease 10.5.53.0-24 of node n2, "
+                "which is older"
             }
-
-
-def test_of_overlapping_subnets_that_suit_nothing_the_narrower_goes_first_and_then_the_name() -> None:
-    halves = [make_lease(subnet(f"10.5.53.{n}/25", "10.99.0.99", f"02:00:00:00:00:{n:02x}")) for n in (0, 128)]
-    wide = make_lease(subnet("10.5.52.0/22", "10.99.0.98", "02:00:00:00:00:98"))
-    assert list(rivals(DUAL, wide, *halves)) == [wide.name]
-    twin = replace(halves[0], name="another")
-    assert list(rivals(DUAL, halves[0], twin)) == ["another"]
 
 
 def test_a_subnet_that_holds_another_nodes_public_address_is_refused() -> None:
     far = make_lease(subnet("10.5.53.0/24", "10.98.0.14", MAC), node="n4")
     bad = make_lease(subnet("10.98.0.0/24", "10.99.0.99", "02:00:00:00:00:99"), node="n9")
-    assert rivals(WIDE, far, bad) == {
-        "10.98.0.0-24": "its subnet 10.98.0.0/24 covers the public address of the lease 10.5.53.0-24"
+    assert rivals(WIDE, replace(far, claim_order=1), bad) == {
+        "10.98.0.0-24": "its subnet 10.98.0.0/24 covers the public address of the lease 10.5.53.0-24 of node n4, "
+        "which is older"
     }
 
 

@@ -5,7 +5,6 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
@@ -21,7 +20,7 @@ from services.dataplane.netlink.notation import text
 from services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour, Route, steps
 from services.dataplane.netlink.socket import Contents, KernelSocket, Mark
 from services.dataplane.overlay import Overlay
-from services.dataplane.reconciler import Reconciler, contested
+from services.dataplane.reconciler import Reconciler
 from services.dataplane.situation import Situation
 from tests.dataplane_examples import HOST_GW_LINKS, LINKS, NAMES, as_mark, lease, route, subnet
 from tests.lease_examples import SMALL
@@ -222,10 +221,10 @@ class Story:
         await self.overlay.program_all(self.situation, self.leases.values())
 
     def expected(self) -> set[KernelObject]:
-        """Everything that the peers need and a foreign route leaves room for, and of rivals always the same one."""
+        """Everything that the peers need and a foreign route leaves room for."""
         wanted = {item for peer in self.overlay.peers.values() for item in peer.objects}
         possible = {item for item in wanted if item.slot not in self.foreign}
-        return {*possible - contested(possible).keys(), *self.foreign.values()}
+        return {*possible, *self.foreign.values()}
 
     def shown(self) -> list[str]:
         return sorted(text(item, NAMES) for item in self.kernel.slots.values())
@@ -237,34 +236,13 @@ def play(story: Story, script: Sequence[Event]) -> None:
         for event in script:
             await story.happen(event)
         await story.happen(Refusing(frozenset()))
-        for _ in range(2):  # rivals for one slot show at the second look
-            await story.happen(Audit())
+        await story.happen(Audit())
         assert story.shown() == sorted(text(item, NAMES) for item in story.expected())
         assert not await story.overlay.plan(story.situation, story.leases.values())
         assert story.overlay.reconciler.failures == {}
         assert story.overlay.reconciler.programmed == set(story.kernel.slots.values()) - set(story.foreign.values())
 
     with capture_logs():  # which nobody wants to read
-        asyncio.run(main())
-
-
-@pytest.mark.parametrize("held", [12, 13])
-def test_whichever_of_two_rivals_the_kernel_has_the_next_look_tells_which_one_lost(held: int) -> None:
-    async def main() -> None:
-        story = Story(Vxlan(), LINKS)
-        await story.audit()
-        for number, host in ((2, 12), (3, 13)):
-            await story.happen(Leased(number, 1, host))
-        first, second = (FdbEntry(bytes.fromhex("020000000001"), bytes((10, 99, 0, host)), 3) for host in (12, 13))
-        story.kernel.slots[first.slot] = first if held == 12 else second
-        await story.audit()
-        reconciler = story.overlay.reconciler
-        assert story.kernel.slots[first.slot] == first
-        assert reconciler.contested == {second: first}
-        assert first in reconciler.programmed
-        assert second not in reconciler.programmed
-
-    with capture_logs():
         asyncio.run(main())
 
 

@@ -101,16 +101,6 @@ async def test_the_state_is_that_of_this_moment_not_of_the_last_comparison() -> 
     assert (peer.state, peer.reason) == (pb.PEER_STATE_PROGRAMMED, "")
 
 
-async def test_what_another_lease_has_is_told_from_what_is_only_wrong() -> None:
-    scene = Scene(N2, TWIN)
-    for _ in range(2):  # rivals show at the second look
-        await scene.program()
-    assert await scene.amiss("twin") == [
-        (ENTRY.replace("10.99.0.12", "10.99.0.99"), ENTRY, "another lease claims the same place")
-    ]
-    assert await scene.amiss() == []
-
-
 async def test_what_the_kernel_refuses_has_its_words() -> None:
     scene = Scene(N2)
     await scene.program()

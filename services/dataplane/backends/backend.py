@@ -84,6 +84,11 @@ class Backend(Protocol):
         """Whether `objects` depend on which addresses are neighbours."""
         ...
 
+    @property
+    def shares_addresses(self) -> bool:
+        """Whether several nodes, behind one NAT say, may publish one address."""
+        ...
+
     def device(self, family: Family, underlay: Underlay, node: str) -> DeviceSpec | None:
         """The device that a family needs; None: the underlay itself. Raises InvalidInput, Misconfigured."""
         ...

@@ -17,6 +17,7 @@ class HostGw:
 
     lease_type: str = "host-gw"
     follows_routes: bool = False
+    shares_addresses: bool = False
 
     def device(self, family: Family, underlay: Underlay, node: str) -> DeviceSpec | None:
         """None: routes go out of the underlay's interface. Refuses a public address that is not on it."""

@@ -31,6 +31,7 @@ class Vxlan:
     direct_routing: bool = False
     """A peer that is a neighbour is reached by a plain route, as in host-gw."""
     lease_type: str = "vxlan"
+    shares_addresses: bool = False
 
     @property
     def follows_routes(self) -> bool:
