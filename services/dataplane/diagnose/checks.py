@@ -7,7 +7,7 @@ from typing import Final, TypeAlias
 
 from services.core.family import Address, Family, Network, family_of
 from services.dataplane.diagnose.culprit import Culprit, culprit, is_in, plain
-from services.dataplane.diagnose.seen import BRIDGE, Finding, Seen, Subject, gateway_of, ip, pod_address
+from services.dataplane.diagnose.seen import BRIDGE, DOCKER, Finding, Seen, Subject, gateway_of, ip, pod_address
 from services.dataplane.netlink import uapi
 from services.dataplane.netlink.inspected import HostAddress, Lookup, Policy
 from services.dataplane.netlink.notation import address, command, text
@@ -247,13 +247,21 @@ def _selector(policy: Policy) -> str:
 
 
 def bridge_index(subject: Subject, seen: Seen, family: Family) -> int | None:
-    """The bridge of the pods: that with an address in the own subnet, or that was it, or that is called so."""
+    """The bridge of the pods: that with an address in the own subnet, or that was it, or that is called so.
+
+    Docker's bridge is one if it has an address in the network: docker's own are elsewhere.
+    """
     if family in seen.bridges:
         return seen.bridges[family]
     before = subject.bridges.get(family)
     if before in seen.names:
         return before
-    return next((index for index, name in seen.names.items() if name == BRIDGE), None)
+    named = {name: index for index, name in seen.names.items() if name in (BRIDGE, DOCKER)}
+    network, docker = subject.networks.get(family), named.get(DOCKER)
+    if BRIDGE in named or network is None:
+        return named.get(BRIDGE)
+    there = (a.address for a in seen.addresses if a.ifindex == docker and a.family is family)
+    return docker if any(is_in(each, network.network_address.packed, network.prefixlen) for each in there) else None
 
 
 def bridges_of(subject: Subject, addresses: list[HostAddress]) -> dict[Family, int]:

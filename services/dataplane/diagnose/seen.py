@@ -14,6 +14,8 @@ BROKEN: Final = "forwarding is broken: "
 """How the reason begins why a node is not ready by a finding."""
 BRIDGE: Final = "cni0"
 """What CNI's plugin `bridge` calls its bridge in flannel's configuration."""
+DOCKER: Final = "docker0"
+"""What docker calls its bridge, which has the node's subnet where docker has flannel's `--bip`."""
 
 
 @dataclass(frozen=True, slots=True)
