@@ -32,6 +32,8 @@ PAIRS: Final = (
     ("this node's bridge (cni0)", "multicast"),
     ("this node's flannel.1", "a pod of another node"),
 )
+BY_FLANNELDS_NFTABLES: Final = (("the outside", "a pod of another node"), ("this node", "a pod of another node"))
+"""The pairs that a flanneld in nftables mode decides otherwise; tests/kernel/test_hole_17_nftables.py sends them."""
 _MARKED: Final = 0x4000
 
 
@@ -40,6 +42,13 @@ def deciding(sender: str, receiver: str, mark: int = 0) -> Rule | None:
     chain = next(chain for chain in CHAINS if chain.family is IPV4 and chain.table == "nat")
     place = deciding_rule(chain, Packet(IPv4Address(ADDRESSES[sender]), IPv4Address(ADDRESSES[receiver]), mark))
     return None if place is None else chain.rules[place]
+
+
+def flannelds_nftables_table() -> str:
+    """The rows of the matrix in which a flanneld in nftables mode decides otherwise, as Markdown."""
+    lines = ["| from | to | with ours the receiver sees | with flanneld's nftables mode |", "|---|---|---|---|"]
+    lines += [f"| {sender} | {receiver} | **the node** | the sender |" for sender, receiver in BY_FLANNELDS_NFTABLES]
+    return "\n".join(lines) + "\n"
 
 
 def table() -> str:

@@ -3,13 +3,21 @@
 from pathlib import Path
 
 from services.masq.rules import Action
-from tests.masq_matrix import deciding, table
+from tests.masq_matrix import BY_FLANNELDS_NFTABLES, deciding, flannelds_nftables_table, table
 
 PAGE = Path(__file__).parents[2] / "docs" / "compatibility.md"
 
 
 def test_the_table_of_the_page_is_the_models() -> None:
     assert table() in PAGE.read_text()
+
+
+def test_hole_17_the_rows_in_which_flannelds_nftables_mode_differs_are_those_of_the_page() -> None:
+    assert flannelds_nftables_table() in PAGE.read_text()
+    for sender, receiver in BY_FLANNELDS_NFTABLES:
+        rule = deciding(sender, receiver)
+        assert rule is not None
+        assert rule.action is Action.MASQUERADE
 
 
 def test_the_nodes_own_packets_to_the_outside_are_nobodys_business() -> None:
