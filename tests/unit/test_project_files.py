@@ -21,6 +21,12 @@ def test_what_the_threat_model_promises_is_tested(path: str, name: str) -> None:
     assert name in {node.name for node in functions}
 
 
+def test_hole_17_every_promise_of_the_threat_model_names_a_test() -> None:
+    _, _, rows = (ROOT / "SECURITY.md").read_text().partition("| sentence | test |\n|---|---|\n")
+    promises = rows.partition("\n\n")[0].splitlines()
+    assert [row for row in promises if not re.fullmatch(r"\| .+ \| `tests/\S+\.py::\w+` \|", row)] == []
+
+
 def steps(workflow: Path) -> list[dict[str, Any]]:
     return [step for job in yaml.safe_load(workflow.read_text())["jobs"].values() for step in job["steps"]]
 
