@@ -1,4 +1,4 @@
-"""The rows of docs/compatibility.md in which a flanneld in nftables mode decides otherwise: its rules, and packets."""
+"""The rows of docs/compatibility.md that a flanneld in nftables mode decides otherwise: its rules, and packets."""
 
 from collections.abc import Iterator
 from ipaddress import ip_network
