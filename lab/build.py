@@ -8,9 +8,10 @@ from typing import Final
 from lab.topology import Batch, Host
 
 _FORWARDING: Final = {
-    4: (Path("/proc/sys/net/ipv4/ip_forward"), "iptables-legacy"),
-    6: (Path("/proc/sys/net/ipv6/conf/all/forwarding"), "ip6tables-legacy"),
+    4: (Path("/proc/sys/net/ipv4/ip_forward"), "iptables"),
+    6: (Path("/proc/sys/net/ipv6/conf/all/forwarding"), "ip6tables"),
 }
+"""The switch, and the machine's own iptables, whichever that is: masq follows it."""
 
 
 class CommandFailed(Exception):

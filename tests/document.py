@@ -18,6 +18,7 @@ _VARYING = (
     (re.compile(r'"microseconds": "\d+"'), '"microseconds": "NUMBER"'),
     (re.compile(r'"version": "[^"]+"'), '"version": "VERSION"'),
     (re.compile(r"\bin \d+ s\b"), "in NUMBER s"),
+    (re.compile(r'"firewall(_reason)?": "[^"]+"'), r'"firewall\1": "FIREWALL"'),  # the machine's own iptables decides
     (re.compile(r'"repairs": "\d+"'), '"repairs": "NUMBER"'),
     # A busy kernel may tell of more than the commands did: of what they did first it always tells.
     (re.compile(r'"cause": "[^"]*(route deleted on [\w.]+)[^"]*"'), r'"cause": "\1"'),

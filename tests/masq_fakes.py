@@ -102,8 +102,10 @@ class Running:
         self.firewall = FakeFirewall()
         self.health = Health()
         self.around = Surroundings()
-        self.reconciler = Reconciler("n1", settings, 3600, self.firewall, self.health, clock=lambda: 1234.5)
-        self.servicer = MasqServicer(self.reconciler, self.health, lambda: self.around)
+        self.reconciler = Reconciler(
+            "n1", settings, 3600, self.firewall, self.health, clock=lambda: 1234.5, look=lambda: self.around
+        )
+        self.servicer = MasqServicer(self.reconciler, self.health)
         self.table = Table()
 
     async def __aenter__(self) -> "Running":

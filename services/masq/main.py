@@ -9,10 +9,9 @@ from typing import Final
 from flannelette.lease.v1 import lease_pb2
 from flannelette.masq.v1 import masq_pb2_grpc
 
-from services.core.family import FAMILIES
 from services.masq.firewalls.host import HostFirewall
 from services.masq.firewalls.lock import lock_path
-from services.masq.firewalls.tables import Fingerprints
+from services.masq.firewalls.signs import Lookout
 from services.masq.knowledge import Knowledge
 from services.masq.reconciler import Reconciler
 from services.masq.service import MasqServicer
@@ -42,12 +41,19 @@ async def build(settings: MasqSettings, process: Process) -> AsyncIterator[None]
             lambda: reconciler.is_remembered,
         )
         connection = LeaseConnection(settings.lease_service, node_name(settings), process.transport)
-        reconciler = Reconciler(connection.node, settings.rules, settings.iptables_resync, firewall, process.health)
+        lookout = Lookout()
+        reconciler = Reconciler(
+            connection.node,
+            settings.rules,
+            settings.iptables_resync,
+            firewall,
+            process.health,
+            look=partial(look_around, lookout),
+        )
         state = StateFile(settings.state_dir, "masq")
         knowledge = Knowledge(connection.node, state, reconciler)
         feed = Feed(connection, lease_pb2.VIEW_OWN, lambda touched: knowledge.hear(feed.table, feed.error))
-        fingerprints = [Fingerprints(family) for family in FAMILIES]
-        servicer = MasqServicer(reconciler, process.health, partial(look_around, fingerprints))
+        servicer = MasqServicer(reconciler, process.health)
         process.servicers["flannelette.masq.v1.MasqService"] = lambda server: (
             masq_pb2_grpc.add_MasqServiceServicer_to_server(servicer, server)
         )
@@ -67,8 +73,7 @@ async def build(settings: MasqSettings, process: Process) -> AsyncIterator[None]
             state.close()
             await connection.close()
             await firewall.close()
-            for each in fingerprints:
-                each.close()
+            lookout.close()
 
 
 def main() -> None:

@@ -18,6 +18,7 @@ from services.masq.firewalls.sentry import sentry
 from services.masq.metrics import CHECK_SECONDS, FAILURES, MOVES_LEFT, REPAIRS, RULES_PRESENT, RULES_WANTED
 from services.masq.moves import MOST, NOT_FIRST, Moves
 from services.masq.rules import Chain, RuleSettings, no_chains, wanted_chains
+from services.masq.surroundings import Finding, Surroundings, findings, flows_of
 from services.runtime.health import Health
 from services.runtime.logs import get_logger
 from services.runtime.turn import Turn
@@ -47,6 +48,7 @@ class Reconciler:
         firewall: Firewall,
         health: Health,
         clock: Callable[[], float] = time.time,
+        look: Callable[[], Surroundings] = Surroundings,
     ) -> None:
         self.node = node
         self.settings = settings
@@ -64,6 +66,7 @@ class Reconciler:
         self._resync_seconds = resync_seconds
         self._health = health
         self._clock = clock
+        self._look_around = look
         self._turn = Turn()
         self._news = asyncio.Event()
         self._paused = False
@@ -146,6 +149,14 @@ class Reconciler:
                 self._fail(error)
                 return self.states
 
+    def findings(self) -> list[Finding]:
+        """What else of the host is in the way, as it is now. Not ready while packets are lost by any of it."""
+        flows = flows_of(self.facts.network, self.facts.subnets)
+        found = findings(self._look_around(), self.firewall.name, flows, self.settings)
+        self._health.set("forwarding", "; ".join(each.problem.rstrip(".") for each in found if each.broken))
+        problem, _, cure = self.firewall.leftover.partition(": ")
+        return [*found, *([Finding(f"{problem}.", cure)] if problem else [])]
+
     async def resync(self, *, dry_run: bool) -> list[str]:
         """Compares at once; returns what was done, or would be. Raises NotYet, Unavailable."""
         if self.facts.network is None:
@@ -215,6 +226,7 @@ class Reconciler:
         ]
         if repair:
             self._account(states)
+            self.findings()
             if chains == self._wanted():  # else the feed had news meanwhile: the next check decides about health
                 self._health.set("firewall", _what_is_wrong(wrong))
             self._settled = not left and all(state.as_wanted for state in states)

@@ -2,7 +2,6 @@
 # ruff: noqa: D102 - masq.proto names and documents the calls
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 from flannelette.masq.v1 import masq_pb2 as pb
@@ -11,7 +10,6 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from services.masq.explainer import Explainer
 from services.masq.reconciler import Reconciler
-from services.masq.surroundings import Finding, Surroundings, findings
 from services.masq.wire import rules_of
 from services.runtime.health import Health
 from services.runtime.version import version
@@ -20,9 +18,8 @@ from services.runtime.version import version
 class MasqServicer(masq_pb2_grpc.MasqServiceServicer):
     """See masq.proto for the guarantees of each call."""
 
-    def __init__(self, reconciler: Reconciler, health: Health, look: Callable[[], Surroundings]) -> None:
+    def __init__(self, reconciler: Reconciler, health: Health) -> None:
         self._reconciler = reconciler
-        self._look = look
         self._explainer = Explainer(reconciler)
         self._health = health
         self._start_time = time.time()
@@ -31,6 +28,7 @@ class MasqServicer(masq_pb2_grpc.MasqServiceServicer):
         reconciler = self._reconciler
         facts, settings = reconciler.facts, reconciler.settings
         rules = [rule for state in reconciler.states for rule in state.all_rules]
+        findings = reconciler.findings()  # before the reasons, of which one may be among them
         return pb.GetStatusResponse(
             status=pb.Status(
                 ready=self._health.ready,
@@ -50,7 +48,7 @@ class MasqServicer(masq_pb2_grpc.MasqServiceServicer):
                 last_check_time=_timestamp(reconciler.last_check_time),
                 start_time=_timestamp(self._start_time),
                 lease_service_connected=reconciler.lease_service_connected,
-                findings=_findings(reconciler, self._look()),
+                findings=[pb.Finding(problem=each.problem, cure=each.cure) for each in findings],
             )
         )
 
@@ -66,21 +64,6 @@ class MasqServicer(masq_pb2_grpc.MasqServiceServicer):
 
     async def Explain(self, request: pb.ExplainRequest, context: Any) -> pb.ExplainResponse:
         return await self._explainer.explain(request)
-
-
-def _findings(reconciler: Reconciler, around: Surroundings) -> list[pb.Finding]:
-    network, settings, firewall = reconciler.facts.network, reconciler.settings, reconciler.firewall
-    families = [row.family for row in network.families] if network else []
-    found = findings(
-        around,
-        firewall.name,
-        families,
-        fully_random=settings.fully_random,
-        masquerades=settings.masquerade,
-    )
-    problem, _, cure = firewall.leftover.partition(": ")
-    found += [Finding(f"{problem}.", cure)] if problem else []
-    return [pb.Finding(problem=each.problem, cure=each.cure) for each in found]
 
 
 def _timestamp(seconds: float | None) -> Timestamp | None:

@@ -1,18 +1,22 @@
 """What else of the host keeps pods from being reached, and what cures it. Pure but for `look_around`."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from services.core.errors import Unavailable
-from services.core.family import FAMILIES, Family
-from services.masq.firewalls.nftables.chains import ChainName, nft_chains, nft_forward_drops, nft_rule_versions
-from services.masq.firewalls.signs import IPTABLES_TABLES, Kind
-from services.masq.firewalls.tables import Fingerprints
+from services.core.family import FAMILIES, Family, Network, family_of
+from services.core.network import NetworkConfig
+from services.masq.firewalls.kinds import Kind
+from services.masq.firewalls.nftables.chains import nft_chains, nft_rule_versions
+from services.masq.firewalls.signs import IPTABLES_TABLES, Lookout
+from services.masq.foreign import legacy, nft
+from services.masq.foreign.obstacles import is_ours_first, obstacles
+from services.masq.foreign.verdict import Drop, Flow, ForeignTable
+from services.masq.rules import RuleSettings
 
 _FORWARDING: Final = {4: "net.ipv4.ip_forward", 6: "net.ipv6.conf.all.forwarding"}
-_WORDS: Final = {0: "inet", 4: "ip", 6: "ip6"}
 _FIREWALLD: Final = "firewalld"
 _BRIDGE: Final = "cni0"
 _SERVICES: Final = "KUBE-SERVICES"
@@ -27,6 +31,8 @@ class Finding:
     """One sentence."""
     cure: str
     """The command."""
+    broken: bool = False
+    """The overlay's packets are lost because of it, for certain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +41,8 @@ class Surroundings:
 
     not_forwarding: frozenset[int] = frozenset()
     """IP versions whose packets the kernel does not forward at all."""
-    legacy_drops: frozenset[int] = frozenset()
-    """IP versions whose FORWARD policy in the legacy tables is DROP."""
-    nft_drops: frozenset[ChainName] = frozenset()
-    """Chains of nftables (IP version 0: both) whose policy for what is forwarded is drop."""
+    tables: tuple[ForeignTable, ...] = ()
+    """With everybody's rules but those in tables of our own."""
     side_by_side: frozenset[int] = frozenset()
     """IP versions that have rules both in the legacy tables and in those of iptables-nft."""
     firewalld: bool = False
@@ -48,14 +52,20 @@ class Surroundings:
     """Connections that were lost because two of them were given one source port."""
 
 
-def findings(
-    around: Surroundings, kind: str, families: Iterable[Family], *, fully_random: bool, masquerades: bool
-) -> list[Finding]:
-    """What is in the way of these families, whose rules are in a firewall of this kind."""
-    found: list[Finding] = []
-    found_in = tuple(families)
-    for family in found_in:
-        found += _forwarding(around, kind, family)
+def flows_of(network: NetworkConfig | None, subnets: Iterable[Network]) -> list[Flow]:
+    """The packets that pods of this node send to the overlay, and those that come for them."""
+    flows = []
+    for row in network.families if network else ():
+        own = next((subnet for subnet in subnets if family_of(subnet) is row.family), row.cidr)
+        flows += [Flow(own, row.cidr), Flow(row.cidr, own)]
+    return flows
+
+
+def findings(around: Surroundings, kind: str, flows: Sequence[Flow], settings: RuleSettings) -> list[Finding]:
+    """What is in the way of these packets, with our rules in a firewall of this kind."""
+    found_in = list(dict.fromkeys(family_of(flow.source) for flow in flows))
+    found = [_not_forwarding(family) for family in found_in if family.version in around.not_forwarding]
+    found += dropping(around.tables, kind if settings.forward else "", flows)
     if around.side_by_side & {family.version for family in found_in} and kind != Kind.NFTABLES:
         found.append(_both(kind))
     if around.firewalld:
@@ -69,27 +79,30 @@ def findings(
     if around.bridge_needs_calls:
         problem = f"Pods of one node do not reach each other by a service's address: {_BRIDGE_CALLS} is off."
         found.append(Finding(problem, f"modprobe br_netfilter && sysctl -w {_BRIDGE_CALLS}=1"))
-    if around.insert_failed and masquerades and not fully_random:
+    if around.insert_failed and settings.masquerade and not settings.fully_random:
         problem = f"{around.insert_failed} connections were lost because two were given one source port."
         found.append(Finding(problem, "start masq without --ip-masq-fully-random-disable"))
-    return list(dict.fromkeys(found))  # a chain of inet is in the way of both families
+    return found
 
 
-def look_around(fingerprints: Iterable[Fingerprints]) -> Surroundings:
+def dropping(tables: Iterable[ForeignTable], kind: str, flows: Sequence[Flow]) -> list[Finding]:
+    """What other programs have that drops these packets. `kind`: where our forward rules are; empty: nowhere."""
+    drops = [drop for drop in obstacles(tables, flows) if drop.rule or not is_ours_first(drop, kind)]
+    return list(dict.fromkeys(map(_drop, drops)))
+
+
+def look_around(lookout: Lookout) -> Surroundings:
     """As the host is now. What cannot be read is not there."""
-    looks = tuple(fingerprints)
     try:
-        legacy_drops = frozenset(each.version for each in looks if not each.forwards())
-        chains, nft_drops = nft_chains(), nft_forward_drops()
-        side_by_side = frozenset(each.version for each in looks if each.has_rules())
+        chains = nft_chains()
+        side_by_side = frozenset(each.version for each in lookout.fingerprints if each.has_rules())
         side_by_side &= nft_rule_versions(IPTABLES_TABLES)
     except Unavailable:
-        legacy_drops, chains, nft_drops, side_by_side = frozenset(), frozenset(), frozenset(), frozenset()
+        chains, side_by_side = frozenset(), frozenset()
     kube_proxy = any(chain.name == _SERVICES for chain in chains)
     return Surroundings(
         frozenset(family.version for family in FAMILIES if _sysctl(_FORWARDING[family.version]) == "0"),
-        legacy_drops,
-        nft_drops,
+        lookout.tables(),
         side_by_side,
         any(chain.table == _FIREWALLD for chain in chains),
         kube_proxy and Path("/sys/class/net", _BRIDGE).exists() and _sysctl(_BRIDGE_CALLS) != "1",
@@ -97,24 +110,25 @@ def look_around(fingerprints: Iterable[Fingerprints]) -> Surroundings:
     )
 
 
-def _forwarding(around: Surroundings, kind: str, family: Family) -> Iterable[Finding]:
-    if family.version in around.not_forwarding:
-        name = _FORWARDING[family.version]
-        yield Finding(f"The kernel forwards no {family} packets.", f"sysctl -w {name}=1")
-    if family.version in around.legacy_drops and kind != Kind.LEGACY:
-        program = "iptables-legacy" if family.version == 4 else "ip6tables-legacy"
-        yield Finding(
-            f"The policy of FORWARD in the legacy {family} tables is DROP, and our rules are in nftables.",
-            f"{program} -P FORWARD ACCEPT",
-        )
-    for chain in sorted(around.nft_drops):
-        accepted_there = kind == Kind.IPTABLES_NFT and chain == ChainName(family.version, "filter", "FORWARD")
-        if chain.version in (0, family.version) and not accepted_there:
-            place = f"{_WORDS[chain.version]} {chain.table} {chain.name}"
-            yield Finding(
-                f"The policy of the nftables chain {place} is drop, and our rules are elsewhere.",
-                f"nft chain {place} '{{ policy accept; }}'",
-            )
+def _not_forwarding(family: Family) -> Finding:
+    return Finding(f"The kernel forwards no {family} packets.", f"sysctl -w {_FORWARDING[family.version]}=1")
+
+
+def _drop(drop: Drop) -> Finding:
+    is_legacy = drop.firewall == legacy.FIREWALL
+    place = f"{nft.WORDS[drop.version]} {drop.table} {drop.chain}"
+    where = f"{drop.chain} in the legacy IPv{drop.version} tables" if is_legacy else f"the nftables chain {place}"
+    if drop.rule:
+        inside = f"{drop.firewall}, table {drop.table}" if is_legacy else f"nft, chain {place}"
+        problem = f"A rule of another program drops the overlay's packets: `{drop.rule.text}` ({inside})."
+        return Finding(problem, drop.rule.removal, broken=True)
+    word = "DROP" if is_legacy else "drop"
+    problem = f"The policy of {where} is {word}, and no rule there accepts the overlay's packets."
+    if not drop.is_certain:
+        problem = f"The policy of {where} is {word}, and perhaps no rule there accepts all of the overlay's packets."
+    program = legacy.PROGRAMS.get(drop.version, "")
+    cure = f"{program} -P {drop.chain} ACCEPT" if is_legacy else f"nft chain {place} '{{ policy accept; }}'"
+    return Finding(problem, cure, drop.is_certain)
 
 
 def _both(kind: str) -> Finding:

@@ -9,7 +9,8 @@ import pytest
 
 from services.core.errors import Misconfigured, Unavailable
 from services.masq.firewalls.host import HostFirewall
-from services.masq.firewalls.signs import Kind, Lookout
+from services.masq.firewalls.kinds import Kind
+from services.masq.firewalls.signs import Lookout
 from services.masq.firewalls.tables import Fingerprints
 from services.masq.rules import no_chains
 from tests.kernel.masq_host import CHAINS, DUAL_CHAINS, Host, golden, put_right

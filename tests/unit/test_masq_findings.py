@@ -1,15 +1,36 @@
 """What is in the way of pods, and the command that cures it."""
 
+from dataclasses import replace
+from ipaddress import ip_network
+
 import pytest
 
-from services.core.family import FAMILIES, IPV4, IPV6
-from services.masq.firewalls.nftables.chains import ChainName
-from services.masq.firewalls.signs import Kind
-from services.masq.surroundings import Surroundings, findings
+from services.core.network import parse_network
+from services.masq.firewalls.kinds import Kind
+from services.masq.foreign.verdict import ForeignChain, ForeignRule, ForeignTable, Hook
+from services.masq.foreign.verdict import Kind as Does
+from services.masq.rules import RuleSettings
+from services.masq.surroundings import Finding, Surroundings, findings, flows_of
+
+NETWORK = parse_network(
+    '{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:10:5::/48","Backend":{"Type":"vxlan"}}'
+)
+SUBNETS = (ip_network("10.5.27.0/24"), ip_network("fd00:10:5:1b::/64"))
+IPV4, IPV6 = ([flow for flow in flows_of(NETWORK, SUBNETS) if flow.source.version == version] for version in (4, 6))
+ALL = RuleSettings(masquerade=True, forward=True, fully_random=True)
+
+
+def drops(firewall: str, version: int, chain: str) -> Surroundings:
+    made = ForeignChain(chain, (), Hook.FORWARD, 0, drops=True)
+    return Surroundings(tables=(ForeignTable(firewall, version, "filter", {chain: made}),))
+
+
+def found_in(around: Surroundings, kind: Kind, settings: RuleSettings = ALL) -> list[Finding]:
+    return findings(around, kind, [*IPV4, *IPV6], settings)
 
 
 def cures(around: Surroundings, kind: Kind = Kind.IPTABLES_NFT, *, fully_random: bool = True) -> list[str]:
-    found = findings(around, kind, FAMILIES, fully_random=fully_random, masquerades=True)
+    found = found_in(around, kind, replace(ALL, fully_random=fully_random))
     assert all(each.problem.endswith(".") for each in found)
     return [each.cure for each in found]
 
@@ -26,30 +47,30 @@ def test_a_kernel_that_does_not_forward() -> None:
 
 
 def test_a_family_that_the_network_does_not_have_is_nobodys_business() -> None:
-    around = Surroundings(not_forwarding=frozenset({6}), legacy_drops=frozenset({6}))
-    assert findings(around, Kind.NFTABLES, [IPV4], fully_random=True, masquerades=True) == []
-    assert len(findings(around, Kind.NFTABLES, [IPV6], fully_random=True, masquerades=True)) == 2
+    around = replace(drops("iptables-legacy", 6, "FORWARD"), not_forwarding=frozenset({6}))
+    assert findings(around, Kind.NFTABLES, IPV4, ALL) == []
+    assert len(findings(around, Kind.NFTABLES, IPV6, ALL)) == 2
 
 
 @pytest.mark.parametrize(
     ("around", "kind", "cure"),
     [
-        (Surroundings(legacy_drops=frozenset({4})), Kind.LEGACY, []),
-        (Surroundings(legacy_drops=frozenset({4})), Kind.NFTABLES, ["iptables-legacy -P FORWARD ACCEPT"]),
-        (Surroundings(legacy_drops=frozenset({6})), Kind.IPTABLES_NFT, ["ip6tables-legacy -P FORWARD ACCEPT"]),
-        (Surroundings(nft_drops=frozenset({ChainName(4, "filter", "FORWARD")})), Kind.IPTABLES_NFT, []),
+        (drops("iptables-legacy", 4, "FORWARD"), Kind.LEGACY, []),
+        (drops("iptables-legacy", 4, "FORWARD"), Kind.NFTABLES, ["iptables-legacy -P FORWARD ACCEPT"]),
+        (drops("iptables-legacy", 6, "FORWARD"), Kind.IPTABLES_NFT, ["ip6tables-legacy -P FORWARD ACCEPT"]),
+        (drops("nft", 4, "FORWARD"), Kind.IPTABLES_NFT, []),
         (
-            Surroundings(nft_drops=frozenset({ChainName(4, "filter", "FORWARD")})),
+            drops("nft", 4, "FORWARD"),
             Kind.NFTABLES,
             ["nft chain ip filter FORWARD '{ policy accept; }'"],
         ),
         (
-            Surroundings(nft_drops=frozenset({ChainName(4, "filter", "forward")})),
+            drops("nft", 4, "forward"),
             Kind.IPTABLES_NFT,
             ["nft chain ip filter forward '{ policy accept; }'"],
         ),
         (
-            Surroundings(nft_drops=frozenset({ChainName(0, "filter", "forward")})),
+            drops("nft", 0, "forward"),
             Kind.IPTABLES_NFT,
             ["nft chain inet filter forward '{ policy accept; }'"],
         ),
@@ -57,6 +78,23 @@ def test_a_family_that_the_network_does_not_have_is_nobodys_business() -> None:
 )
 def test_a_policy_that_drops_where_our_rules_are_not(around: Surroundings, kind: Kind, cure: list[str]) -> None:
     assert cures(around, kind) == cure
+    assert all(each.broken for each in found_in(around, kind))
+
+
+def test_where_our_forward_rules_are_switched_off_a_policy_that_drops_is_in_the_way_everywhere() -> None:
+    (found,) = found_in(drops("nft", 4, "FORWARD"), Kind.IPTABLES_NFT, replace(ALL, forward=False))
+    assert found.broken
+
+
+@pytest.mark.parametrize("firewall", ["iptables-legacy", "nft"])
+def test_a_rule_that_drops_is_named_with_what_removes_it(firewall: str) -> None:
+    rule = ForeignRule("-A FORWARD -j DROP", "iptables-legacy -t filter -D FORWARD 1", (), Does.DROP)
+    chain = ForeignChain("FORWARD", (rule,), Hook.FORWARD)
+    around = Surroundings(tables=(ForeignTable(firewall, 4, "filter", {"FORWARD": chain}),))
+    (found,) = found_in(around, Kind.LEGACY)
+    assert found.broken
+    assert "`-A FORWARD -j DROP`" in found.problem
+    assert found.cure == "iptables-legacy -t filter -D FORWARD 1"
 
 
 def test_rules_in_both_kinds_of_iptables() -> None:
@@ -66,7 +104,7 @@ def test_rules_in_both_kinds_of_iptables() -> None:
         "update-alternatives --set iptables /usr/sbin/iptables-legacy && "
         "update-alternatives --set ip6tables /usr/sbin/ip6tables-legacy && reboot"
     ]
-    assert findings(around, Kind.IPTABLES_NFT, [IPV6], fully_random=True, masquerades=True) == []
+    assert findings(around, Kind.IPTABLES_NFT, IPV6, ALL) == []
 
 
 def test_connections_that_were_lost_for_want_of_random_ports() -> None:

@@ -14,8 +14,11 @@ from services.masq.firewalls.firewall import ChainState, Firewall
 from services.masq.firewalls.first import first_of
 from services.masq.firewalls.iptables import IptablesFirewall
 from services.masq.firewalls.iptables_nft import IptablesNftFirewall
+from services.masq.firewalls.kinds import Kind
 from services.masq.firewalls.nftables import NftablesFirewall
-from services.masq.firewalls.signs import Kind, Lookout, Signs, Witness
+from services.masq.firewalls.signs import Lookout, Signs, Witness
+from services.masq.foreign.obstacles import would_drop
+from services.masq.foreign.verdict import Flow
 from services.masq.rules import Chain
 from services.runtime.logs import get_logger
 
@@ -94,7 +97,7 @@ class HostFirewall:
         """See Firewall."""
         witness = self._lookout.witness() if repair else None  # before the look: it misses no change after that
         signs = self._lookout.signs()
-        kind = self._choose(signs)
+        kind = self._choose(signs, chains)
         if repair:
             self._settled = None
         states = await self._firewall(kind).check(chains, repair=repair)
@@ -140,9 +143,15 @@ class HostFirewall:
             self._firewalls[kind] = self._make[kind]()
         return self._firewalls[kind]
 
-    def _choose(self, signs: Signs) -> Kind:
+    def _choose(self, signs: Signs, chains: Sequence[Chain] = ()) -> Kind:
+        flows = _flows(chains)
         choice = choose(
-            self._setting, signs, asks_for_nftables=self._asks_for_nftables(), is_remembered=self._is_remembered()
+            self._setting,
+            signs,
+            asks_for_nftables=self._asks_for_nftables(),
+            is_remembered=self._is_remembered(),
+            current=self._choice.kind if self._choice else None,
+            would_drop=lambda kind: would_drop(self._lookout.tables(), flows, kind) if flows else frozenset(),
         )
         if choice != self._choice:
             if self._choice is None or choice.kind != self._choice.kind:
@@ -206,6 +215,12 @@ def _settled(witness: Witness, firewall: Firewall) -> Callable[[], bool]:
         return (lambda: not witness.is_other()) if witness.is_whole and is_same() else is_same
     except Unavailable:
         return is_same
+
+
+def _flows(chains: Sequence[Chain]) -> list[Flow]:
+    """What the chains are to let pass: the packets of the networks that they name."""
+    sources = (rule.source for chain in chains if chain.table == "filter" for rule in chain.rules)
+    return [Flow(source.cidr, source.cidr) for source in sources if source]
 
 
 def _place(chain: Chain) -> tuple[int, str]:

@@ -2,35 +2,25 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final
 
 from services.core.errors import Unavailable
 from services.core.family import FAMILIES
-from services.masq.firewalls.nftables.chains import ChainName, has_nft_rules, nft_chains
+from services.masq.firewalls.kinds import Kind
+from services.masq.firewalls.nftables.chains import ChainName, nft_chains
 from services.masq.firewalls.nftables.generations import Newest
 from services.masq.firewalls.nftables.notation import FLANNEL_TABLES, TABLE
 from services.masq.firewalls.tables import Fingerprints, Outline
+from services.masq.foreign.nft import has_iptables_rules, read_nft
+from services.masq.foreign.verdict import ForeignTable, is_used, without
 from services.masq.rules import no_chains
 
 HINTS: Final = ("KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY")
 """Chains that a kubelet makes with the host's own iptables, for others to see which that is."""
 _OURS: Final = frozenset(chain.name for chain in no_chains())
-_HOOKS: Final = frozenset((chain.table, chain.hook) for chain in no_chains())
 _NAMES: Final = (*HINTS, *sorted(_OURS))
 _OWN_TABLES: Final = frozenset((TABLE, *FLANNEL_TABLES.values()))
 IPTABLES_TABLES: Final = frozenset(("filter", "nat", "mangle", "raw", "security"))
-
-
-class Kind(StrEnum):
-    """Where rules can be kept."""
-
-    LEGACY = "iptables-legacy"
-    """The tables of xtables."""
-    IPTABLES_NFT = "iptables-nft"
-    """iptables on a host that keeps its rules in nftables."""
-    NFTABLES = "nftables"
-    """Tables of our own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +29,13 @@ class Signs:
 
     nft: frozenset[ChainName] = frozenset()
     nft_rules: bool = False
-    """In tables that are neither ours nor a flanneld's."""
+    """Others than ours and a flanneld's in the tables of iptables-nft, or a policy that drops there. What programs
+    keep in tables of their own in nftables says nothing about iptables.
+    """
     legacy: frozenset[str] = frozenset()
     """Of the names of `HINTS` and of our chains, those in the legacy tables."""
     legacy_rules: bool = False
+    """Others than ours and a flanneld's in the legacy tables, or a policy that drops there."""
     legacy_unreadable: str = ""
     """Why they cannot be read, though they exist."""
 
@@ -61,7 +54,7 @@ class Signs:
         """Where rules of a flannel that had no chains yet may be: in which kinds of iptables there are any rules."""
         found = {
             Kind.LEGACY: self.legacy_rules,
-            Kind.IPTABLES_NFT: self.nft_rules and any((c.table, c.name) in _HOOKS for c in self.nft),
+            Kind.IPTABLES_NFT: self.nft_rules,
         }
         return frozenset(kind for kind, there in found.items() if there)
 
@@ -85,6 +78,7 @@ class Lookout:
         self._seen: tuple[int, tuple[Outline, ...]] | None = None
         """Before the last look."""
         self._signs = Signs()
+        self._read: tuple[object, tuple[ForeignTable, ...]] | None = None
 
     def signs(self) -> Signs:
         """As they are now. Raises Unavailable: nftables cannot be read."""
@@ -92,6 +86,13 @@ class Lookout:
         if now is None or now != self._seen:
             self._signs, self._seen = _look(self.fingerprints), now
         return self._signs
+
+    def tables(self) -> tuple[ForeignTable, ...]:
+        """With the rules of everybody, as they are now. What cannot be read is not there."""
+        now = self._outline()
+        if now is None or self._read is None or now != self._read[0]:
+            self._read = now, _tables(self.fingerprints)
+        return self._read[1]
 
     def witness(self) -> Witness | None:
         """Says from now on whether anything has changed; None where that cannot be told."""
@@ -120,13 +121,25 @@ class Lookout:
             return None
 
 
+def _tables(fingerprints: Sequence[Fingerprints]) -> tuple[ForeignTable, ...]:
+    try:
+        legacy = [table for each in fingerprints for table in each.tables()]
+    except Unavailable:
+        legacy = []
+    try:
+        return (*legacy, *read_nft(but=(TABLE,)))
+    except Unavailable:
+        return tuple(legacy)
+
+
 def _look(fingerprints: Sequence[Fingerprints]) -> Signs:
     legacy, legacy_rules, unreadable = set[str](), False, ""
     try:
         for each in fingerprints:
             for table in ("mangle", "nat", "filter"):
                 legacy |= each.mentioned(table, _NAMES)
-            legacy_rules = legacy_rules or each.has_rules()
+            others = (is_used(without(table, _OURS)) for table in each.tables())
+            legacy_rules = legacy_rules or (each.has_rules() and any(others))
     except Unavailable as error:
         unreadable = str(error)
-    return Signs(nft_chains(), has_nft_rules(but=_OWN_TABLES), frozenset(legacy), legacy_rules, unreadable)
+    return Signs(nft_chains(), has_iptables_rules(but=_OURS), frozenset(legacy), legacy_rules, unreadable)

@@ -15,6 +15,8 @@ from services.core.errors import Unavailable
 from services.core.family import Family
 from services.masq.firewalls.evidence import Buffer, Evidence
 from services.masq.firewalls.table_names import TableNames
+from services.masq.foreign.legacy import read_legacy
+from services.masq.foreign.verdict import ForeignTable, is_used
 
 _GET_INFO, _GET_ENTRIES = 64, 65  # IPT_SO_GET_INFO, IPT_SO_GET_ENTRIES; the same numbers for IPv6
 _INFO: Final = struct.Struct("=32s I 5I 5I I I")  # struct ipt_getinfo: name, hooks, entries, underflows, number, size
@@ -22,10 +24,9 @@ _EMPTY_ENTRIES: Final = {"filter": 4, "nat": 5, "mangle": 6, "raw": 3, "security
 """A policy for each of the kernel's chains, and the end."""
 _HEADER: Final = 40  # struct ipt_get_entries: name[32], size, padding to the 8 bytes of a counter
 _COUNTERS_SIZE: Final = 16
-_TARGET_SIZE: Final = 32  # struct xt_entry_target, before the verdict of a standard one
-_ACCEPT: Final = -2  # -NF_ACCEPT - 1
-_FORWARD: Final = 2  # NF_INET_FORWARD
 _ATTEMPTS: Final = 5
+_MOST_ENTRIES: Final = 1000
+"""Of a table whose rules are read: a thousand take about 10 ms."""
 _SMALL: Final = 1 << 16
 """Bytes: some hundred rules, read in a few microseconds."""
 
@@ -159,12 +160,12 @@ class Fingerprints:
         """Whether any table has more than the kernel's chains that let everything pass. Raises Unavailable."""
         with self._turn:
             there = [name for name in self._names.now() if name in _EMPTY_ENTRIES]
-            return any(not _is_empty(name, self._information(name)) or not self._passes(name) for name in there)
+            return any(not _is_empty(name, self._information(name)) or is_used(self._table(name)) for name in there)
 
-    def forwards(self) -> bool:
-        """Whether the policy of FORWARD lets everything pass. Raises Unavailable."""
+    def tables(self, names: Container[str] = _EMPTY_ENTRIES) -> list[ForeignTable]:
+        """Those of these tables that exist, with their rules. Raises Unavailable."""
         with self._turn:
-            return "filter" not in self._names.now() or self._policies("filter")[_FORWARD]
+            return [self._table(name) for name in self._names.now() if name in names]
 
     def close(self) -> None:
         """Frees the sockets, when no question is being answered."""
@@ -205,31 +206,22 @@ class Fingerprints:
             struct.pack_into("=32s I", buffer.content, 0, table.encode(), size)
         raise Unavailable(f"{self._family} table {table} changes faster than it can be read")
 
-    def _passes(self, table: str) -> bool:
-        """Whether every policy lets everything pass."""
-        return all(self._policies(table).values())
+    def _table(self, name: str) -> ForeignTable:
+        for _ in range(_ATTEMPTS):
+            information = self._information(name)
+            _, hooks, *places, number, _ = information
+            entries = bytes(memoryview(self._read(name))[_HEADER:])
+            if self._information(name) == information:
+                starts = [places[hook] if hooks >> hook & 1 else None for hook in range(5)]
+                is_whole = number <= _MOST_ENTRIES
+                return read_legacy(self.version, name, entries, starts, places[5:10], is_whole=is_whole)
+        raise Unavailable(f"{self._family} table {name} changes faster than it can be read")
 
     def _information(self, table: str) -> "_Information":
         """Where its chains of the kernel begin and end, then the number of entries and their size."""
         if table not in self._informations:
             self._informations[table] = Buffer(bytearray(table.encode().ljust(_INFO.size, b"\0")))
         return _INFO.unpack(self._ask(_GET_INFO, self._informations[table]))
-
-    def _policies(self, table: str) -> dict[int, bool]:
-        """By hook of the kernel: whether what no rule has decided about passes."""
-        _, hooks, *rest = self._information(table)
-        underflows = rest[5:10]
-        entries = self._read(table)
-        return {
-            hook: self._verdict(entries, _HEADER + underflows[hook]) == _ACCEPT
-            for hook in range(len(underflows))
-            if hooks >> hook & 1
-        }
-
-    def _verdict(self, entries: bytearray, start: int) -> int:
-        target = start + struct.unpack_from("=H", entries, start + self._layout.next_offset - 2)[0]
-        verdict: int = struct.unpack_from("=i", entries, target + _TARGET_SIZE)[0]
-        return verdict
 
     def _ask(self, option: int, buffer: Buffer) -> bytearray:
         # Python's own getsockopt cannot pass the name of a table in.

@@ -11,9 +11,9 @@ from services.masq.firewalls.nftables.netlink import DUMP, REQUEST, attributes, 
 _NEWTABLE, _GETTABLE, _NEWCHAIN, _GETCHAIN, _NEWRULE, _GETRULE = 0, 1, 3, 4, 6, 7  # NFT_MSG_...
 _TABLE, _NAME = 1, 3  # NFTA_CHAIN_TABLE, NFTA_CHAIN_NAME
 _HOOK, _POLICY, _HOOK_NUMBER = 4, 5, 1  # NFTA_CHAIN_HOOK, NFTA_CHAIN_POLICY, NFTA_HOOK_HOOKNUM
-_FORWARD, _DROP = (2).to_bytes(4, "big"), (0).to_bytes(4, "big")  # NF_INET_FORWARD, NF_DROP
-_FAMILIES: Final = {2: 4, 10: 6}
-_INET: Final = 1  # NFPROTO_INET
+_FORWARD, _DROP = (2).to_bytes(4, "big"), (0).to_bytes(4, "big")  # NFINET_FORWARD, NF_DROP
+FAMILIES: Final = {2: 4, 10: 6}
+INET: Final = 1  # NFPROTOINET
 _BUFFER: Final = 1 << 17
 
 
@@ -30,24 +30,20 @@ class ChainName:
 def nft_chains() -> frozenset[ChainName]:
     """Every chain; none where the kernel has no nftables. Raises Unavailable."""
     return frozenset(
-        ChainName(_FAMILIES.get(family, 0), text(values[_TABLE]), text(values[_NAME]))
+        ChainName(FAMILIES.get(family, 0), text(values[_TABLE]), text(values[_NAME]))
         for kind, family, values in _dump(_GETCHAIN)
         if kind == _NEWCHAIN
     )
 
 
-def nft_forward_drops() -> frozenset[ChainName]:
-    """Every chain that the kernel calls for IP packets it forwards and whose policy is drop; version 0 is inet.
+def chain_dump() -> Iterator[tuple[int, dict[int, bytes]]]:
+    """Address family and attributes (NFTA_CHAIN_...) of every chain. Raises Unavailable."""
+    return ((family, values) for kind, family, values in _dump(_GETCHAIN) if kind == _NEWCHAIN)
 
-    Raises Unavailable.
-    """
-    found = set()
-    for kind, family, values in _dump(_GETCHAIN):
-        hook = attributes(values.get(_HOOK, b"")).get(_HOOK_NUMBER, b"")
-        drops = kind == _NEWCHAIN and hook == _FORWARD and values.get(_POLICY) == _DROP
-        if drops and family in (_INET, *_FAMILIES):  # a bridge forwards frames, and numbers its hooks likewise
-            found.add(ChainName(_FAMILIES.get(family, 0), text(values[_TABLE]), text(values[_NAME])))
-    return frozenset(found)
+
+def rule_dump(family: int, table: str) -> Iterator[dict[int, bytes]]:
+    """Attributes (NFTA_RULE_...) of every rule of a table, read as they are asked for. Raises Unavailable."""
+    return (values for kind, _, values in _dump(_GETRULE, family, table) if kind == _NEWRULE)
 
 
 def nft_tables() -> frozenset[tuple[int, str]]:
@@ -56,12 +52,7 @@ def nft_tables() -> frozenset[tuple[int, str]]:
     By netlink, because libnftables reads every rule of the host to list the tables.
     """
     found = (message for message in _dump(_GETTABLE) if message[0] == _NEWTABLE)
-    return frozenset((_FAMILIES.get(family, 0), text(values[_TABLE])) for _, family, values in found)
-
-
-def has_nft_rules(but: Container[str]) -> bool:
-    """Whether there is any rule in a table that has none of these names. Raises Unavailable."""
-    return any(kind == _NEWRULE and text(values[_TABLE]) not in but for kind, _, values in _dump(_GETRULE))
+    return frozenset((FAMILIES.get(family, 0), text(values[_TABLE])) for _, family, values in found)
 
 
 def nft_rule_versions(tables: Container[str]) -> frozenset[int]:
@@ -70,7 +61,7 @@ def nft_rule_versions(tables: Container[str]) -> frozenset[int]:
     Of each table a few rules are read, however many there are.
     """
     there = [(version, table) for version, table in nft_tables() if table in tables]
-    families = {version: family for family, version in _FAMILIES.items()}
+    families = {version: family for family, version in FAMILIES.items()}
     return frozenset(
         version
         for version, table in there

@@ -60,13 +60,16 @@ def messages(data: bytes) -> Iterator[tuple[int, int, bytes]]:
 
 def attributes(data: bytes) -> dict[int, bytes]:
     """By their number; what they nest is bytes to be read again."""
-    values: dict[int, bytes] = {}
+    return dict(attribute_list(data))
+
+
+def attribute_list(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """In their order, also those of one number."""
     start = 0
     while start + _ATTRIBUTE.size <= len(data):
         length, kind = _ATTRIBUTE.unpack_from(data, start)
-        values[kind & _NUMBER] = data[start + _ATTRIBUTE.size : start + length]
+        yield kind & _NUMBER, data[start + _ATTRIBUTE.size : start + length]
         start += max(length + 3 & ~3, _ATTRIBUTE.size)
-    return values
 
 
 def _attribute(number: int, value: str) -> bytes:
