@@ -32,7 +32,8 @@ def rules(targets: "Targets", screen: "Screen") -> int:
 def explain(targets: "Targets", screen: "Screen", source: str, destination: str, mark: str, trace: bool) -> int:
     """Which address a packet leaves under, and by which rule.
 
-    SOURCE may be `pod`: one of this node. Exits with 1 if a rule is missing.
+    SOURCE may be `pod`: one of this node. What another program drops is named
+    with its rule. Exits with 1 then, and if a rule of ours is missing.
     """
     from services.ctl.show import explain as show
 

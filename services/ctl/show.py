@@ -110,14 +110,14 @@ async def rules(targets: Targets, screen: Screen) -> int:
 
 
 async def explain(targets: Targets, screen: Screen, source: str, destination: str, mark: int) -> int:
-    """What becomes of a packet's source address. 1 if the rule that decides is missing."""
+    """What becomes of a packet. 1 if the rule that decides is missing, or another program drops it."""
     request = masq_pb2.ExplainRequest(source=source, destination=destination, mark=mark)
     response = await ask(targets["masq"], lambda c: MasqServiceStub(c).Explain(request), _LIST_SECONDS)
     if screen.json:
         screen.show_json(to_json(response))
     else:
         screen.show(rules_render.explanation_text(response, screen.width))
-    return 0 if rules_render.all_well(response.rules) else 1
+    return 0 if rules_render.all_well(response.rules) and not response.findings else 1
 
 
 def _why(status: dataplane_pb2.Status | masq_pb2.Status, screen: Screen) -> int:

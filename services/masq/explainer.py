@@ -1,7 +1,7 @@
 """Answers Explain from the rule model."""
 
 from collections.abc import Iterable
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 from typing import Final
 
 from flannelette.masq.v1 import masq_pb2 as pb
@@ -10,9 +10,11 @@ from services.core.errors import InvalidInput, NotImplementedYet, NotYet
 from services.core.family import Address, Network
 from services.masq.explain import Packet, deciding_rule, explanation
 from services.masq.firewalls.firewall import ChainState
+from services.masq.foreign.verdict import Flow
 from services.masq.reconciler import Reconciler
 from services.masq.rules import Action
-from services.masq.wire import rules_of
+from services.masq.surroundings import dropping
+from services.masq.wire import finding_of, rules_of
 
 _NO_TRACE: Final = (
     "masq no longer traces packets: `nft monitor trace` shows what the kernel does with one "
@@ -33,7 +35,12 @@ class Explainer:
         packet = _packet(request, self._reconciler.facts.subnets)
         if self._reconciler.facts.network is None:
             raise NotYet(self._reconciler.facts.reasons(self._reconciler.node)[0])
-        return _explained(packet, await self._reconciler.look())
+        response = _explained(packet, await self._reconciler.look())
+        flow = Flow(ip_network(packet.source), ip_network(packet.destination))
+        kind = self._reconciler.firewall.name if self._reconciler.settings.forward else ""
+        found = dropping(self._reconciler.look_around().tables, kind, [flow])
+        response.findings.extend(finding_of(each) for each in found if each.broken)
+        return response
 
 
 def _explained(packet: Packet, states: Iterable[ChainState]) -> pb.ExplainResponse:

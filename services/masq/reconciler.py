@@ -66,7 +66,7 @@ class Reconciler:
         self._resync_seconds = resync_seconds
         self._health = health
         self._clock = clock
-        self._look_around = look
+        self.look_around = look
         self._turn = Turn()
         self._news = asyncio.Event()
         self._paused = False
@@ -152,8 +152,9 @@ class Reconciler:
     def findings(self) -> list[Finding]:
         """What else of the host is in the way, as it is now. Not ready while packets are lost by any of it."""
         flows = flows_of(self.facts.network, self.facts.subnets)
-        found = findings(self._look_around(), self.firewall.name, flows, self.settings)
-        self._health.set("forwarding", "; ".join(each.problem.rstrip(".") for each in found if each.broken))
+        found = findings(self.look_around(), self.firewall.name, flows, self.settings)
+        reasons = "; ".join(each.problem.rstrip(".") for each in found if each.broken)
+        self._health.set("forwarding", reasons, of_host=True)
         problem, _, cure = self.firewall.leftover.partition(": ")
         return [*found, *([Finding(f"{problem}.", cure)] if problem else [])]
 

@@ -10,7 +10,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from services.masq.explainer import Explainer
 from services.masq.reconciler import Reconciler
-from services.masq.wire import rules_of
+from services.masq.wire import finding_of, rules_of
 from services.runtime.health import Health
 from services.runtime.version import version
 
@@ -48,7 +48,7 @@ class MasqServicer(masq_pb2_grpc.MasqServiceServicer):
                 last_check_time=_timestamp(reconciler.last_check_time),
                 start_time=_timestamp(self._start_time),
                 lease_service_connected=reconciler.lease_service_connected,
-                findings=[pb.Finding(problem=each.problem, cure=each.cure) for each in findings],
+                findings=map(finding_of, findings),
             )
         )
 

@@ -4,6 +4,7 @@ from flannelette.masq.v1 import masq_pb2 as pb
 
 from services.masq.firewalls.firewall import ChainState, RuleState
 from services.masq.rules import Chain
+from services.masq.surroundings import Finding
 
 
 def rules_of(state: ChainState) -> list[pb.Rule]:
@@ -13,6 +14,11 @@ def rules_of(state: ChainState) -> list[pb.Rule]:
         return []
     rules = [_rule(chain, chain.reason, state.jump)]
     return rules + [_rule(chain, r.reason, s) for r, s in zip(chain.rules, state.rules, strict=True)]
+
+
+def finding_of(found: Finding) -> pb.Finding:
+    """What is in the way."""
+    return pb.Finding(problem=found.problem, cure=found.cure, broken=found.broken)
 
 
 def _rule(chain: Chain, reason: str, rule: RuleState) -> pb.Rule:

@@ -107,7 +107,7 @@ class Process:
         self.stopping.set()
 
     async def _publish_health(self, server: Server) -> None:
-        was_ready, said = False, [""]
+        was_ready, is_told, said = False, False, [""]
         while True:
             ready, reasons = self.health.ready, self.health.reasons
             if ready != was_ready:
@@ -115,6 +115,8 @@ class Process:
                 _READY.set(ready)
             if ready and not was_ready:
                 log.info("ready")
+            if self.health.has_started and not is_told:
+                is_told = True
                 notify("READY=1")
             was_ready = ready
             unsaid = reasons != said and not self.stopping.is_set()

@@ -99,3 +99,29 @@ async def test_hole_18_what_the_page_says_to_type_follows_a_packet(node: Node) -
 async def _line_with(stream: asyncio.StreamReader, text: bytes) -> None:
     while text not in (line := await stream.readline()):
         assert line, "nft ended by itself"
+
+
+CULPRITS = {
+    "legacy raw": ("iptables-legacy -t raw -A PREROUTING -d {net} -j DROP", "`-A PREROUTING -d {net} -j DROP`"),
+    "nft mangle": ("iptables-nft -t mangle -A POSTROUTING -s {net} -j DROP", "(nft, chain ip mangle POSTROUTING)"),
+    "legacy policy": ("iptables-legacy -P FORWARD DROP", "The policy of FORWARD in the legacy IPv4 tables is DROP"),
+    "nft policy": ("iptables-nft -P FORWARD DROP", "The policy of the nftables chain ip filter FORWARD is drop"),
+}
+OURS = {"iptables-legacy": "legacy policy", "iptables-nft": "nft policy"}
+
+
+@pytest.mark.parametrize("culprit", CULPRITS)
+async def test_hole_18_explain_names_what_drops_a_packet_and_its_cure_helps(culprit: str, node: Node) -> None:
+    command, text = (each.format(net="10.5.0.0/16") for each in CULPRITS[culprit])
+    node.host.run(*command.split())
+    if OURS.get((await node.masq.status()).firewall) == culprit:  # our rules come first there
+        assert (await node.ctl("explain", "pod", IN[4].other_pod)).code == 0
+        await source_seen(node.lab, IPV4, "pod", "other_pod", next(ports))
+        return
+    ran = await node.ctl("explain", "pod", IN[4].other_pod)
+    assert ran.code == 1
+    assert text in ran.out
+    cure = ran.out.splitlines()[-1].partition(" Cure: ")[2]
+    node.host.run("sh", "-c", cure)
+    assert (await node.ctl("explain", "pod", IN[4].other_pod)).code == 0
+    await source_seen(node.lab, IPV4, "pod", "other_pod", next(ports))

@@ -28,11 +28,14 @@ def rules_text(rules: Sequence[pb.Rule], width: Width) -> Text:
 
 
 def explanation_text(response: pb.ExplainResponse, width: Width) -> Text:
-    """What becomes of the packet, and below it the rules that decide."""
+    """What becomes of the packet, and below it the rules that decide; then what of other programs drops it."""
+    found = [Text(f"! {each.problem} Cure: {each.cure}", style="yellow") for each in response.findings]
     if width is None:
-        return lines([Text(response.explanation), *(Text(f"{r.chain}  {r.text}") for r in response.rules)])
+        pairs = (Text(f"{rule.chain}  {rule.text}") for rule in response.rules)
+        return lines([Text(response.explanation), *pairs, *found])
     out = [fold(Text(response.explanation, style="bold"), width)]
-    return lines([*out, *(line for rule in response.rules for line in _rule(rule, width))])
+    out += [line for rule in response.rules for line in _rule(rule, width)]
+    return lines([*out, *(fold(each, width, 2) for each in found)])
 
 
 def all_well(rules: Sequence[pb.Rule]) -> bool:

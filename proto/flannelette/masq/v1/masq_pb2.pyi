@@ -178,19 +178,25 @@ class Finding(_message.Message):
 
     PROBLEM_FIELD_NUMBER: _builtins.int
     CURE_FIELD_NUMBER: _builtins.int
+    BROKEN_FIELD_NUMBER: _builtins.int
     problem: _builtins.str
     """What, one sentence."""
     cure: _builtins.str
     """The command that cures it."""
+    broken: _builtins.bool
+    """The overlay's packets are lost because of it, for certain: the service is
+    not ready as long as it is there.
+    """
     def __init__(
         self,
         *,
         problem: _builtins.str = ...,
         cure: _builtins.str = ...,
+        broken: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cure", b"cure", "problem", b"problem"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broken", b"broken", "cure", b"cure", "problem", b"problem"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -491,6 +497,7 @@ class ExplainResponse(_message.Message):
     RULES_FIELD_NUMBER: _builtins.int
     EXPLANATION_FIELD_NUMBER: _builtins.int
     TRACE_FIELD_NUMBER: _builtins.int
+    FINDINGS_FIELD_NUMBER: _builtins.int
     masqueraded: _builtins.bool
     """Its source address is replaced by the node's."""
     explanation: _builtins.str
@@ -504,6 +511,12 @@ class ExplainResponse(_message.Message):
     def trace(self) -> Global___Trace:
         """Was: what the kernel did. Never set."""
 
+    @_builtins.property
+    def findings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Finding]:
+        """Rules and policies of other programs that drop such a packet for certain,
+        with the command that removes each.
+        """
+
     def __init__(
         self,
         *,
@@ -511,10 +524,11 @@ class ExplainResponse(_message.Message):
         rules: _abc.Iterable[Global___Rule] | None = ...,
         explanation: _builtins.str = ...,
         trace: Global___Trace | None = ...,
+        findings: _abc.Iterable[Global___Finding] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_masqueraded", b"_masqueraded", "masqueraded", b"masqueraded", "trace", b"trace"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_masqueraded", b"_masqueraded", "explanation", b"explanation", "masqueraded", b"masqueraded", "rules", b"rules", "trace", b"trace"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_masqueraded", b"_masqueraded", "explanation", b"explanation", "findings", b"findings", "masqueraded", b"masqueraded", "rules", b"rules", "trace", b"trace"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__masqueraded: _TypeAlias = _typing.Literal["masqueraded"]  # noqa: Y015
     _WhichOneofArgType__masqueraded: _TypeAlias = _typing.Literal["_masqueraded", b"_masqueraded"]  # noqa: Y015
