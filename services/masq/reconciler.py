@@ -151,8 +151,8 @@ class Reconciler:
 
     def findings(self) -> list[Finding]:
         """What else of the host is in the way, as it is now. Not ready while packets are lost by any of it."""
-        flows = flows_of(self.facts.network, self.facts.subnets)
-        found = findings(self.look_around(), self.firewall.name, flows, self.settings)
+        facts, name = self.facts, self.firewall.name
+        found = findings(self.look_around(), name, flows_of(facts.network, facts.subnets), self.settings)
         reasons = "; ".join(each.problem.rstrip(".") for each in found if each.broken)
         self._health.set("forwarding", reasons, of_host=True)
         problem, _, cure = self.firewall.leftover.partition(": ")
@@ -222,9 +222,8 @@ class Reconciler:
         rules = [rule for state in states for rule in state.all_rules]
         RULES_WANTED.set(len(rules))
         RULES_PRESENT.set(sum(rule.present for rule in rules))
-        wrong = [
-            state for chain, state in zip(chains, states, strict=True) if not state.as_wanted and chain not in newer
-        ]
+        pairs = zip(chains, states, strict=True)
+        wrong = [state for chain, state in pairs if not state.as_wanted and chain not in newer]
         if repair:
             self._account(states)
             self.findings()
