@@ -34,6 +34,9 @@ class Family:
     def __str__(self) -> str:
         return self.name
 
+    def __hash__(self) -> int:
+        return self.version  # a key by the thousand, and the rows are two
+
 
 IPV4: Final = Family(4, "IPv4", 32, 2, "", ip_network("224.0.0.0/4"), 24, 0, 50)
 IPV6: Final = Family(6, "IPv6", 128, 10, "IPv6", ip_network("ff00::/8"), 64, 1024, 70)

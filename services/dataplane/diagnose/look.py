@@ -7,7 +7,7 @@ from itertools import chain, islice
 from services.core.family import FAMILIES, family_of
 from services.dataplane.backends.vxlan import Vxlan
 from services.dataplane.diagnose.checks import CHECKS, bridge_index, bridges_of, forwarding_places
-from services.dataplane.diagnose.paths import is_as_expected, merged, next_hops, path_findings, questions
+from services.dataplane.diagnose.paths import is_as_expected, merged, next_hops, path_findings, questions, ways
 from services.dataplane.diagnose.seen import Finding, PeerPath, Seen, Subject, family_of_af
 from services.dataplane.netlink.inspection import Inspector
 from services.dataplane.netlink.objects import Route
@@ -51,6 +51,7 @@ async def look(inspector: Inspector, subject: Subject) -> Seen:
         bridges=bridges_of(subject, addresses),
         policies=await inspector.policies(),
     )
+    seen = replace(seen, ways=ways(subject, seen))
     indexes = {index for family in subject.own if (index := bridge_index(subject, seen, family)) is not None}
     places = forwarding_places(subject, {family: index for family in subject.own for index in indexes})
     everywhere = [(family, 0) for family in subject.own if family.version == 4]
@@ -60,7 +61,7 @@ async def look(inspector: Inspector, subject: Subject) -> Seen:
         forwarding=await inspector.forwarding(list(dict.fromkeys((*everywhere, *places)))) if places else {},
         answers=await inspector.lookups(questions(subject, seen)),
     )
-    seen = replace(seen, neighbours=await inspector.fixed_neighbours(next_hops(subject, seen.answers)))
+    seen = replace(seen, neighbours=await inspector.fixed_neighbours(next_hops(seen)))
     if is_as_expected(subject, seen):
         return seen
     return replace(

@@ -4,8 +4,8 @@ Of each peer three: a pod's packet to it (it comes in by the pods' bridge), its 
 overlay's device), and the tunnel's own to the peer's underlay address.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from errno import EHOSTUNREACH, EINVAL, EXDEV
 from ipaddress import ip_network
 from os import strerror
@@ -18,30 +18,28 @@ from services.dataplane.diagnose.seen import (
     PeerPath,
     Seen,
     Subject,
+    Way,
     gateway_of,
     ip,
     pod_address,
 )
 from services.dataplane.netlink import uapi
-from services.dataplane.netlink.inspected import Answer, Lookup
+from services.dataplane.netlink.inspected import Answer, HostAddress, Lookup
 from services.dataplane.netlink.notation import address, command, mac, text
 from services.dataplane.netlink.objects import Route
 
+_AWAY, _BACK, _TUNNEL = "peer-route", "peer-return", "underlay-route"
+"""The lookups, by the check whose findings they are."""
 
-@dataclass(frozen=True, slots=True)
-class _Way:
-    """One of the lookups of a peer."""
 
-    check: str
-    question: Lookup
-    problem: str
-    network: Network
-    """Of which an address may stand for all."""
+def ways(subject: Subject, seen: Seen) -> tuple[Way, ...]:
+    """What is to be asked about the peers."""
+    return tuple(way for path in subject.paths for way in _ways(subject, seen, path))
 
 
 def questions(subject: Subject, seen: Seen) -> list[Lookup]:
     """All that is to be asked about the peers and the own addresses; none twice."""
-    asked = [way.question for path in subject.paths for way in _ways(subject, seen, path)]
+    asked = [way.question for way in seen.ways]
     asked += [Lookup(family, pod_address(own)) for family, own in subject.own.items()]
     asked += [Lookup(family_of(own), own.packed) for own in subject.underlay.addresses]
     return list(dict.fromkeys(asked))
@@ -49,33 +47,28 @@ def questions(subject: Subject, seen: Seen) -> list[Lookup]:
 
 def is_as_expected(subject: Subject, seen: Seen) -> bool:
     """Whether there is nothing that rules and routes would have to explain."""
-    ways = ((path, way) for path in subject.paths for way in _ways(subject, seen, path))
     are_ours = all(_leads_to_bridge(seen, family, pod_address(own)) for family, own in subject.own.items())
-    return are_ours and all(_is_right(subject, seen, path, way) for path, way in ways)
+    return are_ours and all(_is_right(seen, way) for way in seen.ways)
 
 
-def next_hops(subject: Subject, answers: Mapping[Lookup, Answer]) -> list[tuple[bytes, int]]:
-    """Address and interface of the neighbours through which the peers' tunnels go."""
-    found = []
-    for path in subject.paths:
-        if path.public is not None:
-            answer = answers.get(_tunnel(subject, path))
-            if isinstance(answer, Route) and answer.ifindex and answer.route_type == uapi.RTN_UNICAST:
-                found.append((answer.gateway or path.public.packed, answer.ifindex))
-        elif path.route.gateway:
-            found.append((path.route.gateway, path.route.ifindex))
-    return list(dict.fromkeys(found))
+def next_hops(seen: Seen) -> list[tuple[bytes, int]]:
+    """Address and interface of the neighbours through which the peers' tunnels, or direct routes, go."""
+    return list(dict.fromkeys(hop for way in seen.ways if (hop := _next_hop(seen, way)) is not None))
 
 
 def path_findings(subject: Subject, seen: Seen) -> Iterator[Finding]:
     """What is wrong with the ways to the peers."""
-    for path in subject.paths:
-        missing = tuple(_connected_route(subject, seen, path))
+    connected = [
+        (each, ip_network((each.address, each.length), strict=False))
+        for each in seen.addresses
+        if each.ifindex == subject.underlay.index and each.has_route
+    ]
+    for way in seen.ways:
+        missing = tuple(_connected_route(subject, seen, way, connected)) if way.check == _TUNNEL else ()
         yield from missing
-        for way in _ways(subject, seen, path):
-            if not (_is_right(subject, seen, path, way) or (missing and way.check == "underlay-route")):
-                yield from _of_way(seen, subject, path, way)
-        yield from _neighbour(subject, seen, path)
+        if not missing and not _is_right(seen, way):
+            yield from _of_way(seen, subject, way)
+        yield from _neighbour(seen, way)
 
 
 def merged(found: Sequence[Finding]) -> tuple[Finding, ...]:
@@ -94,7 +87,7 @@ def merged(found: Sequence[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted(by_cause.values(), key=lambda each: (not each.breaks_node, not each.is_broken)))
 
 
-def _ways(subject: Subject, seen: Seen, path: PeerPath) -> Iterator[_Way]:
+def _ways(subject: Subject, seen: Seen, path: PeerPath) -> Iterator[Way]:
     family = family_of(path.subnet)
     own, bridge = subject.own.get(family), seen.bridges.get(family)
     network = subject.networks[family]
@@ -102,40 +95,34 @@ def _ways(subject: Subject, seen: Seen, path: PeerPath) -> Iterator[_Way]:
     if own is not None and bridge is not None:
         pod = pod_address(own)
         away = Lookup(family, there, pod, bridge)
-        yield _Way("peer-route", away, "Packets of pods do not get to {peers}.", network)
+        yield Way(_AWAY, away, "Packets of pods do not get to {peers}.", network, path)
         back = Lookup(family, pod, there, path.route.ifindex)
-        yield _Way("peer-return", back, "Packets of {peers} do not get to the pods of this node.", network)
+        yield Way(_BACK, back, "Packets of {peers} do not get to the pods of this node.", network, path)
     else:
-        yield _Way("peer-route", Lookup(family, there), "Packets of this node do not get to {peers}.", network)
+        yield Way(_AWAY, Lookup(family, there), "Packets of this node do not get to {peers}.", network, path)
     if path.public is not None:
-        everywhere = ip_network((bytes(len(path.public.packed)), 0))
-        wide = next((n for n in subject.underlay.networks if path.public in n), everywhere)
-        yield _Way("underlay-route", _tunnel(subject, path), "The tunnel to {peers} has no way.", wide)
+        outer, packed = family_of(path.public), path.public.packed
+        source = subject.underlay.address(outer)
+        question = Lookup(outer, packed, source.packed if source else b"")
+        networks = (each for each in subject.underlay.networks if path.public in each)
+        wide = next(networks, ip_network((bytes(len(packed)), 0)))
+        yield Way(_TUNNEL, question, "The tunnel to {peers} has no way.", wide, path)
 
 
-def _tunnel(subject: Subject, path: PeerPath) -> Lookup:
-    assert path.public is not None  # noqa: S101 - asked only where there is a tunnel
-    family = family_of(path.public)
-    own = subject.underlay.address(family)
-    return Lookup(family, path.public.packed, own.packed if own else b"")
-
-
-def _is_right(subject: Subject, seen: Seen, path: PeerPath, way: _Way) -> bool:
-    answer, family = seen.answers.get(way.question), way.question.family
+def _is_right(seen: Seen, way: Way) -> bool:
+    answer, question = seen.answers.get(way.question), way.question
     if answer is None:
         return True
-    if way.check == "underlay-route":
-        is_held = any(each.address == way.question.src for each in seen.addresses)
-        return isinstance(answer, Route) or not is_held  # without its address the underlay is chosen anew
-    if way.check == "peer-return":
-        if not _leads_to_bridge(seen, family, way.question.dst):
+    if way.check == _TUNNEL:
+        # Without its address the underlay is chosen anew.
+        return isinstance(answer, Route) or not any(each.address == question.src for each in seen.addresses)
+    if way.check == _BACK:
+        if not _leads_to_bridge(seen, question.family, question.dst):
             return True  # the bridge's route is a finding of its own
-        return isinstance(answer, Route) and answer.ifindex == seen.bridges.get(family)
-    return isinstance(answer, Route) and (answer.ifindex, answer.gateway, answer.route_type) == (
-        path.route.ifindex,
-        path.route.gateway,
-        uapi.RTN_UNICAST,
-    )
+        return isinstance(answer, Route) and answer.ifindex == seen.bridges.get(question.family)
+    route = way.path.route
+    wanted = (route.ifindex, route.gateway, uapi.RTN_UNICAST)
+    return isinstance(answer, Route) and (answer.ifindex, answer.gateway, answer.route_type) == wanted
 
 
 def _leads_to_bridge(seen: Seen, family: Family, pod: bytes) -> bool:
@@ -144,7 +131,7 @@ def _leads_to_bridge(seen: Seen, family: Family, pod: bytes) -> bool:
     return answer is None or bridge is None or (isinstance(answer, Route) and answer.ifindex == bridge)
 
 
-def _of_way(seen: Seen, subject: Subject, path: PeerPath, way: _Way) -> Iterator[Finding]:
+def _of_way(seen: Seen, subject: Subject, way: Way) -> Iterator[Finding]:
     question, answer = way.question, seen.answers[way.question]
     refused = None if isinstance(answer, Route) else answer.error
     # A flag of the interface, and addresses of the peer on this host, are findings of their own.
@@ -154,7 +141,7 @@ def _of_way(seen: Seen, subject: Subject, path: PeerPath, way: _Way) -> Iterator
         return
     found = _reverse_path(seen, question) if refused == EXDEV else None
     found = found or culprit(seen, question, way.network, answer if isinstance(answer, Route) else None)
-    if found is not None and refused is not None and _is_ours(found, path, seen):
+    if found is not None and refused is not None and _is_ours(found, way.path, seen):
         found = None
     if found is None:
         found = _unexplained(subject, seen, way)
@@ -165,7 +152,7 @@ def _of_way(seen: Seen, subject: Subject, path: PeerPath, way: _Way) -> Iterator
         found.cause,
         found.cure,
         f"{_asked(seen, question)}: {got}",
-        ((path.lease, path.node),),
+        ((way.path.lease, way.path.node),),
         found.is_general,
     )
 
@@ -175,13 +162,13 @@ def _is_ours(found: Culprit, path: PeerPath, seen: Seen) -> bool:
     return found.cure == command("del", path.route, seen.names)
 
 
-def _unexplained(subject: Subject, seen: Seen, way: _Way) -> Culprit:
+def _unexplained(subject: Subject, seen: Seen, way: Way) -> Culprit:
     question = way.question
-    before = subject.remembered.get(question.dst) if way.check == "underlay-route" else None
+    before = subject.remembered.get(question.dst) if way.check == _TUNNEL else None
     if before is not None:
         said = text(before, seen.names)
         return Culprit(f"The route `{said}` is gone.", command("replace", before, seen.names), False)
-    if way.check == "underlay-route":
+    if way.check == _TUNNEL:
         where = address(question.dst)
         return Culprit(f"No route leads to {where}: add one, or correct the peer's public address.", "", False)
     return Culprit("No rule or route explains it: see `ip rule` and `ip route show table all`.", "", False)
@@ -197,37 +184,44 @@ def _reverse_path(seen: Seen, question: Lookup) -> Culprit | None:
     return Culprit(cause, f"sysctl -w {key}=2", False)
 
 
-def _neighbour(subject: Subject, seen: Seen, path: PeerPath) -> Iterator[Finding]:
+def _next_hop(seen: Seen, way: Way) -> tuple[bytes, int] | None:
+    if way.check == _TUNNEL:
+        answer = seen.answers.get(way.question)
+        if isinstance(answer, Route) and answer.ifindex and answer.route_type == uapi.RTN_UNICAST:
+            return answer.gateway or way.question.dst, answer.ifindex
+    elif way.check == _AWAY and way.path.public is None and way.path.route.gateway:
+        return way.path.route.gateway, way.path.route.ifindex
+    return None
+
+
+def _neighbour(seen: Seen, way: Way) -> Iterator[Finding]:
     """The kernel never asks who has an address whose MAC somebody has set for good."""
-    hop = next_hops(replace(subject, paths=(path,)), seen.answers)
-    for packed, index in hop:
-        fixed = seen.neighbours.get((packed, index))
-        if fixed is None:
-            continue
-        name, where = seen.names.get(index, f"if{index}"), address(packed)
-        is_none = not any(fixed)
-        said = f"neigh {where} dev {name} lladdr {mac(fixed)} PERMANENT"
-        yield Finding(
-            "underlay-neighbour",
-            f"Packets to {{peers}} go to {where} at a MAC that the kernel does not verify.",
-            f"Somebody has set the MAC of {where} on {name} to {mac(fixed)} for good; it may not be its own.",
-            f"ip neigh del {where} dev {name}",
-            said,
-            ((path.lease, path.node),),
-            is_broken=is_none,
-        )
-
-
-def _connected_route(subject: Subject, seen: Seen, path: PeerPath) -> Iterator[Finding]:
-    """An address without NOPREFIXROUTE has a route to its network, as long as nobody deletes that."""
-    if path.public is None:
+    hop = _next_hop(seen, way) if seen.neighbours else None
+    fixed = seen.neighbours.get(hop) if hop is not None else None
+    if hop is None or fixed is None:
         return
-    answer, family = seen.answers.get(_tunnel(subject, path)), family_of(path.public)
-    for each in seen.addresses:
-        if each.ifindex != subject.underlay.index or each.family is not family or not each.has_route:
+    name, where = seen.names.get(hop[1], f"if{hop[1]}"), address(hop[0])
+    yield Finding(
+        "underlay-neighbour",
+        f"Packets to {{peers}} go to {where} at a MAC that the kernel does not verify.",
+        f"Somebody has set the MAC of {where} on {name} to {mac(fixed)} for good; it may not be its own.",
+        f"ip neigh del {where} dev {name}",
+        f"neigh {where} dev {name} lladdr {mac(fixed)} PERMANENT",
+        ((way.path.lease, way.path.node),),
+        is_broken=not any(fixed),
+    )
+
+
+def _connected_route(
+    subject: Subject, seen: Seen, way: Way, connected: Sequence[tuple[HostAddress, Network]]
+) -> Iterator[Finding]:
+    """An address without NOPREFIXROUTE has a route to its network, as long as nobody deletes that."""
+    question, public = way.question, way.path.public
+    answer, family = seen.answers.get(question), question.family
+    for each, network in connected:
+        if answer is None or each.family is not family or public not in network:
             continue
-        network = ip_network((each.address, each.length), strict=False)
-        if answer is None or path.public not in network or _is_connected(seen, family, network, each.ifindex, answer):
+        if _is_connected(seen, family, network, each.ifindex, answer):
             continue
         own, name = address(each.address), subject.underlay.name
         more = f" scope link src {own}" if family.version == 4 else " metric 256"
@@ -237,8 +231,8 @@ def _connected_route(subject: Subject, seen: Seen, path: PeerPath) -> Iterator[F
             f"Packets to {{peers}} take a detour, or are lost, although it is a neighbour on {name}.",
             f"The route to {network} by {name} is missing.",
             f"{ip(family)} route add {network} dev {name} proto kernel{more}",
-            f"{_asked(seen, _tunnel(subject, path))}: {got}",
-            ((path.lease, path.node),),
+            f"{_asked(seen, question)}: {got}",
+            ((way.path.lease, way.path.node),),
             is_broken=not isinstance(answer, Route),
         )
 

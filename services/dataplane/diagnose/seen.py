@@ -77,6 +77,18 @@ class PeerPath:
 
 
 @dataclass(frozen=True, slots=True)
+class Way:
+    """One of the lookups of a peer."""
+
+    check: str
+    question: Lookup
+    problem: str
+    network: Network
+    """Of which an address may stand for all."""
+    path: PeerPath
+
+
+@dataclass(frozen=True, slots=True)
 class Subject:
     """What a look is about."""
 
@@ -108,6 +120,8 @@ class Seen:
     addresses: Sequence[HostAddress] = ()
     bridges: Mapping[Family, int] = field(default_factory=dict)
     """The bridge of the pods, where it can be told."""
+    ways: Sequence[Way] = ()
+    """What is asked about the peers."""
     links: Mapping[int, LinkState] = field(default_factory=dict)
     forwarding: Mapping[tuple[Family, int], bool] = field(default_factory=dict)
     policies: Sequence[Policy] = ()
