@@ -7,14 +7,14 @@ second look has found it too: who changes an address takes the old one away firs
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import replace
 from typing import Final
 
 from services.core.errors import Unavailable
 from services.core.family import Family
 from services.dataplane.dataplane import Dataplane
-from services.dataplane.diagnose.look import AT_ONCE, findings, look, subject_of
+from services.dataplane.diagnose.look import findings, look, subject_of
 from services.dataplane.diagnose.seen import BROKEN, Finding, Seen, Subject, unreachable
 from services.dataplane.journal import Event, Kind
 from services.dataplane.netlink.inspection import Inspector
@@ -60,7 +60,8 @@ class Diagnosis:
     async def look(self) -> bool:
         """Looks and tells. True: there is something new, which another look has to confirm."""
         dataplane, started = self._dataplane, time.thread_time()
-        subject = subject_of(dataplane.overlay, self._turn)
+        again = [lease for each in dataplane.findings for lease, _ in each.peers]
+        subject = subject_of(dataplane.overlay, self._turn, again)
         if subject is None or dataplane.is_paused:
             self._tell(())
             return False
@@ -73,7 +74,10 @@ class Diagnosis:
         sure = [each for each in found if _identity(each) in known]
         self._suspected = frozenset(found)
         self._note(subject, seen)
-        self._tell((*sure, *self._untouched(subject)))
+        others = dataplane.overlay.peers.keys() - subject.leases
+        self._tell(with_earlier(sure, dataplane.findings, others))
+        if any(lease in others for each in dataplane.findings for lease, _ in each.peers):
+            dataplane.suspicious.set()  # it may be over, and their turn is far
         self._cost = time.thread_time() - started
         is_new = len(sure) < len(found)
         if not is_new:
@@ -84,18 +88,6 @@ class Diagnosis:
         subject = replace(subject, bridges=self._bridges, remembered=self._remembered)
         seen = await look(self._inspector, subject)
         return seen, findings(subject, seen)
-
-    def _untouched(self, subject: Subject) -> Iterable[Finding]:
-        """What was found with peers whose turn it is not."""
-        if len(self._dataplane.overlay.peers) <= AT_ONCE:
-            return ()
-        looked_at = {path.lease for path in subject.paths}
-        there = self._dataplane.overlay.peers
-        return [
-            each
-            for each in self._dataplane.findings
-            if each.peers and not any(lease in looked_at or lease not in there for lease, _ in each.peers)
-        ]
 
     def _note(self, subject: Subject, seen: Seen) -> None:
         self._bridges.update(seen.bridges)
@@ -121,6 +113,21 @@ class Diagnosis:
             dataplane.health.set("forwarding", f"{BROKEN}{broken.sentence} {broken.cause}" if broken else "")
             dataplane.overlay.note_unreachable(unreachable(found))
             dataplane.wake_up()
+
+
+def with_earlier(
+    found: Iterable[Finding], earlier: Iterable[Finding], not_looked_at: Set[str]
+) -> tuple[Finding, ...]:
+    """What was found, and what was found earlier with peers that were not looked at this time. Pure."""
+    by_identity = {_identity(each): each for each in found}
+    for each in earlier:
+        rest = tuple(peer for peer in each.peers if peer[0] in not_looked_at)
+        now = by_identity.get(_identity(each))
+        if rest and now is not None:
+            by_identity[_identity(each)] = replace(now, peers=tuple(dict.fromkeys((*now.peers, *rest))))
+        elif rest and not each.is_general:
+            by_identity[_identity(each)] = replace(each, peers=rest)
+    return tuple(by_identity.values())
 
 
 def _identity(finding: Finding) -> tuple[str, str]:

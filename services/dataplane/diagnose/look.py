@@ -1,6 +1,6 @@
 """One look at the kernel: what it is about, what is asked, and what is found in the answers."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import chain, islice
 
@@ -19,22 +19,25 @@ AT_ONCE = 250
 """Peers a look, each in its turn: their lookups take about 15 ms."""
 
 
-def subject_of(overlay: Overlay, turn: int) -> Subject | None:
-    """What to look at, with the peers whose `turn` it is; None: nothing is programmed yet."""
+def subject_of(overlay: Overlay, turn: int, again: Iterable[str] = ()) -> Subject | None:
+    """What to look at, with the peers whose `turn` it is and some `again`; None: nothing is programmed yet."""
     situation = overlay.situation
     if situation is None:
         return None
     links, port = situation.links, situation.backend.port if isinstance(situation.backend, Vxlan) else 0
     count = len(overlay.peers)
     start = turn * AT_ONCE % count if count > AT_ONCE else 0
-    some = chain(islice(overlay.peers.values(), start, None), islice(overlay.peers.values(), start))
+    some = islice(chain(islice(overlay.peers.values(), start, None), overlay.peers.values()), min(AT_ONCE, count))
+    more = islice((overlay.peers[lease] for lease in dict.fromkeys(again) if lease in overlay.peers), AT_ONCE)
+    peers = {peer.lease.name: peer for peer in (*some, *more)}
     return Subject(
         {n.family: n.cidr for n in situation.network.families},
         {family_of(subnet): subnet for subnet in situation.own_subnets},
         links.underlay,
         links.devices,
         port,
-        tuple(path for peer in islice(some, AT_ONCE) for path in _paths(overlay, peer, links.underlay.index)),
+        peers.keys(),
+        tuple(path for peer in peers.values() for path in _paths(overlay, peer, links.underlay.index)),
         lambda: [
             (s.cidr, each.lease.name, each.lease.node) for each in overlay.peers.values() for s in each.candidates
         ],

@@ -1,6 +1,6 @@
 """What a look at the kernel is about, what it has shown, and what was found in that: values."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -100,8 +100,10 @@ class Subject:
     """The overlay's."""
     port: int
     """UDP port of the tunnels; 0: none."""
+    leases: Set[str]
+    """Of the peers that are looked at."""
     paths: tuple[PeerPath, ...]
-    """Of the peers whose turn it is."""
+    """To those of them that are programmed."""
     subnets: Callable[[], Sequence[tuple[Network, str, str]]]
     """Of all peers, with lease and node; asked only where something looks odd."""
     foreign: Sequence[Route]
