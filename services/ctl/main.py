@@ -52,7 +52,12 @@ def _print_version(context: click.Context, _parameter: click.Parameter, wanted: 
 )
 @shared_options(environment=True)
 @click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Say which."
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Print the version and exit.",
 )
 @click.pass_context
 def cli(context: click.Context, /, **values: Any) -> None:

@@ -16,6 +16,10 @@ from services.runtime.tls.credentials import Credentials
 from services.runtime.tls.files import chosen_files
 from services.runtime.transport import Transport
 
+_USAGE: Final = """\
+Usage: flannelette-probe lease|dataplane|masq|unix:PATH|HOST:PORT
+
+  Asks gRPC health whether a service is ready: 0 yes, 1 no and why, 2 wrong usage."""
 _SECONDS: Final = 3.0
 _NO_HEALTH: Final = (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.INTERNAL)
 _ANYWHERE: Final = Transport(dangerously=True)  # the question and its answer are no secrets
@@ -52,8 +56,11 @@ def address_of(name: str, environment: Mapping[str, str]) -> str:
 
 def main() -> int:
     """The console script. 0: ready. 1: not ready, and why. 2: wrong arguments, or no such certificate."""
-    if len(sys.argv) != 2:
-        print("Usage: flannelette-probe lease|dataplane|masq|unix:PATH|HOST:PORT", file=sys.stderr)
+    if sys.argv[1:] in (["-h"], ["--help"]):
+        print(_USAGE)
+        return 0
+    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
+        print(_USAGE, file=sys.stderr)
         return 2
     given = (os.environ.get(f"FLANNELD_TLS_{file}_FILE", "") for file in ("CERT", "KEY", "CA"))
     try:

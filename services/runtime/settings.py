@@ -32,6 +32,16 @@ FLAGS: Final[Mapping[str, str]] = {
     "allowed-network iptables-resync",
 }
 """Which service has which flag, beside those that all have: for who gives one to another. A test compares them."""
+PURPOSES: Final[Mapping[str, str]] = {
+    "lease": "Knows which node holds which subnet: keeps the leases in etcd, in Kubernetes or in a store of its own, "
+    "and tells every change to those that watch. Needs no privileges.",
+    "dataplane": "Keeps the devices, routes, neighbours and forwarding entries of the overlay in the kernel of this "
+    "node, and holds the node's lease. Needs NET_ADMIN.",
+    "masq": "Keeps the masquerade and forward rules of this node's pods in iptables or nftables. Needs NET_ADMIN, "
+    "and NET_RAW for legacy iptables.",
+    "flannelette flanneld": "Runs the lease service, the dataplane and masq, in the place of flanneld.",
+}
+"""What a service is for, above its flags."""
 
 
 class HelpRequested(Exception):
@@ -106,10 +116,15 @@ def usage(program: str, *kinds: type[Any], defaults: Mapping[str, str] = Mapping
         if (meaning := _meaning(field, defaults)) not in told:
             told.append(meaning)
     lines = [f"Usage: {program} [flags]", ""]
+    if purpose := PURPOSES.get(program.removeprefix("flannelette-")):
+        lines += [*textwrap.wrap(purpose, 78, initial_indent="  ", subsequent_indent="  "), ""]
     for name, told in meanings.items():
         lines.append(f"  --{name}")
         for meaning in told:
-            lines += textwrap.wrap(meaning, 80, initial_indent=" " * 6, subsequent_indent=" " * 6)
+            indent = " " * 6
+            lines += textwrap.wrap(
+                meaning, 80, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
+            )
     lines += ["", "Each flag may also be set as FLANNELD_NAME, for instance", f"{variable_of('healthz-port')}=8471."]
     return "\n".join(lines)
 

@@ -2,13 +2,16 @@
 
 import dataclasses
 import re
+import subprocess
+import sys
 
 import pytest
 
 from services.core.errors import Misconfigured
 from services.flanneld.flags import SERVICES, children
 from services.runtime.options import ProcessSettings
-from services.runtime.settings import FLAGS, parse_settings
+from services.runtime.settings import FLAGS, PURPOSES, parse_settings, usage
+from tests.patience import PATIENCE
 
 
 def flags_of(kind: type[ProcessSettings]) -> set[str]:
@@ -40,6 +43,21 @@ def test_hole_20_the_state_of_the_dataplane_and_masq_is_none_of_the_lease_servic
     assert answer("lease", "--state-dir=/x") == (
         "there is no flag --state-dir here: it is one of flannelette-dataplane and flannelette-masq"
     )
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_hole_20_help_says_what_the_program_is_for_and_breaks_no_name(service: str) -> None:
+    lines = usage(f"flannelette-{service}", SERVICES[service]).splitlines()
+    assert " ".join(" ".join(lines[2:5]).split()).startswith(PURPOSES[service])
+    assert [line for line in lines if len(line) > 80 or line.endswith("-")] == []
+
+
+def test_hole_20_the_probe_has_a_help_and_takes_no_flag_for_a_service() -> None:
+    for argument, code in (("--help", 0), ("-h", 0), ("--nonsense", 2)):
+        command = [sys.executable, "-m", "services.runtime.probe", argument]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
+        assert done.returncode == code
+        assert (done.stdout or done.stderr).startswith("Usage: flannelette-probe lease|dataplane|masq|")
 
 
 def test_hole_20_a_slip_of_the_pen_is_told_from_what_is_not_there() -> None:
