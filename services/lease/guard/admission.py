@@ -43,6 +43,8 @@ class Admission:
         self._precedence = Precedence(())
         self._outsiders: set[str] = set()
         """Leases outside the network that are served all the same."""
+        self._admitted: set[tuple[str, tuple[Network, ...]]] = set()
+        """The nodes that have held one of these, with its subnets: they may write it anew."""
         self._is_beside_due = False
         """They are others since that was last told."""
         self._is_network_good = True
@@ -94,6 +96,7 @@ class Admission:
     def _with_network(self, network: NetworkConfig, changes: Iterable[Change]) -> tuple[Change, ...]:
         before = self.served()
         self._network = network
+        self._admitted.clear()
         for change in changes:
             if isinstance(change, Upserted):
                 self.leases[change.lease.name] = change.lease
@@ -165,15 +168,15 @@ class Admission:
     def _refused_outside(self, lease: Lease) -> str:
         """Why a lease is not served, because of where it lies; empty: it is."""
         reason = self._outside(lease)
-        if reason and lease.node and not lease.is_idle and self._is_older(lease):
-            self._outsiders.add(lease.name)
-            self._is_beside_due = True
-            return ""
-        return reason
-
-    def _is_older(self, lease: Lease) -> bool:
-        revision = self._network.revision if self._network else 0
-        return not revision or lease.claim_order < revision
+        if not reason or not lease.node or lease.is_idle:
+            return reason
+        revision, claim = self._network.revision if self._network else 0, (lease.node, lease.cidrs)
+        if revision and lease.claim_order >= revision and claim not in self._admitted:
+            return reason
+        self._admitted.add(claim)
+        self._outsiders.add(lease.name)
+        self._is_beside_due = True
+        return ""
 
     def _outside(self, lease: Lease) -> str:
         is_enabled = not self._bounds
