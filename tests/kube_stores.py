@@ -1,5 +1,6 @@
 """Kubernetes stores on a real kube-apiserver, and what tests ask them for."""
 
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from ipaddress import ip_address
@@ -35,9 +36,11 @@ async def stores_on(kube: ApiServer, directory: Path) -> AsyncIterator[Open]:
             node: str = "",
             condition: bool = True,
             timing: Timing = QUICK,
+            written: float = 0,
         ) -> KubeStore:
             path = directory / "net-conf.json"
             path.write_text(network)
+            os.utime(path, (written, written))
             keys = annotations(prefix) if prefix else annotations()
             settings = KubeSettings(annotations=keys, network_file=path, sets_condition=condition)
             store = KubeStore(settings, node=node, timing=timing, access=kube.access())

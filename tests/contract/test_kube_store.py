@@ -1,6 +1,7 @@
 """The Kubernetes store writes to a real kube-apiserver: annotations byte for byte, podCIDRs, conditions."""
 
 import asyncio
+import time
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
 
@@ -12,7 +13,7 @@ from services.core.progress import Progress
 from services.lease.administration import Reclaim
 from tests.contract.follower import following
 from tests.kube import ApiServer
-from tests.kube_stores import DUAL, MAC, MAC6, QUICK, Open, asks, asks_dual, flannels
+from tests.kube_stores import DUAL, MAC, MAC6, QUICK, V4, Open, asks, asks_dual, flannels
 from tests.patience import PATIENCE
 
 
@@ -198,3 +199,19 @@ async def test_what_is_kubernetes_business_is_refused_with_a_sentence(kube: ApiS
     ):
         with pytest.raises(NotImplementedYet, match="Kubernetes"):
             await call
+
+
+async def test_hole_06_a_network_that_does_not_hold_a_published_pod_cidr_is_pending(
+    kube: ApiServer, opened: Open
+) -> None:
+    kube.make_node("a", "10.244.1.0/24")
+    lease = await opened().acquire(asks("a"))
+    kube.make_node("new", "10.244.2.0/24")
+    store = opened(V4.replace("10.244", "10.99"), written=time.time() + 60)
+    async with following(store) as seen:
+        assert seen.leases == {"a": lease}
+        renewed = await store.acquire(asks("a", mac=MAC6))
+        assert (renewed.cidrs, renewed.subnets[0].data) == (lease.cidrs, VxlanData(1, MAC6))
+        await seen.until(lambda f: f.leases == {"a": renewed})
+        with pytest.raises(NotYet, match=r"podCIDR 10\.244\.2\.0/24 of node new lies outside the network 10\.99"):
+            await store.acquire(asks("new"))

@@ -152,7 +152,7 @@ def test_a_condition_that_is_there_is_not_written_again() -> None:
 
 
 def test_a_node_needs_a_pod_cidr_of_each_family_inside_the_network() -> None:
-    require_pod_cidrs(make_node(), V4)
+    require_pod_cidrs(make_node(), V4, KEYS)
     for node, network, sentence in (
         (Node("a"), V4, "node a has no podCIDR yet"),
         (make_node(), DUAL, "node a has no IPv6 podCIDR yet"),
@@ -160,4 +160,4 @@ def test_a_node_needs_a_pod_cidr_of_each_family_inside_the_network() -> None:
         (make_node("a", "nonsense"), V4, "one a family"),
     ):
         with pytest.raises(NotYet, match=sentence):
-            require_pod_cidrs(node, network)
+            require_pod_cidrs(node, network, KEYS)

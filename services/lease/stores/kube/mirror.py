@@ -79,6 +79,10 @@ class Mirror:
         while not ((node := self._nodes.get(name)) and node.pod_cidrs):
             await self._signals.next(name)
 
+    def serves(self, name: str) -> bool:
+        """Whether this node has a lease that was told."""
+        return name in self._leases
+
     def _take(self, event: Node | Deleted) -> Change | None:
         before = self._nodes.get(event.name)
         if event == before:
@@ -91,11 +95,12 @@ class Mirror:
         self._nodes[event.name] = event
         if chosen := chosen_for(event, self._keys):
             self._choices[event.name] = chosen
+        stays = before is not None and before.pod_cidrs == event.pod_cidrs
         try:
-            lease = lease_of(event, self._network, self._keys)
+            is_kept = stays and event.name in self._leases
+            lease = lease_of(event, self._network, self._keys, is_kept=is_kept)
         except InvalidInput as error:
             self._refused[event.name] = str(error)
-            stays = before is not None and before.pod_cidrs == event.pod_cidrs
             lease = self._leases.get(event.name) if stays else None
         return self._settle(event.name, lease)
 

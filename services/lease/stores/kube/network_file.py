@@ -1,5 +1,6 @@
 """The network configuration in a file, read once: as flannel does with Kubernetes."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from services.core.errors import InvalidInput, Misconfigured
@@ -7,9 +8,10 @@ from services.core.network import NetworkConfig, parse_network
 
 
 def read_network_file(path: Path) -> NetworkConfig:
-    """The configuration. Raises Misconfigured: without it the process ends, and changing it takes a restart."""
+    """The configuration, with the time of the file. Raises Misconfigured: changing it takes a restart."""
     try:
-        return parse_network(path.read_text(encoding="utf-8"), leases_subnets=False)
+        network = parse_network(path.read_text(encoding="utf-8"), leases_subnets=False)
+        return replace(network, revision=int(path.stat().st_mtime))
     except FileNotFoundError:
         raise Misconfigured(
             f"there is no network configuration {path}: mount the ConfigMap with flannel's net-conf.json there, or "

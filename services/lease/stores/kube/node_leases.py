@@ -13,12 +13,13 @@ from services.lease.stores.kube.annotations import Annotations
 from services.lease.stores.kube.records import Node
 
 
-def lease_of(node: Node, network: NetworkConfig, keys: Annotations) -> Lease | None:
+def lease_of(node: Node, network: NetworkConfig, keys: Annotations, *, is_kept: bool = False) -> Lease | None:
     """The lease that a node holds, None if flannel does not run on it, or it has no podCIDR yet.
 
     Each family stands for itself: one that lacks podCIDR or address is left out, and peers reach the node in the
     other. (flanneld ignores the whole node, and what changes in it.) Raises InvalidInput for what cannot be read, and
-    for a podCIDR outside the network.
+    for a podCIDR outside the network, unless the node was published before the network was, or is kept: its lease
+    was served with it already.
     """
     if node.annotation(keys.managed) != "true":
         return None
@@ -28,11 +29,17 @@ def lease_of(node: Node, network: NetworkConfig, keys: Annotations) -> Lease | N
         cidr, address = cidrs.get(n.family.version), _address(node, n.family, keys)
         if cidr is None or address is None:
             continue
-        require_inside(node, cidr, n)
+        if not (is_kept or is_published_before(node, network, keys)):
+            require_inside(node, cidr, n)
         subnets.append(Subnet(cidr, address, _data(node, keys.of(n.family).data, backend_type)))
     if not subnets:
         return None
     return Lease(node.name, node.name, tuple(subnets), backend_type, claim_order=node.claimed)
+
+
+def is_published_before(node: Node, network: NetworkConfig, keys: Annotations) -> bool:
+    """Whether the node was one of the overlay when the network may have been another (ADR 25)."""
+    return node.annotation(keys.managed) == "true" and node.claimed < network.revision
 
 
 def chosen_for(node: Node, keys: Annotations) -> Chosen:

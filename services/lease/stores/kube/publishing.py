@@ -9,7 +9,12 @@ from services.core.flannel import format_data
 from services.core.lease import LeaseRequest, Wish
 from services.core.network import NetworkConfig
 from services.lease.stores.kube.annotations import Annotations
-from services.lease.stores.kube.node_leases import parse_public_address, pod_cidrs, require_inside
+from services.lease.stores.kube.node_leases import (
+    is_published_before,
+    parse_public_address,
+    pod_cidrs,
+    require_inside,
+)
 from services.lease.stores.kube.records import Node
 
 WITHDRAWN: Final = "false"
@@ -24,8 +29,11 @@ CONDITION: Final = "NetworkUnavailable"
 _REASON: Final = "FlannelIsUp"
 
 
-def require_pod_cidrs(node: Node, network: NetworkConfig) -> None:
-    """Raises NotYet, with what to do, unless the node has a podCIDR of each family, inside the network."""
+def require_pod_cidrs(node: Node, network: NetworkConfig, keys: Annotations, *, is_kept: bool = False) -> None:
+    """Raises NotYet, with what to do, unless the node has a podCIDR of each family, inside the network.
+
+    That it lies outside is no reason for a node that has a lease with it: see `lease_of`.
+    """
     try:
         cidrs = pod_cidrs(node)
         for n in network.families:
@@ -36,7 +44,8 @@ def require_pod_cidrs(node: Node, network: NetworkConfig) -> None:
                     f"node {node.name} has no {which} yet: waiting for Kubernetes to assign it "
                     "(kube-controller-manager with --allocate-node-cidrs and --cluster-cidr)"
                 )
-            require_inside(node, cidr, n)
+            if not (is_kept or is_published_before(node, network, keys)):
+                require_inside(node, cidr, n)
     except InvalidInput as error:
         raise NotYet(str(error)) from None
 

@@ -101,7 +101,7 @@ class KubeStore:
                     await self._mirror.pod_cidr_of(node.name)
                 node = await self._node(request.node)
         self._told.add(node.name)
-        require_pod_cidrs(node, self._network)
+        require_pod_cidrs(node, self._network, self._keys, is_kept=self._mirror.serves(node.name))
         self._told.discard(node.name)
         if patch := annotations_patch(node, request, self._keys):
             node = self._read(await write(self._client, node.name, patch, self._timing))
@@ -175,6 +175,6 @@ class KubeStore:
 
     def _lease(self, node: Node) -> Lease | None:
         try:
-            return lease_of(node, self._network, self._keys)
+            return lease_of(node, self._network, self._keys, is_kept=True)
         except InvalidInput as error:
             raise NotYet(str(error)) from None
