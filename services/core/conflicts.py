@@ -4,16 +4,16 @@ A lease is data from strangers: a node may publish what is another's, by mistake
 (ADR 24): in the order of their rank, each lease keeps what it claims, unless one that keeps its own claims the same.
 """
 
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from binascii import Error
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from ipaddress import ip_network
+from ipaddress import ip_address, ip_network
 from sys import maxsize
 from typing import Final, TypeAlias
 
 from services.core.family import Address, Network
-from services.core.lease import BackendData, Lease, Subnet, VxlanData, WireguardData
+from services.core.lease import BackendData, Lease, Subnet, VxlanData, WireguardData, Wish
 from services.core.network import NetworkConfig
 from services.core.overlaps import Overlaps
 
@@ -40,12 +40,17 @@ class Loss:
     """The lease that keeps it."""
 
 
-def rank_of(lease: Lease) -> Rank:
+def rank(node: str, claim_order: int, name: str) -> Rank:
     """A lease of a known node before one of nobody, then the older claim, then the name.
 
     It depends on the lease alone: whoever sees the same leases comes to the same result, in whatever order they came.
     """
-    return (not lease.node, lease.claim_order or maxsize, lease.name)
+    return (not node, claim_order or maxsize, name)
+
+
+def rank_of(lease: Lease) -> Rank:
+    """The rank of a lease."""
+    return rank(lease.node, lease.claim_order, lease.name)
 
 
 def identities(
@@ -56,14 +61,34 @@ def identities(
     With a backend that `shares_addresses`, nodes behind one NAT have one public address.
     """
     found: list[Identity] = []
+    if address is not None and not shares_addresses:
+        found.append(address.packed)
     if isinstance(data, VxlanData):
         mac = data.mac.lower()
         found.append(mac if version == 4 else (_MAC, mac))
     elif isinstance(data, WireguardData):
         found.append((_KEY, _canonical(data.public_key)))
-    if address is not None and not shares_addresses:
-        found.append(address.packed)
     return found
+
+
+def identities_of(lease: Lease) -> tuple[Identity, ...]:
+    """What of a lease no other node may have."""
+    return tuple(each for s in lease.subnets for each in identities(s.cidr.version, s.public_address, s.data))
+
+
+def identities_in(wishes: Iterable[Wish]) -> tuple[Identity, ...]:
+    """What of these wishes no other node may have."""
+    return tuple(each for w in wishes for each in identities(w.public_address.version, w.public_address, w.data))
+
+
+def in_words(identity: Identity) -> tuple[str, str]:
+    """What kind of thing it is, and the thing."""
+    if isinstance(identity, bytes):
+        return "public address", str(ip_address(identity))
+    kind, value = identity if isinstance(identity, tuple) else (_MAC, identity)
+    return "MAC" if kind == _MAC else "public key", b64encode(value).decode() if isinstance(value, bytes) else str(
+        value
+    )
 
 
 def losses(

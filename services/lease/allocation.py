@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from services.core.conflicts import Identity, identities_in, in_words
 from services.core.errors import Exhausted, InvalidInput, NotYet
-from services.core.family import Address, Network, family_of
+from services.core.family import Network, family_of
 from services.core.lease import Lease, LeaseRequest, Subnet, Wish, lease_key
 from services.core.network import NetworkConfig
 from services.core.occupancy import Occupancy, Use
@@ -40,16 +41,17 @@ def allocate(
     What it holds and publishes it keeps, also where the network has no room for that any more: it is for an operator
     to carry that out (ADR 25).
 
-    Raises NotYet when another node that is alive holds one of its public addresses, Exhausted when no subnet is
-    free, InvalidInput when the request lacks an address that the network needs.
+    Raises NotYet when another node that is alive holds one of its public addresses, MACs or keys, Exhausted when no
+    subnet is free, InvalidInput when the request lacks an address that the network needs.
     """
     network = occupancy.network
     # A node that publishes from one of its subnets stays there, also if an operator reserves it another one.
     own = sorted(claims.of_node(request.node), key=lambda claim: not claim.addresses)
     kept = _kept(network, own, request)
     wishes = _wishes_in(kept.cidrs, request) if kept else _wishes(network, request)
-    rivals = rivals_of(claims, request.node, wishes)
-    _refuse_living(rivals, wishes, request.node, is_alive)
+    _refuse_what_others_have(claims, wishes, request.node, is_alive)
+    found = rivals_of(claims, request.node, identities_in(wishes))
+    rivals = [claim for claim in found if not is_alive(claim.node)]
     unheld = [claim for wish in wishes for claim in claims.of_address(wish.public_address) if not claim.node]
     inheritable = [claim for claim in rivals if not claim.bound]
     candidates = (claim for claim in (*own, *unheld, *inheritable) if claim.addresses or claim.reserved)
@@ -71,9 +73,9 @@ def allocate(
     return Allocation(lease, current, tuple(dict.fromkeys(gone)), frozenset(losers))
 
 
-def rivals_of(claims: Claims, node: str, wishes: Iterable[Wish]) -> tuple[Claim, ...]:
-    """What other nodes hold with one of the public addresses that this node asks for."""
-    found = (claim for wish in wishes for claim in claims.of_address(wish.public_address))
+def rivals_of(claims: Claims, node: str, wanted: Iterable[Identity]) -> tuple[Claim, ...]:
+    """What other nodes hold with something that this node wants to publish."""
+    found = (claim for identity in wanted for claim in claims.of_identity(identity))
     return tuple(dict.fromkeys(claim for claim in found if claim.node not in ("", node)))
 
 
@@ -109,20 +111,43 @@ def _wishes(network: NetworkConfig, request: LeaseRequest) -> tuple[Wish, ...]:
     return wishes
 
 
-def _refuse_living(rivals: Iterable[Claim], wishes: tuple[Wish, ...], node: str, is_alive: IsAlive) -> None:
-    wanted = {wish.public_address for wish in wishes}
-    for claim in rivals:
-        shared = _shared(claim.addresses, wanted)
-        if shared and is_alive(claim.node):
-            raise NotYet(
-                f"node {node} cannot have the public address {shared}: node {claim.node} holds it with lease "
-                f"{claim.name} and is alive; give one of the two another address (--public-ip, --iface), or stop the "
-                f"dataplane of {claim.node}: a minute after its last sign of life the address is free"
-            )
+def _refuse_what_others_have(claims: Claims, wishes: Iterable[Wish], node: str, is_alive: IsAlive) -> None:
+    """Raises NotYet where the rule for claims (`services.core.conflicts`) is with somebody else.
+
+    A lease that nobody is known to hold counts as living until it runs out; with our address it is our own.
+    """
+    addresses = {wish.public_address for wish in wishes}
+    for identity in sorted(identities_in(wishes), key=lambda each: not isinstance(each, bytes)):  # addresses first
+        holders = claims.of_identity(identity)
+        mine = min((claim.rank for claim in holders if claim.node == node), default=None)
+        for claim in holders:
+            is_counted = is_alive(claim.node) if claim.node else addresses.isdisjoint(claim.addresses)
+            if claim.node != node and is_counted and not (mine and mine < claim.rank):
+                raise NotYet(held_by(claim, identity, node))
 
 
-def _shared(addresses: Iterable[Address], wanted: set[Address]) -> str:
-    return next((str(address) for address in addresses if address in wanted), "")
+def require_own(claims: Claims, name: str, is_alive: IsAlive) -> None:
+    """Raises NotYet if what a lease publishes is a living node's by the rule for claims."""
+    mine = claims.get(name)
+    for identity in mine.identities if mine else ():
+        for claim in claims.of_identity(identity):
+            if mine and claim.node not in ("", mine.node) and claim.rank < mine.rank and is_alive(claim.node):
+                raise NotYet(held_by(claim, identity, mine.node))
+
+
+def held_by(claim: Claim, identity: Identity, node: str, way_out: str = "") -> str:
+    """Why a node cannot have what another claim has; `way_out` where no dataplane is to be stopped for it."""
+    kind, value = in_words(identity)
+    other = "address (--public-ip, --iface)" if isinstance(identity, bytes) else f"{kind} (a cloned machine has both)"
+    if not claim.node:
+        who = f"the lease {claim.name}, which nobody is known to hold, publishes it with {claim.addresses[0]}"
+        way_out = f"`flannelette reclaim {claim.name}`, if its node is gone"
+    else:
+        who = f"node {claim.node} holds it with lease {claim.name} and is alive"
+    way_out = way_out or (
+        f"stop the dataplane of {claim.node}: a minute after its last sign of life the {kind.split()[-1]} is free"
+    )
+    return f"node {node} cannot have the {kind} {value}: {who}; give one of the two another {other}, or {way_out}"
 
 
 def _lease(request: LeaseRequest, cidrs: tuple[Network, ...], wishes: tuple[Wish, ...], *, reserved: bool) -> Lease:

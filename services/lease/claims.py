@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from services.core.conflicts import Identity, Rank, rank
 from services.core.family import Address, Family, Network
 from services.core.network import FamilyNetwork, NetworkConfig, contains
 from services.core.occupancy import Occupancy, Taken, Usage, Use
@@ -24,6 +25,15 @@ class Claim:
     reserved: bool = False
     bound: bool = False
     """Reserved for `node` by an operator: no other node gets it, also when this one is gone."""
+    identities: tuple[Identity, ...] = ()
+    """What it publishes that no other node may have: public addresses, MACs or keys."""
+    claim_order: int = 0
+    """See Lease."""
+
+    @property
+    def rank(self) -> Rank:
+        """See `services.core.conflicts`."""
+        return rank(self.node, self.claim_order, self.name)
 
     @property
     def in_use(self) -> bool:
@@ -43,7 +53,8 @@ class Claims:
     def __init__(self) -> None:
         self._claims: dict[str, Claim] = {}
         self._of_node: dict[str, set[str]] = {}
-        self._of_address: dict[Address, set[str]] = {}
+        self._of_identity: dict[Identity, tuple[str, ...]] = {}
+        """Nearly always one."""
         self._occupancy: Occupancy | None = None
 
     @property
@@ -74,7 +85,11 @@ class Claims:
 
     def of_address(self, address: Address) -> list[Claim]:
         """What publishes this address, by name."""
-        return self._named(self._of_address.get(address, ()))
+        return self.of_identity(address.packed)
+
+    def of_identity(self, identity: Identity) -> list[Claim]:
+        """What publishes this, by name."""
+        return self._named(self._of_identity.get(identity, ()))
 
     def overlapping(self, cidr: Network, network: Network) -> list[Claim]:
         """What takes any part of this subnet of that network, by name. Looks at all: for an operator's calls."""
@@ -112,8 +127,10 @@ class Claims:
         self.drop(claim.name)
         self._claims[claim.name] = claim
         self._of_node.setdefault(claim.node, set()).add(claim.name)
-        for address in claim.addresses:
-            self._of_address.setdefault(address, set()).add(claim.name)
+        for identity in claim.identities:
+            names = self._of_identity.get(identity, ())
+            if claim.name not in names:
+                self._of_identity[identity] = (*names, claim.name)
         if self._occupancy is not None:
             for cidr, use in claim.taken:
                 self._occupancy.add(cidr, use)
@@ -124,8 +141,10 @@ class Claims:
         if claim is None:
             return
         _discard(self._of_node, claim.node, name)
-        for address in claim.addresses:
-            _discard(self._of_address, address, name)
+        for identity in claim.identities:
+            left = tuple(other for other in self._of_identity.pop(identity, ()) if other != name)
+            if left:
+                self._of_identity[identity] = left
         if self._occupancy is not None:
             for cidr, use in claim.taken:
                 self._occupancy.remove(cidr, use)

@@ -110,9 +110,9 @@ async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     await made.close()
 
 
-def asks(number: int, *, node: str = "", mac: int = 1, previous: str = "") -> LeaseRequest:
+def asks(number: int, *, node: str = "", mac: int = 0, previous: str = "") -> LeaseRequest:
     """What node `n<number>` with address 10.99.0.<number> asks for."""
-    data = VxlanData(1, f"02:00:00:00:00:{mac:02x}")
+    data = VxlanData(1, f"02:00:00:00:00:{mac or number:02x}")
     wish = Wish(ip_address(f"10.99.0.{number}"), data, ip_network(previous) if previous else None)
     return LeaseRequest(node or f"n{number}", "vxlan", (wish,))
 

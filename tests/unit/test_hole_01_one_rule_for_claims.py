@@ -95,7 +95,7 @@ def test_hole_01_one_node_that_says_the_same_in_two_leases_is_no_rival_of_itself
     assert lost(H4, moved) == {}
     unknown = [replace(each, node="") for each in (H4, moved)]
     assert lost(*unknown) == {}, "a flanneld that changes its subnet"
-    assert lost(H4, replace(moved, node="h5")) == {moved.name: "shared-mac"}
+    assert lost(H4, replace(moved, node="h5")) == {moved.name: "shared-address"}
 
 
 def test_hole_01_a_subnet_and_a_public_address_in_it_cannot_both_be_carried() -> None:

@@ -6,6 +6,7 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
+from services.core.conflicts import identities_of
 from services.core.errors import Exhausted, InvalidInput, NotYet
 from services.core.lease import Lease, LeaseRequest, Subnet
 from services.core.network import NetworkConfig
@@ -32,7 +33,8 @@ def lease(cidr: str, node: str, public: str = "", *, reserved: bool = False) -> 
 
 def claim(lease: Lease) -> Claim:
     bound = lease.reserved and bool(lease.node)
-    return Claim(lease.name, lease.node, lease.cidrs, lease.addresses, lease.reserved, bound)
+    identities = identities_of(lease)
+    return Claim(lease.name, lease.node, lease.cidrs, lease.addresses, lease.reserved, bound, identities)
 
 
 def decide(

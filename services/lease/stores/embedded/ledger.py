@@ -4,6 +4,7 @@ import heapq
 import math
 from collections.abc import Iterable
 
+from services.core.conflicts import identities_of
 from services.core.errors import InvalidInput
 from services.core.flannel import parse_key
 from services.core.lease import Lease
@@ -75,7 +76,15 @@ class Ledger:
     def _note(self, lease: Lease) -> None:
         held = bool(lease.node)
         self.claims.put(
-            Claim(lease.name, lease.node, lease.cidrs, lease.addresses, lease.reserved, lease.reserved and held)
+            Claim(
+                lease.name,
+                lease.node,
+                lease.cidrs,
+                lease.addresses,
+                lease.reserved,
+                lease.reserved and held,
+                identities_of(lease),
+            )
         )
         if lease.expires_at is not None:
             heapq.heappush(self._times, (lease.expires_at, lease.name))

@@ -26,7 +26,7 @@ from services.lease.administration import (
     find_reservation,
     reclaimable,
 )
-from services.lease.allocation import allocate
+from services.lease.allocation import allocate, require_own
 from services.lease.presence import ALIVE_SECONDS, Presence
 from services.lease.store import Changed, Snapshot, StoreEvent
 from services.lease.stores.embedded.database import Database
@@ -125,7 +125,9 @@ class EmbeddedStore:
         for gone in given_up:
             log.info("a lease is given up", lease=gone.name, held_by=gone.node, for_node=request.node)
         for rival in chosen.rivals:
-            log.warning("a public address is taken over: its node is not alive", node=request.node, rival=rival)
+            log.warning(
+                "a public address, MAC or key is taken over: its node is not alive", node=request.node, rival=rival
+            )
         if lease.name not in self._ledger.leases:
             log.info("lease given", lease=lease.name, node=request.node)
         self._write(
@@ -140,6 +142,7 @@ class EmbeddedStore:
         lease = self._ledger.leases.get(name)
         if lease is None or lease.node != node:
             raise NotFound(f"node {node} does not hold the lease {name} any more: acquire again")
+        require_own(self._ledger.claims, name, self._is_alive)
         if lease.reserved:
             return lease
         renewed = lease.with_time(self._full_time())

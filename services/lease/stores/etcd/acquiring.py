@@ -7,6 +7,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
+from services.core.conflicts import identities_in
 from services.core.errors import Exhausted, FlanneletteError, Unavailable
 from services.core.lease import Lease, LeaseRequest
 from services.core.subnets import Draw
@@ -15,6 +16,7 @@ from services.lease.stores.etcd.client import EtcdClient
 from services.lease.stores.etcd.etcd_leases import EtcdLease, EtcdLeases
 from services.lease.stores.etcd.index import Index
 from services.lease.stores.etcd.keyspace import Keyspace
+from services.lease.stores.etcd.leasing import living
 from services.lease.stores.etcd.records import Transaction
 from services.lease.stores.etcd.transactions import Joined, clearing, taking
 from services.lease.stores.etcd.writer import Writer
@@ -142,13 +144,9 @@ class Acquiring:
         return allocate(self._index.claims, self._index.occupancy, request, self._draw, living.__contains__)
 
     async def _living_rivals(self, request: LeaseRequest) -> frozenset[str]:
-        """Nodes that hold an address of this request and have a session, or renewed their lease a moment ago."""
-        rivals = {claim.node for claim in rivals_of(self._index.claims, request.node, request.wishes)}
-        alive = rivals & self._index.sessions.keys()
-        for node in rivals - alive:
-            if await self._etcd_leases.is_fresh(self._index.etcd_lease_of(node)):
-                alive.add(node)
-        return frozenset(alive)
+        """Nodes that hold what this request wants to publish and are alive."""
+        found = rivals_of(self._index.claims, request.node, identities_in(request.wishes))
+        return await living(self._index, self._etcd_leases, {claim.node for claim in found})
 
     async def _clear_orphans(self) -> None:
         """Best effort: the next acquisition sees what is left."""
@@ -160,7 +158,7 @@ class Acquiring:
 
 def _tell(allocation: Allocation, node: str) -> None:
     for rival in sorted(allocation.rivals):
-        log.warning("a public address is taken over: its node is not alive", node=node, rival=rival)
+        log.warning("a public address, MAC or key is taken over: its node is not alive", node=node, rival=rival)
     for claim in allocation.given_up:
         log.info("a lease is given up", lease=claim.name, held_by=claim.node, for_node=node)
     if allocation.current is None or allocation.current.node != node:

@@ -3,6 +3,7 @@
 from contextlib import suppress
 from dataclasses import dataclass
 
+from services.core.conflicts import identities_of
 from services.core.errors import InvalidInput
 from services.core.flannel import parse_key
 from services.core.lease import Lease
@@ -54,10 +55,11 @@ class Entry:
     def claim(self) -> Claim:
         """What it means for a decision."""
         if self.lease is not None:
-            cidrs, addresses = self.lease.cidrs, self.lease.addresses
+            cidrs, addresses, identities = self.lease.cidrs, self.lease.addresses, identities_of(self.lease)
         else:
             cidrs, addresses = parse_key(self.name), self.holder.addresses if self.holder else ()
-        return Claim(self.name, self.node, cidrs, addresses, self.reserved, self.bound)
+            identities = tuple(address.packed for address in addresses)
+        return Claim(self.name, self.node, cidrs, addresses, self.reserved, self.bound, identities, self.claim_order)
 
 
 def read_entry(decoder: Decoder, name: str, item: Item, holder_item: Item | None) -> Entry | None:

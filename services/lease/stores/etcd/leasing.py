@@ -1,11 +1,13 @@
 """Renew and release: what nodes ask of the leases that they have in etcd."""
 
+from collections.abc import Set
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
 from services.core.errors import LostRace, NotFound
 from services.core.lease import Lease
+from services.lease.allocation import require_own, rivals_of
 from services.lease.stores.etcd.client import EtcdClient
 from services.lease.stores.etcd.decoder import Decoder
 from services.lease.stores.etcd.entry import Entry, read_entry
@@ -45,6 +47,7 @@ class Leasing:
             entry = await self._entry(name)
             if entry is None or entry.lease is None or entry.node != node or entry.holder_item is None:
                 raise NotFound(f"node {node} does not hold lease {name} any more: acquire a lease again")
+            await self._require_own(name)
             if entry.bound:
                 return _returned(entry, entry.claim_order, None)
             with suppress(EtcdLeaseGone):
@@ -73,9 +76,26 @@ class Leasing:
             raise LostRace(f"lease {name} of node {node} keeps changing in etcd: try again")
         await self._etcd_leases.drop(node, etcd_lease)
 
+    async def _require_own(self, name: str) -> None:
+        """By what the watch has told; without one the next renewal sees to it."""
+        claims = self._index.claims if self._index.live else None
+        claim = claims.get(name) if claims else None
+        if claims is not None and claim is not None:
+            rivals = {other.node for other in rivals_of(claims, claim.node, claim.identities)}
+            if rivals:
+                alive = await living(self._index, self._etcd_leases, rivals)
+                require_own(claims, name, alive.__contains__)
+
     async def _entry(self, name: str) -> Entry | None:
         item, holder_item = await self._client.read(self._keyspace.subnet(name), self._keyspace.holder(name))
         return read_entry(self._decoder, name, item, holder_item) if item else None
+
+
+async def living(index: Index, etcd_leases: EtcdLeases, nodes: Set[str]) -> frozenset[str]:
+    """Those of the nodes that have a session, or renewed their lease a moment ago."""
+    alive = nodes & index.sessions.keys()
+    fresh = {node for node in nodes - alive if await etcd_leases.is_fresh(index.etcd_lease_of(node))}
+    return frozenset(alive | fresh)
 
 
 def _returned(entry: Entry, claim_order: int, expires_at: float | None) -> Lease:

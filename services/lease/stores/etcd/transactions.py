@@ -7,6 +7,7 @@ not at all; repeating one that had happened (its answer was lost) changes nothin
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from services.core.conflicts import identities_in, identities_of
 from services.core.family import Network
 from services.core.flannel import format_value
 from services.core.lease import Lease, LeaseRequest, Subnet, lease_key
@@ -33,9 +34,10 @@ _MOST: Final = 120
 def taking(keyspace: Keyspace, index: Index, allocation: Allocation, etcd_lease: int) -> Transaction:
     """Makes a decision true; without writes if it is.
 
-    No two leases made like this overlap or share an address: what adds a subnet or changes an address is guarded
-    by "no subnet key was put since", so it was decided on all that is there. (A guard on the new key alone, as
-    flanneld's, lets 10.5.52.0-24 pass beside 10.5.52.0-24&fd00::-64 or 10.5.52.0-25, and one address beside itself.)
+    No two leases made like this overlap, or share an address, a MAC or a key: what adds a subnet or changes one of
+    these is guarded by "no subnet key was put since", so it was decided on all that is there. (A guard on the new key
+    alone, as flanneld's, lets 10.5.52.0-24 pass beside 10.5.52.0-24&fd00::-64 or 10.5.52.0-25, and one address beside
+    itself.)
     It is guarded by the configuration that was decided on, too, and by the absence of the sessions of nodes that
     lose something because they are not alive.
     """
@@ -57,7 +59,7 @@ def taking(keyspace: Keyspace, index: Index, allocation: Allocation, etcd_lease:
         guards += surrender.guards
         writes += surrender.writes
     guards += [Unchanged(keyspace.session(node), 0) for node in sorted(allocation.rivals)]
-    if current is None or current.claim.addresses != lease.addresses:
+    if current is None or current.claim.identities != identities_of(lease):
         guards.append(NothingPutSince(keyspace.subnets, index.revision))
     return Transaction(tuple(guards), tuple(writes))
 
@@ -77,7 +79,7 @@ class Joined:
 
     def take(self, transaction: Transaction, request: LeaseRequest) -> bool:
         """Adds one, if there is room and neither its node, nor an address or a key of it, is in already."""
-        whose = {request.node, *(wish.public_address for wish in request.wishes)}
+        whose = {request.node, *identities_in(request.wishes)}
         keys = {write.key for write in transaction.writes}
         guards = self._guards.keys() | transaction.guards
         is_full = max(len(guards), len(keys) + len(self._writes)) > _MOST

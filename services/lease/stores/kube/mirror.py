@@ -74,6 +74,16 @@ class Mirror:
             _copy(self._leases), self._network, refused=_copy(self._refused), choices=_copy(self._choices)
         )
 
+    @property
+    def leases(self) -> Mapping[str, Lease]:
+        """By node, as they are now."""
+        return self._leases
+
+    async def lease_like(self, lease: Lease) -> None:
+        """Returns when the watch has told of this lease, of whatever age."""
+        while (held := self._leases.get(lease.name)) is None or held.subnets != lease.subnets:
+            await self._signals.next(lease.name)
+
     async def pod_cidr_of(self, name: str) -> None:
         """Returns when the node of this name has a podCIDR."""
         while not ((node := self._nodes.get(name)) and node.pod_cidrs):

@@ -26,6 +26,7 @@ from services.lease.stores.kube.publishing import (
     withdrawal_patch,
 )
 from services.lease.stores.kube.records import Expired, Node, Timing
+from services.lease.stores.kube.rivalry import Rivalry
 from services.lease.stores.kube.settings import KubeSettings
 from services.lease.stores.kube.watching import Watcher
 from services.lease.stores.kube.writing import read, write
@@ -61,6 +62,7 @@ class KubeStore:
         agent = f"flannelette-lease/{node or 'central'}"
         self._client = KubeClient(access or find_access(settings), self._timing, self._keys.prefix, agent)
         self._mirror = Mirror(self._network, self._keys)
+        self._rivalry = Rivalry(self._client, self._mirror, self._keys, self._network, self._timing)
         # With alloc there are no peers, so that a node need not see the others.
         alone = bool(node) and self._network.backend_type == "alloc"
         self._selector = f"metadata.name={node}" if alone else ""
@@ -103,12 +105,16 @@ class KubeStore:
         self._told.add(node.name)
         require_pod_cidrs(node, self._network, self._keys, is_kept=self._mirror.serves(node.name))
         self._told.discard(node.name)
-        if patch := annotations_patch(node, request, self._keys):
+        patch = annotations_patch(node, request, self._keys)
+        await self._rivalry.require_none(node, patch)
+        if patch:
             node = self._read(await write(self._client, node.name, patch, self._timing))
             log.info("annotations written", node=node.name, annotations=patch["metadata"]["annotations"])
         lease = self._lease(node)
         if lease is None:
             raise NotYet(f"something else changes the annotations of node {node.name}: see {self._keys.prefix}*")
+        if patch:
+            await self._rivalry.require_none_since(node, lease)
         return lease
 
     async def renew(self, node: str, name: str) -> Lease:
