@@ -148,6 +148,23 @@ async def test_hole_07_an_overwritten_lease_is_its_nodes_and_goes_to_nobody_else
         assert (await fresh.acquire(replace(asked, node="n2"))).name != lease.name
 
 
+async def test_hole_07_a_lease_whose_value_is_overwritten_by_etcdctl_is_no_reservation(prefix: Prefix) -> None:
+    store = prefix.store()
+    async with following(store) as seen:
+        lease = await store.acquire(asks("10.99.0.1"))
+        ours = await prefix.get(f"subnets/{lease.name}")
+        assert ours
+        await prefix.put(f"subnets/{lease.name}", '{"PublicIP":"10.99.0.1","PublicIPv6":null,"BackendType":"ipip"}')
+        await seen.until(lambda f: f.leases[lease.name].backend_type == "ipip")
+        assert not (await store.acquire(asks("10.99.0.1"))).reserved
+        after = await prefix.get(f"subnets/{lease.name}")
+        assert after
+        assert (after.value, after.etcd_lease) == (ours.value, ours.etcd_lease)
+        await prefix.put(f"subnets/{lease.name}", ours.value.decode())  # as flannel's manual reserves a subnet
+        await seen.until(lambda f: f.leases[lease.name].reserved)
+        assert (await store.acquire(asks("10.99.0.1"))).reserved
+
+
 async def test_a_lease_of_ours_that_does_not_fit_is_replaced_in_one_revision(prefix: Prefix) -> None:
     await prefix.put(
         "subnets/10.6.7.0-24", '{"PublicIP":"10.99.0.1","PublicIPv6":null}', await prefix.flannelds_lease()

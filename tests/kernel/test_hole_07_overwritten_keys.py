@@ -66,6 +66,13 @@ async def both(cluster: Nodes) -> None:
     await holder_with_the_address_of_another_node(cluster)
 
 
+async def lease_that_is_gone(cluster: Nodes) -> None:
+    """As a node that leaves: others believe it."""
+    await cluster.delete(f"subnets/{cluster.nodes[0].key}")
+
+
+BELIEVED = (mac_of_a_stranger, both, lease_that_is_gone)
+"""What may be true, so that peers go by it until h1 has put its key back."""
 LOSSLESS = (
     value_of_another_node,
     garbage,
@@ -94,6 +101,18 @@ async def test_hole_07_an_overwritten_key_is_put_back_and_no_packet_is_lost(
                     await asyncio.sleep(0.5)
             lost[act.__name__] = len(stream.lost)
     assert lost == dict.fromkeys(lost, 0)
+
+
+async def test_hole_07_a_change_that_has_to_be_believed_is_put_back_at_once(own_etcd: EtcdServer) -> None:
+    async with cluster_of_nodes(3, own_etcd) as cluster:
+        before = whole(cluster)
+        for act in BELIEVED:
+            with cluster.stream() as stream:
+                async with stream:
+                    await act(cluster)
+                    await cluster.until(lambda: whole(cluster) == before)
+                    await cluster.until_as_before()
+            assert len(stream.lost) < 200, f"{act.__name__}: more than a second of two paths"
 
 
 async def change_value(cluster: Nodes, node: Node, **members: object) -> None:

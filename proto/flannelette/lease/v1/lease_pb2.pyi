@@ -86,7 +86,9 @@ class _RefusalKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RefusalKi
     REFUSAL_KIND_UNSPECIFIED: _RefusalKind.ValueType  # 0
     """Not told by this version."""
     REFUSAL_KIND_UNREADABLE: _RefusalKind.ValueType  # 1
-    """The key is no lease, or its value does not parse."""
+    """The key is no lease, or its value does not parse, or another program has
+    overwritten it with an address that is not that of the node that holds it.
+    """
     REFUSAL_KIND_OVERLAP: _RefusalKind.ValueType  # 2
     """It overlaps a lease that goes before it: of two, the one of a known node,
     then the older one.
@@ -100,7 +102,9 @@ class RefusalKind(_RefusalKind, metaclass=_RefusalKindEnumTypeWrapper):
 REFUSAL_KIND_UNSPECIFIED: RefusalKind.ValueType  # 0
 """Not told by this version."""
 REFUSAL_KIND_UNREADABLE: RefusalKind.ValueType  # 1
-"""The key is no lease, or its value does not parse."""
+"""The key is no lease, or its value does not parse, or another program has
+overwritten it with an address that is not that of the node that holds it.
+"""
 REFUSAL_KIND_OVERLAP: RefusalKind.ValueType  # 2
 """It overlaps a lease that goes before it: of two, the one of a known node,
 then the older one.

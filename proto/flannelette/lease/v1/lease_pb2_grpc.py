@@ -322,7 +322,8 @@ class LeaseServiceServicer:
 
     def ListQuarantine(self, request, context):
         """Returns what the store holds and this service refuses to act on: keys that
-        are no lease, values that do not parse, leases that get in the way of
+        are no lease, values that do not parse or that another program has written
+        over that of the node that holds the lease, leases that get in the way of
         others or lie outside the network; and the removals that the guard holds
         back.
 

@@ -193,7 +193,8 @@ class LeaseServiceStub:
     """
     ListQuarantine: _aio.UnaryUnaryMultiCallable[_lease_pb2.ListQuarantineRequest, _lease_pb2.ListQuarantineResponse]
     """Returns what the store holds and this service refuses to act on: keys that
-    are no lease, values that do not parse, leases that get in the way of
+    are no lease, values that do not parse or that another program has written
+    over that of the node that holds the lease, leases that get in the way of
     others or lie outside the network; and the removals that the guard holds
     back.
 
@@ -459,7 +460,8 @@ class LeaseServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _aio.ServicerContext[_lease_pb2.ListQuarantineRequest, _abc.Awaitable[_lease_pb2.ListQuarantineResponse]],
     ) -> _abc.Awaitable[_lease_pb2.ListQuarantineResponse]:
         """Returns what the store holds and this service refuses to act on: keys that
-        are no lease, values that do not parse, leases that get in the way of
+        are no lease, values that do not parse or that another program has written
+        over that of the node that holds the lease, leases that get in the way of
         others or lie outside the network; and the removals that the guard holds
         back.
 

@@ -1,7 +1,7 @@
 """A subnet key and the holder key beside it, put together. No IO."""
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from services.core.conflicts import identities_of
 from services.core.errors import InvalidInput
@@ -78,16 +78,21 @@ def read_entry(decoder: Decoder, name: str, item: Item, holder_item: Item | None
     return Entry(name, item, lease, holder_item, holder if lease and holder.holds(lease) else None)
 
 
-def as_held(entry: Entry, known: Entry) -> Entry:
-    """The entry, given that the node that held it, as is `known`, is alive: only that node lets go of a lease.
+def as_held(entry: Entry, known: Entry, *, is_alive: bool) -> Entry:
+    """The entry, given what was `known` of this key before, and whether the node that held it then is alive.
 
-    A lease service of it deletes the key; whoever else has changed one of the two keys has overwritten it. What a
-    reservation is held by says its holder alone.
+    Only that node lets go of an ordinary lease, and its lease service then deletes the key: whoever else has changed
+    one of the two keys has overwritten it. Nor is it a reservation by that: who reserves a lease leaves its value as
+    it is. Of what was a reservation before, the holder key alone says who holds it.
     """
-    if known.reserved or known.node in ("", entry.node) or entry.item.created != known.item.created:
+    if known.reserved or entry.item.created != known.item.created:
         return entry
-    item = entry.item._replace(etcd_lease=known.item.etcd_lease)
-    holder_item = entry.holder_item
+    item, holder_item = entry.item, entry.holder_item
+    if item.value != known.item.value:
+        item = item._replace(etcd_lease=item.etcd_lease or known.item.etcd_lease)
+    if not is_alive or known.node in ("", entry.node):
+        return replace(entry, item=item)
+    item = item._replace(etcd_lease=known.item.etcd_lease)
     if holder_item is not None and known.holder_item is not None:
         holder_item = holder_item._replace(etcd_lease=known.holder_item.etcd_lease)
     return Entry(entry.name, item, None, holder_item, known.holder)
