@@ -88,7 +88,7 @@ class FakeFirewall:
         causes = () if right else missing if chain.rules else ("not wanted any more",)
         jump = RuleState(chain.table, chain.hook, form.jump.text, now)
         if right and self.behind and chain.rules:
-            return ChainState(chain, jump, rules, ("jump not first",), ("iptables -I",), repair, self.behind)
+            return ChainState(chain, jump, rules, ("jump not first",), ("iptables -I",), repair, (), self.behind)
         return ChainState(chain, jump, rules, causes, commands, now)
 
     def names(self) -> list[str]:

@@ -79,6 +79,11 @@ def next_facts(
     return Facts(network, network_error, subnets, lease is not None)
 
 
+def networks_of(network: NetworkConfig) -> set[Network]:
+    """All that rules of a network are about."""
+    return {cidr for row in network.families for cidr in network.cidrs(row.family)}
+
+
 def own_lease(table: Table, node: str) -> Lease | None:
     """The one that says what this node holds now."""
     return next((lease for lease in table.leases.values() if lease.node == node and not lease.is_idle), None)

@@ -2,22 +2,23 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Final
 
 from services.core.errors import NotYet, Unavailable
+from services.core.family import Network
 from services.core.network import NetworkConfig
 from services.core.table import Table
-from services.masq.facts import Facts, Recalled, next_facts
+from services.masq.facts import Facts, Recalled, networks_of, next_facts
 from services.masq.firewalls.difference import EXTRA, NOT_WANTED
 from services.masq.firewalls.firewall import ChainState, Firewall
 from services.masq.firewalls.sentry import sentry
 from services.masq.metrics import CHECK_SECONDS, FAILURES, MOVES_LEFT, REPAIRS, RULES_PRESENT, RULES_WANTED
-from services.masq.moves import MOST, NOT_FIRST, Moves
-from services.masq.rules import Chain, RuleSettings, no_chains, wanted_chains
+from services.masq.moves import NOT_FIRST, Moves, what_is_wrong
+from services.masq.rules import Chain, RuleSettings, belonging, no_chains, wanted_chains
 from services.masq.surroundings import Finding, Surroundings, findings, flows_of
 from services.runtime.health import Health
 from services.runtime.logs import get_logger
@@ -26,11 +27,6 @@ from services.runtime.turn import Turn
 log = get_logger()
 
 _TORN_DOWN: Final = "torn down by an operator; `flannelette resync` or a restart ends it"
-_DO_NOT_STAY: Final = "do not stay as they should be: another program keeps changing them"
-_LEFT: Final = (
-    "the jump to {chain} is not first: another program has moved it more than {most} times within a minute, and now "
-    "it is left behind that program's rule: {rule}"
-)
 
 
 class Reconciler:
@@ -82,6 +78,8 @@ class Reconciler:
         """Of the chains that are remembered, those that the firewall had otherwise at the first look: it knows more,
         and they stay as they are until there is a snapshot. None: there was no look yet."""
         self._failure = ""
+        self._former: set[Network] = set()
+        """Networks that were in force before, until none of their rules can be left."""
         self._health.set("firewall", "the firewall was not looked at yet")
         self.learn(Table(), away="the lease service has not answered yet")
 
@@ -108,8 +106,10 @@ class Reconciler:
         before = (self._wanted(), self.asks_for_nftables, self._recalled)
         if recalled is not self._recalled:
             self._recalled, self._newer, self.facts = recalled, None if recalled else frozenset(), Facts()
-        known = recalled.table if recalled else table
+        known, last = recalled.table if recalled else table, self.facts.network or self.remembered_network
         self.facts = next_facts(self.facts, known, self.node, self.settings.allowed, self.remembered_network)
+        if last and last is not self.facts.network:
+            self._former |= networks_of(last)
         network, lease = self.facts.reasons(self.node)
         self._health.set("network", network)
         self._health.set("lease", lease if self.settings.masquerade else "")
@@ -182,14 +182,20 @@ class Reconciler:
         if not dry_run:
             self._paused, self._kept = True, frozenset()
             self._health.set("firewall", _TORN_DOWN)
-        states = await self.firewall.check(no_chains(), repair=not dry_run)
+        states = await self.firewall.check(belonging(no_chains(), self._ours()), repair=not dry_run)
         if not dry_run:
             log.warning("rules torn down", commands=len(_commands(states)))
             await self._check(repair=False)
         return _commands(states)
 
     def _wanted(self) -> tuple[Chain, ...]:
-        return wanted_chains(self.facts.network, self.facts.subnets, self.settings)
+        chains = wanted_chains(self.facts.network, self.facts.subnets, self.settings)
+        return belonging(chains, self._ours())
+
+    def _ours(self) -> tuple[Network, ...] | None:
+        """Whose rules are ours: those of the network in force, and of the ones before whose rules may be left."""
+        network = self.facts.network
+        return None if network is None else tuple({*self._former, *networks_of(network)})
 
     def _is_due(self) -> bool:
         """Whether there is more to a check than the firewall knows already. Not called in the event loop."""
@@ -228,7 +234,8 @@ class Reconciler:
             self._account(states)
             self.findings()
             if chains == self._wanted():  # else the feed had news meanwhile: the next check decides about health
-                self._health.set("firewall", _what_is_wrong(wrong))
+                self._health.set("firewall", what_is_wrong(wrong))
+                self._former = set() if not wrong and self.facts.network else self._former
             self._settled = not left and all(state.as_wanted for state in states)
         return states
 
@@ -251,7 +258,7 @@ class Reconciler:
         states = await self.firewall.check(tried, repair=False) if tried else ()
         left = {state.chain: replace(state, commands=()) for state in states if state.causes == (NOT_FIRST,)}
         for chain in left.keys() - self._left:
-            log.warning(_what_is_wrong([left[chain]]))
+            log.warning(what_is_wrong([left[chain]]))
         self._left = frozenset(left)
         MOVES_LEFT.set(len(left))
         return left
@@ -290,15 +297,3 @@ class Reconciler:
 
 def _commands(states: tuple[ChainState, ...]) -> list[str]:
     return [command for state in states for command in state.commands]
-
-
-def _what_is_wrong(states: Sequence[ChainState]) -> str:
-    """With chains that do not stay; empty for none."""
-    left = [state for state in states if state.causes == (NOT_FIRST,)]
-    sentences = [_LEFT.format(chain=_name(state), most=MOST, rule=state.in_the_way) for state in left]
-    others = [_name(state) for state in states if state not in left]
-    return "; ".join([*sentences, *([f"{' and '.join(others)} {_DO_NOT_STAY}"] if others else [])])
-
-
-def _name(state: ChainState) -> str:
-    return f"{state.chain.family} {state.chain.name}"

@@ -5,7 +5,7 @@ result of `wanted_chains` is left as it is; a chain without rules shall not exis
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
@@ -70,6 +70,8 @@ class Chain:
     """Why the jump exists, one sentence."""
     rules: tuple[Rule, ...]
     """Empty: chain and jump shall not exist."""
+    networks: tuple[Network, ...] | None = field(default=None, compare=False)
+    """What is ours: flannel's rules about other networks stay in the chain, and it with them. None: everything is."""
     moved: bool = False
     """Without rules: it is in another firewall, and an old flanneld's rules in the hook shall not exist either."""
 
@@ -117,6 +119,12 @@ def wanted_chains(
 def no_chains() -> tuple[Chain, ...]:
     """What is wanted after a teardown: nothing of ours, in either family."""
     return tuple(make(family, ()) for family in FAMILIES for make in (_masquerade_chain, _forward_chain))
+
+
+def belonging(chains: Iterable[Chain], networks: Iterable[Network] | None) -> tuple[Chain, ...]:
+    """The chains, of which only rules about these networks are ours."""
+    ours = None if networks is None else tuple(networks)
+    return tuple(replace(chain, networks=ours) for chain in chains)
 
 
 def _masquerade_chain(family: Family, rules: tuple[Rule, ...]) -> Chain:

@@ -9,6 +9,7 @@ from flannelette.masq.v1 import masq_pb2_grpc
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from services.masq.explainer import Explainer
+from services.masq.firewalls.another_network import networks_in
 from services.masq.reconciler import Reconciler
 from services.masq.wire import finding_of, rules_of
 from services.runtime.health import Health
@@ -49,6 +50,7 @@ class MasqServicer(masq_pb2_grpc.MasqServiceServicer):
                 start_time=_timestamp(self._start_time),
                 lease_service_connected=reconciler.lease_service_connected,
                 findings=map(finding_of, findings),
+                other_networks=networks_in(text for state in reconciler.states for text in state.others),
             )
         )
 

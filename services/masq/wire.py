@@ -13,7 +13,10 @@ def rules_of(state: ChainState) -> list[pb.Rule]:
     if not chain.rules:
         return []
     rules = [_rule(chain, chain.reason, state.jump)]
-    return rules + [_rule(chain, r.reason, s) for r, s in zip(chain.rules, state.rules, strict=True)]
+    rules += [_rule(chain, r.reason, s) for r, s in zip(chain.rules, state.rules, strict=True)]
+    place = state.jump.table, state.rules[0].chain
+    others = (RuleState(*place, text, present=True) for text in state.others)
+    return rules + [_rule(chain, "Another network's: it stays as it is.", other) for other in others]
 
 
 def finding_of(found: Finding) -> pb.Finding:

@@ -106,6 +106,7 @@ def _masq(status: masq_pb2.Status, now: datetime) -> Iterator[Fact]:
     yield "network", ", ".join(status.networks)
     yield "subnet", ", ".join(status.subnets)
     yield "rules", f"{status.rules_present} of {status.rules} present"
+    yield "beside", f"another network's rules: {', '.join(status.other_networks)}" if status.other_networks else ""
     if status.HasField("last_check_time"):
         yield "checked", f"{ago(status.last_check_time, now)}; {_repairs(status.repairs)}"
     for finding in status.findings:

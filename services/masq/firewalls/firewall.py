@@ -38,6 +38,8 @@ class ChainState:
 
     as_wanted: bool = True
     """Now nothing is missing, wrong, too much or in the wrong place."""
+    others: tuple[str, ...] = ()
+    """Rules of other networks' flannelds in the chain, in the notation of the firewall's own tool. They stay."""
     in_the_way: str = ""
     """The rule that came before our jump when it was not first, in the notation of the firewall's own tool."""
 

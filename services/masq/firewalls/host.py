@@ -185,7 +185,7 @@ class HostFirewall:
             if other not in kept and not any(state.causes for state in gone):
                 await self._forget(other)
             states = tuple(
-                replace(state, commands=(*state.commands, *there.commands))
+                replace(state, commands=(*state.commands, *there.commands), others=(*state.others, *there.others))
                 for state, there in zip(states, gone, strict=True)
             )
         return states

@@ -182,7 +182,16 @@ def _without_fully_random(chain: Chain) -> Chain:
 def _state(chain: Chain, form: ChainForm, report: ChainReport) -> ChainState:
     rules = (_rule_state(chain, chain.name, *each) for each in zip(form.rules, report.rules, strict=True))
     jump = _rule_state(chain, chain.hook, form.jump, report.jump)
-    return ChainState(chain, jump, tuple(rules), report.causes, report.commands, report.as_wanted, report.in_the_way)
+    return ChainState(
+        chain,
+        jump,
+        tuple(rules),
+        report.causes,
+        report.commands,
+        report.as_wanted,
+        report.others,
+        report.in_the_way,
+    )
 
 
 def _rule_state(chain: Chain, name: str, form: RuleForm, found: Found) -> RuleState:

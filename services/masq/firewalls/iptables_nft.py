@@ -14,6 +14,7 @@ from typing import Final
 
 from services.core.errors import Misconfigured, Unavailable
 from services.core.family import IPV4, Family
+from services.masq.firewalls.another_network import rule_text
 from services.masq.firewalls.firewall import ChainState, RuleState
 from services.masq.firewalls.messages import ChainForm
 from services.masq.firewalls.nftables.chains import ChainName, nft_chains
@@ -161,6 +162,7 @@ def _state(chain: Chain, found: FoundChain, first: Repair, last: Repair) -> Chai
         first.causes,
         tuple(f"{_PROGRAMS[chain.family.version]} -t {chain.table} {action}" for action in first.actions),
         as_wanted=not last.actions,
+        others=tuple(rule_text(chain.name, other.rule.form or {}) for other in found.others),
     )
 
 

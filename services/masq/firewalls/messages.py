@@ -30,6 +30,9 @@ class ChainForm:
     name: str
     jump: RuleForm
     rules: tuple[RuleForm, ...]
+    comment: str = ""
+    networks: tuple[str, ...] | None = None
+    """See Chain."""
     moved: bool = False
     """See Chain."""
 
@@ -58,6 +61,8 @@ class ChainReport:
     commands: tuple[str, ...]
     as_wanted: bool
     in_the_way: str = ""
+    others: tuple[str, ...] = ()
+    """Rules of other networks, as text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +128,8 @@ def decode(line: bytes) -> Message:
 
 def _chain_form(document: dict[str, Any]) -> ChainForm:
     jump, rules = RuleForm(**document.pop("jump")), tuple(RuleForm(**rule) for rule in document.pop("rules"))
-    return ChainForm(jump=jump, rules=rules, **document)
+    networks = document.pop("networks")
+    return ChainForm(jump=jump, rules=rules, networks=None if networks is None else tuple(networks), **document)
 
 
 def _chain_report(document: dict[str, Any]) -> ChainReport:
@@ -134,4 +140,5 @@ def _chain_report(document: dict[str, Any]) -> ChainReport:
         commands=tuple(document["commands"]),
         as_wanted=document["as_wanted"],
         in_the_way=document["in_the_way"],
+        others=tuple(document["others"]),
     )

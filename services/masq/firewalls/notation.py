@@ -11,7 +11,8 @@ def chain_form(chain: Chain) -> ChainForm:
         {**comment, "target": chain.name}, f"-A {chain.hook} {_comment_text(chain.comment)} -j {chain.name}"
     )
     rules = tuple(RuleForm(_form(chain, rule), rule_text(chain, rule)) for rule in chain.rules)
-    return ChainForm(chain.table, chain.hook, chain.name, jump, rules, chain.moved)
+    ours = None if chain.networks is None else tuple(map(str, chain.networks))
+    return ChainForm(chain.table, chain.hook, chain.name, jump, rules, chain.comment, ours, chain.moved)
 
 
 def rule_text(chain: Chain, rule: Rule) -> str:

@@ -41,6 +41,10 @@ class FoundChain:
     """Rules of an old flanneld in the hook: what our chain decides, without a chain."""
     first_in_hook: str = ""
     """The first rule of the hook, as text, unless that is a jump to ours."""
+    places: tuple[int, ...] = ()
+    """Of our rules in the chain, if there are others."""
+    others: tuple[FoundJump, ...] = ()
+    """Rules of other networks in the chain, which are not among `rules`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +125,17 @@ class Repair:
 def repair_of(wanted: ChainForm, found: FoundChain) -> Repair:
     """What brings a chain and its jump to what is wanted.
 
-    Touches our chain and jumps to it only. A chain that differs is written anew as a whole; a jump that is right
-    keeps its place and its counters.
+    Touches our chain and jumps to it only. A chain that differs is written anew as a whole, but for rules of other
+    networks, which stay behind ours; a jump that is right keeps its place and its counters.
     """
     if not wanted.rules:
         return _removal(wanted, found)
     chain_causes = _chain_causes([rule.form for rule in wanted.rules], found)
     actions: list[Action] = []
-    if chain_causes:
+    if chain_causes and found.others:
+        actions += [DeleteAt(wanted.name, place) for place in reversed(found.places)]
+        actions += [InsertFirst(wanted.name, rule) for rule in reversed(wanted.rules)]
+    elif chain_causes:
         actions.append(MakeChain(wanted.name) if found.rules is None else EmptyChain(wanted.name))
         actions += [Append(wanted.name, rule) for rule in wanted.rules]
     right = next((jump for jump in found.jumps if _is_right(wanted, jump)), None)
@@ -140,6 +147,10 @@ def repair_of(wanted: ChainForm, found: FoundChain) -> Repair:
 
 
 def _removal(wanted: ChainForm, found: FoundChain) -> Repair:
+    if found.others:  # they need the chain and the jump
+        ours = [DeleteAt(wanted.name, place) for place in reversed(found.places)]
+        causes_of_ours = (NOT_WANTED,) if ours else ()
+        return Repair((*causes_of_ours, *_old_causes(found)), (*ours, *_deletions(found.bare)))
     actions: list[Action] = [*_deletions([*found.jumps, *found.bare])]
     if found.rules is None:
         return Repair(_old_causes(found), tuple(actions))

@@ -2,8 +2,10 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
+from services.masq.firewalls.another_network import apart
 from services.masq.firewalls.bare import BareRule, bare_set
 from services.masq.firewalls.messages import ChainForm, RuleForm
 from services.masq.firewalls.repair import FoundChain, FoundJump, FoundRule
@@ -51,12 +53,9 @@ def find(table: SavedTable, wanted: ChainForm) -> FoundChain:
     # Of thousands of foreign rules none is looked at unless one has a destination, as one of each set has.
     may_be_old = wanted.replaces_bare and any(" -d " in line for line in hook)
     old = bare_set(wanted.table, [bare_rule(line) for line in hook]) if may_be_old else []
-    return FoundChain(
-        None if rules is None else tuple(map(_found, rules)),
-        tuple(jumps),
-        tuple(FoundJump(wanted.hook, place, _found(hook[place])) for place in old),
-        in_the_way,
-    )
+    bare = tuple(FoundJump(wanted.hook, place, _found(hook[place])) for place in old)
+    ours = None if rules is None else tuple(map(_found, rules))
+    return apart(wanted, FoundChain(ours, tuple(jumps), bare, in_the_way))
 
 
 def bare_rule(text: str) -> BareRule | None:
@@ -72,7 +71,7 @@ def as_text(form: ChainForm) -> ChainForm:
     """The chain, with rules that are compared by their text alone."""
     rules = tuple(RuleForm({"text": rule.text}, rule.text) for rule in form.rules)
     jump = RuleForm({"text": form.jump.text}, form.jump.text)
-    return ChainForm(form.table, form.hook, form.name, jump, rules, form.moved)
+    return replace(form, jump=jump, rules=rules)
 
 
 def _found(line: str) -> FoundRule:

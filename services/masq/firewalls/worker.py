@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from services.core.errors import Unavailable
 from services.core.family import IPV4, IPV6, Family
+from services.masq.firewalls.another_network import rule_text
 from services.masq.firewalls.lock import xtables_lock
 from services.masq.firewalls.messages import (
     ChainForm,
@@ -121,6 +122,7 @@ class Worker:
             first.causes,
             tuple(f"{program} -t {wanted.table} {action}" for action in first.actions),
             not last.actions,
+            others=tuple(rule_text(wanted.name, other.rule.form or {}) for other in found.others),
         )
 
 

@@ -13,6 +13,7 @@ import iptc
 
 from services.core.errors import Unavailable
 from services.core.family import Family
+from services.masq.firewalls.another_network import apart
 from services.masq.firewalls.bare import BareRule, bare_set
 from services.masq.firewalls.messages import ChainForm, Form
 from services.masq.firewalls.repair import (
@@ -70,7 +71,7 @@ class LegacyTable:
         if not self._table.is_chain(wanted.name):
             return FoundChain(None, bare=bare)
         rules = tuple(self._found(wanted.name, entry) for entry in self._entries(wanted.name))
-        return FoundChain(rules, tuple(self._jumps_to(wanted)), bare, self._in_the_way(wanted))
+        return apart(wanted, FoundChain(rules, tuple(self._jumps_to(wanted)), bare, self._in_the_way(wanted)))
 
     def _in_the_way(self, wanted: ChainForm) -> str:
         """Roughly: python-iptables cannot write a rule down."""

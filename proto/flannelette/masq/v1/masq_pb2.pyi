@@ -64,6 +64,7 @@ class Status(_message.Message):
     START_TIME_FIELD_NUMBER: _builtins.int
     LEASE_SERVICE_CONNECTED_FIELD_NUMBER: _builtins.int
     FINDINGS_FIELD_NUMBER: _builtins.int
+    OTHER_NETWORKS_FIELD_NUMBER: _builtins.int
     ready: _builtins.bool
     """The firewall has every rule that it shall have."""
     node: _builtins.str
@@ -114,6 +115,12 @@ class Status(_message.Message):
         command that cures each.
         """
 
+    @_builtins.property
+    def other_networks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Other networks of which a flanneld has rules in the chains and tables that
+        all flannelds share, as CIDR text. They stay as they are.
+        """
+
     def __init__(
         self,
         *,
@@ -134,10 +141,11 @@ class Status(_message.Message):
         start_time: _timestamp_pb2.Timestamp | None = ...,
         lease_service_connected: _builtins.bool | None = ...,
         findings: _abc.Iterable[Global___Finding] | None = ...,
+        other_networks: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_forward", b"_forward", "_lease_service_connected", b"_lease_service_connected", "_masquerade", b"_masquerade", "_ready", b"_ready", "_repairs", b"_repairs", "_rules", b"_rules", "_rules_present", b"_rules_present", "forward", b"forward", "last_check_time", b"last_check_time", "lease_service_connected", b"lease_service_connected", "masquerade", b"masquerade", "ready", b"ready", "repairs", b"repairs", "rules", b"rules", "rules_present", b"rules_present", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_forward", b"_forward", "_lease_service_connected", b"_lease_service_connected", "_masquerade", b"_masquerade", "_ready", b"_ready", "_repairs", b"_repairs", "_rules", b"_rules", "_rules_present", b"_rules_present", "findings", b"findings", "firewall", b"firewall", "firewall_reason", b"firewall_reason", "forward", b"forward", "last_check_time", b"last_check_time", "lease_service_connected", b"lease_service_connected", "masquerade", b"masquerade", "networks", b"networks", "node", b"node", "ready", b"ready", "reasons", b"reasons", "repairs", b"repairs", "rules", b"rules", "rules_present", b"rules_present", "start_time", b"start_time", "subnets", b"subnets", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_forward", b"_forward", "_lease_service_connected", b"_lease_service_connected", "_masquerade", b"_masquerade", "_ready", b"_ready", "_repairs", b"_repairs", "_rules", b"_rules", "_rules_present", b"_rules_present", "findings", b"findings", "firewall", b"firewall", "firewall_reason", b"firewall_reason", "forward", b"forward", "last_check_time", b"last_check_time", "lease_service_connected", b"lease_service_connected", "masquerade", b"masquerade", "networks", b"networks", "node", b"node", "other_networks", b"other_networks", "ready", b"ready", "reasons", b"reasons", "repairs", b"repairs", "rules", b"rules", "rules_present", b"rules_present", "start_time", b"start_time", "subnets", b"subnets", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__forward: _TypeAlias = _typing.Literal["forward"]  # noqa: Y015
     _WhichOneofArgType__forward: _TypeAlias = _typing.Literal["_forward", b"_forward"]  # noqa: Y015

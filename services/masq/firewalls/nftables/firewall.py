@@ -6,6 +6,7 @@ from typing import Final
 
 from services.core.errors import Misconfigured, Unavailable
 from services.core.family import FAMILIES, Family
+from services.masq.firewalls.another_network import is_apart
 from services.masq.firewalls.difference import MISSING, NOT_WANTED, causes
 from services.masq.firewalls.firewall import ChainState, RuleState
 from services.masq.firewalls.nftables.chains import ChainName, nft_chains, nft_tables
@@ -20,8 +21,8 @@ from services.masq.firewalls.nftables.notation import (
     rule_text,
     writing,
 )
-from services.masq.firewalls.nftables.reading import FoundChain, found_chains
-from services.masq.rules import Chain
+from services.masq.firewalls.nftables.reading import FoundChain, found_chains, found_rule
+from services.masq.rules import Chain, Rule
 
 _RACES: Final = 5
 """Lost to somebody else's changes in a row, until that is a failure."""
@@ -50,6 +51,8 @@ class NftablesFirewall:
     def __init__(self) -> None:
         self._library: Nftables | None = None
         self._changes = Changes()
+        self._others: dict[Family, tuple[Rule, ...]] = {}
+        """Rules of flannel's tables that are about another network than ours."""
 
     @property
     def culprits(self) -> tuple[str, ...]:
@@ -88,7 +91,9 @@ class NftablesFirewall:
         states = []
         for chain, then, now, found in zip(chains, first.repairs, last.repairs, last.found, strict=True):
             done = tuple(f"nft {command}" for command in then.commands)
-            states.append(_state(chain, found, then.causes, done, as_wanted=not now.commands))
+            state = _state(chain, found, then.causes, done, as_wanted=not now.commands)
+            others = self._others.get(chain.family, ()) if chain.table == "nat" else ()
+            states.append(replace(state, others=tuple(rule_text(chain, rule) for rule in others)))
         if repair:
             self._changes.looked(generation, states)
         return tuple(states)
@@ -112,7 +117,23 @@ class NftablesFirewall:
         found = self._found(nft_chains())
         ours = tuple(found[chain.family].get(chain.table) for chain in chains)
         repairs = tuple(_repair(chain, each) for chain, each in zip(chains, ours, strict=True))
-        return _Look(ours, repairs, (*_emptied(chains, tables, found), *_flannels(chains, tables)))
+        flannels = _flannels(chains, tables)
+        self._others = {family: self._anothers(family, chains) for family in flannels}
+        gone = [f"delete table {_flannels_table(family)}" for family in flannels if not self._others[family]]
+        return _Look(ours, repairs, (*_emptied(chains, tables, found), *gone))
+
+    def _anothers(self, family: Family, chains: Sequence[Chain]) -> tuple[Rule, ...]:
+        """The rules of flannel's table, if one is about another network than ours."""
+        ours = next((chain.networks for chain in chains if chain.family is family), None)
+        if ours is None:
+            return ()
+        listing = self._nft().listing(f"list table {_flannels_table(family)}")
+        found = [found_rule(each["rule"]["expr"]).rule for each in listing if "rule" in each]
+        rules = [rule for rule in found if rule]
+        named = ([p.cidr for p in (rule.source, rule.destination) if p] for rule in rules)
+        if not any(is_apart(networks, ours) for networks in named):
+            return ()
+        return tuple(rules)
 
     def _found(self, chains: frozenset[ChainName]) -> dict[Family, dict[str, FoundChain]]:
         """Ours, by the table of the model. Each is listed alone: libnftables then reads no other rules."""
@@ -156,16 +177,18 @@ def _emptied(chains: Sequence[Chain], tables: Tables, found: Mapping[Family, Map
     return [f"delete table {family_word(family)} {TABLE}" for family in go]
 
 
-def _flannels(chains: Sequence[Chain], tables: Tables) -> list[str]:
-    """flannel's tables of the families of which everything is decided."""
-    commands = []
+def _flannels(chains: Sequence[Chain], tables: Tables) -> list[Family]:
+    """The families with a table of flannel's of which everything is decided."""
+    found = []
     for family in FAMILIES:
-        table = FLANNEL_TABLES[family.version]
-        if (family.version, table) in tables and {
-            chain.table for chain in chains if chain.family is family
-        } == PLACES.keys():
-            commands.append(f"delete table {family_word(family)} {table}")
-    return commands
+        decided = {chain.table for chain in chains if chain.family is family}
+        if (family.version, FLANNEL_TABLES[family.version]) in tables and decided == PLACES.keys():
+            found.append(family)
+    return found
+
+
+def _flannels_table(family: Family) -> str:
+    return f"{family_word(family)} {FLANNEL_TABLES[family.version]}"
 
 
 def _state(
