@@ -48,7 +48,7 @@ if [ -n "$packages" ]; then
 fi
 
 if [ ! -e "$stamp" ] || [ pyproject.toml -nt "$stamp" ]; then
-    say "+ $python -m venv .venv && pip install --editable .[dev]"
+    say "+ $python -m venv .venv && pip install --editable .[dev] (a minute or more, once)"
     "$python" -m venv .venv
     .venv/bin/python -m pip install --quiet --disable-pip-version-check --use-pep517 --editable '.[dev]'
     touch "$stamp"
