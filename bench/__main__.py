@@ -22,6 +22,7 @@ from bench.process import compile_sources
 from bench.restart import RESTART
 from bench.result import Bench, BenchFailed
 from bench.resync import RESYNC
+from bench.silence import SILENCE
 from bench.snapshot import SNAPSHOT
 from lab import private
 
@@ -39,6 +40,7 @@ _ALL: Final = (
     OUTAGE,
     RESTART,
     RESYNC,
+    SILENCE,
     SNAPSHOT,
 )
 

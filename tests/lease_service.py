@@ -169,11 +169,12 @@ class ServiceProcess:
         *arguments: str,
         environment: Mapping[str, str] | None = None,
         namespace: NetworkNamespace | None = None,
+        around: Sequence[str] = (),
     ) -> None:
         self.directory = directory
         self.address = f"unix:{directory}/lease.sock"
         self.log = directory / "lease.log"
-        command = [sys.executable, "-m", "services.lease.main", f"--socket-dir={directory}", *arguments]
+        command = [*around, sys.executable, "-m", "services.lease.main", f"--socket-dir={directory}", *arguments]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 command if namespace is None else namespace.command(*command),
@@ -181,6 +182,10 @@ class ServiceProcess:
                 stdout=log,
                 stderr=log,
             )
+
+    @property
+    def descriptors(self) -> int:
+        return len(list(Path(f"/proc/{self._process.pid}/fd").iterdir()))
 
     @property
     def resident_mib(self) -> float:

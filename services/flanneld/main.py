@@ -5,8 +5,9 @@ import os
 import sys
 
 from services.core.errors import Misconfigured
-from services.flanneld.flags import children
+from services.flanneld.flags import Child, children
 from services.flanneld.supervisor import health_before, supervise
+from services.runtime.health import Health
 from services.runtime.http import http_server
 from services.runtime.logs import configure_logs
 from services.runtime.settings import HelpRequested
@@ -30,11 +31,16 @@ def main() -> int:
     configure_logs("flanneld", settings.log_format, settings.v)
     health = health_before(found)
     try:
-        with http_server(settings.healthz_ip, settings.healthz_port, health):
-            return asyncio.run(supervise(found, health))
+        return asyncio.run(_serve(found, health))
     except Misconfigured as error:
         print(f"flanneld: {error}", file=sys.stderr)
         return 1
+
+
+async def _serve(found: list[Child], health: Health) -> int:
+    settings = found[0].settings
+    async with http_server(settings.healthz_ip, settings.healthz_port, health):
+        return await supervise(found, health)
 
 
 if __name__ == "__main__":

@@ -40,6 +40,14 @@ class ProcessSettings:
     )
     healthz_ip: str = flag("0.0.0.0", "Address of the HTTP server for /healthz, /readyz and /metrics.")  # noqa: S104 - flannel's default
     healthz_port: int = flag(0, "Its port; 0 switches it off.")
+    max_connections: int = flag(
+        16_384, "Connections that an address to serve on has at once, at most; fewer where descriptors are."
+    )
+    max_connections_per_address: int = flag(
+        256,
+        "How many of them over TCP come from one IPv4 address or one /64 of IPv6, at most. Raise it where nodes are "
+        "behind one NAT or one load balancer.",
+    )
     network_namespace_file: str = flag(
         "",
         "Where the owner of the network namespace that this service is joined to records it (what readlink prints "

@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import sys
+from asyncio import TaskGroup
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, ExitStack
 from functools import partial
@@ -13,7 +14,9 @@ from typing import Any, TypeVar
 from services.core.errors import FlanneletteError, Misconfigured, Unavailable
 from services.runtime import collector
 from services.runtime.admission import Admission
+from services.runtime.crowd import Crowd, raise_descriptor_limit, server_options, tcp_ports
 from services.runtime.health import Health
+from services.runtime.http import http_server
 from services.runtime.listen import bound, socket_paths
 from services.runtime.logs import configure_logs, get_logger
 from services.runtime.options import ProcessSettings, listen_addresses, transport_of
@@ -57,22 +60,21 @@ class Process:
     async def run(self, settings: ProcessSettings) -> None:
         """Serves until `stopping`. Raises what a job raised, in an ExceptionGroup, or Unavailable: moved away."""
         addresses = listen_addresses(settings, self.name)
-        server = Server(self.servicers, self._admission(addresses))
+        server = Server(self.servicers, self._admission(addresses), server_options(settings, len(addresses)))
         with ExitStack() as held:
-            if settings.healthz_port:
-                from services.runtime.http import http_server  # 15 ms and 1 MiB, for whoever asks for a port
-
-                held.enter_context(http_server(settings.healthz_ip, settings.healthz_port, self.health))
             for address in addresses:
                 held.enter_context(bound(server.grpc, address, self.transport))
             await server.start()
             try:
-                async with asyncio.TaskGroup() as group:
+                async with http_server(settings.healthz_ip, settings.healthz_port, self.health), TaskGroup() as group:
                     tasks = [group.create_task(job(), name=name) for name, job in self.jobs.items()]
                     tasks.append(group.create_task(self._publish_health(server), name="health"))
                     if self.transport.credentials is not None:
                         rotation = follow(self.transport.credentials, partial(self._doubt_certificate, addresses))
                         tasks.append(group.create_task(rotation, name="certificate"))
+                    if ports := tcp_ports(addresses):
+                        crowd = Crowd(ports, settings.max_connections_per_address)
+                        tasks.append(group.create_task(crowd.keep_small(), name="connections"))
                     if settings.network_namespace_file:
                         moved = self._stop_when_moved(Path(settings.network_namespace_file))
                         tasks.append(group.create_task(moved, name="whereabouts"))
@@ -153,6 +155,7 @@ def run(name: str, kind: type[S], build: Build[S], arguments: list[str] | None =
         return 0
     configure_logs(name, settings.log_format, settings.v)
     collector.configure()
+    raise_descriptor_limit()
     try:
         asyncio.run(_serve(name, settings, build))
     except Exception as error:  # the last resort: it is said, in one line if it is ours, and the process ends

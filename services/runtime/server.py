@@ -1,7 +1,7 @@
 """A gRPC server with what every one of ours has: our errors, health, reflection v1 and v1alpha."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Final
@@ -39,8 +39,14 @@ class Server:
     With an admission, every call over TLS needs what permissions.py says.
     """
 
-    def __init__(self, servicers: Mapping[str, AddToServer], admission: Admission | None = None) -> None:
+    def __init__(
+        self,
+        servicers: Mapping[str, AddToServer],
+        admission: Admission | None = None,
+        options: Sequence[tuple[str, int]] = (),
+    ) -> None:
         self._servicers = servicers
+        self._options = (*_OPTIONS, *options)
         self._interceptors = [*([admission] if admission else []), ErrorInterceptor()]
         self._health = grpc_health.HealthServicer()
         self._names = ("", *servicers)
@@ -80,7 +86,7 @@ class Server:
         await asyncio.gather(*(server.stop(grace) for server in (self.grpc, *others)))
 
     def _make(self) -> grpc.aio.Server:
-        server = grpc.aio.server(interceptors=self._interceptors, options=_OPTIONS)
+        server = grpc.aio.server(interceptors=self._interceptors, options=self._options)
         for add in self._servicers.values():
             add(server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)

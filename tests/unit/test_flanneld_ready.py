@@ -1,8 +1,8 @@
 """Whoever asks `flannelette flanneld` for /readyz early gets no yes, and without --healthz-port no answer at all."""
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -17,8 +17,8 @@ async def ended(*_: object) -> int:
 def test_it_is_not_ready_when_its_port_opens(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[list[str]] = []
 
-    @contextmanager
-    def probed(_ip: str, _port: int, health: Health) -> Iterator[None]:
+    @asynccontextmanager
+    async def probed(_ip: str, _port: int, health: Health) -> AsyncIterator[None]:
         asked.append(health.reasons)
         yield
 
@@ -31,11 +31,11 @@ def test_it_is_not_ready_when_its_port_opens(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_without_a_port_it_opens_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    def opened(address: tuple[str, int], _: object) -> None:
+    async def opened(*address: object, **_: object) -> None:
         raise OSError(f"{address} was opened")
 
     monkeypatch.setattr(sys, "argv", ["flanneld", "--ip-masq"])
-    monkeypatch.setattr("services.runtime.http.ThreadingHTTPServer", opened)
+    monkeypatch.setattr("asyncio.start_server", opened)
     monkeypatch.setattr(flanneld, "supervise", ended)
     monkeypatch.setattr(flanneld, "configure_logs", lambda *_: None)
     assert flanneld.main() == 0
