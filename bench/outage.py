@@ -12,11 +12,11 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Final
 
 from bench.etcd import PREFIX, fill, started_etcd
-from bench.result import Bench, BenchFailed, Result
+from bench.process import cpu_seconds
+from bench.result import Bench, Result
 
 _SETTLING_SECONDS: Final = 5.0
 """Until the first attempts, which follow each other quickly, are over."""
@@ -75,18 +75,10 @@ def _process(*arguments: str) -> "Iterator[subprocess.Popen[bytes]]":
 
 def _percent(seconds: float, *processes: "subprocess.Popen[bytes]") -> list[float]:
     """Of a core, each, over so many seconds."""
-    before, began = [_cpu_seconds(process) for process in processes], time.monotonic()
+    before, began = [cpu_seconds(process) for process in processes], time.monotonic()
     time.sleep(seconds)
-    after, passed = [_cpu_seconds(process) for process in processes], time.monotonic() - began
+    after, passed = [cpu_seconds(process) for process in processes], time.monotonic() - began
     return [100 * (end - start) / passed for start, end in zip(before, after, strict=True)]
-
-
-def _cpu_seconds(process: "subprocess.Popen[bytes]") -> float:
-    """Of all its threads, as the scheduler counts them: in nanoseconds, not in ticks."""
-    if process.poll() is not None:
-        raise BenchFailed(f"{process.args!r} ended by itself")
-    tasks = Path(f"/proc/{process.pid}/task").iterdir()
-    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
 
 OUTAGE: Final = Bench(

@@ -4,7 +4,7 @@ import asyncio
 import compileall
 import subprocess
 from collections.abc import Coroutine, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -60,8 +60,11 @@ async def unless_failed(
 def cpu_seconds(process: "subprocess.Popen[bytes]") -> float:
     """Of all its threads, as the scheduler counts them: in nanoseconds, not in ticks. Raises BenchFailed."""
     _require(process)
-    tasks = Path(f"/proc/{process.pid}/task").iterdir()
-    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
+    nanoseconds = 0
+    for task in Path(f"/proc/{process.pid}/task").iterdir():
+        with suppress(OSError):  # the thread has ended meanwhile
+            nanoseconds += int((task / "schedstat").read_text().split()[0])
+    return nanoseconds / 1e9
 
 
 def resident_mib(process: "subprocess.Popen[bytes]", what: str = "VmRSS") -> float:

@@ -129,5 +129,5 @@ def docker_is_told(host: PageHost) -> None:
     host.type(before[1])
     subnet = re.search(r"FLANNEL_SUBNET=(.+)", host.type("cat /run/flannel/subnet.env"))
     assert subnet
-    assert host.type(f"cat {options[1]}") == f'DOCKER_OPTS=" --bip={subnet[1]} --ip-masq=false --mtu=1450 "\n'
+    assert host.type(f"cat {options[1]}") == f'DOCKER_OPTS=" --bip={subnet[1]} --ip-masq=false --mtu=1450"\n'
     assert drop_in.endswith("$DOCKER_OPTS\n")
