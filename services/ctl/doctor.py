@@ -48,12 +48,11 @@ def ailments(verdict: Verdict, service: Service) -> Iterator[Ailment]:
     found = dataplane.status.findings if service == "dataplane" and not isinstance(dataplane, Failure) else ()
     others = masq.status.findings if service == "masq" and not isinstance(masq, Failure) else ()
     told = {finding.problem for finding in found}
-    known = "; ".join(each.problem.rstrip(".") for each in others)
     for finding in found:
         yield Ailment(service, f"{finding.problem} {finding.cause}", finding.cure, finding.evidence)
     for remark in () if standing.well else standing.remarks:
         problem, _, cure = remark.partition("; cure: ")
-        if problem not in told and remark not in known and not (found and problem.startswith(BROKEN)):
+        if problem not in told and not ((found or others) and problem.startswith(BROKEN)):
             yield Ailment(service, problem, cure)
     for each in others:
         yield Ailment(service, each.problem, each.cure)

@@ -19,7 +19,7 @@ from services.masq.firewalls.sentry import sentry
 from services.masq.metrics import CHECK_SECONDS, FAILURES, MOVES_LEFT, REPAIRS, RULES_PRESENT, RULES_WANTED
 from services.masq.moves import NOT_FIRST, Moves, what_is_wrong
 from services.masq.rules import Chain, RuleSettings, belonging, no_chains, wanted_chains
-from services.masq.surroundings import Finding, Surroundings, findings, flows_of
+from services.masq.surroundings import Finding, Surroundings, findings, flows_of, tunnel_of
 from services.runtime.health import Health
 from services.runtime.logs import get_logger
 from services.runtime.turn import Turn
@@ -152,9 +152,10 @@ class Reconciler:
     def findings(self) -> list[Finding]:
         """What else of the host is in the way, as it is now. Not ready while packets are lost by any of it."""
         facts, name = self.facts, self.firewall.name
-        found = findings(self.look_around(), name, flows_of(facts.network, facts.subnets), self.settings)
+        flows = flows_of(facts.network, facts.subnets)
+        found = findings(self.look_around(), name, flows, self.settings, tunnel_of(facts.network))
         reasons = "; ".join(each.problem.rstrip(".") for each in found if each.broken)
-        self._health.set("forwarding", reasons, of_host=True)
+        self._health.set("forwarding", reasons and f"forwarding is broken: {reasons}", of_host=True)
         problem, _, cure = self.firewall.leftover.partition(": ")
         return [*found, *([Finding(f"{problem}.", cure)] if problem else [])]
 

@@ -1,11 +1,12 @@
 """What else of the host keeps pods from being reached, and what cures it. Pure but for `look_around`."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Final
 
-from services.core.errors import Unavailable
+from services.core.errors import InvalidInput, Unavailable
 from services.core.family import FAMILIES, Family, Network, family_of
 from services.core.network import NetworkConfig
 from services.masq.firewalls.kinds import Kind
@@ -13,12 +14,18 @@ from services.masq.firewalls.nftables.chains import nft_chains, nft_rule_version
 from services.masq.firewalls.signs import IPTABLES_TABLES, Lookout
 from services.masq.foreign import legacy, nft
 from services.masq.foreign.obstacles import is_ours_first, obstacles
-from services.masq.foreign.verdict import Drop, Flow, ForeignTable
+from services.masq.foreign.verdict import Drop, Flow, ForeignTable, Hook
 from services.masq.rules import RuleSettings
 
 _FORWARDING: Final = {4: "net.ipv4.ip_forward", 6: "net.ipv6.conf.all.forwarding"}
 _FIREWALLD: Final = "firewalld"
 _BRIDGE: Final = "cni0"
+_TUNNEL: Final = "vxlan"
+_TUNNEL_PORT: Final = 8472
+"""Linux's own default for VXLAN; flannel's `Port` 0."""
+_UDP: Final = 17
+_TUNNELS_WAY: Final = (Hook.PREROUTING, Hook.INPUT, Hook.OUTPUT, Hook.POSTROUTING)
+_OF_IPTABLES: Final = frozenset((table, hook.name) for table, hooks in nft.IPTABLES.items() for hook in hooks)
 _SERVICES: Final = "KUBE-SERVICES"
 _BRIDGE_CALLS: Final = "net.bridge.bridge-nf-call-iptables"
 
@@ -61,11 +68,26 @@ def flows_of(network: NetworkConfig | None, subnets: Iterable[Network]) -> list[
     return flows
 
 
-def findings(around: Surroundings, kind: str, flows: Sequence[Flow], settings: RuleSettings) -> list[Finding]:
-    """What is in the way of these packets, with our rules in a firewall of this kind."""
+def tunnel_of(network: NetworkConfig | None) -> list[Flow]:
+    """The packets that carry the overlay between the nodes; none where the backend has no tunnel."""
+    if network is None or network.backend_type != _TUNNEL:
+        return []
+    try:
+        port = network.backend_options.number("Port", most=65535) or _TUNNEL_PORT
+    except InvalidInput:
+        return []  # no dataplane takes it either
+    everywhere = (ip_network((bytes(row.family.bits // 8), 0)) for row in network.families)
+    return [Flow(each, each, protocol=_UDP, port=port) for each in everywhere]
+
+
+def findings(
+    around: Surroundings, kind: str, flows: Sequence[Flow], settings: RuleSettings, tunnel: Sequence[Flow] = ()
+) -> list[Finding]:
+    """What is in the way of these packets and of the tunnel's, with our rules in a firewall of this kind."""
     found_in = list(dict.fromkeys(family_of(flow.source) for flow in flows))
     found = [_not_forwarding(family) for family in found_in if family.version in around.not_forwarding]
     found += dropping(around.tables, kind if settings.forward else "", flows)
+    found += dropping_tunnel(around.tables, tunnel)
     if around.side_by_side & {family.version for family in found_in} and kind != Kind.NFTABLES:
         found.append(_both(kind))
     if around.firewalld:
@@ -91,6 +113,12 @@ def dropping(tables: Iterable[ForeignTable], kind: str, flows: Sequence[Flow]) -
     return list(dict.fromkeys(map(_drop, drops)))
 
 
+def dropping_tunnel(tables: Iterable[ForeignTable], flows: Sequence[Flow]) -> list[Finding]:
+    """What other programs have that drops the packets between the nodes for certain, whoever the peer is."""
+    found = [drop for flow in flows for drop in obstacles(tables, [flow], way=_TUNNELS_WAY) if drop.is_certain]
+    return list(dict.fromkeys(_tunnel_drop(drop, flows[0].port) for drop in found))
+
+
 def look_around(lookout: Lookout) -> Surroundings:
     """As the host is now. What cannot be read is not there."""
     try:
@@ -114,18 +142,33 @@ def _not_forwarding(family: Family) -> Finding:
     return Finding(f"The kernel forwards no {family} packets.", f"sysctl -w {_FORWARDING[family.version]}=1")
 
 
-def _drop(drop: Drop) -> Finding:
+def _tunnel_drop(drop: Drop, port: int) -> Finding:
+    """A policy may have its reasons: what cures it accepts the tunnel alone."""
+    what = f"the packets between the nodes (UDP port {port})"
+    found = _drop(drop, what)
+    if drop.rule:
+        return found
+    accept = f"-t {drop.table} -I {drop.chain} -p udp --dport {port} -j ACCEPT"
+    if drop.firewall == legacy.FIREWALL:
+        return replace(found, cure=f"{legacy.PROGRAMS[drop.version]} {accept}")
+    if drop.version and (drop.table, drop.chain) in _OF_IPTABLES:
+        return replace(found, cure=f"{'iptables' if drop.version == 4 else 'ip6tables'}-nft {accept}")
+    place = f"{nft.WORDS[drop.version]} {drop.table} {drop.chain}"
+    return replace(found, cure=f"nft insert rule {place} udp dport {port} accept")
+
+
+def _drop(drop: Drop, what: str = "the overlay's packets") -> Finding:
     is_legacy = drop.firewall == legacy.FIREWALL
     place = f"{nft.WORDS[drop.version]} {drop.table} {drop.chain}"
     where = f"{drop.chain} in the legacy IPv{drop.version} tables" if is_legacy else f"the nftables chain {place}"
     if drop.rule:
         inside = f"{drop.firewall}, table {drop.table}" if is_legacy else f"nft, chain {place}"
-        problem = f"A rule of another program drops the overlay's packets: `{drop.rule.text}` ({inside})."
+        problem = f"A rule of another program drops {what}: `{drop.rule.text}` ({inside})."
         return Finding(problem, drop.rule.removal, broken=True)
     word = "DROP" if is_legacy else "drop"
-    problem = f"The policy of {where} is {word}, and no rule there accepts the overlay's packets."
+    problem = f"The policy of {where} is {word}, and no rule there accepts {what}."
     if not drop.is_certain:
-        problem = f"The policy of {where} is {word}, and perhaps no rule there accepts all of the overlay's packets."
+        problem = f"The policy of {where} is {word}, and perhaps no rule there accepts all of {what}."
     program = legacy.PROGRAMS.get(drop.version, "")
     cure = f"{program} -P {drop.chain} ACCEPT" if is_legacy else f"nft chain {place} '{{ policy accept; }}'"
     return Finding(problem, cure, drop.is_certain)

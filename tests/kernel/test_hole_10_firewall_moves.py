@@ -157,7 +157,8 @@ async def test_hole_10_dead_forwarding_is_not_ready_and_said_with_its_cure(lab: 
         status = await masq.until(ready=False)
         assert status.rules_present == status.rules == 10
         problem = (
-            "The policy of FORWARD in the legacy IPv4 tables is DROP, and no rule there accepts the overlay's packets"
+            "forwarding is broken: The policy of FORWARD in the legacy IPv4 tables is DROP, "
+            "and no rule there accepts the overlay's packets"
         )
         assert list(status.reasons) == [problem]
         assert await stream.run(0.5) == 50
@@ -165,7 +166,7 @@ async def test_hole_10_dead_forwarding_is_not_ready_and_said_with_its_cure(lab: 
         assert (await masq.health.Check(check)).status == health_pb2.HealthCheckResponse.NOT_SERVING
         seen = await run(masq.directory, "status")
         assert seen.code == 1
-        assert seen.out.splitlines()[0] == "n1 is not healthy"
+        assert seen.out.splitlines()[0].startswith("n1 is not healthy: forwarding is broken: The policy of FORWARD")
         assert f"! {problem}" in seen.out
         doctor = await run(masq.directory, "doctor", "masq", "-o", "json")
         assert doctor.code == 1

@@ -110,7 +110,8 @@ class Diagnosis:
         if found != dataplane.findings:
             dataplane.findings = found
             broken = next((each for each in found if each.breaks_node), None)
-            dataplane.health.set("forwarding", f"{BROKEN}{broken.sentence} {broken.cause}" if broken else "")
+            reason = f"{BROKEN}{broken.sentence} {broken.cause}" if broken else ""
+            dataplane.health.set("forwarding", reason, of_host=True)
             dataplane.overlay.note_unreachable(unreachable(found))
             dataplane.wake_up()
 
