@@ -23,6 +23,7 @@ _UDP: Final = 17
 def forwarding_places(subject: Subject, bridge: dict[Family, int]) -> list[tuple[Family, int]]:
     """Where packets come in that this host forwards, as far as a flag of the interface decides (IPv4 alone)."""
     found = [(family, index) for family, index in bridge.items() if family.version == 4]
+    found += [(family, device.index) for family, device in subject.devices.items() if family.version == 4]
     if not subject.devices:
         found += [(family, subject.underlay.index) for family in subject.own if family.version == 4]
     return found

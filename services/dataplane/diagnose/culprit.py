@@ -43,6 +43,8 @@ def culprit(seen: Seen, question: Lookup, network: Network, answer: Route | None
     if rule is not None and rule.action in _ACTIONS:
         said = rule_text(rule)
         return Culprit(f"The rule `{rule.priority}: {said}` drops them.", _delete(rule), _is_wide(rule, network))
+    if route is not None and answer is None and route.route_type not in _DROPS:
+        return None  # such a route refuses nothing: something else does
     if route is not None:
         return _of_route(seen, question, network, rule, route)
     if not any(r.table == uapi.RT_TABLE_MAIN and r.action == uapi.FR_ACT_TO_TBL for r in rules):

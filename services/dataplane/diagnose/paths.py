@@ -141,10 +141,8 @@ def _of_way(seen: Seen, subject: Subject, way: Way) -> Iterator[Finding]:
         return
     found = _reverse_path(seen, question) if refused == EXDEV else None
     found = found or culprit(seen, question, way.network, answer if isinstance(answer, Route) else None)
-    if found is not None and refused is not None and _is_ours(found, way.path, seen):
-        found = None
-    if found is None:
-        found = _unexplained(subject, seen, way)
+    is_explained = found is not None or way.check == _TUNNEL
+    found = found or _unexplained(subject, seen, way)
     got = text(answer, seen.names) if isinstance(answer, Route) else strerror(answer.error)
     yield Finding(
         way.check,
@@ -154,12 +152,8 @@ def _of_way(seen: Seen, subject: Subject, way: Way) -> Iterator[Finding]:
         f"{_asked(seen, question)}: {got}",
         ((way.path.lease, way.path.node),),
         found.is_general,
+        is_broken=is_explained,
     )
-
-
-def _is_ours(found: Culprit, path: PeerPath, seen: Seen) -> bool:
-    """Whether what would have to go is our own route: then something else refuses the packet."""
-    return found.cure == command("del", path.route, seen.names)
 
 
 def _unexplained(subject: Subject, seen: Seen, way: Way) -> Culprit:
