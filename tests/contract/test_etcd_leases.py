@@ -148,10 +148,35 @@ async def test_hole_07_an_overwritten_lease_is_its_nodes_and_goes_to_nobody_else
         assert (await fresh.acquire(replace(asked, node="n2"))).name != lease.name
 
 
+@pytest.mark.parametrize("reserved", [False, True])
+async def test_hole_07_the_lease_of_a_living_node_is_nobody_elses_whatever_its_holder_key_says(
+    prefix: Prefix, reserved: bool
+) -> None:
+    store = prefix.store()
+    if reserved:
+        await store.reserve([ip_network("10.5.77.0/24")], "")
+    async with following(store) as seen:
+        lease = await store.acquire(asks("10.99.0.1", previous="10.5.78.0/24" if not reserved else "10.5.77.0/24"))
+        await prefix.put("sessions/n1", "{}")
+        ours = [await prefix.get(f"{kind}/{lease.name}") for kind in ("subnets", "holders")]
+        await prefix.put(f"holders/{lease.name}", '{"node":"n2","public_ip":"10.99.0.1","public_ipv6":""}')
+        await seen.until(lambda f: f.nodes[lease.name] != "n1")
+        assert (await store.acquire(replace(asks("10.99.0.2"), node="n2"))).name != lease.name
+        again = await store.acquire(asks("10.99.0.1"))
+        assert (again.name, again.reserved) == (lease.name, lease.reserved)
+        await seen.until(lambda f: f.nodes[lease.name] == "n1")
+        for kind, before in zip(("subnets", "holders"), ours, strict=True):
+            after = await prefix.get(f"{kind}/{lease.name}")
+            assert before
+            assert after
+            assert (after.value, after.etcd_lease) == (before.value, before.etcd_lease)
+
+
 async def test_hole_07_a_lease_whose_value_is_overwritten_by_etcdctl_is_no_reservation(prefix: Prefix) -> None:
     store = prefix.store()
     async with following(store) as seen:
         lease = await store.acquire(asks("10.99.0.1"))
+        await prefix.put("sessions/n1", "{}")
         ours = await prefix.get(f"subnets/{lease.name}")
         assert ours
         await prefix.put(f"subnets/{lease.name}", '{"PublicIP":"10.99.0.1","PublicIPv6":null,"BackendType":"ipip"}')

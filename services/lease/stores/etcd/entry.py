@@ -78,24 +78,27 @@ def read_entry(decoder: Decoder, name: str, item: Item, holder_item: Item | None
     return Entry(name, item, lease, holder_item, holder if lease and holder.holds(lease) else None)
 
 
-def as_held(entry: Entry, known: Entry, *, is_alive: bool) -> Entry:
-    """The entry, given what was `known` of this key before, and whether the node that held it then is alive.
+def as_held(entry: Entry, known: Entry) -> Entry:
+    """The entry, given what was `known` of this key before, and that the node that held it then is alive.
 
     Only that node lets go of an ordinary lease, and its lease service then deletes the key: whoever else has changed
     one of the two keys has overwritten it. Nor is it a reservation by that: who reserves a lease leaves its value as
-    it is. Of what was a reservation before, the holder key alone says who holds it.
+    it is. A reservation is let go of by its holder key alone, which is deleted or put by the node's lease service.
     """
-    if known.reserved or entry.item.created != known.item.created:
+    if entry.item.created != known.item.created or (known.reserved and entry.node in ("", known.node)):
         return entry
-    item, holder_item = entry.item, entry.holder_item
-    if item.value != known.item.value:
-        item = item._replace(etcd_lease=item.etcd_lease or known.item.etcd_lease)
-    if not is_alive or known.node in ("", entry.node):
-        return replace(entry, item=item)
-    item = item._replace(etcd_lease=known.item.etcd_lease)
+    if known.node == entry.node:
+        is_taken_off = entry.item.etcd_lease == 0 and entry.item.value != known.item.value
+        return replace(entry, item=_put_on(entry.item, known.item)) if is_taken_off else entry
+    holder_item = entry.holder_item
     if holder_item is not None and known.holder_item is not None:
-        holder_item = holder_item._replace(etcd_lease=known.holder_item.etcd_lease)
-    return Entry(entry.name, item, None, holder_item, known.holder)
+        holder_item = _put_on(holder_item, known.holder_item)
+    return Entry(entry.name, _put_on(entry.item, known.item), None, holder_item, known.holder)
+
+
+def _put_on(item: Item, known: Item) -> Item:
+    """The item, as if it hung on the etcd lease that it was known to hang on."""
+    return item._replace(etcd_lease=known.etcd_lease)
 
 
 def is_subnet(name: str) -> bool:

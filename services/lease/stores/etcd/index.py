@@ -184,8 +184,8 @@ class Index:
         item = self._items.get(self._keyspace.subnet(name))
         holder_item = self._items.get(self._keyspace.holder(name))
         entry = read_entry(self._decoder, name, item, holder_item) if item else None
-        if entry is not None and (known := self._entries.get(name)):
-            entry = as_held(entry, known, is_alive=known.node in self.sessions)
+        if entry is not None and (known := self._entries.get(name)) and known.node in self.sessions:
+            entry = as_held(entry, known)
         _set(self._entries, name, entry)
         _set(self._orphans, name, holder_item if item is None and is_subnet(name) else None)
         before = self._claims.get(name)
