@@ -110,6 +110,8 @@ class LeaseRequest:
     wishes: tuple["Wish", ...]
     shunned: tuple[Network, ...] = ()
     """Not to be given, though the store has them free: other nodes may still use them."""
+    lost: tuple[Network, ...] = ()
+    """What the node itself holds and the store has lost, by accident as far as anybody knows."""
 
     def wish(self, family: Family) -> "Wish | None":
         """The wish in one family, if any."""

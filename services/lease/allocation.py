@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from ipaddress import ip_network
 from typing import Final
 
 from services.core.conflicts import Identity, identities_in, in_words
@@ -15,6 +16,7 @@ from services.core.subnets import Draw, all_fit, choose_subnets
 from services.lease.claims import Claim, Claims
 
 _MOST_NAMED: Final = 3
+_EVERYTHING: Final = {4: ip_network("0.0.0.0/0"), 6: ip_network("::/0")}
 IsAlive = Callable[[str], bool]
 """Whether a node's dataplane is there, as far as anybody can know."""
 
@@ -48,14 +50,15 @@ def allocate(
     # A node that publishes from one of its subnets stays there, also if an operator reserves it another one.
     own = sorted(claims.of_node(request.node), key=lambda claim: not claim.addresses)
     kept = _kept(network, own, request)
-    wishes = _wishes_in(kept.cidrs, request) if kept else _wishes(network, request)
+    lost = () if own else _lost(network, claims, request)
+    wishes = _wishes_in(kept.cidrs if kept else lost, request) or _wishes(network, request)
     _refuse_what_others_have(claims, wishes, request.node, is_alive)
     found = rivals_of(claims, request.node, identities_in(wishes))
     rivals = [claim for claim in found if not is_alive(claim.node)]
     unheld = [claim for wish in wishes for claim in claims.of_address(wish.public_address) if not claim.node]
     inheritable = [claim for claim in rivals if not claim.bound]
     candidates = (claim for claim in (*own, *unheld, *inheritable) if claim.addresses or claim.reserved)
-    current = kept or next((claim for claim in candidates if all_fit(network, claim.cidrs)), None)
+    current = kept or next((claim for claim in candidates if not lost and all_fit(network, claim.cidrs)), None)
     gone = [claim for claim in (*own, *rivals) if claim is not current and (claim.addresses or not claim.bound)]
     if current is None:
         first = wishes[0].public_address  # by which a flanneld knows its own lease
@@ -63,7 +66,8 @@ def allocate(
         freed = [taken for claim in gone if not claim.reserved for taken in claim.taken]
         with occupancy.as_if(gone=freed, also=[(cidr, Use.BLOCKED) for cidr in request.shunned]):
             try:
-                cidrs = choose_subnets(occupancy, request, draw, [cidr for claim in own for cidr in claim.cidrs])
+                former = [cidr for claim in own for cidr in claim.cidrs]
+                cidrs = lost or choose_subnets(occupancy, request, draw, former)
             except Exhausted as error:
                 raise Exhausted(f"{error}{_in_the_way(claims, occupancy)}") from None
     else:
@@ -85,6 +89,14 @@ def _kept(network: NetworkConfig, own: Sequence[Claim], request: LeaseRequest) -
     if any(not takes_away(network, claim.cidrs) for claim in used):
         return None
     return next((claim for claim in used if len(_wishes_in(claim.cidrs, request)) == len(claim.cidrs)), None)
+
+
+def _lost(network: NetworkConfig, claims: Claims, request: LeaseRequest) -> tuple[Network, ...]:
+    """What the store has lost of the node's and the network would take away, if it is still free."""
+    cidrs = request.lost
+    if not takes_away(network, cidrs) or len(_wishes_in(cidrs, request)) < len(cidrs):
+        return ()
+    return () if any(claims.overlapping(cidr, _EVERYTHING[cidr.version]) for cidr in cidrs) else cidrs
 
 
 def _wishes_in(cidrs: Iterable[Network], request: LeaseRequest) -> tuple[Wish, ...]:

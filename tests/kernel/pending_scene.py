@@ -6,7 +6,7 @@ import os
 import pty
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import ExitStack, asynccontextmanager, suppress
 from ipaddress import IPv4Interface
 from pathlib import Path
@@ -23,10 +23,12 @@ from lab.options import Options
 from lab.reach import Reach, reach, unreached
 from lab.stream import Lost, Stream
 from lab.supervise import Supervised
+from tests.etcd import find_program
 from tests.patience import PATIENCE
 
 NETWORK: Final = {"Network": "10.5.0.0/16", "Backend": {"Type": "vxlan"}}
 """As the lab begins."""
+_PREFIX: Final = "/coreos.com/network"
 
 
 class Scene:
@@ -43,6 +45,26 @@ class Scene:
             programs.config(self.cluster.directory).write_text(text)
         else:
             await put(topology.OUTSIDE, programs.ETCD_ENDPOINT, "/coreos.com/network/config", text)
+
+    async def empty_store(self) -> None:
+        """Somebody deletes every lease in etcd."""
+        await self._etcdctl("del", "--prefix", f"{_PREFIX}/subnets/")
+
+    async def until_stored(self, cidrs: Iterable[str]) -> None:
+        """Returns when etcd has a lease of each."""
+        names = {cidr.replace("/", "-") for cidr in cidrs}
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                listed = await self._etcdctl("get", "--prefix", "--keys-only", f"{_PREFIX}/subnets/")
+                if {line.rpartition("/")[2] for line in listed.split()} == names:
+                    return
+                await asyncio.sleep(0.1)
+
+    async def _etcdctl(self, *words: str) -> str:
+        program = find_program("etcdctl")
+        assert program
+        command = (program, f"--endpoints={programs.ETCD_ENDPOINT}", *words)
+        return await asyncio.to_thread(topology.OUTSIDE.run, *command)
 
     def dataplane(self, host: str) -> Supervised:
         """Of this host."""

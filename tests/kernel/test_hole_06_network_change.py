@@ -149,3 +149,16 @@ async def test_hole_06_the_page_says_what_to_type(short_path: Path) -> None:
         assert (code, f"h1 moves from {before} to a /24" in text) == (0, True), text
         await scene.until(lambda status: status.lease.subnets[0] != before, "h1")
         assert (await scene.type(clear))[0] == 0
+
+
+async def test_hole_06_an_emptied_store_moves_nobody_either_while_a_change_is_pending(short_path: Path) -> None:
+    async with pending_scene(short_path, "etcd") as scene:
+        before = await scene.subnets()
+        async with scene.pinged() as lost:
+            await scene.configure(**CHANGES["Network"])
+            await scene.until(lambda status: bool(status.pending))
+            await scene.empty_store()
+            await scene.until_stored(before.values())
+            await scene.until(lambda status: status.ready and bool(status.pending))
+        assert await scene.subnets() == before
+        assert lost == []

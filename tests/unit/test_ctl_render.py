@@ -11,7 +11,7 @@ from flannelette.masq.v1 import masq_pb2
 from rich.text import Text
 
 from services.ctl.connect import Failure
-from services.ctl.doctor import Ailment, doctor_text
+from services.ctl.doctor import Ailment, ailments, doctor_text
 from services.ctl.render.events import event_text
 from services.ctl.render.layout import Width, lines, table
 from services.ctl.render.leases import leases_text
@@ -22,8 +22,8 @@ from services.ctl.render.quarantine import quarantine_text
 from services.ctl.render.rules import rules_text
 from services.ctl.render.status import in_the_way, status_text
 from services.ctl.screen import screen
-from services.ctl.standing import Answers, judge
-from services.ctl.targets import targets
+from services.ctl.standing import Answers, Verdict, judge
+from services.ctl.targets import SERVICES, targets
 from tests import ctl_nodes
 from tests import ctl_samples as samples
 
@@ -61,6 +61,25 @@ def _remembered(width: Width) -> Text:
     return status_text(judge(answers, targets(Path("/run/flannelette"), {})), samples.NOW, width)
 
 
+def _pending() -> Verdict:
+    """Of a node whose lease service is central, and asked for its status, too."""
+    dataplane, lease = samples.dataplane_status(), samples.lease_status("")
+    moves = [
+        lease_pb2.PendingMove(node=f"h{n}", subnets=[f"10.5.{n}.0/24"], where="a /24 from 10.6.1.0 to 10.6.255.0")
+        for n in range(1, 8)
+    ]
+    lease.pending_moves.extend(moves)
+    (subnet,) = moves[0].subnets
+    dataplane.status.pending = f"network change pending: h1 would move from {subnet} to {moves[0].where}"
+    return judge(Answers(lease, dataplane, samples.masq_status()), targets(Path("/run/flannelette"), {}))
+
+
+def _doctor_pending(width: Width) -> Text:
+    verdict = _pending()
+    found = [each for service in SERVICES for each in ailments(verdict, service)]
+    return doctor_text("h1", found, width)
+
+
 def _doctor(width: Width) -> Text:
     found = [
         Ailment("masq", "--ip-masq is false here and true on the dataplane, so nobody masquerades.", "start it so"),
@@ -74,6 +93,7 @@ RENDERED: dict[str, Callable[[Width], Text]] = {
     "status": _status,
     "status-unwell": _unwell,
     "status-remembered": _remembered,
+    "status-pending": lambda width: status_text(_pending(), samples.NOW, width),
     "leases": lambda width: leases_text(samples.leases(), samples.NOW, width),
     "leases-varied": lambda width: leases_text(samples.varied_leases(), samples.NOW, width),
     "nodes": lambda width: nodes_text(ctl_nodes.nodes().nodes, width),
@@ -86,6 +106,7 @@ RENDERED: dict[str, Callable[[Width], Text]] = {
     "events": lambda width: lines(event_text(event, UTC, width) for event in samples.events()),
     "rules": lambda width: rules_text(samples.rules().rules, width),
     "doctor": _doctor,
+    "doctor-pending": _doctor_pending,
 }
 
 

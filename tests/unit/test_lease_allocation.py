@@ -238,3 +238,12 @@ def test_a_subnet_that_another_node_may_still_use_is_shunned() -> None:
     request = replace(make_request("a", ADDRESS, "10.5.1.0/24"), shunned=(ip_network("10.5.1.0/24"),))
     assert decide(SMALL, [], request).lease.name == "10.5.2.0-24"
     assert decide(SMALL, [lease("10.5.1.0/24", "a", ADDRESS)], request).lease.name == "10.5.1.0-24", "but for its own"
+
+
+def test_hole_06_what_the_store_has_lost_by_accident_is_given_again_though_it_no_longer_fits() -> None:
+    request = replace(make_request("a", ADDRESS), lost=(ip_network("10.9.9.0/24"),))
+    assert decide(SMALL, [], request).lease.name == "10.9.9.0-24"
+    taken = decide(SMALL, [lease("10.9.9.0/25", "b", "172.16.0.2")], request)
+    assert taken.lease.name == "10.5.1.0-24", "somebody else has it by now"
+    fits = replace(request, lost=(ip_network("10.5.9.0/24"),))
+    assert decide(SMALL, [], fits).lease.name == "10.5.1.0-24", "then it is the previous one that counts"
