@@ -1,6 +1,7 @@
 """RenumberNode, and what a lease service tells of a change that is pending: real processes, a relay below."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from ipaddress import ip_network
 from pathlib import Path
 
@@ -9,10 +10,11 @@ import grpc.aio
 import pytest
 from flannelette.lease.v1 import lease_pb2 as pb
 
+from services.core.lease import LeaseRequest, VxlanData
 from services.core.network import parse_network
 from services.lease.store import Changed
 from tests.contract.tiers import Tiers, acquired, feed_of
-from tests.lease_examples import SMALL_JSON, make_lease, make_request
+from tests.lease_examples import SMALL_JSON, mac, make_lease, make_request
 from tests.lease_service import FakeStore, ServiceProcess, eventually, serving, stub_of
 
 OTHER = SMALL_JSON.replace("10.5.0.0/16", "10.6.0.0/16")
@@ -29,6 +31,11 @@ def tiers(tmp_path: Path) -> Iterator[Tiers]:
         service.__exit__(None, None, None)
 
 
+def asks(number: int, node: str) -> LeaseRequest:
+    asked = make_request(node, f"172.16.0.{number}")
+    return replace(asked, wishes=(replace(asked.wishes[0], data=VxlanData(1, mac(number))),))
+
+
 async def pending(service: ServiceProcess) -> list[str]:
     async with stub_of(service.address) as stub:
         status = await stub.GetStatus(pb.GetStatusRequest())
@@ -37,7 +44,7 @@ async def pending(service: ServiceProcess) -> list[str]:
 
 async def test_hole_06_a_lease_outside_a_new_network_stays_and_one_node_moves_through_a_relay(tiers: Tiers) -> None:
     async with feed_of(tiers.bottom) as feed, stub_of(tiers.bottom.address) as stub:
-        leases = [await acquired(tiers.top, make_request(node, f"172.16.0.{n}")) for n, node in enumerate("ab", 1)]
+        leases = [await acquired(tiers.top, asks(n, node)) for n, node in enumerate("ab", 1)]
         names = {lease.name for lease in leases}
         await eventually(lambda: feed.table.leases.keys() == names)
         tiers.config.write_text(OTHER)
@@ -56,9 +63,9 @@ async def test_hole_06_a_lease_outside_a_new_network_stays_and_one_node_moves_th
         assert await pending(tiers.top) == told
         await stub.RenumberNode(pb.RenumberNodeRequest(node="a"))
         await eventually(lambda: feed.table.leases.keys() == {leases[1].name})
-        new = await acquired(tiers.bottom, make_request("a", "172.16.0.1"))
+        new = await acquired(tiers.bottom, asks(1, "a"))
         assert new.cidrs[0].subnet_of(ip_network("10.6.0.0/16"))  # type: ignore[arg-type]  # as above
-        assert (await acquired(tiers.bottom, make_request("b", "172.16.0.2"))).name == leases[1].name
+        assert (await acquired(tiers.bottom, asks(2, "b"))).name == leases[1].name
         await eventually(lambda: feed.table.leases.keys() == {new.name, leases[1].name})
         assert feed.table.network.beside == leases[1].cidrs
         for node, code, words in (
@@ -71,7 +78,7 @@ async def test_hole_06_a_lease_outside_a_new_network_stays_and_one_node_moves_th
 
 
 async def test_hole_06_a_service_that_starts_while_a_change_is_pending_tells_the_same(tiers: Tiers) -> None:
-    lease = await acquired(tiers.top, make_request("a", "172.16.0.1"))
+    lease = await acquired(tiers.top, asks(1, "a"))
     tiers.config.write_text(OTHER)
     tiers.top.kill()
     (tiers.directory / "tier0" / "lease.table").unlink(missing_ok=True)  # its memory is not what it goes by
