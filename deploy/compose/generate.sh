@@ -24,7 +24,6 @@ cat <<'END'
 x-service: &service
   restart: unless-stopped
   read_only: true
-  ulimits: {nofile: 65536}
   cap_drop: [ALL]
   security_opt: ["no-new-privileges:true"]
 

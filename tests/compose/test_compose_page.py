@@ -84,6 +84,7 @@ def test_make_compose_lab_is_there_until_ctrl_c_and_what_it_proposes_works(envir
             elif "grpcurl" not in line or has_grpcurl:
                 typed(line, TREE / "deploy/compose", environment)
         lab.interrupt()
+        assert "make: ***" not in lab.output.partition("Ctrl-C ends the lab")[2]
     assert containers("flannelette") == ""
 
 

@@ -37,6 +37,11 @@ def test_hole_20_every_host_of_the_largest_lab_has_an_address() -> None:
     assert sorted(map(int, addresses)) == [2, 3, 4, *range(11, 255)]
 
 
+def test_no_limit_is_asked_for_that_an_engine_may_be_refused() -> None:
+    """An engine without CAP_SYS_RESOURCE raises none, and starts nothing; a service raises its own soft one."""
+    assert "ulimits" not in generated("3")
+
+
 def test_every_host_has_its_containers_its_address_and_its_volumes() -> None:
     text = generated("12")
     for number in range(1, 13):
