@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from services.core.errors import InvalidInput, Unavailable
-from services.core.family import FAMILIES, Family, Network, family_of
+from services.core.family import FAMILIES, IPV4, Family, Network, family_of
 from services.core.network import NetworkConfig
 from services.masq.firewalls.kinds import Kind
 from services.masq.firewalls.nftables.chains import nft_chains, nft_rule_versions
@@ -64,8 +64,21 @@ def flows_of(network: NetworkConfig | None, subnets: Iterable[Network]) -> list[
     flows = []
     for row in network.families if network else ():
         own = next((subnet for subnet in subnets if family_of(subnet) is row.family), row.cidr)
-        flows += [Flow(own, row.cidr), Flow(row.cidr, own)]
+        device = _device(network, row.family) if network else ""
+        flows += [Flow(own, row.cidr, outgoing=device), Flow(row.cidr, own, incoming=device)]
     return flows
+
+
+def _device(network: NetworkConfig, family: Family) -> str:
+    """By which the overlay's packets come and go; empty: only the routes know."""
+    options = network.backend_options
+    try:
+        if network.backend_type != _TUNNEL or options.flag("DirectRouting"):
+            return ""
+        vni = options.number("VNI", 1, most=2**24 - 1)
+    except InvalidInput:
+        return ""
+    return f"flannel.{vni}" if family is IPV4 else f"flannel-v6.{vni}"
 
 
 def tunnel_of(network: NetworkConfig | None) -> list[Flow]:

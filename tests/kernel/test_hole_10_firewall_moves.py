@@ -14,8 +14,9 @@ from services.core.family import FAMILIES, IPV4
 from services.masq.firewalls.host import HostFirewall
 from services.masq.firewalls.kinds import Kind
 from services.masq.firewalls.signs import Lookout
+from services.masq.surroundings import dropping, flows_of
 from tests.ctl_process import run
-from tests.kernel.masq_host import DUAL_CHAINS, Host, entered, put_right
+from tests.kernel.masq_host import DUAL_CHAINS, NETWORK, SUBNETS, Host, entered, put_right
 from tests.kernel.masq_lab import IN, Lab, ports, source_seen
 from tests.kernel.masq_process import Masq, acquire, lease_service, masq_on
 from tests.namespaces import NamespaceMaker
@@ -175,6 +176,31 @@ async def test_hole_10_dead_forwarding_is_not_ready_and_said_with_its_cure(lab: 
         assert list((await masq.until()).reasons) == []
         assert await stream.run(0.5) == 0
     stream.close()
+
+
+DOCKER = """*filter
+:FORWARD DROP [0:0]
+:DOCKER - [0:0]
+:DOCKER-USER - [0:0]
+-A FORWARD -j DOCKER-USER
+-A FORWARD -o docker0 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
+-A FORWARD -o docker0 -j DOCKER
+-A FORWARD -i docker0 ! -o docker0 -j ACCEPT
+-A FORWARD -i docker0 -o docker0 -j ACCEPT
+-A DOCKER -d 172.17.0.2/32 ! -i docker0 -o docker0 -p tcp -m tcp --dport 80 -j ACCEPT
+-A DOCKER-USER -j RETURN
+COMMIT
+"""
+
+
+async def test_hole_10_what_docker_leaves_in_the_legacy_tables_is_dead_forwarding(host: Host) -> None:
+    host.restore(DOCKER)
+    lookout = Lookout()
+    (found,) = dropping(lookout.tables(), Kind.NFTABLES, flows_of(NETWORK, SUBNETS))
+    assert found.broken
+    assert found.cure == "iptables-legacy -P FORWARD ACCEPT"
+    assert dropping(lookout.tables(), Kind.LEGACY, flows_of(NETWORK, SUBNETS)) == []
+    lookout.close()
 
 
 async def test_hole_10_a_rule_of_another_program_that_drops_is_dead_forwarding_too(lab: Lab, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """What of the rules of other programs is in the way of the overlay, depending on where our own rules are. Pure."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from services.masq.firewalls.kinds import Kind
@@ -16,7 +17,9 @@ _WAY: Final = (Hook.PREROUTING, Hook.FORWARD, Hook.POSTROUTING)
 def obstacles(tables: Iterable[ForeignTable], flows: Sequence[Flow], *, way: Sequence[Hook] = _WAY) -> list[Drop]:
     """What drops these packets: for certain, or by a policy that rules before may keep from doing so."""
     found = [drop for table in tables for hook in way for flow in flows for drop in drops(table, hook, flow)]
-    return list(dict.fromkeys(drop for drop in found if drop.is_certain or drop.rule is None))
+    certain = {drop for drop in found if drop.is_certain}
+    policies = (drop for drop in found if drop.rule is None and replace(drop, is_certain=True) not in certain)
+    return list(dict.fromkeys([*(drop for drop in found if drop in certain), *policies]))
 
 
 def would_drop(tables: Iterable[ForeignTable], flows: Sequence[Flow], kind: Kind) -> frozenset[Drop]:
