@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from ipaddress import ip_network
 from typing import Final, NamedTuple, TypeAlias
 
 from services.core.family import Address, Network, family_of
@@ -97,6 +96,13 @@ def _own_subnet(offer: Offer, bounds: Bounds) -> str:
     return f"its subnet {offer.cidr} overlaps our own {own}" if own else ""
 
 
+def _special(offer: Offer, bounds: Bounds) -> str:
+    for block in bounds.unroutable:
+        if block.first <= offer.last and offer.first <= block.last:
+            return f"its subnet {offer.cidr} covers addresses of {block.network}: {block.words}"
+    return ""
+
+
 def _underlay(offer: Offer, bounds: Bounds) -> str:
     network = _overlapped(offer, bounds.underlay)
     if network is not None:
@@ -118,9 +124,11 @@ def _public_address(offer: Offer, bounds: Bounds) -> str:
         return ""  # which is the backend's business
     if address.version != offer.cidr.version:
         return f"its public address {address} is no {family_of(offer.cidr)} address"
-    for first, last, words in _UNUSABLE[address.version]:
-        if first <= offer.end <= last:
-            return f"its public address {address} is {words}"
+    for block in bounds.unusable:
+        if block.first <= offer.end <= block.last:
+            return f"its public address {address} is {block.words}"
+    if offer.end in bounds.not_hosts:
+        return f"its public address {address} is the network or broadcast address of our underlay, no host's"
     return ""
 
 
@@ -175,6 +183,7 @@ _PLACES: Final[Mapping[str, Rule]] = {
     "outside": _outside,
     "not-allowed": _not_allowed,
     "single-address": _single_address,
+    "special": _special,
     "underlay": _underlay,
     "never-route": _never_route,
 }
@@ -194,25 +203,3 @@ _NEAR_OWN: Final = {name: RULES[name] for name in ("own-subnet", "pod-address")}
 """All that look at our own subnets."""
 
 _ZERO: Final = bytes(6)
-
-
-def _blocks(*rows: tuple[str, str]) -> dict[int, list[tuple[int, int, str]]]:
-    blocks: dict[int, list[tuple[int, int, str]]] = {4: [], 6: []}
-    for text, words in rows:
-        block = span(ip_network(text))
-        blocks[block.network.version].append((block.first, block.last, words))
-    return blocks
-
-
-_UNUSABLE: Final = _blocks(
-    ("0.0.0.0/8", "unspecified"),
-    ("127.0.0.0/8", "a loopback address"),
-    ("224.0.0.0/4", "a multicast address"),
-    ("255.255.255.255/32", "the broadcast address"),
-    ("::/128", "unspecified"),
-    ("::1/128", "a loopback address"),
-    ("::ffff:0:0/96", "IPv4 in disguise"),
-    ("fe80::/10", "a link-local address, which says nothing beyond its link"),
-    ("ff00::/8", "a multicast address"),
-)
-"""Where no other host can be (RFC 6890). IPv4 link-local addresses may be: some clouds and labs have no others."""

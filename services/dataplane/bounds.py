@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from services.core.family import Address, Family, Network
 from services.core.network import NetworkConfig
+from services.core.special import Block, address_blocks, not_hosts, subnet_blocks
 from services.dataplane.underlay import Underlay
 
 
@@ -46,6 +47,12 @@ class Bounds:
     never: tuple[Span, ...]
     own_addresses: frozenset[int]
     """On the underlay's interface and to the world."""
+    not_hosts: frozenset[int]
+    """Network and broadcast addresses of the underlay."""
+    unusable: tuple[Block, ...]
+    """Where no public address is."""
+    unroutable: tuple[Block, ...]
+    """Where no subnet is."""
     holds_underlay: bool
     """The network has our own address in the underlay inside."""
 
@@ -66,6 +73,9 @@ def bounds_of(
         underlay=_spans(family, underlay.networks),
         never=_spans(family, limits.never),
         own_addresses=frozenset(int(each) for each in ours if each.version == family.version),
+        not_hosts=not_hosts(tuple(each for each in underlay.networks if each.version == family.version)),
+        unusable=address_blocks(family.version, address),
+        unroutable=subnet_blocks(family.version),
         holds_underlay=_holds(enabled.cidr, address) if enabled and address else False,
     )
 

@@ -10,6 +10,7 @@ from services.core.errors import InvalidInput, Misconfigured, Unavailable
 from services.core.family import Family
 from services.core.lease import Lease
 from services.core.network import NetworkConfig, contains
+from services.core.special import never_routed
 from services.dataplane.backends import make_backend
 from services.dataplane.backends.backend import Backend, DeviceSpec
 from services.dataplane.bounds import Limits
@@ -102,7 +103,12 @@ async def _ground(
 
 
 def _require_room(network: NetworkConfig, limits: Limits) -> None:
-    """Raises InvalidInput when nothing of a network is allowed here: then no lease of it could be."""
+    """Raises InvalidInput when nothing of a network is allowed here, or a part of it is never routed."""
+    for cidr in (n.cidr for n in network.families):
+        if block := never_routed(cidr):
+            raise InvalidInput(
+                f"the network {cidr} covers {block.network}, where each address is {block.words}: narrow the network"
+            )
     for cidr in (n.cidr for n in network.families if limits.allowed):
         if not any(contains(cidr, each) or contains(each, cidr) for each in limits.allowed):
             raise InvalidInput(

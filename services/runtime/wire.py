@@ -15,6 +15,7 @@ from services.core.measures import seconds_of, unix_time
 from services.core.network import NetworkConfig, parse_network
 from services.core.notation import exact_cidr, format_address, format_network, parse_address, parse_cidr
 from services.core.progress import FailedLease, Progress
+from services.core.special import never_public
 from services.core.table import Change, Removed, Step, StoreStatus, Upserted
 
 
@@ -55,6 +56,8 @@ def request_from_proto(message: pb.AcquireLeaseRequest) -> LeaseRequest:
         address = _address(subnet.public_address)
         if address is None:
             raise InvalidInput("subnets.public_address is empty: give the address that peers send to")
+        if words := never_public(address):
+            raise InvalidInput(f"subnets.public_address {address} is {words}: give the address that peers send to")
         previous = parse_cidr(subnet.cidr) if subnet.cidr else None
         wishes.append(Wish(address, _data_from_proto(subnet), previous))
     wishes.sort(key=lambda wish: wish.public_address.version)

@@ -7,6 +7,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from services.core.lease import Lease, Subnet
+from services.core.network import parse_network
 from services.dataplane.admission import RULES, own_refusal
 from services.dataplane.bounds import Limits
 from services.dataplane.metrics import REFUSED
@@ -26,6 +27,9 @@ from tests.lease_examples import by_name
 
 def with_limits(*allowed: str, never: tuple[str, ...] = ()) -> Situation:
     return replace(WIDE, limits=Limits(tuple(map(ip_network, allowed)), tuple(map(ip_network, never))))
+
+
+LOWER_HALF = replace(WIDE, network=parse_network('{"Network":"0.0.0.0/1","SubnetLen":24}'))
 
 
 @pytest.mark.parametrize(
@@ -49,6 +53,8 @@ def with_limits(*allowed: str, never: tuple[str, ...] = ()) -> Situation:
             "underlay",
             "covers addresses of the underlay 10.99.0.0/16",
         ),
+        (subnet("10.5.53.0/24", "240.0.0.1", MAC), DUAL, "public-address", "240.0.0.1 is reserved"),
+        (subnet("127.0.5.0/24", "10.99.0.12", MAC), LOWER_HALF, "special", "covers addresses of 127.0.0.0/8"),
         (subnet("10.96.0.0/11", "10.1.0.12", MAC), WIDE, "underlay", "covers addresses of the underlay"),
         (subnet("10.7.1.0/24", "10.99.0.12", MAC), with_limits(never=("10.7.1.5/32",)), "never-route", "10.7.1.5/32"),
         (subnet("10.5.53.0/24", "127.0.0.1", MAC), DUAL, "public-address", "127.0.0.1 is a loopback address"),
@@ -97,7 +103,7 @@ def test_honest_leases_pass_every_rule(limits: Limits) -> None:
     honest = [
         make_lease(CAPTURED["n2"]),
         make_lease(CAPTURED["n4"]),
-        make_lease(subnet("10.5.54.0/24", "169.254.7.1", MAC), subnet("fd00:10:5:36::/64", "2001:db8::7", MAC)),
+        make_lease(subnet("10.5.54.0/24", "192.0.2.7", MAC), subnet("fd00:10:5:36::/64", "2001:db8::7", MAC)),
     ]
     assert [peer_of(each, replace(DUAL, limits=limits)).refusals for each in honest] == [()] * 3
 

@@ -1,5 +1,6 @@
 """Which lease a node gets, and by which transaction."""
 
+from dataclasses import replace
 from ipaddress import ip_address, ip_network
 from itertools import chain
 
@@ -153,13 +154,22 @@ def test_a_new_lease_is_put_with_its_holder_on_the_nodes_etcd_lease_and_on_what_
     }
 
 
-def test_an_update_of_the_data_only_needs_its_own_keys_unchanged_but_a_new_address_all() -> None:
-    listed = table(held("10.5.7.0-24", "10.99.0.1", "n1"))
-    update = taking(KEYS, listed, decided(listed), NODES_LEASE)
-    assert [write.key for write in update.writes] == [KEYS.subnet("10.5.7.0-24")]
-    assert not any(isinstance(guard, NothingPutSince) for guard in update.guards)
+def test_an_update_of_the_data_only_needs_its_own_keys_unchanged_but_a_new_address_or_mac_all() -> None:
+    lease = decided(table()).lease
+    listed = table(
+        [
+            Item(KEYS.subnet(lease.name), format_value(lease).encode(), 30, NODES_LEASE),
+            Item(KEYS.holder(lease.name), format_holder(Holder("n1", "10.99.0.1", "")), 30, NODES_LEASE),
+        ]
+    )
+    (wish,) = request().wishes
+    for data, is_guarded in ((VxlanData(2, MAC), False), (VxlanData(1, "02:00:00:00:00:99"), True)):
+        asked = LeaseRequest("n1", "vxlan", (replace(wish, data=data),))
+        update = taking(KEYS, listed, decided(listed, asked), NODES_LEASE)
+        assert [write.key for write in update.writes] == [KEYS.subnet(lease.name)]
+        assert any(isinstance(guard, NothingPutSince) for guard in update.guards) is is_guarded
     moved = taking(KEYS, listed, decided(listed, request(address="10.99.0.9")), NODES_LEASE)
-    assert [write.key for write in moved.writes] == [KEYS.subnet("10.5.7.0-24"), KEYS.holder("10.5.7.0-24")]
+    assert [write.key for write in moved.writes] == [KEYS.subnet(lease.name), KEYS.holder(lease.name)]
     assert NothingPutSince(KEYS.subnets, 30) in moved.guards
 
 

@@ -1,0 +1,79 @@
+"""Addresses at which no other host is, and which no pod has: one table, for public addresses and for subnets. Pure.
+
+The blocks are those of RFC 6890 that are never forwarded. Private and documentation addresses are no rows: clusters
+and labs use them.
+"""
+
+from ipaddress import ip_network
+from typing import Final, NamedTuple
+
+from services.core.family import Address, Network
+
+
+class Block(NamedTuple):
+    """A row of the table, as numbers: ten thousand leases are compared with it."""
+
+    first: int
+    last: int
+    network: Network
+    words: str
+    """What an address in it is: `a loopback address`."""
+    is_link_local: bool = False
+    """A public address here is a neighbour's, where our own is one, too; some clouds and labs have no others."""
+
+
+def _block(text: str, words: str, *, is_link_local: bool = False) -> Block:
+    network = ip_network(text)
+    return Block(int(network.network_address), int(network.broadcast_address), network, words, is_link_local)
+
+
+BLOCKS: Final = (
+    _block("0.0.0.0/8", "unspecified"),
+    _block("127.0.0.0/8", "a loopback address"),
+    _block("169.254.169.0/24", "where clouds have the metadata of an instance"),
+    _block("169.254.0.0/16", "a link-local address", is_link_local=True),
+    _block("224.0.0.0/4", "a multicast address"),
+    _block("255.255.255.255/32", "the broadcast address"),
+    _block("240.0.0.0/4", "reserved by RFC 1112, class E"),
+    _block("::/128", "unspecified"),
+    _block("::1/128", "a loopback address"),
+    _block("::ffff:0:0/96", "IPv4 in disguise"),
+    _block("fe80::/10", "a link-local address, which says nothing beyond its link"),
+    _block("ff00::/8", "a multicast address"),
+)
+"""The first that holds an address says what it is."""
+
+
+def address_blocks(version: int, own: Address | None = None) -> tuple[Block, ...]:
+    """Where no public address of a peer is; `own` is ours in the underlay."""
+    of_family = (block for block in BLOCKS if block.network.version == version)
+    return tuple(b for b in of_family if not (b.is_link_local and own is not None and own in b.network))
+
+
+def subnet_blocks(version: int) -> tuple[Block, ...]:
+    """Where no subnet is, nor any part of one."""
+    return tuple(block for block in BLOCKS if block.network.version == version)
+
+
+def never_public(address: Address) -> str:
+    """What a public address is that no node can have; empty: some node may. Link-local ones may be."""
+    number = int(address)
+    blocks = (b for b in BLOCKS if b.network.version == address.version and not b.is_link_local)
+    return next((b.words for b in blocks if b.first <= number <= b.last), "")
+
+
+def never_routed(network: Network) -> Block | None:
+    """A block of which a network holds a part: such a one cannot be carried."""
+    first, last = int(network.network_address), int(network.broadcast_address)
+    return next((b for b in subnet_blocks(network.version) if b.first <= last and first <= b.last), None)
+
+
+def not_hosts(networks: tuple[Network, ...]) -> frozenset[int]:
+    """The addresses of connected networks that are no host's: the network's own, and IPv4's broadcast address."""
+    found: set[int] = set()
+    for network in networks:
+        if network.max_prefixlen - network.prefixlen > 1:  # RFC 3021 and RFC 6164: of two addresses both are hosts
+            found.add(int(network.network_address))
+            if network.version == 4:
+                found.add(int(network.broadcast_address))
+    return frozenset(found)
