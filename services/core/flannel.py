@@ -119,7 +119,7 @@ def parse_data(text: str, backend_type: str, where: str) -> BackendData | None:
         mac = document.text("VtepMAC").lower()
         if not _MAC.fullmatch(mac):
             raise InvalidInput(f"VtepMAC {mac!r} in {where} is no MAC address")
-        return VxlanData(document.number("VNI", least=0, most=2**24 - 1), mac)
+        return VxlanData(document.number("VNI", most=2**24 - 1), mac)
     if backend_type == "wireguard":
         document = GoObject.parse(text, where)
         return WireguardData(document.text("PublicKey"), document.number("Port", most=65535))

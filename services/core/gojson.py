@@ -57,15 +57,13 @@ class GoObject:
         value: bool = self._get(key, bool, "true or false", default)
         return value
 
-    def number(self, key: str, default: int = 0, *, least: int = 0, most: int = 2**64 - 1) -> int:
-        """A whole number from `least` to `most`, written without point and exponent."""
+    def number(self, key: str, default: int = 0, *, most: int = 2**64 - 1) -> int:
+        """A whole number up to `most`, written without point and exponent."""
         _, raw = self._values.get(key.casefold(), (None, None))
         if raw is None:
             return default
-        if not _WHOLE.fullmatch(raw) or not least <= int(raw) <= most:
-            raise InvalidInput(
-                f"{key} in {self._where} must be a whole number from {least} to {most}, not {_shown(raw)}"
-            )
+        if not _WHOLE.fullmatch(raw) or not 0 <= int(raw) <= most:
+            raise InvalidInput(f"{key} in {self._where} must be a whole number from 0 to {most}, not {_shown(raw)}")
         return int(raw)
 
     def object(self, key: str) -> "GoObject | None":

@@ -13,7 +13,7 @@ from tests.compose.composition import docker
 pytestmark = [pytest.mark.compose, pytest.mark.usefixtures("directory")]
 
 SERVICES = ["lease", "dataplane", "masq", "ctl"]
-OWN = {"lease": ["etcd3", "kubernetes"], "dataplane": ["pyroute2"], "masq": ["iptc"], "ctl": ["rich"]}
+OWN = {"lease": ["etcd3", "kubernetes"], "dataplane": ["pyroute2", "re2"], "masq": ["iptc"], "ctl": ["rich"]}
 LEAST = ("--network=none", "--read-only", "--cap-drop=ALL", "--security-opt=no-new-privileges", "--rm")
 NOT_THERE = "gcc cc make pip pip3 git curl wget"
 

@@ -33,6 +33,7 @@ REWRITES: Final = {
 async def overlay(netns: NetworkNamespace, make_netns: NamespaceMaker) -> AsyncIterator[tuple[TwoHosts, Running]]:
     """Two hosts, and a dataplane on n1 whose audits are ten minutes apart."""
     with two_hosts(netns, make_netns, "vxlan", "ipv4") as hosts:
+        netns.run("sysctl", "-qw", "net.ipv4.ip_forward=1")
         hosts.leave_flanneld_state()
         await hosts.join()
         async with hosts.cluster.dataplane("--audit-interval=600") as running:

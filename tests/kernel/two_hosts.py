@@ -1,5 +1,6 @@
 """Two hosts of one flannel network, with what a flanneld leaves in their kernels, and pings between them."""
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -46,6 +47,10 @@ class Row:
     device: str
     mac: str
 
+    def of(self, vni: int) -> "Row":
+        """The same where the network has this VNI."""
+        return replace(self, device=f"{self.device.rpartition('.')[0]}.{vni}")
+
     @property
     def cidr(self) -> str:
         return f"{self.subnet}/{self.length}"
@@ -80,7 +85,8 @@ class TwoHosts:
         self.n2 = n2
         self._backend = backend
         versions = {"ipv6": (6,), "dual": (4, 6)}.get(families, (4,))
-        self.rows = [(a, b) for a, b in zip(_N1, _N2, strict=True) if a.version in versions]
+        vni = json.loads(cluster.network_file.read_text())["Backend"].get("VNI", 1)
+        self.rows = [(a.of(vni), b.of(vni)) for a, b in zip(_N1, _N2, strict=True) if a.version in versions]
 
     def leave_flanneld_state(self) -> None:
         """As in golden/*/n1-after-stop, on both."""

@@ -161,7 +161,7 @@ def test_an_ipv6_neighbour_is_reached_by_a_plain_route_too() -> None:
 
 @pytest.mark.parametrize(
     ("options", "key"),
-    [('{"VNI":0}', "VNI"), ('{"VNI":16777216}', "VNI"), ('{"Port":65536}', "Port"), ('{"Learning":1}', "Learning")],
+    [('{"VNI":-1}', "VNI"), ('{"VNI":16777216}', "VNI"), ('{"Port":65536}', "Port"), ('{"Learning":1}', "Learning")],
 )
 def test_a_wrong_option_is_named(options: str, key: str) -> None:
     with pytest.raises(InvalidInput, match=f"^{key} in Backend"):

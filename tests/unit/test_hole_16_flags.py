@@ -1,10 +1,21 @@
 """The renewal margin, the VNI and the patterns of interfaces mean what flanneld's do."""
 
 import asyncio
+from ipaddress import ip_address
 
 import pytest
 
+from services.core.errors import Misconfigured
+from services.core.family import IPV4
+from services.dataplane.interfaces import Interface, InterfaceAddress
+from services.dataplane.settings import DataplaneSettings
+from services.dataplane.underlay import choose_underlay
+from services.runtime.settings import parse_settings
 from tests.holder_scene import DAY, FakeService, Scene, play
+
+
+def parsed(pattern: str) -> DataplaneSettings:
+    return parse_settings(DataplaneSettings, "flannelette-dataplane", [f"--iface-regex={pattern}"], {})
 
 
 @pytest.mark.parametrize(
@@ -27,3 +38,34 @@ def test_hole_16_a_lease_is_renewed_at_the_margin_given_or_halfway_where_it_is_n
         assert [round(time) for time in scene.service.renewed] == [due]
 
     play(script, FakeService(seconds=life), margin=margin * 60.0)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name"),
+    [
+        (r"^eth[[:digit:]]$", "eth0"),
+        (r"\Qeth0.7\E", "eth0.7"),
+        (r"^\pL+0$", "eth0"),
+        (r"eth0\z", "eth0"),
+        (r"(?i)ETH(?-i)0", "eth0"),
+        (r"(?s-i:eth.)", "eth0"),
+        (r"(?P<kind>eth)", "eth0"),
+        (r"^10\.99", "eth0"),
+        (r"^(?:bond|team)", "bond0"),
+    ],
+)
+def test_hole_16_a_pattern_means_what_it_means_to_flanneld(pattern: str, name: str) -> None:
+    addresses = ("192.0.2.9", "10.99.0.11")
+    links = [
+        Interface(index, each, 1500, (InterfaceAddress(ip_address(address)),))
+        for index, (each, address) in enumerate(zip(("wlan", name), addresses, strict=True), 1)
+    ]
+    choice = parsed(pattern).interface_choice()
+    assert choose_underlay(links, choice, [IPV4]).name == name
+
+
+@pytest.mark.parametrize("pattern", ["eth(?!1)", "(?<=e)th", r"(e)\1", r"eth0\Z", "e++", "(?>eth)", "x{1001}", "("])
+def test_hole_16_a_pattern_that_flanneld_refuses_is_refused_and_named(pattern: str) -> None:
+    with pytest.raises(Misconfigured, match="is no regular expression of RE2: ") as caught:
+        parsed(pattern)
+    assert repr(pattern) in str(caught.value)

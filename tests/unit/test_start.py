@@ -11,6 +11,7 @@ _TOO_MUCH = {
     "unittest.case": "7 ms, which pyroute2 brings in for a mock",
     "http.server": "15 ms, for whoever asks for a port",
     "prometheus_client.exposition": "15 ms more, for whoever asks for /metrics",
+    "re2": "30 ms and 1 MiB, for whoever gives --iface-regex",
     "kubernetes": "0.2 s, for the Kubernetes store alone",
 }
 

@@ -122,7 +122,7 @@ class Vxlan:
 def parse_vxlan(options: GoObject) -> tuple[Vxlan, list[str]]:
     """The backend, and nothing that it would not do. Raises InvalidInput, naming the option."""
     backend = Vxlan(
-        vni=options.number("VNI", 1, least=1, most=2**24 - 1),
+        vni=options.number("VNI", 1, most=2**24 - 1),
         port=options.number("Port", most=65535) or _LINUX_PORT,
         parent_mtu=options.number("MTU", most=LARGEST_MTU),
         learning=options.flag("Learning"),
