@@ -19,6 +19,8 @@ _UNREST_SECONDS: Final = 0.05
 """The same right after another fault: who fights with us, or flushes ten thousand routes, gets 20 comparisons a
 second and not 100."""
 _QUIET_SECONDS: Final = 0.5
+_MOST_READINGS: Final = 16
+"""Of what waits, before a comparison is asked for: whoever tells more than that without an end is not waited for."""
 _REST: Final = 5
 """So many times what the last comparison took goes by before the next: a fight costs a fifth of a core at most."""
 
@@ -36,6 +38,11 @@ async def heal(dataplane: Dataplane, monitor: Monitor, own_port: int) -> None:
         if dataplane.turn.locked():  # what it takes away is still believed to be there
             loop.call_later(_SETTLE_SECONDS, settle)
             return
+        for _ in range(_MOST_READINGS):  # what we did in the last turn is told by now: it explains what came before
+            told = monitor.waiting()
+            pending.take(told, concern(dataplane, own_port))
+            if not told:
+                break
         pending.settle(dataplane)
         settled_at = loop.time()
 

@@ -71,7 +71,8 @@ async def test_hole_09_our_own_writes_and_what_the_kernel_learns_lead_to_no_comp
     async with overlay(netns, make_netns) as (hosts, running):
         before = (await running.status()).last_resync_time
         for number in range(13, 43):
-            name = await hosts.cluster.join(f"n{number}", f"10.99.0.{number}", f"02:00:00:00:00:{number}")
+            subnet = f"10.5.{100 + number}.0/24"  # one that nobody else had: that would be compared anyway
+            name = await hosts.cluster.join(f"n{number}", f"10.99.0.{number}", f"02:00:00:00:00:{number}", subnet)
             await hosts.cluster.leave(f"n{number}", name) if number % 2 else None
         await running.until(peers=16)
         assert (await running.status()).last_resync_time == before

@@ -8,7 +8,6 @@ import asyncio
 import socket
 import struct
 from collections.abc import AsyncIterator, Hashable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from errno import ENOBUFS
@@ -121,6 +120,8 @@ class Monitor:
     """
 
     def __init__(self, *, queue_bytes: int = QUEUE_BYTES) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """That waits for the socket."""
         self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, uapi.NETLINK_ROUTE)
         self._socket.setblocking(False)
         enlarge_queue(self._socket, queue_bytes)
@@ -136,6 +137,7 @@ class Monitor:
 
     def close(self) -> None:
         """Ends it."""
+        self._forget_reader()
         self._socket.close()
 
     def ignore(self, port: int) -> None:
@@ -147,19 +149,39 @@ class Monitor:
 
         An overrun is one change of its own: look at everything.
         """
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                blocks = [await loop.sock_recv(self._socket, _RECEIVE_BYTES)]
-                with suppress(BlockingIOError):
-                    while len(blocks) < _AT_ONCE:
-                        blocks.append(self._socket.recv(_RECEIVE_BYTES))
-                yield list(read(b"".join(blocks)))
-            except OSError as error:
-                if error.errno != ENOBUFS:
-                    raise
-                drain(self._socket)  # it says less than what is missing, and keeps the queue full
-                yield [Change(Subject.OVERRUN)]
+        readable, self._loop = asyncio.Event(), asyncio.get_running_loop()
+        self._loop.add_reader(self._socket, readable.set)  # what is read is told at once, so that the order is right
+        try:
+            while True:
+                await readable.wait()
+                readable.clear()
+                if told := self.waiting():
+                    yield told
+        finally:
+            self._forget_reader()
+
+    def waiting(self) -> list[Change]:
+        """What is told already and not read yet, in order; only the first of it if it is much. Does not wait."""
+        blocks, more = list[bytes](), list[Change]()
+        try:
+            while len(blocks) < _AT_ONCE:
+                blocks.append(self._socket.recv(_RECEIVE_BYTES))
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            more = [self._overrun(error)]
+        return [*read(b"".join(blocks)), *more]
+
+    def _forget_reader(self) -> None:
+        if self._loop is not None:
+            self._loop.remove_reader(self._socket)
+            self._loop = None
+
+    def _overrun(self, error: OSError) -> Change:
+        if error.errno != ENOBUFS:
+            raise error
+        drain(self._socket)  # it says less than what is missing, and keeps the queue full
+        return Change(Subject.OVERRUN)
 
 
 def read(block: bytes) -> Iterator[Change]:
