@@ -14,6 +14,9 @@ from services.lease.stores.etcd.members import Timing
 from services.lease.stores.etcd.records import Put, Transaction
 from tests.contract.follower import following
 from tests.contract.worlds import EtcdWorld, World, asks
+from tests.kube import ApiServer
+from tests.kube_stores import Open
+from tests.kube_stores import asks as kube_asks
 
 SHARED = pytest.mark.parametrize(
     ("what", "copy"),
@@ -98,3 +101,25 @@ async def test_hole_01_a_renewal_is_refused_to_who_came_second_and_not_to_the_fi
             await store.renew("n1", first.name)
         assert replace(await store.renew("n4", honest.name), expires_at=None) == seen.leases[honest.name]
         assert (await store.acquire(asks(4))).name == honest.name, "also with the other one there"
+
+
+async def test_hole_01_with_kubernetes_too_until_the_other_node_is_gone(kube: ApiServer, opened: Open) -> None:
+    """Issue: two nodes with one public address on Kubernetes were both served, and nobody was told."""
+    kube.make_node("a", "10.244.1.0/24")
+    kube.make_node("b", "10.244.2.0/24")
+    one, two = opened(node="a"), opened(node="b")
+    async with following(one) as seen_by_one, following(two) as seen_by_two:
+        await one.acquire(kube_asks("a", mac="02:00:00:00:00:0a"))
+        for seen in (seen_by_one, seen_by_two):
+            await seen.until(lambda f: "a" in f.leases)
+        for copy, what in (
+            (kube_asks("b", mac="02:00:00:00:00:0a", public="192.168.0.2"), "the MAC 02:00:00:00:00:0a"),
+            (kube_asks("b", mac="02:00:00:00:00:0b"), "the public address 192.168.0.1"),
+        ):
+            with pytest.raises(NotYet, match=f"node b cannot have {what}: node a holds it"):
+                await two.acquire(copy)
+        assert set(seen_by_one.leases) == {"a"}
+        await one.acquire(kube_asks("a", mac="02:00:00:00:00:0a"))
+        await one.release("a", "a")
+        await seen_by_two.until(lambda f: not f.leases)
+        assert (await two.acquire(copy)).node == "b"

@@ -1,11 +1,14 @@
 """In which state a peer is shown, and with which reason."""
 
+from dataclasses import replace
+
 import pytest
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 
 from services.core.errors import Unavailable
 from services.core.lease import Lease
 from services.dataplane.backends.vxlan import Vxlan
+from services.dataplane.diagnose.claims import claim_findings
 from services.dataplane.journal import Journal
 from services.dataplane.netlink.objects import Route
 from services.dataplane.overlay import Overlay
@@ -140,3 +143,13 @@ async def test_what_a_report_calls_failed_is_what_is_neither_programmed_nor_igno
     assert list(scene.overlay.failed) == [N3.name]
     await scene.overlay.program_some([N3.name], {})
     assert scene.overlay.failed == {}
+
+
+async def test_hole_01_who_claims_what_another_has_is_found_on_its_own_node_too() -> None:
+    own = replace(lease(subnet("10.5.27.0/24", "10.99.0.11", "06:0c:56:6d:fb:b3"), node="n1"), claim_order=9)
+    scene = Scene(own, replace(N2, claim_order=3), N3)
+    await scene.program()
+    (found,) = claim_findings(scene.overlay.roster)
+    assert found.sentence == "Other nodes send nothing here: our lease loses to that of n2."
+    assert "its MAC 06:0c:56:6d:fb:b3 is that of the lease 10.5.53.0-24 of node n2, which is older" in found.cause
+    assert list(scene.shown()) == ["n2", "n3"], "the others are carried as before"
