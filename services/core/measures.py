@@ -17,6 +17,12 @@ SMALLEST_MTU: Final = {4: 68, 6: 1280}
 """Bytes, by IP version: what every link must carry (RFC 791, RFC 8200). The kernel refuses less for IPv4, and takes
 IPv6 away from a device with less."""
 LARGEST_MTU: Final = 65_535
+MOST_LEASES: Final = 100_000
+"""In a table, unless --max-leases says otherwise."""
+LONGEST_NAME: Final = 512
+"""Characters of what something is called, or of a MAC or key: flannel's keys have at most 64, nodes' names 253."""
+LONGEST_DATA: Final = 8_192
+"""Characters of the backend's data in a lease: it goes to every node. Flannel's own have some hundred."""
 
 _NANOS: Final = 1_000_000_000
 

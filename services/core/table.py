@@ -1,6 +1,6 @@
 """The lease table as a stream of steps, and the fold that rebuilds it. Protocol without IO."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
@@ -83,11 +83,35 @@ class Table:
     """What operators have chosen, by node."""
     _unconfirmed: set[str] | None = None
     """While a reset is staged: the names that go with its `synced`, unless it brings them before."""
+    _staged: set[str] = field(default_factory=set)
+    """While a reset is staged, or one that broke off is in the table: the names that are there because of it."""
 
     @property
     def is_complete(self) -> bool:
         """There is a table, and no reset of it is staged."""
         return self.synced and self._unconfirmed is None
+
+    def has_room(self, step: Step, most: int) -> bool:
+        """Whether after the step no more leases than these are told, nor added by snapshots that are not complete."""
+        is_staged = step.reset or self._unconfirmed is not None
+        old: Set[str] = self.leases.keys() if step.reset else self._unconfirmed or set()
+        told, staged = len(self.leases) - len(old), len(self._staged) if is_staged else 0
+        if max(told, staged) + len(step.changes) <= most:
+            return True
+        names = {each.lease.name for each in step.changes if isinstance(each, Upserted)}
+        told += sum(name in old or name not in self.leases for name in names)
+        staged += sum(name not in self.leases for name in names) if is_staged else 0
+        return told <= most and staged <= most
+
+    def withdraw(self) -> frozenset[str]:
+        """Takes back what snapshots that were never completed have added; returns their names."""
+        gone = frozenset(name for name in self._staged if self.leases.pop(name, None) is not None)
+        self._staged.clear()
+        if self._unconfirmed is not None:
+            self._unconfirmed -= gone
+        if gone:
+            self.revision += 1
+        return gone
 
     def fold(self, step: Step) -> frozenset[str]:
         """Takes the step; returns the names of the leases that it added, changed or removed."""
@@ -102,6 +126,8 @@ class Table:
                 if known is None or known != lease:
                     leases[name] = lease
                     touched.add(name)
+                    if known is None and self._unconfirmed is not None:
+                        self._staged.add(name)
                 if self._unconfirmed is not None:
                     self._unconfirmed.discard(name)
             elif self._unconfirmed is not None:
@@ -118,6 +144,7 @@ class Table:
             gone = [name for name in self._unconfirmed or () if leases.pop(name, None) is not None]
             touched.update(gone)
             self._unconfirmed, self.synced, self.cursor = None, True, step.cursor or self.cursor
+            self._staged.clear()
         is_chosen_anew = step.choices is not None and self._choose(step.choices.after(self.choices))
         if touched or step.network is not None or is_chosen_anew:
             self.revision += 1

@@ -62,7 +62,7 @@ class Dataplane:
         self.recollection = Recollection(connection.node, state)
         self.recorder = Recorder(connection.node, state)
         former = (*read_previous_subnets(settings.subnet_file), *self.recollection.former)
-        self.feed = Feed(connection, pb.VIEW_ALL, self._notice)
+        self.feed = Feed(connection, pb.VIEW_ALL, self._notice, most=settings.max_leases)
         margin = settings.subnet_lease_renew_margin * 60
         self.holder = Holder(connection, margin, self.wake_up, self.journal, clock, former=former)
         self.reporter = Reporter(connection)

@@ -33,7 +33,7 @@ async def build(settings: LeaseSettings, process: Process) -> AsyncIterator[None
         share = 100 if settings.store == "relay" else settings.guard_share  # what is confirmed above is so here
         guard = GuardSettings(share / 100, settings.guard_seconds)
         gate = Gate(store, broker, guard, recall=memory.recall)
-        service = LeaseService(store, broker, gate, identity, process.health)
+        service = LeaseService(store, broker, gate, identity, process.health, settings.max_leases)
         process.servicers[SERVICE] = partial(add_to_server, service)
         process.jobs["store"] = gate.follow
         process.jobs["memory"] = partial(memory.keep, broker)

@@ -89,14 +89,18 @@ def _embedded(settings: LeaseSettings, node: str, broker: Broker, process: Proce
     return store
 
 
+_LARGEST_LISTING = 64 << 20
+"""Bytes: ListLeases of the lease service above has every lease in one message."""
+
+
 def _relay(settings: LeaseSettings, node: str, broker: Broker, process: Process) -> Store:
     from services.lease.stores.relay import RelayStore
     from services.runtime.feed import LeaseConnection
 
     if settings.upstream in listen_addresses(settings, "lease"):
         raise Misconfigured(f"--upstream={settings.upstream} is this lease service itself: give that of another one")
-    connection = LeaseConnection(settings.upstream, "", process.transport)
-    store = RelayStore(connection, broker.history, broker.presence, broker.lose)
+    connection = LeaseConnection(settings.upstream, "", process.transport, _LARGEST_LISTING)
+    store = RelayStore(connection, broker.history, broker.presence, broker.lose, settings.max_leases)
     process.jobs["nodes above"] = store.tell_of_nodes
     return store
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from services.core.measures import LONGEST_NAME
 from services.core.progress import Progress
 from services.lease import metrics
 from services.lease.convergence import NOTHING_YET, Convergence
@@ -136,5 +137,8 @@ class Reports:
 
 def _bounded(progress: Progress) -> Progress:
     """What a node may cost us in memory."""
-    failed = tuple(replace(lease, reason=lease.reason[:_LONGEST_REASON]) for lease in progress.failed[:MOST_FAILED])
+    failed = tuple(
+        replace(lease, name=lease.name[:LONGEST_NAME], reason=lease.reason[:_LONGEST_REASON])
+        for lease in progress.failed[:MOST_FAILED]
+    )
     return replace(progress, failed=failed)

@@ -12,11 +12,10 @@ from services.core.family import Address
 from services.core.flannel import format_data, parse_data
 from services.core.gojson import GoObject
 from services.core.lease import BackendData, LeaseRequest, OpaqueData
+from services.core.measures import LONGEST_DATA
 from services.runtime.wire import request_from_proto
 
 _LONGEST_TYPE: Final = 64
-_LONGEST_DATA: Final = 65_536
-"""Flannel's own have some hundred characters."""
 _EVERYBODY: Final = ip_address("255.255.255.255")
 
 
@@ -45,9 +44,9 @@ def _checked(data: BackendData | None, backend_type: str) -> BackendData | None:
     if data is None:
         return None
     text = _compact(data.json) if isinstance(data, OpaqueData) else format_data(data)
-    if len(text) > _LONGEST_DATA:
+    if len(text) > LONGEST_DATA:
         raise InvalidInput(
-            f"subnets.backend_data has {len(text)} characters: at most {_LONGEST_DATA} go to every node"
+            f"subnets.backend_data has {len(text)} characters: at most {LONGEST_DATA} go to every node"
         )
     checked = parse_data(text, backend_type, "subnets.backend_data")
     if not isinstance(data, OpaqueData) and type(checked) is not type(data):

@@ -10,8 +10,8 @@ import grpc.aio
 from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.lease.v1 import lease_pb2_grpc
 
-from services.core.errors import FlanneletteError, NotFound, Unavailable
-from services.core.measures import seconds_of
+from services.core.errors import Exhausted, FlanneletteError, NotFound, Unavailable
+from services.core.measures import MOST_LEASES, seconds_of
 from services.lease import metrics
 from services.lease.broker import Broker
 from services.lease.find import leases_of_address
@@ -54,12 +54,16 @@ def add_to_server(service: "LeaseService", server: grpc.aio.Server) -> None:
 class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
     """Every call's guarantees and errors stand in lease.proto."""
 
-    def __init__(self, store: Store, broker: Broker, gate: Gate, identity: Identity, health: Health) -> None:
+    def __init__(
+        self, store: Store, broker: Broker, gate: Gate, identity: Identity, health: Health, most: int = MOST_LEASES
+    ) -> None:
         self._store = store
         self._broker = broker
         self._gate = gate
         self._identity = identity
         self._health = health
+        self._most = most
+        """Leases that are given out."""
         self._started = time.time_ns()
         self._moves = Moves(broker)
         self.stalled = Stalled()
@@ -95,6 +99,8 @@ class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
         code = grpc.StatusCode.OK
         try:
             wanted = checked_request(request, self._identity.one_node(request.node))
+            if len(self._broker.table.leases) >= self._most and not self._broker.holdings.of(wanted.node):
+                raise Exhausted(f"there are {self._most} leases, and no more are given: raise --max-leases")
             lease = await self._store.acquire(shunning(wanted, self._broker.table.leases, self._gate.held))
         except FlanneletteError as error:
             code = code_of(error)

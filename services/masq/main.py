@@ -52,7 +52,12 @@ async def build(settings: MasqSettings, process: Process) -> AsyncIterator[None]
         )
         state = StateFile(settings.state_dir, "masq")
         knowledge = Knowledge(connection.node, state, reconciler)
-        feed = Feed(connection, lease_pb2.VIEW_OWN, lambda touched: knowledge.hear(feed.table, feed.error))
+        feed = Feed(
+            connection,
+            lease_pb2.VIEW_OWN,
+            lambda touched: knowledge.hear(feed.table, feed.error),
+            most=settings.max_leases,
+        )
         servicer = MasqServicer(reconciler, process.health)
         process.servicers["flannelette.masq.v1.MasqService"] = lambda server: (
             masq_pb2_grpc.add_MasqServiceServicer_to_server(servicer, server)

@@ -9,9 +9,9 @@ import grpc.aio
 from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.lease.v1 import lease_pb2_grpc
 
-from services.core.errors import InvalidInput, Unavailable
+from services.core.errors import Exhausted, InvalidInput, Unavailable
 from services.core.lease import Lease, LeaseRequest
-from services.core.measures import seconds_of
+from services.core.measures import MOST_LEASES, seconds_of
 from services.core.progress import Progress
 from services.core.table import Step, Table
 from services.runtime.collector import making
@@ -31,10 +31,11 @@ _OPTIONS: Final = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 1_000),  # also the time a connection may take
     ("grpc.max_reconnect_backoff_ms", 1_000),
-    ("grpc.max_receive_message_length", 64 << 20),
 )
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 _CALL_SECONDS: Final = 15.0
+_LARGEST: Final = 4 << 20
+"""Bytes of a message; a step has 64 KiB, unless one change is longer."""
 
 Notice = Callable[[frozenset[str]], None]
 """Called after every step with the names of the leases that it touched; must not block."""
@@ -43,10 +44,11 @@ Notice = Callable[[frozenset[str]], None]
 class LeaseConnection:
     """The one connection of a node's service to its lease service: the feed, and the calls of the holder."""
 
-    def __init__(self, address: str, node: str, transport: Transport = PLAIN) -> None:
+    def __init__(self, address: str, node: str, transport: Transport = PLAIN, largest: int = _LARGEST) -> None:
         self.address = address
         self.node = node
-        self._line = Line(address, "flannelette-lease", transport, _OPTIONS)
+        options = (*_OPTIONS, ("grpc.max_receive_message_length", largest))
+        self._line = Line(address, "flannelette-lease", transport, options)
         self.stub = lease_pb2_grpc.LeaseServiceStub(self._line.channel)
         """Another one after `lost`: do not keep it."""
 
@@ -112,7 +114,13 @@ class Feed:
     """
 
     def __init__(
-        self, connection: LeaseConnection, view: "pb.View.ValueType", notice: Notice, *, relayed: bool = False
+        self,
+        connection: LeaseConnection,
+        view: "pb.View.ValueType",
+        notice: Notice,
+        *,
+        relayed: bool = False,
+        most: int = MOST_LEASES,
     ) -> None:
         self.table = Table()
         self.connected = False
@@ -123,6 +131,8 @@ class Feed:
         self._connection = connection
         self._view = view
         self._relayed = relayed
+        self._most = most
+        """Leases, from all of which a table may be; more are refused, and the table stays."""
         self._notice = notice
 
     async def run(self) -> None:
@@ -141,6 +151,10 @@ class Feed:
             except Unavailable as error:
                 pause = min(2 * pause, _LONGEST_PAUSE)
                 self._away(str(error))
+            except Exhausted as error:
+                pause = _LONGEST_PAUSE
+                self._notice(self.table.withdraw())
+                self._away(str(error))
             await asyncio.sleep(random.uniform(pause / 2, pause))  # noqa: S311 - jitter
 
     async def _follow(self) -> None:
@@ -154,7 +168,13 @@ class Feed:
                 self.streams += 1
                 log.info("connected to the lease service", address=self._connection.address)
             with making(len(message.changes)):
-                touched = self.table.fold(_readable(message))
+                step = _readable(message)
+                if not self.table.has_room(step, self._most):
+                    raise Exhausted(
+                        f"the lease service tells more than {self._most} leases, so the table in force stays: if "
+                        "they are meant, raise --max-leases"
+                    )
+                touched = self.table.fold(step)
             self._notice(touched)
 
     def _away(self, reason: str) -> None:

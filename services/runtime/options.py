@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from services.core.measures import MOST_LEASES
 from services.runtime.settings import flag
 from services.runtime.tls.credentials import Credentials
 from services.runtime.tls.files import chosen_files
@@ -40,6 +41,10 @@ class ProcessSettings:
     )
     healthz_ip: str = flag("0.0.0.0", "Address of the HTTP server for /healthz, /readyz and /metrics.")  # noqa: S104 - flannel's default
     healthz_port: int = flag(0, "Its port; 0 switches it off.")
+    max_leases: int = flag(
+        MOST_LEASES,
+        "Leases that are taken from a lease service, and given to nodes; more are refused, with a reason.",
+    )
     max_connections: int = flag(
         16_384, "Connections that an address to serve on has at once, at most; fewer where descriptors are."
     )

@@ -11,7 +11,7 @@ from services.core.choices import Choices, Chosen, ChosenAddress
 from services.core.errors import InvalidInput
 from services.core.family import FAMILIES, Address, Network
 from services.core.lease import BackendData, Lease, LeaseRequest, OpaqueData, Subnet, VxlanData, WireguardData, Wish
-from services.core.measures import seconds_of, unix_time
+from services.core.measures import LONGEST_DATA, LONGEST_NAME, seconds_of, unix_time
 from services.core.network import NetworkConfig, parse_network
 from services.core.notation import exact_cidr, format_address, format_network, parse_address, parse_cidr
 from services.core.progress import FailedLease, Progress
@@ -29,6 +29,14 @@ def lease_to_proto(lease: Lease) -> pb.Lease:
 def lease_from_proto(message: pb.Lease) -> Lease:
     """The lease in a message. Raises InvalidInput."""
     parts = message.subnets[:]  # takes a third of the time that its own iterator takes
+    if (
+        len(message.name) > LONGEST_NAME
+        or len(message.node) > LONGEST_NAME
+        or len(message.backend_type) > LONGEST_NAME
+    ):
+        raise InvalidInput(f"the name, the node or the type of a lease is longer than {LONGEST_NAME} characters")
+    if len(parts) > len(FAMILIES):
+        raise InvalidInput(f"the lease has {len(parts)} subnets: at most one a family")
     return Lease(
         message.name,
         message.node,
@@ -237,11 +245,17 @@ def _fill_data(message: pb.Subnet, data: BackendData | None) -> None:
 def _data_from_proto(message: pb.Subnet) -> BackendData | None:
     if message.HasField("vxlan"):
         vxlan = message.vxlan
-        return VxlanData(vxlan.vni, vxlan.mac)
+        return VxlanData(vxlan.vni, _short(vxlan.mac))
     if message.HasField("wireguard"):
         wireguard = message.wireguard
-        return WireguardData(wireguard.public_key, wireguard.port)
-    return OpaqueData(message.opaque_json) if message.HasField("opaque_json") else None
+        return WireguardData(_short(wireguard.public_key), wireguard.port)
+    return OpaqueData(_short(message.opaque_json, LONGEST_DATA)) if message.HasField("opaque_json") else None
+
+
+def _short(text: str, most: int = LONGEST_NAME) -> str:
+    if len(text) > most:
+        raise InvalidInput(f"the backend's data of a lease have {len(text)} characters: at most {most} are taken")
+    return text
 
 
 def _network(text: str) -> Network:

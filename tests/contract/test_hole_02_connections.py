@@ -47,8 +47,10 @@ class Service:
     async def acquire(self, node: str, number: int) -> float:
         """Milliseconds, on a new connection to the unix socket."""
         async with stub_of(self.process.address) as stub:
+            request = request_to_proto(make_request(node, f"172.16.0.{number}"))
+            request.subnets[0].vxlan.mac = f"02:00:00:00:00:{number:02x}"
             begun = time.monotonic()
-            await stub.AcquireLease(request_to_proto(make_request(node, f"172.16.0.{number}")), timeout=PATIENCE)
+            await stub.AcquireLease(request, timeout=PATIENCE)
             return (time.monotonic() - begun) * 1000
 
     def metrics(self) -> str:

@@ -11,6 +11,7 @@ from flannelette.lease.v1 import lease_pb2 as pb
 from services.core.errors import FlanneletteError, Unavailable
 from services.core.family import Network
 from services.core.lease import Lease, LeaseRequest
+from services.core.measures import MOST_LEASES
 from services.core.progress import Progress
 from services.lease.administration import Reclaim, Reclaimed
 from services.lease.broker import Lost
@@ -47,9 +48,11 @@ class RelayStore:
         history: History,
         presence: Presence,
         lose: Callable[[Mapping[str, Lost]], None] = lambda lost: None,
+        most: int = MOST_LEASES,
     ) -> None:
         self._connection = connection
         self._lose = lose
+        self._most = most
         self._lost: Mapping[str, Lost] = {}
         self._upstream = Upstream(connection)
         self._reporting = Reporting(history, self._upstream.report)
@@ -65,7 +68,7 @@ class RelayStore:
             following.touched |= touched
             news.set()
 
-        feed = Feed(self._connection, pb.VIEW_ALL, notice, relayed=True)
+        feed = Feed(self._connection, pb.VIEW_ALL, notice, relayed=True, most=self._most)
         tasks = [
             asyncio.create_task(feed.run()),
             asyncio.create_task(self._look_at_quarantine(feed, following, news)),
