@@ -81,11 +81,13 @@ class Scene:
                 while not holds(await self.status(host)):  # noqa: ASYNC110 - another process decides
                     await asyncio.sleep(0.02)
 
-    async def until_firewall(self, name: str, masq: Supervised) -> None:
-        """Returns when this masq keeps its rules there."""
-        async with asyncio.timeout(PATIENCE):
-            while not (await look.masq(masq.program.address)).firewall.startswith(name):  # noqa: ASYNC110 - as above
-                await asyncio.sleep(0.02)
+    async def until_in_force(self, text: str) -> None:
+        """Returns when every lease service tells a configuration with this text, and every dataplane has it."""
+        for host in self.cluster.hosts:
+            async with asyncio.timeout(PATIENCE):
+                while text not in (await self.run("-o", "json", "leases", host=host.name))[1]:  # noqa: ASYNC110 - as above
+                    await asyncio.sleep(0.1)
+        await self.run("wait", "--converged")
 
     async def subnets(self) -> dict[str, str]:
         """What each node holds."""
@@ -129,6 +131,14 @@ class Scene:
         for service in services:
             await service.kill()
             await self.cluster.ready(service)
+
+    def forget(self, host: str) -> None:
+        """What this host's services, and a central lease service, have written down for their successors is gone."""
+        for path in [
+            *self.cluster.directory.glob("*/lease.table"),
+            *(self.cluster.directory / host).glob("state/*.state"),
+        ]:
+            path.unlink()
 
     async def make_pod_anew(self, number: int) -> None:
         """As one does when a node has moved."""
