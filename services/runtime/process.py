@@ -23,12 +23,11 @@ from services.runtime.options import ProcessSettings, listen_addresses, transpor
 from services.runtime.prometheus import Gauge
 from services.runtime.server import AddToServer, Server
 from services.runtime.settings import HelpRequested, parse_settings
-from services.runtime.standing import keep_standing
 from services.runtime.systemd import notify
 from services.runtime.tls.rotation import follow
 from services.runtime.transport import PLAIN, Transport
 from services.runtime.version import version
-from services.runtime.whereabouts import until_moved
+from services.runtime.whereabouts import until_deleted, until_moved
 
 log = get_logger()
 
@@ -55,10 +54,11 @@ class Process:
         """They run for the life of the process. An exception in one takes the process down."""
         self.servicers: dict[str, AddToServer] = {}
         """By full name, `flannelette.lease.v1.LeaseService`."""
-        self._moved = ""
+        self._unreachable = ""
+        """Why clients do not reach the process any more; empty: they do."""
 
     async def run(self, settings: ProcessSettings) -> None:
-        """Serves until `stopping`. Raises what a job raised, in an ExceptionGroup, or Unavailable: moved away."""
+        """Serves until `stopping`. Raises what a job raised, in an ExceptionGroup, or Unavailable: it is cut off."""
         addresses = listen_addresses(settings, self.name)
         server = Server(self.servicers, self._admission(addresses), server_options(settings, len(addresses)))
         with ExitStack() as held:
@@ -75,14 +75,11 @@ class Process:
                     if ports := tcp_ports(addresses):
                         crowd = Crowd(ports, settings.max_connections_per_address)
                         tasks.append(group.create_task(crowd.keep_small(), name="connections"))
+                    ends = [until_deleted(path) for path in socket_paths(addresses)]
                     if settings.network_namespace_file:
-                        moved = self._stop_when_moved(Path(settings.network_namespace_file))
-                        tasks.append(group.create_task(moved, name="whereabouts"))
-                    paths = socket_paths(addresses)
-                    standing = [group.create_task(keep_standing(server, path, held)) for path in paths]
+                        ends.append(until_moved(Path(settings.network_namespace_file)))
+                    tasks += [group.create_task(self._stop_after(end), name="whereabouts") for end in ends]
                     await self.stopping.wait()
-                    for task in standing:
-                        task.cancel()
                     log.info("stopping; the kernel stays as it is" if self.name != "lease" else "stopping")
                     self.health.stop()
                     await server.stop(_GRACE_SECONDS)
@@ -90,8 +87,8 @@ class Process:
                         task.cancel()
             finally:
                 await server.stop()
-        if self._moved:
-            raise Unavailable(self._moved)
+        if self._unreachable:
+            raise Unavailable(self._unreachable)
 
     def _admission(self, addresses: list[str]) -> Admission | None:
         """Without TLS there is nobody to tell from anybody else: the listening addresses are the authority."""
@@ -104,9 +101,11 @@ class Process:
         if any(not address.startswith("unix:") for address in addresses):
             self.health.set("certificate", doubt)
 
-    async def _stop_when_moved(self, record: Path) -> None:
-        self._moved = await until_moved(record)
-        self.stopping.set()
+    async def _stop_after(self, end: Coroutine[Any, Any, str]) -> None:
+        reason = await end
+        if not self.stopping.is_set():
+            self._unreachable = reason
+            self.stopping.set()
 
     async def _publish_health(self, server: Server) -> None:
         was_ready, is_told, said = False, False, [""]

@@ -1,9 +1,6 @@
 """A gRPC server with what every one of ours has: our errors, health, reflection v1 and v1alpha."""
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
-from pathlib import Path
 from typing import Final
 
 import grpc.aio
@@ -28,11 +25,6 @@ _OPTIONS: Final = (
 )
 
 
-MOST_OTHERS: Final = 8
-"""So often each socket may be deleted before its oldest connections end."""
-_GRACE_SECONDS: Final = 1.0
-
-
 class Server:
     """Serves the given servicers, by full name; health of each and of the whole is NOT_SERVING at first.
 
@@ -45,14 +37,15 @@ class Server:
         admission: Admission | None = None,
         options: Sequence[tuple[str, int]] = (),
     ) -> None:
-        self._servicers = servicers
-        self._options = (*_OPTIONS, *options)
-        self._interceptors = [*([admission] if admission else []), ErrorInterceptor()]
         self._health = grpc_health.HealthServicer()
         self._names = ("", *servicers)
-        self.grpc = self._make()
-        self._others: dict[Path, list[grpc.aio.Server]] = {}
-        """By path: each listens where the one before it cannot be reached any more."""
+        interceptors = [*([admission] if admission else []), ErrorInterceptor()]
+        self.grpc = grpc.aio.server(interceptors=interceptors, options=(*_OPTIONS, *options))
+        for add in servicers.values():
+            add(self.grpc)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self.grpc)
+        health_name = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+        enable_reflection((*servicers, health_name), self.grpc)
 
     async def start(self) -> None:
         """Accepts calls from now on."""
@@ -65,31 +58,7 @@ class Server:
         for name in self._names:
             await self._health.set(name, serving if ready else not_serving)
 
-    async def listen_again(self, path: Path, bind: Callable[[grpc.aio.Server, Path], None]) -> None:
-        """Accepts calls on the path too, to which `bind` binds a grpc server. Connections stay, but for the oldest.
-
-        Raises what `bind` raises.
-        """
-        others = self._others.setdefault(path, [])
-        if len(others) >= MOST_OTHERS:
-            await others[0].stop(_GRACE_SECONDS)  # before, for it deletes what is at its path
-            del others[0]
-        another = self._make()
-        bind(another, path)
-        others.append(another)
-        await another.start()
-
     async def stop(self, grace: float | None = None) -> None:
         """NOT_SERVING for good; open calls have `grace` seconds. May be called again."""
         await self._health.enter_graceful_shutdown()
-        others = chain.from_iterable(self._others.values())
-        await asyncio.gather(*(server.stop(grace) for server in (self.grpc, *others)))
-
-    def _make(self) -> grpc.aio.Server:
-        server = grpc.aio.server(interceptors=self._interceptors, options=self._options)
-        for add in self._servicers.values():
-            add(server)
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        health_name = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
-        enable_reflection((*self._servicers, health_name), server)
-        return server
+        await self.grpc.stop(grace)

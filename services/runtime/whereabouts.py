@@ -1,4 +1,4 @@
-"""Notices that the network namespace we run in is not the one we belong in any more.
+"""Notices that a process is not where its clients are any more: its network namespace or its socket is another's.
 
 In a container that was joined to the network namespace of another one, a restart of that other one makes a new
 namespace and leaves us in the old one, where nothing arrives any more. Nobody tells us: so whoever owns the namespace
@@ -7,10 +7,15 @@ new one. Not before: without an owner there is nothing to be started in, and doc
 """
 
 import asyncio
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
+from services.runtime.inotify import REMOVED, Watch
+
 _POLL_SECONDS: Final = 1.0
+_LOOK_SECONDS: Final = 60.0
+"""Where inotify is not to be had: the kernel gives each user 128 of it by default."""
 _SELF: Final = Path("/proc/self/ns/net")
 
 
@@ -33,6 +38,21 @@ async def until_moved(record: Path, poll_seconds: float = _POLL_SECONDS) -> str:
                 "it ends, to be started again there"
             )
         await asyncio.sleep(poll_seconds)
+
+
+async def until_deleted(path: Path) -> str:
+    """Returns once the unix socket at this path is gone: that, as a sentence. grpc cannot bind the path again."""
+    with closing(Watch(path.parent, REMOVED)) as watch:
+        while True:
+            is_watched = watch.open()  # before the look, so that no removal after it is missed
+            if not _is_socket(path):
+                break
+            await (watch.next() if is_watched else asyncio.sleep(_LOOK_SECONDS))
+    return f"somebody has deleted the socket {path}: the service ends, to be started again and serve a new one"
+
+
+def _is_socket(path: Path) -> bool:
+    return path.is_socket()
 
 
 def _read(record: Path) -> str:

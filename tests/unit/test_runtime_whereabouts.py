@@ -1,11 +1,14 @@
 """Which network namespace a service is in, and in which it belongs."""
 
 import asyncio
+import socket
 from pathlib import Path
 
 import pytest
 
-from services.runtime.whereabouts import this_namespace, until_moved
+from services.runtime import whereabouts
+from services.runtime.inotify import Watch
+from services.runtime.whereabouts import this_namespace, until_deleted, until_moved
 
 
 def test_a_namespace_is_written_as_readlink_prints_it() -> None:
@@ -25,3 +28,23 @@ async def test_it_waits_while_nothing_speaks_against_where_it_is(text: str | Non
     assert not task.done()
     record.write_text("net:[1]\n")
     assert "belongs in net:[1]" in await asyncio.wait_for(task, 5)
+
+
+@pytest.mark.parametrize("has_inotify", [True, False])
+async def test_it_waits_until_the_socket_is_deleted(
+    has_inotify: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not has_inotify:
+        monkeypatch.setattr(Watch, "open", lambda watch: False)
+        monkeypatch.setattr(whereabouts, "_LOOK_SECONDS", 0)
+    path = tmp_path / "lease.sock"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+    task = asyncio.create_task(until_deleted(path))
+    (tmp_path / "another").touch()
+    (tmp_path / "another").unlink()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not task.done()
+    path.unlink()
+    assert f"has deleted the socket {path}" in await asyncio.wait_for(task, 60)
