@@ -42,7 +42,7 @@ def make_lease(
 
 def make_request(node: str, public: str, previous: str = "", *, public_v6: str = "") -> LeaseRequest:
     """What a vxlan node asks for; no two nodes have one MAC."""
-    own = 0 if node in ("", "a", "n1") else crc32(node.encode()) % 2**24
+    own = 0 if node in ("", "a", "n1", "node1", "node-a") else crc32(node.encode()) % 2**24
     wishes = [
         Wish(ip_address(text), VxlanData(1, mac(7 + own)), ip_network(previous) if previous and index == 0 else None)
         for index, text in enumerate(filter(None, (public, public_v6)))
