@@ -89,6 +89,13 @@ class Scene:
                     await asyncio.sleep(0.1)
         await self.run("wait", "--converged")
 
+    async def until_firewall(self, name: str) -> None:
+        """Returns when every masq keeps its rules there."""
+        for masq in self.cluster.named("masq"):
+            async with asyncio.timeout(PATIENCE):
+                while not (await look.masq(masq.program.address)).firewall.startswith(name):  # noqa: ASYNC110 - as above
+                    await asyncio.sleep(0.02)
+
     async def subnets(self) -> dict[str, str]:
         """What each node holds."""
         return {host.name: ",".join((await self.status(host.name)).lease.subnets) for host in self.cluster.hosts}
