@@ -2,7 +2,7 @@
 
 gRPC ends a handshake that takes too long and limits each listener by itself, so that a unix socket does not wait for
 TCP. It has no limit for an address, and tells nobody who connects. So the process looks at its own sockets, and shuts
-the newest ones of an address down that has too many: nobody pays for that in the way of a byte. See ADR 29.
+the newest ones of an address down that has too many: nobody pays for that in the way of a byte. See ADR 28.
 """
 
 import asyncio
