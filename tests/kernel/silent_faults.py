@@ -117,6 +117,12 @@ FAULTS: Final = {
         "The local route of {local} is missing",
         "{ip} route replace local {local} dev eth0 table local proto kernel{own}",
     ),
+    "underlays-address-gone": SilentFault(
+        "ip addr del {local}/{underlay_length} dev eth0",
+        "underlay-address",
+        "Nobody here has {local} any more; eth0 had it",
+        "{ip} addr add {local}/{underlay_length} dev eth0",
+    ),
     "neighbour-pinned": SilentFault(
         "ip neigh replace {public} lladdr 02:00:00:00:00:99 dev eth0 nud permanent",
         "underlay-neighbour",
@@ -231,6 +237,7 @@ def words(own: Row, peer: Row) -> dict[str, str]:
         "public": peer.public,
         "router": "10.99.0.1" if is_4 else "fd00:99::1",
         "underlay_network": "10.99.0.0/16" if is_4 else "fd00:99::/64",
+        "underlay_length": "16" if is_4 else "64",
         "bits": "32" if is_4 else "128",
         "any": "0.0.0.0/0" if is_4 else "::/0",
         "metric": "" if is_4 else " metric 1024",

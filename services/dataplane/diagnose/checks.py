@@ -113,7 +113,17 @@ def _local_address(subject: Subject, seen: Seen) -> Iterator[Finding]:
     held = {each.address for each in seen.addresses}
     for own in subject.underlay.addresses:
         family, answer = family_of(own), seen.answers.get(Lookup(family_of(own), own.packed))
-        if answer is None or own.packed not in held:
+        if own.packed not in held:
+            length = max((n.prefixlen for n in subject.underlay.networks if own in n), default=own.max_prefixlen)
+            yield Finding(
+                "underlay-address",
+                f"This host has lost its address {own}, so that nothing of any peer arrives.",
+                f"Nobody here has {own} any more; {name} had it.",
+                f"{ip(family)} addr add {own}/{length} dev {name}",
+                f"{ip(family)} addr show to {own}: nothing",
+            )
+            continue
+        if answer is None:
             continue
         if isinstance(answer, Route) and answer.route_type == uapi.RTN_LOCAL:
             continue
