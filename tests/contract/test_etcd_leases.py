@@ -172,6 +172,23 @@ async def test_hole_07_the_lease_of_a_living_node_is_nobody_elses_whatever_its_h
             assert (after.value, after.etcd_lease) == (before.value, before.etcd_lease)
 
 
+async def test_hole_07_a_holder_key_that_is_put_as_it_was_but_by_another_program_is_put_right(prefix: Prefix) -> None:
+    """As a backup is restored: the value is right, and it does not hang on the etcd lease any more."""
+    store = prefix.store()
+    async with following(store) as seen:
+        lease = await store.acquire(asks("10.99.0.1"))
+        await prefix.put("sessions/n1", "{}")
+        ours = await prefix.get(f"holders/{lease.name}")
+        assert ours
+        await prefix.put(f"holders/{lease.name}", ours.value.decode())
+        await seen.until(lambda f: f.nodes[lease.name] != "n1")
+        assert (await store.acquire(asks("10.99.0.1"))).name == lease.name
+        await seen.until(lambda f: f.nodes[lease.name] == "n1")
+        after = await prefix.get(f"holders/{lease.name}")
+        assert after
+        assert (after.value, after.etcd_lease) == (ours.value, ours.etcd_lease)
+
+
 async def test_hole_07_a_lease_whose_value_is_overwritten_by_etcdctl_is_no_reservation(prefix: Prefix) -> None:
     store = prefix.store()
     async with following(store) as seen:

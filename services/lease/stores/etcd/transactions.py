@@ -44,10 +44,12 @@ def taking(keyspace: Keyspace, index: Index, allocation: Allocation, etcd_lease:
     lease = allocation.lease
     current = index.entries[lease.name] if allocation.current else None
     items = (current.item if current else None, current.holder_item if current else index.orphans.get(lease.name))
+    # Of an overwritten lease the holder key is put in any case: it may say what it should, on another etcd lease.
+    is_overwritten = current is not None and current.lease is None
     writes = _replacing(
         keyspace,
         lease.name,
-        items,
+        (items[0], None) if is_overwritten else items,
         (format_value(lease).encode(), format_holder(holder_of(lease))),
         etcd_lease,
         reserved=current is not None and current.reserved,
