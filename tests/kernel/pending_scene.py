@@ -50,6 +50,10 @@ class Scene:
         """Somebody deletes every lease in etcd."""
         await self._etcdctl("del", "--prefix", f"{_PREFIX}/subnets/")
 
+    async def lose_everything(self) -> None:
+        """Somebody deletes the leases and the configuration."""
+        await self._etcdctl("del", "--prefix", _PREFIX)
+
     async def until_stored(self, cidrs: Iterable[str]) -> None:
         """Returns when etcd has a lease of each."""
         names = {cidr.replace("/", "-") for cidr in cidrs}

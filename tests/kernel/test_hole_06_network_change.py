@@ -1,5 +1,6 @@
 """A network change that would take subnets away moves nobody, loses nothing, is told, and can be taken back."""
 
+import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -160,6 +161,20 @@ async def test_hole_06_an_emptied_store_moves_nobody_either_while_a_change_is_pe
             await scene.until(lambda status: bool(status.pending))
             await scene.empty_store()
             await scene.until_stored(before.values())
+            await scene.until(lambda status: status.ready and bool(status.pending))
+        assert await scene.subnets() == before
+        assert lost == []
+
+
+async def test_hole_06_a_store_that_comes_back_with_another_network_moves_nobody(short_path: Path) -> None:
+    async with pending_scene(short_path, "etcd") as scene:
+        before = await scene.subnets()
+        async with scene.pinged() as lost:
+            await scene.lose_everything()
+            await scene.configure(**CHANGES["Network"])
+            await scene.until_stored(before.values())
+            await scene.until(lambda status: status.ready and bool(status.pending))
+            await asyncio.sleep(35)  # past the second listing
             await scene.until(lambda status: status.ready and bool(status.pending))
         assert await scene.subnets() == before
         assert lost == []

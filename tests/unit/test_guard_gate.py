@@ -1,6 +1,7 @@
 """From the store to the table: what an operator may do, what passes at once, and what a new process remembers."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from structlog.typing import EventDict
@@ -130,3 +131,45 @@ def test_defect_01_a_process_that_starts_compares_with_what_the_one_before_it_se
         assert len(gate.held) == len(first.leases)
 
     run_virtually(scene())
+
+
+AFTER_CHANGE = replace(SMALL, revision=50)
+"""Another network than the one that the leases lie in; they were last written before or after revision 50."""
+
+
+def written(revision: int) -> list[Lease]:
+    return [replace(lease, claim_order=revision) for lease in LEASES]
+
+
+def test_hole_06_leases_that_were_served_stay_though_their_nodes_write_them_together_with_a_network_change() -> None:
+    async def scene(world: World) -> None:
+        world.gate.take(Changed(tuple(map(Upserted, written(20)))))
+        world.gate.take(Changed(tuple(map(Upserted, written(60))), AFTER_CHANGE))  # as after a while without a watch
+        assert (world.table, world.gate.held, world.gate.quarantine.keys) == (20, [], {})
+        await asyncio.sleep(3 * SECONDS)
+        assert world.table == 20
+
+    played(scene)
+
+
+def test_hole_06_leases_that_a_store_lost_before_a_network_change_and_that_come_back_after_it_are_served() -> None:
+    async def scene(world: World) -> None:
+        await world.lose(*LEASES)
+        world.gate.take(Changed(network=AFTER_CHANGE))
+        world.gate.take(Changed(tuple(map(Upserted, written(60)))))
+        assert (world.table, world.gate.held, world.gate.quarantine.keys) == (20, [], {})
+
+    played(scene)
+
+
+def test_hole_06_a_process_that_starts_serves_what_the_one_before_it_served_outside_the_network() -> None:
+    async def play() -> None:
+        memory = Table(by_name(*written(20)[:10]), AFTER_CHANGE, store=StoreStatus("fake", True, ""), synced=True)
+        broker, store = Broker("fake", epoch="epoch"), FakeStore()
+        gate = Gate(store, broker, GuardSettings(0.5, SECONDS), recall=lambda served: memory)
+        gate.take(Snapshot(by_name(*written(60)), AFTER_CHANGE))
+        assert set(broker.table.leases) == {lease.name for lease in LEASES[:10]}
+        assert set(gate.quarantine.keys) == {lease.name for lease in LEASES[10:]}, "they came after the change"
+        assert gate.held == []
+
+    run_virtually(play())

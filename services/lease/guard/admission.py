@@ -26,7 +26,8 @@ class Admission:
       or with no subnet in an enabled family. A lease that lacks a family, or has one that is not enabled, is served:
       clusters change their families node by node. Without a network nothing is outside.
     * A lease outside that a node holds, and that is older than the configuration, is served: its node keeps it until
-      an operator says otherwise (ADR 25). Where such leases lie is told with the network, as `beside`.
+      an operator says otherwise (ADR 25). Where such leases lie is told with the network, as `beside`. So is one that
+      this node had in the table before: its key may have been lost or written anew since.
     * Of leases that overlap, one is served: see Precedence.
     * Two leases with one public address are both served. Neither takes anything from the other, and a node that
       changes its subnet has two for a while.
@@ -45,6 +46,8 @@ class Admission:
         """Leases outside the network that are served all the same."""
         self._admitted: set[tuple[str, tuple[Network, ...]]] = set()
         """The nodes that have held one of these, with its subnets: they may write it anew."""
+        self._before: Mapping[str, Lease] = {}
+        """What the table has, while an event is taken."""
         self._is_beside_due = False
         """They are others since that was last told."""
         self._is_network_good = True
@@ -52,12 +55,12 @@ class Admission:
         self._bounds: dict[int, tuple[Network, Place, Place]] = {}
         """Of each enabled family: the network, and the places between which its subnets are."""
 
-    def take(self, event: Snapshot | Changed) -> Snapshot | Changed:
+    def take(self, event: Snapshot | Changed, table: Mapping[str, Lease] | None = None) -> Snapshot | Changed:
         """The same event with what is served, in its order; who makes room for another goes before all.
 
-        A change that changes nothing is left out.
+        A change that changes nothing is left out. `table` has the leases that nodes know up to now.
         """
-        self.concerned = None
+        self.concerned, self._before = None, table or {}
         before = self._network.beside if self._network else ()
         if event.network is not None:
             event = replace(event, network=replace(event.network, beside=before))
@@ -171,7 +174,9 @@ class Admission:
         if not reason or not lease.node or lease.is_idle:
             return reason
         revision, claim = self._network.revision if self._network else 0, (lease.node, lease.cidrs)
-        if revision and lease.claim_order >= revision and claim not in self._admitted:
+        known = self._before.get(lease.name)
+        was_served = claim in self._admitted or (known is not None and claim == (known.node, known.cidrs))
+        if revision and lease.claim_order >= revision and not was_served:
             return reason
         self._admitted.add(claim)
         self._outsiders.add(lease.name)

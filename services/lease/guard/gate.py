@@ -116,9 +116,13 @@ class Gate:
         event = self._with_kept(event)
         table, held = self._broker.table, set(self._guard.held)
         network, network_error = _source(table), table.network_error
-        served = self.admission.take(event)
+        known: Mapping[str, Lease] | None = table.leases if table.synced else None
+        served = self.admission.take(event, known)
+        if known is None:
+            known = self._leases_before(served)
+            if known and self.admission.refused:
+                served = self.admission.take(event, known)
         self.quarantine.take(event, self.admission)
-        known = table.leases if table.synced else self._leases_before(served)
         self._broker.take(self._guard.take(served, known, self._now()))
         self._follow_overwritten(event)
         if held or self._guard.held:
