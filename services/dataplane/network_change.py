@@ -53,7 +53,7 @@ class NetworkChange:
         self._has_begun = False
         """A lease service has told its leases to this process: from now on nothing moves by itself."""
         self._released = ""
-        """The lease that was given back because there were no pods."""
+        """The lease that was given back because there were no pods, while the table still has it."""
 
     async def network(self, table: Table, held: Lease | None, *, is_told: bool) -> NetworkConfig:
         """The configuration in force from now on. `held` is the lease that we hold, as far as we know."""
@@ -70,6 +70,8 @@ class NetworkChange:
 
     def _own(self, table: Table, held: Lease | None) -> Lease | None:
         """The lease that the table says is ours."""
+        if self._released not in table.leases:
+            self._released = ""  # if it is there later, an undone change has brought it back
         listed = table.leases.get(held.name) if held else None
         if listed is None or listed.node != self._node:
             ours = (lease for lease in table.leases.values() if lease.node == self._node and not lease.is_idle)
