@@ -1,4 +1,4 @@
-"""Addresses at which no other host is, and which no pod has: one table, for public addresses and for subnets. Pure.
+"""Address blocks that are never a peer's or a pod's: one table, for public addresses and for subnets. Pure.
 
 The blocks are those of RFC 6890 that are never forwarded. Private and documentation addresses are no rows: clusters
 and labs use them.
@@ -30,40 +30,40 @@ def _block(text: str, words: str, *, is_link_local: bool = False) -> Block:
 BLOCKS: Final = (
     _block("0.0.0.0/8", "unspecified"),
     _block("127.0.0.0/8", "a loopback address"),
-    _block("169.254.169.0/24", "where clouds have the metadata of an instance"),
+    _block("169.254.169.0/24", "an address of cloud metadata services"),
     _block("169.254.0.0/16", "a link-local address", is_link_local=True),
     _block("224.0.0.0/4", "a multicast address"),
     _block("255.255.255.255/32", "the broadcast address"),
-    _block("240.0.0.0/4", "reserved by RFC 1112, class E"),
+    _block("240.0.0.0/4", "reserved (class E, RFC 1112)"),
     _block("::/128", "unspecified"),
     _block("::1/128", "a loopback address"),
-    _block("::ffff:0:0/96", "IPv4 in disguise"),
-    _block("fe80::/10", "a link-local address, which says nothing beyond its link"),
+    _block("::ffff:0:0/96", "an IPv4-mapped IPv6 address"),
+    _block("fe80::/10", "a link-local address, valid on its own link only"),
     _block("ff00::/8", "a multicast address"),
 )
 """The first that holds an address says what it is."""
 
 
 def address_blocks(version: int, own: Address | None = None) -> tuple[Block, ...]:
-    """Where no public address of a peer is; `own` is ours in the underlay."""
+    """Blocks in which no peer's public address lies; `own` is our address in the underlay."""
     of_family = (block for block in BLOCKS if block.network.version == version)
     return tuple(b for b in of_family if not (b.is_link_local and own is not None and own in b.network))
 
 
 def subnet_blocks(version: int) -> tuple[Block, ...]:
-    """Where no subnet is, nor any part of one."""
+    """Blocks that no subnet overlaps."""
     return tuple(block for block in BLOCKS if block.network.version == version)
 
 
 def never_public(address: Address) -> str:
-    """What a public address is that no node can have; empty: some node may. Link-local ones may be."""
+    """Why no node can have this public address; empty: some node can. Link-local ones are allowed."""
     number = int(address)
     blocks = (b for b in BLOCKS if b.network.version == address.version and not b.is_link_local)
     return next((b.words for b in blocks if b.first <= number <= b.last), "")
 
 
 def never_routed(network: Network) -> Block | None:
-    """A block of which a network holds a part: such a one cannot be carried."""
+    """A block that this network overlaps, so that it cannot be carried; None: none."""
     first, last = int(network.network_address), int(network.broadcast_address)
     return next((b for b in subnet_blocks(network.version) if b.first <= last and first <= b.last), None)
 

@@ -65,18 +65,16 @@ async def test_hole_11_the_command_line_says_so(netns: NetworkNamespace, make_ne
         code, text = await pods.flannelette("doctor", "dataplane")
         assert code == 1
         assert "ip rule del priority 100 from all to 10.5.53.0/24 blackhole" in text
-        assert (
-            "Packets of pods do not get to n2. The rule `100: from all to 10.5.53.0/24 blackhole` drops them." in text
-        )
+        assert "Packets from pods do not reach n2. The rule `100: from all to 10.5.53.0/24 blackhole` drops " in text
         code, text = await pods.flannelette("peers")
         assert code == 1
-        assert "unreachable: The rule `100: from all to 10.5.53.0/24 blackhole` drops them." in text
+        assert "unreachable: The rule `100: from all to 10.5.53.0/24 blackhole` drops these packets." in text
         await pods.n1("ip rule add priority 90 iif cni0 prohibit")
         await pods.running.until(ready=False)
         code, text = await pods.flannelette("status")
         assert code == 1
         assert text.startswith(
-            "n1 is not healthy: forwarding is broken: Packets of pods do not get to any peer. The rule"
+            "n1 is not healthy: forwarding is broken: Packets from pods do not reach any peer. The rule"
         )
 
 

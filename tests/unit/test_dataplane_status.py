@@ -150,6 +150,6 @@ async def test_hole_01_who_claims_what_another_has_is_found_on_its_own_node_too(
     scene = Scene(own, replace(N2, claim_order=3), N3)
     await scene.program()
     (found,) = claim_findings(scene.overlay.roster)
-    assert found.sentence == "Other nodes send nothing here: our lease loses to that of n2."
+    assert found.sentence == "Other nodes send no packets here: our lease loses to that of n2."
     assert "its MAC 06:0c:56:6d:fb:b3 is that of the lease 10.5.53.0-24 of node n2, which is older" in found.cause
     assert list(scene.shown()) == ["n2", "n3"], "the others are carried as before"

@@ -83,7 +83,7 @@ def test_hole_05_no_subnet_in_or_around_a_row_is_routed_nor_used(block: Block, l
         ("255.255.255.255", "is the broadcast address"),
         ("169.254.7.7", "is a link-local address"),
         ("169.254.169.254", "metadata"),
-        ("::ffff:10.99.0.12", "IPv4 in disguise"),
+        ("::ffff:10.99.0.12", "an IPv4-mapped IPv6 address"),
         ("10.99.0.12", ""),
         ("192.0.2.1", ""),
         ("198.51.100.0", ""),

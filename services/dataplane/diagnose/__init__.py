@@ -1,5 +1,6 @@
-"""Finds what else of the host keeps packets from the overlay, by one look at the kernel: nothing is sent.
+"""Finds the rules, routes and settings of the host, not ours, that keep packets from the overlay.
 
-`look` asks the kernel; `checks` (a table) and `paths` judge purely what was seen, and `culprit` names the rule or
-route that decides; `diagnosis` says when to look and tells what was found. Nothing here changes the kernel.
+`look` asks the kernel, and sends no packet; `checks` (a table) and `paths` judge its answers, purely; `culprit`
+names the rule or route that decides; `diagnosis` says when to look, and reports the findings. Nothing here changes
+the kernel.
 """

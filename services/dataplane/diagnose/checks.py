@@ -1,4 +1,4 @@
-"""What may be wrong with the host itself: one check a row, each a pure function of what was seen."""
+"""Checks of the host's own configuration: a table of pure functions of what the kernel answered."""
 
 from collections.abc import Callable, Iterator
 from ipaddress import ip_address, ip_network
@@ -21,7 +21,7 @@ _UDP: Final = 17
 
 
 def forwarding_places(subject: Subject, bridge: dict[Family, int]) -> list[tuple[Family, int]]:
-    """Where packets come in that this host forwards, as far as a flag of the interface decides (IPv4 alone)."""
+    """Interfaces on which packets to forward arrive, whose own `forwarding` flag decides (IPv4 alone)."""
     found = [(family, index) for family, index in bridge.items() if family.version == 4]
     found += [(family, device.index) for family, device in subject.devices.items() if family.version == 4]
     if not subject.devices:
@@ -37,7 +37,7 @@ def _forwarding(subject: Subject, seen: Seen) -> Iterator[Finding]:
         key = sysctl("net.ipv4.conf.{}.forwarding", name)
         yield Finding(
             "forwarding-off",
-            f"This host forwards no {family} packets that come from {name}.",
+            f"This host does not forward {family} packets that arrive on {name}.",
             f"{key} is 0.",
             f"sysctl -w {key}=1",
             f"{key} = 0, net.ipv4.conf.all.forwarding = 1",
@@ -52,7 +52,13 @@ def _bridge(subject: Subject, seen: Seen) -> Iterator[Finding]:
         name, link = seen.names.get(index, BRIDGE), seen.links[index]
         if not link.is_up:
             cause, cure = f"The bridge {name} is down.", f"ip link set {name} up"
-            yield Finding("bridge-down", "Pods of this node reach nobody.", cause, cure, f"{name}: state DOWN")
+            yield Finding(
+                "bridge-down",
+                "Pods of this node can neither send nor receive packets.",
+                cause,
+                cure,
+                f"{name}: state DOWN",
+            )
             return
         if index == seen.bridges.get(family):
             yield from _bridge_route(seen, family, own, index, name)
@@ -69,8 +75,8 @@ def _bridge_address(
         took = " && ".join(f"ip addr del {other} dev {name}" for other in others)
         yield Finding(
             "bridge-address",
-            f"Pods of this node are not in its subnet {own}, so that no packet of a peer reaches them.",
-            f"The bridge {name} has {', '.join(others)}; pods that have addresses beside it must be made again.",
+            f"Pods of this node are not in its subnet {own}, so packets from peers do not reach them.",
+            f"The bridge {name} has {', '.join(others)}; recreate the pods whose addresses lie outside {own}.",
             f"ip addr add {wanted} dev {name} && {took}",
             f"{name}: {', '.join(others)}",
         )
@@ -79,7 +85,7 @@ def _bridge_address(
     ):
         yield Finding(
             "bridge-address",
-            f"Pods of this node reach nobody by {family}, and nobody reaches them.",
+            f"Pods of this node can neither send nor receive {family} packets.",
             f"The bridge {name} has lost its address {wanted}.",
             f"ip addr add {wanted} dev {name}",
             f"{name}: no {family} address in {own}",
@@ -131,7 +137,7 @@ def _local_address(subject: Subject, seen: Seen) -> Iterator[Finding]:
         more = f" scope host src {own}" if family.version == 4 else " metric 0"
         yield Finding(
             "underlay-address",
-            f"This host does not take packets to its own address {own}, so that nothing of any peer arrives.",
+            f"This host does not accept packets to its own address {own}, so nothing from any peer arrives.",
             f"The local route of {own} is missing, or a rule hides it.",
             f"{ip(family)} route replace local {own} dev {name} table local proto kernel{more}",
             f"{ip(family)} route get {own}: {got}",
@@ -152,7 +158,7 @@ def _pod_address_on_host(subject: Subject, seen: Seen) -> Iterator[Finding]:
                 name = seen.names.get(each.ifindex, f"if{each.ifindex}")
                 yield Finding(
                     "peer-address-here",
-                    f"{value} is an address of the peer {{peers}} ({subnet}), and this host keeps its packets.",
+                    f"{value} is a pod address of {{peers}} ({subnet}), but this host keeps its packets.",
                     f"{name} of this host has {value}/{each.length}.",
                     f"ip addr del {value}/{each.length} dev {name}",
                     f"{name}: {value}/{each.length}",
@@ -174,8 +180,8 @@ def _part_of_a_peer(subject: Subject, seen: Seen) -> Iterator[Finding]:
             said = text(route, seen.names)
             yield Finding(
                 "part-of-a-peer",
-                f"Packets to {part}, a part of the subnet {subnet} of {{peers}}, do not go there.",
-                f"The route `{said}` takes them.",
+                f"Packets to {part}, a part of the subnet {subnet} of {{peers}}, do not reach that node.",
+                f"The route `{said}` takes these packets.",
                 command("del", route, seen.names),
                 said,
                 ((lease, node),),
@@ -201,14 +207,14 @@ def _xfrm(subject: Subject, seen: Seen) -> Iterator[Finding]:
         yield Finding(
             "xfrm-block",
             f"{what} are dropped.",
-            f"The IPsec policy `dir {direction} {selector}` blocks them.",
+            f"The IPsec policy `dir {direction} {selector}` blocks these packets.",
             f"ip xfrm policy del dir {direction} {selector}",
             f"ip xfrm policy: {selector} dir {direction} action block priority {policy.priority}",
         )
 
 
 def _blocks_tunnel(subject: Subject, policy: Policy) -> bool:
-    """Of the packets that carry the overlay, between the nodes."""
+    """Whether the policy drops the tunnel's packets between the nodes."""
     if not subject.port or policy.direction == 2 or policy.protocol not in (0, _UDP):
         return False
     if policy.dport not in (0, subject.port):
@@ -258,9 +264,9 @@ def _selector(policy: Policy) -> str:
 
 
 def bridge_index(subject: Subject, seen: Seen, family: Family) -> int | None:
-    """The bridge of the pods: that with an address in the own subnet, or that was it, or that is called so.
+    """The pods' bridge: the interface with an address in the own subnet, else that of an earlier look, else cni0.
 
-    Docker's bridge is one if it has an address in the network: docker's own are elsewhere.
+    docker0 counts if it has an address in the network: by default docker's subnet is elsewhere.
     """
     if family in seen.bridges:
         return seen.bridges[family]
@@ -276,7 +282,7 @@ def bridge_index(subject: Subject, seen: Seen, family: Family) -> int | None:
 
 
 def bridges_of(subject: Subject, addresses: list[HostAddress]) -> dict[Family, int]:
-    """Which interface has the gateway's part of each own subnet; none where pods have no bridge."""
+    """The interface with an address in each own subnet; none where pods have no bridge."""
     apart = {subject.underlay.index, *(device.index for device in subject.devices.values())}
     found: dict[Family, int] = {}
     for each in addresses:
@@ -289,7 +295,7 @@ def bridges_of(subject: Subject, addresses: list[HostAddress]) -> dict[Family, i
 
 
 def sysctl(pattern: str, name: str) -> str:
-    """Its key for an interface; with slashes where a dot is in the name."""
+    """The sysctl key of an interface; with slashes if the interface's name has a dot."""
     return (pattern.replace(".", "/") if "." in name else pattern).format(name)
 
 

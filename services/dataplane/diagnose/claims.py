@@ -20,7 +20,7 @@ def claim_findings(roster: Roster) -> list[Finding]:
     own = [
         Finding(
             "own-claim",
-            f"Other nodes send nothing here: our lease loses to that of {loss.winner.node or loss.winner.name}.",
+            f"Other nodes send no packets here: our lease loses to that of {loss.winner.node or loss.winner.name}.",
             f"The own lease {loss.lease.name}: {loss.reason}.",
             "",
             "",
@@ -39,7 +39,7 @@ def _of_others(peers: list[Peer]) -> Iterator[Finding]:
             whose = "of this node" if refusal.rule in _OURS else "of another node"
             yield Finding(
                 "claim",
-                f"{who} claims what is {whose}, and gets no packets.",
+                f"{who} claims a subnet, MAC, key or address {whose}, and gets no packets.",
                 f"The lease {peer.lease.name}: {refusal.reason}.",
                 "",
                 "",

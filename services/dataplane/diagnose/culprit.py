@@ -1,6 +1,6 @@
-"""Which rule or route of the host decides about a packet, and the command that ends that. Pure.
+"""The rule or route of the host that keeps a packet from its way, and the command that removes it. Pure.
 
-The kernel says what it does with a packet, but not why: this walks its rules and tables as it does (fib_rules.c).
+A FIB lookup tells the route, but not the rule: this module walks rules and tables as the kernel does (fib_rules.c).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,12 +22,12 @@ _TABLES: Final = {253: "default", 254: "main", 255: "local"}
 
 @dataclass(frozen=True, slots=True)
 class Culprit:
-    """What decides about a packet."""
+    """The rule or route that decides about a packet."""
 
     cause: str
     cure: str
     is_general: bool
-    """It is no matter of single addresses."""
+    """It concerns all packets of the network, not single addresses."""
 
 
 def culprit(seen: Seen, question: Lookup, network: Network, answer: Route | None) -> Culprit | None:
@@ -41,15 +41,15 @@ def culprit(seen: Seen, question: Lookup, network: Network, answer: Route | None
         matching = (r for r in rules if r.table == answer.table and _matches(r, question, seen.names))
         rule, route = next(matching, None), answer
     if rule is not None and rule.action in _ACTIONS:
-        said = rule_text(rule)
-        return Culprit(f"The rule `{rule.priority}: {said}` drops them.", _delete(rule), _is_wide(rule, network))
+        cause = f"The rule `{rule.priority}: {rule_text(rule)}` drops these packets."
+        return Culprit(cause, _delete(rule), _is_wide(rule, network))
     if route is not None and answer is None and route.route_type not in _DROPS:
         return None  # such a route refuses nothing: something else does
     if route is not None:
         return _of_route(seen, question, network, rule, route)
     if not any(r.table == uapi.RT_TABLE_MAIN and r.action == uapi.FR_ACT_TO_TBL for r in rules):
         cure = f"{ip(family)} rule add priority 32766 table main"
-        return Culprit(f"No {family} rule leads to the main table, in which all routes to peers are.", cure, True)
+        return Culprit(f"No {family} rule looks up the main table, which has all routes to peers.", cure, True)
     return None
 
 
@@ -101,8 +101,8 @@ def _of_route(seen: Seen, question: Lookup, network: Network, rule: Rule | None,
                 place = f"{address(each.address)}/{each.length}"
                 return Culprit(f"{name} of this host has {place}.", f"ip addr del {place} dev {name}", is_general)
     if route.table in (uapi.RT_TABLE_MAIN, uapi.RT_TABLE_LOCAL) or rule is None:
-        return Culprit(f"The route `{said}` takes them.", command("del", route, seen.names), is_general)
-    diverting = f"The rule `{rule.priority}: {rule_text(rule)}` has them take the route `{said}`."
+        return Culprit(f"The route `{said}` takes these packets.", command("del", route, seen.names), is_general)
+    diverting = f"The rule `{rule.priority}: {rule_text(rule)}` sends these packets by the route `{said}`."
     if rule.priority < 2:
         return Culprit(diverting, _delete(rule), is_general)
     cure = f"{ip(family)} rule add to {network} priority {rule.priority - 1} table main"

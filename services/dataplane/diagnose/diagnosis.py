@@ -1,8 +1,8 @@
-"""When to look at the kernel for what else is in the way, and to whom it is told.
+"""When the host is checked, and how findings reach status, log and events.
 
-A look is made after each comparison of everything (so at the start, once a minute, and when somebody asks for one),
-and when the kernel tells of rules, addresses, routes or neighbours that are not ours. What is new counts once a
-second look has found it too: who changes an address takes the old one away first.
+A look follows each full comparison (so at the start, once a minute, and on request) and each notification of the
+kernel about rules, addresses, routes or neighbours that are not ours. A new finding counts once a second look has
+confirmed it: whoever replaces an address removes the old one first.
 """
 
 import asyncio
@@ -31,9 +31,9 @@ _REST: Final = 100
 
 
 class Diagnosis:
-    """Looks, and has the dataplane told what was found.
+    """Looks at the kernel, and gives the dataplane the findings.
 
-    What a look shows may be half of a change, also of one of ours: the next look tells.
+    A look may show half of a change, also of one of ours; the next look decides.
     """
 
     def __init__(self, dataplane: Dataplane, inspector: Inspector) -> None:
@@ -68,7 +68,7 @@ class Diagnosis:
         try:
             seen, found = await self._find(subject)
         except Unavailable as error:
-            log.warning("the kernel could not be looked at", reason=str(error))
+            log.warning("the host could not be checked", reason=str(error))
             return False
         known = {_identity(each) for each in (*self._suspected, *dataplane.findings)}
         sure = [each for each in found if _identity(each) in known]
@@ -106,7 +106,7 @@ class Diagnosis:
         left = {_identity(each) for each in found}
         for each in dataplane.findings:
             if _identity(each) not in left:
-                log.info("this is in the way no more", cause=each.cause, check=each.check)
+                log.info("a finding is resolved", cause=each.cause, check=each.check)
         if found != dataplane.findings:
             dataplane.findings = found
             broken = next((each for each in found if each.breaks_node), None)

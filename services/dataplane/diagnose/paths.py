@@ -1,7 +1,7 @@
-"""Whether packets to and from a peer go the way that they should, by the kernel's own FIB lookups. Pure.
+"""Whether packets to and from a peer take the right route, by the kernel's own FIB lookups. Pure.
 
-Of each peer three: a pod's packet to it (it comes in by the pods' bridge), its packet to a pod (it comes in by the
-overlay's device), and the tunnel's own to the peer's underlay address.
+Three lookups for each peer: from a pod to the peer (in by the pods' bridge), from the peer to a pod (in by the
+overlay's device), and the tunnel's own packet to the peer's underlay address.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,12 +33,12 @@ _AWAY, _BACK, _TUNNEL = "peer-route", "peer-return", "underlay-route"
 
 
 def ways(subject: Subject, seen: Seen) -> tuple[Way, ...]:
-    """What is to be asked about the peers."""
+    """The lookups for the peers."""
     return tuple(way for path in subject.paths for way in _ways(subject, seen, path))
 
 
 def questions(subject: Subject, seen: Seen) -> list[Lookup]:
-    """All that is to be asked about the peers and the own addresses; none twice."""
+    """The lookups for the peers and for the own addresses; none twice."""
     asked = [way.question for way in seen.ways]
     asked += [Lookup(family, pod_address(own)) for family, own in subject.own.items()]
     asked += [Lookup(family_of(own), own.packed) for own in subject.underlay.addresses]
@@ -46,7 +46,7 @@ def questions(subject: Subject, seen: Seen) -> list[Lookup]:
 
 
 def is_as_expected(subject: Subject, seen: Seen) -> bool:
-    """Whether there is nothing that rules and routes would have to explain."""
+    """Whether every lookup gave the expected route, so that rules and routes need not be read."""
     are_ours = all(_leads_to_bridge(seen, family, pod_address(own)) for family, own in subject.own.items())
     return are_ours and all(_is_right(seen, way) for way in seen.ways)
 
@@ -57,7 +57,7 @@ def next_hops(seen: Seen) -> list[tuple[bytes, int]]:
 
 
 def path_findings(subject: Subject, seen: Seen) -> Iterator[Finding]:
-    """What is wrong with the ways to the peers."""
+    """Findings from the lookups of the peers."""
     connected = [
         (each, ip_network((each.address, each.length), strict=False))
         for each in seen.addresses
@@ -95,18 +95,18 @@ def _ways(subject: Subject, seen: Seen, path: PeerPath) -> Iterator[Way]:
     if own is not None and bridge is not None:
         pod = pod_address(own)
         away = Lookup(family, there, pod, bridge)
-        yield Way(_AWAY, away, "Packets of pods do not get to {peers}.", network, path)
+        yield Way(_AWAY, away, "Packets from pods do not reach {peers}.", network, path)
         back = Lookup(family, pod, there, path.route.ifindex)
-        yield Way(_BACK, back, "Packets of {peers} do not get to the pods of this node.", network, path)
+        yield Way(_BACK, back, "Packets from {peers} do not reach the pods of this node.", network, path)
     else:
-        yield Way(_AWAY, Lookup(family, there), "Packets of this node do not get to {peers}.", network, path)
+        yield Way(_AWAY, Lookup(family, there), "Packets from this node do not reach {peers}.", network, path)
     if path.public is not None:
         outer, packed = family_of(path.public), path.public.packed
         source = subject.underlay.address(outer)
         question = Lookup(outer, packed, source.packed if source else b"")
         networks = (each for each in subject.underlay.networks if path.public in each)
         wide = next(networks, ip_network((bytes(len(packed)), 0)))
-        yield Way(_TUNNEL, question, "The tunnel to {peers} has no way.", wide, path)
+        yield Way(_TUNNEL, question, "The tunnel to {peers} has no usable route.", wide, path)
 
 
 def _is_right(seen: Seen, way: Way) -> bool:
@@ -165,7 +165,7 @@ def _unexplained(subject: Subject, seen: Seen, way: Way) -> Culprit:
     if way.check == _TUNNEL:
         where = address(question.dst)
         return Culprit(f"No route leads to {where}: add one, or correct the peer's public address.", "", False)
-    return Culprit("No rule or route explains it: see `ip rule` and `ip route show table all`.", "", False)
+    return Culprit("No rule or route explains this: compare `ip rule` and `ip route show table all`.", "", False)
 
 
 def _reverse_path(seen: Seen, question: Lookup) -> Culprit | None:
@@ -174,7 +174,7 @@ def _reverse_path(seen: Seen, question: Lookup) -> Culprit | None:
         return None
     key = sysctl("net.ipv4.conf.{}.rp_filter", name)
     source = address(question.src)
-    cause = f"The reverse path filter of {name} drops them: the route to {source} does not lead out of it."
+    cause = f"The reverse path filter of {name} drops these packets: the route to {source} does not leave by {name}."
     return Culprit(cause, f"sysctl -w {key}=2", False)
 
 
@@ -197,8 +197,8 @@ def _neighbour(seen: Seen, way: Way) -> Iterator[Finding]:
     name, where = seen.names.get(hop[1], f"if{hop[1]}"), address(hop[0])
     yield Finding(
         "underlay-neighbour",
-        f"Packets to {{peers}} go to {where} at a MAC that the kernel does not verify.",
-        f"Somebody has set the MAC of {where} on {name} to {mac(fixed)} for good; it may not be its own.",
+        f"Packets to {{peers}} go to a MAC for {where} that the kernel does not verify.",
+        f"A permanent neighbour entry of {where} on {name} has the MAC {mac(fixed)}, which may be wrong.",
         f"ip neigh del {where} dev {name}",
         f"neigh {where} dev {name} lladdr {mac(fixed)} PERMANENT",
         ((way.path.lease, way.path.node),),
@@ -222,7 +222,7 @@ def _connected_route(
         got = text(answer, seen.names) if isinstance(answer, Route) else "no route"
         yield Finding(
             "underlay-network",
-            f"Packets to {{peers}} take a detour, or are lost, although it is a neighbour on {name}.",
+            f"Packets to {{peers}} take a detour or are lost, although {network} is directly connected on {name}.",
             f"The route to {network} by {name} is missing.",
             f"{ip(family)} route add {network} dev {name} proto kernel{more}",
             f"{_asked(seen, question)}: {got}",

@@ -1,4 +1,4 @@
-"""What a look at the kernel is about, what it has shown, and what was found in that: values."""
+"""Values of one look at the kernel: its subject, the kernel's answers, and the findings."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from services.dataplane.netlink.objects import Route
 from services.dataplane.underlay import Underlay
 
 BROKEN: Final = "forwarding is broken: "
-"""How the reason begins why a node is not ready by a finding."""
+"""The first words of the reason, where a finding makes the node not ready."""
 BRIDGE: Final = "cni0"
 """What CNI's plugin `bridge` calls its bridge in flannel's configuration."""
 DOCKER: Final = "docker0"
@@ -20,7 +20,7 @@ DOCKER: Final = "docker0"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something of the host that is in the way."""
+    """A rule, route or setting of the host that keeps packets from the overlay."""
 
     check: str
     """A word: the row of the table in docs/operations.md."""
