@@ -46,6 +46,7 @@ def metrics() -> dict[str, set[str]]:
 
 METRICS: Final = metrics()
 UNASKED: Final = {
+    "flannelette_connections_closed_total",  # the log names the address that has too many
     "flannelette_etcd_sessions",  # for debugging; the nodes connected say the same
     "flannelette_lease_history_bytes",
     "flannelette_lease_history_steps",
