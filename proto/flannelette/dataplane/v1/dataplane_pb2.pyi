@@ -303,10 +303,10 @@ class Status(_message.Message):
     mtu: _builtins.int
     """The MTU of pods, as in `subnet.env`."""
     pending: _builtins.str
-    """What the network configuration would take from this node, which keeps it
-    until an operator says that it shall move (RenumberNode of the lease
-    service) or the configuration is put back: `network change pending: ...`.
-    Empty: nothing.
+    """The change of the network configuration that would take a subnet away from
+    this node: `network change pending: ...`. The node keeps the subnet until an
+    operator moves the node (RenumberNode of the lease service) or puts the
+    configuration back. Empty: no change is pending.
     """
     @_builtins.property
     def reasons(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -358,9 +358,9 @@ class Status(_message.Message):
 
     @_builtins.property
     def findings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Finding]:
-        """What else of this host keeps pods from being reached, as the last look at
-        the kernel shows it: nothing of ours, so it is named and not repaired.
-        Those that break the forwarding of the whole node come first.
+        """Rules, routes and settings of this host that keep packets from the overlay,
+        by the last look at the kernel. They are not ours, so they are reported and
+        not repaired. Findings that break forwarding of the whole node come first.
         """
 
     def __init__(
@@ -423,7 +423,7 @@ Global___Status: _TypeAlias = Status  # noqa: Y015
 
 @_typing.final
 class Finding(_message.Message):
-    """Something of the host that is in the way."""
+    """A rule, route or setting of the host that keeps packets from the overlay."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -438,27 +438,29 @@ class Finding(_message.Message):
     problem: _builtins.str
     """What does not work, one sentence."""
     cure: _builtins.str
-    """The command that cures it, to be typed as it stands. Empty: no command
-    does, and `cause` says what to do.
+    """The command that cures the problem, to be typed as it stands. Empty: no
+    single command does, and `cause` says what to do.
     """
     check: _builtins.str
-    """Which check has found it, one word of docs/operations.md's table; the label
-    of the metric flannelette_findings.
+    """The check that found the problem, as in the table of docs/operations.md; the
+    label of the metric flannelette_findings.
     """
     cause: _builtins.str
-    """What of the host is the cause of it, one sentence."""
+    """The cause on the host, one sentence."""
     evidence: _builtins.str
     """What the kernel was asked and what it answered, in iproute2 notation."""
     broken: _builtins.bool
-    """What is found breaks forwarding for certain: of these peers, which then
-    count as failed, or of the whole node, which then is not ready. Otherwise a
-    part of the traffic is lost, or may be.
+    """Forwarding is broken for certain: to these peers, which then count as
+    failed, or of the whole node. Otherwise a part of the traffic is lost, or may
+    be.
     """
     peer_count: _builtins.int
-    """How many peers there are of which `peers` names the first."""
+    """Number of all peers that the problem concerns, of which `peers` names the
+    first.
+    """
     @_builtins.property
     def peers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Nodes of peers that cannot be reached for it, at most ten; empty: it
+        """Nodes of the peers that the problem concerns, at most ten; empty: it
         concerns the whole node.
         """
 

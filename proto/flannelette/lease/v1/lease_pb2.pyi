@@ -142,15 +142,15 @@ class Lease(_message.Message):
     reserved: _builtins.bool
     """It was set aside by an operator and never expires."""
     claim_order: _builtins.int
-    """How old the claim is, as a number in an order of the store's own: of two
-    leases that claim the same, the smaller one is the older claim (see
-    docs/adr/0024). Every lease service that reads the same store tells the same
+    """The age of the claim, as a number in an order of the store's own: of two
+    leases that claim the same, the smaller number is the older claim (see
+    docs/adr/0024). Every lease service that reads the same store sends the same
     number, a relay that of the store above, and a renewal does not change it.
-    In etcd the revision that wrote what the lease says, where its node is
-    known, else the revision that made its key; with Kubernetes the second, as
-    Unix time, in which its node's annotations were last changed.
-    0: not told (the embedded store, where no two leases claim the same, and
-    lease services that do not know the field), which is younger than any number.
+    In etcd: the revision that wrote the lease's content, if its node is known,
+    else the revision that created its key. With Kubernetes: the second, as Unix
+    time, in which the annotations of its node were last changed.
+    0: unknown (the embedded store, where no two leases claim the same, and
+    lease services without this field), which is younger than any other number.
     """
     @_builtins.property
     def subnets(self) -> _containers.RepeatedCompositeFieldContainer[Global___Subnet]:
@@ -309,9 +309,10 @@ class Network(_message.Message):
 
     @_builtins.property
     def beside(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Where leases lie beside, CIDR text: subnets of nodes that keep them although
-        they lie outside of this network, joined where they adjoin (see
-        RenumberNode). Nodes accept peers there, and masquerade nothing between.
+        """Networks beside this one, CIDR text, that hold the subnets of nodes for which
+        a network change is pending (see RenumberNode); adjoining subnets are joined.
+        Nodes accept peers there, and do not masquerade packets between the pods of
+        these networks and of this one.
         """
 
     def __init__(
@@ -508,10 +509,11 @@ class WatchLeasesResponse(_message.Message):
     """
     lost: _builtins.str
     """Name of a lease of the node that asked (VIEW_ALL): the store has lost it, and
-    the guard keeps it in the table; or another program has overwritten it, what
-    it says now is refused, and what the node published stays in force. Its
-    holder does well to acquire it again now, before the removal is confirmed.
-    No part of the table; comes alone, and again each time that it happens.
+    the guard keeps it in the table; or another program has overwritten it: then
+    the new content is refused, and the content that the node published stays in
+    force. The holder should acquire the lease again now, before the removal is
+    confirmed. Not part of the table; comes alone, and again each time that it
+    happens.
     """
     @_builtins.property
     def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Change]:
@@ -962,8 +964,9 @@ class GetStatusResponse(_message.Message):
 
     @_builtins.property
     def pending_moves(self) -> _containers.RepeatedCompositeFieldContainer[Global___PendingMove]:
-        """Nodes whose subnets the network configuration has no room for, sorted by
-        name: they keep them until RenumberNode, or until it has.
+        """Nodes for whose subnets the network configuration has no room, sorted by
+        name. Each keeps its subnets until RenumberNode, or until the configuration
+        has room again.
         """
 
     def __init__(
@@ -1014,7 +1017,7 @@ Global___GetStatusResponse: _TypeAlias = GetStatusResponse  # noqa: Y015
 
 @_typing.final
 class PendingMove(_message.Message):
-    """A node that keeps a subnet which the network configuration has no room for."""
+    """A node that keeps a subnet for which the network configuration has no room."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1027,10 +1030,10 @@ class PendingMove(_message.Message):
     lease: _builtins.str
     """Name of its lease."""
     where: _builtins.str
-    """Where it would move to, for people: `a /24 from 10.6.1.0 to 10.6.255.0`."""
+    """The range of its new subnet, as text: `a /24 from 10.6.1.0 to 10.6.255.0`."""
     @_builtins.property
     def subnets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """What it holds, CIDR text, IPv4 first."""
+        """The subnets that it holds, CIDR text, IPv4 first."""
 
     def __init__(
         self,
@@ -1057,9 +1060,9 @@ class RenumberNodeRequest(_message.Message):
     NODE_FIELD_NUMBER: _builtins.int
     DRY_RUN_FIELD_NUMBER: _builtins.int
     node: _builtins.str
-    """The node. Empty: the one that the service serves."""
+    """Name of the node. Empty: the node that the service serves."""
     dry_run: _builtins.bool
-    """Change nothing, and say what would move."""
+    """Change nothing, and return the move that would begin."""
     def __init__(
         self,
         *,
@@ -1083,7 +1086,7 @@ class RenumberNodeResponse(_message.Message):
     MOVE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def move(self) -> Global___PendingMove:
-        """What was pending, and moves now; with `dry_run`, would."""
+        """The pending move that begins now; with `dry_run`, that would begin."""
 
     def __init__(
         self,

@@ -209,16 +209,15 @@ class LeaseServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RenumberNode(self, request, context):
-        """Lets a node take another subnet, where the network configuration has no
-        room for the one it holds.
+        """Moves a node to another subnet, if the network configuration has no room for
+        the subnet that the node holds.
 
         A configuration takes no subnet away from a node that holds it: the change
-        is pending for that node (`pending_moves` of GetStatus), which stays as it
-        is, in its last configuration. This releases its lease, and its dataplane
-        takes one that fits. Its pods keep their addresses, which no peer reaches
-        any more, until they are made anew. Other nodes stay as they are. It is an
-        operator's call, for any node on a central service, for its own on that of
-        one node.
+        is pending for that node (`pending_moves` of GetStatus), which keeps its
+        last configuration. This call releases the node's lease, and its dataplane
+        acquires one that fits. The node's pods keep their addresses, which no peer
+        reaches any more, until they are recreated. Other nodes do not change. A
+        central service moves any node, the service of one node that node only.
 
         INVALID_ARGUMENT: a central service, and no `node` is given.
         PERMISSION_DENIED: this service serves another node. NOT_FOUND: nothing is

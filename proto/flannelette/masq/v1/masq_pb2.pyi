@@ -117,8 +117,8 @@ class Status(_message.Message):
 
     @_builtins.property
     def other_networks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Other networks of which a flanneld has rules in the chains and tables that
-        all flannelds share, as CIDR text. They stay as they are.
+        """Other networks, as CIDR text, whose flanneld has rules in the chains and
+        tables that all flannelds share. These rules stay in place.
         """
 
     def __init__(
@@ -192,8 +192,8 @@ class Finding(_message.Message):
     cure: _builtins.str
     """The command that cures it."""
     broken: _builtins.bool
-    """The overlay's packets are lost because of it, for certain: the service is
-    not ready as long as it is there.
+    """The problem certainly drops the overlay's packets: the service is not ready
+    until it is cured.
     """
     def __init__(
         self,
