@@ -1,4 +1,4 @@
-"""Which of two leases that claim the same thing keeps it: one rule, for every service. Pure.
+"""Which of two leases that claim one subnet, MAC, key or public address keeps it: one rule, for every service. Pure.
 
 A lease is data from strangers: a node may publish what is another's, by mistake or to have its packets. The rule
 (ADR 24): in the order of their rank, each lease keeps what it claims, unless one that keeps its own claims the same.

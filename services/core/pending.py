@@ -1,4 +1,4 @@
-"""A network change that would take subnets away from nodes: who keeps what meanwhile, and what they go by. Pure."""
+"""A network change that would take subnets away from nodes: the moves that wait, and the network in force. Pure."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ _MOST_BESIDE: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A node keeps a lease that the network configuration has no room for."""
+    """A node keeps a lease for which the network configuration has no room."""
 
     node: str
     lease: str
@@ -34,7 +34,7 @@ def takes_away(network: NetworkConfig, cidrs: Iterable[Network]) -> bool:
 
 
 def in_force(told: NetworkConfig, held: Sequence[Network], before: NetworkConfig | None) -> NetworkConfig:
-    """What a node goes by that holds these subnets, is told this configuration, and went by another one before.
+    """The configuration in force on a node that holds these subnets, given the store's and the one before.
 
     The one before, as long as the new one would take its subnets away; and where the other nodes are is beside it.
     """

@@ -128,7 +128,7 @@ def _lease(answers: Answers, target: Target) -> Standing:
             doubts.append(f"{answer.held_reason} (`flannelette confirm-removal`)")
         if answer.pending_moves and not answer.node:
             nodes, first = count(len(answer.pending_moves), "node"), answer.pending_moves[0].node
-            doubts.append(f"network change pending for {nodes}, which keep what they have{_renumber(answer, first)}")
+            doubts.append(f"network change pending for {nodes}, which keep their subnets{_renumber(answer, first)}")
         return _own_word(target, answer.ready, answer.reasons, doubts)
     if answer.missing and not target.named:
         dataplane = answers.dataplane

@@ -116,7 +116,7 @@ def renumber(targets: "Targets", screen: "Screen", node: str, dry_run: bool, yes
 
     A configuration without room for a node's subnet takes it from nobody: the
     change is pending, and `flannelette status` says so. The pods of the node
-    are out of reach from then on, until they are made anew, and other nodes
+    are out of reach from then on, until they are recreated, and other nodes
     stay as they are. Exits with 1 if nothing is pending for the node.
     """
     from services.ctl.subnets import renumber as move
@@ -127,7 +127,7 @@ def renumber(targets: "Targets", screen: "Screen", node: str, dry_run: bool, yes
         would = asyncio.run(move(targets["lease"], screen, node, dry_run=True))
         if dry_run:
             return would
-        click.confirm("Let it move? Its pods have to be made anew.", abort=True, err=True)
+        click.confirm("Move it? Its pods must be recreated.", abort=True, err=True)
     return asyncio.run(move(targets["lease"], screen, node, dry_run=False))
 
 

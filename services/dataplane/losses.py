@@ -1,7 +1,7 @@
-"""How often other programs have taken or overwritten the own lease of late: the limit on putting it back. Pure.
+"""Counts how often other programs have lately removed or overwritten the own lease, to limit its repair. Pure.
 
-A key that another program overwrites is put back at once, so that no packet is lost. Where that goes on, two nodes of
-one name, or a node and a script, would take turns at full speed: after the first few there are pauses.
+The node restores an overwritten key at once, so that no packet is lost. Two nodes of one name, or a node and a
+script, would overwrite each other at full speed: after the first few repairs there are pauses.
 """
 
 from collections import deque
@@ -61,5 +61,5 @@ class Losses:
             f"The key of {lease.node} ({lease.name}) was overwritten or deleted {times}.",
             f"Another program writes it: a script, a flanneld on this host, or a second node called {lease.node}.",
             "",
-            f"{self._last}; it is put back, at most some 20 times a minute",
+            f"{self._last}; the node restores it, at most some 20 times a minute",
         )

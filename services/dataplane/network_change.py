@@ -1,4 +1,4 @@
-"""Which network configuration this node goes by: the one that is told, unless that would take its own subnet away."""
+"""The network configuration in force on this node: the store's, unless that would take away the node's own subnet."""
 
 from collections.abc import Iterable
 from ipaddress import ip_network
@@ -28,7 +28,7 @@ class ReleaseCall(Protocol):
 
 
 class NetworkChange:
-    """What is pending for this node, and what is in force meanwhile (ADR 25).
+    """The change that is pending for this node, and the configuration in force meanwhile (ADR 25).
 
     `before` is the configuration that an earlier process went by.
     """
@@ -43,7 +43,7 @@ class NetworkChange:
         before: NetworkConfig | None = None,
     ) -> None:
         self.move: Move | None = None
-        """What waits for an operator; None: nothing."""
+        """The move that waits for an operator; None: there is none."""
         self._node = node
         self._connection = connection
         self._kernel = kernel

@@ -144,13 +144,13 @@ class Overlay:
         self._refused = dict(failures)
 
     def _tell_own_losses(self) -> None:
-        """Nothing is wrong in this kernel: it is the others who send nothing to us."""
+        """Tells that other nodes carry another lease instead of ours; this node's kernel is as it should be."""
         if self.roster.own_losses == self._own_losses:
             return
         self._own_losses = self.roster.own_losses
         reason = "; ".join(loss.reason for loss in self._own_losses)
         if reason:
-            log.error("the own lease loses to that of another node, so other nodes send nothing to us", reason=reason)
+            log.error("the own lease loses to that of another node, so others send no packets here", reason=reason)
             self.journal.note(Event(Kind.OWN_LEASE, "own lease loses to that of another node", reason))
         else:
             log.info("the own lease loses to no other any more")

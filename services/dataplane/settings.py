@@ -21,7 +21,7 @@ class DataplaneSettings(ProcessSettings):
     lease_address: str = flag("", "Address of the lease service. Default: lease.sock in --socket-dir.")
     iface: tuple[str, ...] = flag((), "Interface (name or IP) that carries the overlay; may be repeated, in order.")
     iface_regex: tuple[str, ...] = flag(
-        (), "Regular expression (RE2) for its IP or name, tried after --iface; may be repeated, in order."
+        (), "RE2 expression for the interface's IP or name, tried after --iface; may be repeated, in order."
     )
     iface_can_reach: str = flag("", "Take the interface that the kernel would use to reach this IP.")
     public_ip: str = flag("", "IPv4 address that other nodes send to. Default: the interface's.")

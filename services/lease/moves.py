@@ -1,4 +1,4 @@
-"""Nodes that keep a subnet which the network configuration has no room for: which there are, and letting one move."""
+"""Pending moves: nodes whose subnet does not fit the network configuration, and the call that moves one of them."""
 
 from flannelette.lease.v1 import lease_pb2 as pb
 
@@ -11,13 +11,13 @@ from services.runtime.logs import get_logger
 log = get_logger()
 
 _NOT_OURS = (
-    "the subnet of node {node} is its podCIDR, which nobody can change: put the network configuration back, or "
-    "delete the Node and have it join anew"
+    "the subnet of node {node} is its podCIDR, which cannot change: put the network configuration back, or delete "
+    "the Node and let it join again"
 )
 
 
 class Moves:
-    """What is pending, thought through once for each table: a look at 10,000 leases takes 30 ms."""
+    """The pending moves of a table, computed once for each revision: 10,000 leases take 30 ms."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -32,19 +32,22 @@ class Moves:
         return self._known[1]
 
     async def carry_out(self, node: str, store: Store, *, dry_run: bool) -> Move:
-        """Has the node look for another subnet. Raises NotFound: nothing is pending for it; NotYet; Unavailable."""
+        """Releases the node's lease, so that it acquires another subnet.
+
+        Raises NotFound: nothing is pending for it; NotYet; Unavailable.
+        """
         network = self._broker.table.network
         if network is None:
             raise Unavailable("the network configuration is not known yet: try again")
         move = next((move for move in self.pending if move.node == node), None)
         if move is None:
             raise NotFound(
-                f"no network change is pending for node {node}: the configuration has room for what it holds"
+                f"no network change is pending for node {node}: the configuration has room for its subnets"
             )
         if not hands_out(network):
             raise NotYet(_NOT_OURS.format(node=node))
         if not dry_run:
-            log.warning("an operator lets a node move to another subnet", node=node, lease=move.lease, to=move.where)
+            log.warning("an operator moves a node to another subnet", node=node, lease=move.lease, to=move.where)
             await store.release(node, move.lease)
         return move
 

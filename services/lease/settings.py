@@ -30,15 +30,15 @@ class LeaseSettings(ProcessSettings):
 
     store: str = flag(
         "",
-        "Where leases are kept: embedded, etcd, kube, or relay (another lease service). Default: the store that the "
-        "other flags are of, else embedded.",
+        "Where leases are kept: embedded, etcd, kube, or relay (another lease service). Default: the store to which "
+        "the other flags belong, else embedded.",
     )
     central: bool = flag(False, "Serve every node, not only --node. The embedded store is always central.")
     lease_seconds: int = flag(86_400, "How long a lease lives unless it is renewed.")
     guard_share: int = flag(
         50,
-        "Percentage of the leases that may go from the store within 2 s before their removal is held back; one may "
-        "always go; 100 switches this off.",
+        "Percentage of the leases that may vanish from the store within 2 s; if more do, their removal is held back. "
+        "A single lease is never held back; 100 switches the guard off.",
     )
     guard_seconds: float = flag(
         30, "How long removals are held back before the store is asked again whether they are true."

@@ -1,4 +1,4 @@
-"""What else of the host keeps pods from being reached, and what cures it. Pure but for `look_around`."""
+"""Rules and settings of the host that drop the overlay's packets, and the cures. Pure but for `look_around`."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -32,7 +32,7 @@ _BRIDGE_CALLS: Final = "net.bridge.bridge-nf-call-iptables"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is in the way."""
+    """One setting or rule of the host that drops the overlay's packets."""
 
     problem: str
     """One sentence."""
@@ -70,7 +70,7 @@ def flows_of(network: NetworkConfig | None, subnets: Iterable[Network]) -> list[
 
 
 def _device(network: NetworkConfig, family: Family) -> str:
-    """By which the overlay's packets come and go; empty: only the routes know."""
+    """The device by which the overlay's packets come and go; empty: that depends on the routes."""
     options = network.backend_options
     try:
         if network.backend_type != _TUNNEL or options.flag("DirectRouting"):
@@ -96,7 +96,7 @@ def tunnel_of(network: NetworkConfig | None) -> list[Flow]:
 def findings(
     around: Surroundings, kind: str, flows: Sequence[Flow], settings: RuleSettings, tunnel: Sequence[Flow] = ()
 ) -> list[Finding]:
-    """What is in the way of these packets and of the tunnel's, with our rules in a firewall of this kind."""
+    """What drops these packets or the tunnel's, with our rules in a firewall of this kind."""
     found_in = list(dict.fromkeys(family_of(flow.source) for flow in flows))
     found = [_not_forwarding(family) for family in found_in if family.version in around.not_forwarding]
     found += dropping(around.tables, kind if settings.forward else "", flows)
@@ -106,16 +106,16 @@ def findings(
     if around.firewalld:
         found.append(
             Finding(
-                "firewalld rejects what it has no zone for, whatever another firewall accepts.",
+                "firewalld rejects packets of interfaces without a zone, whatever another firewall accepts.",
                 "firewall-cmd --permanent --zone=trusted --add-interface=cni0 --add-interface=flannel.1 && "
                 "firewall-cmd --reload",
             )
         )
     if around.bridge_needs_calls:
-        problem = f"Pods of one node do not reach each other by a service's address: {_BRIDGE_CALLS} is off."
+        problem = f"Pods of one node do not reach each other through a service's address: {_BRIDGE_CALLS} is off."
         found.append(Finding(problem, f"modprobe br_netfilter && sysctl -w {_BRIDGE_CALLS}=1"))
     if around.insert_failed and settings.masquerade and not settings.fully_random:
-        problem = f"{around.insert_failed} connections were lost because two were given one source port."
+        problem = f"{around.insert_failed} connections were lost because SNAT gave two of them one source port."
         found.append(Finding(problem, "start masq without --ip-masq-fully-random-disable"))
     return found
 
@@ -133,7 +133,7 @@ def dropping_tunnel(tables: Iterable[ForeignTable], flows: Sequence[Flow]) -> li
 
 
 def look_around(lookout: Lookout) -> Surroundings:
-    """As the host is now. What cannot be read is not there."""
+    """The host as it is now. What cannot be read counts as absent."""
     try:
         chains = nft_chains()
         side_by_side = frozenset(each.version for each in lookout.fingerprints if each.has_rules())
@@ -156,7 +156,7 @@ def _not_forwarding(family: Family) -> Finding:
 
 
 def _tunnel_drop(drop: Drop, port: int) -> Finding:
-    """A policy may have its reasons: what cures it accepts the tunnel alone."""
+    """The cure keeps a policy that drops, and accepts the tunnel alone."""
     what = f"the packets between the nodes (UDP port {port})"
     found = _drop(drop, what)
     if drop.rule:

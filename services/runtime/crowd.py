@@ -1,8 +1,8 @@
-"""How many connections a service has over TCP: no address more than its share, and some descriptors are always left.
+"""Limits on connections over TCP: for each client address, and so that some descriptors are always left.
 
 gRPC ends a handshake that takes too long and limits each listener by itself, so that a unix socket does not wait for
-TCP. It has no limit for an address, and tells nobody who connects. So the process looks at its own sockets, and shuts
-the newest ones of an address down that has too many: nobody pays for that in the way of a byte. See ADR 28.
+TCP. It has no limit for a client address, and does not report who connects. So the process lists its own sockets, and
+shuts down the newest ones of an address that has too many: no proxy is needed in the path of the data. See ADR 28.
 """
 
 import asyncio

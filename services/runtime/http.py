@@ -66,7 +66,9 @@ async def http_server(ip: str, port: int, health: Health) -> AsyncIterator[None]
 def _response(request: bytes, health: Health) -> bytes:
     method, _, rest = request.partition(b"\r\n")[0].partition(b" ")
     path = rest.partition(b" ")[0].partition(b"?")[0].decode("ascii", "replace")
-    status, kind, body = _answer(path, health) if method in (b"GET", b"HEAD") else (501, _TEXT, b"there is GET only")
+    status, kind, body = (
+        _answer(path, health) if method in (b"GET", b"HEAD") else (501, _TEXT, b"only GET and HEAD are supported")
+    )
     head = f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
     return f"{head}Connection: close\r\n\r\n".encode() + (b"" if method == b"HEAD" else body)
 
@@ -83,4 +85,4 @@ def _answer(path: str, health: Health) -> tuple[int, str, bytes]:
             return (200, _TEXT, b"flanneld is ready") if health.ready else (503, _TEXT, b"flanneld is not ready yet")
         case "/metrics":
             return 200, *exposition()
-    return 404, _TEXT, b"there is /healthz, /readyz and /metrics"
+    return 404, _TEXT, b"not found: use /healthz, /readyz or /metrics"

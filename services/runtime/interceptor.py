@@ -44,7 +44,9 @@ def error_of(error: grpc.aio.AioRpcError) -> errors.FlanneletteError:
 def readable(answer: T | None) -> T:
     """A server's answer. Raises Unavailable for bytes that are no message of its kind, which grpc makes None."""
     if answer is None:
-        raise errors.Unavailable("the server sent what is no message of this version: do the versions fit together?")
+        raise errors.Unavailable(
+            "the server sent a message that this version cannot read: compare the versions of client and server"
+        )
     return answer
 
 

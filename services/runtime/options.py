@@ -43,14 +43,14 @@ class ProcessSettings:
     healthz_port: int = flag(0, "Its port; 0 switches it off.")
     max_leases: int = flag(
         MOST_LEASES,
-        "Leases that are taken from a lease service, and given to nodes; more are refused, with a reason.",
+        "Most leases that are accepted from a lease service and given to nodes; more are refused, with a reason.",
     )
     max_connections: int = flag(
-        16_384, "Connections that an address to serve on has at once, at most; fewer where descriptors are."
+        16_384, "Most simultaneous connections to one listening address; fewer if the descriptor limit is lower."
     )
     max_connections_per_address: int = flag(
         256,
-        "How many of them over TCP come from one IPv4 address or one /64 of IPv6, at most. Raise it where nodes are "
+        "Most simultaneous TCP connections from one IPv4 address or one /64 of IPv6. Raise it for nodes that are "
         "behind one NAT or one load balancer.",
     )
     network_namespace_file: str = flag(

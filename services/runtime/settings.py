@@ -33,8 +33,8 @@ FLAGS: Final[Mapping[str, str]] = {
 }
 """Which service has which flag, beside those that all have: for who gives one to another. A test compares them."""
 PURPOSES: Final[Mapping[str, str]] = {
-    "lease": "Knows which node holds which subnet: keeps the leases in etcd, in Kubernetes or in a store of its own, "
-    "and tells every change to those that watch. Needs no privileges.",
+    "lease": "Keeps the leases (which node holds which subnet) in etcd, in Kubernetes or in a store of its own, and "
+    "streams every change to its watchers. Needs no privileges.",
     "dataplane": "Keeps the devices, routes, neighbours and forwarding entries of the overlay in the kernel of this "
     "node, and holds the node's lease. Needs NET_ADMIN.",
     "masq": "Keeps the masquerade and forward rules of this node's pods in iptables or nftables. Needs NET_ADMIN, "

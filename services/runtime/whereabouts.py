@@ -1,4 +1,4 @@
-"""Notices that a process is not where its clients are any more: its network namespace or its socket is another's.
+"""Notices that clients cannot reach this process any more: its network namespace was replaced, or its socket deleted.
 
 In a container that was joined to the network namespace of another one, a restart of that other one makes a new
 namespace and leaves us in the old one, where nothing arrives any more. Nobody tells us: so whoever owns the namespace
@@ -48,7 +48,7 @@ async def until_deleted(path: Path) -> str:
             if not _is_socket(path):
                 break
             await (watch.next() if is_watched else asyncio.sleep(_LOOK_SECONDS))
-    return f"somebody has deleted the socket {path}: the service ends, to be started again and serve a new one"
+    return f"the socket {path} was deleted: the service ends, so that its supervisor restarts it with a new socket"
 
 
 def _is_socket(path: Path) -> bool:

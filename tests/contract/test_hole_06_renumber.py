@@ -110,5 +110,5 @@ async def test_hole_06_nobody_moves_a_pod_cidr(tmp_path: Path) -> None:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await running.stub.RenumberNode(pb.RenumberNodeRequest())
         assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
-        assert "its podCIDR, which nobody can change: put the network" in (caught.value.details() or "")
+        assert "its podCIDR, which cannot change: put the network" in (caught.value.details() or "")
         assert store.released == []

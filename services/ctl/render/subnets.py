@@ -46,7 +46,7 @@ def reclaimed_text(response: pb.ReclaimLeasesResponse, now: datetime, width: Wid
 def renumbered_text(move: pb.PendingMove, *, dry_run: bool) -> Text:
     """`h1 would move from 10.5.1.0/24 to a /24 from 10.6.1.0 to 10.6.255.0`."""
     moves = "would move" if dry_run else "moves"
-    after = "" if dry_run else "; make its pods anew"
+    after = "" if dry_run else "; recreate its pods"
     return lines([f"{move.node} {moves} from {' and '.join(move.subnets)} to {move.where}{after}"])
 
 

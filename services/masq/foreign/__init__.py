@@ -1,1 +1,1 @@
-"""The rules of other programs: read from the kernel, without a program, and what becomes of a packet in them."""
+"""Firewall rules of other programs: read by the kernel's interfaces, and what they do with a packet."""

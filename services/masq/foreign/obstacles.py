@@ -1,4 +1,4 @@
-"""What of the rules of other programs is in the way of the overlay, depending on where our own rules are. Pure."""
+"""The rules and policies of other programs that drop the overlay's packets, given where our own rules are. Pure."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What becomes of a packet in the rules of other programs, as far as that is certain. Pure.
+"""Whether the rules of other programs drop a packet, as far as that is certain. Pure.
 
 A rule asks for more than is known of a packet (ports, sets, users), so each condition holds, does not, or may hold.
 A chain drops a packet for certain when no rule that may hold accepts it before.

@@ -1,4 +1,4 @@
-"""Nodes that publish what another node publishes: refused before the write, and after it where two wrote at once.
+"""Two Nodes that publish one MAC or address: the later one is refused before its write, or withdrawn after it.
 
 Kubernetes has no transaction over two Node objects. But its watch tells writes in their order: when it tells of our
 own, it has told of all before. So of two that write at once, at least the later one sees the other.
