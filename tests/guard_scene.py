@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 from structlog.testing import capture_logs
@@ -30,10 +31,11 @@ class World(FakeStore):
         self.broker = Broker("fake", epoch="epoch")
         self.gate = Gate(self, self.broker, GuardSettings(0.5, SECONDS), clock=lambda: 1000 + now())
         self.listings = 0
+        self.listed_network = NETWORK
 
     async def relist(self) -> Snapshot:
         self.listings += 1
-        return await super().relist()
+        return replace(await super().relist(), network=self.listed_network)
 
     async def lose(self, *leases: Lease) -> None:
         """These are gone, and the watch says so."""

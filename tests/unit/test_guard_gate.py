@@ -162,6 +162,20 @@ def test_hole_06_leases_that_a_store_lost_before_a_network_change_and_that_come_
     played(scene)
 
 
+def test_hole_06_a_second_listing_that_has_them_again_since_a_network_change_takes_none_away() -> None:
+    async def scene(world: World) -> None:
+        await world.lose(*LEASES)
+        world.gate.take(Changed(network=AFTER_CHANGE))
+        world.listed_network = AFTER_CHANGE
+        world.leases |= by_name(*written(60))  # and the watch has not told it yet
+        await asyncio.sleep(SECONDS + 1)
+        assert (world.listings, world.table) == (1, 20)
+        world.gate.take(Changed(tuple(map(Upserted, written(60)))))
+        assert (world.table, world.gate.held, world.gate.quarantine.keys) == (20, [], {})
+
+    played(scene)
+
+
 def test_hole_06_a_process_that_starts_serves_what_the_one_before_it_served_outside_the_network() -> None:
     async def play() -> None:
         memory = Table(by_name(*written(20)[:10]), AFTER_CHANGE, store=StoreStatus("fake", True, ""), synced=True)

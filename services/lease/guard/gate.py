@@ -231,7 +231,7 @@ class Gate:
             self._wait(self._seconds, reason)
             return
         again = Admission(self._broker.table.network)
-        again.take(listed)
+        again.take(listed, self._broker.table.leases)
         there = again.served().keys() | listed.refused.keys()
         before = set(self._guard.held)
         self._remove(self._guard.confirm(there, asked_at), before, by="listing")
