@@ -25,7 +25,7 @@ _FLAGS: Final[Mapping[str, tuple[str, ...]]] = {
 class LeaseSettings(ProcessSettings):
     """Names and defaults of flannel's own flags are flannel's.
 
-    Raises Misconfigured when the flags contradict each other or ask for what is not built.
+    Raises Misconfigured when the flags contradict each other or ask for a store that this version does not have.
     """
 
     store: str = flag(

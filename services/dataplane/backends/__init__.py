@@ -19,10 +19,10 @@ BACKENDS: Final[dict[str, Parse]] = {
 
 
 def make_backend(network: NetworkConfig) -> tuple[Backend, list[str]]:
-    """The backend of a network, with warnings. Raises InvalidInput, also if it is not built yet."""
+    """The backend of a network, with warnings. Raises InvalidInput, also if this version does not support it."""
     parse = BACKENDS.get(network.backend_type)
     if parse is None:
         raise InvalidInput(
-            f"backend {network.backend_type!r} is not built yet in this version; use {' or '.join(sorted(BACKENDS))}"
+            f"backend {network.backend_type!r} is not supported by this version; use {' or '.join(sorted(BACKENDS))}"
         )
     return parse(network.backend_options)
