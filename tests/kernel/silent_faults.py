@@ -120,7 +120,7 @@ FAULTS: Final = {
     "underlays-address-gone": SilentFault(
         "ip addr del {local}/{underlay_length} dev eth0",
         "underlay-address",
-        "Nobody here has {local} any more; eth0 had it",
+        "No interface has the address {local} any more; eth0 had it",
         "{ip} addr add {local}/{underlay_length} dev eth0",
     ),
     "neighbour-pinned": SilentFault(

@@ -123,8 +123,8 @@ def _local_address(subject: Subject, seen: Seen) -> Iterator[Finding]:
             length = max((n.prefixlen for n in subject.underlay.networks if own in n), default=own.max_prefixlen)
             yield Finding(
                 "underlay-address",
-                f"This host has lost its address {own}, so that nothing of any peer arrives.",
-                f"Nobody here has {own} any more; {name} had it.",
+                f"This host has lost its address {own}, so nothing from any peer arrives.",
+                f"No interface has the address {own} any more; {name} had it.",
                 f"{ip(family)} addr add {own}/{length} dev {name}",
                 f"{ip(family)} addr show to {own}: nothing",
             )
