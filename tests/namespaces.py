@@ -1,13 +1,16 @@
 """Network namespaces for tests: as many as a test wants, gone when it ends."""
 
+import subprocess
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
 from lab.netns import NetworkNamespace
+from lab.topology import OUTSIDE, Host
 
-__all__ = ["NamespaceMaker", "NetworkNamespace"]
+__all__ = ["NamespaceMaker", "NetworkNamespace", "remove_hosts"]
 
 _number = count(1)
 
@@ -44,6 +47,18 @@ class NamespaceMaker:
         """Deletes all of them."""
         while self.made:
             self.made.pop().delete()
+
+
+def remove_hosts(hosts: Sequence[Host]) -> None:
+    """Deletes what there is of the lab's wires and namespaces, for the next test takes the same names.
+
+    The wires go first, by name: those that go with their namespace do so when the kernel finds the time.
+    """
+    names = [OUTSIDE.name, *(host.name for host in hosts)]
+    for wire in ("underlay", *names):
+        subprocess.run(["ip", "link", "delete", wire], check=False, capture_output=True)
+    for name in (*names, *(host.pod.name for host in hosts)):
+        subprocess.run(["ip", "netns", "delete", name], check=False, capture_output=True)
 
 
 def _believe_addresses(namespace: NetworkNamespace) -> None:

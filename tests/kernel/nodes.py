@@ -18,6 +18,7 @@ from lab.stream import Stream
 from tests.etcd import EtcdServer
 from tests.kernel.dataplane_host import Running
 from tests.lease_service import ServiceProcess
+from tests.namespaces import remove_hosts
 from tests.patience import PATIENCE
 
 PREFIX: Final = "/coreos.com/network"
@@ -174,8 +175,8 @@ async def cluster_of_nodes(count: int, etcd: EtcdServer, *, central: bool = Fals
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fl-")))  # short, for the sockets' sake
         nodes = [Node(number, home / f"h{number}", home if central else None) for number in range(1, count + 1)]
         hosts = tuple(node.host for node in nodes)
+        stack.callback(remove_hosts, hosts)
         await carry_out(topology.underlay(hosts))
-        stack.push_async_callback(carry_out, _removal(hosts))
         etcd.etcdctl("put", f"{PREFIX}/config", NETWORK)
         made = Nodes(etcd, home, nodes)
         stack.push_async_callback(made.end)
@@ -192,8 +193,3 @@ async def cluster_of_nodes(count: int, etcd: EtcdServer, *, central: bool = Fals
             await carry_out(topology.pod(node.host, [node.gateway], 1450))
         made.subnets = {node.name: str(node.gateway) for node in nodes}
         yield made
-
-
-def _removal(hosts: tuple[topology.Host, ...]) -> tuple[topology.Batch, ...]:
-    names = [topology.OUTSIDE.name, *(host.name for host in hosts), *(host.pod.name for host in hosts)]
-    return (topology.Batch("", ("link delete underlay", *(f"netns delete {name}" for name in names))),)

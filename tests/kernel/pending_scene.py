@@ -6,8 +6,9 @@ import os
 import pty
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager
 from ipaddress import IPv4Interface
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +25,7 @@ from lab.reach import Reach, reach, unreached
 from lab.stream import Lost, Stream
 from lab.supervise import Supervised
 from tests.etcd import find_program
+from tests.namespaces import remove_hosts
 from tests.patience import PATIENCE
 
 NETWORK: Final = {"Network": "10.5.0.0/16", "Backend": {"Type": "vxlan"}}
@@ -168,6 +170,12 @@ class Scene:
         with reach(self.pods) as reaching:
             return list(unreached(await reaching.matrix(), await reaching.outside()))
 
+    async def until_all_reach_all(self) -> None:
+        """For a node that has just moved: its peers have yet to hear of its subnet, and its pod is new."""
+        deadline = time.monotonic() + PATIENCE
+        while missing := await self.all_reach_all():
+            assert time.monotonic() < deadline, missing
+
     @asynccontextmanager
     async def pinged(self, *, but: str = "") -> AsyncIterator[list[Lost]]:
         """100 pings a second on each path meanwhile; afterwards what was lost, on paths that do not touch a host."""
@@ -205,21 +213,8 @@ async def pending_scene(directory: Path, store: str, nodes: int = 3) -> AsyncIte
             yield scene
         finally:
             await cluster.stop()
-            await asyncio.to_thread(_clear, cluster)
+            await asyncio.to_thread(remove_hosts, cluster.hosts)
 
 
 def _paths(reaching: Reach, but: str) -> list[Any]:
     return [path for path in reaching.paths() if but not in (path.source, path.target)]
-
-
-def _clear(cluster: Cluster) -> None:
-    names = [topology.OUTSIDE, *(n for host in cluster.hosts for n in (host.namespace, host.pod))]
-    for name in (
-        "underlay",
-        topology.OUTSIDE.name,
-        *(host.name for host in cluster.hosts),
-    ):  # the kernel is slow
-        subprocess.run(["ip", "link", "del", name], check=False, capture_output=True)
-    for namespace in names:
-        with suppress(subprocess.CalledProcessError):
-            namespace.delete()
