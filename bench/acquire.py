@@ -113,7 +113,7 @@ async def _preload(client: EtcdClient, leases: int) -> None:
 
 def _lease(number: int) -> Lease:
     cidr = IPv4Network((int(_NETWORK.network_address) + ((number + 1) << 8), 24))
-    data = VxlanData(1, number.to_bytes(6).hex(":"))
+    data = VxlanData(1, ((2 << 40) + number).to_bytes(6).hex(":"))
     return Lease(
         lease_key([cidr]), f"old-{number}", (Subnet(cidr, IPv4Address("172.16.0.1") + number, data),), "vxlan"
     )
@@ -161,7 +161,7 @@ async def _stub(channels: AsyncExitStack, home: Path, leases: int) -> Any:
 async def _acquire(stub: Any, number: int, began: float) -> float:
     """Seconds from the common start to the answer."""
     subnet = pb.Subnet(public_address=str(IPv4Address("172.24.0.1") + number))
-    subnet.vxlan.vni, subnet.vxlan.mac = 1, number.to_bytes(6).hex(":")
+    subnet.vxlan.vni, subnet.vxlan.mac = 1, ((6 << 40) + number).to_bytes(6).hex(":")
     request = pb.AcquireLeaseRequest(node=f"new-{number}", backend_type="vxlan", subnets=[subnet])
     try:
         await stub.AcquireLease(request, timeout=_PATIENCE)

@@ -1,7 +1,5 @@
 """What a lease service counts."""
 
-import asyncio
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import Final
@@ -41,28 +39,16 @@ SUBNETS: Final = Gauge(
     ["family", "use"],
 )
 _USES: Final = ("free", "leased", "reserved", "blocked")
-_ANSWER_SECONDS: Final = 5.0
-"""Of the event loop; it stops answering when the process ends."""
 
 
 def follow_subnets(usage: Callable[[Family], Usage]) -> None:
     """From now on SUBNETS shows this; it is asked when somebody looks, so a change of a lease costs nothing.
 
-    To be called in the event loop: there `usage` is called too, though who looks does so from a thread.
+    Whoever looks does so in the event loop, where `usage` is called too.
     """
-    loop = asyncio.get_running_loop()
-
-    async def ask(family: Family, use: str) -> float:
-        value: int = getattr(usage(family), use)
-        return float(value)
 
     def number(family: Family, use: str) -> float:
-        if loop.is_closed():
-            return math.nan
-        try:
-            return asyncio.run_coroutine_threadsafe(ask(family, use), loop).result(_ANSWER_SECONDS)
-        except TimeoutError:
-            return math.nan
+        return float(getattr(usage(family), use))
 
     for family in FAMILIES:
         for use in _USES:

@@ -2,13 +2,11 @@
 
 import json
 from dataclasses import replace
-from ipaddress import ip_address
 from typing import Final
 
 from flannelette.lease.v1 import lease_pb2 as pb
 
 from services.core.errors import InvalidInput
-from services.core.family import Address
 from services.core.flannel import format_data, parse_data
 from services.core.gojson import GoObject
 from services.core.lease import BackendData, LeaseRequest, OpaqueData
@@ -16,7 +14,6 @@ from services.core.measures import LONGEST_DATA
 from services.runtime.wire import request_from_proto
 
 _LONGEST_TYPE: Final = 64
-_EVERYBODY: Final = ip_address("255.255.255.255")
 
 
 def checked_request(message: pb.AcquireLeaseRequest, node: str) -> LeaseRequest:
@@ -24,19 +21,8 @@ def checked_request(message: pb.AcquireLeaseRequest, node: str) -> LeaseRequest:
     request = request_from_proto(message)
     if len(request.backend_type) > _LONGEST_TYPE or not request.backend_type.isprintable():
         raise InvalidInput(f"backend_type is no name: use at most {_LONGEST_TYPE} characters, all printable")
-    for wish in request.wishes:
-        if not _can_be_sent_to(wish.public_address):
-            raise InvalidInput(
-                f"subnets.public_address {wish.public_address} is not an address that peers can send to: give one of "
-                "the node's own"
-            )
     wishes = tuple(replace(wish, data=_checked(wish.data, request.backend_type)) for wish in request.wishes)
     return replace(request, node=node, wishes=wishes)
-
-
-def _can_be_sent_to(address: Address) -> bool:
-    nobody = address.is_unspecified or address.is_loopback or address.is_multicast
-    return not nobody and address != _EVERYBODY
 
 
 def _checked(data: BackendData | None, backend_type: str) -> BackendData | None:

@@ -31,7 +31,7 @@ async def settings(etcd: EtcdServer) -> AsyncIterator[EtcdSettings]:
 
 
 def asks(address: str, node: str = "n1", previous: str = "") -> LeaseRequest:
-    data = VxlanData(1, "76:92:07:f7:74:5e")
+    data = VxlanData(1, "76:92:07:f7:74:5e" if node == "n1" else f"76:92:07:f7:75:{int(node[1:]):02x}")
     return LeaseRequest(node, "vxlan", (Wish(ip_address(address), data, ip_network(previous) if previous else None),))
 
 

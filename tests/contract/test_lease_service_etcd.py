@@ -106,8 +106,8 @@ async def test_the_service_of_one_node_knows_from_etcd_who_is_connected_to_the_o
         start(tmp_path / "b", own_etcd.endpoint, "--node=node-b") as b,
     ):
         async with stub_of(a.address) as stub_a, stub_of(b.address) as stub_b:
-            for number, stub in enumerate((stub_a, stub_b), 1):
-                await acquire(stub, request_to_proto(make_request("", f"172.16.0.{number}")))
+            for number, (node, stub) in enumerate((("node-a", stub_a), ("node-b", stub_b)), 1):
+                await acquire(stub, request_to_proto(make_request(node, f"172.16.0.{number}")))
             dataplane = stub_b.WatchLeases(pb.WatchLeasesRequest(node="node-b", view=pb.VIEW_ALL))
             await next_step(dataplane)
             for asked in (stub_b, stub_a):

@@ -10,7 +10,9 @@ import pytest
 from bench.__main__ import BENCHES
 
 TINY: Final = {
+    "calls": 20,
     "changes": 3,
+    "connections": 100,
     "delay": 1,
     "leases": 20,
     "nodes": 20,

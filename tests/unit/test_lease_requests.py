@@ -44,7 +44,7 @@ def test_opaque_json_of_an_unknown_kind_keeps_its_spelling_but_for_blanks() -> N
         (pb.Subnet(opaque_json="[" * 8_000), "extension", "not valid JSON"),
         (pb.Subnet(public_address="not-an-address"), "host-gw", "is no IP address"),
         *(
-            (pb.Subnet(public_address=address), "host-gw", "is not an address that peers can send to")
+            (pb.Subnet(public_address=address), "host-gw", "give the address that peers send to")
             for address in ("0.0.0.0", "127.0.0.1", "224.0.0.1", "255.255.255.255", "::", "::1", "ff02::1")  # noqa: S104 - nothing is bound
         ),
         (pb.Subnet(opaque_json=f'"{"x" * 70_000}"'), "extension", "have 70002 characters: at most 8192"),
