@@ -100,7 +100,8 @@ class Holder:
     def want(self, request: LeaseRequest, network: NetworkConfig | None = None) -> None:
         """What to publish from now on; acquires when it differs from what is held.
 
-        `network` says which of the subnets that the node has had may be asked for again.
+        `network` says which of the subnets that the node has had may be asked for again: the store's, also while
+        the node itself keeps another one in force, for it is what a new lease is chosen by.
         """
         self._network = network
         if self._is_paused:
@@ -151,6 +152,7 @@ class Holder:
 
     def observe(self, table: Table) -> None:
         """Looks whether a synced table still has the own lease as we published it."""
+        self._network = table.network or self._network
         if self.lease is None or not table.synced:
             return
         seen = table.leases.get(self.lease.name)

@@ -117,7 +117,7 @@ class OwnLease:
             own = None
         await footing.keep(own, self.published(table), self.remembered, heard)
         if self._is_asking:
-            self.holder.want(self._request(ground, footing), ground.network)
+            self.holder.want(self._request(ground, footing), table.network)
         if held is not None and misfit and held is self.holder.lease:
             self.holder.lose(f"the lease {held.name} does not fit the network configuration any more")
         if own is not None:

@@ -105,6 +105,12 @@ class Cluster:
         async with self.calls() as stub:
             await stub.RenumberNode(lease_pb2.RenumberNodeRequest(node=node))
 
+    async def pending(self) -> None:
+        """Until the lease service knows of a network change that takes a lease away."""
+        async with self.calls() as stub, asyncio.timeout(PATIENCE):
+            while not (await stub.GetStatus(lease_pb2.GetStatusRequest())).pending_moves:  # noqa: ASYNC110 - another process decides
+                await asyncio.sleep(0.02)
+
     async def join(self, node: str, public: str, mac: str = "", subnet: str = "") -> str:
         """Another node takes a lease; the name of that."""
         part = lease_pb2.Subnet(cidr=subnet, public_address=public)

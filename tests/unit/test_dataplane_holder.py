@@ -13,7 +13,7 @@ from services.core.table import Table
 from services.dataplane.holder import Holder
 from services.dataplane.journal import Journal
 from tests.holder_scene import CIDR, DAY, OTHER, REQUEST, FakeService, Scene, play
-from tests.lease_examples import SMALL, network
+from tests.lease_examples import SMALL, SMALL_JSON, network
 from tests.virtual_time import now, run_virtually
 
 
@@ -61,6 +61,19 @@ def test_an_undone_change_of_the_network_asks_for_the_old_subnet_again() -> None
             await asyncio.sleep(0.01)
         wished = [request.wishes[0].previous for _, request in scene.service.acquired]
         assert wished == [None, None, CIDR, IPv4Network("10.6.3.0/24")]
+
+    play(script, FakeService())
+
+
+def test_the_old_subnet_is_asked_for_by_the_network_that_the_table_tells() -> None:
+    async def script(scene: Scene) -> None:
+        there = replace(scene.table(scene.service.lease()), network=network(SMALL_JSON.replace("10.5.", "10.6.")))
+        scene.holder.want(REQUEST, there.network)
+        scene.holder.observe(there)
+        scene.holder.observe(replace(there, network=SMALL))  # put back; nothing else is wanted
+        scene.holder.lose("an operator renumbers the node")
+        await asyncio.sleep(10)
+        assert scene.service.acquired[-1][1].wishes[0].previous == CIDR
 
     play(script, FakeService())
 
