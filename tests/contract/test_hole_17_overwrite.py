@@ -18,7 +18,9 @@ async def test_hole_17_an_address_overwritten_on_a_running_node_counts_when_its_
         lease = await store.acquire(asks("a"))
         await seen.until(lambda f: f.leases == {"a": lease})
         kube.annotate("a", public_ip_overwrite="203.0.113.7")
-        second = await store.acquire(asks("b", public="192.168.0.2"))  # told after what happened to a
+        second = await store.acquire(
+            asks("b", mac="02:00:00:00:00:0b", public="192.168.0.2")
+        )  # told after what happened to a
         await seen.until(lambda f: "b" in f.leases)
         assert seen.leases == {"a": lease, "b": second}
         assert flannels(kube, "a")["public-ip"] == "192.168.0.1"

@@ -38,7 +38,7 @@ async def test_one_central_service_serves_many_nodes(kube: ApiServer, tmp_path: 
             while not table.synced:
                 table.fold(await next_step(watch))
             for number in (1, 2, 3):
-                asked = asks(f"n{number}", public=f"192.168.0.{number}")
+                asked = asks(f"n{number}", mac=f"02:00:00:00:00:{number:02x}", public=f"192.168.0.{number}")
                 lease = (await stub.AcquireLease(request_to_proto(asked))).lease
                 assert (lease.name, lease.node, lease.subnets[0].cidr) == (
                     f"n{number}",
