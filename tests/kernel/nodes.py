@@ -23,7 +23,6 @@ from tests.patience import PATIENCE
 
 PREFIX: Final = "/coreos.com/network"
 NETWORK: Final = '{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}'
-_QUICK_GUARD: Final = "--guard-seconds=10"
 
 
 class Node:
@@ -121,7 +120,7 @@ class Nodes:
 
     def _start(self, directory: Path, whose: str) -> ServiceProcess:
         store = ("--store=etcd", f"--etcd-endpoints={self.etcd.endpoint}")
-        return ServiceProcess(directory, *store, whose, _QUICK_GUARD)
+        return ServiceProcess(directory, *store, whose)
 
     async def end(self) -> None:
         """Kills what runs of it."""
