@@ -65,7 +65,7 @@ async def test_a_second_masq_in_the_namespace_waits_for_the_first_one_to_go_and_
             assert second.process.poll() is None, "the first one may be about to end"
         async with grpc.aio.insecure_channel(f"unix:{places}/masq.sock") as channel:
             stub = masq_pb2_grpc.MasqServiceStub(channel)
-            await stub.GetStatus(pb.GetStatusRequest(), wait_for_ready=True, timeout=15)
+            await stub.GetStatus(pb.GetStatusRequest(), wait_for_ready=True, timeout=PATIENCE)
         await second.end(signal.SIGKILL)
 
 
