@@ -46,7 +46,7 @@ def deciding(sender: str, receiver: str, mark: int = 0) -> Rule | None:
 
 def flannelds_nftables_table() -> str:
     """The rows of the matrix in which a flanneld in nftables mode decides otherwise, as Markdown."""
-    lines = ["| from | to | with ours the receiver sees | with flanneld's nftables mode |", "|---|---|---|---|"]
+    lines = ["| from | to | with masq the receiver sees | with flanneld's nftables mode |", "|---|---|---|---|"]
     lines += [f"| {sender} | {receiver} | **the node** | the sender |" for sender, receiver in BY_FLANNELDS_NFTABLES]
     return "\n".join(lines) + "\n"
 

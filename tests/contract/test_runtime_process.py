@@ -126,7 +126,7 @@ async def test_a_service_whose_socket_somebody_deletes_ends_to_be_started_again(
             (directory / "tiny.sock").unlink()
         code, lines = tiny.ended()
         assert (code, any("Traceback" in line for line in lines)) == (1, False)
-        assert f"has deleted the socket {directory}/tiny.sock: the service ends" in lines[-1]
+        assert f"the socket {directory}/tiny.sock was deleted: the service ends" in lines[-1]
     async with running(directory) as (tiny, _):
         assert await answer(tiny.address) == SERVING
 

@@ -47,4 +47,4 @@ async def test_it_waits_until_the_socket_is_deleted(
         await asyncio.sleep(0)
     assert not task.done()
     path.unlink()
-    assert f"has deleted the socket {path}" in await asyncio.wait_for(task, 60)
+    assert f"the socket {path} was deleted" in await asyncio.wait_for(task, 60)
