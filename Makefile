@@ -4,17 +4,19 @@ CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/flannelette
 export PATH := $(PATH):$(CACHE)/bin
 BIN := .venv/bin
 PARALLEL ?= -n 3 --dist loadfile --no-loadscope-reorder
+SLOWEST := --durations=30 --durations-min=5
 .DEFAULT_GOAL := help
-.PHONY: help venv lab test soak tools lint types house proto check-generated bench bench-docs images constraints compose-lab compose-test clean
+.PHONY: help venv lab test soak tools lint house map types proto check-generated bench bench-docs images constraints compose-lab compose-test clean
 
 help: ; @awk -F'  ## ' '/^[a-z-]+:/ {split($$1, target, ":"); printf "%-16s %s\n", target[1], $$NF}' Makefile  ## this list
 venv: ; @sh lab/prepare.sh  ## .venv and the system packages it needs; PYTHON= chooses the Python
 lab: venv ; @exec $(BIN)/python -m lab  ## a cluster in network namespaces until Ctrl-C; ONCE=1 tries everything and leaves
-test: venv ; @sh lab/test.sh $(CACHE) $(BIN)/pytest $(PARALLEL) -rfEs $(ARGS)  ## every test, small counts; ARGS='-k vxlan'
-soak: venv ; @FLANNELETTE_SOAK=1 sh lab/test.sh $(CACHE) $(BIN)/pytest $(PARALLEL) -rfEs $(ARGS)  ## every test, full counts
+test: venv ; @sh lab/test.sh $(CACHE) $(BIN)/pytest $(PARALLEL) -rfEs $(SLOWEST) $(ARGS)  ## every test, small counts; ARGS='-k vxlan'
+soak: venv ; @FLANNELETTE_SOAK=1 sh lab/test.sh $(CACHE) $(BIN)/pytest $(PARALLEL) -rfEs $(SLOWEST) $(ARGS)  ## every test, full counts
 tools: venv ; @sh lab/tools.sh tests $(CACHE)  ## what tests run that is not in .venv; takes minutes, once
 lint: venv ; @$(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/lint-imports && sh lab/tools.sh buf $(CACHE) && if command -v buf >/dev/null; then buf lint proto && buf breaking proto --against proto/released.binpb; fi  ## style, layers, protocols
-house: venv ; @$(BIN)/python -m tests.house  ## how large and how deep the source tree is, and what is over a limit
+house: venv ; @$(BIN)/python -m tests.house  ## sizes, depths and stops of the source tree, and what is over a limit
+map: venv ; @$(BIN)/python -m tests.pages.architecture  ## the map of packages in docs/architecture.md, from their docstrings
 types: venv ; @$(BIN)/mypy  ## mypy, strict
 proto: venv ; @sh proto/generate.sh  ## the generated code beside the .proto files
 check-generated: venv ; @sh proto/generate.sh --check  ## that it is what the .proto files give

@@ -26,14 +26,13 @@ from flannelette.lease.v1 import lease_pb2_grpc
 
 from bench.result import Bench, BenchFailed, Result
 from lab.programs import NoEtcd, find_etcd
-from services.core.flannel import format_value
-from services.core.lease import Lease, Subnet, VxlanData, lease_key
-from services.lease.stores.etcd.client import EtcdClient
-from services.lease.stores.etcd.holders import format_holder, holder_of, parse_holder
-from services.lease.stores.etcd.keyspace import Keyspace
-from services.lease.stores.etcd.members import Timing
-from services.lease.stores.etcd.records import Put, Transaction
-from services.lease.stores.etcd.settings import EtcdSettings
+from services.core.leases.flannel_json import format_value
+from services.core.leases.lease import Lease, Subnet, VxlanData, lease_key
+from services.lease.stores.etcd.keys import Keyspace, format_holder, holder_of, parse_holder
+from services.lease.stores.etcd.rpc.client import EtcdClient
+from services.lease.stores.etcd.rpc.members import Timing
+from services.lease.stores.etcd.rpc.settings import EtcdSettings
+from services.lease.stores.etcd.rpc.values import Put, Transaction
 
 _ENDPOINT: Final = "http://127.0.0.1:2379"
 """In a network namespace of our own."""

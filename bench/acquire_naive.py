@@ -10,16 +10,15 @@ import sys
 from dataclasses import replace
 
 from services.core.errors import NotYet
-from services.core.flannel import format_value
-from services.core.lease import Lease, LeaseRequest, Subnet, lease_key
+from services.core.ipam.subnet_choice import choose_subnets
+from services.core.ipam.subnet_pool import SubnetPool
+from services.core.leases.flannel_json import format_value, parse_lease
+from services.core.leases.lease import Lease, LeaseRequest, Subnet, lease_key
 from services.core.network import parse_network
-from services.core.occupancy import Occupancy
-from services.core.subnets import choose_subnets
 from services.lease.main import main
 from services.lease.stores.etcd import EtcdStore
-from services.lease.stores.etcd.decoder import Decoder
-from services.lease.stores.etcd.keyspace import Kind
-from services.lease.stores.etcd.records import Put, Transaction, Unchanged
+from services.lease.stores.etcd.keys import Kind
+from services.lease.stores.etcd.rpc.values import Put, Transaction, Unchanged
 
 _turn = asyncio.Lock()
 """Hundreds of listings at once would only need more memory."""
@@ -27,29 +26,29 @@ _turn = asyncio.Lock()
 
 async def acquire(store: EtcdStore, request: LeaseRequest) -> Lease:
     """One listing, parsed anew, for each try."""
-    client, keys = store._client, store._keyspace
+    client, keys = store._client, store._replica.prefix.keyspace
     async with _turn:
         while True:
             items = [item async for page in client.pages(keys.root) for item in page.items]
-            decoder, leases, network = Decoder(), list[Lease](), None
+            leases, network = list[Lease](), None
             for item in items:
                 kind, name = keys.classify(item.key)
                 if kind is Kind.SUBNET:
-                    leases.append(decoder.lease(name, item))
+                    leases.append(parse_lease(name, item.value))
                 elif kind is Kind.CONFIG:
                     network = parse_network(item.value.decode())
             if network is None:
                 raise NotYet("there is no network configuration")
-            address = request.wishes[0].public_address
+            address = request.parts[0].public_address
             own = next((lease for lease in leases if address in lease.addresses), None)
             if own is not None:
                 return own
-            occupancy = Occupancy(network)
+            pool = SubnetPool(network)
             for cidr in (cidr for lease in leases for cidr in lease.cidrs):
-                occupancy.add(cidr)
-            (cidr,) = choose_subnets(occupancy, request, random.randrange)
+                pool.add(cidr)
+            (cidr,) = choose_subnets(pool, request, random.randrange)
             lease = Lease(
-                lease_key([cidr]), "", (Subnet(cidr, address, request.wishes[0].data),), request.backend_type
+                lease_key([cidr]), "", (Subnet(cidr, address, request.parts[0].data),), request.backend_type
             )
             number = random.randrange(1, 1 << 63)  # noqa: S311 - must be unused, not secret
             await client.grant(number, 86_400)

@@ -21,9 +21,9 @@ from bench.node import node_on
 from bench.process import cpu_seconds, resident_mib, running
 from bench.result import BenchFailed
 from lab.netns import NetworkNamespace
-from services.core.flannel import format_value
-from services.lease.stores.etcd.keyspace import Keyspace
-from services.lease.stores.etcd.records import end_of
+from services.core.leases.flannel_json import format_value
+from services.lease.stores.etcd.keys import Keyspace
+from services.lease.stores.etcd.rpc.values import end_of
 
 PATIENCE: Final = 120.0
 _KEYS: Final = Keyspace(PREFIX)

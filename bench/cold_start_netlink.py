@@ -25,12 +25,11 @@ from pyroute2 import IPRoute
 from bench.host import check, host_with_device
 from bench.leases import MOST_LEASES
 from bench.result import Bench, BenchFailed, Result
-from services.core.plan import Plan
+from services.dataplane.kernel.reconciler import Reconciler, Scope
+from services.dataplane.netlink.kernel import KernelSocket
+from services.dataplane.netlink.kinds import command
 from services.dataplane.netlink.messages import batches
-from services.dataplane.netlink.notation import command
-from services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour, Route, steps
-from services.dataplane.netlink.socket import KernelSocket
-from services.dataplane.reconciler import Reconciler, Scope
+from services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour, Plan, Route, steps
 
 PYROUTE2_PEERS: Final = 1_000
 """Its time grows with the number of objects, and 10,000 peers would take most of the time of this bench."""
@@ -69,7 +68,7 @@ def _ours(peers: int) -> Time:
 
 async def _resync(reconciler: Reconciler, desired: frozenset[KernelObject], scope: Scope) -> None:
     # The plan is dropped here: as the result of the task, asyncio.Runner would print it (repr) while it ends.
-    await reconciler.resync(desired, scope)
+    await reconciler.reconcile(desired, scope)
 
 
 def _iproute2(peers: int, shape: str, shaped: Callable[[KernelObject], KernelObject]) -> Time:

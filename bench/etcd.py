@@ -12,13 +12,12 @@ from bench.leases import lease as lease_of
 from bench.result import BenchFailed
 from lab.programs import NoEtcd, find_etcd
 from services.core.errors import Unavailable
-from services.core.flannel import format_value
+from services.core.leases.flannel_json import format_value
 from services.lease.stores.etcd import EtcdSettings
-from services.lease.stores.etcd.client import EtcdClient
-from services.lease.stores.etcd.holders import format_holder, holder_of
-from services.lease.stores.etcd.keyspace import Keyspace
-from services.lease.stores.etcd.members import Timing
-from services.lease.stores.etcd.records import Put, Transaction
+from services.lease.stores.etcd.keys import Keyspace, format_holder, holder_of
+from services.lease.stores.etcd.rpc.client import EtcdClient
+from services.lease.stores.etcd.rpc.members import Timing
+from services.lease.stores.etcd.rpc.values import Put, Transaction
 
 PREFIX: Final = "/coreos.com/network"
 _CONFIG: Final = b'{"Network":"10.0.0.0/8","Backend":{"Type":"vxlan"}}'

@@ -13,10 +13,10 @@ import grpc
 import grpc.aio
 from flannelette.lease.v1 import lease_pb2 as pb
 
-from services.core.lease import Lease, Subnet, lease_key
-from services.core.table import Step, Upserted
-from services.runtime.server import Server
-from services.runtime.wire import lease_to_proto, request_from_proto, step_to_proto
+from services.core.leases.lease import Lease, Subnet, lease_key
+from services.core.leases.table import Step, Upserted
+from services.runtime.lease.wire import lease_to_proto, request_from_proto, step_to_proto
+from services.runtime.rpc.server import Server
 
 _SERVICE: Final = "flannelette.lease.v1.LeaseService"
 
@@ -46,7 +46,7 @@ class NaiveService:
     async def acquire(self, request: pb.AcquireLeaseRequest, context: Any) -> pb.AcquireLeaseResponse:
         wanted = request_from_proto(request)
         cidr = IPv4Network((int(IPv4Address("10.0.0.0")) + ((len(self._leases) + 1) << 8), 24))
-        subnet = Subnet(cidr, wanted.wishes[0].public_address, wanted.wishes[0].data)
+        subnet = Subnet(cidr, wanted.parts[0].public_address, wanted.parts[0].data)
         lease = Lease(lease_key([cidr]), wanted.node, (subnet,), wanted.backend_type)
         self._leases.append(lease)
         for queue in self._queues:

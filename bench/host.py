@@ -13,12 +13,13 @@ from bench.leases import NETWORK, OWN_ADDRESS, UNDERLAY, subnets
 from bench.result import BenchFailed
 from lab.netns import NetworkNamespace
 from services.core.family import IPV4
-from services.dataplane.backends.backend import Device, Links
+from services.dataplane.backends.backend import Links
 from services.dataplane.backends.vxlan import Vxlan
+from services.dataplane.kernel.ownership import OwnershipRules
+from services.dataplane.kernel.reconciler import Scope
+from services.dataplane.links.desired import Device
 from services.dataplane.netlink.objects import KernelObject
-from services.dataplane.ownership import Domain
-from services.dataplane.reconciler import Scope
-from services.dataplane.underlay import Underlay
+from services.dataplane.underlay.selection import Underlay
 
 PROTOCOL: Final = 77
 """Of our routes."""
@@ -63,12 +64,12 @@ class Host:
     def scope(self) -> Scope:
         """Where the dataplane looks, and what is ours there."""
         devices = frozenset(device.index for device in self.links.devices.values())
-        return Scope((IPV4,), Domain([NETWORK], [_OWN_SUBNET], devices, PROTOCOL))
+        return Scope((IPV4,), OwnershipRules([NETWORK], [_OWN_SUBNET], devices, PROTOCOL))
 
     def objects(self, peers: int) -> frozenset[KernelObject]:
         """What our backend wants for the peers' leases."""
         backend = Vxlan()
-        return frozenset(each for subnet in subnets(peers) for each in backend.objects(IPV4, subnet, self.links))
+        return frozenset(each for subnet in subnets(peers) for each in backend.peer_objects([subnet], (), self.links))
 
 
 @contextmanager

@@ -50,9 +50,9 @@ async def _ours(url: str) -> tuple[int, Fold]:
     from services.lease.stores.kube.access import Access
     from services.lease.stores.kube.annotations import annotations
     from services.lease.stores.kube.client import KubeClient
-    from services.lease.stores.kube.mirror import Mirror
-    from services.lease.stores.kube.records import Timing
-    from services.lease.stores.kube.stream import read_batch
+    from services.lease.stores.kube.json_reader import read_batch
+    from services.lease.stores.kube.values import Timing
+    from services.lease.stores.kube.watch import Mirror
 
     keys = annotations()
     network = parse_network('{"Network":"10.0.0.0/8","Backend":{"Type":"vxlan"}}', leases_subnets=False)

@@ -14,11 +14,11 @@ from typing import Final
 from bench.result import Bench, BenchFailed, Result
 from services.core.network import parse_network
 from services.masq.firewalls.firewall import Firewall
-from services.masq.firewalls.iptables import IptablesFirewall
-from services.masq.firewalls.iptables_nft import IptablesNftFirewall
-from services.masq.firewalls.nftables import NftablesFirewall
-from services.masq.firewalls.notation import chain_form
-from services.masq.rules import RuleSettings, wanted_chains
+from services.masq.firewalls.iptables.rule_syntax import chain_form
+from services.masq.firewalls.iptables_legacy.firewall import IptablesFirewall
+from services.masq.firewalls.iptables_nft.firewall import IptablesNftFirewall
+from services.masq.firewalls.nftables.firewall import NftablesFirewall
+from services.masq.rules.model import RuleSettings, wanted_chains
 
 CHAINS: Final = wanted_chains(
     parse_network('{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}'),
@@ -68,15 +68,8 @@ async def _measured(firewall: Firewall) -> dict[str, float]:
     await firewall.check(CHAINS, repair=True)
     return {
         "check": await _milliseconds(partial(firewall.check, CHAINS, repair=False)),
-        "unchanged": await _milliseconds(partial(_same, firewall)),
         "repair": await _repairs(firewall),
     }
-
-
-async def _same(firewall: Firewall) -> None:
-    """What a check costs if nobody has changed anything since the last one, as in a service that is idle."""
-    if not firewall.same():
-        raise BenchFailed(f"something changed in {firewall.name}, where nobody changed anything")
 
 
 async def _repairs(firewall: Firewall) -> float:

@@ -19,8 +19,8 @@ from bench.masq import CHAINS, add_foreign, ask_each, reset
 from bench.process import children, cpu_seconds, running
 from bench.result import Bench, BenchFailed, Result
 from services.masq.firewalls.firewall import Firewall
-from services.masq.firewalls.iptables import IptablesFirewall
-from services.masq.firewalls.iptables_nft import IptablesNftFirewall
+from services.masq.firewalls.iptables_legacy.firewall import IptablesFirewall
+from services.masq.firewalls.iptables_nft.firewall import IptablesNftFirewall
 
 _NETWORK: Final = '{"Network":"10.5.0.0/16","Backend":{"Type":"host-gw"}}'
 _FIREWALLS: Final = ("nftables", "iptables-nft", "iptables-legacy")

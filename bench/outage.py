@@ -23,7 +23,7 @@ _SETTLING_SECONDS: Final = 5.0
 _NOTICED_SECONDS: Final = 16.0
 """Until a frozen etcd is noticed."""
 _NAIVE: Final = """
-import services.lease.stores.etcd.messages  # makes etcd3 importable with today's protobuf
+import services.lease.stores.etcd.rpc.messages  # makes etcd3 importable with today's protobuf
 import etcd3
 import threading
 client = etcd3.client(host="127.0.0.1", port={port})

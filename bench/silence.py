@@ -1,11 +1,13 @@
 """Local calls while strangers hold silent connections over TCP; the peer is the same service before they came.
 
-The strangers come from 50 addresses of loopback and stay; who is closed comes again at once. Counted is the time of
-an AcquireLease over the unix socket, each on a new connection.
+The strangers connect from 50 addresses of loopback, all at once, and stay; a closed one connects again. Measured is
+the time of an AcquireLease over the unix socket, each on a new connection: `on_arrival_ms` is that of the call made
+while the server still accepts the strangers, all other figures are of the calls after that one.
 """
 
 import socket
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Mapping
@@ -16,9 +18,9 @@ import grpc
 from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.lease.v1 import lease_pb2_grpc
 
-from bench.fanout import _cpu_seconds, _resident_mib, _started
+from bench.process import cpu_seconds, resident_mib, running
 from bench.result import Bench, BenchFailed, Result
-from services.runtime.crowd import raise_descriptor_limit
+from services.runtime.rpc.connection_limits import raise_descriptor_limit
 
 _PORT: Final = 7070
 """In a network namespace of our own."""
@@ -73,10 +75,11 @@ def _run(parameters: Mapping[str, int]) -> Result:
         network.write_text('{"Network":"10.0.0.0/8","Backend":{"Type":"host-gw"}}')
         address = f"unix:{directory}/lease.sock"
         store = ("--store-file=memory", f"--net-config-path={network}", f"--listen={address},127.0.0.1:{_PORT}")
-        with _started("services.lease.main", *store) as service:
+        with running(sys.executable, "-m", "services.lease.main", *store) as service:
             alone = [_acquire(address, number) for number in range(calls)]
             strangers = [_silent(number) for number in range(connections)]
-            cpu, began, again, beside = _cpu_seconds(service), time.monotonic(), 0, list[float]()
+            on_arrival = _acquire(address, 0)
+            cpu, began, again, beside = cpu_seconds(service), time.monotonic(), 0, list[float]()
             for number in range(calls):
                 beside.append(_acquire(address, number))
                 if number % _BATCH == _BATCH - 1 or time.monotonic() - began > 1:
@@ -84,10 +87,11 @@ def _run(parameters: Mapping[str, int]) -> Result:
             figures = {
                 "p99_ms": statistics.quantiles(beside, n=100)[98],
                 "most_ms": max(beside),
+                "on_arrival_ms": on_arrival,
                 "came_again": float(again),
-                "service_rss_mib": _resident_mib(service),
+                "service_rss_mib": resident_mib(service),
             }
-            used = _cpu_seconds(service) - cpu
+            used = cpu_seconds(service) - cpu
             for stranger in strangers:
                 stranger.close()
     if max(beside) >= _PATIENCE * 1000:

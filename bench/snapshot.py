@@ -7,6 +7,7 @@ with a table of its own, which nobody else has yet.
 """
 
 import asyncio
+import gc
 import logging
 import statistics
 import subprocess
@@ -23,11 +24,11 @@ from flannelette.lease.v1 import lease_pb2 as pb
 
 from bench.etcd import PREFIX, client_of, fill, running_etcd
 from bench.result import Bench, BenchFailed, Result
-from services.core.flannel import parse_lease
-from services.core.lease import Lease
-from services.lease.stores.etcd.keyspace import Keyspace, Kind
-from services.runtime import collector
-from services.runtime.feed import Feed, LeaseConnection
+from services.core.leases.flannel_json import parse_lease
+from services.core.leases.lease import Lease
+from services.lease.stores.etcd.keys import Keyspace, Kind
+from services.runtime.lease.feed import Feed, LeaseConnection
+from services.runtime.process.process import GARBAGE_THRESHOLDS
 
 _PATIENCE: Final = 60.0
 
@@ -120,7 +121,7 @@ async def _as_flanneld(endpoint: str, leases: int) -> float:
 def _run(parameters: Mapping[str, int]) -> Result:
     leases, rounds = parameters["leases"], parameters["rounds"]
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
-    collector.configure()  # as in every service of ours
+    gc.set_threshold(*GARBAGE_THRESHOLDS)  # as in every service of ours
     with running_etcd() as endpoint:
         asyncio.run(fill(endpoint, leases))
         ours = [asyncio.run(_round(endpoint, leases)) for _ in range(rounds)]

@@ -5,27 +5,27 @@ begins, and says on its standard error when that was, on CLOCK_MONOTONIC; for a 
 """
 
 import asyncio
+import gc
 import sys
 import time
 from functools import partial
 from pathlib import Path
 
 from bench.etcd import PREFIX
-from services.lease.broker import Broker
-from services.lease.guard.gate import Gate, GuardSettings
-from services.lease.identity import Identity
-from services.lease.service import SERVICE, LeaseService, add_to_server
+from services.lease.admission.pipeline import GuardSettings, StorePipeline
+from services.lease.api.requests import Identity
+from services.lease.api.service import SERVICE, LeaseService, add_to_server
 from services.lease.stores.etcd import EtcdSettings, EtcdStore
-from services.runtime import collector
-from services.runtime.options import ProcessSettings
-from services.runtime.process import Process
+from services.lease.watch.broker import Broker
+from services.runtime.process.options import ProcessSettings
+from services.runtime.process.process import GARBAGE_THRESHOLDS, Process
 
 
 async def main(directory: str, endpoint: str) -> None:
-    collector.configure()
+    gc.set_threshold(*GARBAGE_THRESHOLDS)
     broker = Broker("etcd", epoch="bench")
-    store = EtcdStore(EtcdSettings((endpoint,), PREFIX), presence=broker.presence)
-    process, gate = Process("lease"), Gate(store, broker, GuardSettings())
+    store = EtcdStore(EtcdSettings((endpoint,), PREFIX), connected_nodes=broker.connected_nodes)
+    process, gate = Process("lease"), StorePipeline(store, broker, GuardSettings())
     service = LeaseService(store, broker, gate, Identity(), process.health)
     process.servicers[SERVICE] = partial(add_to_server, service)
 

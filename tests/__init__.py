@@ -1,0 +1,1 @@
+"""The tests and what they stand on; README.md says where each kind of behaviour is tested."""

@@ -9,15 +9,18 @@ import os
 import random
 import signal
 import sys
+import textwrap
+from collections import defaultdict
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from lab import private
-from tests.kube import kube, shared_kube
-from tests.manifests import kubectl
-from tests.namespaces import NamespaceMaker, NetworkNamespace
+from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
+from tests.kubernetes.api_server import kube, shared_kube
+from tests.kubernetes.manifests import kubectl
 from tests.tools import CACHE, pending_tools
 
 if TYPE_CHECKING:
@@ -25,13 +28,17 @@ if TYPE_CHECKING:
 
 __all__ = ["kube", "kubectl", "shared_kube"]  # fixtures: a real kube-apiserver, one for the whole run, and its client
 
-_NEED_NAMESPACES = tuple(Path(__file__).parent / directory for directory in ("kernel", "e2e"))
+_TESTS = Path(__file__).parent
+_NEED_NAMESPACES = tuple(_TESTS / directory for directory in ("kernel", "e2e"))
 _LONG_FIRST = ("e2e", "kernel", "contract")
 """Directories whose files take long: they come first, for at the end one worker works and the others are done."""
 _SHORT_FIRST = "FLANNELETTE_TESTS_SHORT_FIRST"
 """Whether short files come first, as while tools are built: they need none that takes minutes."""
 _MARK = "FLANNELETTE_TESTS_PRIVATE"
 SOAK = os.environ.get("FLANNELETTE_SOAK") == "1"
+_WORTH_TELLING = 300
+"""Seconds of all tests together, from which on it is said which rooms they went into."""
+_WIDTH = 100
 _forbidden = pytest.StashKey[str]()
 
 
@@ -63,16 +70,32 @@ def pytest_report_header(config: pytest.Config) -> str:
     return f"namespaces: {config.stash.get(_forbidden, 'private')}{seed}"
 
 
+def _rank(item: pytest.Item) -> int:
+    level = item.path.relative_to(_TESTS).parts[0]
+    return _LONG_FIRST.index(level) if level in _LONG_FIRST else len(_LONG_FIRST)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    items.sort(
-        key=lambda item: _LONG_FIRST.index(part) if (part := item.path.parent.name) in _LONG_FIRST else 9,
-        reverse=os.environ[_SHORT_FIRST] == "1",
-    )
+    items.sort(key=_rank, reverse=os.environ[_SHORT_FIRST] == "1")
     reason = config.stash.get(_forbidden, "")
     for item in items if reason else ():
         fixtures = getattr(item, "fixturenames", ())
         if "make_netns" in fixtures or any(item.path.is_relative_to(directory) for directory in _NEED_NAMESPACES):
             item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """How long each room took, with all of its set-up, in seconds of one worker: the times of tests/README.md."""
+    seconds: defaultdict[str, float] = defaultdict(float)
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                seconds["/".join(Path(report.nodeid.partition("::")[0]).parts[1:3])] += report.duration
+    if sum(seconds.values()) > _WORTH_TELLING:
+        terminalreporter.section("seconds by room")
+        rows = sorted(seconds.items(), key=itemgetter(1), reverse=True)
+        words = "  ".join(f"{room}={took:.0f}" for room, took in rows)
+        terminalreporter.write_line(textwrap.fill(words, _WIDTH, break_on_hyphens=False, break_long_words=False))
 
 
 @pytest.fixture

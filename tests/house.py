@@ -1,6 +1,10 @@
-"""`make house`: the figures of the source tree that say how easily a newcomer finds the way in it."""
+"""`make house`: the figures of the source tree that say how easily a newcomer finds the way in it.
+
+tests/unit/project/test_house.py holds the limits.
+"""
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -9,7 +13,8 @@ from typing import Final
 
 import grimp
 
-ROOT: Final = Path(__file__).parents[1]
+from tests.paths import ROOT
+
 SERVICES: Final = ("core", "runtime", "lease", "dataplane", "masq", "ctl")
 MOST_MODULES: Final = 12
 """In one folder, beside its sub-packages."""
@@ -17,58 +22,72 @@ SMALL: Final = 60
 """Lines: a shorter module that has one importer belongs into that, unless it is a seam."""
 LONG: Final = 300
 """Lines of a file."""
+MOST_LEVELS: Final = 8
+"""Of imports inside a service."""
+MOST_STOPS: Final = 16
+"""Functions of a path of docs/architecture.md."""
+LEAST_SIGN: Final = 60
+"""Letters of a service's package docstring: what lives there, what may come in and what may not."""
+TESTS: Final = ("unit", "contract", "kernel", "e2e", "compose")
+"""Folders of test files, of which there may be many in one."""
 
 
 def main() -> None:
     """Prints the figures, and what is over a limit."""
-    lines = {module_of(path): len(path.read_text().splitlines()) for path in sources("services")}
-    graph = grimp.build_graph("services")
-    importers = {name: graph.find_modules_that_directly_import(name) for name in graph.modules if name in lines}
-    tests = sum(len(path.read_text().splitlines()) for path in sources("tests"))
-    folders = Counter(str(path.parent.relative_to(ROOT)) for path in sources("services") if path.stem != "__init__")
-    small = [name for name, by in importers.items() if len(by) == 1 and lines[name] < SMALL and is_no_sign(name)]
-    unsigned = [str(path.relative_to(ROOT)) for path in sources("services") if is_unsigned(path)]
-    print(f"lines            {sum(lines.values()):,} in services/ ({len(lines)} files), {tests:,} in tests/")
-    show(
-        f"folders over {MOST_MODULES}", [f"{name} {count}" for name, count in folders.items() if count > MOST_MODULES]
-    )
-    show(f"files over {LONG}", [f"{name} {count}" for name, count in lines.items() if count > LONG])
-    show("small, 1 importer", [f"{name} {lines[name]}" for name in small])
-    show("rooms, no sign", unsigned)
+    lines, folders = lines_of("services"), folder_sizes()
+    tests = lines_of("tests")
+    print(f"lines             {sum(lines.values()):,} in services/ ({len(lines)} files), ", end="")
+    print(f"{sum(tests.values()):,} in tests/ ({len(tests)} files)")
+    largest = sorted(folders.items(), key=lambda row: -row[1])[:8]
+    show("largest folders", [f"{count:2} {name}" for name, count in largest])
+    show(f"folders over {MOST_MODULES}", [f"{n:2} {name}" for name, n in folders.items() if n > MOST_MODULES])
+    show(f"files over {LONG}", [f"{count} {name}" for name, count in lines.items() if count > LONG])
+    show("small, 1 importer", [f"{lines[name]} {name}" for name in small_modules(lines)])
+    show("packages, no sign", unsigned())
+    print(f"levels of imports (at most {MOST_LEVELS})")
     for service in SERVICES:
-        imports = {name: graph.find_modules_directly_imported_by(name) for name in below(graph.modules, service)}
-        print(f"levels           {levels(imports):2} in services/{service}")
+        print(f"                  {levels(service):2} in services/{service}")
+    print(f"stops of docs/architecture.md (at most {MOST_STOPS})")
+    for path, count in stops().items():
+        print(f"                  {count:2} {path}")
 
 
-def sources(directory: str) -> list[Path]:
-    """The Python files below a directory of the repository."""
-    return sorted((ROOT / directory).rglob("*.py"))
+def lines_of(directory: str) -> dict[str, int]:
+    """How many lines each Python file below a directory of the repository has, by module."""
+    return {module_of(path): len(path.read_text().splitlines()) for path in sources(directory)}
 
 
-def module_of(path: Path) -> str:
-    """`services.core.lease` of services/core/lease.py."""
-    parts = path.relative_to(ROOT).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+def folder_sizes() -> Counter[str]:
+    """How many modules each folder has beside its sub-packages; folders of test files are left out."""
+    helpers = (path for path in sources("tests") if path.relative_to(ROOT / "tests").parts[0] not in TESTS)
+    paths = (path for path in (*sources("services"), *helpers) if path.stem != "__init__")
+    return Counter(str(path.parent.relative_to(ROOT)) for path in paths)
 
 
-def is_no_sign(module: str) -> bool:
-    """Whether the module is no package's __init__.py, and no entry point."""
-    return not (ROOT / module.replace(".", "/")).is_dir() and not module.endswith((".main", ".settings"))
+def small_modules(lines: Mapping[str, int]) -> list[str]:
+    """Short modules with one importer that are no entry point."""
+    graph = services_graph()
+    importers = {name: len(graph.find_modules_that_directly_import(name)) for name in graph.modules if name in lines}
+    return [name for name, n in importers.items() if n == 1 and lines[name] < SMALL and is_module(name)]
 
 
-def is_unsigned(path: Path) -> bool:
-    """Whether a package does not say in two sentences what is in it, and what is not."""
-    docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
-    return path.stem == "__init__" and len(docstring) < SMALL
+def unsigned() -> list[str]:
+    """Packages that do not say in a sentence what is in them."""
+    packages = [path for top in ("services", "tests") for path in sources(top) if path.stem == "__init__"]
+    said = {path: ast.get_docstring(ast.parse(path.read_text())) or "" for path in packages}
+    short = (path for path, text in said.items() if len(text) < (LEAST_SIGN if is_service(path) else 1))
+    return [str(path.relative_to(ROOT)) for path in short]
 
 
-def below(modules: Iterable[str], service: str) -> list[str]:
-    """The modules of a service."""
-    return [name for name in modules if f"{name}.".startswith(f"services.{service}.")]
+def levels(service: str) -> int:
+    """The longest chain of imports inside a service; a module that is imported in a circle counts once."""
+    graph = services_graph()
+    inside = [name for name in graph.modules if f"{name}.".startswith(f"services.{service}.")]
+    return longest({name: graph.find_modules_directly_imported_by(name) for name in inside})
 
 
-def levels(imports: Mapping[str, Iterable[str]]) -> int:
-    """The longest chain of imports among these modules; one that is imported in a circle counts once."""
+def longest(imports: Mapping[str, Iterable[str]]) -> int:
+    """The longest chain among these modules."""
 
     @cache
     def height(name: str, above: frozenset[str] = frozenset()) -> int:
@@ -78,9 +97,43 @@ def levels(imports: Mapping[str, Iterable[str]]) -> int:
     return max((height(name) for name in imports), default=0)
 
 
+def stops() -> dict[str, int]:
+    """How many functions each path of docs/architecture.md goes through."""
+    sections = re.findall(r"^##+ (.+)\n((?:(?!^##).*\n)*)", (ROOT / "docs/architecture.md").read_text(), re.MULTILINE)
+    counted = {title: len(re.findall(r"^\| \d+ \| `services/", text, re.MULTILINE)) for title, text in sections}
+    return {title: count for title, count in counted.items() if count}
+
+
+@cache
+def services_graph() -> grimp.ImportGraph:
+    """Who imports whom in services/."""
+    return grimp.build_graph("services")
+
+
+def sources(directory: str) -> list[Path]:
+    """The Python files below a directory of the repository."""
+    return sorted((ROOT / directory).rglob("*.py"))
+
+
+def module_of(path: Path) -> str:
+    """`services.core.leases.lease` of services/core/leases/lease.py."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def is_module(name: str) -> bool:
+    """Whether the name is a file that is no entry point, not a package."""
+    return not (ROOT / name.replace(".", "/")).is_dir() and not name.endswith((".main", ".settings"))
+
+
+def is_service(path: Path) -> bool:
+    """Whether a file is below services/."""
+    return path.is_relative_to(ROOT / "services")
+
+
 def show(title: str, rows: list[str]) -> None:
     """How many, and each on a line of its own."""
-    print(f"{title:16} {len(rows):2}", *sorted(rows), sep="\n                    ")
+    print(f"{title:17} {len(rows):2}", *sorted(rows, reverse=True), sep="\n                     ")
 
 
 if __name__ == "__main__":

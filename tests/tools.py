@@ -13,7 +13,7 @@ from typing import Final
 import pytest
 
 CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "flannelette")
-_LOOK_SECONDS: Final = 0.5
+_REFRESH_SECONDS: Final = 0.5
 
 
 def find_tool(name: str) -> str:
@@ -28,7 +28,7 @@ def find_tool(name: str) -> str:
 def cached(path: str, tool: str) -> Path:
     """A place below the cache, once nobody is about to make it with that tool; perhaps it is not there."""
     while tool in pending_tools():
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_REFRESH_SECONDS)
     return CACHE / path
 
 

@@ -9,7 +9,7 @@ case $hosts in
 *[!0-9]* | 0* | ????*) hosts_are_wrong=yes ;;
 esac
 if [ -n "${hosts_are_wrong:-}" ] || [ "$hosts" -gt "$most" ]; then
-    echo "$hosts is no number of hosts: use 1 to $most, which have the addresses .11 to .$((10 + most)) of the lab's /24" >&2
+    echo "$hosts is not a number of hosts: use 1 to $most, which have the addresses .11 to .$((10 + most)) of the lab's /24" >&2
     exit 2
 fi
 cat <<'END'

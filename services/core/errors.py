@@ -7,12 +7,12 @@
     ├── AlreadyExists      it is there already
     ├── NotYet             wait, or make the condition true that the message names
     ├── Exhausted          nothing is left to give
-    ├── LostRace           somebody else was faster: try again
+    ├── LostRace           another writer was faster: try again
     ├── Forbidden          this is another node's business
     ├── NotImplementedYet  this version or this store does not do that
     └── Unavailable        something we need is away: retry with back-off
 
-Every message is one sentence or two: what is wrong, and what to do about it. `services.runtime.interceptor`
+Every message is one sentence or two: what is wrong, and what to do about it. `services.runtime.rpc.interceptor`
 alone knows which gRPC status each one is.
 """
 
@@ -46,7 +46,7 @@ class Exhausted(FlanneletteError):
 
 
 class LostRace(FlanneletteError):
-    """Somebody else changed the same thing first. Nothing was done; try again."""
+    """Another writer changed the same thing first. Nothing was done; try again."""
 
 
 class Forbidden(FlanneletteError):

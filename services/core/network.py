@@ -3,16 +3,11 @@
 from dataclasses import dataclass, field
 from typing import Final
 
+from services.core.backend_types import BACKEND_TYPES
 from services.core.errors import InvalidInput
 from services.core.family import FAMILIES, IPV4, Address, Family, Network
-from services.core.gojson import GoObject
-from services.core.measures import LARGEST_MTU, SMALLEST_MTU
-from services.core.notation import parse_address, parse_cidr
-
-KNOWN_BACKENDS: Final = frozenset(
-    "vxlan host-gw udp ipip wireguard ipsec alloc extension aws-vpc gce ali-vpc tencent-vpc".split()
-)
-"""Every backend type that some flannel has had. Which of them are built is the dataplane's business."""
+from services.core.formats.gojson import GoObject
+from services.core.formats.ip_text import parse_address, parse_cidr
 
 _WHERE: Final = "the network configuration"
 
@@ -48,7 +43,7 @@ class NetworkConfig:
     families: tuple[FamilyNetwork, ...]
     """One per enabled family, IPv4 first; never empty."""
     backend_type: str
-    """Lower case, one of KNOWN_BACKENDS."""
+    """A key of BACKEND_TYPES."""
     backend_options: GoObject = field(compare=False, repr=False)
     """The backend's own options, unchecked."""
     enable_nftables: bool
@@ -93,8 +88,9 @@ def parse_network(source: str, *, leases_subnets: bool = True) -> NetworkConfig:
     if not families:
         raise InvalidInput(f"{_WHERE} enables neither IPv4 nor IPv6: set EnableIPv4 or EnableIPv6 to true")
     backend_type, options, warnings = _backend(document)
-    if backend_type == "vxlan":
-        _require_mtu(options, families)
+    families, left_out = _carried(families, backend_type)
+    warnings += left_out
+    BACKEND_TYPES[backend_type].check(options, tuple(n.family for n in families))
     return NetworkConfig(families, backend_type, options, document.flag("EnableNFTables"), source, tuple(warnings))
 
 
@@ -109,22 +105,22 @@ def _backend(document: GoObject) -> tuple[str, GoObject, list[str]]:
     name = options.text("Type").lower()
     if not name:
         raise InvalidInput(f'Backend in {_WHERE} has no Type: write for instance {{"Type":"vxlan"}}')
-    if name not in KNOWN_BACKENDS:
-        names = ", ".join(sorted(KNOWN_BACKENDS))
+    if name not in BACKEND_TYPES:
+        names = ", ".join(sorted(BACKEND_TYPES))
         raise InvalidInput(f"Type {name!r} of Backend in {_WHERE} does not exist: write one of {names}")
     return name, options, []
 
 
-def _require_mtu(options: GoObject, families: tuple[FamilyNetwork, ...]) -> None:
-    """Raises InvalidInput for an MTU of the underlay that leaves a VXLAN device too little, whatever node it is."""
-    mtu = options.number("MTU", most=LARGEST_MTU)
-    for family in (n.family for n in families if mtu):
-        least = SMALLEST_MTU[family.version] + IPV4.vxlan_overhead  # flannel takes that off in both families
-        if mtu < least:
-            raise InvalidInput(
-                f"MTU {mtu} of Backend in {_WHERE} leaves {max(mtu - IPV4.vxlan_overhead, 0)} bytes for packets, "
-                f"and {family} needs {SMALLEST_MTU[family.version]}: write at least {least}, or leave MTU out"
-            )
+def _carried(families: tuple[FamilyNetwork, ...], backend_type: str) -> tuple[tuple[FamilyNetwork, ...], list[str]]:
+    """The families that the backend carries, and a warning for those that it does not. Raises InvalidInput."""
+    if BACKEND_TYPES[backend_type].carries_ipv6 or all(n.family is IPV4 for n in families):
+        return families, []
+    if families[0].family is not IPV4:
+        raise InvalidInput(
+            f"backend {backend_type} carries IPv4 only, and {_WHERE} enables IPv6 only: enable IPv4, or use vxlan"
+        )
+    warning = f"backend {backend_type} carries IPv4 only: the network's IPv6 is left out; use vxlan to have both"
+    return tuple(n for n in families if n.family is IPV4), [warning]
 
 
 def _family_network(family: Family, document: GoObject, leases_subnets: bool) -> FamilyNetwork:
@@ -162,7 +158,7 @@ def _boundary(family: Family, name: str, document: GoObject, default: Address, c
     text = document.text(key)
     address = parse_address(text)
     if address is None or address.version != family.version:
-        raise InvalidInput(f"{key} {text!r} is no {family} address: write for instance {default}")
+        raise InvalidInput(f"{key} {text!r} is not an {family} address: write for instance {default}")
     if address.is_unspecified:
         return default  # as with SubnetLen: Go leaves 0 in an absent address
     if address not in cidr:
@@ -180,7 +176,7 @@ def _parse_cidr(family: Family, key: str, text: str) -> Network:
         )
     network = parse_cidr(text)
     if network is None or network.version != family.version:
-        raise InvalidInput(f"{key} {text!r} is no {family} network: write for instance {example}")
+        raise InvalidInput(f"{key} {text!r} is not an {family} network: write for instance {example}")
     if network.prefixlen == 0:
         raise InvalidInput(f"{key} {network} holds every address there is: write for instance {example}")
     return network

@@ -8,24 +8,25 @@ from functools import partial
 
 from flannelette.dataplane.v1 import dataplane_pb2_grpc
 
-from services.dataplane.cni import CniInstaller, read_configuration
-from services.dataplane.dataplane import Dataplane
+from services.dataplane.api.service import DataplaneServicer
+from services.dataplane.api.status import states
+from services.dataplane.backends.task import run_backend_task
+from services.dataplane.controller import Controller
 from services.dataplane.diagnose.diagnosis import Diagnosis
-from services.dataplane.healing import heal
-from services.dataplane.metrics import FindingCollector, PeerCollector
-from services.dataplane.namespace import require_rights, sole_dataplane
-from services.dataplane.netlink.inspection import Inspector
+from services.dataplane.diagnose.inspector import Inspector
+from services.dataplane.events.metrics import FindingCollector, PeerCollector
+from services.dataplane.kernel.namespace import require_rights, sole_dataplane
+from services.dataplane.netlink.kernel import KernelSocket
 from services.dataplane.netlink.monitor import Monitor
-from services.dataplane.netlink.socket import KernelSocket
-from services.dataplane.service import DataplaneServicer
+from services.dataplane.node.cni import CniInstaller, read_configuration
 from services.dataplane.settings import DataplaneSettings
-from services.dataplane.status import states
-from services.runtime.feed import LeaseConnection
-from services.runtime.logs import get_logger
-from services.runtime.options import node_name, socket_address
-from services.runtime.process import Process, run
-from services.runtime.prometheus import REGISTRY
-from services.runtime.state_file import StateFile
+from services.dataplane.watch import watch_kernel
+from services.runtime.cache.state_file import StateFile
+from services.runtime.lease.feed import LeaseConnection
+from services.runtime.process.options import node_name, socket_address
+from services.runtime.process.process import Process, run
+from services.runtime.telemetry.logs import get_logger
+from services.runtime.telemetry.metrics import REGISTRY
 
 log = get_logger()
 
@@ -46,28 +47,33 @@ async def build(settings: DataplaneSettings, process: Process) -> AsyncIterator[
     with (
         sole_dataplane(),
         Monitor() as monitor,
-        KernelSocket() as kernel,
+        KernelSocket(monitor=monitor) as kernel,
         Inspector() as inspector,
         StateFile(settings.state_dir, "dataplane") as state,
     ):
         await require_rights(kernel)
-        monitor.ignore(kernel.port)
         connection = LeaseConnection(address, node_name(settings, os.environ), process.transport)
-        dataplane = Dataplane(settings, connection, kernel, process.health, state)
+        dataplane = Controller(settings, connection, kernel, process.health, state)
         servicer = DataplaneServicer(dataplane, process.health, process.stopping)
         process.servicers[_NAME] = lambda server: dataplane_pb2_grpc.add_DataplaneServiceServicer_to_server(
             servicer, server
         )
         process.jobs["feed"] = dataplane.feed.run
-        process.jobs["holder"] = dataplane.holder.run
+        process.jobs["holder"] = dataplane.renewer.run
         process.jobs["reporter"] = dataplane.reporter.run
         process.jobs["recorder"] = dataplane.recorder.run
         process.jobs["dataplane"] = dataplane.run
+        process.jobs["backend"] = partial(
+            run_backend_task,
+            lambda: config.backend if (config := dataplane.tracker.config) else None,
+            lambda: dataplane.iteration_after(dataplane.iterations),
+            dataplane.audit,
+        )
         process.jobs["diagnosis"] = Diagnosis(dataplane, inspector).run
-        process.jobs["healing"] = partial(heal, dataplane, monitor, kernel.port)
+        process.jobs["healing"] = partial(watch_kernel, dataplane, kernel, kernel.port)
         if cni is not None:
             process.jobs["CNI configuration"] = partial(CniInstaller(cni, process.health).run, dataplane)
-        peers = PeerCollector(lambda: states(dataplane.overlay))
+        peers = PeerCollector(lambda: states(dataplane.programmer))
         findings = FindingCollector(lambda: [each.check for each in dataplane.in_the_way])
         for collector in (peers, findings):
             REGISTRY.register(collector)
@@ -77,7 +83,7 @@ async def build(settings: DataplaneSettings, process: Process) -> AsyncIterator[
             for collector in (peers, findings):
                 REGISTRY.unregister(collector)
             if not await dataplane.turn.end(_END_SECONDS):
-                log.warning("what an operator asked for has not come to its end: ask again", seconds=_END_SECONDS)
+                log.warning("the requested operation was not completed: try again", seconds=_END_SECONDS)
             await dataplane.recorder.close()
             await connection.close()
 

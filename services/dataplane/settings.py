@@ -7,11 +7,11 @@ from pathlib import Path
 
 from services.core.errors import Misconfigured
 from services.core.family import FAMILIES, Address, Network
-from services.core.notation import parse_address, parse_cidr
-from services.dataplane.bounds import Limits
-from services.dataplane.underlay import InterfaceChoice, compile_pattern
-from services.runtime.options import ProcessSettings
-from services.runtime.settings import flag
+from services.core.formats.ip_text import parse_address, parse_cidr
+from services.dataplane.peers.limits import OperatorLimits
+from services.dataplane.underlay.selection import InterfaceChoice, compile_pattern
+from services.runtime.process.options import ProcessSettings
+from services.runtime.process.settings import flag
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,40 +23,41 @@ class DataplaneSettings(ProcessSettings):
     iface_regex: tuple[str, ...] = flag(
         (), "RE2 expression for the interface's IP or name, tried after --iface; may be repeated, in order."
     )
-    iface_can_reach: str = flag("", "Take the interface that the kernel would use to reach this IP.")
-    public_ip: str = flag("", "IPv4 address that other nodes send to. Default: the interface's.")
-    public_ipv6: str = flag("", "IPv6 address that other nodes send to. Default: the interface's.")
-    subnet_file: Path = flag(Path("/run/flannel/subnet.env"), "Where to write the subnet for the CNI plugin.")
+    iface_can_reach: str = flag("", "Use the interface through which the kernel reaches this IP.")
+    public_ip: str = flag("", "IPv4 address to which other nodes send. Default: that of the interface.")
+    public_ipv6: str = flag("", "IPv6 address to which other nodes send. Default: that of the interface.")
+    subnet_file: Path = flag(
+        Path("/run/flannel/subnet.env"), "File for the CNI plugin, with this node's subnet (subnet.env)."
+    )
     state_dir: str = flag(
         "/var/lib/flannelette",
-        "Where to remember the leases, so that packets flow after a reboot also while the lease service or its store "
-        "is away. Empty: nowhere.",
+        "Directory that keeps the leases for a reboot while the lease service or its store is away. Empty: none.",
     )
-    subnet_lease_renew_margin: int = flag(60, "Renew the lease this many minutes before it runs out (1 to 1439).")
+    subnet_lease_renew_margin: int = flag(60, "Renew the lease this many minutes before it expires (1 to 1439).")
     allowed_network: tuple[str, ...] = flag(
-        (), "Route no subnet outside this network, whatever leases say; may be repeated. Default: the configured one."
+        (), "Route no subnet outside this network; may be repeated. Default: the configured network."
     )
     never_route: tuple[str, ...] = flag(
         (),
         "Route no subnet that covers this address or network (an etcd, an API server); may be repeated. "
-        "The underlay's own networks are never covered.",
+        "The underlay's own networks are always protected.",
     )
     ip_blackhole_route: bool = flag(
-        False, "Drop what is for the own subnet and no pod takes, by a route of the last metric there is."
+        False, "Add a blackhole route of the last metric for the own subnet, for addresses that no pod has."
     )
     cni_install_path: str = flag(
-        "", "Where to install the CNI configuration when this node is ready for pods. Default: nowhere."
+        "", "Where to install the CNI configuration once this node is ready for pods. Default: nowhere."
     )
     cni_config_path: Path = flag(Path("/etc/kube-flannel/cni-conf.json"), "The CNI configuration to install.")
-    ip_masq: bool = flag(False, "Recorded in the subnet file; give masq the same.")
-    route_protocol: int = flag(77, "Number that marks our routes in the kernel (see rtnetlink(7)); 5 to 255.")
+    ip_masq: bool = flag(False, "Value of FLANNEL_IPMASQ in the subnet file. Must be equal on masq.")
+    route_protocol: int = flag(77, "Route protocol number that marks our routes (see rtnetlink(7)); 5 to 255.")
     checksum_offload: str = flag(
         "auto",
         "Whether VXLAN devices compute checksums (tx-checksum-ip-generic): auto turns it off before Linux 5.7, "
         "which broke those of masqueraded packets.",
         choices=("auto", "on", "off"),
     )
-    audit_interval: float = flag(60.0, "Compare the whole kernel state with the leases every so many seconds.")
+    audit_interval: float = flag(60.0, "Seconds between two comparisons of the whole kernel state with the leases.")
 
     def __post_init__(self) -> None:
         if not 1 <= self.subnet_lease_renew_margin <= 1439:
@@ -65,7 +66,7 @@ class DataplaneSettings(ProcessSettings):
             )
         if not 5 <= self.route_protocol <= 255:
             raise Misconfigured(
-                f"--route-protocol is {self.route_protocol}: use 5 to 255 (lower ones are the kernel's)"
+                f"--route-protocol is {self.route_protocol}: use 5 to 255 (lower numbers belong to the kernel)"
             )
         if not self.audit_interval > 0:  # so that NaN is refused too
             raise Misconfigured(f"--audit-interval is {self.audit_interval:g}: use a number of seconds above 0")
@@ -73,10 +74,10 @@ class DataplaneSettings(ProcessSettings):
             compile_pattern(pattern)
         self.limits()
 
-    def limits(self) -> Limits:
+    def limits(self) -> OperatorLimits:
         """What the flags say about leases. Raises Misconfigured for a network that is none."""
         host = host_of(self.lease_address)
-        return Limits(
+        return OperatorLimits(
             tuple(_network("--allowed-network", text) for text in self.allowed_network),
             tuple(_network("--never-route", text) for text in (*self.never_route, *([str(host)] if host else []))),
         )
@@ -101,7 +102,7 @@ def host_of(target: str) -> Address | None:
 def _network(source: str, text: str) -> Network:
     network = parse_cidr(text if "/" in text else f"{text}/{128 if ':' in text else 32}")
     if network is None:
-        raise Misconfigured(f"{source} {text!r} is no network: write it like 10.5.0.0/16")
+        raise Misconfigured(f"{source} {text!r} is not a network: write it like 10.5.0.0/16")
     return network
 
 
@@ -109,7 +110,7 @@ def _address(source: str, text: str, version: int | None) -> Address:
     try:
         address = ip_address(text)
     except ValueError:
-        raise Misconfigured(f"{source} {text!r} is no IP address") from None
+        raise Misconfigured(f"{source} {text!r} is not an IP address") from None
     if version is not None and address.version != version:
-        raise Misconfigured(f"{source} {text!r} is no IPv{version} address")
+        raise Misconfigured(f"{source} {text!r} is not an IPv{version} address")
     return address

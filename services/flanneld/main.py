@@ -3,15 +3,17 @@
 import asyncio
 import os
 import sys
+from functools import partial
 
 from services.core.errors import Misconfigured
 from services.flanneld.flags import Child, children
+from services.flanneld.metrics import collect
 from services.flanneld.supervisor import health_before, supervise
-from services.runtime.health import Health
-from services.runtime.http import http_server
-from services.runtime.logs import configure_logs
-from services.runtime.settings import HelpRequested
-from services.runtime.version import version
+from services.runtime.process.settings import HelpRequested
+from services.runtime.process.version import version
+from services.runtime.telemetry.health import Health
+from services.runtime.telemetry.http import http_server
+from services.runtime.telemetry.logs import configure_logs
 
 
 def main() -> int:
@@ -39,7 +41,8 @@ def main() -> int:
 
 async def _serve(found: list[Child], health: Health) -> int:
     settings = found[0].settings
-    async with http_server(settings.healthz_ip, settings.healthz_port, health):
+    metrics = partial(collect, {child.name: child.http_socket for child in found})
+    async with http_server(settings.healthz_ip, settings.healthz_port, health, metrics):
         return await supervise(found, health)
 
 

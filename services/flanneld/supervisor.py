@@ -14,10 +14,10 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from services.flanneld.flags import Child
-from services.runtime.health import Health
-from services.runtime.logs import get_logger
-from services.runtime.options import listen_addresses, transport_of
-from services.runtime.systemd import notify
+from services.runtime.os.systemd import notify
+from services.runtime.process.options import listen_addresses, transport_of
+from services.runtime.telemetry.health import Health
+from services.runtime.telemetry.logs import get_logger
 
 log = get_logger()
 

@@ -1,4 +1,9 @@
-"""The lease service: one store watched, its leases streamed to many."""
+"""The lease service: it watches one store and streams the store's leases to many nodes.
+
+A change goes through these packages: `stores` reads it, `admission` decides whether nodes may have it, `watch` puts
+it into the table and sends it, `progress` records which nodes have carried it out. `ipam` chooses subnets for the
+stores that hand them out; `api` is the gRPC service.
+"""
 
 import os
 

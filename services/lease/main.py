@@ -1,20 +1,37 @@
-"""flannelette-lease: which node holds which subnet."""
+"""flannelette-lease: which node holds which subnet.
+
+Opens the store that the flags name and connects it, the lease table and the gRPC service. Only the store in use is
+imported; each has a third-party client.
+"""
 
 import asyncio
 import secrets
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from services.lease.broker import Broker
-from services.lease.guard.gate import Gate, GuardSettings
-from services.lease.guard.memory import Memory
-from services.lease.opening import identity_of, open_store
-from services.lease.readiness import keep_health, show
-from services.lease.service import SERVICE, LeaseService, add_to_server
-from services.lease.settings import LeaseSettings
-from services.runtime.process import Process, run
+from services.core.errors import Misconfigured, Unavailable
+from services.core.leases.table import Table
+from services.lease.admission.cache_file import SnapshotCache
+from services.lease.admission.pipeline import GuardSettings, StorePipeline
+from services.lease.api.requests import Identity
+from services.lease.api.service import SERVICE, LeaseService, add_to_server
+from services.lease.metrics import follow_subnets
+from services.lease.settings import IN_MEMORY, LeaseSettings
+from services.lease.stores.store import Store
+from services.lease.watch.broker import Broker
+from services.runtime.process.options import listen_addresses, node_name
+from services.runtime.process.process import Process, run
+from services.runtime.telemetry.health import Health
+
+if TYPE_CHECKING:
+    from services.lease.stores.kube import KubeSettings
+
+_LARGEST_LISTING = 64 << 20
+"""Bytes: ListLeases of the lease service above has every lease in one message."""
 
 
 def main() -> int:
@@ -29,16 +46,15 @@ async def build(settings: LeaseSettings, process: Process) -> AsyncIterator[None
     broker = Broker(settings.store, epoch=secrets.token_hex(4))
     store = open_store(settings, identity.node, broker, process)
     try:
-        memory = Memory(settings.socket_dir / "lease.table")
+        memory = SnapshotCache(settings.socket_dir / "lease.table")
         share = 100 if settings.store == "relay" else settings.guard_share  # what is confirmed above is so here
         guard = GuardSettings(share / 100, settings.guard_seconds)
-        gate = Gate(store, broker, guard, recall=memory.recall)
+        gate = StorePipeline(store, broker, guard, recall=memory.recall)
         service = LeaseService(store, broker, gate, identity, process.health, settings.max_leases)
         process.servicers[SERVICE] = partial(add_to_server, service)
         process.jobs["store"] = gate.follow
         process.jobs["memory"] = partial(memory.keep, broker)
         process.jobs["readiness"] = partial(keep_health, broker, process.health)
-        process.jobs["stalled streams"] = service.stalled.run
         process.jobs["streams"] = partial(_end_streams, broker, process.stopping)
         show(broker.table, process.health)
         yield
@@ -50,6 +66,115 @@ async def _end_streams(broker: Broker, stopping: asyncio.Event) -> None:
     """An open stream would keep the server from stopping."""
     await stopping.wait()
     broker.stop()
+
+
+async def keep_health(broker: Broker, health: Health) -> None:
+    """Follows the table until the broker is stopped."""
+    with suppress(Unavailable):
+        while True:
+            show(broker.table, health)
+            await broker.notifier.next("")  # no node is called that: only what concerns all, and never a lease alone
+
+
+def show(table: Table, health: Health) -> None:
+    """Says what is missing. Without any network nobody gets a lease: not ready; with the last good one it is."""
+    store = table.store
+    assert store is not None  # noqa: S101 - the broker's always has one
+    if not store.connected:
+        health.set("store", f"the {store.kind} store is away: {store.error}")
+    elif not table.synced:
+        health.set("store", f"the leases of the {store.kind} store have not been read yet")
+    else:
+        health.set("store")
+    health.set("network", "" if table.network else table.network_error or "the network is not known yet")
+
+
+async def identity_of(settings: LeaseSettings) -> Identity:
+    """The node that this process serves, empty if central. Raises Misconfigured, Unavailable."""
+    if settings.central or settings.store == "embedded":
+        return Identity()
+    if settings.store == "kube" and not settings.node:
+        from services.lease.stores.kube.nodes import node_of_our_pod
+
+        return Identity(await node_of_our_pod(_kube_settings(settings)) or node_name(settings))
+    return Identity(node_name(settings))
+
+
+def open_store(settings: LeaseSettings, node: str, broker: Broker, process: Process) -> Store:
+    """The store, for a process that serves this node, empty if central. It may add to the process's jobs.
+
+    Raises Misconfigured.
+    """
+    return _STORES[settings.store](settings, node, broker, process)
+
+
+def _etcd(settings: LeaseSettings, node: str, broker: Broker, process: Process) -> Store:
+    from services.lease.stores.etcd import EtcdSettings, EtcdStore
+
+    store = EtcdStore(
+        EtcdSettings(
+            endpoints=tuple(settings.etcd_endpoints.split(",")),
+            prefix=settings.etcd_prefix,
+            cafile=settings.etcd_cafile,
+            certfile=settings.etcd_certfile,
+            keyfile=settings.etcd_keyfile,
+            username=settings.etcd_username,
+            password=settings.etcd_password,
+        ),
+        node=node,
+        lease_seconds=settings.lease_seconds,
+        connected_nodes=broker.connected_nodes,
+    )
+    process.jobs["sessions"] = store.keep_sessions
+    follow_subnets(store.usage)
+    return store
+
+
+def _kube(settings: LeaseSettings, node: str, broker: Broker, process: Process) -> Store:
+    from services.lease.stores.kube import KubeStore
+
+    return KubeStore(_kube_settings(settings), node=node)
+
+
+def _kube_settings(settings: LeaseSettings) -> "KubeSettings":
+    from services.lease.stores.kube import KubeSettings
+    from services.lease.stores.kube.annotations import annotations
+
+    return KubeSettings(
+        api_url=settings.kube_api_url,
+        kubeconfig=settings.kubeconfig_file,
+        annotations=annotations(settings.kube_annotation_prefix),
+        network_file=settings.net_config_path,
+        sets_condition=settings.set_node_network_unavailable,
+    )
+
+
+def _embedded(settings: LeaseSettings, node: str, broker: Broker, process: Process) -> Store:
+    from services.lease.stores.embedded import EmbeddedStore
+
+    store = EmbeddedStore(
+        None if settings.store_file == Path(IN_MEMORY) else settings.store_file,
+        net_config_path=settings.net_config_path,
+        lease_seconds=settings.lease_seconds,
+        connected_nodes=broker.connected_nodes,
+    )
+    follow_subnets(store.usage)
+    return store
+
+
+def _relay(settings: LeaseSettings, node: str, broker: Broker, process: Process) -> Store:
+    from services.lease.stores.relay import RelayStore
+    from services.runtime.lease.feed import LeaseConnection
+
+    if settings.upstream in listen_addresses(settings, "lease"):
+        raise Misconfigured(f"--upstream={settings.upstream} is this lease service itself: give that of another one")
+    connection = LeaseConnection(settings.upstream, "", process.transport, _LARGEST_LISTING)
+    store = RelayStore(connection, broker.change_log, broker.connected_nodes, broker.lose, settings.max_leases)
+    process.jobs["nodes above"] = store.tell_of_nodes
+    return store
+
+
+_STORES = {"embedded": _embedded, "etcd": _etcd, "kube": _kube, "relay": _relay}
 
 
 if __name__ == "__main__":

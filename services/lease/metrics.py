@@ -5,25 +5,25 @@ from functools import partial
 from typing import Final
 
 from services.core.family import FAMILIES, Family
-from services.core.occupancy import Usage
-from services.runtime.prometheus import Counter, Gauge, Histogram
+from services.core.ipam.subnet_pool import Usage
+from services.runtime.telemetry.metrics import Counter, Gauge, Histogram
 
 LEASES: Final = Gauge("flannelette_lease_leases", "Leases in the table")
 WATCHERS: Final = Gauge("flannelette_lease_watchers", "Open WatchLeases streams")
 STORE_CONNECTED: Final = Gauge("flannelette_lease_store_connected", "1 while the table follows the store", ["kind"])
 QUARANTINED: Final = Gauge(
-    "flannelette_lease_quarantined_keys", "Keys of the store that are refused, by why", ["kind"]
+    "flannelette_lease_quarantined_keys", "Keys of the store that are refused, by kind", ["kind"]
 )
 HELD_REMOVALS: Final = Gauge("flannelette_lease_held_removals", "Leases that the store has lost and the guard keeps")
 GUARDED_REMOVALS: Final = Counter(
-    "flannelette_lease_guarded_removals_total", "What became of removals that were held back", ["outcome"]
+    "flannelette_lease_guarded_removals_total", "Outcomes of removals that were held back", ["outcome"]
 )
 for _outcome in ("held", "released", "returned", "confirmed_by_listing", "confirmed_by_operator"):
     GUARDED_REMOVALS.labels(_outcome)
 HISTORY_STEPS: Final = Gauge("flannelette_lease_history_steps", "Recent steps that a watcher can resume from")
-HISTORY_BYTES: Final = Gauge("flannelette_lease_history_bytes", "About what they take in memory")
+HISTORY_BYTES: Final = Gauge("flannelette_lease_history_bytes", "Approximate memory of these steps, in bytes")
 MESSAGES: Final = Counter("flannelette_lease_messages_total", "Messages of leases sent to watchers")
-RESETS: Final = Counter("flannelette_lease_resets_total", "Snapshots sent to watchers, by why", ["reason"])
+RESETS: Final = Counter("flannelette_lease_resets_total", "Snapshots sent to watchers, by reason", ["reason"])
 ACQUIRES: Final = Counter("flannelette_lease_acquires_total", "AcquireLease calls, by status code", ["code"])
 NODES_CONNECTED: Final = Gauge("flannelette_lease_nodes_connected", "Nodes whose dataplane is connected")
 NODES_BEHIND: Final = Gauge("flannelette_lease_nodes_behind", "Of these, those that lack the newest change")
@@ -42,10 +42,7 @@ _USES: Final = ("free", "leased", "reserved", "blocked")
 
 
 def follow_subnets(usage: Callable[[Family], Usage]) -> None:
-    """From now on SUBNETS shows this; it is asked when somebody looks, so a change of a lease costs nothing.
-
-    Whoever looks does so in the event loop, where `usage` is called too.
-    """
+    """SUBNETS shows `usage` from now on. It is called when the metrics are read, in the event loop."""
 
     def number(family: Family, use: str) -> float:
         return float(getattr(usage(family), use))

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Final
 
 from services.core.errors import Misconfigured
-from services.core.measures import LONGEST
-from services.runtime.options import ProcessSettings
-from services.runtime.settings import flag, given
+from services.core.limits import LONGEST
+from services.runtime.process.options import ProcessSettings
+from services.runtime.process.settings import flag, given
 
 IN_MEMORY: Final = "memory"
 _FLAGS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -30,19 +30,17 @@ class LeaseSettings(ProcessSettings):
 
     store: str = flag(
         "",
-        "Where leases are kept: embedded, etcd, kube, or relay (another lease service). Default: the store to which "
+        "Store of the leases: embedded, etcd, kube, or relay (another lease service). Default: the store to which "
         "the other flags belong, else embedded.",
     )
     central: bool = flag(False, "Serve every node, not only --node. The embedded store is always central.")
-    lease_seconds: int = flag(86_400, "How long a lease lives unless it is renewed.")
+    lease_seconds: int = flag(86_400, "Seconds until a lease expires unless it is renewed.")
     guard_share: int = flag(
         50,
         "Percentage of the leases that may vanish from the store within 2 s; if more do, their removal is held back. "
         "A single lease is never held back; 100 switches the guard off.",
     )
-    guard_seconds: float = flag(
-        30, "How long removals are held back before the store is asked again whether they are true."
-    )
+    guard_seconds: float = flag(30, "Seconds for which removals are held back, before a second listing of the store.")
     net_config_path: Path = flag(
         Path("/etc/kube-flannel/net-conf.json"),
         "The network configuration for the embedded and the Kubernetes store, flannel's JSON.",
@@ -54,20 +52,22 @@ class LeaseSettings(ProcessSettings):
     etcd_endpoints: str = flag(
         "http://127.0.0.1:4001,http://127.0.0.1:2379", "URLs of the etcd members, separated by commas."
     )
-    etcd_prefix: str = flag("/coreos.com/network", "Where in etcd flannel's keys are.")
-    etcd_keyfile: str = flag("", "PEM file of our key for etcd, with --etcd-certfile.")
-    etcd_certfile: str = flag("", "PEM file of our certificate for etcd, with --etcd-keyfile.")
+    etcd_prefix: str = flag("/coreos.com/network", "Prefix of flannel's keys in etcd.")
+    etcd_keyfile: str = flag("", "PEM file of the client key for etcd, with --etcd-certfile.")
+    etcd_certfile: str = flag("", "PEM file of the client certificate for etcd, with --etcd-keyfile.")
     etcd_cafile: str = flag("", "PEM file of the authorities that sign etcd's certificates.")
     etcd_username: str = flag("", "User to log in to etcd as.")
-    etcd_password: str = flag("", "That user's password; better given as FLANNELD_ETCD_PASSWORD.")
-    kube_subnet_mgr: bool = flag(False, "flannel's way to say --store=kube.")
+    etcd_password: str = flag("", "Password of that user; prefer the variable FLANNELD_ETCD_PASSWORD.")
+    kube_subnet_mgr: bool = flag(False, "The same as --store=kube.")
     kube_api_url: str = flag("", "URL of the Kubernetes API server. Default: the kubeconfig's, else the pod's.")
-    kubeconfig_file: str = flag("", "Way to the Kubernetes API. Default: the service account of our pod.")
+    kubeconfig_file: str = flag(
+        "", "Kubeconfig file for the Kubernetes API. Default: the service account of the pod."
+    )
     kube_annotation_prefix: str = flag(
-        "flannel.alpha.coreos.com", "What the annotations of nodes start with, such as example.com/net."
+        "flannel.alpha.coreos.com", "Prefix of the annotations of nodes, such as example.com/net."
     )
     set_node_network_unavailable: bool = flag(
-        True, "Set the condition NetworkUnavailable=False of a node when its dataplane works."
+        True, "Set the condition NetworkUnavailable=False of a node once its dataplane is ready."
     )
 
     given: Mapping[str, str] = given()

@@ -3,28 +3,27 @@
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Final
 
 from flannelette.lease.v1 import lease_pb2
 from flannelette.masq.v1 import masq_pb2_grpc
 
-from services.masq.firewalls.host import HostFirewall
-from services.masq.firewalls.lock import lock_path
-from services.masq.firewalls.signs import Lookout
-from services.masq.knowledge import Knowledge
-from services.masq.reconciler import Reconciler
-from services.masq.service import MasqServicer
+from services.masq.api.service import MasqServicer
+from services.masq.firewalls.auto import AutoFirewall
+from services.masq.firewalls.detect import HostProbe
+from services.masq.firewalls.iptables_legacy.lock import lock_path
+from services.masq.reconcile.input_cache import InputCache
+from services.masq.reconcile.reconciler import Reconciler
 from services.masq.settings import MasqSettings
-from services.masq.surroundings import look_around
-from services.runtime.feed import Feed, LeaseConnection
-from services.runtime.options import node_name
-from services.runtime.process import Process, run
-from services.runtime.sole import sole_in_time
-from services.runtime.state_file import StateFile
+from services.runtime.cache.cached_table import CachedTable
+from services.runtime.cache.state_file import StateFile
+from services.runtime.lease.feed import Feed, LeaseConnection
+from services.runtime.os.single_instance import single_instance_within
+from services.runtime.process.options import node_name
+from services.runtime.process.process import Process, run
 
 _ADVICE: Final = (
-    "stop it first, two would undo each other's rules; one for another network needs a network namespace of its own"
+    "stop it first: two would undo each other's rules; one for another network needs a network namespace of its own"
 )
 _PATIENCE_SECONDS: Final = 10.0
 """For the one before to end, in an upgrade."""
@@ -33,52 +32,44 @@ _PATIENCE_SECONDS: Final = 10.0
 @asynccontextmanager
 async def build(settings: MasqSettings, process: Process) -> AsyncIterator[None]:
     """Wires the feed, the reconciler, the firewall and the calls. Raises Misconfigured: no rule could be set here."""
-    async with sole_in_time("masq", _ADVICE, _PATIENCE_SECONDS):
-        firewall = HostFirewall(
-            settings.firewall,
-            lock_path(),
-            lambda: reconciler.asks_for_nftables,
-            lambda: reconciler.is_remembered,
-        )
+    async with single_instance_within("masq", _ADVICE, _PATIENCE_SECONDS):
+        probe = HostProbe()
+        firewall = AutoFirewall(settings.firewall, lock_path(), probe)
         connection = LeaseConnection(settings.lease_service, node_name(settings), process.transport)
-        lookout = Lookout()
+        state = StateFile(settings.state_dir, "masq")
+        cached = CachedTable(connection.node, state)
         reconciler = Reconciler(
             connection.node,
             settings.rules,
             settings.iptables_resync,
             firewall,
             process.health,
-            look=partial(look_around, lookout),
+            host_checks=probe.checks,
+            earlier_network=cached.network,
         )
-        state = StateFile(settings.state_dir, "masq")
-        knowledge = Knowledge(connection.node, state, reconciler)
+        cache = InputCache(connection.node, state, cached, reconciler)
         feed = Feed(
             connection,
             lease_pb2.VIEW_OWN,
-            lambda touched: knowledge.hear(feed.table, feed.error),
+            lambda touched: cache.update(feed.table, feed.error),
             most=settings.max_leases,
         )
         servicer = MasqServicer(reconciler, process.health)
         process.servicers["flannelette.masq.v1.MasqService"] = lambda server: (
             masq_pb2_grpc.add_MasqServiceServicer_to_server(servicer, server)
         )
-        process.jobs |= {
-            "feed": feed.run,
-            "knowledge": knowledge.run,
-            "rules": reconciler.run,
-            "firewall": reconciler.watch,
-        }
+        process.jobs |= {"feed": feed.run, "input cache": cache.run, "rules": reconciler.run}
         try:
             if settings.rules.masquerade or settings.rules.forward:
                 await firewall.open()
             yield
         finally:
             await reconciler.close()
-            await knowledge.close()
+            await cache.close()
             state.close()
             await connection.close()
             await firewall.close()
-            lookout.close()
+            probe.close()
 
 
 def main() -> None:

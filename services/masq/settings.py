@@ -5,9 +5,9 @@ from ipaddress import ip_network
 
 from services.core.errors import Misconfigured
 from services.core.family import Network
-from services.masq.rules import RuleSettings
-from services.runtime.options import ProcessSettings, socket_address
-from services.runtime.settings import flag
+from services.masq.rules.model import RuleSettings
+from services.runtime.process.options import ProcessSettings, socket_address
+from services.runtime.process.settings import flag
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,23 +19,23 @@ class MasqSettings(ProcessSettings):
     )
     state_dir: str = flag(
         "/var/lib/flannelette",
-        "Where to remember the network and the own lease, so that the rules are there after a reboot also while the "
-        "lease service or its store is away. Empty: nowhere.",
+        "Directory that keeps the network and the own lease for a reboot while the lease service or its store is "
+        "away. Empty: none.",
     )
-    ip_masq: bool = flag(False, "Masquerade what pods send out of the overlay. Must be equal on the dataplane.")
+    ip_masq: bool = flag(False, "Masquerade packets of pods that leave the overlay. Must be equal on the dataplane.")
     ip_masq_fully_random_disable: bool = flag(
         False, "Do not choose the source ports of masqueraded connections at random."
     )
     iptables_forward_rules: bool = flag(True, "Accept the overlay's packets in the FORWARD chain.")
     firewall: str = flag(
         "auto",
-        "Where the rules are kept: nftables, in tables of our own; iptables, in flannel's chains, whichever iptables "
-        "the host uses; auto, as EnableNFTables of the network configuration says.",
+        "Firewall for the rules: nftables, in tables of our own; iptables, in flannel's chains of the iptables "
+        "variant that the host uses; auto, by EnableNFTables of the network configuration.",
         choices=("auto", "iptables", "nftables"),
     )
     allowed_network: tuple[str, ...] = flag(
         (),
-        "Keep no rules for a network that is not within this one, whatever the lease service says; may be repeated.",
+        "Keep no rules for a network outside this one; may be repeated.",
     )
     iptables_resync: int = flag(5, "Longest time between two full comparisons of the rules, in seconds.")
 

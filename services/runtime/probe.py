@@ -12,9 +12,9 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from services.core.errors import Misconfigured
+from services.runtime.rpc.transport import Transport
 from services.runtime.tls.credentials import Credentials
 from services.runtime.tls.files import chosen_files
-from services.runtime.transport import Transport
 
 _USAGE: Final = """\
 Usage: flannelette-probe lease|dataplane|masq|unix:PATH|HOST:PORT

@@ -1,0 +1,1 @@
+"""The images and the compose lab, on a docker engine (`make compose-test`)."""

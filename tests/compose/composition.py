@@ -18,8 +18,9 @@ from lab.netns import NetworkNamespace
 from lab.reach import Reach, reach, unreached
 from lab.topology import UNDERLAY, Host, pod_address
 from tests.compose.rights import excess
+from tests.paths import ROOT
 
-ROOT: Final = Path(__file__).parents[2] / "deploy" / "compose"
+COMPOSE: Final = ROOT / "deploy" / "compose"
 PROJECT: Final = "flannelette-test"
 OUTSIDE: Final = "outside"
 _OUTSIDE_ADDRESS: Final = UNDERLAY[3]
@@ -90,14 +91,14 @@ class Composition:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("COMPOSE_")}
         self.copy = directory
         """Has a copy of deploy/compose with the hosts' tools: what a page says to put there stays out of the tree."""
-        tools = _copied(ROOT, directory / "deploy" / "compose") / "tools"
+        tools = _copied(COMPOSE, directory / "deploy" / "compose") / "tools"
         self.environment = kept | {"NODES": str(hosts), "BACKEND": backend, "TOOLS": str(tools)}
         self.environment["COMPOSE_PROJECT_NAME"] = PROJECT
         self._central = env_file == "embedded.env"
 
     def compose(self, *arguments: str) -> str:
         """What it prints. AssertionError: it failed."""
-        command = ["sh", str(ROOT / "compose.sh"), *self._arguments, *arguments]
+        command = ["sh", str(COMPOSE / "compose.sh"), *self._arguments, *arguments]
         done = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"docker compose {' '.join(arguments)}\n{done.stdout}{done.stderr}"
         return done.stdout

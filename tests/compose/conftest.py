@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.compose.composition import ROOT
+from tests.compose.composition import COMPOSE
 from tests.compose.figures import FIGURES
 
 _IMAGES = ("lease", "dataplane", "masq", "ctl", "lab", "etcd")
@@ -39,7 +39,9 @@ def _what_is_missing() -> str:
         return "the tests look into the containers' network namespaces, which only root may"
     if not shutil.which("docker") or subprocess.run(["docker", "version"], capture_output=True).returncode:
         return "no docker engine answers; make compose-test starts one where that is possible"
-    compose = subprocess.run(["sh", str(ROOT / "compose.sh"), "version", "--short"], capture_output=True, text=True)
+    compose = subprocess.run(
+        ["sh", str(COMPOSE / "compose.sh"), "version", "--short"], capture_output=True, text=True
+    )
     if compose.returncode:
         return compose.stderr.strip()
     FIGURES.compose = compose.stdout.strip()

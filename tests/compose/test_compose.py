@@ -15,8 +15,9 @@ from lab.changes import ChangeWatch
 from lab.stream import Stream
 from tests.compose.composition import OUTSIDE, Composition
 from tests.compose.figures import FIGURES
-from tests.document import Section, sections
-from tests.e2e.reader import ROOT, Reader
+from tests.pages.document import Section, sections
+from tests.pages.reader import Reader
+from tests.paths import ROOT
 from tests.tools import find_tool
 
 pytestmark = pytest.mark.compose

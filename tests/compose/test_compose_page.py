@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 from tests.compose.composition import PROJECT, Composition, docker
-from tests.document import sections
-from tests.e2e.reader import compose
+from tests.pages.document import sections
+from tests.pages.reader import compose
+from tests.pages.terminal import Terminal
+from tests.paths import ROOT
 from tests.patience import PATIENCE
-from tests.terminal import Terminal
 
 pytestmark = [pytest.mark.compose, pytest.mark.usefixtures("directory")]
 
-TREE = Path(__file__).parents[2]
 STREAMS = re.compile(r" (ping|watch|logs --follow) ?")
 SECONDS = 300.0
 NETWORK = "flannelette-test-host"
@@ -28,7 +28,7 @@ BY_CTRL_C = (0, 130, -signal.SIGINT)
 
 
 def blocks(page: str, title: str) -> list[str]:
-    (section,) = (part for part in sections(TREE / page) if part.title == title)
+    (section,) = (part for part in sections(ROOT / page) if part.title == title)
     return [block.commands for block in section.blocks]
 
 
@@ -59,7 +59,7 @@ def environment() -> Iterator[dict[str, str]]:
         if containers(project):
             typed(
                 f"docker compose --project-name {project} down --volumes --timeout 3",
-                TREE / "deploy/compose",
+                ROOT / "deploy/compose",
                 variables,
             )
 
@@ -71,18 +71,18 @@ def containers(project: str) -> str:
 def test_make_compose_lab_is_there_until_ctrl_c_and_what_it_proposes_works(environment: dict[str, str]) -> None:
     (command, _) = blocks("docs/compose.md", "In one command")
     assert f"\n{command} " in blocks("README.md", "Try it")[0]
-    with Terminal(command, TREE, environment) as lab:
+    with Terminal(command, ROOT, environment) as lab:
         lab.until_printed("Ctrl-C ends the lab", SECONDS)
         _, _, proposed = lab.output.partition("In a second terminal:")
         place, *lines = (line.strip() for line in proposed.splitlines() if line.startswith("    "))
-        assert place == f"cd {TREE}/deploy/compose"
-        has_grpcurl = (TREE / "deploy/compose/tools/grpcurl").exists()
+        assert place == f"cd {ROOT}/deploy/compose"
+        has_grpcurl = (ROOT / "deploy/compose/tools/grpcurl").exists()
         for line in lines:
             if line.startswith("export "):
                 name, _, value = line.removeprefix("export ").partition("=")
                 assert environment[name] == value
             elif "grpcurl" not in line or has_grpcurl:
-                typed(line, TREE / "deploy/compose", environment)
+                typed(line, ROOT / "deploy/compose", environment)
         lab.interrupt()
         assert "make: ***" not in lab.output.partition("Ctrl-C ends the lab")[2]
     assert containers("flannelette") == ""
@@ -91,13 +91,13 @@ def test_make_compose_lab_is_there_until_ctrl_c_and_what_it_proposes_works(envir
 def test_the_lab_by_hand(environment: dict[str, str]) -> None:
     (_, block) = blocks("docs/compose.md", "In one command")
     for line in block.splitlines():
-        typed(line, TREE / "deploy/compose", environment | {"COMPOSE_PROJECT_NAME": PROJECT})
+        typed(line, ROOT / "deploy/compose", environment | {"COMPOSE_PROJECT_NAME": PROJECT})
     assert containers(PROJECT) == ""
 
 
 def test_the_lab_with_other_settings(directory: Path, environment: dict[str, str]) -> None:
     """Another backend and another store are tried in tests/compose/test_compose_variants.py."""
-    page = (TREE / "docs/compose.md").read_text()
+    page = (ROOT / "docs/compose.md").read_text()
     (rows,) = re.findall(r"\| more hosts \|.*\n.*another underlay.*", page)
     generate, choose, up = re.findall(r"`([^`]+)`", rows)
     assert (choose, up) == ("export COMPOSE_FILE=generated.yml", "UNDERLAY=10.77.3 docker compose up --detach")
@@ -122,7 +122,7 @@ def host() -> Iterator[str]:
         urls = ("--listen-client-urls=http://0.0.0.0:2379", "--advertise-client-urls=http://10.0.0.2:2379")
         etcd = docker("run", *flags, "--ip=10.0.0.2", "flannelette-etcd", *urls).strip()
         stack.callback(docker, "rm", "--force", etcd)
-        config = (TREE / "deploy/compose/networks/vxlan.json").read_text()
+        config = (ROOT / "deploy/compose/networks/vxlan.json").read_text()
         put = ["docker", "exec", "--interactive", etcd, "etcdctl", "put", "/coreos.com/network/config"]
         subprocess.run(put, input=config, text=True, check=True, capture_output=True)
         name = docker("run", *flags, "--hostname=h1", "flannelette-lab").strip()

@@ -3,12 +3,12 @@
 import json
 import subprocess
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.compose.composition import docker
+from tests.paths import ROOT
 
 pytestmark = [pytest.mark.compose, pytest.mark.usefixtures("directory")]
 
@@ -57,7 +57,7 @@ def test_each_has_its_own_libraries_and_not_those_of_the_others(name: str) -> No
 
 @pytest.mark.parametrize("name", SERVICES)
 def test_every_version_is_a_pinned_one(name: str) -> None:
-    text = Path(__file__).parents[2].joinpath("deploy/images/constraints.txt").read_text()
+    text = ROOT.joinpath("deploy/images/constraints.txt").read_text()
     pinned = {line.strip().lower() for line in text.splitlines() if not line.startswith("#")}
     found = run(name, "python3", "-c", LIST)
     installed = {line.lower() for line in found.stdout.split()}

@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.certificates import lab
-from tests.contract.kube_faults import api, scripted
-from tests.contract.worlds import world
-from tests.ctl_fakes import FakeNode
-from tests.embedded_stores import config
-from tests.etcd import etcd, make_etcd, own_etcd, pytest_runtest_makereport
-from tests.etcd_prefix import prefix
-from tests.flanneld_network import network
-from tests.kernel.clusters import cluster
-from tests.kube_stores import opened
+from tests.ctl.fakes import FakeNode
+from tests.etcd.prefix import prefix
+from tests.etcd.server import etcd, make_etcd, own_etcd, pytest_runtest_makereport
+from tests.flannel.network import network
+from tests.hosts.cluster import cluster
+from tests.kubernetes.played_store import api, scripted
+from tests.kubernetes.stores import opened
+from tests.services.certificates import lab
+from tests.stores.embedded import config
+from tests.stores.every import world
 
 __all__ = [
     "api",

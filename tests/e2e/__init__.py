@@ -1,0 +1,1 @@
+"""A whole lab or cluster, as a user starts it."""

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.document import Section, sections
-from tests.e2e.reader import ROOT, Reader
+from tests.pages.document import Section, sections
+from tests.pages.reader import Reader
+from tests.paths import ROOT
 from tests.tools import find_tool
 
 SECTIONS = [section for section in sections(ROOT / "docs/grpcurl.md") if not section.needs("docker")]

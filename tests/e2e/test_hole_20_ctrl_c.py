@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.terminal import Terminal
-
-ROOT = Path(__file__).parents[2]
+from tests.pages.terminal import Terminal
+from tests.paths import ROOT
 
 
 @pytest.mark.parametrize("moment", ["hosts", "Ctrl-C ends the lab"])

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.kernel.dataplane_host import Running
-from tests.kube import ApiServer
-from tests.kube_nodes import is_available
-from tests.lease_service import ServiceProcess, eventually
-from tests.namespaces import NamespaceMaker, NetworkNamespace
+from tests.hosts.dataplane import Running
+from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
+from tests.kubernetes.api_server import ApiServer
+from tests.kubernetes.nodes import is_available
 from tests.patience import PATIENCE
+from tests.services.lease import ServiceProcess, eventually
 
 NETWORK = '{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}'
 FLANNELDS_MAC = "c6:d2:32:6f:8f:44"

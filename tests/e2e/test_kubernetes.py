@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 
 from lab.pings import Pinger, Witness
-from tests.kube import ApiServer
-from tests.kube_nodes import is_available, nodes_of, proxy, template
-from tests.kubelet import Kubelet, Pod
-from tests.lease_service import eventually
-from tests.manifests import OVERLAYS, Kubectl
-from tests.namespaces import NamespaceMaker, NetworkNamespace
+from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
+from tests.kubernetes.api_server import ApiServer
+from tests.kubernetes.kubelet import Kubelet, Pod
+from tests.kubernetes.manifests import OVERLAYS, Kubectl
+from tests.kubernetes.nodes import is_available, nodes_of, proxy, template
 from tests.patience import PATIENCE
+from tests.services.lease import eventually
 
 PREFIX = "flannel.alpha.coreos.com/"
 LEASE = "/apis/apps/v1/namespaces/kube-flannel/deployments/flannelette-lease"

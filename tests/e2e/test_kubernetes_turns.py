@@ -10,15 +10,15 @@ from ipaddress import ip_address
 
 from lab.pings import Pinger
 from lab.stream import Path, Stream
-from tests.containers import ENVIRONMENT
-from tests.kernel.flanneld import require_flanneld
-from tests.kube import ApiServer
-from tests.kube_flannel import KubeFlannel
-from tests.kube_nodes import is_available, nodes_of, template
-from tests.kubelet import Kubelet, Pod
-from tests.lease_service import eventually
-from tests.manifests import OVERLAYS, Kubectl
-from tests.namespaces import NamespaceMaker
+from tests.flannel.kube_flannel import KubeFlannel
+from tests.flannel.real import require_flanneld
+from tests.hosts.namespaces import NamespaceMaker
+from tests.kubernetes.api_server import ApiServer
+from tests.kubernetes.containers import ENVIRONMENT
+from tests.kubernetes.kubelet import Kubelet, Pod
+from tests.kubernetes.manifests import OVERLAYS, Kubectl
+from tests.kubernetes.nodes import is_available, nodes_of, template
+from tests.services.lease import eventually
 
 KUBELETS = {"volumes.kubernetes.io/controller-managed-attach-detach": "true"}
 """flanneld panics at a node without any annotation."""
@@ -37,7 +37,7 @@ async def until_made_by(node: Kubelet, *protocols: str) -> None:
 
 def clean_up(node: Kubelet) -> None:
     """As docs/kubernetes.md has it for the way back."""
-    command = node.namespace.command(sys.executable, "-m", "services.dataplane.cleanup")
+    command = node.namespace.command(sys.executable, "-m", "services.dataplane.api.cleanup")
     subprocess.run(command, env=ENVIRONMENT, check=True, capture_output=True)
 
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.document import Section, sections
 from tests.e2e.lab_process import LabProcess, lab
+from tests.pages.document import Section, sections
+from tests.pages.terminal import Terminal
+from tests.paths import ROOT
 from tests.patience import PATIENCE
-from tests.terminal import Terminal
 from tests.tools import find_tool
 
-ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 LOOKS = (["leases"], ["peers"], ["rules"], ["resync", "--dry-run"], ["status"])
 

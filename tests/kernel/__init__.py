@@ -1,0 +1,1 @@
+"""Real kernel objects in network namespaces of the tests' own."""

@@ -1,8 +1,8 @@
 """What every kernel test may ask for."""
 
-from tests.etcd import make_etcd, own_etcd
-from tests.kernel.clusters import cluster
-from tests.kernel.masq_host import host, legacy
-from tests.kernel.netlink_host import vxlan_host
+from tests.etcd.server import make_etcd, own_etcd
+from tests.hosts.cluster import cluster
+from tests.hosts.masq import host, legacy
+from tests.hosts.netlink import vxlan_host
 
 __all__ = ["cluster", "host", "legacy", "make_etcd", "own_etcd", "vxlan_host"]

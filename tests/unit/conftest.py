@@ -4,9 +4,9 @@ import os
 
 from hypothesis import HealthCheck, settings
 
-from tests.certificates import lab
-from tests.embedded_stores import clock, config, reopen, store
-from tests.guard_scene import lines
+from tests.services.certificates import lab
+from tests.stores.embedded import clock, config, reopen, store
+from tests.stores.guard_scene import lines
 
 __all__ = ["clock", "config", "lab", "lines", "reopen", "store"]
 

@@ -29,7 +29,7 @@ class Name(click.ParamType[str]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """The name as it is."""
         if not _NAME.fullmatch(value):
-            self.fail(f"{value!r} is no name: use letters, digits, dots, dashes and underscores", param, ctx)
+            self.fail(f"{value!r} is not a valid name: use letters, digits, dots, dashes and underscores", param, ctx)
         return str(value)
 
 
@@ -47,16 +47,20 @@ class Host(click.ParamType[str]):
         except ValueError:
             if _HOST.fullmatch(value) and not value.replace(".", "").isdigit():
                 return str(value)
-            self.fail(f"{value!r} is no host name and no IP address; leave the port out", param, ctx)
+            self.fail(f"{value!r} is neither a host name nor an IP address; leave the port out", param, ctx)
 
 
 _directory = click.argument("directory", type=click.Path(path_type=Path, file_okay=False), metavar="DIR")
-_force = click.option("--force", is_flag=True, help="Replace files that are there.")
+_force = click.option("--force", is_flag=True, help="Replace existing files.")
 
 
 def _days(default: int) -> Callable[[F], F]:
     return click.option(
-        "--days", type=click.IntRange(1, 36_500), default=default, show_default=True, help="Valid for so long."
+        "--days",
+        type=click.IntRange(1, 36_500),
+        default=default,
+        show_default=True,
+        help="Days until the certificate expires.",
     )
 
 
@@ -68,7 +72,7 @@ def _addresses(meaning: str, *, required: bool = False) -> Callable[[F], F]:
 
 @click.group(name="certs")
 def certs() -> None:
-    """Makes certificates for TLS, for a lab.
+    """Make certificates for TLS, for a lab.
 
     First an authority, then one certificate for each who takes part. All files
     are kept in DIR, which stays where you are: give each service its own
@@ -81,7 +85,7 @@ def certs() -> None:
 @_days(3650)
 @_force
 def ca(directory: Path, days: int, force: bool) -> None:
-    """A new authority: DIR/ca.crt and DIR/ca.key.
+    """Make an authority: DIR/ca.crt and DIR/ca.key.
 
     --force makes another one in its place; certificates of the old one are then
     refused.
@@ -96,9 +100,9 @@ def ca(directory: Path, days: int, force: bool) -> None:
     except Unusable as error:
         _fail(str(error))
     click.echo(
-        f"{directory}/ca.crt  the authority, until {made.not_after:%Y-%m-%d}: --tls-ca-file of everybody\n"
-        f"{directory}/ca.key  its key: whoever has it can be anybody\n\n"
-        "Next, a certificate for the lease service, for each name and address of it that is connected to:\n"
+        f"{directory}/ca.crt  the authority, until {made.not_after:%Y-%m-%d}: --tls-ca-file of all services\n"
+        f"{directory}/ca.key  its key: it can sign a certificate for any identity\n\n"
+        "Next, a certificate for the lease service, for each name and address that clients use:\n"
         f"  flannelette certs server lease {directory} --address 192.0.2.1"
     )
 
@@ -110,9 +114,9 @@ def ca(directory: Path, days: int, force: bool) -> None:
 @_days(365)
 @_force
 def node(name: str, directory: Path, addresses: tuple[str, ...], days: int, force: bool) -> None:
-    """For the dataplane and the masq of node NAME: one certificate each.
+    """Make one certificate each for the dataplane and masq of node NAME.
 
-    NAME is the node's --node, which is its host name in lower case by default.
+    NAME is the value of the node's --node: by default its host name in lower case.
     """
     wanted = {
         f"{name}-{role.value}": _bearer(f"{name} {role.value}", Principal(role, name), addresses)
@@ -129,14 +133,16 @@ def node(name: str, directory: Path, addresses: tuple[str, ...], days: int, forc
 @click.argument("name", type=Name())
 @_directory
 @_addresses("A name or an address that clients connect to; may be repeated.", required=True)
-@click.option("--relay", is_flag=True, help="It may also act for any node at another lease service.")
+@click.option(
+    "--relay", is_flag=True, help="Allow the lease service to act for any node at another lease service (a relay)."
+)
 @_days(365)
 @_force
 def server(name: str, directory: Path, addresses: tuple[str, ...], relay: bool, days: int, force: bool) -> None:
-    """For the lease service NAME."""
+    """Make a certificate for the lease service NAME."""
     wanted = _server(name, addresses, relay=relay)
     _make(directory, {f"{name}-server": wanted}, days, force=force)
-    click.echo("\nNext, where it runs:")
+    click.echo("\nNext, on the host of the lease service:")
     click.echo("  flannelette-lease --listen unix:/run/flannelette/lease.sock,0.0.0.0:7070 \\")
     click.echo(_flags(directory, f"{name}-server"))
     click.echo("and a certificate for every node and for yourself:")
@@ -149,7 +155,7 @@ def server(name: str, directory: Path, addresses: tuple[str, ...], relay: bool, 
 @_days(365)
 @_force
 def admin(name: str, directory: Path, days: int, force: bool) -> None:
-    """For a person who may change what is not of one node: NAME, you."""
+    """Make a certificate for the administrator NAME."""
     stem = f"{name}-admin"
     _make(directory, {stem: _bearer(f"{name} admin", Principal(Role.ADMIN, name), ())}, days, force=force)
     path = directory.absolute()

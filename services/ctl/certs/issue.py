@@ -72,7 +72,7 @@ def issue(authority: Authority, wanted: Wanted, now: datetime, days: int) -> Iss
     """A certificate for the bearer. It never outlives the authority. Raises Unusable: that has run out."""
     end = authority.certificate.not_valid_after_utc
     if now >= end:
-        raise Unusable(f"the authority ran out on {end:%Y-%m-%d}: make a new one (flannelette certs ca DIR --force)")
+        raise Unusable(f"the authority expired on {end:%Y-%m-%d}: make a new one (flannelette certs ca DIR --force)")
     key = ec.generate_private_key(ec.SECP256R1())
     purposes = [ExtendedKeyUsageOID.CLIENT_AUTH] if wanted.uris else []
     purposes += [ExtendedKeyUsageOID.SERVER_AUTH] if wanted.addresses else []

@@ -1,1 +1,1 @@
-"""Pure functions from the services' answers to what is printed."""
+"""Text for the terminal: pure functions from the services' answers to what is printed, and the screen."""

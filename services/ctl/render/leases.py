@@ -1,14 +1,15 @@
-"""Leases and the network configuration."""
+"""Leases, reservations, the network configuration, and the refused entries of the store."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from ipaddress import ip_network
+from typing import Final
 
 from flannelette.lease.v1 import lease_pb2 as pb
 from rich.text import Text
 
 from services.ctl.render.layout import Width, fold, lines, table
-from services.ctl.words import count, phrase, until
+from services.ctl.units import ago, count, phrase, until
 
 
 def leases_text(response: pb.ListLeasesResponse, now: datetime, width: Width) -> Text:
@@ -83,3 +84,88 @@ def _expires_in(lease: pb.Lease, now: datetime) -> str:
     if lease.HasField("expire_time"):
         return until(lease.expire_time, now)
     return "never" if lease.reserved else ""
+
+
+def reserved_text(lease: pb.Lease) -> Text:
+    """`10.5.7.0/24 is reserved for h9`."""
+    subnets = " and ".join(subnet.cidr for subnet in lease.subnets)
+    return lines([f"{subnets} is reserved for {lease.node or 'no node: it stays free'}"])
+
+
+def reservations_text(leases: Iterable[pb.Lease], width: Width) -> Text:
+    """A row a reservation, by address; in use means that a node publishes an address with it."""
+    rows = [
+        (_subnets(lease), (lease.name,), (lease.node,), tuple(s.public_address for s in lease.subnets))
+        for lease in sorted(leases, key=lambda lease: by_address(_subnets(lease)))
+    ]
+    return table(("SUBNET", "NAME", "NODE", "USED BY"), rows, width) if rows else lines(["nothing is reserved"])
+
+
+def reclaimed_text(response: pb.ReclaimLeasesResponse, now: datetime, width: Width, *, dry_run: bool) -> Text:
+    """A row a lease, then how many."""
+    rows = [
+        (
+            _subnets(each.lease),
+            (each.lease.node,),
+            tuple(s.public_address for s in each.lease.subnets),
+            (ago(each.last_seen_time, now) if each.HasField("last_seen_time") else "",),
+        )
+        for each in sorted(response.reclaimed, key=lambda each: by_address(_subnets(each.lease)))
+    ]
+    if not rows:
+        return lines(["there is no lease to take back"])
+    done = "would be taken back" if dry_run else "taken back"
+    return lines([table(("SUBNET", "NODE", "ADDRESS", "SEEN"), rows, width), f"{count(len(rows), 'lease')} {done}"])
+
+
+def renumbered_text(move: pb.PendingMove, *, dry_run: bool) -> Text:
+    """`h1 would move from 10.5.1.0/24 to a /24 from 10.6.1.0 to 10.6.255.0`."""
+    moves = "would move" if dry_run else "moves"
+    after = "" if dry_run else "; recreate its pods"
+    return lines([f"{move.node} {moves} from {' and '.join(move.subnets)} to {move.where}{after}"])
+
+
+def _subnets(lease: pb.Lease) -> tuple[str, ...]:
+    return tuple(subnet.cidr for subnet in lease.subnets)
+
+
+_KINDS: Final = {
+    pb.REFUSAL_KIND_UNREADABLE: "unreadable",
+    pb.REFUSAL_KIND_OVERLAP: "overlap",
+    pb.REFUSAL_KIND_OUTSIDE_NETWORK: "outside",
+}
+_MOST_NAMES: Final = 20
+"""Shown on a terminal; a pipe gets all."""
+
+
+def quarantine_text(response: pb.ListQuarantineResponse, now: datetime, width: Width) -> Text:
+    """A row a key, then what is held back. A reason names the other lease."""
+    rows = [((key.key,), (_KINDS.get(key.kind, ""),), (_since(key, now),), (key.reason,)) for key in response.keys]
+    parts: list[str | Text] = [table(("KEY", "KIND", "SEEN", "REASON"), rows, width)] if rows else []
+    if rows and response.held_removals:
+        parts.append("")
+    if response.held_removals:
+        parts.append(held_text(response, now, width))
+    return lines(parts or ["nothing is quarantined, and no removal is held back"])
+
+
+def held_text(response: pb.ListQuarantineResponse, now: datetime, width: Width) -> Text:
+    """How many, why, and which."""
+    since = ago(response.held_since_time, now).removesuffix(" ago") if response.HasField("held_since_time") else "now"
+    head = f"{count(len(response.held_removals), 'removal')} held back for {since}: {response.held_reason}"
+    return lines([fold(head, width, 2), _names(response.held_removals, width)])
+
+
+def removed_text(response: pb.ConfirmRemovalResponse, width: Width) -> Text:
+    """How many, and which."""
+    return lines([f"{count(len(response.removed), 'lease')} removed:", _names(response.removed, width)])
+
+
+def _names(names: Sequence[str], width: Width) -> Text:
+    shown = list(names) if width is None else list(names[:_MOST_NAMES])
+    more = f" and {len(names) - len(shown):,} more" if len(shown) < len(names) else ""
+    return fold(f"  {' '.join(shown)}{more}", width, 2)
+
+
+def _since(key: pb.QuarantinedKey, now: datetime) -> str:
+    return ago(key.first_seen_time, now) if key.HasField("first_seen_time") else ""

@@ -7,7 +7,7 @@ from flannelette.lease.v1 import lease_pb2 as pb
 from rich.text import Text
 
 from services.ctl.render.layout import Cell, Width, fold, lines, table
-from services.ctl.words import count, phrase, short_time
+from services.ctl.units import count, phrase, short_time
 
 _MOST_REASONS: Final = 3
 

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from services.ctl.render.layout import Width, fold, labelled, lines, table
 from services.ctl.render.leases import by_address
-from services.ctl.words import count, phrase
+from services.ctl.units import count, phrase
 
 STYLES: Final = {
     "programmed": "green",

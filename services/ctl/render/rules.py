@@ -7,7 +7,7 @@ from flannelette.masq.v1 import masq_pb2 as pb
 from rich.text import Text
 
 from services.ctl.render.layout import Width, fold, lines, table
-from services.ctl.words import count
+from services.ctl.units import count
 
 
 def rules_text(rules: Sequence[pb.Rule], width: Width) -> Text:

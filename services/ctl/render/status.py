@@ -12,8 +12,8 @@ from rich.text import Text
 
 from services.ctl.render.layout import Width, fold, labelled, lines
 from services.ctl.render.leases import network_words, store_words
-from services.ctl.standing import Answer, Standing, State, Verdict
-from services.ctl.words import ago, count, mtu, phrase, until
+from services.ctl.units import ago, count, mtu, phrase, until
+from services.ctl.verdict import Answer, Standing, State, Verdict
 
 Fact: TypeAlias = tuple[str, str]
 """A label and what there is to say; it is not shown where that is empty."""
@@ -92,7 +92,8 @@ def _dataplane(status: dataplane_pb2.Status, now: datetime) -> Iterator[Fact]:
         yield "kernel", f"compared {ago(status.last_resync_time, now)}, {changes}; {_repairs(status.repairs)}"
     yield "repairs", ", ".join(f"{each.objects:,} {_cause(each.cause)}" for each in status.repairs_by_cause)
     yield from (("unclaimed", route) for route in status.unclaimed)
-    yield from (("in the way", in_the_way(finding)) for finding in status.findings)
+    yield from (("problem", in_the_way(finding)) for finding in status.findings)
+    yield from (("warning", warning) for warning in status.warnings)
     yield "running", _running(status.start_time, status.version, now)
 
 
@@ -110,7 +111,7 @@ def _masq(status: masq_pb2.Status, now: datetime) -> Iterator[Fact]:
     if status.HasField("last_check_time"):
         yield "checked", f"{ago(status.last_check_time, now)}; {_repairs(status.repairs)}"
     for finding in status.findings:
-        yield "in the way", in_the_way(finding)
+        yield "problem", in_the_way(finding)
     yield "running", _running(status.start_time, status.version, now)
 
 

@@ -7,7 +7,7 @@ from flannelette.lease.v1 import lease_pb2 as pb
 from rich.text import Text
 
 from services.ctl.render.leases import data_words, network_words, store_words
-from services.ctl.words import count, until
+from services.ctl.units import count, until
 
 
 class Story:

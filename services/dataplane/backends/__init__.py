@@ -1,28 +1,35 @@
-"""The backends that are built, by flannel's name."""
+"""One file for each backend: pure answers to what a lease, the underlay and the network configuration ask for.
 
-from collections.abc import Callable
+May use links/, underlay/ and netlink/'s objects; reads and changes nothing. `docs/architecture.md` says how a backend
+is added.
+"""
+
 from typing import Final
 
 from services.core.errors import InvalidInput
-from services.core.gojson import GoObject
 from services.core.network import NetworkConfig
+from services.dataplane.backends.alloc import Alloc
 from services.dataplane.backends.backend import Backend
 from services.dataplane.backends.host_gw import HostGw
-from services.dataplane.backends.vxlan import parse_vxlan
+from services.dataplane.backends.ipip import Ipip
+from services.dataplane.backends.vxlan import Vxlan
 
-Parse = Callable[[GoObject], tuple[Backend, list[str]]]
-
-BACKENDS: Final[dict[str, Parse]] = {
-    "vxlan": parse_vxlan,
-    "host-gw": lambda options: (HostGw(), []),
+BACKENDS: Final[dict[str, type[Backend]]] = {
+    "alloc": Alloc,
+    "host-gw": HostGw,
+    "ipip": Ipip,
+    "vxlan": Vxlan,
 }
+"""The backends that are built, by flannel's name."""
+
+LINK_KINDS: Final = tuple(backend.link_kind for backend in BACKENDS.values() if backend.link_kind is not None)
+"""The kinds of devices that some backend makes."""
 
 
-def make_backend(network: NetworkConfig) -> tuple[Backend, list[str]]:
-    """The backend of a network, with warnings. Raises InvalidInput, also if this version does not support it."""
-    parse = BACKENDS.get(network.backend_type)
-    if parse is None:
-        raise InvalidInput(
-            f"backend {network.backend_type!r} is not supported by this version; use {' or '.join(sorted(BACKENDS))}"
-        )
-    return parse(network.backend_options)
+def make_backend(network: NetworkConfig) -> Backend:
+    """The backend of a network. Raises InvalidInput, also if this version does not support it."""
+    backend = BACKENDS.get(network.backend_type)
+    if backend is None:
+        known = ", ".join(sorted(BACKENDS))
+        raise InvalidInput(f"backend {network.backend_type!r} is not supported by this version: use one of {known}")
+    return backend.parse(network.backend_options)

@@ -1,66 +1,47 @@
-"""What a backend is: pure answers about devices, leases and peers. Nothing here touches the kernel."""
+"""What a backend is: pure answers about this node's links and its lease, and about what each peer needs.
 
-from collections.abc import Mapping
+A backend is a frozen dataclass of its options that inherits from `Backend`, in a file of its own, and a row of
+`BACKENDS`. What it does not say is as the defaults here.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import ClassVar, Protocol, Self
 
-from services.core.family import Family
-from services.core.lease import BackendData, Subnet
+from services.core.family import Family, Network
+from services.core.formats.gojson import GoObject
+from services.core.leases.lease import BackendData, Lease, Subnet
+from services.dataplane.links.desired import Device, LinkKind, LinkSpec
 from services.dataplane.netlink.objects import KernelObject
 from services.dataplane.netlink.uapi import LOOPBACK_IFINDEX
-from services.dataplane.on_link import OnLink
-from services.dataplane.underlay import Underlay
-
-
-class Unsuitable(Exception):
-    """A peer that this backend cannot carry; the message says why."""
+from services.dataplane.underlay.connected_routes import ConnectedRoutes
+from services.dataplane.underlay.selection import Underlay
 
 
 @dataclass(frozen=True, slots=True)
-class VxlanDevice:
-    """A VXLAN device as it shall be."""
+class NodeIdentity:
+    """What the overlay's devices say of this node."""
 
-    name: str
-    vni: int
-    port: int
-    parent: int
-    """ifindex of the underlay interface."""
-    local: str
-    mtu: int
-    learning: bool
-    gbp: bool
-    mac: str
-    """For the case that it has to be made."""
-    is_mac_published: bool = False
-    """Peers know it, so that also an existing device gets it back; else one that fits keeps its own."""
-    checksum_offload: bool | None = None
-    """tx-checksum-ip-generic; None: as it is."""
-
-
-DeviceSpec: TypeAlias = VxlanDevice
-
-
-@dataclass(frozen=True, slots=True)
-class Device:
-    """A device of ours as it is in the kernel."""
-
-    name: str
-    index: int
-    mac: str
-    mtu: int
-    description: str
-    """In iproute2 notation."""
+    node: str
+    own: Lease | None = None
+    """The lease whose addresses the devices get."""
+    published: Lease | None = None
+    """What peers know of this node, also while it does not hold the lease: devices get its MACs."""
+    remembered: Lease | None = None
+    """What peers knew of this node last: new devices get its MACs otherwise."""
+    former: frozenset[Network] = frozenset()
+    """Subnets that were this node's own: their addresses are removed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """Where objects go: the underlay, and the overlay device of each family (none for host-gw)."""
+    """Where objects go: the underlay, and the overlay device of each family (none for host-gw and alloc)."""
 
     underlay: Underlay
     devices: Mapping[Family, Device]
     route_protocol: int
-    on_link: OnLink = OnLink()
-    """Looked at only for a backend that `follows_routes`."""
+    on_link: ConnectedRoutes = ConnectedRoutes()
+    """Known only to a backend that `follows_routes`."""
 
     def names(self) -> dict[int, str]:
         """Interface names by index, for texts."""
@@ -72,39 +53,57 @@ class Links:
 
 
 class Backend(Protocol):
-    """One way to carry the overlay. Every method is pure."""
+    """One way to carry the overlay. Every method but `run` is pure."""
 
-    @property
-    def lease_type(self) -> str:
-        """The BackendType that leases carry; empty where flannel writes none."""
-        ...
+    lease_type: ClassVar[str]
+    """The BackendType that leases carry; empty where flannel writes none."""
+    link_kind: ClassVar[type[LinkKind] | None] = None
+    """The kind of its overlay devices; None: it has none."""
+    shares_addresses: ClassVar[bool] = False
+    """Whether several nodes, behind one NAT say, may publish one address."""
+    follows_own_subnets: ClassVar[bool] = False
+    """Whether what peers need depends on the subnets of this node."""
 
     @property
     def follows_routes(self) -> bool:
-        """Whether `objects` depend on which addresses are neighbours."""
-        ...
+        """Whether what peers need depends on which addresses are connected."""
+        return False
 
-    @property
-    def shares_addresses(self) -> bool:
-        """Whether several nodes, behind one NAT say, may publish one address."""
-        ...
+    @classmethod
+    def parse(cls, options: GoObject) -> Self:
+        """The backend with flannel's options. Raises InvalidInput, naming the option."""
+        return cls()
 
-    def device(self, family: Family, underlay: Underlay, node: str) -> DeviceSpec | None:
-        """The device that a family needs; None: the underlay itself. Raises InvalidInput, Misconfigured."""
-        ...
+    def link(self, family: Family, underlay: Underlay, identity: NodeIdentity) -> LinkSpec | None:
+        """The overlay device of a family; None: the underlay is enough. Raises InvalidInput, Misconfigured."""
+        return None
 
     def mtu(self, underlay: Underlay) -> int:
         """The MTU of pods, in bytes."""
-        ...
+        return underlay.mtu
 
-    def warnings(self, underlay: Underlay) -> list[str]:
+    def warnings(self, underlay: Underlay) -> Sequence[str]:
         """What the options ask for and the underlay does not give."""
+        return ()
+
+    def lease_data(self, device: Device | None) -> BackendData | None:
+        """What the node's lease publishes in the family of this device."""
+        return None
+
+    def rejection(self, subnet: Subnet, links: Links) -> str:
+        """Why a peer's subnet cannot be carried; empty: it can."""
+        return ""
+
+    def peer_objects(
+        self, subnets: Sequence[Subnet], own_subnets: Sequence[Network], links: Links
+    ) -> Iterable[KernelObject]:
+        """The objects that carry these subnets of one peer, of which none is rejected."""
         ...
 
-    def data(self, device: Device | None) -> BackendData | None:
-        """What the own lease publishes in the family of this device."""
-        ...
+    def node_objects(self, own_subnets: Sequence[Network], links: Links) -> Iterable[KernelObject]:
+        """The objects that the node needs independent of its peers, beside its devices and their addresses."""
+        return ()
 
-    def objects(self, family: Family, subnet: Subnet, links: Links) -> frozenset[KernelObject]:
-        """The kernel objects that carry a peer's subnet. Raises Unsuitable."""
-        ...
+    async def run(self, audit: Callable[[], None]) -> None:
+        """The backend's own task, cancelled when another backend is in force; `audit` has everything compared."""
+        return

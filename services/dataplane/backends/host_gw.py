@@ -1,25 +1,26 @@
 """host-gw: every peer is a route to its subnet through the peer itself, on one layer-2 network."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from services.core.errors import Misconfigured
-from services.core.family import Address, Family, Network
-from services.core.lease import BackendData, Subnet
-from services.dataplane.backends.backend import Device, DeviceSpec, Links, Unsuitable
-from services.dataplane.backends.metric import route_metric
-from services.dataplane.netlink.objects import KernelObject, Route
-from services.dataplane.underlay import Underlay
+from services.core.family import Family, Network, family_of
+from services.core.leases.lease import Subnet
+from services.dataplane.backends.backend import Backend, Links, NodeIdentity
+from services.dataplane.backends.routes import direct_route
+from services.dataplane.links.desired import LinkSpec
+from services.dataplane.netlink.objects import KernelObject
+from services.dataplane.underlay.selection import Underlay
 
 
-@dataclass(frozen=True, slots=True)
-class HostGw:
-    """It has no options."""
+@dataclass(frozen=True)
+class HostGw(Backend):
+    """It has no options, no device, and the MTU of the underlay: nothing is added to a packet."""
 
-    lease_type: str = "host-gw"
-    follows_routes: bool = False
-    shares_addresses: bool = False
+    lease_type: ClassVar[str] = "host-gw"
 
-    def device(self, family: Family, underlay: Underlay, node: str) -> DeviceSpec | None:
+    def link(self, family: Family, underlay: Underlay, identity: NodeIdentity) -> LinkSpec | None:
         """None: routes go out of the underlay's interface. Refuses a public address that is not on it."""
         if underlay.address(family) != underlay.public_address(family):
             raise Misconfigured(
@@ -28,33 +29,16 @@ class HostGw:
             )
         return None
 
-    def mtu(self, underlay: Underlay) -> int:
-        """The underlay's: nothing is added to a packet."""
-        return underlay.mtu
+    def rejection(self, subnet: Subnet, links: Links) -> str:
+        """A lease without a public address."""
+        return "" if subnet.public_address else f"the lease has no public {family_of(subnet.cidr)} address"
 
-    def warnings(self, underlay: Underlay) -> list[str]:
-        """None: it has no options."""
-        return []
-
-    def data(self, device: Device | None) -> BackendData | None:
-        """Nothing: the public address says it all."""
-        return None
-
-    def objects(self, family: Family, subnet: Subnet, links: Links) -> frozenset[KernelObject]:
-        """`subnet via PublicIP dev <underlay>`, not onlink: the kernel refuses a peer that is not a neighbour."""
-        if subnet.public_address is None:
-            raise Unsuitable(f"the lease has no public {family} address")
-        return frozenset([direct_route(family, subnet.cidr, subnet.public_address, links)])
-
-
-def direct_route(family: Family, cidr: Network, gateway: Address, links: Links) -> Route:
-    """`cidr via gateway dev <underlay>`."""
-    return Route(
-        cidr.network_address.packed,
-        gateway.packed,
-        route_metric(cidr),
-        family.af,
-        cidr.prefixlen,
-        links.underlay.index,
-        links.route_protocol,
-    )
+    def peer_objects(
+        self, subnets: Sequence[Subnet], own_subnets: Sequence[Network], links: Links
+    ) -> Iterable[KernelObject]:
+        """`subnet via PublicIP dev <underlay>`, not onlink: the kernel refuses a peer that is not connected."""
+        return [
+            direct_route(family_of(subnet.cidr), subnet.cidr, subnet.public_address, links)
+            for subnet in subnets
+            if subnet.public_address
+        ]

@@ -1,47 +1,130 @@
 """VXLAN: every peer is a neighbour, a forwarding entry and a route on one device (flannel's `vxlan`)."""
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
 
+from services.core.backend_types import LARGEST_VNI, VXLAN_PORT
 from services.core.errors import InvalidInput
-from services.core.family import IPV4, Family, family_of
-from services.core.gojson import GoObject
-from services.core.lease import BackendData, Subnet, VxlanData
-from services.core.measures import LARGEST_MTU, SMALLEST_MTU
-from services.dataplane.backends.backend import Device, DeviceSpec, Links, Unsuitable, VxlanDevice
-from services.dataplane.backends.host_gw import direct_route
-from services.dataplane.backends.metric import route_metric
-from services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour, Route
-from services.dataplane.underlay import Underlay
-
-_LINUX_PORT = 8472
-"""Linux's own default (drivers/net/vxlan), older than IANA's 4789; flannel's `Port` 0."""
+from services.core.family import IPV4, Family, Network, family_of
+from services.core.formats.gojson import GoObject
+from services.core.leases.lease import BackendData, Lease, Subnet, VxlanData
+from services.core.limits import LARGEST_MTU, SMALLEST_MTU
+from services.dataplane.backends.backend import Backend, Links, NodeIdentity
+from services.dataplane.backends.routes import direct_route, tunnel_route
+from services.dataplane.links.desired import Device, LinkEdit, LinkSpec, own_address
+from services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour, packed_mac
+from services.dataplane.underlay.selection import Underlay
 
 
 @dataclass(frozen=True, slots=True)
-class Vxlan:
+class VxlanLink:
+    """A VXLAN device."""
+
+    vni: int
+    port: int
+    parent: int
+    """ifindex of the underlay's interface."""
+    local: str
+    learning: bool = False
+    gbp: bool = False
+    group: str | None = None
+    """The multicast group, or the one remote, that unknown destinations go to; none of ours has any."""
+    kind: ClassVar[str] = "vxlan"
+    offloads_checksums: ClassVar[bool] = True
+
+    def encode(self) -> dict[str, Any]:
+        """See LinkKind. `gbp` is a flag of netlink: it is there, or is not."""
+        local = "local6" if ":" in self.local else "local"
+        gbp = {"gbp": True} if self.gbp else {}
+        return {
+            "id": self.vni,
+            "link": self.parent,
+            local: self.local,
+            "port": self.port,
+            "learning": self.learning,
+            **gbp,
+        }
+
+    @classmethod
+    def decode(cls, data: Mapping[str, Any]) -> Self:
+        """See LinkKind."""
+        return cls(
+            vni=data.get("id") or 0,
+            port=data.get("port") or 0,
+            parent=data.get("link") or 0,
+            local=data.get("local") or data.get("local6") or "",
+            learning=bool(data.get("learning")),
+            gbp="gbp" in data,
+            group=data.get("group") or data.get("group6"),
+        )
+
+    def text(self, parent: str = "") -> str:
+        """`id 1 local 10.99.0.11 dev eth0 dstport 8472 nolearning`."""
+        dev = f" dev {parent}" if parent else ""
+        learning = "learning" if self.learning else "nolearning"
+        return f"id {self.vni} local {self.local}{dev} dstport {self.port} {learning}{' gbp' if self.gbp else ''}"
+
+    def edit(self, wanted: Self) -> LinkEdit | None:
+        """Learning alone changes in place; by everything else flannel, too, tells devices apart."""
+        if replace(self, learning=wanted.learning) != wanted:
+            return None
+        word = "learning" if wanted.learning else "nolearning"
+        return LinkEdit(word, {"learning": wanted.learning}) if self != wanted else LinkEdit()
+
+    def excludes(self, wanted: Self) -> bool:
+        """One device a VNI and port; but one of each address family."""
+        is_same_family = (":" in (self.local or self.group or "")) == (":" in wanted.local)
+        return is_same_family and (self.vni, self.port) == (wanted.vni, wanted.port)
+
+    def identity(self) -> str:
+        """What the kernel looks a received packet's device up by."""
+        return f"VNI {self.vni} and port {self.port}"
+
+    def is_named(self, name: str) -> bool:
+        """See LinkKind."""
+        return name in (f"flannel.{self.vni}", f"flannel-v6.{self.vni}")
+
+
+@dataclass(frozen=True)
+class Vxlan(Backend):
     """flannel's options of the same names."""
 
     vni: int = 1
-    port: int = _LINUX_PORT
+    port: int = VXLAN_PORT
     parent_mtu: int = 0
     """Taken for the underlay's; 0: as it is."""
     learning: bool = False
     gbp: bool = False
     direct_routing: bool = False
-    """A peer that is a neighbour is reached by a plain route, as in host-gw."""
-    lease_type: str = "vxlan"
-    shares_addresses: bool = False
+    """A peer that is connected is reached by a plain route, as in host-gw."""
+    lease_type: ClassVar[str] = "vxlan"
+    link_kind: ClassVar[type[VxlanLink]] = VxlanLink
 
     @property
     def follows_routes(self) -> bool:
         """With DirectRouting."""
         return self.direct_routing
 
-    def device(self, family: Family, underlay: Underlay, node: str) -> DeviceSpec | None:
-        """`flannel.<VNI>`, or `flannel-v6.<VNI>`; its MAC is stable over restarts and reboots of the node.
+    @classmethod
+    def parse(cls, options: GoObject) -> Self:
+        """See Backend."""
+        return cls(
+            vni=options.number("VNI", 1, most=LARGEST_VNI),
+            port=options.number("Port", most=65535) or VXLAN_PORT,
+            parent_mtu=options.number("MTU", most=LARGEST_MTU),
+            learning=options.flag("Learning"),
+            gbp=options.flag("GBP"),
+            direct_routing=options.flag("DirectRouting"),
+        )
 
-        Raises InvalidInput where the underlay leaves it less than IP needs.
+    def link(self, family: Family, underlay: Underlay, identity: NodeIdentity) -> LinkSpec | None:
+        """`flannel.<VNI>`, or `flannel-v6.<VNI>`, with the MAC that the node's lease publishes.
+
+        So no peer has to learn another. Without a lease a new device has the MAC that was published last, else one
+        that is stable over restarts and reboots of the node. Raises InvalidInput where the underlay leaves the device
+        less than IP needs.
         """
         name = f"flannel.{self.vni}" if family is IPV4 else f"flannel-v6.{self.vni}"
         mtu, least = self._device_mtu(family, underlay), SMALLEST_MTU[family.version]
@@ -50,16 +133,19 @@ class Vxlan:
                 f"{underlay.name} has MTU {underlay.mtu}, of which VXLAN leaves {max(mtu, 0)} bytes for packets, and "
                 f"{family} needs {least}: raise it, or choose another interface with --iface"
             )
-        return VxlanDevice(
+        own = identity.own.subnet(family) if identity.own else None
+        published = _mac_in(identity.published, family)
+        return LinkSpec(
             name=name,
-            vni=self.vni,
-            port=self.port,
-            parent=underlay.index,
-            local=str(underlay.address(family)),
+            family=family,
+            attributes=VxlanLink(
+                self.vni, self.port, underlay.index, str(underlay.address(family)), self.learning, self.gbp
+            ),
+            parent=underlay.name,
             mtu=mtu,
-            learning=self.learning,
-            gbp=self.gbp,
-            mac=stable_mac(node, name),
+            mac=published or _mac_in(identity.remembered, family) or stable_mac(identity.node, name),
+            is_mac_published=published != "",
+            address=own_address(own.cidr) if own else None,
         )
 
     def mtu(self, underlay: Underlay) -> int:
@@ -71,68 +157,65 @@ class Vxlan:
         asked = (self.parent_mtu or underlay.mtu) - IPV4.vxlan_overhead
         return min(asked, underlay.mtu - family.vxlan_overhead)
 
-    def warnings(self, underlay: Underlay) -> list[str]:
+    def warnings(self, underlay: Underlay) -> Sequence[str]:
         """The option MTU, where it is more than there is."""
         if self.parent_mtu <= underlay.mtu:
-            return []
+            return ()
         return [
             f"the backend's option MTU is {self.parent_mtu}, but {underlay.name} has {underlay.mtu}, which counts: "
             "take the option away, or raise the interface's MTU"
         ]
 
-    def data(self, device: Device | None) -> BackendData | None:
+    def lease_data(self, device: Device | None) -> BackendData | None:
         """VNI and MAC of the tunnel end point."""
         return VxlanData(self.vni, device.mac) if device else None
 
-    def objects(self, family: Family, subnet: Subnet, links: Links) -> frozenset[KernelObject]:
+    def rejection(self, subnet: Subnet, links: Links) -> str:
+        """A lease without a MAC, of another VNI, or without a public address."""
+        if not isinstance(subnet.data, VxlanData):
+            return "the lease has no VTEP MAC"
+        if subnet.data.vni not in (self.vni, self.vni & 0xFFFF, 0):  # flannel publishes 16 bits of it, or none
+            return f"the lease has VNI {subnet.data.vni}, this network {self.vni}"
+        return "" if subnet.public_address else f"the lease has no public {family_of(subnet.cidr)} address"
+
+    def peer_objects(
+        self, subnets: Sequence[Subnet], own_subnets: Sequence[Network], links: Links
+    ) -> Iterable[KernelObject]:
         """Neighbour `subnet.ip -> MAC`, FDB entry `MAC -> public address`, route `subnet via subnet.ip onlink`.
 
-        To a neighbour, with DirectRouting: the route `subnet via public address` alone. Both have one slot in the
-        kernel, so that a peer changes from one to the other without a moment in between.
+        The route leads to an address that only the neighbour entry knows; the forwarding entry says to which host the
+        frame with that neighbour's MAC is sent. To a connected peer, with DirectRouting, the route `subnet via public
+        address` is enough. Both routes have one key in the kernel, so that a peer changes from one to the other
+        without a moment in between.
         """
-        if not isinstance(subnet.data, VxlanData):
-            raise Unsuitable("the lease has no VTEP MAC")
-        if subnet.data.vni not in (self.vni, self.vni & 0xFFFF, 0):  # flannel publishes 16 bits of it, or none
-            raise Unsuitable(f"the lease has VNI {subnet.data.vni}, this network {self.vni}")
-        if subnet.public_address is None:
-            raise Unsuitable(f"the lease has no public {family} address")
-        if self.direct_routing and links.on_link.reaches(subnet.public_address):
-            return frozenset([direct_route(family, subnet.cidr, subnet.public_address, links)])
-        device = links.devices[family].index
-        gateway = subnet.cidr.network_address.packed
-        mac = bytes.fromhex(subnet.data.mac.replace(":", ""))
-        return frozenset(
-            (
-                Neighbour(gateway, mac, family.af, device),
-                FdbEntry(mac, subnet.public_address.packed, device),
-                Route(
-                    gateway,
-                    gateway,
-                    route_metric(subnet.cidr),
-                    family.af,
-                    subnet.cidr.prefixlen,
-                    device,
-                    links.route_protocol,
-                    onlink=True,
-                ),
+        objects: list[KernelObject] = []
+        for subnet in subnets:
+            family, data, public = family_of(subnet.cidr), subnet.data, subnet.public_address
+            if not isinstance(data, VxlanData) or public is None:
+                continue
+            if self.direct_routing and links.on_link.reaches(public):
+                objects.append(direct_route(family, subnet.cidr, public, links))
+                continue
+            gateway, device = subnet.cidr.network_address, links.devices[family].index
+            mac = bytes.fromhex(data.mac.replace(":", ""))
+            objects += (
+                Neighbour(gateway.packed, mac, family.af, device),
+                FdbEntry(mac, public.packed, device),
+                tunnel_route(family, subnet.cidr, gateway, links),
             )
-        )
-
-
-def parse_vxlan(options: GoObject) -> tuple[Vxlan, list[str]]:
-    """The backend, and nothing that it would not do. Raises InvalidInput, naming the option."""
-    backend = Vxlan(
-        vni=options.number("VNI", 1, most=2**24 - 1),
-        port=options.number("Port", most=65535) or _LINUX_PORT,
-        parent_mtu=options.number("MTU", most=LARGEST_MTU),
-        learning=options.flag("Learning"),
-        gbp=options.flag("GBP"),
-        direct_routing=options.flag("DirectRouting"),
-    )
-    return backend, []
+        return objects
 
 
 def stable_mac(node: str, device: str) -> str:
     """A locally administered unicast MAC (IEEE 802) that is a pure function of the node and the device."""
     digest = hashlib.sha256(f"flannelette {device} of {node}".encode()).digest()
     return ":".join(f"{byte:02x}" for byte in bytes([digest[0] & 0xFE | 0x02]) + digest[1:6])
+
+
+def _mac_in(lease: Lease | None, family: Family) -> str:
+    """The MAC that a lease has in a family; empty: none, or one that no device can have."""
+    subnet = lease.subnet(family) if lease else None
+    if subnet is None or not isinstance(subnet.data, VxlanData):
+        return ""
+    mac = packed_mac(subnet.data.mac)
+    return subnet.data.mac if mac is not None and any(mac) and not mac[0] & 1 else ""

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from services.core.family import Family, Network
+from services.dataplane.diagnose.answers import Lookup, Rule
 from services.dataplane.diagnose.seen import Seen, ip
 from services.dataplane.netlink import uapi
-from services.dataplane.netlink.inspected import Lookup, Rule
-from services.dataplane.netlink.notation import address, command, text
+from services.dataplane.netlink.iproute2_text import address
+from services.dataplane.netlink.kinds import command, text
 from services.dataplane.netlink.objects import Route
 
 _ACTIONS: Final = {6: "blackhole", 7: "unreachable", 8: "prohibit"}

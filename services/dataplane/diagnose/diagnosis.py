@@ -2,24 +2,25 @@
 
 A look follows each full comparison (so at the start, once a minute, and on request) and each notification of the
 kernel about rules, addresses, routes or neighbours that are not ours. A new finding counts once a second look has
-confirmed it: whoever replaces an address removes the old one first.
+confirmed it: a program that replaces an address removes the old one first.
 """
 
 import asyncio
 import time
 from collections.abc import Iterable, Set
 from dataclasses import replace
-from typing import Final
+from typing import Final, Protocol
 
 from services.core.errors import Unavailable
 from services.core.family import Family
-from services.dataplane.dataplane import Dataplane
+from services.dataplane.diagnose.inspector import Inspector
 from services.dataplane.diagnose.look import findings, look, subject_of
 from services.dataplane.diagnose.seen import BROKEN, Finding, Seen, Subject, unreachable
-from services.dataplane.journal import Event, Kind
-from services.dataplane.netlink.inspection import Inspector
+from services.dataplane.events.journal import Event, Journal, Kind
+from services.dataplane.kernel.programmer import PeerProgrammer
 from services.dataplane.netlink.objects import Route
-from services.runtime.logs import get_logger
+from services.runtime.telemetry.health import Health
+from services.runtime.telemetry.logs import get_logger
 
 log = get_logger()
 
@@ -30,13 +31,27 @@ _REST: Final = 100
 """So many times what the last look took goes by before the next: at most a hundredth of a core."""
 
 
+class Host(Protocol):
+    """The controller, as far as the diagnosis looks at it and tells it what was found."""
+
+    findings: tuple[Finding, ...]
+    suspicious: asyncio.Event
+    journal: Journal
+    health: Health
+    programmer: PeerProgrammer
+
+    @property
+    def is_paused(self) -> bool: ...  # noqa: D102 - see Controller, also below
+    def wake_up(self) -> None: ...  # noqa: D102
+
+
 class Diagnosis:
     """Looks at the kernel, and gives the dataplane the findings.
 
     A look may show half of a change, also of one of ours; the next look decides.
     """
 
-    def __init__(self, dataplane: Dataplane, inspector: Inspector) -> None:
+    def __init__(self, dataplane: Host, inspector: Inspector) -> None:
         self._dataplane = dataplane
         self._inspector = inspector
         self._turn = 0
@@ -61,7 +76,7 @@ class Diagnosis:
         """Looks and tells. True: there is something new, which another look has to confirm."""
         dataplane, started = self._dataplane, time.thread_time()
         again = [lease for each in dataplane.findings for lease, _ in each.peers]
-        subject = subject_of(dataplane.overlay, self._turn, again)
+        subject = subject_of(dataplane.programmer, self._turn, again)
         if subject is None or dataplane.is_paused:
             self._tell(())
             return False
@@ -74,7 +89,7 @@ class Diagnosis:
         sure = [each for each in found if _identity(each) in known]
         self._suspected = frozenset(found)
         self._note(subject, seen)
-        others = dataplane.overlay.peers.keys() - subject.leases
+        others = dataplane.programmer.peers.keys() - subject.leases
         self._tell(with_earlier(sure, dataplane.findings, others))
         if any(lease in others for each in dataplane.findings for lease, _ in each.peers):
             dataplane.suspicious.set()  # it may be over, and their turn is far
@@ -112,7 +127,7 @@ class Diagnosis:
             broken = next((each for each in found if each.breaks_node), None)
             reason = f"{BROKEN}{broken.sentence} {broken.cause}" if broken else ""
             dataplane.health.set("forwarding", reason, of_host=True)
-            dataplane.overlay.note_unreachable(unreachable(found))
+            dataplane.programmer.note_unreachable(unreachable(found))
             dataplane.wake_up()
 
 

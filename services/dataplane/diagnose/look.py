@@ -6,42 +6,45 @@ from itertools import chain, islice
 
 from services.core.family import FAMILIES, family_of
 from services.dataplane.backends.vxlan import Vxlan
-from services.dataplane.diagnose.checks import CHECKS, bridge_index, bridges_of, forwarding_places
+from services.dataplane.diagnose.bridge import bridge_index, bridges_of
+from services.dataplane.diagnose.checks import CHECKS, forwarding_places
+from services.dataplane.diagnose.inspector import Inspector
 from services.dataplane.diagnose.paths import is_as_expected, merged, next_hops, path_findings, questions, ways
 from services.dataplane.diagnose.seen import Finding, PeerPath, Seen, Subject, family_of_af
-from services.dataplane.netlink.inspection import Inspector
+from services.dataplane.kernel.peer_state import PeerState, state_of
+from services.dataplane.kernel.programmer import PeerProgrammer
 from services.dataplane.netlink.objects import Route
-from services.dataplane.overlay import Overlay
-from services.dataplane.peer_state import PeerState, state_of
-from services.dataplane.peers import Peer
+from services.dataplane.peers.peer import Peer
 
 AT_ONCE = 250
 """Peers a look, each in its turn: their lookups take about 15 ms."""
 
 
-def subject_of(overlay: Overlay, turn: int, again: Iterable[str] = ()) -> Subject | None:
+def subject_of(programmer: PeerProgrammer, turn: int, again: Iterable[str] = ()) -> Subject | None:
     """What to look at, with the peers whose `turn` it is and some `again`; None: nothing is programmed yet."""
-    situation = overlay.situation
-    if situation is None:
+    context = programmer.context
+    if context is None:
         return None
-    links, port = situation.links, situation.backend.port if isinstance(situation.backend, Vxlan) else 0
-    count = len(overlay.peers)
+    links, port = context.links, context.backend.port if isinstance(context.backend, Vxlan) else 0
+    count = len(programmer.peers)
     start = turn * AT_ONCE % count if count > AT_ONCE else 0
-    some = islice(chain(islice(overlay.peers.values(), start, None), overlay.peers.values()), min(AT_ONCE, count))
-    more = islice((overlay.peers[lease] for lease in dict.fromkeys(again) if lease in overlay.peers), AT_ONCE)
+    some = islice(
+        chain(islice(programmer.peers.values(), start, None), programmer.peers.values()), min(AT_ONCE, count)
+    )
+    more = islice((programmer.peers[lease] for lease in dict.fromkeys(again) if lease in programmer.peers), AT_ONCE)
     peers = {peer.lease.name: peer for peer in (*some, *more)}
     return Subject(
-        {n.family: n.cidr for n in situation.network.families},
-        {family_of(subnet): subnet for subnet in situation.own_subnets},
+        {n.family: n.cidr for n in context.network.families},
+        {family_of(subnet): subnet for subnet in context.own_subnets},
         links.underlay,
         links.devices,
         port,
         peers.keys(),
-        tuple(path for peer in peers.values() for path in _paths(overlay, peer, links.underlay.index)),
+        tuple(path for peer in peers.values() for path in _paths(programmer, peer, links.underlay.index)),
         lambda: [
-            (s.cidr, each.lease.name, each.lease.node) for each in overlay.peers.values() for s in each.candidates
+            (s.cidr, each.lease.name, each.lease.node) for each in programmer.peers.values() for s in each.candidates
         ],
-        overlay.reconciler.foreign,
+        programmer.reconciler.foreign,
     )
 
 
@@ -80,8 +83,8 @@ def findings(subject: Subject, seen: Seen) -> tuple[Finding, ...]:
     return merged([*path_findings(subject, seen), *host])
 
 
-def _paths(overlay: Overlay, peer: Peer, underlay: int) -> Iterator[PeerPath]:
-    if state_of(overlay.reconciler, peer, {})[0] is not PeerState.PROGRAMMED:
+def _paths(programmer: PeerProgrammer, peer: Peer, underlay: int) -> Iterator[PeerPath]:
+    if state_of(programmer.reconciler, peer, {})[0] is not PeerState.PROGRAMMED:
         return
     for item in peer.objects:
         if isinstance(item, Route):

@@ -11,6 +11,7 @@ from ipaddress import ip_network
 from os import strerror
 
 from services.core.family import Family, Network, family_of
+from services.dataplane.diagnose.answers import Answer, HostAddress, Lookup
 from services.dataplane.diagnose.checks import sysctl
 from services.dataplane.diagnose.culprit import Culprit, culprit
 from services.dataplane.diagnose.seen import (
@@ -24,8 +25,8 @@ from services.dataplane.diagnose.seen import (
     pod_address,
 )
 from services.dataplane.netlink import uapi
-from services.dataplane.netlink.inspected import Answer, HostAddress, Lookup
-from services.dataplane.netlink.notation import address, command, mac, text
+from services.dataplane.netlink.iproute2_text import address, mac
+from services.dataplane.netlink.kinds import command, text
 from services.dataplane.netlink.objects import Route
 
 _AWAY, _BACK, _TUNNEL = "peer-route", "peer-return", "underlay-route"
@@ -189,7 +190,7 @@ def _next_hop(seen: Seen, way: Way) -> tuple[bytes, int] | None:
 
 
 def _neighbour(seen: Seen, way: Way) -> Iterator[Finding]:
-    """The kernel never asks who has an address whose MAC somebody has set for good."""
+    """The kernel sends no ARP or NDP request for an address with a permanent neighbour entry."""
     hop = _next_hop(seen, way) if seen.neighbours else None
     fixed = seen.neighbours.get(hop) if hop is not None else None
     if hop is None or fixed is None:

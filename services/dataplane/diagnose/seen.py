@@ -1,14 +1,18 @@
 """Values of one look at the kernel: its subject, the kernel's answers, and the findings."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final
 
 from services.core.family import FAMILIES, Address, Family, Network
-from services.dataplane.backends.backend import Device
-from services.dataplane.netlink.inspected import Answer, HostAddress, LinkState, Lookup, Policy, Rule
+from services.core.leases.conflicts import KINDS
+from services.dataplane.diagnose.answers import Answer, HostAddress, LinkState, Lookup, Policy, Rule
+from services.dataplane.links.desired import Device
 from services.dataplane.netlink.objects import Route
-from services.dataplane.underlay import Underlay
+from services.dataplane.peers.peer import Peer
+from services.dataplane.peers.peer_set import PeerSet
+from services.dataplane.underlay.selection import Underlay
 
 BROKEN: Final = "forwarding is broken: "
 """The first words of the reason, where a finding makes the node not ready."""
@@ -129,7 +133,7 @@ class Seen:
     policies: Sequence[Policy] = ()
     answers: Mapping[Lookup, Answer] = field(default_factory=dict)
     neighbours: Mapping[tuple[bytes, int], bytes] = field(default_factory=dict)
-    """Those that somebody has set for good, of the next hops to the peers' tunnels."""
+    """Permanent neighbour entries of the next hops to the peers' tunnels."""
     rules: Mapping[Family, Sequence[Rule]] = field(default_factory=dict)
     routes: Mapping[Family, Sequence[Route]] = field(default_factory=dict)
     """Of all tables; only where an answer was not as it should be."""
@@ -153,3 +157,41 @@ def gateway_of(subnet: Network) -> Address:
 def ip(family: Family) -> str:
     """The program's name for a family."""
     return "ip" if family.version == 4 else "ip -6"
+
+
+_OURS: Final = frozenset({"own-subnet", "own-address", "own-mac"})
+"""Rules of `admission` by which a lease claims what this node has."""
+_MOST: Final = 10
+"""Findings; ListPeers has all."""
+
+
+def claim_findings(peer_set: PeerSet) -> list[Finding]:
+    """What of our lease other nodes do not carry, and which leases of others are not carried for what they claim."""
+    own = [
+        Finding(
+            "own-claim",
+            f"Other nodes send no packets here: our lease loses to that of {loss.winner.node or loss.winner.name}.",
+            f"The own lease {loss.lease.name}: {loss.reason}.",
+            "",
+            "",
+        )
+        for loss in peer_set.own_losses
+    ]
+    return own + list(islice(_of_others(list(peer_set.peers.values())), _MOST))
+
+
+def _of_others(peers: list[Peer]) -> Iterator[Finding]:
+    for peer in peers:
+        for refusal in peer.refusals:
+            if refusal.rule not in _OURS and refusal.rule not in KINDS:
+                continue
+            who = f"Node {peer.lease.node}" if peer.lease.node else f"The lease {peer.lease.name}"
+            whose = "of this node" if refusal.rule in _OURS else "of another node"
+            yield Finding(
+                "claim",
+                f"{who} claims a subnet, MAC, key or address {whose}, and gets no packets.",
+                f"The lease {peer.lease.name}: {refusal.reason}.",
+                "",
+                "",
+                ((peer.lease.name, peer.lease.node),),
+            )

@@ -1,19 +1,28 @@
 """Kernel objects as netlink messages, packed into batches."""
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
-from typing import Final
+from functools import lru_cache
+from itertools import groupby, islice
+from operator import itemgetter
+from typing import Any, Final, TypeAlias
 
 from services.dataplane.netlink import uapi
+from services.dataplane.netlink.kinds import kind_of
 from services.dataplane.netlink.objects import KernelObject, Verb
-from services.dataplane.netlink.templates import runs, shape_of, template_of
+from services.dataplane.netlink.templates import Template
 
 BATCH_BYTES: Final = 16 * 1024
 """About 330 messages, about 1 ms. Above it the kernel's per-cpu allocator starves: 256 KiB is five times dearer."""
 
 _FLAGS: Final = struct.Struct("=H")
+
+Shape: TypeAlias = tuple[type[KernelObject], int, tuple[Any, ...]]
+"""What objects of one template share: class, length of what may be absent, and everything that is not filled in."""
+
+_VARIABLE: Final = itemgetter(1), itemgetter(2)
+"""Fields whose length may differ: an address is of a family, a gateway or MAC may be absent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +43,7 @@ def batches(verb: Verb, objects: Iterable[KernelObject], first: int) -> Iterator
     parts: list[bytes] = []
     taken: list[KernelObject] = []
     size = last = 0
-    for shape, alike in runs(objects):
-        template = template_of(verb, *shape)
+    for template, alike in _runs(verb, objects):
         # Looked at no further than one batch goes, so that the objects are still in the processor's cache.
         while some := list(islice(alike, max(1, (BATCH_BYTES - size) // template.size))):
             if parts and size + template.size > BATCH_BYTES:
@@ -51,12 +59,40 @@ def batches(verb: Verb, objects: Iterable[KernelObject], first: int) -> Iterator
 
 
 def encode(verb: Verb, item: KernelObject, sequence: int) -> bytes:
-    """One message: put it (add, or replace what is in its slot), or delete exactly it.
+    """One message: put it (add, or replace what has its key), or delete exactly it.
 
     A deletion names protocol, metric, gateway and device of a route, and the destination of an FDB entry, so
     that it meets no twin; but see Route about metric 0.
     """
-    return template_of(verb, *shape_of(item)).fill([item], sequence)
+    ((template, _),) = _runs(verb, [item])
+    return template.fill([item], sequence)
+
+
+def _runs(verb: Verb, objects: Iterable[KernelObject]) -> Iterator[tuple[Template, Iterator[KernelObject]]]:
+    """The objects, divided where the template changes; kinds in their order, and in each the families one by one."""
+    for made, of_kind in groupby(objects, type):
+        some = list(of_kind)
+        kind = kind_of(some[0])
+        for alike in [some] if _are_of_one_length(some) else _by_lengths(some):
+            for constant, each in groupby(alike, itemgetter(slice(kind.first_constant, None))):
+                yield _template(verb, (made, len(alike[0][2]), constant), kind.template), each
+
+
+def _are_of_one_length(objects: Sequence[KernelObject]) -> bool:
+    """Whether all have addresses, and what may be absent, of the same lengths."""
+    return all(len(set(map(len, map(part, objects)))) == 1 for part in _VARIABLE)
+
+
+def _by_lengths(objects: Iterable[KernelObject]) -> list[list[KernelObject]]:
+    divided: dict[tuple[int, int], list[KernelObject]] = {}
+    for item in objects:
+        divided.setdefault((len(item[1]), len(item[2])), []).append(item)
+    return list(divided.values())
+
+
+@lru_cache(maxsize=4096)
+def _template(verb: Verb, shape: Shape, make: Callable[[Verb, int, tuple[Any, ...]], Template]) -> Template:
+    return make(verb, *shape[1:])
 
 
 def _acknowledged(parts: Sequence[bytes], last: int) -> bytes:

@@ -14,12 +14,10 @@ from errno import ENOBUFS
 from typing import Final, Self
 
 from services.dataplane.netlink import uapi
-from services.dataplane.netlink.attributes import spans
-from services.dataplane.netlink.dump import FDB_ENTRIES, NEIGHBOURS, fields_of
+from services.dataplane.netlink.dumps import FDB_ENTRIES, NEIGHBOURS, Reader, fields_of
 from services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour
-from services.dataplane.netlink.reader import Reader
-from services.dataplane.netlink.socket_filter import ignore
-from services.dataplane.netlink.transport import drain, enlarge_queue
+from services.dataplane.netlink.transport import drain, enlarge_queue, ignore
+from services.dataplane.netlink.uapi import spans
 
 _GROUPS: Final = (
     uapi.RTNLGRP_LINK,
@@ -78,7 +76,7 @@ class Change:
     port: int = 0
     """Port id of the socket that caused it (`KernelSocket.port` for our own); 0: the kernel itself.
 
-    VXLAN reports 0 for forwarding entries, whoever made them, and so does the end of every neighbour.
+    VXLAN reports 0 for forwarding entries of every program, and so does the end of every neighbour.
     """
     dst: bytes = b""
     """Of a route: where to, as `Route` has it, but empty for a default route."""
@@ -241,7 +239,7 @@ def _neighbour(block: bytes, offset: int, length: int, gone: bool, port: int) ->
         return Change(Subject.FDB_ENTRY, gone, uapi.AF_BRIDGE, fields["ifindex"], 0, port, slot=slot)
     fields = fields_of(NEIGHBOURS, block, offset, walked)
     family, device = fields["family"], fields["ifindex"]
-    gone |= bool(fields["state"] & uapi.NUD_FAILED)  # as one ends that somebody deletes
+    gone |= bool(fields["state"] & uapi.NUD_FAILED)  # as one that is deleted
     made = None if gone else NEIGHBOURS.build(fields)
     if made is not None:
         return Change(Subject.NEIGHBOUR, gone, family, device, 0, port, entries=(made,))

@@ -5,9 +5,9 @@ of which nothing is used here, and which its parts do not need. One of these has
 with it the whole of unittest: 7 ms. That is not ours to keep in parts.
 """
 
-from services.runtime.parts import parts_of
+from services.runtime.os.partial_import import partial_import
 
-with parts_of("pyroute2"), parts_of("unittest", kept=False):
+with partial_import("pyroute2"), partial_import("unittest", kept=False):
     from pyroute2.iproute.linux import AsyncIPRoute
     from pyroute2.netlink.exceptions import NetlinkError
     from pyroute2.netlink.nlsocket import NetlinkRequest

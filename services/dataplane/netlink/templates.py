@@ -6,20 +6,13 @@ for all objects of a shape in one call. That is 0.3 µs a message instead of 70,
 """
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from itertools import groupby
-from operator import itemgetter
 from typing import Any, Final
 
 from services.dataplane.netlink import uapi
-from services.dataplane.netlink.attributes import attributes
-from services.dataplane.netlink.notation import address, mac
+from services.dataplane.netlink.iproute2_text import address, mac
 from services.dataplane.netlink.objects import (
-    FDB_ENTRY,
-    NEIGHBOUR,
-    ROUTE,
     FdbEntry,
     KernelObject,
     Neighbour,
@@ -27,6 +20,7 @@ from services.dataplane.netlink.objects import (
     Verb,
 )
 from services.dataplane.netlink.pyroute2_parts import ndmsg, rtmsg
+from services.dataplane.netlink.uapi import attributes
 
 _FLAGS: Final[dict[Verb, int]] = {
     "replace": uapi.NLM_F_REQUEST | uapi.NLM_F_CREATE | uapi.NLM_F_REPLACE,
@@ -49,51 +43,7 @@ class Template:
     """One message for each object, numbered from the second argument, as one."""
 
 
-Shape = tuple[int, int, tuple[Any, ...]]
-"""What objects of one template share: kind, length of what may be absent, and everything that is not filled in."""
-
-_KIND: Final = itemgetter(0)
-_OF_SOME_LENGTH: Final = itemgetter(1), itemgetter(2)
-_HOW: Final = {
-    ROUTE: itemgetter(slice(4, None)),
-    NEIGHBOUR: itemgetter(slice(3, None)),
-    FDB_ENTRY: itemgetter(slice(3, None)),
-}
-
-
-def shape_of(item: KernelObject) -> Shape:
-    """Its shape."""
-    return item[0], len(item[2]), _HOW[item[0]](item)
-
-
-def runs(objects: Iterable[KernelObject]) -> Iterator[tuple[Shape, Iterator[KernelObject]]]:
-    """The objects, divided where the shape changes; kinds in their order, and in each the families one by one."""
-    for kind, of_kind in groupby(objects, _KIND):
-        some = list(of_kind)
-        for alike in [some] if _are_of_one_length(some) else _by_lengths(some):
-            for how, each in groupby(alike, _HOW[kind]):
-                yield (kind, len(alike[0][2]), how), each
-
-
-def _are_of_one_length(objects: Sequence[KernelObject]) -> bool:
-    """Whether all have addresses, and what may be absent, of the same lengths."""
-    return all(len(set(map(len, map(part, objects)))) == 1 for part in _OF_SOME_LENGTH)
-
-
-def _by_lengths(objects: Iterable[KernelObject]) -> list[list[KernelObject]]:
-    divided: dict[tuple[int, int], list[KernelObject]] = {}
-    for item in objects:
-        divided.setdefault((len(item[1]), len(item[2])), []).append(item)
-    return list(divided.values())
-
-
-@lru_cache(maxsize=4096)
-def template_of(verb: Verb, kind: int, length: int, how: tuple[Any, ...]) -> Template:
-    """For all objects of a shape."""
-    return _TEMPLATES[kind](verb, length, how)
-
-
-def _route(verb: Verb, gateway_length: int, how: tuple[Any, ...]) -> Template:
+def route(verb: Verb, gateway_length: int, how: tuple[Any, ...]) -> Template:
     """For routes that agree in everything but destination, gateway and metric."""
     shape = Route(b"", b"", 0, *how)
     dst = _DST[: 4 if shape.family == uapi.AF_INET else 16]
@@ -122,7 +72,7 @@ def _route(verb: Verb, gateway_length: int, how: tuple[Any, ...]) -> Template:
     return _cut(data, {"dst": dst, "gateway": gateway, "metric": _METRIC}, Route)
 
 
-def _neighbour(verb: Verb, mac_length: int, how: tuple[Any, ...]) -> Template:
+def neighbour(verb: Verb, mac_length: int, how: tuple[Any, ...]) -> Template:
     """For neighbours of one device."""
     family, ifindex = how
     dst = _DST[: 4 if family == uapi.AF_INET else 16]
@@ -135,7 +85,7 @@ def _neighbour(verb: Verb, mac_length: int, how: tuple[Any, ...]) -> Template:
     return _cut(data, {"dst": dst, "mac": _MAC[:mac_length]}, Neighbour)
 
 
-def _fdb_entry(verb: Verb, dst_length: int, how: tuple[Any, ...]) -> Template:
+def fdb_entry(verb: Verb, dst_length: int, how: tuple[Any, ...]) -> Template:
     """For forwarding entries of one device that agree in everything but MAC and destination."""
     shape = FdbEntry(b"", b"", *how)
     dst = _DST[:dst_length]
@@ -153,13 +103,6 @@ def _fdb_entry(verb: Verb, dst_length: int, how: tuple[Any, ...]) -> Template:
     )
     data = _encoded(message, verb, uapi.RTM_NEWNEIGH, uapi.RTM_DELNEIGH)
     return _cut(data, {"mac": _MAC, "dst": dst}, FdbEntry)
-
-
-_TEMPLATES: Final[Mapping[int, Callable[[Verb, int, tuple[Any, ...]], Template]]] = {
-    ROUTE: _route,
-    NEIGHBOUR: _neighbour,
-    FDB_ENTRY: _fdb_entry,
-}
 
 
 def _present(*wanted: tuple[str, str | bytes | int]) -> list[tuple[str, str | bytes | int]]:

@@ -1,1 +1,4 @@
-"""The stores: where a lease service keeps leases, one package or module each."""
+"""Where leases are kept: the Store protocol, and a package for each implementation of it.
+
+A third-party client is imported by one module of its store's package only. Stores do not know each other.
+"""

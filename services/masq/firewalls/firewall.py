@@ -1,10 +1,29 @@
-"""What a firewall is: the one call that compares it with the rules, and a wait for somebody else's change."""
+"""The protocols of a firewall, the state of a chain as a firewall reports it, and the words for its differences."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from enum import StrEnum
+from typing import Final, Protocol
 
-from services.masq.rules import Chain
+from services.masq.rules.model import Chain
+
+CHAIN_MISSING = "chain missing"
+NOT_WANTED = "not wanted any more"
+RULE_EXTRA = "rule extra"
+JUMP_NOT_FIRST = "jump not first"
+OLD_RULES = "rules of an old flanneld"
+
+
+class FirewallKind(StrEnum):
+    """Where rules can be kept."""
+
+    LEGACY = "iptables-legacy"
+    """The tables of xtables."""
+    IPTABLES_NFT = "iptables-nft"
+    """The tables that iptables keeps in nftables."""
+    NFTABLES = "nftables"
+    """nftables tables of our own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +36,7 @@ class RuleState:
     text: str
     """In the notation of that tool."""
     present: bool
-    """It is there, at its place."""
+    """The rule is there, at its position."""
     packets: int = 0
     bytes: int = 0
 
@@ -34,25 +53,24 @@ class ChainState:
     causes: tuple[str, ...] = ()
     """What was found wrong, in a few words each (`jump not first`)."""
     commands: tuple[str, ...] = ()
-    """What was done about it, or would be: one line each, in the notation of the firewall's own tool."""
-
+    """The commands of the repair that was made, or would be: one line each, as the firewall's tool has them."""
     as_wanted: bool = True
-    """Now nothing is missing, wrong, too much or in the wrong place."""
+    """Nothing is missing, wrong, too much or in the wrong position now."""
     others: tuple[str, ...] = ()
-    """Rules of other networks' flannelds in the chain, in the notation of the firewall's own tool. They stay."""
+    """Rules of other networks' flannelds in the chain, in the notation of the firewall's tool. They stay."""
     in_the_way: str = ""
-    """The rule that came before our jump when it was not first, in the notation of the firewall's own tool."""
+    """The rule that came before our jump when the jump was not first, in the notation of the firewall's tool."""
 
     @property
     def all_rules(self) -> tuple[RuleState, ...]:
-        """The jump and the rules that shall be there; none of a chain that shall not."""
+        """The jump and the desired rules; none if the chain shall not exist."""
         return (self.jump, *self.rules) if self.chain.rules else ()
 
 
 class Firewall(Protocol):
-    """Keeps chains. Never touches a rule or a chain that is not ours.
+    """One kind of firewall. Never touches a rule or a chain that is not ours.
 
-    Every call raises services.core.errors.Unavailable, with the cause and its cure.
+    Every call raises services.core.errors.Unavailable, with the cause and its remedy.
     """
 
     @property
@@ -62,17 +80,7 @@ class Firewall(Protocol):
 
     @property
     def reason(self) -> str:
-        """Why this one, and what it cannot do here, in words."""
-        ...
-
-    @property
-    def culprits(self) -> tuple[str, ...]:
-        """Names of the processes that may have done what `changed` saw last; empty where the kernel does not tell."""
-        ...
-
-    @property
-    def leftover(self) -> str:
-        """Rules of ours or of a flanneld that are somewhere else and could not be removed, and why; empty: none."""
+        """Why this kind is used, and what it cannot do on this host."""
         ...
 
     async def open(self) -> None:
@@ -82,29 +90,88 @@ class Firewall(Protocol):
     async def check(self, chains: Sequence[Chain], *, repair: bool) -> tuple[ChainState, ...]:
         """One state for each chain, in their order (families in that of FAMILIES, the chains of one together).
 
-        Compares whole chains: content, order, duplicates, extras, and that the jump comes first.
+        Compares whole chains: content, order, duplicates, extra rules, and that the jump comes first.
 
-        With `repair` everything that differs is put right, a table at a time, atomically: no packet ever meets
-        a half of the rules. Without it nothing is changed, not even made by being looked at.
-        """
-        ...
-
-    def same(self) -> bool:
-        """Whether all that the last repairing `check` left was as wanted, and still is.
-
-        By what the kernel tells in microseconds, and for any thread: the numbers that nftables gives its changes, or
-        the legacy tables whole. True is worth as much as another `check`. Chains that were to be gone may have come
-        back in a family of which there was nothing. Raises Unavailable.
-        """
-        ...
-
-    async def changed(self) -> None:
-        """Returns as soon as something may differ from what the last repairing `check` left. May be cancelled.
-
-        Raises at most once a second, when it cannot look.
+        With `repair` every difference is repaired, a table at a time, atomically: no packet ever meets half
+        of the rules. Without `repair` nothing is changed, and no table is created by reading it.
         """
         ...
 
     async def close(self) -> None:
-        """Frees what it holds on to. The rules stay."""
+        """Frees sockets and processes. The rules stay."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """A summary of all firewall tables of the host. Two equal digests: no rule, chain or policy differs."""
+
+    generation: int | None
+    """The number of the last nftables transaction; None: the kernel does not tell."""
+    sizes: Hashable
+    """Where the chains of the legacy tables begin and end."""
+    legacy: Hashable
+    """The legacy tables, without their packet counters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """What decides, beside the chains, in which firewall the rules are kept."""
+
+    asks_for_nftables: bool = False
+    """EnableNFTables of the network configuration."""
+    is_cached: bool = False
+    """The network is the one of before the start: its rules are not moved to another firewall."""
+
+
+ANYWHERE: Final = Placement()
+
+
+class HostFirewall(Protocol):
+    """The firewall of the host as the reconciler drives it: whichever kind the host uses."""
+
+    stale_rules_error: str
+    """Rules of ours or of a flanneld in another firewall that could not be removed, and why; empty: none."""
+
+    @property
+    def name(self) -> str:
+        """See Firewall; empty before the first check."""
+        ...
+
+    @property
+    def reason(self) -> str:
+        """See Firewall."""
+        ...
+
+    @property
+    def changed_by(self) -> tuple[str, ...]:
+        """Names of the processes whose changes `changed` returned for; empty where the kernel does not tell."""
+        ...
+
+    async def check(self, chains: Sequence[Chain], placement: Placement, *, repair: bool) -> tuple[ChainState, ...]:
+        """See Firewall. With `repair` rules of ours that are left in another firewall are removed."""
+        ...
+
+    def digest(self) -> Digest:
+        """The tables as they are now, in less than a millisecond unless there are thousands of legacy rules.
+
+        Raises Unavailable.
+        """
+        ...
+
+    async def changed(self, since: Digest | None) -> None:
+        """Returns as soon as something relevant differs from `since`. May be cancelled. Raises Unavailable."""
+        ...
+
+
+def differences(wanted: Sequence[Hashable], found: Sequence[Hashable]) -> list[str]:
+    """How the actual rules of a chain differ from the desired ones, in a few words each; empty: they are equal."""
+    if list(found) == list(wanted):
+        return []
+    want, have = Counter(wanted), Counter(found)
+    sentences = [
+        ("rule missing", any(have[key] < count for key, count in want.items())),
+        ("rule duplicated", any(have[key] > count for key, count in want.items())),
+        (RULE_EXTRA, any(key not in want for key in have)),
+    ]
+    return [sentence for sentence, holds in sentences if holds] or ["rules in another order"]

@@ -38,7 +38,7 @@ class Certificate:
         if now < self.not_before:
             return f"is not valid before {_date(self.not_before)}: is the clock right?"
         if now > self.not_after:
-            return f"ran out on {_date(self.not_after)}: put a new one in its place, no restart is needed"
+            return f"expired on {_date(self.not_after)}: put a new one in its place, no restart is needed"
         return ""
 
 

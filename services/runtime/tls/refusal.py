@@ -60,7 +60,7 @@ def _distrust(message: str, name: str, authorities: str) -> str:
         )
     if "expired" in message or "not yet valid" in message:
         return f"its certificate is not valid now ({message}): it needs a new one, or a clock is wrong"
-    return f"its certificate is signed by nobody in {authorities}: is that the right --tls-ca-file? ({message})"
+    return f"no authority in {authorities} has signed its certificate: is that the right --tls-ca-file? ({message})"
 
 
 def _refused(ours: Certificate, credentials: Credentials) -> str:

@@ -56,7 +56,7 @@ annotations:
 {{- end -}}
 {{- $awaits = "" -}}
 {{- else if not $flag -}}
-{{- fail (printf "flannel.args: %q is no flag" $word) -}}
+{{- fail (printf "flannel.args: %q is not a flag" $word) -}}
 {{- else -}}
 {{- if not (or (has $flag $known.lease) (has $flag $known.dataplane) (has $flag $known.masq)) -}}
 {{- fail (printf "flannel.args: no service takes --%s here (ports for probes: flannel.healthz.port)" $flag) -}}
@@ -172,7 +172,7 @@ volumeMounts:
     "udp" (dict "Port" $f.backendPort) -}}
 {{- $backend := dict "Type" $f.backend -}}
 {{- range $name, $value := get $options $f.backend | default dict -}}
-{{- if $value -}}
+{{- if or $value (and (eq $name "VNI") (not (kindIs "invalid" $value))) -}}{{/* VNI 0 is flannel.0 */}}
 {{- $_ := set $backend $name $value -}}
 {{- end -}}
 {{- end -}}

@@ -4,18 +4,19 @@ isort:skip_file
 The dataplane service: the routes, neighbours, forwarding entries and the
 device that carry the overlay in the kernel of one node.
 
-It pulls leases from a lease service and holds the kernel to them. Nobody
-needs to call it; the calls here are for looking, and for removing what it
-made. Stopping it changes nothing in the kernel.
+It pulls leases from a lease service and reconciles the kernel with them. The
+overlay works without any call of this service: the calls are for diagnosis
+and removal. Stopping the service changes nothing in the kernel.
 
-A field that is `optional` without a word on when it is unset is always set:
-it is there so that false and 0 are printed, which JSON leaves out otherwise.
+An `optional` field is always set, unless its comment says when it is unset.
+`optional` makes JSON print false and 0, which it would leave out otherwise.
 
-Over TCP with TLS, every member of the overlay may look; ResyncKernel,
-TeardownKernel and HandOver are for flannelette://admin/NAME.
+Over TCP with TLS, every member of the overlay may call the methods that
+change nothing; ResyncKernel, TeardownKernel and HandOver need
+flannelette://admin/NAME.
 
 Errors, on every call: INVALID_ARGUMENT, UNIMPLEMENTED,
-PERMISSION_DENIED (over TLS). Further codes stand with each call.
+PERMISSION_DENIED (over TLS). Each call lists its further codes.
 """
 
 from collections import abc as _abc
@@ -46,34 +47,38 @@ class _PeerStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_PeerState.V
     PEER_STATE_PROGRAMMED: _PeerState.ValueType  # 1
     """Every object is in the kernel."""
     PEER_STATE_PENDING: _PeerState.ValueType  # 2
-    """Objects are missing and will be made."""
+    """Objects are missing and will be added."""
     PEER_STATE_FAILED: _PeerState.ValueType  # 3
-    """The kernel refused an object; `reason` says which and why. Retried."""
+    """The kernel refused an object; `reason` names the object and the error. The
+    service retries.
+    """
     PEER_STATE_SHADOWED: _PeerState.ValueType  # 4
-    """A route that is not ours wins over ours; `reason` names it."""
+    """A route of another program takes precedence; `reason` names that route."""
     PEER_STATE_IGNORED: _PeerState.ValueType  # 5
     """The lease is not for this dataplane (another backend, no address of this
-    family) or must not be carried (a subnet outside the network, or one that
-    overlaps another's or the underlay); `reason` says why.
+    family), or is refused (a subnet outside the network, or one that overlaps
+    another lease or the underlay); `reason` says which.
     """
 
 class PeerState(_PeerState, metaclass=_PeerStateEnumTypeWrapper):
-    """How far a peer is."""
+    """Whether the kernel has the objects of a peer."""
 
 PEER_STATE_UNSPECIFIED: PeerState.ValueType  # 0
 """Not used."""
 PEER_STATE_PROGRAMMED: PeerState.ValueType  # 1
 """Every object is in the kernel."""
 PEER_STATE_PENDING: PeerState.ValueType  # 2
-"""Objects are missing and will be made."""
+"""Objects are missing and will be added."""
 PEER_STATE_FAILED: PeerState.ValueType  # 3
-"""The kernel refused an object; `reason` says which and why. Retried."""
+"""The kernel refused an object; `reason` names the object and the error. The
+service retries.
+"""
 PEER_STATE_SHADOWED: PeerState.ValueType  # 4
-"""A route that is not ours wins over ours; `reason` names it."""
+"""A route of another program takes precedence; `reason` names that route."""
 PEER_STATE_IGNORED: PeerState.ValueType  # 5
 """The lease is not for this dataplane (another backend, no address of this
-family) or must not be carried (a subnet outside the network, or one that
-overlaps another's or the underlay); `reason` says why.
+family), or is refused (a subnet outside the network, or one that overlaps
+another lease or the underlay); `reason` says which.
 """
 Global___PeerState: _TypeAlias = PeerState  # noqa: Y015
 
@@ -112,13 +117,13 @@ class _RepairCauseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RepairCau
     REPAIR_CAUSE_LINK_CHANGED: _RepairCause.ValueType  # 11
     """Something else about the device was changed."""
     REPAIR_CAUSE_NOTIFICATIONS_LOST: _RepairCause.ValueType  # 12
-    """The kernel had more to tell than fits its queue (ENOBUFS)."""
+    """The kernel dropped notifications, because its queue was full (ENOBUFS)."""
     REPAIR_CAUSE_AUDIT: _RepairCause.ValueType  # 13
-    """The kernel told nothing; a comparison found it."""
+    """There was no notification; a comparison found the difference."""
 
 class RepairCause(_RepairCause, metaclass=_RepairCauseEnumTypeWrapper):
-    """Why an object of ours had to be put right: what the kernel told before. Where
-    it told several things at once, the first of these that fits.
+    """The cause of a repair: the kernel's notification before it. If there were
+    several notifications, the first value here that fits.
     """
 
 REPAIR_CAUSE_UNSPECIFIED: RepairCause.ValueType  # 0
@@ -150,9 +155,9 @@ REPAIR_CAUSE_ADDRESS_ADDED: RepairCause.ValueType  # 10
 REPAIR_CAUSE_LINK_CHANGED: RepairCause.ValueType  # 11
 """Something else about the device was changed."""
 REPAIR_CAUSE_NOTIFICATIONS_LOST: RepairCause.ValueType  # 12
-"""The kernel had more to tell than fits its queue (ENOBUFS)."""
+"""The kernel dropped notifications, because its queue was full (ENOBUFS)."""
 REPAIR_CAUSE_AUDIT: RepairCause.ValueType  # 13
-"""The kernel told nothing; a comparison found it."""
+"""There was no notification; a comparison found the difference."""
 Global___RepairCause: _TypeAlias = RepairCause  # noqa: Y015
 
 class _EventKind:
@@ -164,11 +169,11 @@ class _EventKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventKind.V
     EVENT_KIND_UNSPECIFIED: _EventKind.ValueType  # 0
     """Not used."""
     EVENT_KIND_SERVICE_STARTED: _EventKind.ValueType  # 1
-    """The process started: always its first event."""
+    """The process started. Always the first event."""
     EVENT_KIND_READINESS: _EventKind.ValueType  # 2
-    """The service became ready, or is ready no longer; `cause` has the reasons."""
+    """The service became ready, or is no longer ready; `cause` has the reasons."""
     EVENT_KIND_LEASE_SERVICE: _EventKind.ValueType  # 3
-    """The lease service was reached, or is away."""
+    """The connection to the lease service was established or lost."""
     EVENT_KIND_NETWORK: _EventKind.ValueType  # 4
     """A network configuration came into force."""
     EVENT_KIND_UNDERLAY: _EventKind.ValueType  # 5
@@ -178,41 +183,44 @@ class _EventKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventKind.V
     written.
     """
     EVENT_KIND_DEVICE: _EventKind.ValueType  # 7
-    """An overlay device was made, changed or removed, as a decision wanted it."""
+    """The service added, changed or removed an overlay device."""
     EVENT_KIND_PEER_ADDED: _EventKind.ValueType  # 8
-    """A lease of another node came."""
+    """A lease of another node was added."""
     EVENT_KIND_PEER_CHANGED: _EventKind.ValueType  # 9
     """A lease of another node changed; a renewal is no change."""
     EVENT_KIND_PEER_REMOVED: _EventKind.ValueType  # 10
-    """A lease of another node went."""
+    """A lease of another node was removed."""
     EVENT_KIND_PEERS_CHANGED: _EventKind.ValueType  # 11
-    """More than eight of these three at once, told in one event."""
+    """More than eight peers were added, changed or removed at once: one event for
+    all.
+    """
     EVENT_KIND_RESYNC: _EventKind.ValueType  # 12
-    """Everything was compared and something other than a repair done, or an
-    operator asked. A comparison that finds nothing to do is no event.
+    """The whole kernel state was compared, and changed other than by a repair, or
+    an operator requested the comparison. A comparison without a difference is
+    not an event.
     """
     EVENT_KIND_REPAIR: _EventKind.ValueType  # 13
-    """Somebody else changed what is ours, and it was put right; see
-    `repair_cause`.
+    """Another program changed an object of this service, and the service repaired
+    it; see `repair_cause`.
     """
     EVENT_KIND_FAILURE: _EventKind.ValueType  # 14
-    """Something could not be done; it is tried again."""
+    """An action failed; the service retries."""
     EVENT_KIND_TEARDOWN: _EventKind.ValueType  # 15
-    """An operator removed everything that is ours."""
+    """An operator removed the objects of this service (TeardownKernel)."""
     EVENT_KIND_HAND_OVER: _EventKind.ValueType  # 16
-    """An operator gave everything that is ours back to a flanneld."""
+    """An operator handed the kernel state over to a flanneld (HandOver)."""
 
 class EventKind(_EventKind, metaclass=_EventKindEnumTypeWrapper):
-    """What a decision is about."""
+    """The subject of an event."""
 
 EVENT_KIND_UNSPECIFIED: EventKind.ValueType  # 0
 """Not used."""
 EVENT_KIND_SERVICE_STARTED: EventKind.ValueType  # 1
-"""The process started: always its first event."""
+"""The process started. Always the first event."""
 EVENT_KIND_READINESS: EventKind.ValueType  # 2
-"""The service became ready, or is ready no longer; `cause` has the reasons."""
+"""The service became ready, or is no longer ready; `cause` has the reasons."""
 EVENT_KIND_LEASE_SERVICE: EventKind.ValueType  # 3
-"""The lease service was reached, or is away."""
+"""The connection to the lease service was established or lost."""
 EVENT_KIND_NETWORK: EventKind.ValueType  # 4
 """A network configuration came into force."""
 EVENT_KIND_UNDERLAY: EventKind.ValueType  # 5
@@ -222,34 +230,37 @@ EVENT_KIND_OWN_LEASE: EventKind.ValueType  # 6
 written.
 """
 EVENT_KIND_DEVICE: EventKind.ValueType  # 7
-"""An overlay device was made, changed or removed, as a decision wanted it."""
+"""The service added, changed or removed an overlay device."""
 EVENT_KIND_PEER_ADDED: EventKind.ValueType  # 8
-"""A lease of another node came."""
+"""A lease of another node was added."""
 EVENT_KIND_PEER_CHANGED: EventKind.ValueType  # 9
 """A lease of another node changed; a renewal is no change."""
 EVENT_KIND_PEER_REMOVED: EventKind.ValueType  # 10
-"""A lease of another node went."""
+"""A lease of another node was removed."""
 EVENT_KIND_PEERS_CHANGED: EventKind.ValueType  # 11
-"""More than eight of these three at once, told in one event."""
+"""More than eight peers were added, changed or removed at once: one event for
+all.
+"""
 EVENT_KIND_RESYNC: EventKind.ValueType  # 12
-"""Everything was compared and something other than a repair done, or an
-operator asked. A comparison that finds nothing to do is no event.
+"""The whole kernel state was compared, and changed other than by a repair, or
+an operator requested the comparison. A comparison without a difference is
+not an event.
 """
 EVENT_KIND_REPAIR: EventKind.ValueType  # 13
-"""Somebody else changed what is ours, and it was put right; see
-`repair_cause`.
+"""Another program changed an object of this service, and the service repaired
+it; see `repair_cause`.
 """
 EVENT_KIND_FAILURE: EventKind.ValueType  # 14
-"""Something could not be done; it is tried again."""
+"""An action failed; the service retries."""
 EVENT_KIND_TEARDOWN: EventKind.ValueType  # 15
-"""An operator removed everything that is ours."""
+"""An operator removed the objects of this service (TeardownKernel)."""
 EVENT_KIND_HAND_OVER: EventKind.ValueType  # 16
-"""An operator gave everything that is ours back to a flanneld."""
+"""An operator handed the kernel state over to a flanneld (HandOver)."""
 Global___EventKind: _TypeAlias = EventKind  # noqa: Y015
 
 @_typing.final
 class Status(_message.Message):
-    """What the dataplane is."""
+    """The status of the dataplane."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -276,41 +287,42 @@ class Status(_message.Message):
     REMEMBERED_TIME_FIELD_NUMBER: _builtins.int
     FINDINGS_FIELD_NUMBER: _builtins.int
     PENDING_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
     ready: _builtins.bool
     """The last complete snapshot is in the kernel."""
     node: _builtins.str
-    """The node."""
+    """Name of the node."""
     version: _builtins.str
-    """Its version."""
+    """Version of the service."""
     backend: _builtins.str
     """The backend in force: `vxlan`, `host-gw`."""
     lease_service_connected: _builtins.bool
-    """The lease service answers. False: the leases are the last ones known."""
+    """The lease service answers. False: the leases in force are the last known."""
     store_connected: _builtins.bool
     """The store behind the lease service answers."""
     cursor: _builtins.str
     """The cursor of the leases that are in the kernel."""
     last_resync_changes: _builtins.int
-    """Objects that the last comparison as a whole had to change. 0 after a
-    restart means that it found everything as it left it.
+    """Objects that this comparison had to change. 0 after a restart means that
+    the kernel was in the desired state.
     """
     repairs: _builtins.int
-    """Objects and devices put right since the start that no decision of the
-    service explains; `repairs_by_cause` has its parts.
+    """Objects and devices that another program changed and the service repaired
+    since its start; `repairs_by_cause` has the parts.
     """
     ip_masq: _builtins.bool
-    """Whether `subnet.env` says that we masquerade (`--ip-masq`)."""
+    """The flag `--ip-masq`, as written to `subnet.env`."""
     mtu: _builtins.int
     """The MTU of pods, as in `subnet.env`."""
     pending: _builtins.str
     """The change of the network configuration that would take a subnet away from
-    this node: `network change pending: ...`. The node keeps the subnet until an
-    operator moves the node (RenumberNode of the lease service) or puts the
+    this node: `network change pending: ...`. The node keeps the subnet until
+    an operator moves the node (RenumberNode of the lease service) or puts the
     configuration back. Empty: no change is pending.
     """
     @_builtins.property
     def reasons(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Why not, one sentence each. Empty when ready."""
+        """Why the service is not ready, one sentence each. Empty when ready."""
 
     @_builtins.property
     def lease(self) -> Global___OwnLease:
@@ -322,7 +334,7 @@ class Status(_message.Message):
 
     @_builtins.property
     def devices(self) -> _containers.RepeatedCompositeFieldContainer[Global___Device]:
-        """The overlay devices, one a family, IPv4 first; empty where the backend has
+        """The overlay devices, one per family, IPv4 first; empty if the backend has
         none (host-gw).
         """
 
@@ -332,11 +344,11 @@ class Status(_message.Message):
 
     @_builtins.property
     def last_resync_time(self) -> _timestamp_pb2.Timestamp:
-        """When the kernel was last compared as a whole."""
+        """Time of the last comparison of the whole kernel state."""
 
     @_builtins.property
     def unclaimed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Routes inside the network that are not ours, in iproute2 notation."""
+        """Routes of other programs inside the network, in iproute2 notation."""
 
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:
@@ -344,23 +356,31 @@ class Status(_message.Message):
 
     @_builtins.property
     def repairs_by_cause(self) -> _containers.RepeatedCompositeFieldContainer[Global___RepairCount]:
-        """The parts of `repairs`, in the order of RepairCause; causes without any are
-        left out. The metric flannelette_kernel_repairs_total has the same.
+        """The parts of `repairs`, in the order of RepairCause, without those that are
+        0. The metric flannelette_kernel_repairs_total has the same numbers.
         """
 
     @_builtins.property
     def remembered_time(self) -> _timestamp_pb2.Timestamp:
-        """Set while the leases in force are those that the node remembers from before
-        its start (`--state-dir`), because no lease service has told any since: the
-        time at which they were last known to be true. Nothing is removed from the
-        kernel then.
+        """Set while the leases in force are those that the node has kept over its
+        restart (`--state-dir`), because no lease service has sent any since: the
+        time at which they were last confirmed. The service then removes nothing
+        from the kernel.
         """
 
     @_builtins.property
     def findings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Finding]:
-        """Rules, routes and settings of this host that keep packets from the overlay,
-        by the last look at the kernel. They are not ours, so they are reported and
-        not repaired. Findings that break forwarding of the whole node come first.
+        """Rules, routes and settings of this host that break the overlay, as of the
+        last check. They belong to other programs, so the service reports and does
+        not repair them. Findings that break forwarding of the whole node come
+        first.
+        """
+
+    @_builtins.property
+    def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Valid settings of the network configuration that this node cannot apply as
+        written, one sentence each: an option MTU above the underlay's MTU, which is
+        reduced. They do not affect readiness.
         """
 
     def __init__(
@@ -389,10 +409,11 @@ class Status(_message.Message):
         remembered_time: _timestamp_pb2.Timestamp | None = ...,
         findings: _abc.Iterable[Global___Finding] | None = ...,
         pending: _builtins.str = ...,
+        warnings: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_ip_masq", b"_ip_masq", "_last_resync_changes", b"_last_resync_changes", "_lease_service_connected", b"_lease_service_connected", "_ready", b"_ready", "_repairs", b"_repairs", "_store_connected", b"_store_connected", "ip_masq", b"ip_masq", "last_resync_changes", b"last_resync_changes", "last_resync_time", b"last_resync_time", "lease", b"lease", "lease_service_connected", b"lease_service_connected", "peers", b"peers", "ready", b"ready", "remembered_time", b"remembered_time", "repairs", b"repairs", "start_time", b"start_time", "store_connected", b"store_connected", "underlay", b"underlay"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ip_masq", b"_ip_masq", "_last_resync_changes", b"_last_resync_changes", "_lease_service_connected", b"_lease_service_connected", "_ready", b"_ready", "_repairs", b"_repairs", "_store_connected", b"_store_connected", "backend", b"backend", "cursor", b"cursor", "devices", b"devices", "findings", b"findings", "ip_masq", b"ip_masq", "last_resync_changes", b"last_resync_changes", "last_resync_time", b"last_resync_time", "lease", b"lease", "lease_service_connected", b"lease_service_connected", "mtu", b"mtu", "node", b"node", "peers", b"peers", "pending", b"pending", "ready", b"ready", "reasons", b"reasons", "remembered_time", b"remembered_time", "repairs", b"repairs", "repairs_by_cause", b"repairs_by_cause", "start_time", b"start_time", "store_connected", b"store_connected", "unclaimed", b"unclaimed", "underlay", b"underlay", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ip_masq", b"_ip_masq", "_last_resync_changes", b"_last_resync_changes", "_lease_service_connected", b"_lease_service_connected", "_ready", b"_ready", "_repairs", b"_repairs", "_store_connected", b"_store_connected", "backend", b"backend", "cursor", b"cursor", "devices", b"devices", "findings", b"findings", "ip_masq", b"ip_masq", "last_resync_changes", b"last_resync_changes", "last_resync_time", b"last_resync_time", "lease", b"lease", "lease_service_connected", b"lease_service_connected", "mtu", b"mtu", "node", b"node", "peers", b"peers", "pending", b"pending", "ready", b"ready", "reasons", b"reasons", "remembered_time", b"remembered_time", "repairs", b"repairs", "repairs_by_cause", b"repairs_by_cause", "start_time", b"start_time", "store_connected", b"store_connected", "unclaimed", b"unclaimed", "underlay", b"underlay", "version", b"version", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__ip_masq: _TypeAlias = _typing.Literal["ip_masq"]  # noqa: Y015
     _WhichOneofArgType__ip_masq: _TypeAlias = _typing.Literal["_ip_masq", b"_ip_masq"]  # noqa: Y015
@@ -423,7 +444,7 @@ Global___Status: _TypeAlias = Status  # noqa: Y015
 
 @_typing.final
 class Finding(_message.Message):
-    """A rule, route or setting of the host that keeps packets from the overlay."""
+    """A rule, route or setting of the host that breaks the overlay."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -436,32 +457,29 @@ class Finding(_message.Message):
     BROKEN_FIELD_NUMBER: _builtins.int
     PEER_COUNT_FIELD_NUMBER: _builtins.int
     problem: _builtins.str
-    """What does not work, one sentence."""
+    """The effect, one sentence."""
     cure: _builtins.str
-    """The command that cures the problem, to be typed as it stands. Empty: no
-    single command does, and `cause` says what to do.
+    """The command that solves the problem, ready to run. Empty: no single command
+    does, and `cause` says what to do.
     """
     check: _builtins.str
-    """The check that found the problem, as in the table of docs/operations.md; the
-    label of the metric flannelette_findings.
+    """The check that found the problem, as in the table of docs/operations.md;
+    the label of the metric flannelette_findings.
     """
     cause: _builtins.str
     """The cause on the host, one sentence."""
     evidence: _builtins.str
-    """What the kernel was asked and what it answered, in iproute2 notation."""
+    """The query to the kernel and its answer, in iproute2 notation."""
     broken: _builtins.bool
-    """Forwarding is broken for certain: to these peers, which then count as
-    failed, or of the whole node. Otherwise a part of the traffic is lost, or may
-    be.
+    """Forwarding is certainly broken: to these peers, which then count as failed,
+    or of the whole node. False: a part of the traffic is lost, or may be.
     """
     peer_count: _builtins.int
-    """Number of all peers that the problem concerns, of which `peers` names the
-    first.
-    """
+    """Number of affected peers, of which `peers` names the first."""
     @_builtins.property
     def peers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Nodes of the peers that the problem concerns, at most ten; empty: it
-        concerns the whole node.
+        """Nodes of the affected peers, at most ten. Empty: the whole node is
+        affected.
         """
 
     def __init__(
@@ -495,11 +513,9 @@ class RepairCount(_message.Message):
     CAUSE_FIELD_NUMBER: _builtins.int
     OBJECTS_FIELD_NUMBER: _builtins.int
     cause: Global___RepairCause.ValueType
-    """Why."""
+    """The cause."""
     objects: _builtins.int
-    """How many objects and devices; a device counts once a repair, whatever of it
-    was wrong.
-    """
+    """Number of objects and devices. A device counts once per repair."""
     def __init__(
         self,
         *,
@@ -525,18 +541,20 @@ class OwnLease(_message.Message):
     EXPIRE_TIME_FIELD_NUMBER: _builtins.int
     RENEW_TIME_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """Its name."""
+    """Name of the lease."""
     @_builtins.property
     def subnets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Its subnets as CIDR text, IPv4 first."""
+        """Subnets of the lease as CIDR text, IPv4 first."""
 
     @_builtins.property
     def expire_time(self) -> _timestamp_pb2.Timestamp:
-        """When it runs out unless renewed; unset: never, or the store's business."""
+        """When the lease expires unless renewed. Unset: never, or only the store
+        knows.
+        """
 
     @_builtins.property
     def renew_time(self) -> _timestamp_pb2.Timestamp:
-        """When it will be renewed; unset: never."""
+        """When the service will renew the lease. Unset: never."""
 
     def __init__(
         self,
@@ -566,18 +584,18 @@ class Underlay(_message.Message):
     MTU_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     interface: _builtins.str
-    """Its name."""
+    """Name of the interface."""
     mtu: _builtins.int
-    """Its MTU in bytes."""
+    """MTU in bytes."""
     reason: _builtins.str
-    """Which rule chose it, in words."""
+    """The rule that selected the interface, in words."""
     @_builtins.property
     def addresses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Its addresses in use, at most one a family, IPv4 first."""
+        """The addresses in use, at most one per family, IPv4 first."""
 
     @_builtins.property
     def public_addresses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The addresses that peers use, if others (behind NAT); else the same."""
+        """The addresses that peers use: those above, or others behind NAT."""
 
     def __init__(
         self,
@@ -609,9 +627,9 @@ class Device(_message.Message):
     name: _builtins.str
     """`flannel.1`."""
     mac: _builtins.str
-    """Its MAC address."""
+    """MAC address."""
     mtu: _builtins.int
-    """Its MTU in bytes."""
+    """MTU in bytes."""
     description: _builtins.str
     """In iproute2 notation, as `ip -details link` shows it."""
     def __init__(
@@ -632,7 +650,7 @@ Global___Device: _TypeAlias = Device  # noqa: Y015
 
 @_typing.final
 class PeerCounts(_message.Message):
-    """How many peers are in which state."""
+    """Numbers of peers by state."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -644,7 +662,7 @@ class PeerCounts(_message.Message):
     IGNORED_FIELD_NUMBER: _builtins.int
     EXPIRED_FIELD_NUMBER: _builtins.int
     total: _builtins.int
-    """All of them, without the own lease."""
+    """All peers, without the own lease."""
     programmed: _builtins.int
     """See PEER_STATE_PROGRAMMED."""
     pending: _builtins.int
@@ -656,8 +674,8 @@ class PeerCounts(_message.Message):
     ignored: _builtins.int
     """See PEER_STATE_IGNORED."""
     expired: _builtins.int
-    """Peers in any of these states whose lease has run out by this node's clock.
-    They stay: that a lease is gone, only its store can say.
+    """Peers in any of these states whose lease has expired by this node's clock.
+    They stay in the kernel: only the store can say that a lease is gone.
     """
     def __init__(
         self,
@@ -719,26 +737,26 @@ class Peer(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     OBJECTS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """The name of its lease."""
+    """Name of the peer's lease."""
     node: _builtins.str
-    """Its node; empty if not known."""
+    """Name of the peer's node; empty if unknown."""
     state: Global___PeerState.ValueType
-    """How far it is."""
+    """State in the kernel."""
     reason: _builtins.str
-    """Why it is not programmed; empty if it is. Of a programmed peer: why a part
-    of it, an address family, is not.
+    """Why the peer is not programmed. Empty if it is, unless one of its address
+    families is not.
     """
     @_builtins.property
     def subnets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Its subnets as CIDR text, IPv4 first."""
+        """Subnets of the lease as CIDR text, IPv4 first."""
 
     @_builtins.property
     def public_addresses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Its addresses in the underlay, IPv4 first."""
+        """Addresses of the peer in the underlay, IPv4 first."""
 
     @_builtins.property
     def objects(self) -> _containers.RepeatedCompositeFieldContainer[Global___KernelObject]:
-        """The kernel objects that it needs."""
+        """The kernel objects that the peer needs."""
 
     def __init__(
         self,
@@ -771,17 +789,17 @@ class KernelObject(_message.Message):
     REMARK_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """In iproute2 notation: `route 10.5.2.0/24 via 10.5.2.0 dev flannel.1 ...`.
-    With `look` empty for what is in the kernel beside what the peer needs.
+    With `look`: empty for an object of the kernel that the peer does not need.
     """
     programmed: _builtins.bool
-    """It is in the kernel."""
+    """The object is in the kernel."""
     actual: _builtins.str
-    """With `look`: what is in its place in the kernel now, in the same notation;
-    empty: nothing.
+    """With `look`: the object that the kernel has under the same key, in the same
+    notation. Empty: none.
     """
     remark: _builtins.str
-    """With `look`: why `actual` is not `text`, or what it is to the peer. Empty:
-    they are the same, or the service is about to put it right.
+    """With `look`: why `actual` differs from `text`, or its relation to the peer.
+    Empty: they are equal, or the service is about to repair the object.
     """
     def __init__(
         self,
@@ -803,7 +821,7 @@ Global___KernelObject: _TypeAlias = KernelObject  # noqa: Y015
 
 @_typing.final
 class GetStatusRequest(_message.Message):
-    """Asks for the status."""
+    """Request of GetStatus."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -844,7 +862,7 @@ Global___GetStatusResponse: _TypeAlias = GetStatusResponse  # noqa: Y015
 
 @_typing.final
 class WatchStatusRequest(_message.Message):
-    """Asks for the status, now and when it changes."""
+    """Request of WatchStatus."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -885,7 +903,7 @@ Global___WatchStatusResponse: _TypeAlias = WatchStatusResponse  # noqa: Y015
 
 @_typing.final
 class ListPeersRequest(_message.Message):
-    """Asks for peers."""
+    """Request of ListPeers."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -895,9 +913,9 @@ class ListPeersRequest(_message.Message):
     name: _builtins.str
     """A lease name or a node. Empty: all."""
     unprogrammed: _builtins.bool
-    """Only peers that are in any other state than PROGRAMMED."""
+    """Only peers in another state than PEER_STATE_PROGRAMMED."""
     look: _builtins.bool
-    """Look into the kernel now, and set what is there beside what is wanted."""
+    """Read the kernel now, and set `actual` beside `text`."""
     def __init__(
         self,
         *,
@@ -927,7 +945,7 @@ class ListPeersResponse(_message.Message):
 
     @_builtins.property
     def counts(self) -> Global___PeerCounts:
-        """How many there are in which state, with those that the request leaves out."""
+        """Numbers by state, including peers that the request leaves out."""
 
     def __init__(
         self,
@@ -945,13 +963,13 @@ Global___ListPeersResponse: _TypeAlias = ListPeersResponse  # noqa: Y015
 
 @_typing.final
 class ResyncKernelRequest(_message.Message):
-    """Asks for a comparison of the kernel with the leases."""
+    """Request of ResyncKernel."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     DRY_RUN_FIELD_NUMBER: _builtins.int
     dry_run: _builtins.bool
-    """Change nothing."""
+    """Change nothing, and return the plan."""
     def __init__(
         self,
         *,
@@ -967,7 +985,7 @@ Global___ResyncKernelRequest: _TypeAlias = ResyncKernelRequest  # noqa: Y015
 
 @_typing.final
 class ResyncKernelResponse(_message.Message):
-    """What was, or would be, done."""
+    """The commands of the resync."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -976,13 +994,13 @@ class ResyncKernelResponse(_message.Message):
     @_builtins.property
     def commands(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The plan, one `ip` or `bridge` command each, in order. Empty: the kernel is
-        as it should be.
+        in the desired state.
         """
 
     @_builtins.property
     def errors(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Objects that could not be brought into line, one sentence each. Always
-        empty with `dry_run`.
+        """Objects that the kernel refused, one sentence each. Always empty with
+        `dry_run`.
         """
 
     def __init__(
@@ -1001,13 +1019,13 @@ Global___ResyncKernelResponse: _TypeAlias = ResyncKernelResponse  # noqa: Y015
 
 @_typing.final
 class TeardownKernelRequest(_message.Message):
-    """Asks for the removal of everything that is ours."""
+    """Request of TeardownKernel."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     DRY_RUN_FIELD_NUMBER: _builtins.int
     dry_run: _builtins.bool
-    """Change nothing."""
+    """Change nothing, and return the plan."""
     def __init__(
         self,
         *,
@@ -1023,7 +1041,7 @@ Global___TeardownKernelRequest: _TypeAlias = TeardownKernelRequest  # noqa: Y015
 
 @_typing.final
 class TeardownKernelResponse(_message.Message):
-    """What was, or would be, removed."""
+    """The commands of the teardown."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1053,13 +1071,13 @@ Global___TeardownKernelResponse: _TypeAlias = TeardownKernelResponse  # noqa: Y0
 
 @_typing.final
 class HandOverRequest(_message.Message):
-    """Asks for the kernel state in flannel's own shape."""
+    """Request of HandOver."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     DRY_RUN_FIELD_NUMBER: _builtins.int
     dry_run: _builtins.bool
-    """Change nothing."""
+    """Change nothing, and return the plan."""
     def __init__(
         self,
         *,
@@ -1075,7 +1093,7 @@ Global___HandOverRequest: _TypeAlias = HandOverRequest  # noqa: Y015
 
 @_typing.final
 class HandOverResponse(_message.Message):
-    """What was, or would be, rewritten."""
+    """The commands of the hand-over."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1087,8 +1105,8 @@ class HandOverResponse(_message.Message):
 
     @_builtins.property
     def errors(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Objects that could not be rewritten, one sentence each. Where a route could
-        not be made, ours stays.
+        """Objects that could not be rewritten, one sentence each. If a route could
+        not be added, the former one stays.
         """
 
     def __init__(
@@ -1107,7 +1125,7 @@ Global___HandOverResponse: _TypeAlias = HandOverResponse  # noqa: Y015
 
 @_typing.final
 class WatchEventsRequest(_message.Message):
-    """Asks for decisions. Each field that is set leaves some out."""
+    """Request of WatchEvents. Each field that is set selects some of the events."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1117,18 +1135,18 @@ class WatchEventsRequest(_message.Message):
     PEER_FIELD_NUMBER: _builtins.int
     KINDS_FIELD_NUMBER: _builtins.int
     no_follow: _builtins.bool
-    """Only what is remembered; do not wait for more."""
+    """End after the remembered events; do not wait for more."""
     after: _builtins.str
-    """Only what follows the event with this `position`. A position of an earlier
-    process is before everything.
+    """Only events after the one with this `position`. A position of an earlier
+    process is before all events.
     """
     peer: _builtins.str
-    """Only events that concern a peer: the name of its lease, or its node. An
-    event that concerns more peers than it names is among them.
+    """Only events of one peer, by the name of its lease or its node. Events that
+    concern more peers than they name are included.
     """
     @_builtins.property
     def since_time(self) -> _timestamp_pb2.Timestamp:
-        """Only events from this moment on."""
+        """Only events from this time on."""
 
     @_builtins.property
     def kinds(self) -> _containers.RepeatedScalarFieldContainer[Global___EventKind.ValueType]:
@@ -1153,7 +1171,7 @@ Global___WatchEventsRequest: _TypeAlias = WatchEventsRequest  # noqa: Y015
 
 @_typing.final
 class WatchEventsResponse(_message.Message):
-    """One decision."""
+    """One event."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1170,39 +1188,39 @@ class WatchEventsResponse(_message.Message):
     REPAIR_CAUSE_FIELD_NUMBER: _builtins.int
     MISSED_FIELD_NUMBER: _builtins.int
     what: _builtins.str
-    """What was done, one sentence."""
+    """The action, one sentence."""
     cause: _builtins.str
-    """What caused it, in words: a lease change with its cursor, what the kernel
-    told, an operator, an error.
+    """The cause, in words: a lease change with its cursor, a notification of the
+    kernel, an operator, an error.
     """
     microseconds: _builtins.int
-    """How long it took from the moment the cause was known, in microseconds; 0:
-    not measured. Of a repair with the 10 to 50 ms in which the kernel's
-    further notifications are awaited.
+    """Time from the cause to completion, in microseconds; 0: not measured. For a
+    repair this includes the 10 to 50 ms of waiting for further notifications
+    of the kernel.
     """
     kind: Global___EventKind.ValueType
-    """What it is about."""
+    """The subject."""
     position: _builtins.str
-    """Where it stands; give it as `after` to go on from there."""
+    """Position of the event; `after` resumes there."""
     cursor: _builtins.str
-    """The cursor of the leases that were known; empty: none yet."""
+    """The cursor of the leases in force. Empty: none yet."""
     peer_count: _builtins.int
-    """How many peers it concerns; nine may stand for more."""
+    """Number of peers that the event concerns; nine may mean more."""
     objects: _builtins.int
-    """Kernel objects that were put or deleted."""
+    """Number of kernel objects that were added, replaced or deleted."""
     repair_cause: Global___RepairCause.ValueType
-    """Why a repair was needed; of other kinds unset."""
+    """The cause of a repair; unset for other kinds."""
     missed: _builtins.int
-    """Events right before this one that were forgotten before they could be sent,
-    also such as the request leaves out.
+    """Number of events right before this one that were discarded before they
+    could be sent, including events that the request does not select.
     """
     @_builtins.property
     def time(self) -> _timestamp_pb2.Timestamp:
-        """When it was carried out."""
+        """Time at which the action was complete."""
 
     @_builtins.property
     def peers(self) -> _containers.RepeatedCompositeFieldContainer[Global___PeerName]:
-        """The peers that it concerns, the first eight of them."""
+        """The peers that the event concerns, at most eight."""
 
     def __init__(
         self,
@@ -1237,9 +1255,9 @@ class PeerName(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     NODE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """The name of its lease."""
+    """Name of the peer's lease."""
     node: _builtins.str
-    """Its node; empty if not known."""
+    """Name of the peer's node; empty if unknown."""
     def __init__(
         self,
         *,

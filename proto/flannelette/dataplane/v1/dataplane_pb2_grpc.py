@@ -77,16 +77,15 @@ class DataplaneServiceServicer:
     """
 
     def GetStatus(self, request, context):
-        """Returns what the dataplane is and whether the kernel is as it should be.
-        Never fails while the process runs.
+        """Returns the status of the dataplane. Never fails while the process runs.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchStatus(self, request, context):
-        """Streams the status: at once, then whenever it changes, and at most ten
-        times a second. Ends with UNAVAILABLE when the service shuts down.
+        """Streams the status: at once, then at every change, at most ten times a
+        second. Ends with UNAVAILABLE when the service shuts down.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -94,21 +93,21 @@ class DataplaneServiceServicer:
 
     def ListPeers(self, request, context):
         """Returns every peer with the kernel objects that carry it, sorted by name.
-        The objects are what the service last saw or made, at most one audit ago;
-        with `look`, for the peers of one name, what the kernel has at this moment.
+        The objects are those of the last comparison, at most one audit ago. With
+        `look`, which needs a name, the kernel is read at the time of the call.
 
         INVALID_ARGUMENT: `look` without a name.
-        NOT_FOUND: a name was given and no lease has it.
+        NOT_FOUND: no lease has the given name.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ResyncKernel(self, request, context):
-        """Compares the kernel with the leases and brings it into line.
+        """Reconciles the kernel with the leases.
 
-        With `dry_run` nothing is changed. The plan is the exact `ip` and `bridge`
-        commands that do the same.
+        With `dry_run`, changes nothing. The plan is the equivalent `ip` and
+        `bridge` commands.
 
         FAILED_PRECONDITION: no complete lease snapshot or no own lease yet.
         """
@@ -117,40 +116,42 @@ class DataplaneServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def TeardownKernel(self, request, context):
-        """Removes everything that is ours from the kernel: routes, neighbours,
-        forwarding entries, device. Pods of this node lose their peers. The service
-        stays paused afterwards, until ResyncKernel or a restart.
+        """Removes all objects of this service from the kernel: routes, neighbours,
+        forwarding entries, device. Pods of this node lose their peers. Afterwards
+        the service is paused, until ResyncKernel or a restart.
 
-        FAILED_PRECONDITION: nothing was programmed yet.
+        FAILED_PRECONDITION: the service has programmed nothing yet.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def HandOver(self, request, context):
-        """Gives the kernel state back to a flanneld that will start on this node:
-        routes get flannel's own shape (`proto boot`, the default metric); device,
-        neighbours and forwarding entries have it already and stay. Every route is
-        added before ours is deleted, so that no packet is lost. What belongs to no
-        lease is removed. The service stays paused afterwards and renews its lease
-        no more, until ResyncKernel or a restart, which take everything back.
+        """Hands the kernel state over to a flanneld that will start on this node:
+        rewrites routes as flannel writes them (`proto boot`, the default metric).
+        Device, neighbours and forwarding entries are flannel's already and stay.
+        Every route is added before the former one is deleted, so no packet is
+        lost. Objects that belong to no lease are removed. Afterwards the service
+        is paused and does not renew its lease, until ResyncKernel or a restart,
+        which take the kernel state back.
 
-        Again it finds what is left to do; nothing, if all went well.
+        Idempotent: a second call does what the first could not do.
 
-        FAILED_PRECONDITION: nothing was programmed yet, or an overlay device is
-        missing, as after TeardownKernel.
+        FAILED_PRECONDITION: the service has programmed nothing yet, or an overlay
+        device is missing, as after TeardownKernel.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchEvents(self, request, context):
-        """Streams the service's recent decisions, oldest first, and then each new
-        one. The last 4,096 are remembered, in memory: a restart forgets them.
+        """Streams the service's recent events, oldest first, and then each new one.
+        The service keeps its last 4,096 events in memory; a restart discards them.
 
-        Slow callers hinder nobody: what is forgotten before they have taken it is
-        left out, and counted in `missed`. Resume with `after`. Ends when all is
-        told (`no_follow`), or with UNAVAILABLE when the service shuts down.
+        A slow caller delays no other: events that the service discards before the
+        caller has read them are left out, and counted in `missed`. Resume with
+        `after`. Ends after the last event (`no_follow`), or with UNAVAILABLE when
+        the service shuts down.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -4,18 +4,19 @@ isort:skip_file
 The dataplane service: the routes, neighbours, forwarding entries and the
 device that carry the overlay in the kernel of one node.
 
-It pulls leases from a lease service and holds the kernel to them. Nobody
-needs to call it; the calls here are for looking, and for removing what it
-made. Stopping it changes nothing in the kernel.
+It pulls leases from a lease service and reconciles the kernel with them. The
+overlay works without any call of this service: the calls are for diagnosis
+and removal. Stopping the service changes nothing in the kernel.
 
-A field that is `optional` without a word on when it is unset is always set:
-it is there so that false and 0 are printed, which JSON leaves out otherwise.
+An `optional` field is always set, unless its comment says when it is unset.
+`optional` makes JSON print false and 0, which it would leave out otherwise.
 
-Over TCP with TLS, every member of the overlay may look; ResyncKernel,
-TeardownKernel and HandOver are for flannelette://admin/NAME.
+Over TCP with TLS, every member of the overlay may call the methods that
+change nothing; ResyncKernel, TeardownKernel and HandOver need
+flannelette://admin/NAME.
 
 Errors, on every call: INVALID_ARGUMENT, UNIMPLEMENTED,
-PERMISSION_DENIED (over TLS). Further codes stand with each call.
+PERMISSION_DENIED (over TLS). Each call lists its further codes.
 """
 
 from collections import abc as _abc
@@ -32,56 +33,56 @@ class DataplaneServiceStub:
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetStatus: _aio.UnaryUnaryMultiCallable[_dataplane_pb2.GetStatusRequest, _dataplane_pb2.GetStatusResponse]
-    """Returns what the dataplane is and whether the kernel is as it should be.
-    Never fails while the process runs.
-    """
+    """Returns the status of the dataplane. Never fails while the process runs."""
     WatchStatus: _aio.UnaryStreamMultiCallable[_dataplane_pb2.WatchStatusRequest, _dataplane_pb2.WatchStatusResponse]
-    """Streams the status: at once, then whenever it changes, and at most ten
-    times a second. Ends with UNAVAILABLE when the service shuts down.
+    """Streams the status: at once, then at every change, at most ten times a
+    second. Ends with UNAVAILABLE when the service shuts down.
     """
     ListPeers: _aio.UnaryUnaryMultiCallable[_dataplane_pb2.ListPeersRequest, _dataplane_pb2.ListPeersResponse]
     """Returns every peer with the kernel objects that carry it, sorted by name.
-    The objects are what the service last saw or made, at most one audit ago;
-    with `look`, for the peers of one name, what the kernel has at this moment.
+    The objects are those of the last comparison, at most one audit ago. With
+    `look`, which needs a name, the kernel is read at the time of the call.
 
     INVALID_ARGUMENT: `look` without a name.
-    NOT_FOUND: a name was given and no lease has it.
+    NOT_FOUND: no lease has the given name.
     """
     ResyncKernel: _aio.UnaryUnaryMultiCallable[_dataplane_pb2.ResyncKernelRequest, _dataplane_pb2.ResyncKernelResponse]
-    """Compares the kernel with the leases and brings it into line.
+    """Reconciles the kernel with the leases.
 
-    With `dry_run` nothing is changed. The plan is the exact `ip` and `bridge`
-    commands that do the same.
+    With `dry_run`, changes nothing. The plan is the equivalent `ip` and
+    `bridge` commands.
 
     FAILED_PRECONDITION: no complete lease snapshot or no own lease yet.
     """
     TeardownKernel: _aio.UnaryUnaryMultiCallable[_dataplane_pb2.TeardownKernelRequest, _dataplane_pb2.TeardownKernelResponse]
-    """Removes everything that is ours from the kernel: routes, neighbours,
-    forwarding entries, device. Pods of this node lose their peers. The service
-    stays paused afterwards, until ResyncKernel or a restart.
+    """Removes all objects of this service from the kernel: routes, neighbours,
+    forwarding entries, device. Pods of this node lose their peers. Afterwards
+    the service is paused, until ResyncKernel or a restart.
 
-    FAILED_PRECONDITION: nothing was programmed yet.
+    FAILED_PRECONDITION: the service has programmed nothing yet.
     """
     HandOver: _aio.UnaryUnaryMultiCallable[_dataplane_pb2.HandOverRequest, _dataplane_pb2.HandOverResponse]
-    """Gives the kernel state back to a flanneld that will start on this node:
-    routes get flannel's own shape (`proto boot`, the default metric); device,
-    neighbours and forwarding entries have it already and stay. Every route is
-    added before ours is deleted, so that no packet is lost. What belongs to no
-    lease is removed. The service stays paused afterwards and renews its lease
-    no more, until ResyncKernel or a restart, which take everything back.
+    """Hands the kernel state over to a flanneld that will start on this node:
+    rewrites routes as flannel writes them (`proto boot`, the default metric).
+    Device, neighbours and forwarding entries are flannel's already and stay.
+    Every route is added before the former one is deleted, so no packet is
+    lost. Objects that belong to no lease are removed. Afterwards the service
+    is paused and does not renew its lease, until ResyncKernel or a restart,
+    which take the kernel state back.
 
-    Again it finds what is left to do; nothing, if all went well.
+    Idempotent: a second call does what the first could not do.
 
-    FAILED_PRECONDITION: nothing was programmed yet, or an overlay device is
-    missing, as after TeardownKernel.
+    FAILED_PRECONDITION: the service has programmed nothing yet, or an overlay
+    device is missing, as after TeardownKernel.
     """
     WatchEvents: _aio.UnaryStreamMultiCallable[_dataplane_pb2.WatchEventsRequest, _dataplane_pb2.WatchEventsResponse]
-    """Streams the service's recent decisions, oldest first, and then each new
-    one. The last 4,096 are remembered, in memory: a restart forgets them.
+    """Streams the service's recent events, oldest first, and then each new one.
+    The service keeps its last 4,096 events in memory; a restart discards them.
 
-    Slow callers hinder nobody: what is forgotten before they have taken it is
-    left out, and counted in `missed`. Resume with `after`. Ends when all is
-    told (`no_follow`), or with UNAVAILABLE when the service shuts down.
+    A slow caller delays no other: events that the service discards before the
+    caller has read them are left out, and counted in `missed`. Resume with
+    `after`. Ends after the last event (`no_follow`), or with UNAVAILABLE when
+    the service shuts down.
     """
 
 class DataplaneServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -93,9 +94,7 @@ class DataplaneServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _dataplane_pb2.GetStatusRequest,
         context: _aio.ServicerContext[_dataplane_pb2.GetStatusRequest, _abc.Awaitable[_dataplane_pb2.GetStatusResponse]],
     ) -> _abc.Awaitable[_dataplane_pb2.GetStatusResponse]:
-        """Returns what the dataplane is and whether the kernel is as it should be.
-        Never fails while the process runs.
-        """
+        """Returns the status of the dataplane. Never fails while the process runs."""
 
     @_abc_1.abstractmethod
     def WatchStatus(
@@ -103,8 +102,8 @@ class DataplaneServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _dataplane_pb2.WatchStatusRequest,
         context: _aio.ServicerContext[_dataplane_pb2.WatchStatusRequest, _abc.AsyncIterator[_dataplane_pb2.WatchStatusResponse]],
     ) -> _abc.AsyncIterator[_dataplane_pb2.WatchStatusResponse]:
-        """Streams the status: at once, then whenever it changes, and at most ten
-        times a second. Ends with UNAVAILABLE when the service shuts down.
+        """Streams the status: at once, then at every change, at most ten times a
+        second. Ends with UNAVAILABLE when the service shuts down.
         """
 
     @_abc_1.abstractmethod
@@ -114,11 +113,11 @@ class DataplaneServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _aio.ServicerContext[_dataplane_pb2.ListPeersRequest, _abc.Awaitable[_dataplane_pb2.ListPeersResponse]],
     ) -> _abc.Awaitable[_dataplane_pb2.ListPeersResponse]:
         """Returns every peer with the kernel objects that carry it, sorted by name.
-        The objects are what the service last saw or made, at most one audit ago;
-        with `look`, for the peers of one name, what the kernel has at this moment.
+        The objects are those of the last comparison, at most one audit ago. With
+        `look`, which needs a name, the kernel is read at the time of the call.
 
         INVALID_ARGUMENT: `look` without a name.
-        NOT_FOUND: a name was given and no lease has it.
+        NOT_FOUND: no lease has the given name.
         """
 
     @_abc_1.abstractmethod
@@ -127,10 +126,10 @@ class DataplaneServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _dataplane_pb2.ResyncKernelRequest,
         context: _aio.ServicerContext[_dataplane_pb2.ResyncKernelRequest, _abc.Awaitable[_dataplane_pb2.ResyncKernelResponse]],
     ) -> _abc.Awaitable[_dataplane_pb2.ResyncKernelResponse]:
-        """Compares the kernel with the leases and brings it into line.
+        """Reconciles the kernel with the leases.
 
-        With `dry_run` nothing is changed. The plan is the exact `ip` and `bridge`
-        commands that do the same.
+        With `dry_run`, changes nothing. The plan is the equivalent `ip` and
+        `bridge` commands.
 
         FAILED_PRECONDITION: no complete lease snapshot or no own lease yet.
         """
@@ -141,11 +140,11 @@ class DataplaneServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _dataplane_pb2.TeardownKernelRequest,
         context: _aio.ServicerContext[_dataplane_pb2.TeardownKernelRequest, _abc.Awaitable[_dataplane_pb2.TeardownKernelResponse]],
     ) -> _abc.Awaitable[_dataplane_pb2.TeardownKernelResponse]:
-        """Removes everything that is ours from the kernel: routes, neighbours,
-        forwarding entries, device. Pods of this node lose their peers. The service
-        stays paused afterwards, until ResyncKernel or a restart.
+        """Removes all objects of this service from the kernel: routes, neighbours,
+        forwarding entries, device. Pods of this node lose their peers. Afterwards
+        the service is paused, until ResyncKernel or a restart.
 
-        FAILED_PRECONDITION: nothing was programmed yet.
+        FAILED_PRECONDITION: the service has programmed nothing yet.
         """
 
     @_abc_1.abstractmethod
@@ -154,17 +153,18 @@ class DataplaneServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _dataplane_pb2.HandOverRequest,
         context: _aio.ServicerContext[_dataplane_pb2.HandOverRequest, _abc.Awaitable[_dataplane_pb2.HandOverResponse]],
     ) -> _abc.Awaitable[_dataplane_pb2.HandOverResponse]:
-        """Gives the kernel state back to a flanneld that will start on this node:
-        routes get flannel's own shape (`proto boot`, the default metric); device,
-        neighbours and forwarding entries have it already and stay. Every route is
-        added before ours is deleted, so that no packet is lost. What belongs to no
-        lease is removed. The service stays paused afterwards and renews its lease
-        no more, until ResyncKernel or a restart, which take everything back.
+        """Hands the kernel state over to a flanneld that will start on this node:
+        rewrites routes as flannel writes them (`proto boot`, the default metric).
+        Device, neighbours and forwarding entries are flannel's already and stay.
+        Every route is added before the former one is deleted, so no packet is
+        lost. Objects that belong to no lease are removed. Afterwards the service
+        is paused and does not renew its lease, until ResyncKernel or a restart,
+        which take the kernel state back.
 
-        Again it finds what is left to do; nothing, if all went well.
+        Idempotent: a second call does what the first could not do.
 
-        FAILED_PRECONDITION: nothing was programmed yet, or an overlay device is
-        missing, as after TeardownKernel.
+        FAILED_PRECONDITION: the service has programmed nothing yet, or an overlay
+        device is missing, as after TeardownKernel.
         """
 
     @_abc_1.abstractmethod
@@ -173,12 +173,13 @@ class DataplaneServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _dataplane_pb2.WatchEventsRequest,
         context: _aio.ServicerContext[_dataplane_pb2.WatchEventsRequest, _abc.AsyncIterator[_dataplane_pb2.WatchEventsResponse]],
     ) -> _abc.AsyncIterator[_dataplane_pb2.WatchEventsResponse]:
-        """Streams the service's recent decisions, oldest first, and then each new
-        one. The last 4,096 are remembered, in memory: a restart forgets them.
+        """Streams the service's recent events, oldest first, and then each new one.
+        The service keeps its last 4,096 events in memory; a restart discards them.
 
-        Slow callers hinder nobody: what is forgotten before they have taken it is
-        left out, and counted in `missed`. Resume with `after`. Ends when all is
-        told (`no_follow`), or with UNAVAILABLE when the service shuts down.
+        A slow caller delays no other: events that the service discards before the
+        caller has read them are left out, and counted in `missed`. Resume with
+        `after`. Ends after the last event (`no_follow`), or with UNAVAILABLE when
+        the service shuts down.
         """
 
 def add_DataplaneServiceServicer_to_server(servicer: DataplaneServiceServicer, server: _aio.Server) -> None: ...

@@ -9,26 +9,28 @@ services. All text is readable in grpcurl: subnets are CIDR text, addresses
 and MAC addresses are their usual notation.
 
 Identity. A service started with `--node` on a unix socket serves that node
-only: an empty `node` in a request means it, another is PERMISSION_DENIED. A
+only: an empty `node` in a request means that node, and the name of another
+node is answered with PERMISSION_DENIED. A
 central service (no `--node`) answers INVALID_ARGUMENT to a request that
 needs a node and names none.
 
-Over TCP with TLS a caller is what the URIs of its certificate say, and every
-request names its node. What only looks is for every member. AcquireLease,
-RenewLease, ReleaseLease, ReportProgress, and WatchLeases of everything in
-the name of a node are for flannelette://node/NODE/dataplane and
-flannelette://relay/NAME. ReserveSubnet, ReleaseSubnet, ReclaimLeases,
-ConfirmRemoval, DeleteQuarantined and RenumberNode are for
-flannelette://admin/NAME. All else is PERMISSION_DENIED.
+Over TCP with TLS, the URIs in the caller's certificate identify the caller,
+and every request names its node. Every member may call the methods that
+change nothing. AcquireLease, RenewLease, ReleaseLease, ReportProgress, and
+WatchLeases of all leases with a `node` need
+flannelette://node/NODE/dataplane or flannelette://relay/NAME. ReserveSubnet,
+ReleaseSubnet, ReclaimLeases, ConfirmRemoval, DeleteQuarantined and
+RenumberNode need flannelette://admin/NAME. All other calls are answered with
+PERMISSION_DENIED.
 
-A field that is `optional` without a word on when it is unset is always set:
-it is there so that false and 0 are printed, which JSON leaves out otherwise.
+An `optional` field is always set, unless its comment says when it is unset.
+`optional` makes JSON print false and 0, which it would leave out otherwise.
 
 Errors, on every call: INVALID_ARGUMENT (the message says which field and
-what it should be), PERMISSION_DENIED (another node's business), UNAVAILABLE
-(the store is away; retry with back-off), UNIMPLEMENTED (this version or this
-store does not offer the call). Further codes stand with each call. Every
-status carries one readable sentence that says what to do.
+its valid values), PERMISSION_DENIED (the request is for another node),
+UNAVAILABLE (the store is away; retry with back-off), UNIMPLEMENTED (this
+version or this store does not offer the call). Each call lists its further
+codes. The message of every error is one sentence that says what to do.
 """
 
 from collections import abc as _abc
@@ -60,20 +62,20 @@ class _ViewEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_View.ValueType],
     VIEW_ALL: _View.ValueType  # 1
     """Every lease."""
     VIEW_OWN: _View.ValueType  # 2
-    """The own lease and the network only; needs `node`. For masq, which needs no
-    more, and so that a change elsewhere wakes nobody.
+    """The own lease and the network only; needs `node`. For masq, so that changes
+    of other nodes do not wake it.
     """
 
 class View(_View, metaclass=_ViewEnumTypeWrapper):
-    """What a subscriber wants to see."""
+    """The part of the table that a subscriber gets."""
 
 VIEW_UNSPECIFIED: View.ValueType  # 0
 """The same as VIEW_ALL."""
 VIEW_ALL: View.ValueType  # 1
 """Every lease."""
 VIEW_OWN: View.ValueType  # 2
-"""The own lease and the network only; needs `node`. For masq, which needs no
-more, and so that a change elsewhere wakes nobody.
+"""The own lease and the network only; needs `node`. For masq, so that changes
+of other nodes do not wake it.
 """
 Global___View: _TypeAlias = View  # noqa: Y015
 
@@ -84,38 +86,38 @@ class _RefusalKind:
 class _RefusalKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RefusalKind.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     REFUSAL_KIND_UNSPECIFIED: _RefusalKind.ValueType  # 0
-    """Not told by this version."""
+    """Unknown to this version."""
     REFUSAL_KIND_UNREADABLE: _RefusalKind.ValueType  # 1
-    """The key is no lease, or its value does not parse, or another program has
-    overwritten it with an address that is not that of the node that holds it.
+    """The key is not a lease, or its value does not parse, or another program has
+    overwritten the value with an address that is not that of the holder.
     """
     REFUSAL_KIND_OVERLAP: _RefusalKind.ValueType  # 2
-    """It overlaps a lease that goes before it: of two, the one of a known node,
-    then the older one.
+    """It overlaps another lease. Not sent by this version, which serves both: the
+    nodes decide which one counts.
     """
     REFUSAL_KIND_OUTSIDE_NETWORK: _RefusalKind.ValueType  # 3
-    """It lies outside the network."""
+    """The lease lies outside the network."""
 
 class RefusalKind(_RefusalKind, metaclass=_RefusalKindEnumTypeWrapper):
-    """Why a key is refused."""
+    """The kind of reason for a refusal."""
 
 REFUSAL_KIND_UNSPECIFIED: RefusalKind.ValueType  # 0
-"""Not told by this version."""
+"""Unknown to this version."""
 REFUSAL_KIND_UNREADABLE: RefusalKind.ValueType  # 1
-"""The key is no lease, or its value does not parse, or another program has
-overwritten it with an address that is not that of the node that holds it.
+"""The key is not a lease, or its value does not parse, or another program has
+overwritten the value with an address that is not that of the holder.
 """
 REFUSAL_KIND_OVERLAP: RefusalKind.ValueType  # 2
-"""It overlaps a lease that goes before it: of two, the one of a known node,
-then the older one.
+"""It overlaps another lease. Not sent by this version, which serves both: the
+nodes decide which one counts.
 """
 REFUSAL_KIND_OUTSIDE_NETWORK: RefusalKind.ValueType  # 3
-"""It lies outside the network."""
+"""The lease lies outside the network."""
 Global___RefusalKind: _TypeAlias = RefusalKind  # noqa: Y015
 
 @_typing.final
 class Lease(_message.Message):
-    """One lease: a node holds these subnets."""
+    """A lease: the subnets that one node holds."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -132,34 +134,34 @@ class Lease(_message.Message):
     node's name in Kubernetes.
     """
     node: _builtins.str
-    """The node that holds it. Empty: not known (a flanneld's lease in etcd, or a
-    reservation that nobody holds).
+    """The node that holds the lease. Empty: unknown (a flanneld's lease in etcd),
+    or none (a reservation that is not in use).
     """
     backend_type: _builtins.str
-    """flannel's BackendType: `vxlan`, `host-gw`, ... Empty on udp, alloc and cloud
-    clusters, which write none.
+    """flannel's BackendType: `vxlan`, `host-gw`, ... Empty on udp, alloc and
+    cloud clusters, which write none.
     """
     reserved: _builtins.bool
-    """It was set aside by an operator and never expires."""
+    """An operator has reserved the subnet; the lease never expires."""
     claim_order: _builtins.int
     """The age of the claim, as a number in an order of the store's own: of two
     leases that claim the same, the smaller number is the older claim (see
-    docs/adr/0024). Every lease service that reads the same store sends the same
-    number, a relay that of the store above, and a renewal does not change it.
-    In etcd: the revision that wrote the lease's content, if its node is known,
-    else the revision that created its key. With Kubernetes: the second, as Unix
-    time, in which the annotations of its node were last changed.
-    0: unknown (the embedded store, where no two leases claim the same, and
-    lease services without this field), which is younger than any other number.
+    docs/adr/0024). Every lease service that reads the same store sends the
+    same number, a relay that of the store above, and a renewal does not change
+    it. In etcd: the revision that wrote the lease's content, if its node is
+    known, else the revision that created its key. With Kubernetes: the second,
+    as Unix time, in which the annotations of its node were last changed. 0:
+    unknown (the embedded store, where no two leases claim the same, and lease
+    services without this field), which is younger than any other number.
     """
     @_builtins.property
     def subnets(self) -> _containers.RepeatedCompositeFieldContainer[Global___Subnet]:
-        """What it holds, at most one a family, IPv4 first."""
+        """The subnets, at most one per family, IPv4 first."""
 
     @_builtins.property
     def expire_time(self) -> _timestamp_pb2.Timestamp:
-        """When it runs out unless renewed. Unset: never (a reservation), or the store
-        alone keeps the time (another node's lease in etcd; Kubernetes).
+        """When the lease expires unless renewed. Unset: never (a reservation), or
+        only the store knows the time (another node's lease in etcd; Kubernetes).
         """
 
     def __init__(
@@ -183,7 +185,7 @@ Global___Lease: _TypeAlias = Lease  # noqa: Y015
 
 @_typing.final
 class Subnet(_message.Message):
-    """What a lease holds in one address family."""
+    """The part of a lease in one address family."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -195,11 +197,11 @@ class Subnet(_message.Message):
     cidr: _builtins.str
     """The subnet, `10.5.52.0/24`."""
     public_address: _builtins.str
-    """The address of the node in the underlay that peers send to, of the same
-    family. Empty: not known; then no peer can reach it in this family.
+    """The node's address in the underlay, to which peers send, of the same
+    family. Empty: unknown; then no peer can reach the node in this family.
     """
     opaque_json: _builtins.str
-    """JSON text of any other kind, as the store has it."""
+    """JSON text of any other backend type, as in the store."""
     @_builtins.property
     def vxlan(self) -> Global___VxlanData:
         """Of backend type `vxlan`."""
@@ -236,7 +238,9 @@ class VxlanData(_message.Message):
     VNI_FIELD_NUMBER: _builtins.int
     MAC_FIELD_NUMBER: _builtins.int
     vni: _builtins.int
-    """VXLAN network identifier, 1 to 16777215; 0: not told."""
+    """VXLAN network identifier, 0 to 16777215. Also 0 if the lease publishes
+    none.
+    """
     mac: _builtins.str
     """MAC address of the VTEP device, `c6:d2:32:6f:8f:44`."""
     def __init__(
@@ -264,7 +268,9 @@ class WireguardData(_message.Message):
     public_key: _builtins.str
     """Public key, base64."""
     port: _builtins.int
-    """UDP port it listens on; 0: not told (flannel before v0.26.6), use our own."""
+    """UDP port of the peer; 0: not published (flannel before v0.26.6), use the
+    own port.
+    """
     def __init__(
         self,
         *,
@@ -294,10 +300,10 @@ class Network(_message.Message):
     backend_type: _builtins.str
     """flannel's backend type, lower case: `vxlan`, `host-gw`, `udp`, ..."""
     enable_nftables: _builtins.bool
-    """Rules are to be kept in nftables (`EnableNFTables`)."""
+    """masq keeps its rules in nftables (`EnableNFTables`)."""
     json: _builtins.str
-    """The original JSON, with the backend's options. Parsing it again gives the
-    fields above.
+    """The original JSON, with the backend's options; the fields above are parsed
+    from it.
     """
     @_builtins.property
     def families(self) -> _containers.RepeatedCompositeFieldContainer[Global___NetworkFamily]:
@@ -305,14 +311,14 @@ class Network(_message.Message):
 
     @_builtins.property
     def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """What flannel accepts and we would rather see changed, one sentence each."""
+        """Settings that are valid but not recommended, one sentence each."""
 
     @_builtins.property
     def beside(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Networks beside this one, CIDR text, that hold the subnets of nodes for which
-        a network change is pending (see RenumberNode); adjoining subnets are joined.
-        Nodes accept peers there, and do not masquerade packets between the pods of
-        these networks and of this one.
+        """Networks beside this one, CIDR text, that hold the subnets of nodes for
+        which a network change is pending (see RenumberNode); adjoining subnets are
+        joined. Nodes accept peers there, and do not masquerade packets between the
+        pods of these networks and of this one.
         """
 
     def __init__(
@@ -378,10 +384,10 @@ class Change(_message.Message):
     UPSERTED_FIELD_NUMBER: _builtins.int
     REMOVED_FIELD_NUMBER: _builtins.int
     removed: _builtins.str
-    """The lease of this name is gone."""
+    """Name of a lease that was removed."""
     @_builtins.property
     def upserted(self) -> Global___Lease:
-        """It is new or has changed; replaces the lease of the same name."""
+        """A new or changed lease; it replaces the lease of the same name."""
 
     def __init__(
         self,
@@ -401,7 +407,7 @@ Global___Change: _TypeAlias = Change  # noqa: Y015
 
 @_typing.final
 class StoreStatus(_message.Message):
-    """Whether the store answers."""
+    """The state of the connection to the store."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -411,9 +417,11 @@ class StoreStatus(_message.Message):
     kind: _builtins.str
     """`embedded`, `etcd`, `kube` or `relay`."""
     connected: _builtins.bool
-    """The table follows the store. False: it is the last one known."""
+    """The table follows the store. False: the table is the last known."""
     error: _builtins.str
-    """Why not, and since when the service tries. Empty while connected."""
+    """Why the table does not follow the store, and since when the service tries.
+    Empty while connected.
+    """
     def __init__(
         self,
         *,
@@ -433,7 +441,7 @@ Global___StoreStatus: _TypeAlias = StoreStatus  # noqa: Y015
 
 @_typing.final
 class WatchLeasesRequest(_message.Message):
-    """Asks for the stream of the lease table."""
+    """Request of WatchLeases."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -442,20 +450,19 @@ class WatchLeasesRequest(_message.Message):
     CURSOR_FIELD_NUMBER: _builtins.int
     RELAYED_FIELD_NUMBER: _builtins.int
     node: _builtins.str
-    """The node that asks. Required for VIEW_OWN on a central service.
+    """The caller's node. Required for VIEW_OWN on a central service.
 
-    A stream of VIEW_ALL that names its node is that of the node's dataplane:
-    while it is open, the node counts as connected. Who only looks leaves it
-    empty.
+    A stream of VIEW_ALL with a node is that of the node's dataplane: while it
+    is open, the node counts as connected. Observers leave the field empty.
     """
     view: Global___View.ValueType
-    """All leases or the own one only."""
+    """All leases, or the own lease only."""
     cursor: _builtins.str
-    """The last cursor that was folded; empty for a snapshot."""
+    """The last cursor that the caller has applied. Empty: start with a snapshot."""
     relayed: _builtins.bool
-    """From a relay. With VIEW_OWN: the node's dataplane watches the relay, and so
-    the node counts as connected while this stream is open. With VIEW_ALL and no
-    node: `choices` of every node are wanted.
+    """The caller is a relay. With VIEW_OWN: the node's dataplane watches the
+    relay, so the node counts as connected while this stream is open. With
+    VIEW_ALL and no node: the caller wants `choices` of every node.
     """
     def __init__(
         self,
@@ -475,8 +482,8 @@ Global___WatchLeasesRequest: _TypeAlias = WatchLeasesRequest  # noqa: Y015
 
 @_typing.final
 class WatchLeasesResponse(_message.Message):
-    """One step of the table. Fold it in the order of its fields: `reset`, then
-    `changes` one after another, then `network`, then `synced`.
+    """One step of the table. Apply its fields in order: `reset`, then `changes` one
+    after another, then `network`, then `synced`.
 
     Two serialised steps may be joined by concatenation if neither has `reset`,
     `network`, `network_error` or `store`, and both have the same `synced`.
@@ -494,26 +501,28 @@ class WatchLeasesResponse(_message.Message):
     LOST_FIELD_NUMBER: _builtins.int
     CHOICES_FIELD_NUMBER: _builtins.int
     reset: _builtins.bool
-    """A new snapshot starts: what follows may be used at once, but nothing is
-    removed before `synced`, neither what the snapshot lacks nor `removed`.
+    """A new snapshot starts. Leases that follow may be used at once, but none is
+    removed before `synced`: neither those that the snapshot lacks, nor
+    `removed`.
     """
     network_error: _builtins.str
-    """The configuration in the store is missing or invalid, and why. The last
-    good one stays in force.
+    """Why the configuration in the store is missing or invalid. The last valid
+    one stays in force.
     """
     synced: _builtins.bool
     """The table is complete up to here."""
     cursor: _builtins.str
-    """Where to resume. Opaque. Empty: as before. Only messages with `synced` carry
-    one: a stream that breaks inside a snapshot is asked for from the start.
+    """Position to resume from. Opaque. Empty: unchanged. Only messages with
+    `synced` have one: after a stream that broke inside a snapshot, start
+    again.
     """
     lost: _builtins.str
-    """Name of a lease of the node that asked (VIEW_ALL): the store has lost it, and
-    the guard keeps it in the table; or another program has overwritten it: then
-    the new content is refused, and the content that the node published stays in
-    force. The holder should acquire the lease again now, before the removal is
-    confirmed. Not part of the table; comes alone, and again each time that it
-    happens.
+    """Name of a lease of the caller's node (VIEW_ALL) that the store has lost,
+    and that the guard keeps in the table; or that another program has
+    overwritten: then the new content is refused, and the content that the node
+    published stays in force. The node should acquire the lease again at once,
+    before the removal is confirmed. Not part of the table; sent alone, once
+    per event.
     """
     @_builtins.property
     def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Change]:
@@ -521,17 +530,17 @@ class WatchLeasesResponse(_message.Message):
 
     @_builtins.property
     def network(self) -> Global___Network:
-        """The configuration in force, replaced as a whole. It clears `network_error`."""
+        """The configuration in force, as a whole. It clears `network_error`."""
 
     @_builtins.property
     def store(self) -> Global___StoreStatus:
-        """Whether the store answers; present when that has changed."""
+        """The state of the store; set when it has changed."""
 
     @_builtins.property
     def choices(self) -> Global___Choices:
-        """What operators have chosen for the node that asked (VIEW_ALL), or for every
-        node (a relay). No part of the table; comes alone, before anything of the
-        table and whenever it changes.
+        """Overrides that operators have set for the caller's node (VIEW_ALL), or for
+        every node (a relay). Not part of the table; sent alone, before the table
+        and at every change.
         """
 
     def __init__(
@@ -557,17 +566,17 @@ Global___WatchLeasesResponse: _TypeAlias = WatchLeasesResponse  # noqa: Y015
 
 @_typing.final
 class Choices(_message.Message):
-    """What operators have chosen for nodes, in the store."""
+    """Overrides of the flags of nodes, set by operators in the store."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     COMPLETE_FIELD_NUMBER: _builtins.int
     NODES_FIELD_NUMBER: _builtins.int
     complete: _builtins.bool
-    """A node that is not named has none. False: it is as before."""
+    """Nodes that are not listed have none. False: those are unchanged."""
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeChoice]:
-        """Each replaces what was said of the node before."""
+        """Each replaces the former overrides of its node."""
 
     def __init__(
         self,
@@ -585,9 +594,7 @@ Global___Choices: _TypeAlias = Choices  # noqa: Y015
 
 @_typing.final
 class NodeChoice(_message.Message):
-    """What operators have chosen for one node. Where nothing is set, nothing was
-    chosen, and the node decides by itself.
-    """
+    """The overrides of one node. A field that is unset overrides nothing."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -595,17 +602,17 @@ class NodeChoice(_message.Message):
     PUBLIC_IP_FIELD_NUMBER: _builtins.int
     PUBLIC_IPV6_FIELD_NUMBER: _builtins.int
     node: _builtins.str
-    """The node's name."""
+    """Name of the node."""
     @_builtins.property
     def public_ip(self) -> Global___ChosenAddress:
-        """As the dataplane's flag --public-ip, over which it wins. With Kubernetes the
-        annotation `node-public-ip`.
+        """Overrides the dataplane's flag --public-ip. With Kubernetes the annotation
+        `node-public-ip`.
         """
 
     @_builtins.property
     def public_ipv6(self) -> Global___ChosenAddress:
-        """As the dataplane's flag --public-ipv6, over which it wins. With Kubernetes
-        the annotation `node-public-ipv6`.
+        """Overrides the dataplane's flag --public-ipv6. With Kubernetes the
+        annotation `node-public-ipv6`.
         """
 
     def __init__(
@@ -625,16 +632,16 @@ Global___NodeChoice: _TypeAlias = NodeChoice  # noqa: Y015
 
 @_typing.final
 class ChosenAddress(_message.Message):
-    """An address that an operator has chosen."""
+    """An address that an operator has set."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     ADDRESS_FIELD_NUMBER: _builtins.int
     SOURCE_FIELD_NUMBER: _builtins.int
     address: _builtins.str
-    """As the operator wrote it: perhaps no address."""
+    """The text as the operator wrote it; it may be invalid."""
     source: _builtins.str
-    """Where the operator wrote it, for people: `annotation
+    """Where the operator wrote it, for messages: `annotation
     flannel.alpha.coreos.com/node-public-ip`.
     """
     def __init__(
@@ -653,7 +660,7 @@ Global___ChosenAddress: _TypeAlias = ChosenAddress  # noqa: Y015
 
 @_typing.final
 class ListLeasesRequest(_message.Message):
-    """Asks for the table."""
+    """Request of ListLeases."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -662,8 +669,8 @@ class ListLeasesRequest(_message.Message):
     node: _builtins.str
     """Only leases of this node, whichever node the service serves. Empty: all."""
     address: _builtins.str
-    """Only the leases that this address belongs to: it lies in one of their
-    subnets (a pod's), or is their public address (a node's). Empty: all.
+    """Only leases with this address: in one of their subnets (a pod's address),
+    or as their public address (a node's address). Empty: all.
     """
     def __init__(
         self,
@@ -691,7 +698,7 @@ class ListLeasesResponse(_message.Message):
     STORE_FIELD_NUMBER: _builtins.int
     CURSOR_FIELD_NUMBER: _builtins.int
     network_error: _builtins.str
-    """Why the configuration in the store is not in force; empty if it is."""
+    """Why the configuration in the store is not in force. Empty if it is."""
     cursor: _builtins.str
     """The table's cursor, for WatchLeases."""
     @_builtins.property
@@ -700,11 +707,11 @@ class ListLeasesResponse(_message.Message):
 
     @_builtins.property
     def network(self) -> Global___Network:
-        """The configuration in force; unset if there has been none yet."""
+        """The configuration in force; unset if there is none yet."""
 
     @_builtins.property
     def store(self) -> Global___StoreStatus:
-        """Whether the table follows the store."""
+        """The state of the store."""
 
     def __init__(
         self,
@@ -725,7 +732,7 @@ Global___ListLeasesResponse: _TypeAlias = ListLeasesResponse  # noqa: Y015
 
 @_typing.final
 class AcquireLeaseRequest(_message.Message):
-    """Asks for the lease of a node."""
+    """Request of AcquireLease."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -733,13 +740,14 @@ class AcquireLeaseRequest(_message.Message):
     SUBNETS_FIELD_NUMBER: _builtins.int
     BACKEND_TYPE_FIELD_NUMBER: _builtins.int
     node: _builtins.str
-    """The node that shall hold it."""
+    """The node that asks for a lease."""
     backend_type: _builtins.str
     """flannel's BackendType to publish; empty for udp, alloc and cloud backends."""
     @_builtins.property
     def subnets(self) -> _containers.RepeatedCompositeFieldContainer[Global___Subnet]:
-        """What to publish, one per enabled family: `public_address` (required) and
-        backend data. `cidr` is the previous subnet, empty if there is none.
+        """Content to publish, one entry per enabled family: `public_address`
+        (required) and backend data. `cidr` is the previous subnet; empty if there
+        is none.
         """
 
     def __init__(
@@ -759,7 +767,7 @@ Global___AcquireLeaseRequest: _TypeAlias = AcquireLeaseRequest  # noqa: Y015
 
 @_typing.final
 class AcquireLeaseResponse(_message.Message):
-    """The lease that the node holds now."""
+    """The lease that the node holds."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -771,8 +779,8 @@ class AcquireLeaseResponse(_message.Message):
 
     @_builtins.property
     def time_left(self) -> _duration_pb2.Duration:
-        """How long it lives from now. It says the same as `expire_time`, and what
-        counts for a renewal: the clocks of the two machines may disagree.
+        """Time until the lease expires. Equivalent to `expire_time`; use this one for
+        renewals, because the clocks of the two machines may differ.
         """
 
     def __init__(
@@ -791,16 +799,16 @@ Global___AcquireLeaseResponse: _TypeAlias = AcquireLeaseResponse  # noqa: Y015
 
 @_typing.final
 class RenewLeaseRequest(_message.Message):
-    """Asks for more time."""
+    """Request of RenewLease."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     NODE_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
     node: _builtins.str
-    """The node that holds it."""
+    """The node that holds the lease."""
     name: _builtins.str
-    """The name of the lease."""
+    """Name of the lease."""
     def __init__(
         self,
         *,
@@ -817,7 +825,7 @@ Global___RenewLeaseRequest: _TypeAlias = RenewLeaseRequest  # noqa: Y015
 
 @_typing.final
 class RenewLeaseResponse(_message.Message):
-    """The lease with its new time."""
+    """The renewed lease."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -829,7 +837,7 @@ class RenewLeaseResponse(_message.Message):
 
     @_builtins.property
     def time_left(self) -> _duration_pb2.Duration:
-        """How long it lives from now; see AcquireLeaseResponse."""
+        """Time until the lease expires; see AcquireLeaseResponse."""
 
     def __init__(
         self,
@@ -847,16 +855,16 @@ Global___RenewLeaseResponse: _TypeAlias = RenewLeaseResponse  # noqa: Y015
 
 @_typing.final
 class ReleaseLeaseRequest(_message.Message):
-    """Gives a lease back."""
+    """Request of ReleaseLease."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     NODE_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
     node: _builtins.str
-    """The node that holds it."""
+    """The node that holds the lease."""
     name: _builtins.str
-    """The name of the lease. Empty: whichever the node holds."""
+    """Name of the lease. Empty: the one that the node holds."""
     def __init__(
         self,
         *,
@@ -873,7 +881,7 @@ Global___ReleaseLeaseRequest: _TypeAlias = ReleaseLeaseRequest  # noqa: Y015
 
 @_typing.final
 class ReleaseLeaseResponse(_message.Message):
-    """Nothing to say."""
+    """Empty."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -890,7 +898,7 @@ Global___ReleaseLeaseResponse: _TypeAlias = ReleaseLeaseResponse  # noqa: Y015
 
 @_typing.final
 class GetStatusRequest(_message.Message):
-    """Asks how the process is."""
+    """Request of GetStatus."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -907,7 +915,7 @@ Global___GetStatusRequest: _TypeAlias = GetStatusRequest  # noqa: Y015
 
 @_typing.final
 class GetStatusResponse(_message.Message):
-    """How the process and its store are."""
+    """The status of the service and of its store."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -927,28 +935,28 @@ class GetStatusResponse(_message.Message):
     HELD_REASON_FIELD_NUMBER: _builtins.int
     PENDING_MOVES_FIELD_NUMBER: _builtins.int
     ready: _builtins.bool
-    """A complete table is being served and follows the store."""
+    """The service has a complete table, which follows the store."""
     node: _builtins.str
     """The node that this process serves; empty on a central service."""
     version: _builtins.str
-    """Its version."""
+    """Version of the service."""
     leases: _builtins.int
-    """Leases in the table."""
+    """Number of leases in the table."""
     watchers: _builtins.int
-    """Open WatchLeases streams."""
+    """Number of open WatchLeases streams."""
     cursor: _builtins.str
     """The newest cursor."""
     quarantined: _builtins.int
-    """Keys and values of the store that were refused and changed nothing."""
+    """Number of entries of the store that are refused; see ListQuarantine."""
     network_error: _builtins.str
-    """Why the configuration in the store is not in force; empty if it is."""
+    """Why the configuration in the store is not in force. Empty if it is."""
     held_removals: _builtins.int
-    """Leases that the store has lost and the guard keeps in the table."""
+    """Number of leases that the store has lost and the guard keeps in the table."""
     held_reason: _builtins.str
-    """What their removal waits for, one sentence; empty when none is held."""
+    """What their removal waits for, one sentence. Empty if none is held back."""
     @_builtins.property
     def reasons(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Why not, one sentence each. Empty when ready."""
+        """Why the service is not ready, one sentence each. Empty when ready."""
 
     @_builtins.property
     def store(self) -> Global___StoreStatus:
@@ -960,13 +968,13 @@ class GetStatusResponse(_message.Message):
 
     @_builtins.property
     def network(self) -> Global___Network:
-        """The network in force; unset if there has been none yet."""
+        """The network in force; unset if there is none yet."""
 
     @_builtins.property
     def pending_moves(self) -> _containers.RepeatedCompositeFieldContainer[Global___PendingMove]:
-        """Nodes for whose subnets the network configuration has no room, sorted by
-        name. Each keeps its subnets until RenumberNode, or until the configuration
-        has room again.
+        """Nodes whose subnets do not fit the network configuration, sorted by name.
+        Each keeps its subnets until RenumberNode, or until they fit the
+        configuration again.
         """
 
     def __init__(
@@ -1017,7 +1025,7 @@ Global___GetStatusResponse: _TypeAlias = GetStatusResponse  # noqa: Y015
 
 @_typing.final
 class PendingMove(_message.Message):
-    """A node that keeps a subnet for which the network configuration has no room."""
+    """A node whose subnets do not fit the network configuration."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1028,12 +1036,12 @@ class PendingMove(_message.Message):
     node: _builtins.str
     """The node."""
     lease: _builtins.str
-    """Name of its lease."""
+    """Name of the node's lease."""
     where: _builtins.str
-    """The range of its new subnet, as text: `a /24 from 10.6.1.0 to 10.6.255.0`."""
+    """The range of the new subnet, as text: `a /24 from 10.6.1.0 to 10.6.255.0`."""
     @_builtins.property
     def subnets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The subnets that it holds, CIDR text, IPv4 first."""
+        """The subnets of the lease as CIDR text, IPv4 first."""
 
     def __init__(
         self,
@@ -1053,7 +1061,7 @@ Global___PendingMove: _TypeAlias = PendingMove  # noqa: Y015
 
 @_typing.final
 class RenumberNodeRequest(_message.Message):
-    """Asks for the move of a node for which a network change is pending."""
+    """Request of RenumberNode."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1103,17 +1111,17 @@ Global___RenumberNodeResponse: _TypeAlias = RenumberNodeResponse  # noqa: Y015
 
 @_typing.final
 class ReserveSubnetRequest(_message.Message):
-    """Asks to set a subnet aside."""
+    """Request of ReserveSubnet."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     CIDRS_FIELD_NUMBER: _builtins.int
     NODE_FIELD_NUMBER: _builtins.int
     node: _builtins.str
-    """For this node. Empty: for nobody."""
+    """The node that gets the subnets. Empty: none."""
     @_builtins.property
     def cidrs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The subnets, at most one a family, as CIDR text."""
+        """The subnets, at most one per family, as CIDR text."""
 
     def __init__(
         self,
@@ -1155,7 +1163,7 @@ Global___ReserveSubnetResponse: _TypeAlias = ReserveSubnetResponse  # noqa: Y015
 
 @_typing.final
 class ReleaseSubnetRequest(_message.Message):
-    """Asks to remove a reservation."""
+    """Request of ReleaseSubnet."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1177,7 +1185,7 @@ Global___ReleaseSubnetRequest: _TypeAlias = ReleaseSubnetRequest  # noqa: Y015
 
 @_typing.final
 class ReleaseSubnetResponse(_message.Message):
-    """Nothing to say."""
+    """Empty."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1194,7 +1202,7 @@ Global___ReleaseSubnetResponse: _TypeAlias = ReleaseSubnetResponse  # noqa: Y015
 
 @_typing.final
 class ReclaimLeasesRequest(_message.Message):
-    """Asks to take leases back."""
+    """Request of ReclaimLeases. Exactly one of the first three fields is set."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1203,17 +1211,17 @@ class ReclaimLeasesRequest(_message.Message):
     UNSEEN_FOR_FIELD_NUMBER: _builtins.int
     DRY_RUN_FIELD_NUMBER: _builtins.int
     node: _builtins.str
-    """The leases of this node."""
+    """Reclaim the leases of this node."""
     dry_run: _builtins.bool
-    """Only say which they are."""
+    """Change nothing, and return the leases."""
     @_builtins.property
     def names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The leases of these names."""
+        """Reclaim the leases of these names."""
 
     @_builtins.property
     def unseen_for(self) -> _duration_pb2.Duration:
-        """The leases of every node that was not seen for so long. A service knows
-        nothing of the time before it started, and takes no node for unseen then.
+        """Reclaim the leases of every node that was not seen for this time. A service
+        knows only the time since its own start.
         """
 
     def __init__(
@@ -1234,7 +1242,7 @@ Global___ReclaimLeasesRequest: _TypeAlias = ReclaimLeasesRequest  # noqa: Y015
 
 @_typing.final
 class ReclaimLeasesResponse(_message.Message):
-    """What was taken back."""
+    """The leases that were removed."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1258,7 +1266,7 @@ Global___ReclaimLeasesResponse: _TypeAlias = ReclaimLeasesResponse  # noqa: Y015
 
 @_typing.final
 class ReclaimedLease(_message.Message):
-    """A lease that was taken back."""
+    """A lease that was removed."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1266,12 +1274,12 @@ class ReclaimedLease(_message.Message):
     LAST_SEEN_TIME_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def lease(self) -> Global___Lease:
-        """As it was."""
+        """The lease before its removal."""
 
     @_builtins.property
     def last_seen_time(self) -> _timestamp_pb2.Timestamp:
-        """When its node was there last, or may have been. Unset: nobody is known to
-        have held it.
+        """When the node was last connected, or may have been. Unset: the holder is
+        unknown.
         """
 
     def __init__(
@@ -1290,7 +1298,7 @@ Global___ReclaimedLease: _TypeAlias = ReclaimedLease  # noqa: Y015
 
 @_typing.final
 class ReportProgressRequest(_message.Message):
-    """How far a dataplane is."""
+    """Request of ReportProgress."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1300,25 +1308,23 @@ class ReportProgressRequest(_message.Message):
     FAILED_COUNT_FIELD_NUMBER: _builtins.int
     AGE_FIELD_NUMBER: _builtins.int
     node: _builtins.str
-    """The node whose kernel it is."""
+    """The node of the dataplane."""
     cursor: _builtins.str
-    """Every change up to this cursor is in the kernel, but for the failed ones.
-    Empty: nothing is there any more (TeardownKernel).
+    """Every change up to this cursor is in the kernel, except the failed leases.
+    Empty: the kernel has none (TeardownKernel).
     """
     failed_count: _builtins.int
-    """How many leases could not be programmed, also those that `failed` leaves
-    out.
+    """Number of leases that could not be programmed, including those that
+    `failed` leaves out.
     """
     @_builtins.property
     def failed(self) -> _containers.RepeatedCompositeFieldContainer[Global___FailedLease]:
-        """Leases that could not be programmed, sorted by name; the first 50, if there
-        are more.
-        """
+        """Leases that could not be programmed, sorted by name; at most the first 50."""
 
     @_builtins.property
     def age(self) -> _duration_pb2.Duration:
-        """How long ago the kernel got to this cursor, so that a report may come late
-        and the change is not taken for slow. Unset: just now.
+        """Time since the kernel reached this cursor, so that a late report does not
+        count as a slow change. Unset: 0.
         """
 
     def __init__(
@@ -1349,7 +1355,7 @@ class FailedLease(_message.Message):
     name: _builtins.str
     """The name of the lease."""
     reason: _builtins.str
-    """Why, one sentence."""
+    """The reason, one sentence."""
     def __init__(
         self,
         *,
@@ -1366,16 +1372,15 @@ Global___FailedLease: _TypeAlias = FailedLease  # noqa: Y015
 
 @_typing.final
 class ReportProgressResponse(_message.Message):
-    """When to report again."""
+    """When to report next."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     PAUSE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def pause(self) -> _duration_pb2.Duration:
-        """On average so long after this report, with jitter, so that thousands of
-        nodes together are no burden to the service: 50 ms, a second for 1,000
-        nodes.
+        """Mean time until the next report; add jitter. It limits the load of many
+        nodes: 50 ms for a few, 1 s for 1,000 nodes.
         """
 
     def __init__(
@@ -1393,7 +1398,7 @@ Global___ReportProgressResponse: _TypeAlias = ReportProgressResponse  # noqa: Y0
 
 @_typing.final
 class ListNodesRequest(_message.Message):
-    """Asks for the nodes."""
+    """Request of ListNodes."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1438,7 +1443,7 @@ Global___ListNodesResponse: _TypeAlias = ListNodesResponse  # noqa: Y015
 
 @_typing.final
 class Node(_message.Message):
-    """A node and how far its kernel is."""
+    """A node and its progress."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1452,39 +1457,39 @@ class Node(_message.Message):
     BEHIND_FIELD_NUMBER: _builtins.int
     FAILED_COUNT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """The node's name."""
+    """Name of the node."""
     lease: _builtins.str
-    """The name of its lease; empty if it has none."""
+    """Name of the node's lease; empty if it has none."""
     connected: _builtins.bool
-    """Its dataplane is connected to this lease service or, where the store tells
-    (etcd), to another one. Unset: not known here; without such a store a
-    service of one node sees the dataplane of that node alone, and a relay
-    those behind it. A node that another service knew is shown as connected for
-    up to a minute too long.
+    """The node's dataplane is connected to this lease service, or to another one
+    if the store records that (etcd). Unset: unknown. With other stores, a
+    service of one node knows the dataplane of that node only, and a relay
+    those behind it. A node that another service reported may be shown as
+    connected for up to a minute too long.
     """
     cursor: _builtins.str
-    """The last cursor it reported; empty if none."""
+    """The last cursor that the node reported; empty if none."""
     behind: _builtins.int
-    """How many changes lie between its kernel and the table. Unset: it has not
-    said how far it is, on this stream of its dataplane.
+    """Number of changes between the node's kernel and the table. Unset: no report
+    yet on the current stream of its dataplane.
     """
     failed_count: _builtins.int
-    """How many leases it could not program, also those that `failed` leaves out.
-    Unset: it has not reported.
+    """Number of leases that the node could not program, including those that
+    `failed` leaves out. Unset: no report yet.
     """
     @_builtins.property
     def report_time(self) -> _timestamp_pb2.Timestamp:
-        """When it reported that."""
+        """Time of that report."""
 
     @_builtins.property
     def failed(self) -> _containers.RepeatedCompositeFieldContainer[Global___FailedLease]:
-        """Leases it could not program, sorted by name; the first 50, if there are
-        more.
+        """Leases that the node could not program, sorted by name; at most the first
+        50.
         """
 
     @_builtins.property
     def subnets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The subnets of its lease as CIDR text, IPv4 first."""
+        """The subnets of the node's lease as CIDR text, IPv4 first."""
 
     def __init__(
         self,
@@ -1520,19 +1525,18 @@ Global___Node: _TypeAlias = Node  # noqa: Y015
 
 @_typing.final
 class GetConvergenceRequest(_message.Message):
-    """Asks who has a change."""
+    """Request of GetConvergence."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     CURSOR_FIELD_NUMBER: _builtins.int
     WAIT_FIELD_NUMBER: _builtins.int
     cursor: _builtins.str
-    """The change, with all before it. Empty: the newest."""
+    """The last change to consider. Empty: the newest."""
     @_builtins.property
     def wait(self) -> _duration_pb2.Duration:
-        """Answer at once when it has converged, else after this time, at most a
-        minute: a client that waits for it need not ask again and again. Unset:
-        answer now.
+        """Longest time to wait for convergence, at most a minute. The call returns at
+        once when the nodes have converged. Unset: do not wait.
         """
 
     def __init__(
@@ -1551,7 +1555,7 @@ Global___GetConvergenceRequest: _TypeAlias = GetConvergenceRequest  # noqa: Y015
 
 @_typing.final
 class GetConvergenceResponse(_message.Message):
-    """Who has the change."""
+    """The nodes with and without the change."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1562,29 +1566,29 @@ class GetConvergenceResponse(_message.Message):
     ELAPSED_FIELD_NUMBER: _builtins.int
     NODES_FAILED_FIELD_NUMBER: _builtins.int
     cursor: _builtins.str
-    """The cursor asked for."""
+    """The cursor of the request, or the newest."""
     converged: _builtins.bool
-    """Every connected node has it, with no lease that failed, and at least one is
-    connected.
+    """Every connected node has programmed the change, without a failed lease, and
+    at least one node is connected.
     """
     @_builtins.property
     def nodes_done(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Connected nodes that have it, sorted."""
+        """Connected nodes that have programmed it, sorted."""
 
     @_builtins.property
     def nodes_pending(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Connected nodes that have not, sorted."""
+        """Connected nodes that have not yet, sorted."""
 
     @_builtins.property
     def elapsed(self) -> _duration_pb2.Duration:
-        """From the change until all nodes connected then had reported it, or until
-        now while nodes are pending. Unset: nobody is connected, or was since.
+        """Time from the change until all nodes connected then had reported it, or
+        until now while nodes are pending. Unset: no node has been connected since.
         """
 
     @_builtins.property
     def nodes_failed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Connected nodes that got so far and could not program some leases, sorted;
-        ListNodes has the leases and the reasons.
+        """Connected nodes that have reached the change and could not program some
+        leases, sorted; ListNodes has the leases and the reasons.
         """
 
     def __init__(
@@ -1609,7 +1613,7 @@ Global___GetConvergenceResponse: _TypeAlias = GetConvergenceResponse  # noqa: Y0
 
 @_typing.final
 class ListQuarantineRequest(_message.Message):
-    """Asks what is refused."""
+    """Request of ListQuarantine."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1626,7 +1630,7 @@ Global___ListQuarantineRequest: _TypeAlias = ListQuarantineRequest  # noqa: Y015
 
 @_typing.final
 class ListQuarantineResponse(_message.Message):
-    """What is refused."""
+    """The refused entries and the removals that are held back."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1635,7 +1639,7 @@ class ListQuarantineResponse(_message.Message):
     HELD_REASON_FIELD_NUMBER: _builtins.int
     HELD_SINCE_TIME_FIELD_NUMBER: _builtins.int
     held_reason: _builtins.str
-    """What it waits for, one sentence; empty when none is held."""
+    """What the removal waits for, one sentence. Empty if none is held back."""
     @_builtins.property
     def keys(self) -> _containers.RepeatedCompositeFieldContainer[Global___QuarantinedKey]:
         """Sorted by key."""
@@ -1646,7 +1650,7 @@ class ListQuarantineResponse(_message.Message):
 
     @_builtins.property
     def held_since_time(self) -> _timestamp_pb2.Timestamp:
-        """When the first of them was held back; unset when none is."""
+        """When the first of them was held back; unset if none is."""
 
     def __init__(
         self,
@@ -1666,7 +1670,7 @@ Global___ListQuarantineResponse: _TypeAlias = ListQuarantineResponse  # noqa: Y0
 
 @_typing.final
 class QuarantinedKey(_message.Message):
-    """A key of the store that was refused."""
+    """A refused key of the store."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1678,14 +1682,14 @@ class QuarantinedKey(_message.Message):
     key: _builtins.str
     """The key."""
     reason: _builtins.str
-    """Why, one sentence."""
+    """The reason, one sentence."""
     kind: Global___RefusalKind.ValueType
     """The kind of reason."""
     other_lease: _builtins.str
-    """Name of the lease that it overlaps; empty for every other kind."""
+    """Name of the lease that it overlaps. Not sent by this version."""
     @_builtins.property
     def first_seen_time(self) -> _timestamp_pb2.Timestamp:
-        """When it was seen first."""
+        """When the service first saw the key."""
 
     def __init__(
         self,
@@ -1706,7 +1710,7 @@ Global___QuarantinedKey: _TypeAlias = QuarantinedKey  # noqa: Y015
 
 @_typing.final
 class ConfirmRemovalRequest(_message.Message):
-    """Asks to carry out the removals that are held back."""
+    """Request of ConfirmRemoval."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1723,7 +1727,7 @@ Global___ConfirmRemovalRequest: _TypeAlias = ConfirmRemovalRequest  # noqa: Y015
 
 @_typing.final
 class ConfirmRemovalResponse(_message.Message):
-    """What was done."""
+    """The removals that were carried out."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1747,13 +1751,13 @@ Global___ConfirmRemovalResponse: _TypeAlias = ConfirmRemovalResponse  # noqa: Y0
 
 @_typing.final
 class DeleteQuarantinedRequest(_message.Message):
-    """Asks to delete a key that is quarantined."""
+    """Request of DeleteQuarantined."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     KEY_FIELD_NUMBER: _builtins.int
     key: _builtins.str
-    """The key, as ListQuarantine has it."""
+    """The key, as in ListQuarantine."""
     def __init__(
         self,
         *,
@@ -1769,7 +1773,7 @@ Global___DeleteQuarantinedRequest: _TypeAlias = DeleteQuarantinedRequest  # noqa
 
 @_typing.final
 class DeleteQuarantinedResponse(_message.Message):
-    """Nothing to say."""
+    """Empty."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

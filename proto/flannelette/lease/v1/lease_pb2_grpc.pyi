@@ -9,26 +9,28 @@ services. All text is readable in grpcurl: subnets are CIDR text, addresses
 and MAC addresses are their usual notation.
 
 Identity. A service started with `--node` on a unix socket serves that node
-only: an empty `node` in a request means it, another is PERMISSION_DENIED. A
+only: an empty `node` in a request means that node, and the name of another
+node is answered with PERMISSION_DENIED. A
 central service (no `--node`) answers INVALID_ARGUMENT to a request that
 needs a node and names none.
 
-Over TCP with TLS a caller is what the URIs of its certificate say, and every
-request names its node. What only looks is for every member. AcquireLease,
-RenewLease, ReleaseLease, ReportProgress, and WatchLeases of everything in
-the name of a node are for flannelette://node/NODE/dataplane and
-flannelette://relay/NAME. ReserveSubnet, ReleaseSubnet, ReclaimLeases,
-ConfirmRemoval, DeleteQuarantined and RenumberNode are for
-flannelette://admin/NAME. All else is PERMISSION_DENIED.
+Over TCP with TLS, the URIs in the caller's certificate identify the caller,
+and every request names its node. Every member may call the methods that
+change nothing. AcquireLease, RenewLease, ReleaseLease, ReportProgress, and
+WatchLeases of all leases with a `node` need
+flannelette://node/NODE/dataplane or flannelette://relay/NAME. ReserveSubnet,
+ReleaseSubnet, ReclaimLeases, ConfirmRemoval, DeleteQuarantined and
+RenumberNode need flannelette://admin/NAME. All other calls are answered with
+PERMISSION_DENIED.
 
-A field that is `optional` without a word on when it is unset is always set:
-it is there so that false and 0 are printed, which JSON leaves out otherwise.
+An `optional` field is always set, unless its comment says when it is unset.
+`optional` makes JSON print false and 0, which it would leave out otherwise.
 
 Errors, on every call: INVALID_ARGUMENT (the message says which field and
-what it should be), PERMISSION_DENIED (another node's business), UNAVAILABLE
-(the store is away; retry with back-off), UNIMPLEMENTED (this version or this
-store does not offer the call). Further codes stand with each call. Every
-status carries one readable sentence that says what to do.
+its valid values), PERMISSION_DENIED (the request is for another node),
+UNAVAILABLE (the store is away; retry with back-off), UNIMPLEMENTED (this
+version or this store does not offer the call). Each call lists its further
+codes. The message of every error is one sentence that says what to do.
 """
 
 from collections import abc as _abc
@@ -48,72 +50,74 @@ class LeaseServiceStub:
     """Streams the lease table: first a complete snapshot, then every change.
 
     Guarantees:
-    * A snapshot starts with a message that has `reset` and goes on in messages
-      of at most 500 changes, of which the last has `synced`. From then on, and
-      at once if `cursor` was resumed, every message has `synced` and is to be
-      applied in order.
-    * `network` or `network_error` comes in the first message of every snapshot
-      and again whenever it changes, in order with the leases.
+    * A snapshot starts with a message that has `reset`, and continues in
+      messages of at most 500 changes, of which the last has `synced`. After
+      the snapshot, or from the first message if `cursor` was resumed, every
+      message has `synced`. Apply messages in order.
+    * `network` or `network_error` is in the first message of every snapshot,
+      and again in a message at every change, in order with the leases.
     * Only `reset` followed by `synced` with no lease between them means that
-      there are no leases. An empty message never does: it is a bookmark, which
-      moves `cursor` on.
+      there are no leases. An empty message is a bookmark, which only advances
+      `cursor`.
     * A `cursor` that is unknown, compacted, or of another epoch is answered
       with `reset`, never with an error.
-    * To a node's dataplane and to a relay, `choices` comes before a snapshot and
-      before whatever follows a resumed cursor.
-    * The store going away does not end the stream: `store` says so, and the
-      table stays in force.
-    * Before the service has seen a first complete snapshot of its store, the
-      stream carries `store` and `network_error` only.
+    * A node's dataplane and a relay get `choices` before a snapshot, and
+      before the first change after a resumed cursor.
+    * The stream does not end when the store goes away: `store` reports it, and
+      the table stays in force.
+    * Until the service has a first complete snapshot of its store, the stream
+      carries `store` and `network_error` only.
 
     The stream ends with UNAVAILABLE when the service shuts down: reconnect
     with the last cursor.
     """
     ListLeases: _aio.UnaryUnaryMultiCallable[_lease_pb2.ListLeasesRequest, _lease_pb2.ListLeasesResponse]
-    """Returns the table as it is now, sorted by name.
+    """Returns the current table, sorted by name.
 
-    UNAVAILABLE until a first complete snapshot of the store was seen. While
-    the store is away, the last known table is returned and `store` says so.
+    UNAVAILABLE until the service has a first complete snapshot of the store.
+    While the store is away, returns the last known table, and `store` reports
+    that the store is away.
     """
     AcquireLease: _aio.UnaryUnaryMultiCallable[_lease_pb2.AcquireLeaseRequest, _lease_pb2.AcquireLeaseResponse]
-    """Returns the lease of a node; makes one if it has none.
+    """Returns the lease of a node; allocates one if the node has none (IPAM).
 
-    Idempotent: asking again updates the public addresses and backend data and
-    keeps the subnet. The order of choice is: the subnet this node holds; a
-    lease with its public address that no other living node holds; in each
-    family the previous subnet, if it is free and inside the network; a free
-    one. A lease that no longer fits the network configuration is given up. A
-    reservation that is taken stays a reservation. The node appears in
-    WatchLeases with the same lease.
+    Idempotent: a repeated call updates the public addresses and backend data
+    and keeps the subnet. The allocation chooses, in this order: the subnet
+    that the node holds; a lease with the node's public address that no other
+    living node holds; in each family the previous subnet, if it is free and
+    inside the network; a free subnet. A reservation that a node takes stays a
+    reservation. WatchLeases reports the same lease.
 
     A node is alive while its dataplane is connected to a lease service, and
-    for a minute after it was given a lease or renewed it.
+    for a minute after AcquireLease or RenewLease.
 
-    With Kubernetes the subnet is the node's podCIDR, the lease is called as the
-    node, and public addresses that an operator set on the Node win over those
-    asked for. A node without podCIDR is FAILED_PRECONDITION: the first time at
-    once, then after some ten seconds of waiting for it, so ask again at once.
+    With Kubernetes the subnet is the node's podCIDR, the name of the lease is
+    the node's name, and public addresses that an operator has set on the Node
+    take precedence over those of the request. For a Node without podCIDR the
+    call fails with FAILED_PRECONDITION: the first time at once, later after
+    waiting some ten seconds for the podCIDR, so the client may retry at once.
 
-    FAILED_PRECONDITION: no network configuration yet; or the public address
-    is held by another node that is alive (both are named). RESOURCE_EXHAUSTED:
-    no subnet is free (the message has the numbers, and names what overlaps the
-    subnets of the network without being one). ABORTED: lost a race too many
-    times; retry.
+    FAILED_PRECONDITION: no network configuration yet; or another living node
+    holds the public address, MAC or key (the message names both).
+    RESOURCE_EXHAUSTED: no subnet is free (the message has the numbers, and
+    names entries that overlap subnets of the network without being one).
+    ABORTED: other nodes took the chosen subnet too many times; retry.
     """
     RenewLease: _aio.UnaryUnaryMultiCallable[_lease_pb2.RenewLeaseRequest, _lease_pb2.RenewLeaseResponse]
-    """Extends the lease of a node to its full time again. Idempotent.
+    """Extends the lease of a node to its full time. Idempotent.
 
-    NOT_FOUND: the node does not hold this lease any more (it ran out, was
+    NOT_FOUND: the node no longer holds this lease (the lease expired, was
     released, or another node took it): acquire again.
     """
     ReleaseLease: _aio.UnaryUnaryMultiCallable[_lease_pb2.ReleaseLeaseRequest, _lease_pb2.ReleaseLeaseResponse]
-    """Gives a lease back. A reservation stays, and stays that of its node if it
-    was made for one. Idempotent: releasing what is not held succeeds and
-    changes nothing. A dataplane that runs acquires a lease again at once.
+    """Releases a lease. A reservation stays, and stays reserved for its node if
+    it was made for one. Idempotent: the release of a lease that the node does
+    not hold succeeds and changes nothing. A running dataplane acquires a lease
+    again at once.
     """
     RenumberNode: _aio.UnaryUnaryMultiCallable[_lease_pb2.RenumberNodeRequest, _lease_pb2.RenumberNodeResponse]
-    """Moves a node to another subnet, if the network configuration has no room for
-    the subnet that the node holds.
+    """Moves a node to another subnet, if the network configuration has no room
+    for the subnet that the node holds.
 
     A configuration takes no subnet away from a node that holds it: the change
     is pending for that node (`pending_moves` of GetStatus), which keeps its
@@ -128,100 +132,103 @@ class LeaseServiceStub:
     itself, as Kubernetes does.
     """
     GetStatus: _aio.UnaryUnaryMultiCallable[_lease_pb2.GetStatusRequest, _lease_pb2.GetStatusResponse]
-    """Returns what this process knows of itself and of its store. Never fails
-    while the process runs.
+    """Returns the status of the service and of its store. Never fails while the
+    process runs.
     """
     ReserveSubnet: _aio.UnaryUnaryMultiCallable[_lease_pb2.ReserveSubnetRequest, _lease_pb2.ReserveSubnetResponse]
-    """Sets a subnet aside, for one node or for nobody. It never expires, and no
-    other node gets it. Idempotent. As ReleaseSubnet and ReclaimLeases, it is
-    answered for any node, whichever node the service serves.
+    """Reserves a subnet, for one node or for none. The reservation never expires,
+    and no other node gets the subnet. Idempotent. Like ReleaseSubnet and
+    ReclaimLeases, the call accepts any node, whichever node the service
+    serves.
 
-    A node that has no lease takes the one reserved for it; one that has keeps
-    what it has. The lease that this very node holds becomes its reservation.
-    A reservation that is not in use has no address and is no peer.
+    A node without a lease takes the subnet reserved for it; a node with a
+    lease keeps that. If the node holds the subnet already, its lease becomes
+    the reservation. A reservation that is not in use has no address and is not
+    a peer.
 
-    ALREADY_EXISTS: it overlaps another lease or reservation (named).
-    INVALID_ARGUMENT: it lies outside the network, or is no subnet of it; for a
-    node, it lacks a family that the network has. FAILED_PRECONDITION: no
-    network configuration yet. UNIMPLEMENTED with Kubernetes.
+    ALREADY_EXISTS: the subnet overlaps another lease or reservation (named).
+    INVALID_ARGUMENT: the subnet lies outside the network, or is not a subnet
+    of it; or, for a node, a family of the network is missing.
+    FAILED_PRECONDITION: no network configuration yet. UNIMPLEMENTED with
+    Kubernetes.
     """
     ReleaseSubnet: _aio.UnaryUnaryMultiCallable[_lease_pb2.ReleaseSubnetRequest, _lease_pb2.ReleaseSubnetResponse]
-    """Removes a reservation. In use by a node, it becomes an ordinary lease.
+    """Removes a reservation. A reservation in use becomes an ordinary lease.
 
-    NOT_FOUND: there is no such reservation. ListLeases shows which there are.
+    NOT_FOUND: there is no such reservation. ListLeases lists reservations.
     """
     ReclaimLeases: _aio.UnaryUnaryMultiCallable[_lease_pb2.ReclaimLeasesRequest, _lease_pb2.ReclaimLeasesResponse]
-    """Takes back the leases of nodes that are gone, before they run out.
+    """Removes the leases of nodes that are gone, before they expire.
 
-    Never that of a node that is alive (see AcquireLease), and never a
-    reservation. A lease that nobody is known to hold, as a flanneld's, goes
-    only if it is named: if that flanneld runs, it stops. One that changes, or
-    whose node comes back, in the last moment is left and not returned.
+    Leases of living nodes (see AcquireLease) and reservations are never
+    removed. A lease whose holder is unknown, such as a flanneld's, is removed
+    only if `names` has it: a running flanneld then stops. A lease that changes
+    meanwhile, or whose node reconnects, stays and is not returned.
 
     INVALID_ARGUMENT: not exactly one of `names`, `node` and `unseen_for` is
-    given. NOT_FOUND: there is no lease of a name or of the node, and nothing
-    was done. FAILED_PRECONDITION: one of the names is a reservation, or its
-    node or the node is alive, and nothing was done.
+    given. NOT_FOUND: there is no lease of a name, or of the node; no lease was
+    removed. FAILED_PRECONDITION: a name is that of a reservation or of a
+    living node's lease, or `node` is alive; no lease was removed.
     """
     ReportProgress: _aio.UnaryUnaryMultiCallable[_lease_pb2.ReportProgressRequest, _lease_pb2.ReportProgressResponse]
-    """Tells how far a node's dataplane has programmed its kernel; for that node's
-    dataplane only, which calls it after it has programmed a first complete
-    snapshot, after every change, and again on every new WatchLeases stream:
-    what it said before that stream is not believed any more.
+    """Reports which changes a node's dataplane has programmed. The dataplane
+    calls it after its first complete snapshot, after every change, and again
+    on every new WatchLeases stream: reports before that stream no longer
+    count.
 
-    The last report of a node is kept in memory while its dataplane is
-    connected, and for an hour after. It may be repeated. An older cursor than
-    the last, and one of another epoch, is ignored.
+    The service keeps the last report of a node in memory while the dataplane
+    is connected, and for an hour afterwards. Idempotent. A cursor older than
+    the last, or of another epoch, is ignored.
     """
     ListNodes: _aio.UnaryUnaryMultiCallable[_lease_pb2.ListNodesRequest, _lease_pb2.ListNodesResponse]
     """Returns every node with its lease and its last report, sorted by name: the
     nodes that hold a lease, and those that were connected within the hour.
     """
     GetConvergence: _aio.UnaryUnaryMultiCallable[_lease_pb2.GetConvergenceRequest, _lease_pb2.GetConvergenceResponse]
-    """Says which nodes have every change up to a cursor (default: the newest) in
-    their kernel, which have not, and how long it took.
+    """Returns which nodes have programmed every change up to a cursor (default:
+    the newest), which have not, and how long the nodes took.
 
-    It counts the nodes whose dataplane is connected to this process; a node
-    that is cut off or switched off keeps nobody waiting, ListNodes shows it.
-    So a service of one node answers for that node alone; a central one
-    answers for all. Nobody waits for masq, which has no part in routes.
+    The answer covers the nodes whose dataplane is connected to this process;
+    ListNodes also shows the others. So a service of one node answers for that
+    node alone, and a central one for all. masq is not counted: it programs no
+    routes.
 
     NOT_FOUND: the cursor is of another epoch or was compacted. UNAVAILABLE:
-    the newest was asked for while the store is away (of a relay: the lease
-    service above, or its store), so that nobody here knows what that is.
+    `cursor` is empty, and the newest is unknown, because the store is away
+    (for a relay: the lease service above, or its store).
     """
     ListQuarantine: _aio.UnaryUnaryMultiCallable[_lease_pb2.ListQuarantineRequest, _lease_pb2.ListQuarantineResponse]
-    """Returns what the store holds and this service refuses to act on: keys that
-    are no lease, values that do not parse or that another program has written
-    over that of the node that holds the lease, leases that get in the way of
-    others or lie outside the network; and the removals that the guard holds
-    back.
+    """Returns the entries of the store that this service refuses: keys that are
+    not a lease, values that do not parse, values that another program has
+    written over those of the node that holds the lease, and leases outside the
+    network. Also returns the removals that the guard holds back. Leases that
+    overlap others are served: the nodes decide which one counts.
 
-    A key that is refused changes nothing. What it held before, if that was a
-    lease, stays in force until the key is gone. A lease that is refused is in
-    no table and reaches no node; it is served as soon as nothing is in its way.
+    A refused key changes nothing: if it held a lease before, that lease stays
+    in force until the key is deleted. A refused lease is in no table and
+    reaches no node. The service serves it as soon as the reason no longer
+    applies.
 
-    The guard: a snapshot of the store, or removals within 2 s, that would take
-    away two leases or more, and more than a set share of all (`--guard-share`),
-    are held back. The leases stay in every table until the store, listed a
-    second time after `--guard-seconds`, says again that they are gone, or an
-    operator says so with ConfirmRemoval. One that comes back meanwhile is held
-    no longer. Everything else goes on. What a node or an operator asked a lease
-    service to remove (ReleaseLease, ReleaseSubnet, ReclaimLeases) goes at once
-    and does not count.
+    The guard holds back removals, if a snapshot of the store, or changes
+    within 2 s, would remove two or more leases, and more than a share of all
+    (`--guard-share`). The leases stay in every table until a second listing of
+    the store, after `--guard-seconds`, or ConfirmRemoval confirms the removal.
+    A lease that reappears in the store is no longer held. Other changes are
+    not delayed. Removals by ReleaseLease, ReleaseSubnet and ReclaimLeases take
+    effect at once and do not count.
     """
     ConfirmRemoval: _aio.UnaryUnaryMultiCallable[_lease_pb2.ConfirmRemovalRequest, _lease_pb2.ConfirmRemovalResponse]
-    """Carries out at once what the guard holds back.
+    """Carries out the removals that the guard holds back, at once.
 
-    FAILED_PRECONDITION: nothing is held back.
+    FAILED_PRECONDITION: no removal is held back.
     """
     DeleteQuarantined: _aio.UnaryUnaryMultiCallable[_lease_pb2.DeleteQuarantinedRequest, _lease_pb2.DeleteQuarantinedResponse]
-    """Deletes a quarantined key from the store, if it still is what this service
-    has seen. A lease that such a key held before ends with it.
+    """Deletes a quarantined key from the store, unless its value has changed. A
+    lease that the key held before is removed, too.
 
-    NOT_FOUND: no such key is quarantined, or it is gone from the store.
-    ABORTED: it has changed in the store; list the quarantine again.
-    UNIMPLEMENTED: it is not for this store to delete (a Kubernetes node).
+    NOT_FOUND: no such key is quarantined, or the store no longer has the key.
+    ABORTED: the value of the key has changed; list the quarantine again.
+    UNIMPLEMENTED: this store does not allow it (a Kubernetes Node).
     """
 
 class LeaseServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -236,23 +243,23 @@ class LeaseServiceServicer(metaclass=_abc_1.ABCMeta):
         """Streams the lease table: first a complete snapshot, then every change.
 
         Guarantees:
-        * A snapshot starts with a message that has `reset` and goes on in messages
-          of at most 500 changes, of which the last has `synced`. From then on, and
-          at once if `cursor` was resumed, every message has `synced` and is to be
-          applied in order.
-        * `network` or `network_error` comes in the first message of every snapshot
-          and again whenever it changes, in order with the leases.
+        * A snapshot starts with a message that has `reset`, and continues in
+          messages of at most 500 changes, of which the last has `synced`. After
+          the snapshot, or from the first message if `cursor` was resumed, every
+          message has `synced`. Apply messages in order.
+        * `network` or `network_error` is in the first message of every snapshot,
+          and again in a message at every change, in order with the leases.
         * Only `reset` followed by `synced` with no lease between them means that
-          there are no leases. An empty message never does: it is a bookmark, which
-          moves `cursor` on.
+          there are no leases. An empty message is a bookmark, which only advances
+          `cursor`.
         * A `cursor` that is unknown, compacted, or of another epoch is answered
           with `reset`, never with an error.
-        * To a node's dataplane and to a relay, `choices` comes before a snapshot and
-          before whatever follows a resumed cursor.
-        * The store going away does not end the stream: `store` says so, and the
-          table stays in force.
-        * Before the service has seen a first complete snapshot of its store, the
-          stream carries `store` and `network_error` only.
+        * A node's dataplane and a relay get `choices` before a snapshot, and
+          before the first change after a resumed cursor.
+        * The stream does not end when the store goes away: `store` reports it, and
+          the table stays in force.
+        * Until the service has a first complete snapshot of its store, the stream
+          carries `store` and `network_error` only.
 
         The stream ends with UNAVAILABLE when the service shuts down: reconnect
         with the last cursor.
@@ -264,10 +271,11 @@ class LeaseServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _lease_pb2.ListLeasesRequest,
         context: _aio.ServicerContext[_lease_pb2.ListLeasesRequest, _abc.Awaitable[_lease_pb2.ListLeasesResponse]],
     ) -> _abc.Awaitable[_lease_pb2.ListLeasesResponse]:
-        """Returns the table as it is now, sorted by name.
+        """Returns the current table, sorted by name.
 
-        UNAVAILABLE until a first complete snapshot of the store was seen. While
-        the store is away, the last known table is returned and `store` says so.
+        UNAVAILABLE until the service has a first complete snapshot of the store.
+        While the store is away, returns the last known table, and `store` reports
+        that the store is away.
         """
 
     @_abc_1.abstractmethod
@@ -276,29 +284,29 @@ class LeaseServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _lease_pb2.AcquireLeaseRequest,
         context: _aio.ServicerContext[_lease_pb2.AcquireLeaseRequest, _abc.Awaitable[_lease_pb2.AcquireLeaseResponse]],
     ) -> _abc.Awaitable[_lease_pb2.AcquireLeaseResponse]:
-        """Returns the lease of a node; makes one if it has none.
+        """Returns the lease of a node; allocates one if the node has none (IPAM).
 
-        Idempotent: asking again updates the public addresses and backend data and
-        keeps the subnet. The order of choice is: the subnet this node holds; a
-        lease with its public address that no other living node holds; in each
-        family the previous subnet, if it is free and inside the network; a free
-        one. A lease that no longer fits the network configuration is given up. A
-        reservation that is taken stays a reservation. The node appears in
-        WatchLeases with the same lease.
+        Idempotent: a repeated call updates the public addresses and backend data
+        and keeps the subnet. The allocation chooses, in this order: the subnet
+        that the node holds; a lease with the node's public address that no other
+        living node holds; in each family the previous subnet, if it is free and
+        inside the network; a free subnet. A reservation that a node takes stays a
+        reservation. WatchLeases reports the same lease.
 
         A node is alive while its dataplane is connected to a lease service, and
-        for a minute after it was given a lease or renewed it.
+        for a minute after AcquireLease or RenewLease.
 
-        With Kubernetes the subnet is the node's podCIDR, the lease is called as the
-        node, and public addresses that an operator set on the Node win over those
-        asked for. A node without podCIDR is FAILED_PRECONDITION: the first time at
-        once, then after some ten seconds of waiting for it, so ask again at once.
+        With Kubernetes the subnet is the node's podCIDR, the name of the lease is
+        the node's name, and public addresses that an operator has set on the Node
+        take precedence over those of the request. For a Node without podCIDR the
+        call fails with FAILED_PRECONDITION: the first time at once, later after
+        waiting some ten seconds for the podCIDR, so the client may retry at once.
 
-        FAILED_PRECONDITION: no network configuration yet; or the public address
-        is held by another node that is alive (both are named). RESOURCE_EXHAUSTED:
-        no subnet is free (the message has the numbers, and names what overlaps the
-        subnets of the network without being one). ABORTED: lost a race too many
-        times; retry.
+        FAILED_PRECONDITION: no network configuration yet; or another living node
+        holds the public address, MAC or key (the message names both).
+        RESOURCE_EXHAUSTED: no subnet is free (the message has the numbers, and
+        names entries that overlap subnets of the network without being one).
+        ABORTED: other nodes took the chosen subnet too many times; retry.
         """
 
     @_abc_1.abstractmethod
@@ -307,9 +315,9 @@ class LeaseServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _lease_pb2.RenewLeaseRequest,
         context: _aio.ServicerContext[_lease_pb2.RenewLeaseRequest, _abc.Awaitable[_lease_pb2.RenewLeaseResponse]],
     ) -> _abc.Awaitable[_lease_pb2.RenewLeaseResponse]:
-        """Extends the lease of a node to its full time again. Idempotent.
+        """Extends the lease of a node to its full time. Idempotent.
 
-        NOT_FOUND: the node does not hold this lease any more (it ran out, was
+        NOT_FOUND: the node no longer holds this lease (the lease expired, was
         released, or another node took it): acquire again.
         """
 
@@ -319,9 +327,10 @@ class LeaseServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _lease_pb2.ReleaseLeaseRequest,
         context: _aio.ServicerContext[_lease_pb2.ReleaseLeaseRequest, _abc.Awaitable[_lease_pb2.ReleaseLeaseResponse]],
     ) -> _abc.Awaitable[_lease_pb2.ReleaseLeaseResponse]:
-        """Gives a lease back. A reservation stays, and stays that of its node if it
-        was made for one. Idempotent: releasing what is not held succeeds and
-        changes nothing. A dataplane that runs acquires a lease again at once.
+        """Releases a lease. A reservation stays, and stays reserved for its node if
+        it was made for one. Idempotent: the release of a lease that the node does
+        not hold succeeds and changes nothing. A running dataplane acquires a lease
+        again at once.
         """
 
     @_abc_1.abstractmethod
@@ -330,8 +339,8 @@ class LeaseServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _lease_pb2.RenumberNodeRequest,
         context: _aio.ServicerContext[_lease_pb2.RenumberNodeRequest, _abc.Awaitable[_lease_pb2.RenumberNodeResponse]],
     ) -> _abc.Awaitable[_lease_pb2.RenumberNodeResponse]:
-        """Moves a node to another subnet, if the network configuration has no room for
-        the subnet that the node holds.
+        """Moves a node to another subnet, if the network configuration has no room
+        for the subnet that the node holds.
 
         A configuration takes no subnet away from a node that holds it: the change
         is pending for that node (`pending_moves` of GetStatus), which keeps its
@@ -352,8 +361,8 @@ class LeaseServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _lease_pb2.GetStatusRequest,
         context: _aio.ServicerContext[_lease_pb2.GetStatusRequest, _abc.Awaitable[_lease_pb2.GetStatusResponse]],
     ) -> _abc.Awaitable[_lease_pb2.GetStatusResponse]:
-        """Returns what this process knows of itself and of its store. Never fails
-        while the process runs.
+        """Returns the status of the service and of its store. Never fails while the
+        process runs.
         """
 
     @_abc_1.abstractmethod
@@ -362,18 +371,21 @@ class LeaseServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _lease_pb2.ReserveSubnetRequest,
         context: _aio.ServicerContext[_lease_pb2.ReserveSubnetRequest, _abc.Awaitable[_lease_pb2.ReserveSubnetResponse]],
     ) -> _abc.Awaitable[_lease_pb2.ReserveSubnetResponse]:
-        """Sets a subnet aside, for one node or for nobody. It never expires, and no
-        other node gets it. Idempotent. As ReleaseSubnet and ReclaimLeases, it is
-        answered for any node, whichever node the service serves.
+        """Reserves a subnet, for one node or for none. The reservation never expires,
+        and no other node gets the subnet. Idempotent. Like ReleaseSubnet and
+        ReclaimLeases, the call accepts any node, whichever node the service
+        serves.
 
-        A node that has no lease takes the one reserved for it; one that has keeps
-        what it has. The lease that this very node holds becomes its reservation.
-        A reservation that is not in use has no address and is no peer.
+        A node without a lease takes the subnet reserved for it; a node with a
+        lease keeps that. If the node holds the subnet already, its lease becomes
+        the reservation. A reservation that is not in use has no address and is not
+        a peer.
 
-        ALREADY_EXISTS: it overlaps another lease or reservation (named).
-        INVALID_ARGUMENT: it lies outside the network, or is no subnet of it; for a
-        node, it lacks a family that the network has. FAILED_PRECONDITION: no
-        network configuration yet. UNIMPLEMENTED with Kubernetes.
+        ALREADY_EXISTS: the subnet overlaps another lease or reservation (named).
+        INVALID_ARGUMENT: the subnet lies outside the network, or is not a subnet
+        of it; or, for a node, a family of the network is missing.
+        FAILED_PRECONDITION: no network configuration yet. UNIMPLEMENTED with
+        Kubernetes.
         """
 
     @_abc_1.abstractmethod
@@ -382,9 +394,9 @@ class LeaseServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _lease_pb2.ReleaseSubnetRequest,
         context: _aio.ServicerContext[_lease_pb2.ReleaseSubnetRequest, _abc.Awaitable[_lease_pb2.ReleaseSubnetResponse]],
     ) -> _abc.Awaitable[_lease_pb2.ReleaseSubnetResponse]:
-        """Removes a reservation. In use by a node, it becomes an ordinary lease.
+        """Removes a reservation. A reservation in use becomes an ordinary lease.
 
-        NOT_FOUND: there is no such reservation. ListLeases shows which there are.
+        NOT_FOUND: there is no such reservation. ListLeases lists reservations.
         """
 
     @_abc_1.abstractmethod
@@ -393,17 +405,17 @@ class LeaseServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _lease_pb2.ReclaimLeasesRequest,
         context: _aio.ServicerContext[_lease_pb2.ReclaimLeasesRequest, _abc.Awaitable[_lease_pb2.ReclaimLeasesResponse]],
     ) -> _abc.Awaitable[_lease_pb2.ReclaimLeasesResponse]:
-        """Takes back the leases of nodes that are gone, before they run out.
+        """Removes the leases of nodes that are gone, before they expire.
 
-        Never that of a node that is alive (see AcquireLease), and never a
-        reservation. A lease that nobody is known to hold, as a flanneld's, goes
-        only if it is named: if that flanneld runs, it stops. One that changes, or
-        whose node comes back, in the last moment is left and not returned.
+        Leases of living nodes (see AcquireLease) and reservations are never
+        removed. A lease whose holder is unknown, such as a flanneld's, is removed
+        only if `names` has it: a running flanneld then stops. A lease that changes
+        meanwhile, or whose node reconnects, stays and is not returned.
 
         INVALID_ARGUMENT: not exactly one of `names`, `node` and `unseen_for` is
-        given. NOT_FOUND: there is no lease of a name or of the node, and nothing
-        was done. FAILED_PRECONDITION: one of the names is a reservation, or its
-        node or the node is alive, and nothing was done.
+        given. NOT_FOUND: there is no lease of a name, or of the node; no lease was
+        removed. FAILED_PRECONDITION: a name is that of a reservation or of a
+        living node's lease, or `node` is alive; no lease was removed.
         """
 
     @_abc_1.abstractmethod
@@ -412,14 +424,14 @@ class LeaseServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _lease_pb2.ReportProgressRequest,
         context: _aio.ServicerContext[_lease_pb2.ReportProgressRequest, _abc.Awaitable[_lease_pb2.ReportProgressResponse]],
     ) -> _abc.Awaitable[_lease_pb2.ReportProgressResponse]:
-        """Tells how far a node's dataplane has programmed its kernel; for that node's
-        dataplane only, which calls it after it has programmed a first complete
-        snapshot, after every change, and again on every new WatchLeases stream:
-        what it said before that stream is not believed any more.
+        """Reports which changes a node's dataplane has programmed. The dataplane
+        calls it after its first complete snapshot, after every change, and again
+        on every new WatchLeases stream: reports before that stream no longer
+        count.
 
-        The last report of a node is kept in memory while its dataplane is
-        connected, and for an hour after. It may be repeated. An older cursor than
-        the last, and one of another epoch, is ignored.
+        The service keeps the last report of a node in memory while the dataplane
+        is connected, and for an hour afterwards. Idempotent. A cursor older than
+        the last, or of another epoch, is ignored.
         """
 
     @_abc_1.abstractmethod
@@ -438,17 +450,17 @@ class LeaseServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _lease_pb2.GetConvergenceRequest,
         context: _aio.ServicerContext[_lease_pb2.GetConvergenceRequest, _abc.Awaitable[_lease_pb2.GetConvergenceResponse]],
     ) -> _abc.Awaitable[_lease_pb2.GetConvergenceResponse]:
-        """Says which nodes have every change up to a cursor (default: the newest) in
-        their kernel, which have not, and how long it took.
+        """Returns which nodes have programmed every change up to a cursor (default:
+        the newest), which have not, and how long the nodes took.
 
-        It counts the nodes whose dataplane is connected to this process; a node
-        that is cut off or switched off keeps nobody waiting, ListNodes shows it.
-        So a service of one node answers for that node alone; a central one
-        answers for all. Nobody waits for masq, which has no part in routes.
+        The answer covers the nodes whose dataplane is connected to this process;
+        ListNodes also shows the others. So a service of one node answers for that
+        node alone, and a central one for all. masq is not counted: it programs no
+        routes.
 
         NOT_FOUND: the cursor is of another epoch or was compacted. UNAVAILABLE:
-        the newest was asked for while the store is away (of a relay: the lease
-        service above, or its store), so that nobody here knows what that is.
+        `cursor` is empty, and the newest is unknown, because the store is away
+        (for a relay: the lease service above, or its store).
         """
 
     @_abc_1.abstractmethod
@@ -457,24 +469,24 @@ class LeaseServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _lease_pb2.ListQuarantineRequest,
         context: _aio.ServicerContext[_lease_pb2.ListQuarantineRequest, _abc.Awaitable[_lease_pb2.ListQuarantineResponse]],
     ) -> _abc.Awaitable[_lease_pb2.ListQuarantineResponse]:
-        """Returns what the store holds and this service refuses to act on: keys that
-        are no lease, values that do not parse or that another program has written
-        over that of the node that holds the lease, leases that get in the way of
-        others or lie outside the network; and the removals that the guard holds
-        back.
+        """Returns the entries of the store that this service refuses: keys that are
+        not a lease, values that do not parse, values that another program has
+        written over those of the node that holds the lease, and leases outside the
+        network. Also returns the removals that the guard holds back. Leases that
+        overlap others are served: the nodes decide which one counts.
 
-        A key that is refused changes nothing. What it held before, if that was a
-        lease, stays in force until the key is gone. A lease that is refused is in
-        no table and reaches no node; it is served as soon as nothing is in its way.
+        A refused key changes nothing: if it held a lease before, that lease stays
+        in force until the key is deleted. A refused lease is in no table and
+        reaches no node. The service serves it as soon as the reason no longer
+        applies.
 
-        The guard: a snapshot of the store, or removals within 2 s, that would take
-        away two leases or more, and more than a set share of all (`--guard-share`),
-        are held back. The leases stay in every table until the store, listed a
-        second time after `--guard-seconds`, says again that they are gone, or an
-        operator says so with ConfirmRemoval. One that comes back meanwhile is held
-        no longer. Everything else goes on. What a node or an operator asked a lease
-        service to remove (ReleaseLease, ReleaseSubnet, ReclaimLeases) goes at once
-        and does not count.
+        The guard holds back removals, if a snapshot of the store, or changes
+        within 2 s, would remove two or more leases, and more than a share of all
+        (`--guard-share`). The leases stay in every table until a second listing of
+        the store, after `--guard-seconds`, or ConfirmRemoval confirms the removal.
+        A lease that reappears in the store is no longer held. Other changes are
+        not delayed. Removals by ReleaseLease, ReleaseSubnet and ReclaimLeases take
+        effect at once and do not count.
         """
 
     @_abc_1.abstractmethod
@@ -483,9 +495,9 @@ class LeaseServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _lease_pb2.ConfirmRemovalRequest,
         context: _aio.ServicerContext[_lease_pb2.ConfirmRemovalRequest, _abc.Awaitable[_lease_pb2.ConfirmRemovalResponse]],
     ) -> _abc.Awaitable[_lease_pb2.ConfirmRemovalResponse]:
-        """Carries out at once what the guard holds back.
+        """Carries out the removals that the guard holds back, at once.
 
-        FAILED_PRECONDITION: nothing is held back.
+        FAILED_PRECONDITION: no removal is held back.
         """
 
     @_abc_1.abstractmethod
@@ -494,12 +506,12 @@ class LeaseServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _lease_pb2.DeleteQuarantinedRequest,
         context: _aio.ServicerContext[_lease_pb2.DeleteQuarantinedRequest, _abc.Awaitable[_lease_pb2.DeleteQuarantinedResponse]],
     ) -> _abc.Awaitable[_lease_pb2.DeleteQuarantinedResponse]:
-        """Deletes a quarantined key from the store, if it still is what this service
-        has seen. A lease that such a key held before ends with it.
+        """Deletes a quarantined key from the store, unless its value has changed. A
+        lease that the key held before is removed, too.
 
-        NOT_FOUND: no such key is quarantined, or it is gone from the store.
-        ABORTED: it has changed in the store; list the quarantine again.
-        UNIMPLEMENTED: it is not for this store to delete (a Kubernetes node).
+        NOT_FOUND: no such key is quarantined, or the store no longer has the key.
+        ABORTED: the value of the key has changed; list the quarantine again.
+        UNIMPLEMENTED: this store does not allow it (a Kubernetes Node).
         """
 
 def add_LeaseServiceServicer_to_server(servicer: LeaseServiceServicer, server: _aio.Server) -> None: ...

@@ -67,24 +67,23 @@ class MasqServiceServicer:
     """
 
     def GetStatus(self, request, context):
-        """Returns what masq keeps and whether the firewall has it. Never fails while
-        the process runs.
+        """Returns the status of masq. Never fails while the process runs.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListRules(self, request, context):
-        """Returns the rules that shall be in the firewall, in their order, with the
-        reason of each and whether it is there.
+        """Returns the desired rules in their order, each with its reason, and whether
+        the firewall has it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ResyncRules(self, request, context):
-        """Compares the firewall with the rules and brings it into line. With
-        `dry_run` nothing is changed.
+        """Reconciles the firewall with the desired rules. With `dry_run`, changes
+        nothing.
 
         FAILED_PRECONDITION: the network is not known yet. UNAVAILABLE: the
         firewall could not be read or written; the message says why.
@@ -94,18 +93,18 @@ class MasqServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def TeardownRules(self, request, context):
-        """Removes exactly our chains and jumps. The service stays paused afterwards,
-        until ResyncRules or a restart.
+        """Removes the chains and jumps of this service, and nothing else. Afterwards
+        the service is paused, until ResyncRules or a restart.
 
-        UNAVAILABLE: as above.
+        UNAVAILABLE: the firewall could not be read or written.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Explain(self, request, context):
-        """Says which rule decides about a packet, and what becomes of its source
-        address. Nothing is sent.
+        """Returns the rule that decides about a packet, and what happens to the
+        packet's source address. Sends no packet.
 
         FAILED_PRECONDITION: the network is not known yet, or the packet has no
         source and the node no subnet of that family. UNIMPLEMENTED: `trace` is

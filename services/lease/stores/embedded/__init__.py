@@ -1,4 +1,7 @@
-"""The embedded store: no other process needed."""
+"""The embedded store: leases in a SQLite file of this process, for clusters without etcd and Kubernetes.
+
+It serves every node, so it is always central.
+"""
 
 from services.lease.stores.embedded.store import EmbeddedStore
 

@@ -12,9 +12,9 @@ from types import TracebackType
 from typing import Final
 
 from services.core.errors import InvalidInput, Misconfigured, Unavailable
-from services.core.flannel import format_value, parse_key, parse_lease
-from services.core.lease import Lease, Subnet
-from services.core.measures import stored_time
+from services.core.leases.flannel_json import format_value, parse_key, parse_lease
+from services.core.leases.lease import Lease, Subnet
+from services.core.limits import stored_time
 
 _APPLICATION: Final = 0x666C616E
 """Marks our files (PRAGMA application_id): `flan`."""

@@ -4,12 +4,12 @@ import heapq
 import math
 from collections.abc import Iterable
 
-from services.core.conflicts import identities_of
 from services.core.errors import InvalidInput
-from services.core.flannel import parse_key
-from services.core.lease import Lease
-from services.core.table import Change, Removed, Upserted
-from services.lease.claims import Claim, Claims
+from services.core.leases.conflicts import identities_of
+from services.core.leases.flannel_json import parse_key
+from services.core.leases.lease import Lease
+from services.core.leases.table import Change, Removed, Upserted
+from services.lease.ipam.claims import Claim, Claims
 from services.lease.stores.embedded.database import Database
 
 
@@ -20,11 +20,11 @@ class Ledger:
         self.leases, self.refused = database.load()
         self.claims = Claims()
         self.pending: list[Change] = []
-        """What happened since somebody emptied this list."""
+        """What happened since the watch emptied this list."""
         self.released: set[str] = set()
-        """Names of those that somebody asked to be deleted since somebody emptied this set."""
+        """Names of leases that were deleted on request since the watch emptied this set."""
         self.cleared: set[str] = set()
-        """Names that were refused, and are gone since somebody emptied this set."""
+        """Names that were refused, and are gone since the watch emptied this set."""
         self._database = database
         self._times: list[tuple[float, str]] = []
         """A heap. A lease that was renewed is in it twice; only the time that it still has counts."""
@@ -37,7 +37,7 @@ class Ledger:
                 continue  # no subnet, so it blocks none
 
     def write(self, put: Iterable[Lease] = (), delete: Iterable[str] = (), *, ran_out: bool = False) -> None:
-        """Deletes (somebody asked for it, or they `ran_out`) and puts, all or nothing. Raises Unavailable."""
+        """Deletes (on request, or because they `ran_out`) and puts, all or nothing. Raises Unavailable."""
         put, delete = list(put), list(delete)
         self._database.write(put, delete)
         for name in delete:

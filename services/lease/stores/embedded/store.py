@@ -12,33 +12,24 @@ from typing import Final
 
 from services.core.errors import LostRace, NotFound, NotYet, Unavailable
 from services.core.family import Family, Network
-from services.core.lease import Lease, LeaseRequest, Subnet, lease_key
-from services.core.occupancy import Occupancy, Usage
-from services.core.progress import Progress
-from services.core.subnets import Draw
-from services.core.table import StoreStatus
-from services.lease.administration import (
-    Reclaim,
-    Reclaimed,
-    Sighting,
-    check_reservation,
-    concerned,
-    find_reservation,
-    reclaimable,
-)
-from services.lease.allocation import allocate, require_own
-from services.lease.presence import ALIVE_SECONDS, Presence
-from services.lease.store import Changed, Snapshot, StoreEvent
+from services.core.ipam.subnet_choice import Draw
+from services.core.ipam.subnet_pool import SubnetPool, Usage
+from services.core.leases.lease import Lease, LeaseRequest, Subnet, lease_key
+from services.core.leases.progress import Progress
+from services.core.leases.table import StoreStatus
+from services.lease.ipam.allocation import allocate, require_own
+from services.lease.ipam.reservations import Sighting, check_reservation, concerned, find_reservation, reclaimable
+from services.lease.progress.connected import ALIVE_SECONDS, ConnectedNodes
 from services.lease.stores.embedded.database import Database
-from services.lease.stores.embedded.jumps import Jumps
+from services.lease.stores.embedded.inputs import ClockJumps, NetworkFile
 from services.lease.stores.embedded.ledger import Ledger
-from services.lease.stores.embedded.network_file import NetworkFile
-from services.runtime.logs import get_logger
+from services.lease.stores.store import Changed, Reclaim, Reclaimed, Snapshot, StoreEvent
+from services.runtime.telemetry.logs import get_logger
 
 log = get_logger()
 
-_LOOK_SECONDS: Final = 1.0
-"""How often the network file is looked at: flannel's interval."""
+_REFRESH_SECONDS: Final = 1.0
+"""Between two reads of the network file: flannel's interval."""
 
 
 class EmbeddedStore:
@@ -60,28 +51,28 @@ class EmbeddedStore:
         *,
         net_config_path: Path,
         lease_seconds: int,
-        presence: Presence | None = None,
+        connected_nodes: ConnectedNodes | None = None,
         clock: Callable[[], float] = time.time,
         timer: Callable[[], float] = time.monotonic,
         draw: Draw = random.randrange,
     ) -> None:
         self._database = Database(path)
-        self._presence = presence
-        if presence is not None:
-            presence.elsewhere = frozenset()  # nobody else opens this store
+        self._connected_nodes = connected_nodes
+        if connected_nodes is not None:
+            connected_nodes.elsewhere = frozenset()  # nobody else opens this store
         self._lease_seconds = lease_seconds
         self._clock = clock
-        self._jumps = Jumps(clock, timer)
+        self._jumps = ClockJumps(clock, timer)
         self._draw = draw
         self._file = NetworkFile(net_config_path)
-        self._file.look()
+        self._file.refresh()
         self._ledger = Ledger(self._database)
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self._are_times_believed = False
         """They are as our clock would have them; not yet, when the file has just been read."""
 
     async def watch(self) -> AsyncIterator[StoreEvent]:
-        """See Store. One task does all that needs time: leases run out to the moment, the file is looked at."""
+        """See Store. One task does all that needs time: leases run out to the moment, the network file is read."""
         with suppress(Unavailable):  # said below
             self._expire()
         self._ledger.pending.clear()
@@ -94,22 +85,22 @@ class EmbeddedStore:
             except Unavailable as error:  # a full disk, say: what has run out goes once it can be written
                 connected = False
                 yield StoreStatus(self.kind, connected, str(error))
-                await asyncio.sleep(_LOOK_SECONDS)
+                await asyncio.sleep(_REFRESH_SECONDS)
                 continue
             if not connected:
                 connected = True
                 yield StoreStatus(self.kind, connected)
-            looks_new, ledger = self._file.look(), self._ledger
-            if looks_new or ledger.pending:
-                network = self._file.network if looks_new and not self._file.error else None
+            has_changed, ledger = self._file.refresh(), self._ledger
+            if has_changed or ledger.pending:
+                network = self._file.network if has_changed and not self._file.error else None
                 changes, ledger.pending = tuple(ledger.pending), []
                 cleared, ledger.cleared = frozenset(ledger.cleared), set()
                 released, ledger.released = frozenset(ledger.released), set()
-                network_error = self._file.error if looks_new else ""
+                network_error = self._file.error if has_changed else ""
                 yield Changed(changes, network, network_error, cleared=cleared, released=released)
             else:
-                self._news.clear()
-                await self._news_within(self._seconds_to_wait())
+                self._changed.clear()
+                await self._wait_at_most(self._seconds_to_wait())
 
     async def relist(self) -> Snapshot:
         """See Store: what the file says, not what is in memory. The network is the one in force."""
@@ -119,7 +110,7 @@ class EmbeddedStore:
     async def acquire(self, request: LeaseRequest) -> Lease:
         """See Store. Never LostRace: nobody else writes."""
         self._expire()
-        chosen = allocate(self._ledger.claims, self._occupancy(), request, self._draw, self._is_alive)
+        chosen = allocate(self._ledger.claims, self._pool(), request, self._draw, self._is_alive)
         lease = chosen.lease if chosen.lease.reserved else chosen.lease.with_time(self._full_time())
         given_up = [self._ledger.leases[claim.name] for claim in chosen.given_up]
         for gone in given_up:
@@ -164,8 +155,8 @@ class EmbeddedStore:
     async def reserve(self, cidrs: Sequence[Network], node: str) -> Lease:
         """See Store."""
         self._expire()
-        claims, occupancy = self._ledger.claims, self._occupancy()
-        existing = check_reservation(claims, occupancy, cidrs, node)
+        claims, pool = self._ledger.claims, self._pool()
+        existing = check_reservation(claims, pool, cidrs, node)
         if existing is None:
             unused = tuple(map(Subnet, sorted(cidrs, key=lambda cidr: cidr.version)))
             lease = Lease(lease_key(cidrs), node, unused, reserved=True)
@@ -235,7 +226,7 @@ class EmbeddedStore:
             self._set_times(lambda time: time + jump)
             self._jumps.take()
         over = self._ledger.run_out(self._clock())
-        there = self._presence.nodes if self._presence else ()
+        there = self._connected_nodes.nodes if self._connected_nodes else ()
         kept = [lease for name in over if (lease := self._ledger.leases[name]).node in there]
         gone = [name for name in over if self._ledger.leases[name].node not in there]
         if gone:
@@ -256,14 +247,14 @@ class EmbeddedStore:
 
     def _write(self, put: Iterable[Lease] = (), delete: Iterable[str] = (), *, ran_out: bool = False) -> None:
         self._ledger.write(put, delete, ran_out=ran_out)
-        self._news.set()
+        self._changed.set()
 
-    def _occupancy(self) -> Occupancy:
+    def _pool(self) -> SubnetPool:
         claims = self._ledger.claims
         claims.lease_from(self._file.network)
-        if claims.occupancy is None:
+        if claims.pool is None:
             raise NotYet(self._file.error)
-        return claims.occupancy
+        return claims.pool
 
     def _is_alive(self, node: str) -> bool:
         return self._sighting(node).alive
@@ -271,20 +262,20 @@ class EmbeddedStore:
     def _sighting(self, node: str) -> Sighting:
         """Its dataplane is or was connected, or it was given a lease or renewed one."""
         now = self._clock()
-        if self._presence is None:
+        if self._connected_nodes is None:
             return Sighting(True, now)
         times = (self._ledger.leases[claim.name].expires_at for claim in self._ledger.claims.of_node(node))
         renewed = (time - self._lease_seconds for time in times if time is not None)
-        seen_at = max(now - self._presence.seen_ago(node), *renewed, -math.inf)
+        seen_at = max(now - self._connected_nodes.seen_ago(node), *renewed, -math.inf)
         return Sighting(now - seen_at < ALIVE_SECONDS, seen_at)
 
     def _seconds_to_wait(self) -> float:
-        return max(0.0, min(_LOOK_SECONDS, self._ledger.next_time - self._clock()))
+        return max(0.0, min(_REFRESH_SECONDS, self._ledger.next_time - self._clock()))
 
-    async def _news_within(self, seconds: float) -> None:
+    async def _wait_at_most(self, seconds: float) -> None:
         try:
             async with asyncio.timeout(seconds):
-                await self._news.wait()
+                await self._changed.wait()
         except TimeoutError:
             pass
 

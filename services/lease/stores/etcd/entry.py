@@ -1,34 +1,47 @@
-"""A subnet key and the holder key beside it, put together. No IO."""
+"""One lease in etcd: flannel's lease key and our holder key beside it, read together. Pure."""
 
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
 
-from services.core.conflicts import identities_of
 from services.core.errors import InvalidInput
-from services.core.flannel import parse_key
-from services.core.lease import Lease
-from services.lease.claims import Claim
-from services.lease.stores.etcd.decoder import Decoder
-from services.lease.stores.etcd.holders import Holder, is_foreign, is_overwritten
-from services.lease.stores.etcd.records import Item
+from services.core.leases.conflicts import identities_of
+from services.core.leases.flannel_json import parse_key
+from services.core.leases.lease import Lease
+from services.lease.ipam.claims import Claim
+from services.lease.stores.etcd.keys import Decoded, Holder, is_foreign, is_overwritten
+
+_OVERWRITTEN: Final = (
+    "the value of {name} says {names}, where node {node}, which holds it, has {theirs}: another program has "
+    "overwritten it, and the node puts it right once it is connected"
+)
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """What takes a subnet, as etcd has it."""
+class Entry(NamedTuple):
+    """What takes a subnet, as etcd has it and as the history that was seen explains it."""
 
     name: str
-    item: Item
+    subnet: Decoded
+    """The lease key, as etcd has it."""
+    beside: Decoded | None
+    """The holder key, as etcd has it."""
+    holder: Decoded | None
+    """The version of the holder key that counts: the last valid one."""
+    node: str
+    """The node that holds the lease; empty: none is known to."""
     lease: Lease | None
-    """None: the value does not parse, or another program has overwritten it; the subnet is taken all the same."""
-    holder_item: Item | None
-    holder: Holder | None
-    """The holder, if it is valid; of an overwritten lease the one that it was overwritten under."""
+    """The lease as its key says; None: the value is invalid or another program's, though it takes the subnet."""
+    served: Lease | None
+    """The lease for watchers, with its node: the last one with a value that is not refused."""
+    refused: str
+    """Why the value of the lease key is not served; empty: it is."""
+    reserved: bool
+    """An operator set the subnet aside: the lease key is attached to no etcd lease."""
+    bound: bool
+    """Reserved for its node: the holder key is attached to no etcd lease either."""
 
     @property
-    def node(self) -> str:
-        """The node that holds it, empty if none does."""
-        return self.holder.node if self.holder else ""
+    def etcd_lease(self) -> int:
+        """The etcd lease of the node that holds it; 0: none is known."""
+        return self.holder.item.etcd_lease if self.node and self.holder else 0
 
     @property
     def claim_order(self) -> int:
@@ -36,74 +49,67 @@ class Entry:
 
         A node of ours puts its key only when it says something else; flanneld does at each renewal, too.
         """
-        return self.item.revision if self.node else self.item.created
+        return self.subnet.item.revision if self.node else self.subnet.item.created
 
     @property
-    def reserved(self) -> bool:
-        """Hangs on no etcd lease: an operator set it aside. Who overwrites a lease without one reserves nothing."""
-        if self.item.etcd_lease:
-            return False
-        beside = self.holder_item if self.lease is None else None
-        return beside is None or not beside.etcd_lease or beside.created != self.item.created
-
-    @property
-    def bound(self) -> bool:
-        """Reserved for its node: not only the subnet, the holder too hangs on no etcd lease."""
-        return self.reserved and bool(self.holder and self.holder_item and self.holder_item.etcd_lease == 0)
-
-    @property
-    def claim(self) -> Claim:
-        """What it means for a decision."""
+    def claim(self) -> Claim | None:
+        """What the lease means for IPAM; None: the name of the key is no subnet."""
         if self.lease is not None:
             cidrs, addresses, identities = self.lease.cidrs, self.lease.addresses, identities_of(self.lease)
         else:
-            cidrs, addresses = parse_key(self.name), self.holder.addresses if self.holder else ()
+            try:
+                cidrs = parse_key(self.name)
+            except InvalidInput:
+                return None
+            addresses = self.holder.holder.addresses if self.node and self.holder and self.holder.holder else ()
             identities = tuple(address.packed for address in addresses)
         return Claim(self.name, self.node, cidrs, addresses, self.reserved, self.bound, identities, self.claim_order)
 
 
-def read_entry(decoder: Decoder, name: str, item: Item, holder_item: Item | None) -> Entry | None:
-    """The two keys together; None if the name is no subnet."""
-    lease = holder = None
-    with suppress(InvalidInput):
-        lease = decoder.lease(name, item)
-    if lease is None and not is_subnet(name):
-        return None
-    with suppress(InvalidInput):
-        holder = decoder.holder(name, holder_item) if holder_item else None
-    if holder_item is None or holder is None or is_foreign(item, holder_item):
-        return Entry(name, item, lease, holder_item, None)
-    if is_overwritten(item, holder_item, holder, lease):
-        return Entry(name, item, None, holder_item, holder)
-    return Entry(name, item, lease, holder_item, holder if lease and holder.holds(lease) else None)
+def read_entry(subnet: Decoded, beside: Decoded | None, known: Entry | None, *, is_alive: bool) -> Entry:
+    """The two keys together.
+
+    `known` is the entry of this name before, if the lease key existed then; `is_alive`: its node has a session.
+    """
+    name, item, lease, refused, node = subnet.name, subnet.item, subnet.lease, subnet.error, ""
+    holder = known.holder if known is not None and beside is not None and beside.holder is None else beside
+    said = holder.holder if holder is not None else None
+    if holder is not None and said is not None and not is_foreign(item, holder.item):
+        if is_overwritten(item, holder.item, said, lease):
+            node, refused, lease = said.node, refused or _overwritten(name, said, lease), None
+        elif lease is not None and said.holds(lease):
+            node = said.node
+    if refused:
+        served = known.served if known is not None else None
+    else:
+        served = lease.held_by(node, item.revision) if lease is not None and node else lease
+    reserved = item.etcd_lease == 0
+    if reserved and lease is None and beside is not None and beside.item.etcd_lease:
+        reserved = beside.item.created != item.created  # a value overwritten without an etcd lease reserves nothing
+    bound = reserved and bool(node) and holder is not None and holder.item.etcd_lease == 0
+    entry = Entry(name, subnet, beside, holder, node, lease, served, refused, reserved, bound)
+    return _kept(entry, known) if known is not None and known.node and is_alive else entry
 
 
-def as_held(entry: Entry, known: Entry) -> Entry:
+def _kept(entry: Entry, known: Entry) -> Entry:
     """The entry, given what was `known` of this key before, and that the node that held it then is alive.
 
     Only that node lets go of an ordinary lease, and its lease service then deletes the key: whoever else has changed
     one of the two keys has overwritten it. Nor is it a reservation by that: who reserves a lease leaves its value as
     it is. A reservation is let go of by its holder key alone, which is deleted or put by the node's lease service.
     """
-    if entry.item.created != known.item.created or (known.reserved and entry.node in ("", known.node)):
+    item, before = entry.subnet.item, known.subnet.item
+    if item.created != before.created or (known.reserved and entry.node in ("", known.node)):
         return entry
-    if known.node == entry.node:
-        is_taken_off = entry.item.etcd_lease == 0 and entry.item.value != known.item.value
-        return replace(entry, item=_put_on(entry.item, known.item)) if is_taken_off else entry
-    holder_item = entry.holder_item
-    if holder_item is not None and known.holder_item is not None:
-        holder_item = _put_on(holder_item, known.holder_item)
-    return Entry(entry.name, _put_on(entry.item, known.item), None, holder_item, known.holder)
+    if entry.node == known.node:
+        is_same = item.value == before.value and item.revision != before.revision
+        return entry if item.etcd_lease or is_same else entry._replace(reserved=False, bound=False)
+    return entry._replace(
+        node=known.node, holder=known.holder, lease=None, reserved=known.reserved, bound=known.bound
+    )
 
 
-def _put_on(item: Item, known: Item) -> Item:
-    """The item, as if it hung on the etcd lease that it was known to hang on."""
-    return item._replace(etcd_lease=known.etcd_lease)
-
-
-def is_subnet(name: str) -> bool:
-    """Whether the name of a key is that of a lease."""
-    try:
-        return bool(parse_key(name))
-    except InvalidInput:
-        return False
+def _overwritten(name: str, holder: Holder, lease: Lease | None) -> str:
+    names = " and ".join(map(str, lease.addresses)) if lease else ""
+    theirs = " and ".join(map(str, holder.addresses))
+    return _OVERWRITTEN.format(name=name, names=names or "no public address", node=holder.node, theirs=theirs)

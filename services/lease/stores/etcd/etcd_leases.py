@@ -5,8 +5,8 @@ import random
 import time
 from dataclasses import dataclass
 
-from services.core.measures import nearest_time
-from services.lease.stores.etcd.client import EtcdClient
+from services.core.limits import nearest_time
+from services.lease.stores.etcd.rpc.client import EtcdClient
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class EtcdLeases:
         return self._remember(node, number, now + seconds)
 
     async def is_fresh(self, number: int) -> bool:
-        """Whether it was granted or kept alive a moment ago: somebody was there then."""
+        """Whether it was granted or kept alive a moment ago: its node was connected then."""
         return self.is_recent(await self.renewed_ago(number))
 
     async def renewed_ago(self, number: int) -> float:

@@ -15,13 +15,12 @@ from itertools import islice
 from typing import Final
 
 from services.core.errors import Unavailable
-from services.lease.presence import ALIVE_SECONDS, Presence
-from services.lease.stores.etcd.client import EtcdClient
-from services.lease.stores.etcd.index import Index
-from services.lease.stores.etcd.keyspace import Keyspace
-from services.lease.stores.etcd.records import Delete, EtcdLeaseGone, Item, Put, Transaction, Unchanged, Write
-from services.runtime.logs import get_logger
-from services.runtime.prometheus import Gauge
+from services.lease.progress.connected import ALIVE_SECONDS, ConnectedNodes
+from services.lease.stores.etcd.rpc.client import EtcdClient
+from services.lease.stores.etcd.rpc.values import Delete, EtcdLeaseGone, Item, Put, Transaction, Unchanged
+from services.lease.stores.etcd.transactor import Replica, Transactor
+from services.runtime.telemetry.logs import get_logger
+from services.runtime.telemetry.metrics import Gauge
 
 log = get_logger()
 
@@ -56,16 +55,16 @@ class Sessions:
     def __init__(
         self,
         client: EtcdClient,
-        keyspace: Keyspace,
-        index: Index,
-        presence: Presence,
+        replica: Replica,
+        transactor: Transactor,
+        connected_nodes: ConnectedNodes,
         service: str,
         timing: SessionTiming | None = None,
     ) -> None:
         self._client = client
-        self._keyspace = keyspace
-        self._index = index
-        self._presence = presence
+        self._replica = replica
+        self._transactor = transactor
+        self._connected_nodes = connected_nodes
         self._value = json.dumps({"service": service}, separators=(",", ":")).encode()
         self._timing = timing or SessionTiming()
         self._etcd_lease = 0
@@ -80,46 +79,43 @@ class Sessions:
         while True:
             try:
                 await self._keep()
-                seconds = self._timing.keep if not self._presence.lingering(self._timing.linger) else 1.0
+                seconds = self._timing.keep if not self._connected_nodes.lingering(self._timing.linger) else 1.0
             except (Unavailable, EtcdLeaseGone):  # the watch says so already; the session lives on for a while
                 seconds = random.uniform(_PAUSE / 2, _PAUSE)  # noqa: S311 - jitter
             try:
                 async with asyncio.timeout(min(seconds, self._timing.keep)):
-                    seen = await self._presence.changed_since(seen)
+                    seen = await self._connected_nodes.changed_since(seen)
                 await asyncio.sleep(_GATHERING)
             except TimeoutError:
                 continue
 
     async def _keep(self) -> None:
         """One round: a sign of life if it is due, then what differs. Raises Unavailable, EtcdLeaseGone."""
-        wanted = self._presence.nodes | self._presence.lingering(self._timing.linger)
+        wanted = self._connected_nodes.nodes | self._connected_nodes.lingering(self._timing.linger)
         if wanted and time.monotonic() >= self._kept_until:
             await self._give_sign_of_life()
-        missing, over = differences(wanted, self._known, self._index.sessions, self._etcd_lease)
-        puts = (Put(self._keyspace.session(node), self._value, self._etcd_lease) for node in missing)
-        while writes := list(islice(puts, _AT_ONCE)):
-            await self._write((), writes)
+        await self._transactor.caught_up()  # else a session that has moved on meanwhile would be written again
+        missing, over = differences(wanted, self._known, self._replica.prefix.sessions, self._etcd_lease)
+        keyspace = self._replica.prefix.keyspace
+        puts = (Put(keyspace.session(node), self._value, self._etcd_lease) for node in missing)
+        while writes := tuple(islice(puts, _AT_ONCE)):
+            await self._transactor.commit(Transaction((), writes))
         for item in over:
-            await self._write((Unchanged(item.key, item.revision),), [Delete(item.key)])
+            await self._transactor.commit(Transaction((Unchanged(item.key, item.revision),), (Delete(item.key),)))
         self._known = set(wanted)
-        await self._index.prepare()  # so that the first acquisition need not
+        await self._replica.settle()  # so that the first acquisition need not
         _sessions.set(len(wanted))
 
     async def _give_sign_of_life(self) -> None:
         now = time.monotonic()
         if not self._etcd_lease or not await self._client.keep_alive(self._etcd_lease):
             if self._known:
-                log.info("the sessions in etcd ran out, and are written anew")
+                log.info("the sessions in etcd expired, and are written again")
             self._known.clear()
             number = random.randrange(1, 1 << 63)  # noqa: S311 - must be unused, not secret
             await self._client.grant(number, self._timing.lives)
             self._etcd_lease = number
         self._kept_until = now + self._timing.keep
-
-    async def _write(self, guards: tuple[Unchanged, ...], writes: Iterable[Write]) -> None:
-        transaction = Transaction(guards, tuple(writes))
-        if revision := await self._client.transact(transaction):
-            self._index.apply(transaction, revision, complete=False)
 
 
 def differences(

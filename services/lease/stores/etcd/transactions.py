@@ -1,22 +1,20 @@
-"""The transactions that take, extend and give back a lease. Pure.
+"""The transactions that take, extend, give back and set aside a lease in etcd. Pure.
 
 Every write is guarded by the revisions of the keys that it replaces, so that it happens on what was looked at or
 not at all; repeating one that had happened (its answer was lost) changes nothing.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Sequence
 
-from services.core.conflicts import identities_in, identities_of
 from services.core.family import Network
-from services.core.flannel import format_value
-from services.core.lease import Lease, LeaseRequest, Subnet, lease_key
-from services.lease.allocation import Allocation
+from services.core.leases.conflicts import identities_of
+from services.core.leases.flannel_json import format_value
+from services.core.leases.lease import Lease, Subnet, lease_key
+from services.lease.ipam.allocation import Allocation
 from services.lease.stores.etcd.entry import Entry
-from services.lease.stores.etcd.holders import Holder, format_holder, holder_of
-from services.lease.stores.etcd.index import Index
-from services.lease.stores.etcd.keyspace import Keyspace
-from services.lease.stores.etcd.records import (
+from services.lease.stores.etcd.keys import Decoded, Holder, Keyspace, Kind, format_holder, holder_of
+from services.lease.stores.etcd.prefix import Prefix, orphans_of
+from services.lease.stores.etcd.rpc.values import (
     Delete,
     Guard,
     Item,
@@ -27,11 +25,8 @@ from services.lease.stores.etcd.records import (
     Write,
 )
 
-_MOST: Final = 120
-"""Guards or writes in one transaction; etcd takes 128."""
 
-
-def taking(keyspace: Keyspace, index: Index, allocation: Allocation, etcd_lease: int) -> Transaction:
+def taking(prefix: Prefix, allocation: Allocation, etcd_lease: int) -> Transaction:
     """Makes a decision true; without writes if it is.
 
     No two leases made like this overlap, or share an address, a MAC or a key: what adds a subnet or changes one of
@@ -41,118 +36,82 @@ def taking(keyspace: Keyspace, index: Index, allocation: Allocation, etcd_lease:
     It is guarded by the configuration that was decided on, too, and by the absence of the sessions of nodes that
     lose something because they are not alive.
     """
-    lease = allocation.lease
-    current = index.entries[lease.name] if allocation.current else None
-    items = (current.item if current else None, current.holder_item if current else index.orphans.get(lease.name))
-    # Of an overwritten lease the holder key is put in any case: it may say what it should, on another etcd lease.
-    is_overwritten = current is not None and current.lease is None
-    writes = _replacing(
-        keyspace,
-        lease.name,
-        (items[0], None) if is_overwritten else items,
-        (format_value(lease).encode(), format_holder(holder_of(lease))),
-        etcd_lease,
-        reserved=current is not None and current.reserved,
-        bound=current is not None and current.bound,
-    )
-    guards = [*_as_seen(keyspace, lease.name, *items), Unchanged(keyspace.config, _revision(index.config))]
+    keyspace, lease = prefix.keyspace, allocation.lease
+    current = prefix.entries[lease.name] if allocation.current else None
+    values = (format_value(lease).encode(), format_holder(holder_of(lease)))
+    if current is not None:
+        # Of an overwritten lease the holder key is put in any case: it may say what it should, on another etcd lease.
+        writes = _replacing(keyspace, current, values, etcd_lease, is_holder_wrong=current.lease is None)
+        guards = list(_as_seen(keyspace, current))
+    else:
+        keys = (keyspace.subnet(lease.name), keyspace.holder(lease.name))
+        writes = [Put(key, value, etcd_lease) for key, value in zip(keys, values, strict=True)]
+        guards = list(_as_absent(prefix, lease.name))
+    guards.append(Unchanged(keyspace.config, _revision(prefix.config)))
     for claim in allocation.given_up:
-        surrender = giving_back(keyspace, index.entries[claim.name])
+        surrender = giving_back(keyspace, prefix.entries[claim.name])
         guards += surrender.guards
         writes += surrender.writes
     guards += [Unchanged(keyspace.session(node), 0) for node in sorted(allocation.rivals)]
-    if current is None or current.claim.identities != identities_of(lease):
-        guards.append(NothingPutSince(keyspace.subnets, index.revision))
+    if allocation.current is None or allocation.current.identities != identities_of(lease):
+        guards.append(NothingPutSince(keyspace.subnets, prefix.revision))
     return Transaction(tuple(guards), tuple(writes))
 
 
-class Joined:
-    """Several decisions in one transaction: all or none. None of them may touch what another one does."""
-
-    def __init__(self) -> None:
-        self._guards: dict[Guard, None] = {}
-        self._writes: dict[bytes, Write] = {}
-        self._whose: set[object] = set()
-
-    @property
-    def transaction(self) -> Transaction:
-        """All that were taken."""
-        return Transaction(tuple(self._guards), tuple(self._writes.values()))
-
-    def take(self, transaction: Transaction, request: LeaseRequest) -> bool:
-        """Adds one, if there is room and neither its node, nor an address or a key of it, is in already."""
-        whose = {request.node, *identities_in(request.wishes)}
-        keys = {write.key for write in transaction.writes}
-        guards = self._guards.keys() | transaction.guards
-        is_full = max(len(guards), len(keys) + len(self._writes)) > _MOST
-        if self._whose and (is_full or self._whose & whose or self._writes.keys() & keys):
-            return False
-        self._whose |= whose
-        self._guards |= dict.fromkeys(transaction.guards)
-        self._writes |= {write.key: write for write in transaction.writes}
-        return True
-
-
 def extending(keyspace: Keyspace, entry: Entry, etcd_lease: int) -> Transaction:
-    """Hangs a lease and its holder on this etcd lease; without writes if they do."""
-    items = (entry.item, entry.holder_item)
-    values = (entry.item.value, entry.holder_item.value if entry.holder_item else b"")
-    return Transaction(
-        _as_seen(keyspace, entry.name, *items),
-        tuple(
-            _replacing(keyspace, entry.name, items, values, etcd_lease, reserved=entry.reserved, bound=entry.bound)
-        ),
-    )
+    """Attaches a lease and its holder to this etcd lease; without writes if they are."""
+    values = (entry.subnet.item.value, entry.beside.item.value if entry.beside else b"")
+    return Transaction(_as_seen(keyspace, entry), tuple(_replacing(keyspace, entry, values, etcd_lease)))
+
+
+def leaving(prefix: Prefix, name: str) -> Transaction:
+    """Leaves a lease as it is, if it is as it was seen."""
+    entry = prefix.entries.get(name)
+    return Transaction(_as_seen(prefix.keyspace, entry) if entry else _as_absent(prefix, name), ())
 
 
 def giving_back(keyspace: Keyspace, entry: Entry) -> Transaction:
     """Deletes a lease and its holder. Of a reservation only the holder; one that is bound to its node keeps it."""
-    guards = _as_seen(keyspace, entry.name, entry.item, entry.holder_item)
-    if entry.bound:
-        return Transaction(guards, _setting_aside(keyspace, entry.name, entry.claim.cidrs, entry.node))
+    guards = _as_seen(keyspace, entry)
+    if entry.bound and (claim := entry.claim):
+        return Transaction(guards, _setting_aside(keyspace, entry.name, claim.cidrs, entry.node))
     writes: list[Write] = [] if entry.reserved else [Delete(keyspace.subnet(entry.name))]
-    if entry.holder_item:
+    if entry.beside:
         writes.append(Delete(keyspace.holder(entry.name)))
     return Transaction(guards, tuple(writes))
 
 
-def reserving(keyspace: Keyspace, index: Index, subnets: tuple[Subnet, ...], node: str) -> Transaction:
+def reserving(prefix: Prefix, subnets: tuple[Subnet, ...], node: str) -> Transaction:
     """Sets new subnets aside; guarded as a new lease is."""
     name, cidrs = lease_key(subnet.cidr for subnet in subnets), [subnet.cidr for subnet in subnets]
     guards = (
-        *_as_seen(keyspace, name, None, index.orphans.get(name)),
-        Unchanged(keyspace.config, _revision(index.config)),
-        NothingPutSince(keyspace.subnets, index.revision),
+        *_as_absent(prefix, name),
+        Unchanged(prefix.keyspace.config, _revision(prefix.config)),
+        NothingPutSince(prefix.keyspace.subnets, prefix.revision),
     )
-    return Transaction(guards, _setting_aside(keyspace, name, cidrs, node))
+    return Transaction(guards, _setting_aside(prefix.keyspace, name, cidrs, node))
 
 
 def keeping(keyspace: Keyspace, entry: Entry) -> Transaction:
     """Makes a node's lease its reservation, in use: neither key runs out any more; without writes if it is one."""
-    writes = [
-        Put(key, item.value)
-        for key, item in ((keyspace.subnet(entry.name), entry.item), (keyspace.holder(entry.name), entry.holder_item))
-        if item and item.etcd_lease
-    ]
-    return Transaction(_as_seen(keyspace, entry.name, entry.item, entry.holder_item), tuple(writes))
+    items = (entry.subnet.item, entry.beside.item if entry.beside else None)
+    is_done = (entry.reserved, entry.bound)
+    writes = (Put(item.key, item.value) for item, done in zip(items, is_done, strict=True) if item and not done)
+    return Transaction(_as_seen(keyspace, entry), tuple(writes))
 
 
 def unreserving(keyspace: Keyspace, entry: Entry, etcd_lease: int) -> Transaction:
     """Makes a reservation that is in use an ordinary lease of its node."""
-    assert entry.holder_item is not None  # noqa: S101 - in use means that it has a holder
-    writes = (
-        Put(keyspace.subnet(entry.name), entry.item.value, etcd_lease),
-        Put(keyspace.holder(entry.name), entry.holder_item.value, etcd_lease),
+    items = (entry.subnet.item, entry.beside.item if entry.beside else None)
+    return Transaction(
+        _as_seen(keyspace, entry), tuple(Put(item.key, item.value, etcd_lease) for item in items if item)
     )
-    return Transaction(_as_seen(keyspace, entry.name, entry.item, entry.holder_item), writes)
 
 
 def freeing(keyspace: Keyspace, entry: Entry) -> Transaction:
     """Deletes a lease or reservation, whatever it is."""
-    writes: list[Write] = [Delete(keyspace.subnet(entry.name))]
-    if entry.holder_item:
-        writes.append(Delete(keyspace.holder(entry.name)))
-    return Transaction(_as_seen(keyspace, entry.name, entry.item, entry.holder_item), tuple(writes))
+    items = (entry.subnet.item, entry.beside.item if entry.beside else None)
+    return Transaction(_as_seen(keyspace, entry), tuple(Delete(item.key) for item in items if item))
 
 
 def reclaiming(keyspace: Keyspace, entry: Entry) -> Transaction:
@@ -162,32 +121,34 @@ def reclaiming(keyspace: Keyspace, entry: Entry) -> Transaction:
     return Transaction((*freed.guards, *absent), freed.writes)
 
 
-def clearing(keyspace: Keyspace, orphans: Mapping[str, Item]) -> tuple[Transaction, ...]:
+def clearing(prefix: Prefix) -> tuple[Transaction, ...]:
     """Deletes holders that have no lease, one by one."""
     return tuple(
-        Transaction(_as_seen(keyspace, name, None, item), (Delete(keyspace.holder(name)),))
-        for name, item in orphans.items()
+        Transaction(_as_absent(prefix, name), (Delete(item.key),)) for name, item in orphans_of(prefix).items()
     )
+
+
+def deleting(keyspace: Keyspace, key: bytes, prefix: Prefix) -> Transaction:
+    """Deletes one key, whatever it is; the holder beside a lease goes with it."""
+    kind, name = keyspace.classify(key)
+    keys = (key, keyspace.holder(name)) if kind is Kind.SUBNET else (key,)
+    found = [(each, prefix.key(each)) for each in keys]
+    guards = (Unchanged(each, decoded.item.revision if decoded else 0) for each, decoded in found)
+    return Transaction(tuple(guards), tuple(Delete(each) for each, decoded in found if decoded))
 
 
 def _replacing(
-    keyspace: Keyspace,
-    name: str,
-    items: tuple[Item | None, Item | None],
-    values: tuple[bytes, bytes],
-    etcd_lease: int,
-    *,
-    reserved: bool,
-    bound: bool,
+    keyspace: Keyspace, entry: Entry, values: tuple[bytes, bytes], etcd_lease: int, *, is_holder_wrong: bool = False
 ) -> list[Write]:
-    """Puts the subnet and the holder key where value or etcd lease differ. A reservation never gets an etcd lease."""
+    """Puts the lease key and the holder key where value or etcd lease differ; a reservation gets no etcd lease."""
+    beside = entry.beside.item if entry.beside and not is_holder_wrong else None
     wanted = (
-        Put(keyspace.subnet(name), values[0], 0 if reserved else etcd_lease),
-        Put(keyspace.holder(name), values[1], 0 if bound else etcd_lease),
+        Put(keyspace.subnet(entry.name), values[0], 0 if entry.reserved else etcd_lease),
+        Put(keyspace.holder(entry.name), values[1], 0 if entry.bound else etcd_lease),
     )
     return [
         put
-        for put, item in zip(wanted, items, strict=True)
+        for put, item in zip(wanted, (entry.subnet.item, beside), strict=True)
         if item is None or (item.value, item.etcd_lease) != (put.value, put.etcd_lease)
     ]
 
@@ -199,10 +160,18 @@ def _setting_aside(keyspace: Keyspace, name: str, cidrs: Sequence[Network], node
     return (subnet, Put(keyspace.holder(name), format_holder(Holder(node, "", "")))) if node else (subnet,)
 
 
-def _as_seen(keyspace: Keyspace, name: str, item: Item | None, holder_item: Item | None) -> tuple[Guard, ...]:
+def _as_seen(keyspace: Keyspace, entry: Entry) -> tuple[Guard, ...]:
+    return _unchanged(keyspace, entry.name, entry.subnet, entry.beside)
+
+
+def _as_absent(prefix: Prefix, name: str) -> tuple[Guard, ...]:
+    return _unchanged(prefix.keyspace, name, None, prefix.orphans.get(name))
+
+
+def _unchanged(keyspace: Keyspace, name: str, subnet: Decoded | None, beside: Decoded | None) -> tuple[Guard, ...]:
     return (
-        Unchanged(keyspace.subnet(name), _revision(item)),
-        Unchanged(keyspace.holder(name), _revision(holder_item)),
+        Unchanged(keyspace.subnet(name), _revision(subnet.item if subnet else None)),
+        Unchanged(keyspace.holder(name), _revision(beside.item if beside else None)),
     )
 
 

@@ -1,6 +1,9 @@
-"""The Kubernetes store: a lease is what a Node object says, in flannel's annotations and its podCIDRs."""
+"""The Kubernetes store: a lease is what a Node object says, in flannel's annotations and its podCIDRs.
 
-from services.lease.stores.kube.settings import KubeSettings
+Kubernetes hands out the subnets, so nothing here allocates. Only `client` imports the Kubernetes client.
+"""
+
+from services.lease.stores.kube.access import KubeSettings
 from services.lease.stores.kube.store import KubeStore
 
 __all__ = ["KubeSettings", "KubeStore"]

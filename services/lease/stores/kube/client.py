@@ -19,11 +19,8 @@ from kubernetes.aio.config import ConfigException, load_kube_config
 
 from services.core.errors import Unavailable
 from services.lease.stores.kube.access import Access
-from services.lease.stores.kube.faults import UNAUTHORIZED, away, broken, refusal
-from services.lease.stores.kube.node_json import read_node, read_version
-from services.lease.stores.kube.page import ITEMS, members
-from services.lease.stores.kube.records import Batch, Gone, Node, Silent, Timing
-from services.lease.stores.kube.stream import Lines, read_batch
+from services.lease.stores.kube.json_reader import ITEMS, Lines, members, read_batch, read_node, read_version
+from services.lease.stores.kube.values import UNAUTHORIZED, Batch, Gone, Node, Silent, Timing, away, broken, refusal
 
 PAGE: Final = 500
 """Nodes in a page: client-go's choice."""
@@ -215,7 +212,7 @@ def _make_socket(address: Any) -> socket.socket:
 
 
 async def _configuration(access: Access) -> Configuration:
-    """From the files as they are now. Raises Unavailable: they may be put right while we run."""
+    """From the files as they are now. Raises Unavailable: they may be corrected while we run."""
     configuration = Configuration()
     try:
         if access.kubeconfig:

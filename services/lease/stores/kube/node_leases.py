@@ -1,16 +1,19 @@
-"""From a node to its lease: pure, the same for our own node and for every other."""
+"""From a Node object to its lease, and from a lease request to the patch of the Node object. Pure."""
 
 import json
+from collections.abc import Mapping
+from typing import Any, Final
 
-from services.core.choices import Chosen, ChosenAddress
-from services.core.errors import InvalidInput
-from services.core.family import FAMILIES, Address, Family, Network
-from services.core.flannel import parse_data
-from services.core.lease import BackendData, Lease, Subnet
+from services.core.backend_types import BACKEND_TYPES, BackendType
+from services.core.errors import InvalidInput, NotYet
+from services.core.family import FAMILIES, IPV4, Address, Family, Network
+from services.core.formats.ip_text import parse_address, parse_cidr
+from services.core.leases.flannel_json import format_data, parse_data
+from services.core.leases.lease import BackendData, FamilyRequest, Lease, LeaseRequest, Subnet
+from services.core.leases.node_overrides import PublicIpOverride, PublicIpOverrides
 from services.core.network import FamilyNetwork, NetworkConfig
-from services.core.notation import parse_address, parse_cidr
 from services.lease.stores.kube.annotations import Annotations
-from services.lease.stores.kube.records import Node
+from services.lease.stores.kube.values import Node
 
 
 def lease_of(node: Node, network: NetworkConfig, keys: Annotations, *, is_kept: bool = False) -> Lease | None:
@@ -42,11 +45,11 @@ def is_published_before(node: Node, network: NetworkConfig, keys: Annotations) -
     return node.annotation(keys.managed) == "true" and node.claimed < network.revision
 
 
-def chosen_for(node: Node, keys: Annotations) -> Chosen:
+def chosen_for(node: Node, keys: Annotations) -> PublicIpOverrides:
     """What the operator has chosen for a node, also where flannel does not run; the node finds out if it will do."""
     names = ((family.version, keys.of(family).chosen) for family in FAMILIES)
     return tuple(
-        ChosenAddress(version, text, f"annotation {name}")
+        PublicIpOverride(version, text, f"annotation {name}")
         for version, name in names
         if (text := node.annotation(name))
     )
@@ -85,7 +88,7 @@ def parse_public_address(text: str, family: Family, where: str) -> Address | Non
     """The address, None for 0.0.0.0 and ::. Raises InvalidInput, naming `where`."""
     address = parse_address(text)
     if address is None or address.version != family.version:
-        raise InvalidInput(f"{where} is {text!r}, which is no {family} address: correct it")
+        raise InvalidInput(f"{where} is {text!r}, which is not an {family} address: correct it")
     return None if address.is_unspecified else address
 
 
@@ -96,5 +99,98 @@ def _data(node: Node, key: str, backend_type: str) -> BackendData | None:
     try:
         json.loads(text)
     except (ValueError, RecursionError):
-        raise InvalidInput(f"{where} is no JSON: {text:.60}") from None
+        raise InvalidInput(f"{where} is not valid JSON: {text:.60}") from None
     return parse_data(text, backend_type, where)
+
+
+WITHDRAWN: Final = "false"
+"""Not removed but set: watchers see that this is no accident."""
+_NO_DATA: Final = "null"
+"""What flannel writes for a backend that has none."""
+_UNTYPED: Final = BackendType(carries_ipv6=False)
+"""Of a node that names no backend: alloc's, udp's and the clouds' leases have none."""
+CONDITION: Final = "NetworkUnavailable"
+_REASON: Final = "FlannelIsUp"
+
+
+def require_pod_cidrs(node: Node, network: NetworkConfig, keys: Annotations, *, is_kept: bool = False) -> None:
+    """Raises NotYet, with what to do, unless the node has a podCIDR of each family, inside the network.
+
+    That it lies outside is no reason for a node that has a lease with it: see `lease_of`.
+    """
+    try:
+        cidrs = pod_cidrs(node)
+        for n in network.families:
+            cidr = cidrs.get(n.family.version)
+            if cidr is None:
+                which = f"{n.family} podCIDR" if cidrs else "podCIDR"
+                raise NotYet(
+                    f"node {node.name} has no {which} yet: waiting for Kubernetes to assign it "
+                    "(kube-controller-manager with --allocate-node-cidrs and --cluster-cidr)"
+                )
+            if not (is_kept or is_published_before(node, network, keys)):
+                require_inside(node, cidr, n)
+    except InvalidInput as error:
+        raise NotYet(str(error)) from None
+
+
+def annotations_patch(node: Node, request: LeaseRequest, keys: Annotations) -> Mapping[str, Any] | None:
+    """The strategic merge patch that publishes what the node asks for; None if it says so already.
+
+    An address that the operator overwrites wins over the one asked for; those chosen for the node, the node has asked
+    for already. Raises NotYet if such a one is no address.
+    """
+    wanted = {keys.managed: "true", keys.backend_type: request.backend_type}
+    for family in FAMILIES:
+        part = request.part(family)
+        if part is not None and _is_published(family, request.backend_type, part):
+            wanted[keys.of(family).data] = format_data(part.data) if part.data else _NO_DATA
+            wanted[keys.of(family).public] = _public_address(node, family, part, keys)
+    has = node.annotations or {}
+    news = {key: text for key, text in wanted.items() if has.get(key) != text}
+    return {"metadata": {"annotations": news}} if news else None
+
+
+def withdrawal_patch(node: Node, keys: Annotations) -> Mapping[str, Any] | None:
+    """The patch after which flannel does not run on this node; the rest stays, for when it does again."""
+    is_ours = node.annotation(keys.managed) not in ("", WITHDRAWN)
+    return {"metadata": {"annotations": {keys.managed: WITHDRAWN}}} if is_ours else None
+
+
+def condition_patch(document: Mapping[str, Any], now: str) -> Mapping[str, Any] | None:
+    """The patch that says that the network of this Node works; None if it says so already. `now` in RFC 3339."""
+    conditions = document.get("status", {}).get("conditions") or []
+    for condition in conditions:
+        if condition.get("type") == CONDITION and (condition.get("status"), condition.get("reason")) == (
+            "False",
+            _REASON,
+        ):
+            return None
+    condition = {
+        "type": CONDITION,
+        "status": "False",
+        "reason": _REASON,
+        "message": "Flannel is running on this node",
+        "lastTransitionTime": now,
+        "lastHeartbeatTime": now,
+    }
+    return {"status": {"conditions": [condition]}}
+
+
+def _is_published(family: Family, backend_type: str, part: FamilyRequest) -> bool:
+    backend = BACKEND_TYPES.get(backend_type, _UNTYPED)
+    if backend.needs_data:
+        return part.data is not None
+    return family is IPV4 or backend.publishes_ipv6
+
+
+def _public_address(node: Node, family: Family, part: FamilyRequest, keys: Annotations) -> str:
+    key = keys.of(family).overwrite
+    text = node.annotation(key)
+    if not text:
+        return str(part.public_address)
+    try:
+        parse_public_address(text, family, f"annotation {key} of node {node.name}")
+    except InvalidInput as error:
+        raise NotYet(str(error)) from None
+    return text

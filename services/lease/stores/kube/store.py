@@ -4,33 +4,32 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
+from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
-from services.core.errors import InvalidInput, NotFound, NotImplementedYet, NotYet, Unavailable
+from services.core.errors import InvalidInput, Misconfigured, NotFound, NotImplementedYet, NotYet, Unavailable
 from services.core.family import Network
-from services.core.lease import Lease, LeaseRequest
-from services.core.progress import Progress
-from services.core.table import KUBE, Removed
-from services.lease.administration import Reclaim, Reclaimed
-from services.lease.store import Changed, Snapshot, StoreEvent
-from services.lease.stores.kube.access import Access, find_access
+from services.core.leases.lease import Lease, LeaseRequest
+from services.core.leases.progress import Progress
+from services.core.leases.table import KUBE, Removed
+from services.core.network import NetworkConfig, parse_network
+from services.lease.stores.kube.access import Access, KubeSettings, find_access
 from services.lease.stores.kube.client import KubeClient
-from services.lease.stores.kube.mirror import Mirror
-from services.lease.stores.kube.network_file import read_network_file
-from services.lease.stores.kube.node_json import NotANode, read_node
-from services.lease.stores.kube.node_leases import lease_of
-from services.lease.stores.kube.publishing import (
+from services.lease.stores.kube.exclusive_claims import ExclusiveClaims
+from services.lease.stores.kube.json_reader import NotANode, read_node
+from services.lease.stores.kube.node_leases import (
     annotations_patch,
     condition_patch,
+    lease_of,
     require_pod_cidrs,
     withdrawal_patch,
 )
-from services.lease.stores.kube.records import Expired, Node, Timing
-from services.lease.stores.kube.rivalry import Rivalry
-from services.lease.stores.kube.settings import KubeSettings
-from services.lease.stores.kube.watching import Watcher
-from services.lease.stores.kube.writing import read, write
-from services.runtime.logs import get_logger
+from services.lease.stores.kube.nodes import read, write
+from services.lease.stores.kube.values import Expired, Node, Timing
+from services.lease.stores.kube.watch import Mirror, Watcher
+from services.lease.stores.store import Changed, Reclaim, Reclaimed, Snapshot, StoreEvent
+from services.runtime.telemetry.logs import get_logger
 
 log = get_logger()
 
@@ -43,7 +42,7 @@ _LISTINGS: Final = 3
 
 
 class KubeStore:
-    """A Store (services.lease.store) in the Node objects of a Kubernetes cluster.
+    """A Store (services.lease.stores.store) in the Node objects of a Kubernetes cluster.
 
     A lease is called as its node, never runs out, and changes when the node's podCIDR or annotations do. Who gets
     which subnet is Kubernetes' business. Construction opens nothing; it raises Misconfigured for a network file or
@@ -62,7 +61,7 @@ class KubeStore:
         agent = f"flannelette-lease/{node or 'central'}"
         self._client = KubeClient(access or find_access(settings), self._timing, self._keys.prefix, agent)
         self._mirror = Mirror(self._network, self._keys)
-        self._rivalry = Rivalry(self._client, self._mirror, self._keys, self._network, self._timing)
+        self._exclusive_claims = ExclusiveClaims(self._client, self._mirror, self._keys, self._network, self._timing)
         # With alloc there are no peers, so that a node need not see the others.
         alone = bool(node) and self._network.backend_type == "alloc"
         self._selector = f"metadata.name={node}" if alone else ""
@@ -106,7 +105,7 @@ class KubeStore:
         require_pod_cidrs(node, self._network, self._keys, is_kept=self._mirror.serves(node.name))
         self._told.discard(node.name)
         patch = annotations_patch(node, request, self._keys)
-        await self._rivalry.require_none(node, patch)
+        await self._exclusive_claims.require_none(node, patch)
         if patch:
             node = self._read(await write(self._client, node.name, patch, self._timing))
             log.info("annotations written", node=node.name, annotations=patch["metadata"]["annotations"])
@@ -114,7 +113,7 @@ class KubeStore:
         if lease is None:
             raise NotYet(f"something else changes the annotations of node {node.name}: see {self._keys.prefix}*")
         if patch:
-            await self._rivalry.require_none_since(node, lease)
+            await self._exclusive_claims.require_none_since(node, lease)
         return lease
 
     async def renew(self, node: str, name: str) -> Lease:
@@ -184,3 +183,21 @@ class KubeStore:
             return lease_of(node, self._network, self._keys, is_kept=True)
         except InvalidInput as error:
             raise NotYet(str(error)) from None
+
+
+def read_network_file(path: Path) -> NetworkConfig:
+    """The configuration, with the time of the file. Raises Misconfigured: changing it takes a restart."""
+    try:
+        network = parse_network(path.read_text(encoding="utf-8"), leases_subnets=False)
+        return replace(network, revision=int(path.stat().st_mtime))
+    except FileNotFoundError:
+        raise Misconfigured(
+            f"there is no network configuration {path}: mount the ConfigMap with flannel's net-conf.json there, or "
+            "name another file with --net-config-path"
+        ) from None
+    except OSError as error:
+        raise Misconfigured(f"cannot read the network configuration {path}: {error.strerror}") from None
+    except InvalidInput as error:
+        raise Misconfigured(f"{error} (in {path}; start again when it is corrected)") from None
+    except ValueError:
+        raise Misconfigured(f"the network configuration {path} is not UTF-8 text") from None

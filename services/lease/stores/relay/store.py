@@ -10,34 +10,31 @@ from flannelette.lease.v1 import lease_pb2 as pb
 
 from services.core.errors import FlanneletteError, Unavailable
 from services.core.family import Network
-from services.core.lease import Lease, LeaseRequest
-from services.core.measures import MOST_LEASES
-from services.core.progress import Progress
-from services.lease.administration import Reclaim, Reclaimed
-from services.lease.broker import Lost
-from services.lease.history import History
-from services.lease.presence import Presence
-from services.lease.store import Snapshot, StoreEvent
-from services.lease.stores.relay.behind import Behind
-from services.lease.stores.relay.following import KIND, Following
-from services.lease.stores.relay.reporting import Reporting
+from services.core.leases.lease import Lease, LeaseRequest
+from services.core.leases.progress import Progress
+from services.core.limits import MOST_LEASES
+from services.lease.progress.connected import ConnectedNodes
+from services.lease.stores.relay.events import KIND, TableEvents
+from services.lease.stores.relay.nodes import NodeStreams, ReportForwarder
 from services.lease.stores.relay.upstream import Upstream
-from services.runtime.feed import Feed, LeaseConnection
-from services.runtime.interceptor import readable
+from services.lease.stores.store import LostLease, Reclaim, Reclaimed, Snapshot, StoreEvent
+from services.lease.watch.log import ChangeLog
+from services.runtime.lease.feed import Feed, LeaseConnection
+from services.runtime.rpc.interceptor import readable
 
 _QUARANTINE_SECONDS: Final = 15.0
-"""Between two looks at the quarantine above, which no stream tells of."""
+"""Between two calls of ListQuarantine above, which no stream covers."""
 
 
 class RelayStore:
-    """A Store (services.lease.store) in another lease service, which may be a relay itself.
+    """A Store (services.lease.stores.store) in another lease service, which may be a relay itself.
 
     * One stream of the whole table from above, however many watchers there are below.
     * A write is answered when the lease service above has answered it; its errors come back as they are.
     * A node that is connected here counts as connected above, and its reports are handed on.
 
-    `history` is that of the table below: its positions are what nodes report. `lose` tells the nodes below what the
-    store above has lost.
+    `change_log` is that of the table below: nodes report its positions. `lose` tells the nodes below what the store
+    above has lost.
     """
 
     kind = KIND
@@ -45,58 +42,58 @@ class RelayStore:
     def __init__(
         self,
         connection: LeaseConnection,
-        history: History,
-        presence: Presence,
-        lose: Callable[[Mapping[str, Lost]], None] = lambda lost: None,
+        change_log: ChangeLog,
+        connected_nodes: ConnectedNodes,
+        lose: Callable[[Mapping[str, LostLease]], None] = lambda lost: None,
         most: int = MOST_LEASES,
     ) -> None:
         self._connection = connection
         self._lose = lose
         self._most = most
-        self._lost: Mapping[str, Lost] = {}
+        self._lost: Mapping[str, LostLease] = {}
         self._upstream = Upstream(connection)
-        self._reporting = Reporting(history, self._upstream.report)
-        self._behind = Behind(self._keep_connected)
-        presence.tell(self._reporting)
-        presence.tell(self._behind)
+        self._reports = ReportForwarder(change_log, self._upstream.report)
+        self._node_streams = NodeStreams(self._keep_connected)
+        connected_nodes.subscribe(self._reports)
+        connected_nodes.subscribe(self._node_streams)
 
     async def watch(self) -> AsyncGenerator[StoreEvent, None]:
         """See Store."""
-        following, news = Following(self._connection.address), asyncio.Event()
+        events, changed = TableEvents(self._connection.address), asyncio.Event()
 
         def notice(touched: frozenset[str]) -> None:
-            following.touched |= touched
-            news.set()
+            events.touched |= touched
+            changed.set()
 
         feed = Feed(self._connection, pb.VIEW_ALL, notice, relayed=True, most=self._most)
         tasks = [
             asyncio.create_task(feed.run()),
-            asyncio.create_task(self._look_at_quarantine(feed, following, news)),
+            asyncio.create_task(self._poll_quarantine(feed, events, changed)),
         ]
         for task in tasks:
-            task.add_done_callback(lambda _: news.set())
+            task.add_done_callback(lambda _: changed.set())
         try:
             while True:
-                await news.wait()
-                news.clear()
+                await changed.wait()
+                changed.clear()
                 for task in tasks:
                     if task.done():
                         task.result()  # they never end but by a defect, which ends the process
                 cursor = feed.table.cursor
-                for event in following.events(feed.table, feed.connected, feed.error):
+                for event in events.events(feed.table, feed.connected, feed.error):
                     yield event
-                if cursor:  # whoever iterates has taken it all by now
-                    self._reporting.reached(cursor)
+                if cursor:  # the pipeline has taken all of it by now
+                    self._reports.reached(cursor)
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
 
     async def tell_of_nodes(self) -> None:
-        """A job for as long as the store is in use: tells the lease service above of the nodes here."""
+        """A job for as long as the store is in use: makes the nodes here known to the lease service above."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._behind.run())
-            group.create_task(self._reporting.run())
+            group.create_task(self._node_streams.run())
+            group.create_task(self._reports.run())
 
     async def relist(self) -> Snapshot:
         """See Store."""
@@ -128,7 +125,7 @@ class RelayStore:
 
     async def report(self, progress: Progress) -> None:
         """See Store."""
-        await self._reporting.take(progress)
+        await self._reports.take(progress)
 
     async def discard(self, key: str, seen: Lease | str) -> None:
         """See Store. The lease service above compares with what it has seen itself."""
@@ -138,14 +135,14 @@ class RelayStore:
         """See Store."""
         await self._upstream.close()
 
-    async def _look_at_quarantine(self, feed: Feed, following: Following, news: asyncio.Event) -> None:
+    async def _poll_quarantine(self, feed: Feed, events: TableEvents, changed: asyncio.Event) -> None:
         while True:
             if feed.connected:
                 with suppress(FlanneletteError):
                     refused = await self._upstream.refused()
-                    if refused != following.refused:
-                        following.refused = refused
-                        news.set()
+                    if refused != events.refused:
+                        events.refused = refused
+                        changed.set()
             await asyncio.sleep(_QUARANTINE_SECONDS if feed.connected else 1)
 
     async def _keep_connected(self, node: str) -> bool:
@@ -155,17 +152,17 @@ class RelayStore:
         try:
             async for message in self._connection.stub.WatchLeases(request):
                 if readable(message).lost:
-                    self._hand_on(node, Lost(message.lost, asyncio.get_running_loop().time()))
+                    self._hand_on(node, LostLease(message.lost, asyncio.get_running_loop().time()))
                 if not is_open:
                     is_open = True
-                    await self._reporting.repeat(node)
+                    await self._reports.repeat(node)
         except (grpc.aio.AioRpcError, Unavailable):
             pass  # opened again; the stream of the table says what is wrong
         finally:
             self._hand_on(node, None)
         return is_open
 
-    def _hand_on(self, node: str, lost: Lost | None) -> None:
+    def _hand_on(self, node: str, lost: LostLease | None) -> None:
         """The store above has lost a lease of a node here; None: not that it is known."""
         others = {other: what for other, what in self._lost.items() if other != node}
         self._lost = {**others, node: lost} if lost else others

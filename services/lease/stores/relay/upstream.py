@@ -8,22 +8,19 @@ from flannelette.lease.v1 import lease_pb2 as pb
 
 from services.core.errors import Unavailable
 from services.core.family import Network
-from services.core.lease import Lease, LeaseRequest
-from services.core.progress import Progress
-from services.lease.administration import Reclaim, Reclaimed
-from services.lease.guard.calls import refusal_from_proto
-from services.lease.operator_requests import reclaim_request, reclaimed_from_proto
-from services.lease.refusal import Refusal
-from services.lease.store import Snapshot
-from services.runtime.feed import LeaseConnection, readable_lease
-from services.runtime.interceptor import error_of, readable
-from services.runtime.lifetime import held_lease
-from services.runtime.wire import (
+from services.core.leases.lease import Lease, LeaseRequest
+from services.core.leases.progress import Progress
+from services.core.limits import unix_time
+from services.lease.stores.store import Reclaim, Reclaimed, Refusal, RefusalKind, Snapshot
+from services.runtime.lease.feed import LeaseConnection, readable_lease
+from services.runtime.lease.lifetime import held_lease
+from services.runtime.lease.wire import (
     lease_from_proto,
     network_from_proto,
     progress_to_proto,
     request_to_proto,
 )
+from services.runtime.rpc.interceptor import error_of, readable
 
 Response = TypeVar("Response")
 
@@ -62,8 +59,8 @@ class Upstream:
 
     async def reclaim(self, wanted: Reclaim, *, dry_run: bool) -> tuple[Reclaimed, ...]:
         """As `reserve`."""
-        request = reclaim_request(wanted, dry_run=dry_run)
-        return reclaimed_from_proto(await self._call(lambda stub: stub.ReclaimLeases, request))
+        request = _reclaim_request(wanted, dry_run=dry_run)
+        return _reclaimed_from_proto(await self._call(lambda stub: stub.ReclaimLeases, request))
 
     async def report(self, progress: Progress) -> None:
         """With a cursor of the lease service above."""
@@ -84,7 +81,7 @@ class Upstream:
     async def refused(self) -> dict[str, Refusal]:
         """Keys that are quarantined above, and why."""
         response = await self._call(lambda stub: stub.ListQuarantine, pb.ListQuarantineRequest())
-        return {entry.key: refusal_from_proto(entry) for entry in response.keys}
+        return {entry.key: _refusal_from_proto(entry) for entry in response.keys}
 
     async def discard(self, key: str) -> None:
         """Deletes a quarantined key."""
@@ -101,3 +98,28 @@ class Upstream:
             if error.code() in _AWAY:
                 raise Unavailable(await self._connection.lost(error)) from None
             raise error_of(error) from None
+
+
+def _reclaim_request(wanted: Reclaim, *, dry_run: bool) -> pb.ReclaimLeasesRequest:
+    """The request to the lease service above."""
+    request = pb.ReclaimLeasesRequest(names=wanted.names, node=wanted.node, dry_run=dry_run)
+    if wanted.unseen_seconds is not None:
+        request.unseen_for.FromNanoseconds(int(wanted.unseen_seconds * 1e9))
+    return request
+
+
+def _reclaimed_from_proto(response: pb.ReclaimLeasesResponse) -> tuple[Reclaimed, ...]:
+    """The leases that the lease service above has taken back."""
+    return tuple(
+        Reclaimed(
+            lease_from_proto(each.lease),
+            unix_time(each.last_seen_time, "last_seen_time") if each.HasField("last_seen_time") else None,
+        )
+        for each in response.reclaimed
+    )
+
+
+def _refusal_from_proto(entry: pb.QuarantinedKey) -> Refusal:
+    """A kind of another release counts as unreadable."""
+    is_outside = entry.kind == pb.REFUSAL_KIND_OUTSIDE_NETWORK
+    return Refusal(RefusalKind.OUTSIDE_NETWORK if is_outside else RefusalKind.UNREADABLE, entry.reason)

@@ -1,5 +1,1 @@
-"""Rules in nftables, in tables of our own."""
-
-from services.masq.firewalls.nftables.firewall import NftablesFirewall
-
-__all__ = ["NftablesFirewall"]
+"""Rules in nftables tables of our own, changed with libnftables in one transaction."""

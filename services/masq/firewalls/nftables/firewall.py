@@ -6,13 +6,10 @@ from typing import Final
 
 from services.core.errors import Misconfigured, Unavailable
 from services.core.family import FAMILIES, Family
-from services.masq.firewalls.another_network import is_apart
-from services.masq.firewalls.difference import MISSING, NOT_WANTED, causes
-from services.masq.firewalls.firewall import ChainState, RuleState
-from services.masq.firewalls.nftables.chains import ChainName, nft_chains, nft_tables
-from services.masq.firewalls.nftables.changes import Changes
+from services.masq.firewalls.firewall import CHAIN_MISSING, NOT_WANTED, ChainState, RuleState, differences
 from services.masq.firewalls.nftables.library import Nftables
-from services.masq.firewalls.nftables.notation import (
+from services.masq.firewalls.nftables.listing import FoundChain, found_chains, found_rule
+from services.masq.firewalls.nftables.syntax import (
     FLANNEL_TABLES,
     PLACES,
     TABLE,
@@ -21,11 +18,12 @@ from services.masq.firewalls.nftables.notation import (
     rule_text,
     writing,
 )
-from services.masq.firewalls.nftables.reading import FoundChain, found_chains, found_rule
-from services.masq.rules import Chain, Rule
+from services.masq.kernel.nf_tables import ChainName, generation, nft_chains, nft_tables
+from services.masq.rules.model import Chain, Rule
+from services.masq.rules.other_networks import is_another_network
 
 _RACES: Final = 5
-"""Lost to somebody else's changes in a row, until that is a failure."""
+"""Consecutive commits lost to changes of other programs, until that is a failure."""
 
 Tables = frozenset[tuple[int, str]]
 """IP version and name of every table."""
@@ -46,71 +44,43 @@ class NftablesFirewall:
 
     name = "nftables"
     reason = ""
-    leftover = ""
 
     def __init__(self) -> None:
         self._library: Nftables | None = None
-        self._changes = Changes()
-        self._others: dict[Family, tuple[Rule, ...]] = {}
-        """Rules of flannel's tables that are about another network than ours."""
-
-    @property
-    def culprits(self) -> tuple[str, ...]:
-        """See Firewall."""
-        return self._changes.culprits
 
     async def open(self) -> None:
         """See Firewall."""
         try:
             self._nft()
-            self._changes.newest()
+            generation()
         except Unavailable as error:
             raise Misconfigured(str(error)) from None
 
     async def check(self, chains: Sequence[Chain], *, repair: bool) -> tuple[ChainState, ...]:
-        """See Firewall. All in one go; nothing is read again while nobody changes anything."""
-        if repair and (right := self._changes.still_right(chains)) is not None:
-            return right
+        """See Firewall."""
         for _ in range(_RACES):
-            before = self._changes.newest()
+            number = generation()
             try:
                 return self._check(chains, repair=repair)
-            except Unavailable:  # what was seen may be gone before it was listed or changed
-                if self._changes.newest() == before:
+            except Unavailable:  # what was found may be gone before it was listed or changed
+                if generation() == number:
                     raise
         return self._check(chains, repair=repair)
-
-    def _check(self, chains: Sequence[Chain], *, repair: bool) -> tuple[ChainState, ...]:
-        generation = self._changes.newest()
-        first = last = self._look(chains)
-        commands = [*(command for each in first.repairs for command in each.commands), *first.foreign]
-        if repair and commands:
-            self._nft().run(commands)
-            generation = self._changes.newest()
-            last = self._look(chains)
-        states = []
-        for chain, then, now, found in zip(chains, first.repairs, last.repairs, last.found, strict=True):
-            done = tuple(f"nft {command}" for command in then.commands)
-            state = _state(chain, found, then.causes, done, as_wanted=not now.commands)
-            others = self._others.get(chain.family, ()) if chain.table == "nat" else ()
-            states.append(replace(state, others=tuple(rule_text(chain, rule) for rule in others)))
-        if repair:
-            self._changes.looked(generation, states)
-        return tuple(states)
-
-    def same(self) -> bool:
-        """See Firewall."""
-        return self._changes.are_none()
-
-    async def changed(self) -> None:
-        """See Firewall."""
-        await self._changes.next()
 
     async def close(self) -> None:
         """See Firewall."""
         if self._library:
             self._library.close()
-        self._changes.close()
+            self._library = None
+
+    def _check(self, chains: Sequence[Chain], *, repair: bool) -> tuple[ChainState, ...]:
+        first = last = self._look(chains)
+        commands = [*(command for each in first.repairs for command in each.commands), *first.foreign]
+        if repair and commands:
+            self._nft().run(commands)
+            last = self._look(chains)
+        rows = zip(chains, first.repairs, last.repairs, last.found, last.others, strict=True)
+        return tuple(_state(*row) for row in rows)
 
     def _look(self, chains: Sequence[Chain]) -> "_Look":
         tables = nft_tables()
@@ -118,9 +88,10 @@ class NftablesFirewall:
         ours = tuple(found[chain.family].get(chain.table) for chain in chains)
         repairs = tuple(_repair(chain, each) for chain, each in zip(chains, ours, strict=True))
         flannels = _flannels(chains, tables)
-        self._others = {family: self._anothers(family, chains) for family in flannels}
-        gone = [f"delete table {_flannels_table(family)}" for family in flannels if not self._others[family]]
-        return _Look(ours, repairs, (*_emptied(chains, tables, found), *gone))
+        others = {family: self._anothers(family, chains) for family in flannels}
+        gone = [f"delete table {_flannels_table(family)}" for family in flannels if not others[family]]
+        named = (others.get(chain.family, ()) if chain.table == "nat" else () for chain in chains)
+        return _Look(ours, repairs, (*_emptied(chains, tables, found), *gone), tuple(named))
 
     def _anothers(self, family: Family, chains: Sequence[Chain]) -> tuple[Rule, ...]:
         """The rules of flannel's table, if one is about another network than ours."""
@@ -131,7 +102,7 @@ class NftablesFirewall:
         found = [found_rule(each["rule"]["expr"]).rule for each in listing if "rule" in each]
         rules = [rule for rule in found if rule]
         named = ([p.cidr for p in (rule.source, rule.destination) if p] for rule in rules)
-        if not any(is_apart(networks, ours) for networks in named):
+        if not any(is_another_network(networks, ours) for networks in named):
             return ()
         return tuple(rules)
 
@@ -155,16 +126,18 @@ class _Look:
     found: tuple[FoundChain | None, ...]
     repairs: tuple[_Repair, ...]
     foreign: tuple[str, ...]
-    """Tables that are to go."""
+    """Commands that remove whole tables."""
+    others: tuple[tuple[Rule, ...], ...]
+    """Of each chain: rules of flannel's tables that are about another network than ours."""
 
 
 def _repair(chain: Chain, found: FoundChain | None) -> _Repair:
     if not chain.rules:
         return _Repair((NOT_WANTED,), tuple(removing(chain))) if found else _Repair()
     if found is None:
-        return _Repair((MISSING,), tuple(writing(chain, exists=False, fits=False)))
+        return _Repair((CHAIN_MISSING,), tuple(writing(chain, exists=False, fits=False)))
     wrong = [] if found.fits else ["chain not at its hook"]
-    wrong += causes([replace(rule, reason="") for rule in chain.rules], [each.rule for each in found.rules])
+    wrong += differences([replace(rule, reason="") for rule in chain.rules], [each.rule for each in found.rules])
     return _Repair(tuple(wrong), tuple(writing(chain, exists=True, fits=found.fits))) if wrong else _Repair()
 
 
@@ -192,12 +165,7 @@ def _flannels_table(family: Family) -> str:
 
 
 def _state(
-    chain: Chain,
-    found: FoundChain | None,
-    found_causes: tuple[str, ...],
-    commands: tuple[str, ...],
-    *,
-    as_wanted: bool,
+    chain: Chain, first: _Repair, last: _Repair, found: FoundChain | None, others: tuple[Rule, ...]
 ) -> ChainState:
     name = PLACES[chain.table].name
     there = found.rules if found else ()
@@ -210,4 +178,6 @@ def _state(
             rules.append(RuleState(TABLE, name, text, present=False))
     declaration = f"chain {name} {PLACES[chain.table].declaration}"
     jump = RuleState(TABLE, name, declaration, present=found is not None and found.fits)
-    return ChainState(chain, jump, tuple(rules), found_causes, commands, as_wanted)
+    commands = tuple(f"nft {command}" for command in first.commands)
+    texts = tuple(rule_text(chain, rule) for rule in others)
+    return ChainState(chain, jump, tuple(rules), first.causes, commands, not last.commands, texts)

@@ -1,0 +1,1 @@
+"""IPAM: the pool of free subnets, and the choice of a subnet for a node."""

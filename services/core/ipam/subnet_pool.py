@@ -1,0 +1,214 @@
+"""What is taken of a network and what is free: kept as leases come and go, so that asking costs no listing. Pure."""
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final, TypeAlias
+
+from services.core.family import Network
+from services.core.network import FamilyNetwork, NetworkConfig, contains
+
+
+class Use(IntEnum):
+    """Why a subnet is not free. Where several hold, the first one counts."""
+
+    LEASED = 0
+    RESERVED = 1
+    BLOCKED = 2
+    """By something that overlaps it and is no subnet of this network, or by a key whose value is no lease."""
+
+
+Taken: TypeAlias = tuple[Network, Use]
+
+_WIDE: Final = 64
+"""A network that touches more subnets than this is kept as a span, not subnet by subnet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """How full a network is in one family, in subnets."""
+
+    total: int
+    leased: int = 0
+    reserved: int = 0
+    blocked: int = 0
+
+    @property
+    def used(self) -> int:
+        """Subnets that may not be leased."""
+        return self.leased + self.reserved + self.blocked
+
+    @property
+    def free(self) -> int:
+        """Subnets that may be leased."""
+        return self.total - self.used
+
+
+class FamilyPool:
+    """The subnets of one family, numbered from SubnetMin on. Everything may overlap everything.
+
+    What holds the whole network takes nothing of it: it is no lease of it, and one wrong key would take all there is.
+
+    Adding, removing and asking take no time that grows with what is taken, as long as few networks are wider than
+    64 subnets; memory grows with what is taken, not with the network.
+    """
+
+    def __init__(self, network: FamilyNetwork) -> None:
+        self.network = network
+        self._size: Final = 1 << (network.family.bits - network.subnet_length)
+        self._low = int(network.subnet_min) if network.subnet_min is not None else 0
+        self._total = 0
+        if network.subnet_max is not None:
+            self._total = (int(network.subnet_max) - self._low) // self._size + 1
+        self._uses: dict[int, list[int]] = {}
+        """How often a subnet is used for what, by its number; only those that are."""
+        self._counts = [0, 0, 0]
+        self._wide: Counter[tuple[int, int]] = Counter()
+        """First and last subnet of networks that touch many."""
+        self._merged: list[tuple[int, int]] | None = []
+        """The same, ascending and apart from each other; None: to be made."""
+        self._lowest = 0
+        """No subnet below this number is free."""
+
+    def add(self, cidr: Network, use: Use) -> None:
+        """It is taken (once more)."""
+        self._note(cidr, use, 1)
+
+    def remove(self, cidr: Network, use: Use) -> None:
+        """It is not taken any more: takes one `add` back."""
+        self._note(cidr, use, -1)
+
+    def is_free(self, cidr: Network) -> bool:
+        """Whether it is a subnet of this network that overlaps nothing."""
+        if not self._total or not self.network.fits(cidr):
+            return False
+        number = self._number(int(cidr.network_address))
+        return number not in self._uses and self._end_of_span(number) is None
+
+    def candidates(self, most: int) -> list[int]:
+        """The numbers of the first free subnets from SubnetMin upwards, at most so many."""
+        while self._lowest in self._uses:
+            self._lowest += 1
+        found: list[int] = []
+        number = self._lowest
+        while number < self._total and len(found) < most:
+            end = self._end_of_span(number)
+            if end is not None:
+                number = end
+            elif number not in self._uses:
+                found.append(number)
+            number += 1
+        return found
+
+    def subnet(self, number: int) -> Network:
+        """The subnet of this number."""
+        return type(self.network.cidr)((self._low + number * self._size, self.network.subnet_length))
+
+    @property
+    def usage(self) -> Usage:
+        """How full it is; a network counts for every subnet that it touches."""
+        wide = sum(last - first + 1 - self._used_between(first, last) for first, last in self._spans())
+        leased, reserved, blocked = self._counts
+        return Usage(self._total, leased, reserved, blocked + wide)
+
+    def _note(self, cidr: Network, use: Use, change: int) -> None:
+        family = self.network.family
+        if cidr.version != family.version or contains(cidr, self.network.cidr):
+            return
+        start = int(cidr.network_address)
+        first = max(self._number(start), 0)
+        last = min(self._number(start + (1 << (family.bits - cidr.prefixlen)) - 1), self._total - 1)
+        if last - first < _WIDE:
+            # One of the right length that starts in the range is a subnet of this network.
+            fits = first == last and cidr.prefixlen == self.network.subnet_length
+            for number in range(first, last + 1):
+                self._count(number, use if fits else Use.BLOCKED, change)
+        else:
+            self._wide[first, last] += change
+            self._wide += Counter()  # drops what is not there any more
+            self._merged = None
+
+    def _count(self, number: int, use: Use, change: int) -> None:
+        uses = self._uses.setdefault(number, [0, 0, 0])
+        if (before := _first(uses)) is not None:
+            self._counts[before] -= 1
+        uses[use] += change
+        if (after := _first(uses)) is not None:
+            self._counts[after] += 1
+        else:
+            del self._uses[number]
+            self._lowest = min(self._lowest, number)
+
+    def _end_of_span(self, number: int) -> int | None:
+        """The last subnet of the wide network that covers this one, if any."""
+        spans = self._spans()
+        index = bisect_right(spans, number, key=lambda span: span[0]) - 1
+        return spans[index][1] if index >= 0 and spans[index][1] >= number else None
+
+    def _spans(self) -> list[tuple[int, int]]:
+        if self._merged is None:
+            self._merged = list(_merge(self._wide))
+        return self._merged
+
+    def _used_between(self, first: int, last: int) -> int:
+        if last - first < len(self._uses):
+            return sum(number in self._uses for number in range(first, last + 1))
+        return sum(first <= number <= last for number in self._uses)
+
+    def _number(self, address: int) -> int:
+        return (address - self._low) // self._size
+
+
+class SubnetPool:
+    """A Room for each enabled family."""
+
+    def __init__(self, network: NetworkConfig, taken: Iterable[Taken] = ()) -> None:
+        self.network = network
+        self.families = tuple(map(FamilyPool, network.families))
+        for cidr, use in taken:
+            self.add(cidr, use)
+
+    def add(self, cidr: Network, use: Use = Use.LEASED) -> None:
+        """It is taken."""
+        for pool in self.families:
+            pool.add(cidr, use)
+
+    def remove(self, cidr: Network, use: Use = Use.LEASED) -> None:
+        """Takes one `add` back."""
+        for pool in self.families:
+            pool.remove(cidr, use)
+
+    @contextmanager
+    def as_if(self, *, gone: Sequence[Taken] = (), also: Sequence[Taken] = ()) -> Iterator[None]:
+        """While the block runs, some of what is taken is free, and something else is taken too."""
+        self._exchange(gone, also)
+        try:
+            yield
+        finally:
+            self._exchange(also, gone)
+
+    def _exchange(self, gone: Sequence[Taken], come: Sequence[Taken]) -> None:
+        for cidr, use in gone:
+            self.remove(cidr, use)
+        for cidr, use in come:
+            self.add(cidr, use)
+
+
+def _first(uses: list[int]) -> int | None:
+    return next((use for use, count in enumerate(uses) if count), None)
+
+
+def _merge(spans: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    current: tuple[int, int] | None = None
+    for first, last in sorted(spans):
+        if current is not None and first <= current[1] + 1:
+            current = current[0], max(current[1], last)
+        else:
+            if current is not None:
+                yield current
+            current = first, last
+    if current is not None:
+        yield current

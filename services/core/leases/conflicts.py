@@ -1,0 +1,256 @@
+"""Which of two leases that claim one subnet, MAC, key or public address keeps it: one rule, for every service. Pure.
+
+A lease is data from strangers: a node may publish what is another's, by mistake or to have its packets. The rule
+(ADR 24): in the order of their rank, each lease keeps what it claims, unless one that keeps its own claims the same.
+"""
+
+from base64 import b64decode, b64encode
+from binascii import Error
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from ipaddress import ip_address, ip_network
+from sys import maxsize
+from typing import Final, TypeAlias
+
+from services.core.family import Address, Network
+from services.core.leases.lease import BackendData, FamilyRequest, Lease, Subnet, VxlanData, WireguardData
+from services.core.leases.overlap_index import OverlapIndex
+from services.core.network import NetworkConfig
+
+Rank: TypeAlias = tuple[bool, int, str]
+"""The better one is less."""
+
+Claim: TypeAlias = tuple[Lease, Subnet]
+"""A lease, and a subnet of it: with its public address and its MAC or key, what it claims in one family."""
+
+Identity: TypeAlias = Hashable
+"""What no two nodes may have: a MAC as text, a public address as bytes; else its kind and what it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Why a claim does not count."""
+
+    kind: str
+    """One of KINDS; for counting."""
+    reason: str
+    """In words, for people; begins with `its`."""
+    lease: Lease
+    winner: Lease
+    """The lease that keeps it."""
+
+
+def rank(node: str, claim_order: int, name: str) -> Rank:
+    """A lease of a known node before one of nobody, then the older claim, then the name.
+
+    It depends on the lease alone: every node with the same leases gets the same result, in any order of arrival.
+    """
+    return (not node, claim_order or maxsize, name)
+
+
+def rank_of(lease: Lease) -> Rank:
+    """The rank of a lease."""
+    return rank(lease.node, lease.claim_order, lease.name)
+
+
+def identities(
+    version: int, address: Address | None, data: BackendData | None, *, shares_addresses: bool = False
+) -> list[Identity]:
+    """What no two nodes may have in the family of this IP version.
+
+    With a backend that `shares_addresses`, nodes behind one NAT have one public address.
+    """
+    found: list[Identity] = []
+    if address is not None and not shares_addresses:
+        found.append(address.packed)
+    if isinstance(data, VxlanData):
+        mac = data.mac.lower()
+        found.append(mac if version == 4 else (_MAC, mac))
+    elif isinstance(data, WireguardData):
+        found.append((_KEY, _canonical(data.public_key)))
+    return found
+
+
+def identities_of(lease: Lease) -> tuple[Identity, ...]:
+    """What of a lease no other node may have."""
+    return tuple(each for s in lease.subnets for each in identities(s.cidr.version, s.public_address, s.data))
+
+
+def identities_in(parts: Iterable[FamilyRequest]) -> tuple[Identity, ...]:
+    """What of these requests no other node may have."""
+    return tuple(each for w in parts for each in identities(w.public_address.version, w.public_address, w.data))
+
+
+def in_words(identity: Identity) -> tuple[str, str]:
+    """What kind of thing it is, and the thing."""
+    if isinstance(identity, bytes):
+        return "public address", str(ip_address(identity))
+    kind, value = identity if isinstance(identity, tuple) else (_MAC, identity)
+    return "MAC" if kind == _MAC else "public key", b64encode(value).decode() if isinstance(value, bytes) else str(
+        value
+    )
+
+
+def losses(
+    network: NetworkConfig, claims: Iterable[Claim], *, shares_addresses: bool = False
+) -> Mapping[tuple[str, int], Loss]:
+    """Which of these claims do not count, and why; by the name of the lease and the IP version."""
+    kept, leases = ConflictIndex(network, shares_addresses=shares_addresses), dict[str, Lease]()
+    found: dict[tuple[str, int], Loss] = {}
+    for claim in sorted(claims, key=lambda claim: rank_of(claim[0])):
+        lease, subnet = claim
+        kind, name = next(kept.rivals(claim), ("", ""))
+        if kind:
+            winner = leases[name]
+            found[lease.name, subnet.cidr.version] = Loss(kind, _words(kind, claim, winner), lease, winner)
+        else:
+            kept.add(claim)
+            leases[lease.name] = lease
+    return found
+
+
+class ConflictIndex:
+    """Claims, found by what they claim. Adding, removing and asking take a few microseconds among 10,000."""
+
+    def __init__(
+        self, network: NetworkConfig, claims: Iterable[Claim] = (), *, shares_addresses: bool = False
+    ) -> None:
+        claims = list(claims)
+        self._bounds = {
+            n.family.version: (int(n.cidr.network_address), int(n.cidr.broadcast_address)) for n in network.families
+        }
+        self._shares_addresses = shares_addresses
+        self._subnets = OverlapIndex((subnet.cidr, lease.name) for lease, subnet in claims)
+        # Where the network does not hold the underlay, which is the rule, there is none of these.
+        self._addresses = OverlapIndex(
+            (inner, lease.name) for lease, subnet in claims for inner in self._inner(subnet)
+        )
+        self._holders: dict[Identity, Lease | tuple[Lease, ...]] = {}
+        """Nearly always one."""
+        self._are_shared = False
+        for claim in claims:
+            self._are_shared = next(self._twins(claim), None) is not None or self._are_shared
+            self._hold(claim)
+
+    def any(self) -> bool:
+        """Whether any two claimed the same when this was made."""
+        return self._are_shared or len(self._addresses) > 0 or self._subnets.any()
+
+    def add(self, claim: Claim) -> bool:
+        """Whether another one claims the same, so that `losses` may have changed."""
+        is_rival = next(self.rivals(claim), None) is not None
+        lease, subnet = claim
+        self._subnets.add(subnet.cidr, lease.name)
+        for inner in self._inner(subnet):
+            self._addresses.add(inner, lease.name)
+        self._hold(claim)
+        return is_rival
+
+    def remove(self, claim: Claim) -> bool:
+        """Whether another one claims the same, so that `losses` may have changed."""
+        lease, subnet = claim
+        self._subnets.remove(subnet.cidr, lease.name)
+        for inner in self._inner(subnet):
+            self._addresses.remove(inner, lease.name)
+        for identity in self._identities(subnet):
+            left = tuple(other for other in self._held(identity) if other.name != lease.name)
+            if left:
+                self._holders[identity] = left
+            else:
+                self._holders.pop(identity, None)
+        return next(self.rivals(claim), None) is not None
+
+    def rivals(self, claim: Claim) -> Iterator[tuple[str, str]]:
+        """Who claims the same as this one, which need not be here: the kind of conflict, and the lease's name."""
+        lease, subnet = claim
+        for name in self._subnets.owners(subnet.cidr):
+            yield "overlap", name
+        for inner in self._inner(subnet):
+            for name in self._subnets.owners(inner):
+                if name != lease.name:
+                    yield "inner-address", name
+        if len(self._addresses):
+            for name in self._addresses.owners(subnet.cidr):
+                if name != lease.name:
+                    yield "peer-address", name
+        yield from self._twins(claim)
+
+    def _twins(self, claim: Claim) -> Iterator[tuple[str, str]]:
+        """Other leases with an identity of this one. One node that says the same twice is no rival of itself."""
+        lease, subnet = claim
+        for identity in self._identities(subnet):
+            for other in self._held(identity):
+                if other.name != lease.name and not _is_same_end(lease, subnet, other):
+                    yield _kind(identity), other.name
+
+    def _hold(self, claim: Claim) -> None:
+        lease, subnet = claim
+        for identity in self._identities(subnet):
+            held = self._held(identity)
+            self._holders[identity] = (*held, lease) if held else lease
+
+    def _held(self, identity: Identity) -> tuple[Lease, ...]:
+        held = self._holders.get(identity, ())
+        return held if isinstance(held, tuple) else (held,)
+
+    def _identities(self, subnet: Subnet) -> list[Identity]:
+        version = subnet.cidr.version
+        return identities(version, subnet.public_address, subnet.data, shares_addresses=self._shares_addresses)
+
+    def _inner(self, subnet: Subnet) -> Iterator[Network]:
+        """The public address, if it lies in the network."""
+        address = subnet.public_address
+        if address is not None:
+            first, last = self._bounds.get(address.version, (0, -1))
+            if first <= int(address) <= last:
+                yield ip_network(address)
+
+
+def _is_same_end(lease: Lease, subnet: Subnet, other: Lease) -> bool:
+    return lease.node == other.node and any(
+        (subnet.public_address, subnet.data) == (theirs.public_address, theirs.data)
+        for theirs in other.subnets
+        if theirs.cidr.version == subnet.cidr.version
+    )
+
+
+def _kind(identity: Identity) -> str:
+    if isinstance(identity, bytes):
+        return "shared-address"
+    return identity[0] if isinstance(identity, tuple) else _MAC
+
+
+def _words(kind: str, claim: Claim, winner: Lease) -> str:
+    lease, subnet = claim
+    whose = f"the lease {winner.name}" + (f" of node {winner.node}" if winner.node else "")
+    if winner.node and not lease.node:
+        why = "whose node is known"
+    elif lease.claim_order != winner.claim_order:
+        why = "which is older"
+    else:
+        why = "which goes first by its name"
+    theirs = next((s.cidr for s in winner.subnets if s.cidr.version == subnet.cidr.version), "")
+    what = {
+        "overlap": f"subnet {subnet.cidr} overlaps {theirs}",
+        "peer-address": f"subnet {subnet.cidr} covers the public address",
+        "inner-address": f"public address {subnet.public_address} lies in the subnet {theirs}",
+        "shared-address": f"public address {subnet.public_address} is that",
+        _MAC: f"MAC {getattr(subnet.data, 'mac', '')} is that",
+        _KEY: f"public key {getattr(subnet.data, 'public_key', '')} is that",
+    }[kind]
+    return f"its {what} of {whose}, {why}"
+
+
+def _canonical(key: str) -> str | bytes:
+    """A public key; text that says the same key otherwise is the same."""
+    try:
+        return b64decode(key)
+    except (Error, ValueError):
+        return key
+
+
+_MAC: Final = "shared-mac"
+_KEY: Final = "shared-key"
+
+KINDS: Final = frozenset({"overlap", "peer-address", "inner-address", "shared-address", _MAC, _KEY})
+"""The ways in which two leases can claim the same."""

@@ -1,0 +1,128 @@
+"""Leases: which node holds which subnets."""
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeAlias
+
+from services.core.family import FAMILIES, Address, Family, Network, family_of
+from services.core.light_dataclass import light_dataclass
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+@light_dataclass
+class VxlanData:
+    """A VXLAN tunnel end point: flannel's `{"VNI":1,"VtepMAC":"c6:d2:32:6f:8f:44"}`."""
+
+    vni: int
+    mac: str
+    """Lower case, colons."""
+
+
+@light_dataclass
+class WireguardData:
+    """A WireGuard peer: flannel's `{"PublicKey":"...","Port":51820}`; port 0 means not told."""
+
+    public_key: str
+    port: int
+
+
+@light_dataclass
+class OpaqueData:
+    """Backend data of a kind we do not know, as compact JSON text."""
+
+    json: str
+
+
+BackendData: TypeAlias = VxlanData | WireguardData | OpaqueData
+
+
+@light_dataclass
+class Subnet:
+    """What a lease holds in one address family."""
+
+    cidr: Network
+    public_address: Address | None = None
+    """Where peers send to; of the same family. None: not told, so no peer reaches it."""
+    data: BackendData | None = None
+
+
+@light_dataclass
+class Lease:
+    """A node holds these subnets. Equal by value; the name is the identity while it lives."""
+
+    name: str
+    node: str
+    """Empty: not known (a flanneld's), or a reservation that nobody holds."""
+    subnets: tuple[Subnet, ...]
+    """At most one a family, IPv4 first."""
+    backend_type: str = ""
+    expires_at: float | None = None
+    """Unix seconds; None: never, or only the store knows."""
+    reserved: bool = False
+    claim_order: int = 0
+    """How old the claim is, in an order of the store's own, the older one first; 0: not told. See lease.proto."""
+
+    @property
+    def cidrs(self) -> tuple[Network, ...]:
+        """What it takes."""
+        return tuple(subnet.cidr for subnet in self.subnets)
+
+    @property
+    def addresses(self) -> tuple[Address, ...]:
+        """The public addresses that it publishes."""
+        return tuple(subnet.public_address for subnet in self.subnets if subnet.public_address)
+
+    @property
+    def is_idle(self) -> bool:
+        """Set aside and not in use: it takes its subnets, and is no peer."""
+        return self.reserved and not any(subnet.public_address for subnet in self.subnets)
+
+    def subnet(self, family: Family) -> Subnet | None:
+        """Its part in one family, if any."""
+        return next((s for s in self.subnets if s.cidr.version == family.version), None)
+
+    def held_by(self, node: str, claim_order: int) -> "Lease":
+        """The same lease, of this node, which has claimed it then."""
+        return Lease(self.name, node, self.subnets, self.backend_type, self.expires_at, self.reserved, claim_order)
+
+    def with_time(self, expires_at: float | None) -> "Lease":
+        """The same lease, until then."""
+        return replace(self, expires_at=expires_at)
+
+
+def lease_key(cidrs: "Iterable[Network]") -> str:
+    """flannel's key of these subnets: `10.5.52.0-24`, dual stack `10.5.52.0-24&fd00:10:5:34::-64`."""
+    by_version = {c.version: c for c in cidrs}
+    return "&".join(
+        f"{by_version[f.version].network_address}-{by_version[f.version].prefixlen}"
+        for f in FAMILIES
+        if f.version in by_version
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRequest:
+    """What a node asks for: one part per enabled family."""
+
+    node: str
+    backend_type: str
+    parts: tuple["FamilyRequest", ...]
+    excluded: tuple[Network, ...] = ()
+    """Not to be given, though the store has them free: other nodes may still use them."""
+    lost: tuple[Network, ...] = ()
+    """What the node itself holds and the store has lost, by accident as far as anybody knows."""
+
+    def part(self, family: Family) -> "FamilyRequest | None":
+        """The part of one family, if any."""
+        return next((w for w in self.parts if family_of(w.public_address) is family), None)
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyRequest:
+    """What a node asks for and publishes in one family."""
+
+    public_address: Address
+    data: BackendData | None = None
+    previous: Network | None = None
+    """The subnet it had, as `subnet.env` says; taken again if it is free and fits."""

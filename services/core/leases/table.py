@@ -1,0 +1,162 @@
+"""The lease table as a stream of steps, and the fold that rebuilds it. Protocol without IO."""
+
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from services.core.leases.lease import Lease
+from services.core.leases.node_overrides import NodeOverrides, PublicIpOverrides
+from services.core.light_dataclass import light_dataclass
+from services.core.network import NetworkConfig
+
+
+@light_dataclass
+class Upserted:
+    """The lease is new or has changed; it replaces the one of the same name."""
+
+    lease: Lease
+
+
+@light_dataclass
+class Removed:
+    """The lease of this name is gone."""
+
+    name: str
+
+
+Change: TypeAlias = Upserted | Removed
+
+
+KUBE: Final = "kube"
+"""The kind of the store whose leases go by the names of the nodes: they end with these only."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStatus:
+    """Whether the store behind a lease service answers."""
+
+    kind: str
+    connected: bool
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of the stream, applied in the order of its fields (WatchLeasesResponse says the guarantees)."""
+
+    reset: bool = False
+    changes: tuple[Change, ...] = ()
+    network: NetworkConfig | None = None
+    network_error: str = ""
+    store: StoreStatus | None = None
+    synced: bool = False
+    cursor: str = ""
+    lost: str = ""
+    """A lease of the node that asked: the store has it no more, the table keeps it for a while. Comes alone."""
+    overrides: NodeOverrides | None = None
+    """Changed overrides of public addresses. A step of its own in a stream, part of the table in a file."""
+
+
+@dataclass(slots=True)
+class Table:
+    """The table as far as it is known; `fold` takes it one step further.
+
+    * Between `reset` and `synced` old leases stay, new ones are there already: nothing is removed early, also
+      not by a removal in a step between.
+    * A stream that breaks off there has no cursor to resume from, so that the next one starts over.
+    * A removal, once synced, is final only until the next upsert: the order of changes is kept.
+    """
+
+    leases: dict[str, Lease] = field(default_factory=dict)
+    network: NetworkConfig | None = None
+    network_error: str = ""
+    store: StoreStatus | None = None
+    synced: bool = False
+    """The table is complete up to `cursor`. Stays true through a later reset: the old table is in force."""
+    cursor: str = ""
+    """Where to resume; empty while a reset is staged."""
+    revision: int = 0
+    """How many steps have changed a lease or a choice, or brought a network configuration."""
+    lost: str = ""
+    """What the last step said of an own lease that the store has lost; see Step."""
+    overrides: Mapping[str, PublicIpOverrides] = field(default_factory=dict)
+    """Overrides of public addresses that operators have set, by node."""
+    _unconfirmed: set[str] | None = None
+    """While a reset is staged: the names that go with its `synced`, unless it brings them before."""
+    _staged: set[str] = field(default_factory=set)
+    """While a reset is staged, or one that broke off is in the table: the names that are there because of it."""
+
+    @property
+    def is_complete(self) -> bool:
+        """There is a table, and no reset of it is staged."""
+        return self.synced and self._unconfirmed is None
+
+    def has_room(self, step: Step, most: int) -> bool:
+        """Whether after the step no more leases than these are told, nor added by snapshots that are not complete."""
+        is_staged = step.reset or self._unconfirmed is not None
+        old: Set[str] = self.leases.keys() if step.reset else self._unconfirmed or set()
+        told, staged = len(self.leases) - len(old), len(self._staged) if is_staged else 0
+        if max(told, staged) + len(step.changes) <= most:
+            return True
+        names = {each.lease.name for each in step.changes if isinstance(each, Upserted)}
+        told += sum(name in old or name not in self.leases for name in names)
+        staged += sum(name not in self.leases for name in names) if is_staged else 0
+        return told <= most and staged <= most
+
+    def withdraw(self) -> frozenset[str]:
+        """Takes back what snapshots that were never completed have added; returns their names."""
+        gone = frozenset(name for name in self._staged if self.leases.pop(name, None) is not None)
+        self._staged.clear()
+        if self._unconfirmed is not None:
+            self._unconfirmed -= gone
+        if gone:
+            self.revision += 1
+        return gone
+
+    def fold(self, step: Step) -> frozenset[str]:
+        """Takes the step; returns the names of the leases that it added, changed or removed."""
+        leases, touched = self.leases, set[str]()
+        self.lost = step.lost
+        if step.reset:
+            self._unconfirmed, self.cursor = set(leases), ""
+        for change in step.changes:
+            if isinstance(change, Upserted):
+                lease, name = change.lease, change.lease.name
+                known = leases.get(name)
+                if known is None or known != lease:
+                    leases[name] = lease
+                    touched.add(name)
+                    if known is None and self._unconfirmed is not None:
+                        self._staged.add(name)
+                if self._unconfirmed is not None:
+                    self._unconfirmed.discard(name)
+            elif self._unconfirmed is not None:
+                if change.name in leases:
+                    self._unconfirmed.add(change.name)
+            elif leases.pop(change.name, None) is not None:
+                touched.add(change.name)
+        if step.network is not None:
+            self.network, self.network_error = step.network, ""
+        if step.network_error:
+            self.network_error = step.network_error
+        if step.store is not None:
+            self.store = step.store
+        if step.synced:
+            gone = [name for name in self._unconfirmed or () if leases.pop(name, None) is not None]
+            touched.update(gone)
+            self._unconfirmed, self.synced, self.cursor = None, True, step.cursor or self.cursor
+            self._staged.clear()
+        overrides = step.overrides.after(self.overrides) if step.overrides is not None else self.overrides
+        if touched or step.network is not None or overrides != self.overrides:
+            self.revision += 1
+        self.overrides = overrides
+        return frozenset(touched)
+
+
+def changes_between(old: Mapping[str, Lease], new: Mapping[str, Lease]) -> tuple[Change, ...]:
+    """What turns one table into the other, by value: removals first, so that a subnet can change its name."""
+    removed: Iterable[Change] = (Removed(name) for name in old if name not in new)
+    upserted: Iterable[Change] = (
+        Upserted(lease) for name, lease in new.items() if (known := old.get(name)) is None or known != lease
+    )
+    return (*removed, *upserted)

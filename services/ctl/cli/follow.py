@@ -1,0 +1,77 @@
+"""Commands that follow what happens, or wait for it."""
+
+import asyncio
+import math
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from services.ctl.cli.options import Duration
+
+if TYPE_CHECKING:
+    from services.ctl.connect.targets import Targets
+    from services.ctl.render.screen import Screen
+
+
+def watch(targets: "Targets", screen: "Screen") -> int:
+    """Follow the changes of leases, until Ctrl-C.
+
+    `+` is a new lease, `~` a changed one, `-` a removed one. Reconnects after a
+    restart of the lease service. With -o json, prints one line per step.
+    """
+    from services.ctl.commands.watch import watch as follow
+
+    with suppress(KeyboardInterrupt):
+        asyncio.run(follow(targets["lease"], screen))
+    return 0
+
+
+@click.option("--converged", is_flag=True, help="Wait until every connected node has programmed every change.")
+@click.option("--cursor", default="", help="With --converged: the last change to wait for.  [default: the newest]")
+@click.option("--ready", is_flag=True, help="Wait until the services of this node are ready.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0),
+    default=60,
+    show_default=True,
+    metavar="SECONDS",
+    help="Longest time to wait.",
+)
+def wait(targets: "Targets", screen: "Screen", converged: bool, cursor: str, ready: bool, timeout: float) -> int:
+    """Wait for a condition, and exit with 0 once it holds.
+
+    Exits with 1 after --timeout, and names the pending nodes; exits with 2 if no
+    service answers.
+    """
+    from services.ctl.commands.wait import wait as until
+
+    if not (converged or ready):
+        raise click.UsageError("say what to wait for: --converged, --ready, or both")
+    if cursor and not converged:
+        raise click.UsageError("--cursor goes with --converged")
+    if math.isnan(timeout):  # which no range refuses
+        raise click.UsageError("--timeout is not a number: write the seconds, for instance 60")
+    return asyncio.run(until(targets, screen, ready=ready, converged=converged, cursor=cursor, seconds=timeout))
+
+
+@click.argument("name", required=False, default="")
+@click.option("-f", "--follow", is_flag=True, help="Then follow new events, until Ctrl-C.")
+@click.option(
+    "--since", type=Duration(), metavar="DURATION", help="Only events of this last period: 90s, 30m, 12h, 2d."
+)
+def events(targets: "Targets", screen: "Screen", name: str, follow: bool, since: float | None) -> int:
+    """Show what the dataplane did, and why.
+
+    NAME (a node or a lease) selects the events of one peer. With -o json, prints
+    one line per event. The dataplane keeps its last 4,096 events in memory, until
+    it is restarted; --follow reconnects after a restart.
+    """
+    from services.ctl.commands.events import events as show
+
+    with suppress(KeyboardInterrupt):
+        asyncio.run(show(targets["dataplane"], screen, name, is_following=follow, since=since))
+    return 0
+
+
+COMMANDS: Final = (watch, wait, events)

@@ -1,0 +1,142 @@
+"""Commands that change the kernel, or show what they would change; `flannelette masq` has them for masq alone."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from services.ctl.cli.options import require_terminal
+
+if TYPE_CHECKING:
+    from services.ctl.connect.targets import Targets
+    from services.ctl.render.screen import Screen
+
+_MASQ: Final = ("masq",)
+_services = click.argument(
+    "services", nargs=-1, type=click.Choice(["dataplane", "masq"]), metavar="[dataplane|masq]..."
+)
+
+
+@_services
+def diff(targets: "Targets", screen: "Screen", services: tuple[str, ...]) -> int:
+    """Show how the kernel differs from the desired state.
+
+    Prints the exact ip, bridge and iptables commands of a resync, and changes
+    nothing.
+    Exits as diff does: 0 if there is nothing to do, 1 if there is, 2 if that
+    could not be found out.
+    """
+    from services.ctl.commands.change import chosen
+    from services.ctl.commands.change import diff as compare
+
+    return asyncio.run(compare(chosen(targets, services), screen))
+
+
+@_services
+@click.option("--dry-run", is_flag=True, help="Change nothing, print the commands; exit with 1 if there are any.")
+def resync(targets: "Targets", screen: "Screen", services: tuple[str, ...], dry_run: bool) -> int:
+    """Reconcile the kernel with the leases.
+
+    Prints the equivalent ip, bridge and iptables commands.
+    """
+    from services.ctl.commands.change import chosen
+    from services.ctl.commands.change import resync as change
+
+    return asyncio.run(change(chosen(targets, services), screen, dry_run=dry_run))
+
+
+@click.option("--dry-run", is_flag=True, help="Change nothing, print the commands.")
+def handover(targets: "Targets", screen: "Screen", dry_run: bool) -> int:
+    """Hand the kernel state over to flanneld.
+
+    Rewrites routes as flannel writes them, and loses no packet. The dataplane
+    keeps running, paused until `flannelette resync` or a restart: stop it, then
+    start flanneld.
+    """
+    from services.ctl.commands.change import hand_over
+
+    return asyncio.run(hand_over([targets["dataplane"]], screen, dry_run=dry_run))
+
+
+@_services
+@click.option("--dry-run", is_flag=True, help="Remove nothing, print the commands.")
+@click.option(
+    "--keep-foreign",
+    is_flag=True,
+    help="Only objects that a stopped dataplane has left and flanneld does not need.",
+)
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+def teardown(
+    targets: "Targets", screen: "Screen", services: tuple[str, ...], dry_run: bool, keep_foreign: bool, yes: bool
+) -> int:
+    """Remove the overlay from the kernel of this node.
+
+    Pods of this node can then reach no pod of another node. The services keep
+    running, paused until `flannelette resync` or a restart.
+
+    --keep-foreign cleans up after a dataplane that was stopped without
+    `flannelette handover`, while a flanneld runs: it removes the objects that
+    bear our mark, keeps those that flanneld needs, and loses no packet. It calls
+    no service and needs root.
+    """
+    from services.ctl.commands.change import chosen, clean_up
+    from services.ctl.commands.change import teardown as change
+
+    if keep_foreign and "masq" in services:
+        raise click.UsageError("--keep-foreign is for the dataplane only: flanneld takes over the rules of masq")
+    remove = clean_up if keep_foreign else partial(change, chosen(targets, services))
+    if not dry_run and not yes:
+        require_terminal(screen, "--yes, or --dry-run to see what would be removed")
+        code = asyncio.run(remove(screen, dry_run=True))
+        if code:
+            return code
+        loss = "" if keep_foreign else " Pods of this node lose their peers."
+        click.confirm(f"Remove all of this?{loss}", abort=True, err=True)
+    return asyncio.run(remove(screen, dry_run=dry_run))
+
+
+def masq_diff(targets: "Targets", screen: "Screen") -> int:
+    """Show how the firewall differs from the desired rules.
+
+    Prints the commands of a resync, and changes nothing. Exit codes are those of
+    `flannelette diff`.
+    """
+    return diff(targets, screen, _MASQ)
+
+
+@click.option("--dry-run", is_flag=True, help="Change nothing, print the commands; exit with 1 if there are any.")
+def masq_resync(targets: "Targets", screen: "Screen", dry_run: bool) -> int:
+    """Reconcile the firewall rules."""
+    return resync(targets, screen, _MASQ, dry_run)
+
+
+@click.option("--dry-run", is_flag=True, help="Remove nothing, print the commands.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+def masq_teardown(targets: "Targets", screen: "Screen", dry_run: bool, yes: bool) -> int:
+    """Remove our rules, and no others.
+
+    masq keeps running, paused until `flannelette resync` or a restart.
+    """
+    return teardown(targets, screen, _MASQ, dry_run, keep_foreign=False, yes=yes)
+
+
+def masq_doctor(targets: "Targets", screen: "Screen") -> int:
+    """Show the problems that masq has found, and their cures.
+
+    masq also checks other firewalls and the sysctls of the host.
+    """
+    from services.ctl.commands.doctor import doctor as examine
+
+    return asyncio.run(examine(targets, screen, _MASQ))
+
+
+COMMANDS: Final = (diff, resync, handover, teardown)
+MASQ_COMMANDS: Final[Mapping[str, Callable[..., int]]] = {
+    "diff": masq_diff,
+    "resync": masq_resync,
+    "teardown": masq_teardown,
+    "doctor": masq_doctor,
+}
+"""The commands of `flannelette masq`, by name: `flannelette masq teardown` is `flannelette teardown masq`."""

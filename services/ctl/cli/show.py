@@ -1,0 +1,112 @@
+"""Commands that show the state of the node and of the cluster."""
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+import click
+
+if TYPE_CHECKING:
+    from services.ctl.connect.targets import Targets
+    from services.ctl.render.screen import Screen
+
+_NO_TRACE: Final = (
+    "--trace was removed: `nft monitor trace` shows what the kernel does with a packet "
+    "(docs/operations.md has the commands); without --trace, explain answers from the rules"
+)
+
+
+def status(targets: "Targets", screen: "Screen") -> int:
+    """Show the state of the services of this node.
+
+    Exits with 1 if one of them is not ready or does not answer, and with 2 if
+    none answers. If the lease service has no socket here, and the dataplane is
+    connected to one, that one is central.
+    """
+    from services.ctl.commands.show import status as show
+
+    return asyncio.run(show(targets, screen))
+
+
+@click.argument("services", nargs=-1, type=click.Choice(["lease", "dataplane", "masq"]), metavar="[SERVICE]...")
+def doctor(targets: "Targets", screen: "Screen", services: tuple[str, ...]) -> int:
+    """Show the problems of this node and their cures.
+
+    SERVICE is lease, dataplane or masq; the default is all. masq also checks
+    other firewalls and the sysctls of the host. Exits with 0 if there is no
+    problem, with 1 if there is one, and with 2 if no service answers.
+    """
+    from services.ctl.commands.doctor import doctor as examine
+
+    return asyncio.run(examine(targets, screen, services))
+
+
+def leases(targets: "Targets", screen: "Screen") -> int:
+    """Show which node holds which subnet.
+
+    Exits with 1 if the table may be out of date.
+    """
+    from services.ctl.commands.show import leases as show
+
+    return asyncio.run(show(targets, screen))
+
+
+def nodes(targets: "Targets", screen: "Screen") -> int:
+    """Show the nodes of the cluster and their progress.
+
+    The column "behind" counts the changes that a node has not reported yet,
+    "failed" the leases that it could not program. Exits with 1 if a node is not
+    connected, is behind, or has failed leases. The lease service of one node knows the
+    dataplane of that node only.
+    """
+    from services.ctl.commands.show import nodes as show
+
+    return asyncio.run(show(targets, screen))
+
+
+@click.argument("name", required=False, default="")
+def peers(targets: "Targets", screen: "Screen", name: str) -> int:
+    """Show the other nodes and their state in the kernel.
+
+    With NAME (a node or a lease), reads the kernel now, and shows the routes,
+    neighbours and forwarding entries that the peer needs beside those that the
+    kernel has, including conflicting ones of other programs. Exits with 1 if
+    one is missing.
+    """
+    from services.ctl.commands.show import peers as show
+
+    return asyncio.run(show(targets, screen, name))
+
+
+def rules(targets: "Targets", screen: "Screen") -> int:
+    """Show the firewall rules, and the reason for each.
+
+    Exits with 1 if one is missing.
+    """
+    from services.ctl.commands.show import rules as show
+
+    return asyncio.run(show(targets, screen))
+
+
+@click.argument("source")
+@click.argument("destination")
+@click.option("--mark", default="0", metavar="MARK", help="The packet's mark, such as 0x4000.")
+@click.option("--trace", is_flag=True, hidden=True)
+def explain(targets: "Targets", screen: "Screen", source: str, destination: str, mark: str, trace: bool) -> int:
+    """Explain which source address a packet gets.
+
+    SOURCE may be `pod`, for a pod of this node. Also names a rule of another
+    program that drops the packet. Exits with 1 if there is such a rule, or if a
+    rule of ours is missing.
+    """
+    from services.ctl.commands.show import explain as show
+
+    if trace:
+        raise click.UsageError(_NO_TRACE)
+    try:
+        number = int(mark, 0)
+    except ValueError:
+        raise click.BadParameter(f"{mark!r} is not a number: write 16384 or 0x4000", param_hint="--mark") from None
+    return asyncio.run(show(targets, screen, "" if source == "pod" else source, destination, number))
+
+
+COMMANDS: Final = (status, doctor, leases, nodes, peers, rules, explain)

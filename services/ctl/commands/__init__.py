@@ -1,0 +1,1 @@
+"""What each command does: calls to the services, and the exit code."""

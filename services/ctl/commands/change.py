@@ -1,0 +1,122 @@
+"""The commands that change the kernel, or say how they would: resync, teardown, handover, diff."""
+
+import asyncio
+import sys
+from asyncio.subprocess import PIPE
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, TypeAlias
+
+import grpc.aio
+from flannelette.dataplane.v1 import dataplane_pb2
+from flannelette.dataplane.v1.dataplane_pb2_grpc import DataplaneServiceStub
+from flannelette.masq.v1 import masq_pb2
+from flannelette.masq.v1.masq_pb2_grpc import MasqServiceStub
+from google.protobuf.json_format import Parse
+
+from services.ctl.connect.call import LONG_SECONDS, Failure, ask
+from services.ctl.connect.targets import Service, Target
+from services.ctl.render.changes import Done, errors_of, plan_text
+from services.ctl.render.screen import Screen, to_json
+
+Reply: TypeAlias = Done | Failure
+Call: TypeAlias = Callable[[bool, grpc.aio.Channel], Awaitable[Done]]
+
+_RESYNC: Final[Mapping[Service, Call]] = {
+    "dataplane": lambda dry, c: DataplaneServiceStub(c).ResyncKernel(dataplane_pb2.ResyncKernelRequest(dry_run=dry)),
+    "masq": lambda dry, c: MasqServiceStub(c).ResyncRules(masq_pb2.ResyncRulesRequest(dry_run=dry)),
+}
+_TEARDOWN: Final[Mapping[Service, Call]] = {
+    "dataplane": lambda dry, c: DataplaneServiceStub(c).TeardownKernel(
+        dataplane_pb2.TeardownKernelRequest(dry_run=dry)
+    ),
+    "masq": lambda dry, c: MasqServiceStub(c).TeardownRules(masq_pb2.TeardownRulesRequest(dry_run=dry)),
+}
+_HAND_OVER: Final[Mapping[Service, Call]] = {
+    "dataplane": lambda dry, c: DataplaneServiceStub(c).HandOver(dataplane_pb2.HandOverRequest(dry_run=dry)),
+}
+
+
+def chosen(targets: Mapping[Service, Target], services: Collection[str]) -> list[Target]:
+    """The targets that can be changed; those of `services` if there are any."""
+    return [targets[service] for service in _RESYNC if not services or service in services]
+
+
+async def diff(targets: Sequence[Target], screen: Screen) -> int:
+    """What a resync would do. 0 if nothing, 1 if something, 2 if a service could not say."""
+    replies = await _call_all(_RESYNC, targets, dry_run=True)
+    _show(replies, screen, dry_run=True)
+    if any(isinstance(reply, Failure) for reply in replies.values()):
+        return 2
+    return int(_has_commands(replies))
+
+
+async def resync(targets: Sequence[Target], screen: Screen, *, dry_run: bool) -> int:
+    """Brings the kernel into line. 1 if that failed in part, or if a dry run finds something to do."""
+    replies = await _call_all(_RESYNC, targets, dry_run)
+    _show(replies, screen, dry_run)
+    return max(_exit_code(replies), int(dry_run and _has_commands(replies)))
+
+
+async def teardown(targets: Sequence[Target], screen: Screen, *, dry_run: bool) -> int:
+    """Removes what is ours. 1 if that failed in part."""
+    replies = await _call_all(_TEARDOWN, targets, dry_run)
+    _show(replies, screen, dry_run)
+    return _exit_code(replies)
+
+
+async def hand_over(targets: Sequence[Target], screen: Screen, *, dry_run: bool) -> int:
+    """Leaves the kernel to a flanneld. 1 if that failed in part."""
+    replies = await _call_all(_HAND_OVER, targets, dry_run)
+    _show(replies, screen, dry_run)
+    return _exit_code(replies)
+
+
+async def clean_up(screen: Screen, *, dry_run: bool) -> int:
+    """Removes what a stopped dataplane has left beside a flanneld: no service is asked. 1 if that failed in part."""
+    words = [sys.executable, "-m", "services.dataplane.api.cleanup", *(["--dry-run"] if dry_run else [])]
+    child = await asyncio.create_subprocess_exec(*words, stdout=PIPE, stderr=PIPE)
+    printed, complaint = await child.communicate()
+    reply: Reply
+    if child.returncode:
+        reply = Failure(complaint.decode(errors="replace").strip().rpartition("\n")[2])
+    else:
+        reply = Parse(printed, dataplane_pb2.TeardownKernelResponse())
+    _show({"dataplane": reply}, screen, dry_run)
+    return _exit_code({"dataplane": reply})
+
+
+async def _call_all(calls: Mapping[Service, Call], targets: Sequence[Target], dry_run: bool) -> dict[Service, Reply]:
+    """One after the other, and the second also if the first fails."""
+    replies: dict[Service, Reply] = {}
+    for target in targets:
+        try:
+            replies[target.service] = await ask(target, partial(calls[target.service], dry_run), LONG_SECONDS)
+        except Failure as failure:
+            replies[target.service] = failure
+    return replies
+
+
+def _show(replies: Mapping[Service, Reply], screen: Screen, dry_run: bool) -> None:
+    if screen.json:
+        screen.show_json({service: _document(reply) for service, reply in replies.items()})
+    for service, reply in replies.items():
+        if isinstance(reply, Failure):
+            screen.warn(f"{service}: {reply}")
+        elif not screen.json:
+            screen.show(plan_text(service, reply, dry_run=dry_run))
+
+
+def _document(reply: Reply) -> Any:
+    return {"error": str(reply)} if isinstance(reply, Failure) else to_json(reply)
+
+
+def _has_commands(replies: Mapping[Service, Reply]) -> bool:
+    return any(not isinstance(reply, Failure) and reply.commands for reply in replies.values())
+
+
+def _exit_code(replies: Mapping[Service, Reply]) -> int:
+    codes = {
+        reply.exit_code if isinstance(reply, Failure) else int(bool(errors_of(reply))) for reply in replies.values()
+    }
+    return codes.pop() if len(codes) == 1 else 1

@@ -1,0 +1,76 @@
+"""The problems of this node, each with its cure."""
+
+from collections.abc import Collection, Iterator
+from dataclasses import asdict, dataclass
+
+from rich.text import Text
+
+from services.ctl.commands.show import answers_of
+from services.ctl.connect.call import Failure
+from services.ctl.connect.targets import SERVICES, Service, Targets
+from services.ctl.render.layout import Width, fold, lines, table
+from services.ctl.render.screen import Screen
+from services.ctl.units import count
+from services.ctl.verdict import BROKEN, State, Verdict, judge
+
+
+@dataclass(frozen=True, slots=True)
+class Ailment:
+    """One thing that is not as it should be."""
+
+    service: Service
+    problem: str
+    """One sentence or two."""
+    cure: str = ""
+    """The exact command, where one command cures it; else the problem says what to do."""
+    evidence: str = ""
+    """What the kernel said, where it was asked."""
+
+
+async def doctor(targets: Targets, screen: Screen, services: Collection[str]) -> int:
+    """Prints the problems of these services, or of all. 0: none. 1: some. 2: no service answers."""
+    asked = [service for service in SERVICES if not services or service in services]
+    verdict = judge(await answers_of(targets), targets)
+    found = [ailment for service in asked for ailment in ailments(verdict, service)]
+    if screen.json:
+        screen.show_json({"node": verdict.node, "ailments": [asdict(each) for each in found]})
+    else:
+        screen.show(doctor_text(verdict.node or "this host", found, screen.width))
+    if all(verdict.standings[service].state is State.AWAY for service in asked):
+        return 2
+    return 1 if found else 0
+
+
+def ailments(verdict: Verdict, service: Service) -> Iterator[Ailment]:
+    """The problems of one service, the gravest first."""
+    standing = verdict.standings[service]
+    masq, dataplane = verdict.answers.masq, verdict.answers.dataplane
+    found = dataplane.status.findings if service == "dataplane" and not isinstance(dataplane, Failure) else ()
+    others = masq.status.findings if service == "masq" and not isinstance(masq, Failure) else ()
+    told = {finding.problem for finding in found}
+    for finding in found:
+        yield Ailment(service, f"{finding.problem} {finding.cause}", finding.cure, finding.evidence)
+    for remark in () if standing.well else standing.remarks:
+        problem, _, cure = remark.partition("; cure: ")
+        if problem not in told and not ((found or others) and problem.startswith(BROKEN)):
+            yield Ailment(service, problem, cure)
+    for each in others:
+        yield Ailment(service, each.problem, each.cure)
+
+
+def doctor_text(name: str, found: Collection[Ailment], width: Width) -> Text:
+    """On a terminal each with its cure below it, else a table of one line each; a sentence where there is nothing."""
+    if not found:
+        return Text(f"{name}: no problems found", style="bold green")
+    if width is None:
+        rows = [((each.service,), (each.problem,), (each.cure,)) for each in found]
+        return table(("SERVICE", "PROBLEM", "CURE"), rows, None)
+    out = [Text(f"{name}: {count(len(found), 'problem')}", style="bold red")]
+    for each in found:
+        head = Text(f"{each.service:<10} ", style="bold") + Text(each.problem)
+        out += [Text(), fold(head, width, 11)]
+        if each.cure:
+            out.append(fold(Text(f"           {each.cure}", style="green"), width, 13))
+        if each.evidence:
+            out.append(fold(Text(f"           {each.evidence}", style="dim"), width, 13))
+    return lines(out)

@@ -1,0 +1,146 @@
+"""The commands that only look: status, leases, peers, rules. Each returns the exit code."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+import grpc.aio
+from flannelette.dataplane.v1 import dataplane_pb2
+from flannelette.dataplane.v1.dataplane_pb2_grpc import DataplaneServiceStub
+from flannelette.lease.v1 import lease_pb2
+from flannelette.lease.v1.lease_pb2_grpc import LeaseServiceStub
+from flannelette.masq.v1 import masq_pb2
+from flannelette.masq.v1.masq_pb2_grpc import MasqServiceStub
+
+from services.ctl.connect.call import LIST_SECONDS, Failure, ask, ask_lease_service
+from services.ctl.connect.targets import Target, Targets
+from services.ctl.render import leases as leases_render
+from services.ctl.render import nodes as nodes_render
+from services.ctl.render import peers as peers_render
+from services.ctl.render import rules as rules_render
+from services.ctl.render.layout import lines
+from services.ctl.render.screen import Screen, to_json
+from services.ctl.render.status import status_text
+from services.ctl.verdict import Answers, Verdict, judge
+
+M = TypeVar("M")
+
+
+async def status(targets: Targets, screen: Screen) -> int:
+    """How the node is; all three are asked at once."""
+    verdict = judge(await answers_of(targets), targets)
+    if screen.json:
+        screen.show_json(status_document(verdict))
+    else:
+        screen.show(status_text(verdict, datetime.now(UTC), screen.width))
+    return verdict.exit_code
+
+
+async def answers_of(targets: Targets) -> Answers:
+    """What each service says of itself, or why it says nothing."""
+    lease, dataplane, masq = await asyncio.gather(
+        _try(targets["lease"], lambda c: LeaseServiceStub(c).GetStatus(lease_pb2.GetStatusRequest())),
+        _try(targets["dataplane"], lambda c: DataplaneServiceStub(c).GetStatus(dataplane_pb2.GetStatusRequest())),
+        _try(targets["masq"], lambda c: MasqServiceStub(c).GetStatus(masq_pb2.GetStatusRequest())),
+    )
+    return Answers(lease, dataplane, masq)
+
+
+async def leases(targets: Targets, screen: Screen) -> int:
+    """The lease table. 1 if it may be out of date, or the stored configuration is not in force."""
+    response = await ask_lease_service(
+        targets["lease"], lambda c: LeaseServiceStub(c).ListLeases(lease_pb2.ListLeasesRequest())
+    )
+    if screen.json:
+        screen.show_json(to_json(response))
+    else:
+        screen.show(leases_render.leases_text(response, datetime.now(UTC), screen.width))
+    remarks = leases_render.lease_remarks(response)
+    for remark in remarks:
+        screen.warn(remark)
+    return 1 if remarks else 0
+
+
+async def nodes(targets: Targets, screen: Screen) -> int:
+    """The nodes. 1 if one is not connected, behind, or short of a lease."""
+    response = await ask_lease_service(
+        targets["lease"], lambda c: LeaseServiceStub(c).ListNodes(lease_pb2.ListNodesRequest())
+    )
+    if screen.json:
+        screen.show_json(to_json(response))
+    else:
+        screen.show(nodes_render.nodes_text(response.nodes, screen.width))
+    return 0 if nodes_render.all_well(response.nodes) else 1
+
+
+async def peers(targets: Targets, screen: Screen, name: str) -> int:
+    """The peers, or those of one name with their kernel objects. 1 if one is not in the kernel as it should be."""
+    request = dataplane_pb2.ListPeersRequest(name=name, look=bool(name))
+    response = await ask(targets["dataplane"], lambda c: DataplaneServiceStub(c).ListPeers(request), LIST_SECONDS)
+    if screen.json:
+        screen.show_json(to_json(response))
+    elif name:
+        screen.show(lines(peers_render.peer_text(peer, screen.width) for peer in response.peers))
+    else:
+        screen.show(peers_render.peers_text(response.peers, screen.width))
+    if response.peers and peers_render.all_well(response.peers):
+        return 0
+    call = dataplane_pb2.GetStatusRequest()
+    answer = await ask(targets["dataplane"], lambda c: DataplaneServiceStub(c).GetStatus(call))
+    return max(_why(answer.status, screen), int(bool(response.peers)))
+
+
+async def rules(targets: Targets, screen: Screen) -> int:
+    """The firewall rules. 1 if one is missing, or there are none yet."""
+    response = await ask(
+        targets["masq"], lambda c: MasqServiceStub(c).ListRules(masq_pb2.ListRulesRequest()), LIST_SECONDS
+    )
+    if screen.json:
+        screen.show_json(to_json(response))
+    else:
+        screen.show(rules_render.rules_text(response.rules, screen.width))
+    if response.rules and rules_render.all_well(response.rules):
+        return 0
+    answer = await ask(targets["masq"], lambda c: MasqServiceStub(c).GetStatus(masq_pb2.GetStatusRequest()))
+    return max(_why(answer.status, screen), int(bool(response.rules)))
+
+
+async def explain(targets: Targets, screen: Screen, source: str, destination: str, mark: int) -> int:
+    """What becomes of a packet. 1 if the rule that decides is missing, or another program drops it."""
+    request = masq_pb2.ExplainRequest(source=source, destination=destination, mark=mark)
+    response = await ask(targets["masq"], lambda c: MasqServiceStub(c).Explain(request), LIST_SECONDS)
+    if screen.json:
+        screen.show_json(to_json(response))
+    else:
+        screen.show(rules_render.explanation_text(response, screen.width))
+    return 0 if rules_render.all_well(response.rules) and not response.findings else 1
+
+
+def _why(status: dataplane_pb2.Status | masq_pb2.Status, screen: Screen) -> int:
+    """An empty list may be right, or too early, and what is missing may be so on purpose; the service knows."""
+    for reason in status.reasons:
+        screen.warn(reason)
+    return 0 if status.ready else 1
+
+
+def status_document(verdict: Verdict) -> dict[str, Any]:
+    """The status for programs: the verdict, and what each service answered."""
+    document: dict[str, Any] = {"healthy": verdict.healthy, "node": verdict.node}
+    for service, standing in verdict.standings.items():
+        answer = verdict.answers.of(service)
+        document[service] = {
+            "state": standing.state.name,
+            "address": standing.target.address,
+            "remarks": list(standing.remarks),
+        }
+        if not isinstance(answer, Failure):
+            document[service]["response"] = to_json(answer)
+    return document
+
+
+async def _try(target: Target, call: Callable[[grpc.aio.Channel], Awaitable[M]]) -> M | Failure:
+    try:
+        return await ask(target, call)
+    except Failure as failure:
+        return failure

@@ -1,0 +1,208 @@
+"""One call to one service: its answer, or the reason why there is none and what to do about it."""
+
+import asyncio
+import grp
+import os
+import pwd
+import socket
+import stat
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeVar
+
+import grpc
+import grpc.aio
+
+from services.core.errors import Misconfigured
+from services.ctl.connect.targets import Target
+from services.runtime.rpc.transport import Transport
+from services.runtime.tls.credentials import Credentials
+from services.runtime.tls.files import chosen_files
+
+M = TypeVar("M")
+
+LIST_SECONDS: Final = 15.0
+"""For calls whose answer is long."""
+SHORT_SECONDS: Final = 3.0
+"""For calls that answer from memory."""
+LONG_SECONDS: Final = 60.0
+"""For calls that change the kernel."""
+_LONGEST_PATH: Final = 107
+"""sun_path of unix(7) is 108 bytes with its closing zero."""
+_CONNECT_SECONDS: Final = 1.0
+
+_CHANNEL_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", -1),  # a table of 20,000 leases is larger than the default of 4 MiB
+    ("grpc.min_reconnect_backoff_ms", 3_000),  # also the time a connection may take
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.http2.ping_timeout_ms", 4_000),  # keepalive_timeout_ms has no effect in this core
+)
+
+
+class Failure(Exception):
+    """A call that brought no answer; the message is one or two sentences that say what to do."""
+
+    def __init__(
+        self, sentence: str, *, reached: bool = False, missing: bool = False, may_pass: bool = False
+    ) -> None:
+        super().__init__(sentence)
+        self.reached = reached
+        """The service answered, and the answer is an error."""
+        self.missing = missing
+        """There is no socket: the service does not run here, or has stopped."""
+        self.may_pass = may_pass
+        """Asking again later can help."""
+
+    @property
+    def exit_code(self) -> int:
+        """1: the service says that something is not well. 2: it could not be asked."""
+        return 1 if self.reached else 2
+
+
+@asynccontextmanager
+async def channel_to(target: Target) -> AsyncIterator[grpc.aio.Channel]:
+    """A channel; an error of a call in the block is raised as Failure."""
+    async with target.transport.channel(target.address, _CHANNEL_OPTIONS) as channel:
+        try:
+            yield channel
+        except grpc.aio.AioRpcError as error:
+            raise await _failure(target, error, channel) from None
+
+
+def transport(certificate: str, key: str, authorities: str, server_name: str) -> Transport:
+    """Transport for TCP with these TLS files, all empty for none. Raises Failure: the certificate cannot be used."""
+    try:
+        files = chosen_files(certificate, key, authorities)
+        credentials = Credentials(files) if files else None
+    except Misconfigured as error:
+        raise Failure(str(error)) from None
+    return Transport(credentials, server_name, dangerously=True)
+
+
+async def ask(target: Target, call: Callable[[grpc.aio.Channel], Awaitable[M]], seconds: float = SHORT_SECONDS) -> M:
+    """The answer of `call`. Raises Failure, also when there is none within `seconds`."""
+    try:
+        async with channel_to(target) as channel, asyncio.timeout(seconds):
+            return await call(channel)
+    except TimeoutError:
+        raise Failure(
+            f"{target.program} at {target.address} did not answer within {seconds:g} s: "
+            "its process is stopped or overloaded; look at its log"
+        ) from None
+
+
+async def ask_lease_service(target: Target, call: Callable[[grpc.aio.Channel], Awaitable[M]]) -> M:
+    """As `ask`; where it has no socket, says how to name a central one."""
+    try:
+        return await ask(target, call, LIST_SECONDS)
+    except Failure as failure:
+        raise with_hint(target, failure) from None
+
+
+def with_hint(target: Target, failure: Failure) -> Failure:
+    """The failure of a call to the lease service, which may well be elsewhere."""
+    if not failure.missing or target.named:
+        return failure
+    return Failure(
+        f"{failure}. If the lease service is central, name it: --lease unix:/PATH/lease.sock", missing=True
+    )
+
+
+async def _failure(target: Target, error: grpc.aio.AioRpcError, channel: grpc.aio.Channel) -> Failure:
+    details = error.details() or error.code().name
+    if error.code() is grpc.StatusCode.UNIMPLEMENTED and "ethod not found" in details:
+        return Failure(f"the server at {target.address} is not {target.program}: check --{target.service}")
+    away = error.code() is grpc.StatusCode.UNAVAILABLE
+    # A server that is there can say UNAVAILABLE too; the state of the channel tells it from one that is not.
+    if not away or channel.get_state() is grpc.ChannelConnectivity.READY:
+        return Failure(details, reached=True, may_pass=away)
+    diagnosis = await asyncio.to_thread(diagnose, target, details)
+    return Failure(diagnosis.sentence, missing=diagnosis.missing, may_pass=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What is wrong with an address, one sentence."""
+
+    sentence: str
+    missing: bool = False
+    """There is no socket at all: the service does not run here, or never did."""
+
+
+def diagnose(target: Target, details: str) -> Diagnosis:
+    """Tries the address once more, without gRPC, to learn why it failed; `details` is what gRPC said."""
+    if target.path is None:
+        return Diagnosis(target.transport.why_not(target.address, target.program, details))
+    return _diagnose_path(target, target.path, details)
+
+
+def _diagnose_path(target: Target, path: Path, details: str) -> Diagnosis:
+    if len(os.fsencode(path)) > _LONGEST_PATH:
+        return Diagnosis(f"the socket path {path} is longer than the {_LONGEST_PATH} bytes that Linux allows")
+    try:
+        if not stat.S_ISSOCK(path.stat().st_mode):
+            return Diagnosis(f"{path} is not a socket: check {_option(target)}")
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(_CONNECT_SECONDS)
+            connection.connect(str(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return _missing(target, path)
+    except PermissionError:
+        return Diagnosis(_denied(path))
+    except ConnectionRefusedError:
+        return Diagnosis(f"no process listens on {path}: {target.program} was killed; start it again")
+    except OSError as error:
+        return Diagnosis(f"cannot connect to {path}: {error.strerror or error}")
+    return Diagnosis(f"{target.program} at {path} does not answer: {details}")
+
+
+def _missing(target: Target, path: Path) -> Diagnosis:
+    if Path(f"{path}.lock").exists():  # a service leaves its lock file when it stops
+        return Diagnosis(f"{target.program} has stopped, its socket {path} is gone: start it again", missing=True)
+    if not path.parent.is_dir():
+        return Diagnosis(
+            f"there is no directory {path.parent}: no service has run here, or it uses another --socket-dir",
+            missing=True,
+        )
+    return Diagnosis(f"there is no socket {path}: start {target.program}, or check {_option(target)}", missing=True)
+
+
+def _option(target: Target) -> str:
+    return f"--{target.service}" if target.named else "--socket-dir"
+
+
+def _denied(path: Path) -> str:
+    """Names the first thing on the way that is closed to us, and who may pass."""
+    way = [*reversed(path.absolute().parents), path.absolute()]
+    closed = next((p for p in way if not os.access(p, os.X_OK if p != way[-1] else os.W_OK)), path)
+    kind = "socket" if closed == way[-1] else "directory"
+    status = closed.stat()
+    return f"no permission for the {kind} {closed}: {who_may(status.st_mode, status.st_uid, status.st_gid)}"
+
+
+def who_may(mode: int, user_id: int, group_id: int) -> str:
+    """Who has access to something of this mode and owner, and how to become one of them."""
+    if mode & stat.S_IRWXG and group_id != 0:
+        group = _group_name(group_id)
+        if not group:
+            return f"group {group_id} may; use sudo, or run this as a user of group {group_id}"
+        return f"group {group} may; use sudo, or join it (sudo usermod -aG {group} $USER, then log in again)"
+    if user_id == 0:
+        return "only root may; use sudo"
+    return f"only user {_user_name(user_id) or user_id} may; use sudo"
+
+
+def _group_name(group_id: int) -> str:
+    try:
+        return grp.getgrgid(group_id).gr_name
+    except KeyError:
+        return ""
+
+
+def _user_name(user_id: int) -> str:
+    try:
+        return pwd.getpwuid(user_id).pw_name
+    except KeyError:
+        return ""

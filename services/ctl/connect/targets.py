@@ -1,0 +1,71 @@
+"""Where the services of a node listen."""
+
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal, TypeAlias
+
+from services.core.errors import Misconfigured
+from services.runtime.process.options import socket_address
+from services.runtime.rpc.transport import Transport, host_and_port
+
+Service: TypeAlias = Literal["lease", "dataplane", "masq"]
+SERVICES: Final[tuple[Service, ...]] = ("lease", "dataplane", "masq")
+
+ANYWHERE: Final = Transport(dangerously=True)
+"""Without TLS, also beyond loopback: who looks gives nothing away, and the address was typed by hand."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One service, and the address to call it at."""
+
+    service: Service
+    address: str
+    """`unix:PATH` or `HOST:PORT`."""
+    named: bool = False
+    """The user named this address; otherwise it is the service's socket in the socket directory."""
+    transport: Transport = ANYWHERE
+
+    @property
+    def path(self) -> Path | None:
+        """The unix socket; None over TCP."""
+        return Path(self.address.removeprefix("unix:")) if self.address.startswith("unix:") else None
+
+    @property
+    def program(self) -> str:
+        """The program that should be running."""
+        return f"flannelette-{self.service}"
+
+
+Targets: TypeAlias = Mapping[Service, Target]
+
+
+def targets(socket_dir: Path, named: Mapping[Service, str | None], transport: Transport = ANYWHERE) -> Targets:
+    """All three, in their order: the named addresses, and the sockets in `socket_dir` for the others."""
+    return {
+        service: Target(service, address, named=True, transport=transport)
+        if (address := named.get(service))
+        else Target(service, socket_address(socket_dir, service))
+        for service in SERVICES
+    }
+
+
+def read_address(text: str) -> str:
+    """The address as gRPC wants it; a bare path is a unix socket. Raises ValueError, saying what to write."""
+    if text.startswith("unix:"):
+        path = re.sub(r"^//(?=/)", "", text.removeprefix("unix:"))
+    elif text.startswith(("/", "./", "../", "~")):
+        path = str(Path(text).expanduser())
+    else:
+        path = ""
+        with suppress(Misconfigured):
+            host_and_port(text)
+            return text
+    if not path:
+        raise ValueError(
+            f"{text!r} is not an address: write unix:PATH, a path with a slash, or HOST:PORT (port 65535 at most)"
+        )
+    return f"unix:{path}"

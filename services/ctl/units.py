@@ -1,0 +1,71 @@
+"""Times and counts as people say them."""
+
+from datetime import UTC, datetime
+from typing import Final
+
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from services.core.limits import nearest_time
+
+_UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
+
+
+def duration(seconds: float) -> str:
+    """The two largest units, rounded down: `22 h 58 m`, `3 d`, `45 s`. Nothing is below `0 s`."""
+    rest = max(int(seconds), 0)
+    largest = next((i for i, (size, _) in enumerate(_UNITS) if rest >= size), len(_UNITS) - 1)
+    parts: list[str] = []
+    for size, unit in _UNITS[largest : largest + 2]:
+        count, rest = divmod(rest, size)
+        if count or not parts:
+            parts.append(f"{count} {unit}")
+    return " ".join(parts)
+
+
+def short_time(time: Duration) -> str:
+    """What a machine needs: `12 ms`, `3.4 s`, `2 m 5 s`."""
+    seconds = time.seconds + time.nanos / 1e9
+    if seconds >= 60:
+        return duration(seconds)
+    return f"{seconds:.1f} s" if seconds >= 1 else f"{max(round(seconds * 1000), 1)} ms"
+
+
+def took(microseconds: int) -> str:
+    """What a machine needed: `480 µs`, `1.2 ms`, `53 ms`, `3.4 s`, `2 m 5 s`."""
+    if microseconds < 1000:
+        return f"{microseconds} µs"
+    if microseconds < 1_000_000:
+        milliseconds = microseconds / 1000
+        return f"{milliseconds:.1f} ms" if milliseconds < 10 else f"{milliseconds:.0f} ms"
+    return f"{microseconds / 1e6:.1f} s" if microseconds < 60e6 else duration(microseconds / 1e6)
+
+
+def until(time: Timestamp, now: datetime) -> str:
+    """How long from now to then: `22 h 58 m`."""
+    return duration((moment(time) - now).total_seconds())
+
+
+def ago(time: Timestamp, now: datetime) -> str:
+    """How long from then to now: `12 s ago`."""
+    return f"{duration((now - moment(time)).total_seconds())} ago"
+
+
+def moment(time: Timestamp) -> datetime:
+    """The time, in UTC."""
+    return datetime.fromtimestamp(nearest_time(time.seconds + time.nanos / 1e9), UTC)
+
+
+def count(number: int, noun: str) -> str:
+    """`1 lease`, `2 leases`, `10,000 leases`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def mtu(size: int) -> str:
+    """`mtu 1450`; empty if not known."""
+    return f"mtu {size}" if size else ""
+
+
+def phrase(*parts: str) -> str:
+    """The parts that are not empty, with commas."""
+    return ", ".join(part for part in parts if part)

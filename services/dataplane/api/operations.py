@@ -1,0 +1,137 @@
+"""What an operator can ask of a dataplane: the plan, a comparison now, a teardown, a hand-over to flanneld."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+
+from services.core.errors import NotYet, Unavailable
+from services.core.family import Family
+from services.core.leases.progress import Progress
+from services.core.leases.table import Table
+from services.dataplane.backends.backend import NodeIdentity
+from services.dataplane.controller import Controller
+from services.dataplane.events.journal import Event, Kind
+from services.dataplane.kernel.flannel_shape import flannel_shape
+from services.dataplane.kernel.reconciler import KernelPlan
+from services.dataplane.links.desired import Device
+from services.dataplane.links.reconcile import device_commands, present_devices
+from services.dataplane.netlink.kinds import command
+from services.dataplane.netlink.objects import KernelObject, Verb, steps, verb_of
+from services.dataplane.node.overlay_config import OverlayConfig
+from services.dataplane.peers.context import PeerContext
+from services.runtime.telemetry.logs import get_logger
+
+log = get_logger()
+
+
+async def resync(dataplane: Controller, *, dry_run: bool) -> tuple[list[str], list[str]]:
+    """The commands that bring the kernel into line, and what failed. Ends the pause after a teardown.
+
+    Raises NotYet, Unavailable. The work is the loop's, so that a caller who goes away interrupts nothing.
+    """
+    async with dataplane.turn:
+        commands = await preview(dataplane)
+        if dry_run:
+            return commands, []
+        dataplane.resume()
+        turn = dataplane.iterations + 1
+    async with dataplane.changed:
+        await dataplane.changed.wait_for(lambda: dataplane.iterations >= turn)
+    if dataplane.error:
+        raise Unavailable(dataplane.error)
+    return commands, _sentences(dataplane, "replace", dataplane.programmer.reconciler.failures)
+
+
+async def teardown(dataplane: Controller, *, dry_run: bool) -> tuple[list[str], list[str]]:
+    """Removes everything of ours, and pauses; returns the commands and what failed. Raises NotYet.
+
+    Whole, also when the caller goes away meanwhile.
+    """
+    return await dataplane.turn.run(partial(_tear_down, dataplane, dry_run=dry_run))
+
+
+async def hand_over(dataplane: Controller, *, dry_run: bool) -> tuple[list[str], list[str]]:
+    """Rewrites everything of ours as a flanneld makes it, and pauses; returns the commands and what failed.
+
+    Raises NotYet, Unavailable. A route is made before ours goes; where that fails, ours stays. Whole, as above.
+    """
+    return await dataplane.turn.run(partial(_hand_over, dataplane, dry_run=dry_run))
+
+
+async def _tear_down(dataplane: Controller, *, dry_run: bool) -> tuple[list[str], list[str]]:
+    programmer = dataplane.programmer
+    if programmer.context is None:
+        raise NotYet("nothing has been programmed yet, so there is nothing to remove")
+    doomed, names = await programmer.plan(programmer.context, None), programmer.names()
+    commands = [command("del", item, names) for _, items in steps(doomed) for item in items]
+    failed: Mapping[KernelObject, str] = {}
+    if not dry_run:
+        log.warning("teardown: everything of ours is removed from the kernel", objects=len(doomed))
+        dataplane.pause("torn down by an operator; `flannelette resync` or a restart ends it")
+        failed = await programmer.reconciler.kernel.apply(doomed)
+        programmer.forget()
+        event = Event(Kind.TEARDOWN, "everything of ours removed; paused", "an operator", objects=len(doomed))
+        dataplane.journal.note(event)
+        dataplane.tell(dataplane.progress and Progress(dataplane.node, ""))
+    commands += await dataplane.tracker.remove_all(dry_run=dry_run)
+    return commands, _sentences(dataplane, "del", failed)
+
+
+async def _hand_over(dataplane: Controller, *, dry_run: bool) -> tuple[list[str], list[str]]:
+    programmer = dataplane.programmer
+    config, context, table = await _now(dataplane)
+    if context.adds_only:
+        raise NotYet(f"{dataplane.remembered_reason}; hand over when a lease service is there")
+    missing = context.links.devices.keys() - (await _present(config, dataplane.node)).keys()
+    if missing:
+        absent = ", ".join(sorted(context.links.devices[family].name for family in missing))
+        raise NotYet(f"{absent} is missing, so there is nothing to hand over: `flannelette resync` first")
+    todo = await programmer.plan(context, table.leases, flannel_shape)
+    failed: Mapping[KernelObject, str] = {}
+    if not dry_run:
+        log.warning("hand-over: everything of ours becomes flannel's", put=len(todo.put), deleted=len(todo.delete))
+        dataplane.pause("handed over to flanneld by an operator; `flannelette resync` or a restart takes it back")
+        dataplane.renewer.stop()
+        failed = await programmer.reconciler.kernel.apply(todo)
+        programmer.forget()
+        what = "everything of ours handed over to flanneld, and paused"
+        dataplane.journal.note(Event(Kind.HAND_OVER, what, "an operator", objects=len(todo)))
+        dataplane.tell(dataplane.progress and Progress(dataplane.node, ""))
+    names = programmer.names()
+    errors = [f"{command(verb_of(todo, item), item, names)}: {why}" for item, why in failed.items()]
+    return _commands(todo, context), errors
+
+
+async def preview(dataplane: Controller) -> list[str]:
+    """The commands that a comparison now would carry out. Raises NotYet. Call it between two turns."""
+    config, context, table = await _now(dataplane)
+    todo = await dataplane.programmer.plan(context, table.leases)
+    own = dataplane.own
+    identity = dataplane.tracker.identity(own.lease, own.published(table), own.remembered)
+    return await device_commands(config.devices(identity), dataplane.tracker.devices) + _commands(todo, context)
+
+
+async def _now(dataplane: Controller) -> tuple[OverlayConfig, PeerContext, Table]:
+    """The configuration, the context with the devices and neighbours of now, and the leases. Raises NotYet."""
+    tracker, last = dataplane.tracker, dataplane.programmer.context
+    config, table = tracker.config, dataplane.table
+    if config is None or last is None or table is None:
+        raise NotYet("; ".join(dataplane.health.reasons) or "no complete snapshot of leases yet")
+    # Another program may have created a device again since the dump; one that is not there yet is known by its name.
+    devices = {**last.links.devices, **await _present(config, dataplane.node)}
+    links = replace(last.links, devices=devices, on_link=await tracker.read_connected_routes())
+    return config, replace(last, links=links), table
+
+
+async def _present(config: OverlayConfig, node: str) -> Mapping[Family, Device]:
+    return await present_devices(config.devices(NodeIdentity(node)))
+
+
+def _commands(todo: KernelPlan, context: PeerContext) -> list[str]:
+    names = context.links.names()
+    return [command(verb, item, names) for verb, items in steps(todo) for item in items]
+
+
+def _sentences(dataplane: Controller, verb: Verb, failures: Mapping[KernelObject, str]) -> list[str]:
+    names = dataplane.programmer.names()
+    return [f"{command(verb, o, names)}: {why}" for o, why in failures.items()]

@@ -1,0 +1,113 @@
+"""flannelette.dataplane.v1.DataplaneService: translates, calls, returns."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+from flannelette.dataplane.v1 import dataplane_pb2 as pb
+from flannelette.dataplane.v1 import dataplane_pb2_grpc
+
+from services.core.errors import InvalidInput, NotFound, Unavailable
+from services.dataplane.api.events import Reading
+from services.dataplane.api.operations import hand_over, resync, teardown
+from services.dataplane.api.status import chosen_peers, counts, list_peers, list_places, status_of
+from services.dataplane.controller import Controller
+from services.dataplane.kernel.inspect import inspect_peers
+from services.runtime.telemetry.health import Health
+
+_SHORTEST_PAUSE = 0.1
+"""WatchStatus says at most ten things a second."""
+
+
+class DataplaneServicer(dataplane_pb2_grpc.DataplaneServiceServicer):
+    """See dataplane.proto, which is the manual."""
+
+    def __init__(self, dataplane: Controller, health: Health, stopping: asyncio.Event) -> None:
+        self._dataplane = dataplane
+        self._health = health
+        self._stopping = stopping
+        self._started_at = time.time()
+
+    async def GetStatus(self, request: pb.GetStatusRequest, context: Any) -> pb.GetStatusResponse:
+        """See the proto."""
+        return pb.GetStatusResponse(status=self._status())
+
+    async def WatchStatus(
+        self, request: pb.WatchStatusRequest, context: Any
+    ) -> AsyncIterator[pb.WatchStatusResponse]:
+        """See the proto."""
+        last: pb.Status | None = None
+        stopped = asyncio.ensure_future(self._stopping.wait())
+        try:
+            while not stopped.done():
+                seen, status = self._dataplane.iterations, self._status()
+                if status != last:
+                    yield pb.WatchStatusResponse(status=status)
+                    last = status
+                changed = asyncio.ensure_future(self._dataplane.iteration_after(seen))
+                await asyncio.wait((stopped, changed), return_when=asyncio.FIRST_COMPLETED)
+                changed.cancel()
+                await asyncio.sleep(_SHORTEST_PAUSE)
+        finally:
+            stopped.cancel()
+        raise Unavailable("the dataplane service is stopping; the kernel stays as it is")
+
+    async def ListPeers(self, request: pb.ListPeersRequest, context: Any) -> pb.ListPeersResponse:
+        """See the proto."""
+        programmer = self._dataplane.programmer
+        if request.look and not request.name:
+            raise InvalidInput("look needs a name: it inspects one peer")
+        if request.name and not chosen_peers(programmer, request.name):
+            raise NotFound(
+                f"no peer has the lease name or the node {request.name!r}; ListPeers without a name lists all"
+            )
+        if request.look:
+            async with self._dataplane.turn:
+                peers = list_places(
+                    programmer, await inspect_peers(programmer, chosen_peers(programmer, request.name))
+                )
+        else:
+            peers = list_peers(programmer, request.name)
+        if request.unprogrammed:
+            peers = [peer for peer in peers if peer.state != pb.PEER_STATE_PROGRAMMED]
+        return pb.ListPeersResponse(peers=peers, counts=counts(programmer))
+
+    async def ResyncKernel(self, request: pb.ResyncKernelRequest, context: Any) -> pb.ResyncKernelResponse:
+        """See the proto."""
+        commands, errors = await resync(self._dataplane, dry_run=request.dry_run)
+        return pb.ResyncKernelResponse(commands=commands, errors=errors)
+
+    async def TeardownKernel(self, request: pb.TeardownKernelRequest, context: Any) -> pb.TeardownKernelResponse:
+        """See the proto."""
+        commands, errors = await teardown(self._dataplane, dry_run=request.dry_run)
+        return pb.TeardownKernelResponse(commands=commands, errors=errors)
+
+    async def HandOver(self, request: pb.HandOverRequest, context: Any) -> pb.HandOverResponse:
+        """See the proto."""
+        commands, errors = await hand_over(self._dataplane, dry_run=request.dry_run)
+        return pb.HandOverResponse(commands=commands, errors=errors)
+
+    async def WatchEvents(
+        self, request: pb.WatchEventsRequest, context: Any
+    ) -> AsyncIterator[pb.WatchEventsResponse]:
+        """See the proto."""
+        reading = Reading(self._dataplane.journal, request)
+        stopped = asyncio.ensure_future(self._stopping.wait())
+        try:
+            while not stopped.done():
+                for message in reading.take():
+                    yield message
+                if not reading.is_complete:
+                    continue
+                if request.no_follow:
+                    return
+                news = asyncio.ensure_future(reading.news())
+                await asyncio.wait((stopped, news), return_when=asyncio.FIRST_COMPLETED)
+                news.cancel()
+        finally:
+            stopped.cancel()
+        raise Unavailable("the dataplane service is stopping; the kernel stays as it is")
+
+    def _status(self) -> pb.Status:
+        return status_of(self._dataplane, self._health, self._started_at)

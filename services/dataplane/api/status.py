@@ -1,0 +1,183 @@
+"""The dataplane as messages: what GetStatus, WatchStatus and ListPeers answer."""
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from flannelette.dataplane.v1 import dataplane_pb2 as pb
+
+from services.core.leases.lease import Lease
+from services.dataplane.api.events import repair_counts
+from services.dataplane.controller import Controller
+from services.dataplane.diagnose.seen import Finding
+from services.dataplane.kernel.inspect import ObjectCheck, state_in
+from services.dataplane.kernel.peer_state import PeerState, state_of
+from services.dataplane.kernel.programmer import PeerProgrammer
+from services.dataplane.netlink.iproute2_text import DeviceNames
+from services.dataplane.netlink.kinds import kind_of, text
+from services.dataplane.netlink.objects import KernelObject
+from services.dataplane.peers.peer import Peer
+from services.runtime.process.version import version
+from services.runtime.telemetry.health import Health
+
+_NAMED = 10
+"""Peers of a finding."""
+_STATES = {
+    PeerState.PROGRAMMED: pb.PEER_STATE_PROGRAMMED,
+    PeerState.PENDING: pb.PEER_STATE_PENDING,
+    PeerState.FAILED: pb.PEER_STATE_FAILED,
+    PeerState.SHADOWED: pb.PEER_STATE_SHADOWED,
+    PeerState.IGNORED: pb.PEER_STATE_IGNORED,
+}
+
+
+def status_of(dataplane: Controller, health: Health, started_at: float) -> pb.Status:
+    """Everything about the node at a glance."""
+    config, feed, programmer = dataplane.tracker.config, dataplane.feed, dataplane.programmer
+    names = programmer.names()
+    status = pb.Status(
+        ready=health.ready,
+        reasons=health.reasons,
+        node=dataplane.node,
+        version=version(),
+        backend=config.network.backend_type if config else "",
+        lease=_own_lease(dataplane),
+        underlay=_underlay(dataplane),
+        devices=[
+            pb.Device(name=d.name, mac=d.mac, mtu=d.mtu, description=d.description)
+            for d in dataplane.tracker.devices.values()
+        ],
+        peers=counts(programmer),
+        lease_service_connected=feed.connected,
+        store_connected=feed.connected and feed.table.store is not None and feed.table.store.connected,
+        cursor=dataplane.cursor,
+        last_resync_changes=programmer.last_resync_changes,
+        repairs=dataplane.journal.repairs.total(),
+        repairs_by_cause=repair_counts(dataplane.journal),
+        unclaimed=sorted(text(route, names) for route in programmer.reconciler.foreign),
+        ip_masq=dataplane.settings.ip_masq,
+        mtu=config.backend.mtu(config.underlay) if config else 0,
+        findings=[_finding(each) for each in dataplane.in_the_way],
+        pending=str(dataplane.change.move or ""),
+        warnings=[*config.network.warnings, *config.warnings] if config else [],
+    )
+    if dataplane.recollection.table is not None:
+        status.remembered_time.FromMilliseconds(int(dataplane.recollection.known_at * 1000))
+    if programmer.last_resync is not None:
+        status.last_resync_time.FromMilliseconds(int(programmer.last_resync * 1000))
+    status.start_time.FromMilliseconds(int(started_at * 1000))
+    return status
+
+
+def _finding(finding: Finding) -> pb.Finding:
+    return pb.Finding(
+        problem=finding.sentence,
+        cure=finding.cure,
+        check=finding.check,
+        cause=finding.cause,
+        evidence=finding.evidence,
+        peers=[node or lease for lease, node in finding.peers[:_NAMED]] if not finding.is_general else (),
+        peer_count=len(finding.peers) if not finding.is_general else 0,
+        broken=finding.is_broken,
+    )
+
+
+def counts(programmer: PeerProgrammer) -> pb.PeerCounts:
+    """How many peers there are in which state."""
+    now = time.time()
+    expired = sum(1 for peer in programmer.peers.values() if (peer.lease.expires_at or now) < now)
+    return pb.PeerCounts(total=len(programmer.peers), expired=expired, **states(programmer))
+
+
+def chosen_peers(programmer: PeerProgrammer, name: str) -> list[Peer]:
+    """The peers of a lease name or a node; all of them for an empty name. Sorted by name."""
+    chosen = [p for p in programmer.peers.values() if not name or name in (p.lease.name, p.lease.node)]
+    return sorted(chosen, key=lambda peer: peer.lease.name)
+
+
+def list_peers(programmer: PeerProgrammer, name: str) -> list[pb.Peer]:
+    """These peers, as far as we know without a look."""
+    names, programmed = programmer.names(), programmer.reconciler.programmed
+    return [
+        _peer(programmer, peer, [_object(names, item, item in programmed) for item in sorted(peer.objects)])
+        for peer in chosen_peers(programmer, name)
+    ]
+
+
+def list_places(programmer: PeerProgrammer, looks: Iterable[tuple[Peer, Sequence[ObjectCheck]]]) -> list[pb.Peer]:
+    """As a look has shown it."""
+    names, found = programmer.names(), []
+    for peer, places in looks:
+        objects = [_object(names, p.wanted, p.wanted == p.actual, p.actual, p.remark) for p in places]
+        message = _peer(programmer, peer, objects)
+        if message.state not in (pb.PEER_STATE_FAILED, pb.PEER_STATE_IGNORED):
+            state, message.reason = state_in(peer, places, names)
+            message.state = _STATES[state]
+        found.append(message)
+    return found
+
+
+def states(programmer: PeerProgrammer) -> Counter[str]:
+    """How many peers are in which state, by the fields of PeerCounts. Also for another thread than the loop's."""
+    found = Counter({state.value: 0 for state in PeerState})
+    found.update(
+        state_of(programmer.reconciler, peer, {}, programmer.unreachable)[0].value
+        for peer in list(programmer.peers.values())
+    )
+    return found
+
+
+def _peer(programmer: PeerProgrammer, peer: Peer, objects: Iterable[pb.KernelObject]) -> pb.Peer:
+    state, reason = state_of(programmer.reconciler, peer, programmer.names(), programmer.unreachable)
+    lease: Lease = peer.lease
+    return pb.Peer(
+        name=lease.name,
+        node=lease.node,
+        subnets=[str(s.cidr) for s in lease.subnets],
+        public_addresses=[str(s.public_address) for s in lease.subnets if s.public_address],
+        state=_STATES[state],
+        reason=reason,
+        objects=objects,
+    )
+
+
+def _object(
+    names: DeviceNames,
+    wanted: KernelObject | None,
+    is_programmed: bool,
+    actual: KernelObject | None = None,
+    remark: str = "",
+) -> pb.KernelObject:
+    return pb.KernelObject(
+        text=_text(wanted, names), programmed=is_programmed, actual=_text(actual, names), remark=remark
+    )
+
+
+def _text(item: KernelObject | None, names: DeviceNames) -> str:
+    return f"{kind_of(item).label} {text(item, names)}" if item is not None else ""
+
+
+def _own_lease(dataplane: Controller) -> pb.OwnLease | None:
+    lease = dataplane.own.lease
+    if lease is None:
+        return None
+    own = pb.OwnLease(name=lease.name, subnets=[str(s.cidr) for s in lease.subnets])
+    if lease.expires_at is not None:
+        own.expire_time.FromMilliseconds(int(lease.expires_at * 1000))
+    if dataplane.renewer.renew_at is not None:
+        own.renew_time.FromMilliseconds(int(dataplane.renewer.renew_at * 1000))
+    return own
+
+
+def _underlay(dataplane: Controller) -> pb.Underlay | None:
+    config = dataplane.tracker.config
+    if config is None:
+        return None
+    underlay = config.underlay
+    return pb.Underlay(
+        interface=underlay.name,
+        addresses=[str(a) for a in underlay.addresses],
+        public_addresses=[str(a) for a in underlay.public_addresses],
+        mtu=underlay.mtu,
+        reason=underlay.reason,
+    )

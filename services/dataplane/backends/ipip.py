@@ -1,0 +1,149 @@
+"""IPIP: every peer is a route through its public address, on one tunnel device (flannel's `ipip`). IPv4 only."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, Self
+
+from services.core.backend_types import IPIP_DEVICE
+from services.core.errors import InvalidInput
+from services.core.family import IPV4, Address, Family, Network
+from services.core.formats.gojson import GoObject
+from services.core.leases.lease import Subnet
+from services.core.limits import SMALLEST_MTU
+from services.dataplane.backends.backend import Backend, Links, NodeIdentity
+from services.dataplane.backends.routes import direct_route, tunnel_route
+from services.dataplane.links.desired import LinkEdit, LinkSpec, own_address
+from services.dataplane.netlink.objects import KernelObject, Route
+from services.dataplane.underlay.selection import Underlay
+
+_OVERHEAD: Final = 20
+"""Bytes: the outer IPv4 header (RFC 2003)."""
+_ANY: Final = "0.0.0.0"  # noqa: S104 - an address of a tunnel, to which nothing is bound
+
+
+@dataclass(frozen=True, slots=True)
+class IpipLink:
+    """An IPIP device: to any remote address, with the inner packet's TTL, TOS and Don't Fragment."""
+
+    local: str
+    remote: str = _ANY
+    ttl: int = 0
+    """0: inherited."""
+    pmtudisc: bool = False
+    """The outer packet is never fragmented, whatever the inner one says: iproute2's default, and not flannel's."""
+    encap_type: int = 0
+    """FOU or GUE around it; 0: none."""
+    kind: ClassVar[str] = "ipip"
+    offloads_checksums: ClassVar[bool] = False
+
+    def encode(self) -> dict[str, Any]:
+        """All attributes: the kernel takes an absent one for 0, and an absent pmtudisc for set.
+
+        `proto` 0 (`ipip any`) is flannel's; no change of a link changes it, so `decode` does not compare it.
+        """
+        return {
+            "proto": 0,
+            "local": self.local,
+            "remote": self.remote,
+            "ttl": self.ttl,
+            "pmtudisc": int(self.pmtudisc),
+            "encap_type": self.encap_type,
+        }
+
+    @classmethod
+    def decode(cls, data: Mapping[str, Any]) -> Self:
+        """See LinkKind."""
+        return cls(
+            data.get("local") or _ANY,
+            data.get("remote") or _ANY,
+            data.get("ttl") or 0,
+            bool(data.get("pmtudisc")),
+            data.get("encap_type") or 0,
+        )
+
+    def text(self, parent: str = "") -> str:
+        """`local 10.99.0.11 ttl inherit nopmtudisc`."""
+        remote = "" if self.remote == _ANY else f"remote {self.remote} "
+        encap = f" encap {self.encap_type}" if self.encap_type else ""
+        return (
+            f"{remote}local {self.local} ttl {self.ttl or 'inherit'} {'' if self.pmtudisc else 'no'}pmtudisc{encap}"
+        )
+
+    def edit(self, wanted: Self) -> LinkEdit | None:
+        """Everything can be changed in place, and routes stay; but one with a remote address is another program's."""
+        if self.remote != wanted.remote:
+            return None
+        return LinkEdit() if self == wanted else LinkEdit(wanted.text(), wanted.encode())
+
+    def excludes(self, wanted: Self) -> bool:
+        """One device a pair of addresses."""
+        return (self.local, self.remote) == (wanted.local, wanted.remote)
+
+    def identity(self) -> str:
+        """What the kernel looks tunnels up by."""
+        return f"local address {self.local}"
+
+    def is_named(self, name: str) -> bool:
+        """Never `tunl0`, which the kernel makes in every namespace, and which has no local address."""
+        return name == IPIP_DEVICE and self.local != _ANY
+
+
+@dataclass(frozen=True)
+class Ipip(Backend):
+    """flannel's option of the same name."""
+
+    direct_routing: bool = False
+    """A peer that is connected is reached through the underlay, without the tunnel."""
+    lease_type: ClassVar[str] = "ipip"
+    link_kind: ClassVar[type[IpipLink]] = IpipLink
+
+    @property
+    def follows_routes(self) -> bool:
+        """With DirectRouting."""
+        return self.direct_routing
+
+    @classmethod
+    def parse(cls, options: GoObject) -> Self:
+        """See Backend."""
+        return cls(direct_routing=options.flag("DirectRouting"))
+
+    def link(self, family: Family, underlay: Underlay, identity: NodeIdentity) -> LinkSpec | None:
+        """`flannel.ipip`. Raises InvalidInput where the underlay leaves it less than IPv4 needs."""
+        mtu = self.mtu(underlay)
+        if mtu < SMALLEST_MTU[family.version]:
+            raise InvalidInput(
+                f"{underlay.name} has MTU {underlay.mtu}, of which IPIP leaves {max(mtu, 0)} bytes for packets, and "
+                f"{family} needs {SMALLEST_MTU[family.version]}: raise it, or choose another interface with --iface"
+            )
+        own = identity.own.subnet(family) if identity.own else None
+        return LinkSpec(
+            name=IPIP_DEVICE,
+            family=family,
+            attributes=IpipLink(str(underlay.address(family))),
+            parent=underlay.name,
+            mtu=mtu,
+            address=own_address(own.cidr) if own else None,
+        )
+
+    def mtu(self, underlay: Underlay) -> int:
+        """The underlay's without the outer header."""
+        return underlay.mtu - _OVERHEAD
+
+    def rejection(self, subnet: Subnet, links: Links) -> str:
+        """A lease without a public address."""
+        return "" if subnet.public_address else "the lease has no public IPv4 address"
+
+    def peer_objects(
+        self, subnets: Sequence[Subnet], own_subnets: Sequence[Network], links: Links
+    ) -> Iterable[KernelObject]:
+        """`subnet via PublicIP dev flannel.ipip onlink`: the gateway is where the outer packet goes to.
+
+        To a connected peer, with DirectRouting: `subnet via PublicIP dev <underlay> onlink`, as flannel has it. Both
+        have one key in the kernel, so that a peer changes from one to the other without a moment in between.
+        """
+        return [self._route(subnet.cidr, subnet.public_address, links) for subnet in subnets if subnet.public_address]
+
+    def _route(self, cidr: Network, address: Address, links: Links) -> Route:
+        if self.direct_routing and links.on_link.reaches(address):
+            return direct_route(IPV4, cidr, address, links, onlink=True)
+        return tunnel_route(IPV4, cidr, address, links)

@@ -1,0 +1,41 @@
+"""Routes to a peer's subnet, as the backends make them."""
+
+from services.core.family import Address, Family, Network
+from services.dataplane.backends.backend import Links
+from services.dataplane.netlink.objects import Route
+
+
+def direct_route(family: Family, cidr: Network, gateway: Address, links: Links, *, onlink: bool = False) -> Route:
+    """`cidr via gateway dev <underlay>`: not `onlink`, the kernel refuses a gateway that is not connected."""
+    return _route(family, cidr, gateway.packed, links.underlay.index, links, onlink=onlink)
+
+
+def tunnel_route(family: Family, cidr: Network, gateway: Address, links: Links) -> Route:
+    """`cidr via gateway dev <overlay device> onlink`: the device takes any gateway."""
+    return _route(family, cidr, gateway.packed, links.devices[family].index, links, onlink=True)
+
+
+def _route(
+    family: Family, cidr: Network, gateway: bytes, ifindex: int, links: Links, *, onlink: bool = False
+) -> Route:
+    return Route(
+        cidr.network_address.packed,
+        gateway,
+        route_metric(cidr),
+        family.af,
+        cidr.prefixlen,
+        ifindex,
+        links.route_protocol,
+        onlink=onlink,
+    )
+
+
+def route_metric(subnet: Network) -> int:
+    """1 to 65536, a pure function of the subnet: REPLACE stays idempotent.
+
+    Linux hashes routes by protocol, scope, preferred source, metric and device, but not by gateway
+    (fib_create_info in net/ipv4/fib_semantics.c): routes of one device and one metric share one chain, and N of
+    them cost O(N²). IPv6 does not need it and gets the same, so that the families stay alike.
+    """
+    size = subnet.max_prefixlen - subnet.prefixlen
+    return 1 + (int(subnet.network_address) >> size) % 65536

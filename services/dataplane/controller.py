@@ -1,0 +1,299 @@
+"""The dataplane's control loop: events only wake it, and each iteration reconciles the kernel with the leases."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from flannelette.lease.v1 import lease_pb2 as pb
+
+from services.core.errors import Unavailable
+from services.core.leases.progress import Progress
+from services.core.leases.table import Table
+from services.dataplane.diagnose.seen import Finding, claim_findings
+from services.dataplane.events.causes import Observations
+from services.dataplane.events.journal import Event, Journal, Kind
+from services.dataplane.kernel.programmer import PeerProgrammer
+from services.dataplane.netlink.actuator import Actuator
+from services.dataplane.node.config_tracker import ConfigTracker
+from services.dataplane.node.lease_renewer import LeaseRenewer
+from services.dataplane.node.network_change import NetworkChange
+from services.dataplane.node.node_lease import NodeLease
+from services.dataplane.node.overlay_config import OverlayConfig
+from services.dataplane.node.progress_reporter import Reporter, progress_after
+from services.dataplane.node.subnet_file import read_previous_subnets
+from services.dataplane.peers.context import PeerContext
+from services.dataplane.settings import DataplaneSettings
+from services.runtime.cache.cache_writer import CacheWriter
+from services.runtime.cache.cached_table import PATIENCE, CachedTable
+from services.runtime.cache.state_file import StateFile
+from services.runtime.lease.feed import Feed, LeaseConnection
+from services.runtime.process.exclusive import Exclusive
+from services.runtime.process.version import version
+from services.runtime.telemetry.health import Health
+from services.runtime.telemetry.logs import Rarely, get_logger
+
+log = get_logger()
+
+OWN_KEY = "own-key"
+_RETRY_SECONDS = 1.0
+_RETRY_FAILED_SECONDS = 5.0
+
+
+class Controller:
+    """Holds the kernel to the lease table. Its attributes are what the status calls show."""
+
+    def __init__(
+        self,
+        settings: DataplaneSettings,
+        connection: LeaseConnection,
+        kernel: Actuator,
+        health: Health,
+        state: StateFile,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.settings = settings
+        self.node = connection.node
+        self.journal = Journal()
+        self.journal.note(Event(Kind.SERVICE_STARTED, f"flannelette-dataplane {version()} of {self.node} started"))
+        self.recollection = CachedTable(connection.node, state)
+        self.recorder = CacheWriter(connection.node, state)
+        former = (*read_previous_subnets(settings.subnet_file), *self.recollection.former)
+        self.feed = Feed(connection, pb.VIEW_ALL, self._notice, most=settings.max_leases)
+        margin = settings.subnet_lease_renew_margin * 60
+        self.renewer = LeaseRenewer(connection, margin, self.wake_up, self.journal, clock, former=former)
+        self.reporter = Reporter(connection)
+        self.programmer = PeerProgrammer(connection.node, kernel, self.journal)
+        self.cursor = ""
+        """Of the leases that are in the kernel."""
+        self.iterations = 0
+        """How many have ended."""
+        self.changed = asyncio.Condition()
+        """Notified after every iteration."""
+        self.turn = Exclusive()
+        """Held while the kernel is compared or changed."""
+        self.error = ""
+        """Why the last iteration failed; empty: it succeeded."""
+        self.progress: Progress | None = None
+        """What the lease service is told; None until we have been ready for the first time."""
+        self.findings: tuple[Finding, ...] = ()
+        """What other programs have done on this host that keeps packets from peers or pods."""
+        self.suspicious = asyncio.Event()
+        """Set when `findings` may have changed."""
+        self.is_paused = False
+        """Whether the kernel is left alone."""
+        self.health = health
+        self.own = NodeLease(
+            connection.node, settings, self.renewer, health, self.journal, self.recollection.own, clock
+        )
+        self.tracker = ConfigTracker(settings, connection.node, kernel, self.journal, former)
+        self.change = NetworkChange(
+            connection.node, connection, kernel, self.journal, settings.route_protocol, self.recollection.network
+        )
+        self.table: Table | None = None
+        """The leases in force: the last complete snapshot, or what is remembered; None: none yet."""
+        self._limits = settings.limits()
+        self._patient_until = 0.0
+        """The loop's time until which a lease service may begin a snapshot before we go by what is remembered."""
+        self._touched: set[str] = set()
+        self._touched_at: float | None = None
+        """When the first of them was, on the monotonic clock."""
+        self._observed = Observations()
+        self._was_connected, self._was_ready = False, False
+        self._is_news, self._resync_due = Rarely(), True
+        self._looked_at = 0.0
+        """When everything was last compared, or that was last tried; the loop's time."""
+        self._wake = asyncio.Event()
+        health.set("kernel", "the first complete snapshot of leases is not programmed yet")
+
+    async def run(self) -> None:
+        """For ever. Raises Misconfigured when this node cannot carry the overlay at all."""
+        self._patient_until = asyncio.get_running_loop().time() + PATIENCE
+        asyncio.get_running_loop().call_at(self._patient_until, self._wake.set)
+        while True:
+            async with self.turn:
+                try:
+                    await self.reconcile_once()
+                    self.error = ""
+                except Unavailable as error:
+                    self._note_failure(str(error))
+                self.iterations += 1
+                self._note_readiness()
+                self.tell(self.progress)
+            async with self.changed:
+                self.changed.notify_all()
+            await self._wait(self._looked_at + self._pause())
+
+    async def iteration_after(self, seen: int) -> None:
+        """Returns when `iterations` is another number than this one."""
+        async with self.changed:
+            await self.changed.wait_for(lambda: self.iterations != seen)
+
+    def audit(self, observed: Observations | None = None) -> None:
+        """Has everything compared at once; what was `observed` in the kernel says why."""
+        if observed is not None:
+            self._observed += observed
+        self._resync_due = True
+        self._wake.set()
+
+    def pause(self, reason: str) -> None:
+        """Leaves the kernel alone from now on, and a lease that is taken away or given back."""
+        self.is_paused = True
+        self.renewer.pause()
+        self.health.set("kernel", reason)
+
+    def resume(self) -> None:
+        """Ends a pause, and compares everything."""
+        self.is_paused = False
+        self.audit(Observations(is_requested=True))
+
+    def wake_up(self) -> None:
+        """Starts an iteration now."""
+        self._wake.set()
+
+    @property
+    def in_the_way(self) -> tuple[Finding, ...]:
+        """What else of the host is in the way, who writes this node's key, and who claims what another node has."""
+        fight = self.renewer.fight
+        fights = (Finding(OWN_KEY, *fight, is_broken=False),) if fight else ()
+        return (*self.findings, *fights, *claim_findings(self.programmer.peer_set))
+
+    @property
+    def remembered_reason(self) -> str:
+        """Why we are not ready while remembered leases are in force."""
+        return f"the leases are those of {self.recollection.since}"
+
+    def tell(self, progress: Progress | None) -> None:
+        """Reports the progress of this node to the lease service."""
+        self.progress = progress
+        self.reporter.tell(progress, self.feed.streams if self.feed.connected else 0)
+
+    def _notice(self, touched: frozenset[str]) -> None:
+        if touched:
+            self._touched |= touched
+            self._touched_at = self._touched_at or time.monotonic()
+        if self.feed.connected != self._was_connected:
+            self._was_connected = self.feed.connected
+            what = "connected" if self.feed.connected else "away; the last leases stay in force"
+            self.journal.note(Event(Kind.LEASE_SERVICE, f"the lease service is {what}", self.feed.error))
+        if self.feed.table.lost:
+            self.renewer.hear_of_loss(self.feed.table.lost)
+        self._wake.set()
+
+    def _pause(self) -> float:
+        if self.error:
+            return _RETRY_SECONDS
+        is_short = self.tracker.error or self.programmer.reconciler.failures
+        return min(self.settings.audit_interval, _RETRY_FAILED_SECONDS if is_short else float("inf"))
+
+    async def _wait(self, deadline: float) -> None:
+        """Until something wakes us, or everything is due to be compared."""
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._wake.wait()
+        except TimeoutError:
+            self._resync_due = True
+        self._wake.clear()
+
+    async def reconcile_once(self) -> None:
+        """One iteration, as far as what is known allows. Raises Unavailable: the kernel does not answer."""
+        if self._resync_due:
+            self._looked_at = asyncio.get_running_loop().time()
+        told = self.feed.table
+        store_error = "" if told.store is None or self.feed.error else told.store.error
+        self.health.set("lease service", self.feed.error)
+        self.health.set("store", store_error)
+        if self.is_paused:
+            self.renewer.observe(told)
+            if self._resync_due:
+                with suppress(Unavailable):
+                    await self.programmer.observe()
+                self._resync_due = False
+            return
+        table = self._choose_table(is_away=bool(self.feed.error or store_error or told.network_error))
+        if table is None or table.network is None:
+            reason = told.network_error or "waiting for the first complete snapshot of leases"
+            self.health.set("leases", "" if self.feed.error else reason)
+            return
+        self.health.set("leases", "" if table is told else self.remembered_reason)
+        self.journal.cursor = table.cursor
+        chosen = table.overrides.get(self.node, ())
+        network = await self.change.network(table, self.renewer.lease, is_told=table is told)
+        if await self.tracker.update(network, chosen, look=self._resync_due):
+            self._resync_due = True
+            self.health.set("kernel", "a new network configuration or underlay is not programmed yet")
+        self.health.set("network", self.tracker.error)
+        config = self.tracker.config
+        if config is None:
+            return
+        if table is told and self.feed.connected:
+            self.renewer.observe(table)
+        if self._resync_due or not self.own.is_settled:
+            self._observed += await self.own.apply(config, self.tracker, table, self._observed)
+        cursor = table.cursor
+        await self._program(config, table)
+        if self.tracker.default_route_moved(self.programmer.reconciler.defaults):
+            self.audit()
+        if table is told:
+            await self.tracker.remove_stale()
+            own, is_current = self.own.confirmed_by(table), not (self.feed.error or store_error)
+            self.recorder.tell(table, own, self.renewer.previous_subnets, is_current=is_current, network=network)
+        # It may have come while the kernel was programmed.
+        state = self.own.refusal if self.own.is_settled else "the own subnet is being set up"
+        self.health.set("own lease", self.own.reason or state)
+        self.cursor = cursor or self.cursor
+        self.health.set("kernel")
+        if self.cursor and (self.health.ready or self.progress is not None):
+            now = time.monotonic()
+            self.progress = progress_after(self.progress, self.node, self.cursor, self.programmer.failed, now)
+
+    def _choose_table(self, *, is_away: bool) -> Table | None:
+        is_away = is_away and asyncio.get_running_loop().time() >= self._patient_until
+        table = self.recollection.choose(self.feed.table, is_away=is_away)
+        if table is not self.table:
+            self.table, self._resync_due = table, True
+            is_remembered = table is not None and table is self.recollection.table
+            self.own.use_cached(self.recollection.known_at if is_remembered else None)
+            if is_remembered:
+                what = "the leases that this node remembers are in force"
+                self.journal.note(Event(Kind.LEASE_SERVICE, what, self.remembered_reason))
+        return table
+
+    async def _program(self, config: OverlayConfig, table: Table) -> None:
+        if self._resync_due:
+            await self.tracker.read_connected_routes()
+        is_told = table is self.feed.table
+        links, own = self.tracker.links(config), self.own.subnets(table)
+        limits, blackhole = self._limits, self.settings.ip_blackhole_route
+        context = PeerContext(config.network, config.backend, links, own, limits, blackhole, adds_only=not is_told)
+        touched, self._touched = self._touched, set()
+        since, self._touched_at = self._touched_at, None
+        is_whole = self._resync_due or context != self.programmer.context
+        if not is_whole:
+            if is_told and touched:
+                await self.programmer.program(context, table.leases, touched, since=since)
+            return
+        self._resync_due = False
+        observed, self._observed = self._observed, Observations()
+        try:
+            await self.programmer.program(context, table.leases, observed=observed, since=since)
+        except Unavailable:
+            self._observed += observed
+            raise
+        self.suspicious.set()
+
+    def _note_failure(self, reason: str) -> None:
+        if reason != self.error:
+            what = "the kernel could not be reconciled; retrying"
+            if self._is_news(reason):
+                log.warning(what, reason=reason)
+            self.journal.note(Event(Kind.FAILURE, what, reason))
+        self.error, self._resync_due = reason, True
+        self.health.set("kernel", reason)
+
+    def _note_readiness(self) -> None:
+        ready = self.health.ready
+        if ready != self._was_ready:
+            self._was_ready = ready
+            reasons = "; ".join(self.health.reasons)
+            self.journal.note(Event(Kind.READINESS, "ready" if ready else "not ready", reasons))

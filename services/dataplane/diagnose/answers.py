@@ -1,0 +1,230 @@
+"""What decides about packets beside our own objects, as values; and the messages that ask for it and tell it."""
+
+import socket
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from services.core.family import FAMILIES, Family
+from services.dataplane.netlink import uapi
+from services.dataplane.netlink.dumps import NEIGHBOURS, ROUTES
+from services.dataplane.netlink.objects import Route
+from services.dataplane.netlink.transport import Refusal
+from services.dataplane.netlink.uapi import attributes
+
+HEADER: Final = struct.Struct("=IHHII")
+LINK: Final = struct.Struct("=BxHiII")
+ADDRESS: Final = struct.Struct("=BBBBi")
+RULE: Final = struct.Struct("=BBBBB2xBI")
+_POLICY: Final = struct.Struct("=16s16sHHHHHBBB3xiI64x32xIIBBBB4x")
+"""struct xfrm_userpolicy_info, of its selector, priority, index, direction and action."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """A question of what the kernel does with a packet: `ip route get DST [from SRC] [iif IIF]`."""
+
+    family: Family
+    dst: bytes
+    src: bytes = b""
+    iif: int = 0
+    """The interface by which it comes; 0: this host sends it."""
+
+
+Answer: TypeAlias = Route | Refusal
+"""The route that it takes, or the kernel's error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A rule of policy routing (`ip rule`); addresses are empty where it does not look at them."""
+
+    family: Family
+    priority: int
+    action: int
+    table: int
+    src: bytes = b""
+    src_length: int = 0
+    dst: bytes = b""
+    dst_length: int = 0
+    iif: str = ""
+    oif: str = ""
+    is_inverted: bool = False
+    mark: int = 0
+    mask: int = 0
+    suppressed_length: int = -1
+    """It takes no route of a prefix as short as this."""
+    target: int = 0
+    """Of a goto: which priority is next."""
+    is_narrow: bool = False
+    """It looks at more than this: ports, users, tunnels, VRFs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """An xfrm policy (`ip xfrm policy`), by its selector; lengths 0: any address."""
+
+    family: Family
+    direction: int
+    action: int
+    src: bytes
+    src_length: int
+    dst: bytes
+    dst_length: int
+    protocol: int = 0
+    dport: int = 0
+    ifindex: int = 0
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class HostAddress:
+    """An address of the host."""
+
+    family: Family
+    address: bytes
+    length: int
+    ifindex: int
+    has_route: bool = True
+    """The kernel makes the route to its network by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkState:
+    """An interface."""
+
+    is_up: bool
+    is_running: bool
+    """It has a carrier: of a bridge, one of its ports has."""
+
+
+def message_of(kind: int, body: bytes, flags: int = 0) -> bytes:
+    """A request without its number."""
+    return HEADER.pack(16 + len(body), kind, uapi.NLM_F_REQUEST | flags, 0, 0) + body
+
+
+def numbered(message: bytes, sequence: int) -> bytes:
+    """The same with its number."""
+    return message[:8] + struct.pack("=I", sequence) + message[12:]
+
+
+def _attribute(kind: int, value: bytes) -> bytes:
+    return struct.pack("=HH", 4 + len(value), kind) + value
+
+
+def attributes_of(message: bytes, header: int) -> dict[int, bytes]:
+    """Behind a header of this size."""
+    return dict(attributes(message[16 + header :]))
+
+
+def lookup_request(question: Lookup) -> bytes:
+    """For the way of one packet. A kernel that does not know RTM_F_FIB_MATCH tells the route of this one packet."""
+    family, bits = question.family, question.family.bits
+    source = bits if question.src else 0
+    body = ROUTES.header.pack(family.af, bits, source, 0, 0, 0, 0, 0, uapi.RTM_F_FIB_MATCH)
+    body += _attribute(uapi.RTA_DST, question.dst)
+    body += _attribute(uapi.RTA_SRC, question.src) if question.src else b""
+    body += _attribute(uapi.RTA_IIF, struct.pack("=I", question.iif)) if question.iif else b""
+    return message_of(uapi.RTM_GETROUTE, body)
+
+
+def netconf_request(family: Family, index: int) -> bytes:
+    """For the settings of an interface."""
+    body = struct.pack("=B3x", family.af) + _attribute(uapi.NETCONFA_IFINDEX, struct.pack("=i", index))
+    return message_of(uapi.RTM_GETNETCONF, body)
+
+
+def neighbour_request(address: bytes, ifindex: int) -> bytes:
+    """For one neighbour (from Linux 5.0 on)."""
+    af = uapi.AF_INET if len(address) == 4 else uapi.AF_INET6
+    body = NEIGHBOURS.header.pack(af, ifindex, 0, 0, 0) + _attribute(uapi.NDA_DST, address)
+    return message_of(uapi.RTM_GETNEIGH, body)
+
+
+def route_in(message: bytes) -> Route | None:
+    """The route that answers a lookup."""
+    fields: dict[str, Any] = dict(
+        zip(ROUTES.header_names, ROUTES.header.unpack_from(message, 16), strict=True), rest=b""
+    )
+    for kind, value in attributes_of(message, ROUTES.header.size).items():
+        if kind in ROUTES.numbers and len(value) == 4:
+            (fields[ROUTES.numbers[kind]],) = struct.unpack("=I", value)
+        elif kind in ROUTES.blobs:
+            fields[ROUTES.blobs[kind]] = value
+    fields["source_length"] = 0
+    return ROUTES.build(fields)
+
+
+def rule_in(family: Family, message: bytes) -> Rule:
+    """The rule that a message tells."""
+    _, dst_length, src_length, tos, table, action, flags = RULE.unpack_from(message, 16)
+    found = attributes_of(message, RULE.size)
+
+    def number(kind: int, otherwise: int = 0, layout: str = "=I") -> int:
+        value = found.get(kind)
+        return int(struct.unpack(layout, value)[0]) if value and len(value) == 4 else otherwise
+
+    mark = number(_FRA_FWMARK)
+    return Rule(
+        family,
+        number(_FRA_PRIORITY),
+        action,
+        number(_FRA_TABLE, table),
+        found.get(_FRA_SRC, b""),
+        src_length,
+        found.get(_FRA_DST, b""),
+        dst_length,
+        found.get(_FRA_IIFNAME, b"").rstrip(b"\0").decode(),
+        found.get(_FRA_OIFNAME, b"").rstrip(b"\0").decode(),
+        bool(flags & uapi.FIB_RULE_INVERT),
+        mark,
+        number(_FRA_FWMASK, 0xFFFF_FFFF if mark else 0),
+        number(_FRA_SUPPRESS_PREFIXLEN, -1, "=i"),
+        number(_FRA_GOTO),
+        bool(tos) or any(any(found.get(kind, b"")) for kind in _NARROW),
+    )
+
+
+def policy_in(message: bytes) -> Policy | None:
+    """The policy that a message tells; None: it is of no family of ours."""
+    if len(message) < 16 + _POLICY.size:
+        return None
+    dst, src, dport, _, _, _, af, dst_length, src_length, protocol, ifindex, _, priority, _, direction, action, *_ = (
+        _POLICY.unpack_from(message, 16)
+    )
+    family = next((each for each in FAMILIES if each.af == af), None)
+    if family is None:
+        return None
+    size = family.bits // 8
+    return Policy(
+        family,
+        direction,
+        action,
+        src[:size],
+        src_length,
+        dst[:size],
+        dst_length,
+        protocol,
+        socket.ntohs(dport),
+        ifindex,
+        priority,
+    )
+
+
+def address_in(message: bytes) -> Iterator[HostAddress]:
+    """The address that a message tells, if it is of a family of ours."""
+    af, length, flags, _, ifindex = ADDRESS.unpack_from(message, 16)
+    found = attributes_of(message, ADDRESS.size)
+    address = found.get(uapi.IFA_LOCAL) or found.get(uapi.IFA_ADDRESS)
+    if uapi.IFA_FLAGS in found:
+        (flags,) = struct.unpack("=I", found[uapi.IFA_FLAGS])
+    family = next((each for each in FAMILIES if each.af == af), None)
+    if address and family:
+        yield HostAddress(family, address, length, ifindex, not flags & uapi.IFA_F_NOPREFIXROUTE)
+
+
+_FRA_DST, _FRA_SRC, _FRA_IIFNAME, _FRA_GOTO, _FRA_PRIORITY, _FRA_FWMARK = 1, 2, 3, 4, 6, 10
+_FRA_SUPPRESS_PREFIXLEN, _FRA_TABLE, _FRA_FWMASK, _FRA_OIFNAME = 14, 15, 16, 17
+_NARROW: Final = (12, 19, 20, 22, 23, 24)
+"""FRA_TUN_ID, FRA_L3MDEV, FRA_UID_RANGE, FRA_IP_PROTO, FRA_SPORT_RANGE, FRA_DPORT_RANGE (linux/fib_rules.h)."""

@@ -1,0 +1,121 @@
+"""The bridge that the CNI plugin or docker has made for the pods of this node: which one it is, what it lacks."""
+
+from collections.abc import Iterator
+from ipaddress import ip_address
+from os import strerror
+
+from services.core.family import Family, Network
+from services.dataplane.diagnose.answers import HostAddress, Lookup
+from services.dataplane.diagnose.culprit import Culprit, culprit, is_in
+from services.dataplane.diagnose.seen import BRIDGE, DOCKER, Finding, Seen, Subject, gateway_of, ip, pod_address
+from services.dataplane.netlink import uapi
+from services.dataplane.netlink.iproute2_text import address
+from services.dataplane.netlink.kinds import text
+from services.dataplane.netlink.objects import Route
+from services.dataplane.netlink.transport import Refusal
+
+
+def bridge_index(subject: Subject, seen: Seen, family: Family) -> int | None:
+    """The pods' bridge: the interface with an address in the own subnet, else that of an earlier look, else cni0.
+
+    docker0 counts if it has an address in the network: by default docker's subnet is elsewhere.
+    """
+    if family in seen.bridges:
+        return seen.bridges[family]
+    before = subject.bridges.get(family)
+    if before in seen.names:
+        return before
+    named = {name: index for index, name in seen.names.items() if name in (BRIDGE, DOCKER)}
+    network, docker = subject.networks.get(family), named.get(DOCKER)
+    if BRIDGE in named or network is None:
+        return named.get(BRIDGE)
+    there = (a.address for a in seen.addresses if a.ifindex == docker and a.family is family)
+    return docker if any(is_in(each, network.network_address.packed, network.prefixlen) for each in there) else None
+
+
+def bridges_of(subject: Subject, addresses: list[HostAddress]) -> dict[Family, int]:
+    """The interface with an address in each own subnet; none where pods have no bridge."""
+    apart = {subject.underlay.index, *(device.index for device in subject.devices.values())}
+    found: dict[Family, int] = {}
+    for each in addresses:
+        own = subject.own.get(each.family)
+        if own is None or each.ifindex in apart or each.length == each.family.bits:
+            continue
+        if is_in(each.address, own.network_address.packed, own.prefixlen):
+            found.setdefault(each.family, each.ifindex)
+    return found
+
+
+def check_bridge(subject: Subject, seen: Seen) -> Iterator[Finding]:
+    """A check: the bridge is up, has its address, and its route leads there."""
+    for family, own in subject.own.items():
+        index = bridge_index(subject, seen, family)
+        if index is None or index not in seen.links:
+            continue
+        name, link = seen.names.get(index, BRIDGE), seen.links[index]
+        if not link.is_up:
+            cause, cure = f"The bridge {name} is down.", f"ip link set {name} up"
+            yield Finding(
+                "bridge-down",
+                "Pods of this node can neither send nor receive packets.",
+                cause,
+                cure,
+                f"{name}: state DOWN",
+            )
+            return
+        if index == seen.bridges.get(family):
+            yield from _bridge_route(seen, family, own, index, name)
+        elif link.is_running:
+            yield from _bridge_address(subject, seen, family, own, index, name)
+
+
+def _bridge_address(
+    subject: Subject, seen: Seen, family: Family, own: Network, index: int, name: str
+) -> Iterator[Finding]:
+    others = [f"{address(a.address)}/{a.length}" for a in seen.addresses if _is_routed(a, family, index)]
+    wanted = f"{gateway_of(own)}/{own.prefixlen}"
+    if others:
+        took = " && ".join(f"ip addr del {other} dev {name}" for other in others)
+        yield Finding(
+            "bridge-address",
+            f"Pods of this node are not in its subnet {own}, so packets from peers do not reach them.",
+            f"The bridge {name} has {', '.join(others)}; recreate the pods whose addresses lie outside {own}.",
+            f"ip addr add {wanted} dev {name} && {took}",
+            f"{name}: {', '.join(others)}",
+        )
+    elif subject.bridges.get(family) == index or not any(
+        a.ifindex == index and not ip_address(a.address).is_link_local for a in seen.addresses
+    ):
+        yield Finding(
+            "bridge-address",
+            f"Pods of this node can neither send nor receive {family} packets.",
+            f"The bridge {name} has lost its address {wanted}.",
+            f"ip addr add {wanted} dev {name}",
+            f"{name}: no {family} address in {own}",
+        )
+
+
+def _bridge_route(seen: Seen, family: Family, own: Network, index: int, name: str) -> Iterator[Finding]:
+    question = Lookup(family, pod_address(own))
+    answer = seen.answers.get(question)
+    if answer is None or (isinstance(answer, Route) and answer.ifindex == index and not answer.gateway):
+        return
+    route = answer if isinstance(answer, Route) else None
+    got = text(route, seen.names) if route else strerror(answer.error) if isinstance(answer, Refusal) else ""
+    found = culprit(seen, question, own, route)
+    if found is None or (route is not None and route.length < own.prefixlen and route.table == uapi.RT_TABLE_MAIN):
+        more = f" scope link src {gateway_of(own)}" if family.version == 4 else " metric 256"
+        cure = f"{ip(family)} route add {own} dev {name} proto kernel{more}"
+        found = Culprit(f"The route to {own} by {name} is missing.", cure, True)
+    yield Finding(
+        "bridge-route",
+        f"Packets to the pods of this node ({own}) do not go to {name}.",
+        found.cause,
+        found.cure,
+        f"{ip(family)} route get {address(question.dst)}: {got}",
+        is_broken=route is None or route.length <= own.prefixlen,
+    )
+
+
+def _is_routed(each: HostAddress, family: Family, index: int) -> bool:
+    return each.family is family and each.ifindex == index and not ip_address(each.address).is_link_local

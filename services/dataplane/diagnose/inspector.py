@@ -1,0 +1,182 @@
+"""Asks the kernel what decides about packets beside our own objects: rules, policies, addresses, FIB lookups.
+
+Everything here only reads. Single questions go many in one batch: a thousand FIB lookups take about 20 ms.
+"""
+
+import asyncio
+import socket
+from collections.abc import Sequence
+from errno import EAFNOSUPPORT, EOPNOTSUPP, EPROTONOSUPPORT
+from typing import Any, Final, Self
+
+from services.core.errors import Unavailable
+from services.core.family import Family
+from services.dataplane.diagnose.answers import (
+    ADDRESS,
+    HEADER,
+    LINK,
+    RULE,
+    Answer,
+    HostAddress,
+    LinkState,
+    Lookup,
+    Policy,
+    Rule,
+    address_in,
+    attributes_of,
+    lookup_request,
+    message_of,
+    neighbour_request,
+    netconf_request,
+    numbered,
+    policy_in,
+    route_in,
+    rule_in,
+)
+from services.dataplane.netlink import uapi
+from services.dataplane.netlink.dumps import NEIGHBOURS, Reader, routes_request
+from services.dataplane.netlink.objects import Route
+from services.dataplane.netlink.transport import AnswersLost, RawTransport, Refusal, messages
+
+_AT_ONCE: Final = 200
+"""Questions in a batch: each answer takes 4.6 KB of the socket's queue."""
+_ALL: Final = -1
+"""NETCONFA_IFINDEX_ALL."""
+_IFF_RUNNING: Final = 0x40
+_NO_SUCH_PROTOCOL: Final = (EAFNOSUPPORT, EOPNOTSUPP, EPROTONOSUPPORT)
+
+
+class Inspector:
+    """Asks. Raises Unavailable when the kernel gives no answer."""
+
+    def __init__(self) -> None:
+        self._transport = RawTransport()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._transport.close()
+
+    def names(self) -> dict[int, str]:
+        """Of all interfaces."""
+        try:
+            return dict(socket.if_nameindex())
+        except OSError as error:  # it opens a socket of its own
+            raise Unavailable(f"the kernel does not list its interfaces: {error.strerror}") from None
+
+    async def lookups(self, questions: Sequence[Lookup]) -> dict[Lookup, Answer]:
+        """What the kernel does with these packets; without those of which the answer got lost."""
+        found: dict[Lookup, Answer] = {}
+        answers = await self._ask([lookup_request(each) for each in questions])
+        for question, answer in zip(questions, answers, strict=True):
+            if isinstance(answer, bytes):
+                route = route_in(answer)
+                if route is not None:
+                    found[question] = route
+            elif answer is not None:
+                found[question] = answer
+        return found
+
+    async def forwarding(self, places: Sequence[tuple[Family, int]]) -> dict[tuple[Family, int], bool]:
+        """Whether these interfaces forward what comes by them in a family; 0 stands for `all`."""
+        asked = [netconf_request(family, index or _ALL) for family, index in places]
+        found = {}
+        for place, answer in zip(places, await self._ask(asked), strict=True):
+            value = attributes_of(answer, 4).get(uapi.NETCONFA_FORWARDING) if isinstance(answer, bytes) else None
+            if value is not None:
+                found[place] = any(value)
+        return found
+
+    async def fixed_neighbours(self, places: Sequence[tuple[bytes, int]]) -> dict[tuple[bytes, int], bytes]:
+        """The MACs of these addresses in permanent neighbour entries on these interfaces."""
+        found = {}
+        for place, answer in zip(places, await self._ask([neighbour_request(*each) for each in places]), strict=True):
+            if isinstance(answer, bytes):
+                _, _, state, _, _ = NEIGHBOURS.header.unpack_from(answer, 16)
+                if state & uapi.NUD_PERMANENT:
+                    found[place] = attributes_of(answer, NEIGHBOURS.header.size).get(uapi.NDA_LLADDR, b"")
+        return found
+
+    async def links(self, indexes: Sequence[int]) -> dict[int, LinkState]:
+        """The state of these interfaces."""
+        asked = [message_of(uapi.RTM_GETLINK, LINK.pack(0, 0, index, 0, 0)) for index in indexes]
+        found = {}
+        for index, answer in zip(indexes, await self._ask(asked), strict=True):
+            if isinstance(answer, bytes):
+                flags = LINK.unpack_from(answer, 16)[3]
+                found[index] = LinkState(bool(flags & uapi.IFF_UP), bool(flags & _IFF_RUNNING))
+        return found
+
+    async def addresses(self) -> list[HostAddress]:
+        """All of the host."""
+        body = ADDRESS.pack(0, 0, 0, 0, 0)
+        return [each async for message in self._dump(uapi.RTM_GETADDR, body) for each in address_in(message)]
+
+    async def rules(self, family: Family) -> list[Rule]:
+        """In the order in which the kernel asks them."""
+        body = RULE.pack(family.af, 0, 0, 0, 0, 0, 0)
+        return [rule_in(family, message) async for message in self._dump(uapi.RTM_GETRULE, body)]
+
+    async def routes(self, family: Family) -> list[Route]:
+        """Of all tables. For the case that something is wrong: it takes long where there are many."""
+        sequence = self._transport.reserve(1)
+        request = routes_request(family.af, 0)
+        reader = Reader(request.form, sequence)
+        try:
+            await self._transport.dump(request.numbered(sequence), reader.take)
+        except AnswersLost:
+            return []
+        return reader.found
+
+    async def policies(self) -> list[Policy]:
+        """Of IPsec; none where the kernel has no such thing, or does not show it."""
+        try:
+            transport = RawTransport(protocol=uapi.NETLINK_XFRM)
+        except OSError as error:
+            if error.errno in _NO_SUCH_PROTOCOL:
+                return []
+            raise Unavailable(f"the kernel does not list its xfrm policies: {error.strerror}") from None
+        try:
+            found = [message async for message in self._dump(uapi.XFRM_MSG_GETPOLICY, bytes(64), transport)]
+        finally:
+            transport.close()
+        return [policy for message in found if (policy := policy_in(message)) is not None]
+
+    async def _ask(self, asked: Sequence[bytes]) -> list[bytes | Refusal | None]:
+        found: list[bytes | Refusal | None] = []
+        for start in range(0, len(asked), _AT_ONCE):
+            some = asked[start : start + _AT_ONCE]
+            first = self._transport.reserve(len(some))
+            batch = b"".join(numbered(message, number) for number, message in enumerate(some, first))
+            try:
+                answers = await self._transport.ask(batch, first, first + len(some) - 1)
+            except AnswersLost:
+                answers = {}
+            found += [answers.get(number) for number in range(first, first + len(some))]
+            await asyncio.sleep(0)
+        return found
+
+    async def _dump(self, kind: int, body: bytes, transport: RawTransport | None = None) -> Any:
+        """The messages of a dump; those that are there where the kernel refuses it or loses an answer."""
+        transport = transport or self._transport
+        sequence = transport.reserve(1)
+        found: list[bytes] = []
+
+        def take(datagram: bytes) -> bool:
+            for block in messages(datagram):
+                _, message_type, _, number, _ = HEADER.unpack_from(block)
+                if number != sequence:
+                    continue
+                if message_type in (uapi.NLMSG_DONE, uapi.NLMSG_ERROR):
+                    return True
+                found.append(block)
+            return False
+
+        message = message_of(kind, body, uapi.NLM_F_DUMP)
+        try:
+            await transport.dump(numbered(message, sequence), take)
+        except AnswersLost:
+            found.clear()
+        for block in found:
+            yield block

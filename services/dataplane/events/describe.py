@@ -1,0 +1,178 @@
+"""What there is to tell of a turn's work on the peers: from what was and what is to events. Pure."""
+
+from collections.abc import Collection, Iterable, Mapping
+from itertools import groupby, islice
+from typing import Final
+
+from services.core.leases.lease import BackendData, Lease, Subnet, VxlanData
+from services.dataplane.events.causes import Observations
+from services.dataplane.events.journal import Event, Kind, PeerName
+from services.dataplane.links.changes import LinkChange
+from services.dataplane.netlink.iproute2_text import DeviceNames
+from services.dataplane.netlink.kinds import kind_of, text
+from services.dataplane.netlink.objects import KernelObject
+from services.dataplane.peers.context import PeerContext
+from services.dataplane.peers.peer import Peer
+
+MOST_NAMED: Final = 8
+"""Peers that one event names, and peers that change together and still get an event each."""
+_MOST_OBJECTS: Final = 3
+
+
+def describe_peers(old: Mapping[str, Peer], new: Mapping[str, Peer], cursor: str, seconds: float) -> list[Event]:
+    """Of some peers, what has come, changed and gone: an event each, or one for all if they are many.
+
+    What changes nothing here, a renewal, is no news.
+    """
+    gone = [peer for name, peer in old.items() if name not in new]
+    changed = [
+        (old[name], peer) for name, peer in new.items() if name in old and _content(old[name]) != _content(peer)
+    ]
+    come = [peer for name, peer in new.items() if name not in old]
+    cause = f"lease change, cursor {cursor}" if cursor else "lease change"
+    count = len(gone) + len(changed) + len(come)
+    if count > MOST_NAMED:
+        numbers = {"added": len(come), "changed": len(changed), "removed": len(gone)}
+        told = ", ".join(f"{number:,} {word}" for word, number in numbers.items() if number)
+        first = islice((*come, *(now for _, now in changed), *gone), MOST_NAMED)
+        named = tuple(map(_name, first))
+        words = ", ".join(peer.node or peer.lease for peer in named)
+        return [Event(Kind.PEERS_CHANGED, f"peers {told}: {words}, ...", cause, seconds, named, count)]
+    events = [_of(Kind.PEER_REMOVED, peer, f"peer removed: {_title(peer.lease)}", cause, seconds) for peer in gone]
+    for then, now in changed:
+        what = f"peer changed: {_label(now.lease)}, {'; '.join(_differences(then, now))}"
+        events.append(_of(Kind.PEER_CHANGED, now, what, cause, seconds))
+    for peer in come:
+        refused = f"; not carried: {peer.reason}" if peer.reason else ""
+        events.append(_of(Kind.PEER_ADDED, peer, f"peer added: {_title(peer.lease)}{refused}", cause, seconds))
+    return events
+
+
+def describe_repair(
+    repaired: Collection[KernelObject],
+    observed: Observations,
+    peers: Iterable[Peer],
+    names: DeviceNames,
+    seconds: float,
+) -> Event:
+    """Objects that were not as desired although no decision of ours explains it."""
+    what = f"repaired: {_summary(repaired, names)}"
+    owners, count = _owners(repaired, peers)
+    return Event(Kind.REPAIR, what, _cause(observed), seconds, owners, count, len(repaired), observed.cause)
+
+
+def describe_resync(put: int, deleted: int, peers: int, cause: str, seconds: float) -> Event:
+    """A comparison of everything, but for what it repaired."""
+    done = f"{put:,} put, {deleted:,} deleted" if put or deleted else "nothing to do"
+    what = f"compared with the kernel: {_count(peers, 'peer')}, {done}"
+    return Event(Kind.RESYNC, what, cause, seconds, objects=put + deleted)
+
+
+def resync_cause(last: PeerContext | None, now: PeerContext, observed: Observations) -> str:
+    """Why everything was compared."""
+    if now.adds_only and last is None:
+        return "remembered leases"
+    if last is None or (last.adds_only and not now.adds_only):
+        return "the first complete snapshot of leases"
+    parts = {
+        "network configuration": (last.network, now.network),
+        "underlay": (last.links.underlay, now.links.underlay),
+        "devices": (last.links.devices, now.links.devices),
+        "routes of the underlay": (last.links.on_link, now.links.on_link),
+        "own subnet": (last.own_subnets, now.own_subnets),
+    }
+    new = [name for name, (then, this) in parts.items() if then != this]
+    asked = "requested by an operator" if observed.is_requested else ""
+    return "; ".join(filter(None, [asked, f"new {', '.join(new)}" if new else "", observed.words])) or "audit"
+
+
+def describe_device(name: str, steps: Iterable[LinkChange], observed: Observations | None, seconds: float) -> Event:
+    """What was done to a device; `observed` explains it where no decision of ours does."""
+    commands = "; ".join(step.command for step in steps)
+    if observed is None:
+        cause = "network configuration, underlay or own lease"
+        return Event(Kind.DEVICE, f"{name}: {commands}", cause, seconds, objects=1)
+    what, cause = f"repaired: {commands}", _cause(observed)
+    return Event(Kind.REPAIR, what, cause, seconds, objects=1, repair=observed.cause)
+
+
+def describe_failures(failed: Mapping[str, str], peers: Mapping[str, Peer], objects: int, first: str) -> Event:
+    """What the kernel refuses."""
+    named = tuple(_name(peers[name]) for name in islice(failed, MOST_NAMED) if name in peers)
+    what = f"the kernel refuses {_count(objects, 'object')}, retried later: {first}"
+    return Event(Kind.FAILURE, what, "the kernel", peers=named, peer_count=len(failed), objects=objects)
+
+
+def _cause(observed: Observations) -> str:
+    return observed.words or "found by a full comparison"
+
+
+def _of(kind: Kind, peer: Peer, what: str, cause: str, seconds: float) -> Event:
+    return Event(kind, what, cause, seconds, (_name(peer),), 1)
+
+
+def _name(peer: Peer) -> PeerName:
+    return PeerName(peer.lease.name, peer.lease.node)
+
+
+def _label(lease: Lease) -> str:
+    return lease.node or lease.name
+
+
+def _title(lease: Lease) -> str:
+    return f"{_label(lease)}, {', '.join(map(_where, lease.subnets))}"
+
+
+def _where(subnet: Subnet) -> str:
+    return f"{subnet.cidr} at {subnet.public_address}" if subnet.public_address else str(subnet.cidr)
+
+
+def _content(peer: Peer) -> tuple[object, ...]:
+    return peer.lease.node, peer.lease.subnets, peer.lease.backend_type, peer.refusals
+
+
+def _differences(then: Peer, now: Peer) -> list[str]:
+    rows = {
+        "node": (then.lease.node, now.lease.node),
+        "backend": (then.lease.backend_type, now.lease.backend_type),
+        "subnet": (_list(s.cidr for s in then.lease.subnets), _list(s.cidr for s in now.lease.subnets)),
+        "address": (
+            _list(s.public_address for s in then.lease.subnets if s.public_address),
+            _list(s.public_address for s in now.lease.subnets if s.public_address),
+        ),
+        "data": (
+            _list(_data(s.data) for s in then.lease.subnets),
+            _list(_data(s.data) for s in now.lease.subnets),
+        ),
+    }
+    told = [f"{label} {a or '-'} -> {b or '-'}" for label, (a, b) in rows.items() if a != b]
+    if now.refusals != then.refusals:
+        told.append(f"not carried: {now.reason}" if now.refusals else "carried now")
+    return told
+
+
+def _list(values: Iterable[object]) -> str:
+    return ",".join(str(value) for value in values if value != "")
+
+
+def _data(data: BackendData | None) -> str:
+    return f"vni {data.vni} {data.mac}" if isinstance(data, VxlanData) else str(data or "")
+
+
+def _summary(objects: Collection[KernelObject], names: DeviceNames) -> str:
+    by_kind = groupby(sorted(objects, reverse=True), kind_of)
+    counts = {kind: len(list(some)) for kind, some in by_kind}
+    told = ", ".join(f"{n:,} {kind.singular if n == 1 else kind.plural}" for kind, n in counts.items())
+    first = "; ".join(text(item, names) for item in sorted(objects)[-_MOST_OBJECTS:][::-1])
+    return f"{told}: {first}{'; ...' if len(objects) > _MOST_OBJECTS else ''}"
+
+
+def _owners(objects: Collection[KernelObject], peers: Iterable[Peer]) -> tuple[tuple[PeerName, ...], int]:
+    """The peers that need these objects; one more than are named stands for more."""
+    wanted = frozenset(objects)
+    owners = list(islice((peer for peer in peers if not wanted.isdisjoint(peer.objects)), MOST_NAMED + 1))
+    return tuple(map(_name, owners[:MOST_NAMED])), len(owners)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -1,0 +1,112 @@
+"""One peer's objects beside what the kernel has in their places now: what is wanted, what is there, and why."""
+
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from services.core.leases.lease import Lease
+from services.dataplane.kernel.ownership import OwnedState, wins
+from services.dataplane.kernel.peer_state import MISSING, SHADOWED, PeerState
+from services.dataplane.kernel.programmer import PeerProgrammer
+from services.dataplane.netlink.iproute2_text import DeviceNames
+from services.dataplane.netlink.kinds import text
+from services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour, Route
+from services.dataplane.netlink.uapi import RTPROT_BOOT
+from services.dataplane.peers.peer import Peer
+
+_FLANNELS: Final = "as a flanneld makes it, so it goes once ours is there"
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectCheck:
+    """A place in the kernel: what shall be in it, what is, and why that is not the same."""
+
+    wanted: KernelObject | None
+    """None: nothing of ours."""
+    actual: KernelObject | None
+    """None: nothing."""
+    remark: str = ""
+    is_lost: bool = False
+    """A route of another program takes precedence over ours."""
+
+    @property
+    def is_well(self) -> bool:
+        """Whether what is wanted is there."""
+        return self.wanted is None or self.wanted == self.actual
+
+
+@dataclass(frozen=True, slots=True)
+class KernelView:
+    """The kernel, at one moment."""
+
+    divided: OwnedState
+    wanted: Container[KernelObject]
+    """By all peers together."""
+    failures: Mapping[KernelObject, str]
+    """What the kernel has refused, with its words."""
+
+    def places(self, peer: Peer) -> tuple[ObjectCheck, ...]:
+        """Of everything that the peer needs, then of whatever else leads to it."""
+        concerning = sorted(self._concerning(peer.lease, peer.objects))
+        by_slot = {item.slot: item for item in concerning}
+        wanted = [self._place(item, by_slot.get(item.slot)) for item in sorted(peer.objects)]
+        taken = {item.slot for item in peer.objects}
+        beside = [self._beside(item, peer.objects) for item in concerning if item.slot not in taken]
+        return (*wanted, *beside)
+
+    def _concerning(self, lease: Lease, objects: Collection[KernelObject]) -> Iterator[KernelObject]:
+        """All in the kernel that has to do with the lease, or is in a place that it needs."""
+        slots = {item.slot for item in objects}
+        subnets = {(s.cidr.network_address.packed, s.cidr.prefixlen) for s in lease.subnets}
+        gateways = {address for address, _ in subnets}
+        ends = {s.public_address.packed for s in lease.subnets if s.public_address}
+        for item in (*self.divided.ours, *self.divided.foreign):
+            match item:
+                case Route():
+                    is_its_own = (item.dst, item.length) in subnets
+                case Neighbour():
+                    is_its_own = item.dst in gateways
+                case FdbEntry():
+                    is_its_own = item.dst in ends and item not in self.wanted
+            if is_its_own or item.slot in slots:
+                yield item
+
+    def _place(self, wanted: KernelObject, actual: KernelObject | None) -> ObjectCheck:
+        if wanted == actual:
+            return ObjectCheck(wanted, actual)
+        if actual in self.divided.foreign:
+            return ObjectCheck(wanted, actual, "not ours, so it stays, and ours cannot be added", is_lost=True)
+        refused = self.failures.get(wanted)
+        return ObjectCheck(wanted, actual, f"the kernel refuses ours: {refused}" if refused else "")
+
+    def _beside(self, actual: KernelObject, objects: Collection[KernelObject]) -> ObjectCheck:
+        if actual not in self.divided.foreign:
+            is_flannels = isinstance(actual, Route) and actual.protocol == RTPROT_BOOT
+            return ObjectCheck(None, actual, _FLANNELS if is_flannels else "ours, and no longer needed")
+        assert isinstance(actual, Route)  # noqa: S101 - only routes are anybody else's
+        rivals = (item for item in objects if isinstance(item, Route) and item.destination == actual.destination)
+        is_winner = any(wins(actual, rival) for rival in rivals)
+        remark = "not ours, and wins over ours" if is_winner else "not ours, and loses to ours"
+        return ObjectCheck(None, actual, remark, is_lost=is_winner)
+
+
+async def inspect_peers(
+    programmer: PeerProgrammer, peers: Iterable[Peer]
+) -> list[tuple[Peer, tuple[ObjectCheck, ...]]]:
+    """The peers, each with its places, from one dump of the kernel. Changes nothing. Raises Unavailable.
+
+    Call it between two turns, so that the kernel is not in the middle of a change of ours.
+    """
+    divided, wanted = await programmer.inspect()
+    look = KernelView(divided, wanted, programmer.reconciler.failures)
+    return [(peer, look.places(peer)) for peer in peers]
+
+
+def state_in(peer: Peer, places: Sequence[ObjectCheck], names: DeviceNames) -> tuple[PeerState, str]:
+    """As `state_of` for a peer that is carried and not refused: from a look, not from what we remember."""
+    for place in places:
+        if place.is_lost and place.actual is not None:
+            return PeerState.SHADOWED, f"{SHADOWED}: {text(place.actual, names)}"
+    if all(place.is_well for place in places):
+        return PeerState.PROGRAMMED, peer.reason
+    return PeerState.PENDING, MISSING

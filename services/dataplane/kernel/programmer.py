@@ -1,0 +1,287 @@
+"""Programs peers: from leases, all of them or those that changed, to the reconciler. The one way into the kernel."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
+from dataclasses import dataclass
+from itertools import chain
+from typing import TypeAlias
+
+from services.core.leases.conflicts import Loss
+from services.core.leases.lease import Lease
+from services.dataplane.events import metrics
+from services.dataplane.events.causes import Observations
+from services.dataplane.events.describe import (
+    describe_failures,
+    describe_peers,
+    describe_repair,
+    describe_resync,
+    resync_cause,
+)
+from services.dataplane.events.journal import Event, Journal, Kind
+from services.dataplane.kernel.ownership import OwnedState, rules_of
+from services.dataplane.kernel.peer_state import failed
+from services.dataplane.kernel.reconciler import KernelPlan, Reconciler, Scope
+from services.dataplane.netlink.actuator import Actuator
+from services.dataplane.netlink.kinds import text
+from services.dataplane.netlink.objects import KernelObject, Plan
+from services.dataplane.peers.blackhole import node_objects
+from services.dataplane.peers.context import PeerContext
+from services.dataplane.peers.peer import Peer
+from services.dataplane.peers.peer_set import PeerDelta, PeerSet, peers_of
+from services.runtime.telemetry.logs import get_logger
+
+log = get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """What a change of some peers makes of the desired objects."""
+
+    added: Set[KernelObject]
+    removed: Set[KernelObject]
+
+
+class ObjectRefs:
+    """`desired` is every object that some peer needs. Two leases of one node share its FDB entry, desired once.
+
+    No two desired objects have one key: of two leases that claim the same, one needs nothing (see PeerSet).
+    """
+
+    def __init__(self) -> None:
+        self.desired: set[KernelObject] = set()
+        self._more: dict[KernelObject, int] = {}
+        """How many more than one need an object, where any do."""
+
+    def exchange(self, old: Iterable[KernelObject], new: Iterable[KernelObject]) -> Edit:
+        """Takes away what some peers needed, and adds what they need."""
+        counts = Counter(new)
+        counts.subtract(old)
+        added, removed = set(), set()
+        for item, change in counts.items():
+            before = 1 + self._more.get(item, 0) if item in self.desired else 0
+            after = before + change
+            if after > 1:
+                self._more[item] = after - 1
+            else:
+                self._more.pop(item, None)
+            if before and not after:
+                removed.add(item)
+            elif after and not before:
+                added.add(item)
+        self.desired -= removed
+        self.desired |= added
+        return Edit(added, removed)
+
+
+Shape: TypeAlias = Callable[[Iterable[KernelObject]], frozenset[KernelObject]]
+
+
+class PeerProgrammer:
+    """Brings the kernel to what the leases need, and knows what came of it."""
+
+    def __init__(self, node: str, kernel: Actuator, journal: Journal) -> None:
+        self.reconciler = Reconciler(kernel)
+        self.journal = journal
+        self.context: PeerContext | None = None
+        """Of the last call of `program`."""
+        self.failed: dict[str, str] = {}
+        """Leases whose objects are not in the kernel as desired, with the reasons."""
+        self.unreachable: Mapping[str, str] = {}
+        """Leases whose objects are complete but to which no packet gets, with the reasons."""
+        self.peer_set = PeerSet(node)
+        self.last_resync: float | None = None
+        """Unix time."""
+        self.last_resync_cpu = 0.0
+        """Seconds."""
+        self.last_resync_changes = 0
+        self._node = node
+        self._refs = ObjectRefs()
+        self._refused: dict[KernelObject, str] = {}
+        """The failures that were logged last."""
+        self._own_losses: tuple[Loss, ...] = ()
+        """The losses that were logged last."""
+        self._is_torn_down = False
+
+    @property
+    def peers(self) -> Mapping[str, Peer]:
+        """By lease name."""
+        return self.peer_set.peers
+
+    async def program(
+        self,
+        context: PeerContext,
+        leases: Mapping[str, Lease],
+        changed: Collection[str] | None = None,
+        observed: Observations | None = None,
+        since: float | None = None,
+    ) -> None:
+        """Brings the kernel to what the leases need in the context. Raises Unavailable: call again with everything.
+
+        `changed` restricts it to the leases of these names, as the others and the context are those of the last call:
+        the kernel is not read. None, or another context: everything is compared with a dump. `observed` explains
+        repairs; `since` is when the first change was received, on the monotonic clock.
+        """
+        started, cpu, last = time.monotonic(), time.thread_time(), self.context
+        observed = observed or Observations()
+        is_whole = changed is None or context != last
+        delta = self.peer_set.update(context, leases, None if is_whole else changed)
+        _tell_rejections(delta)
+        old, new = _objects(delta.old, last if is_whole else None), _objects(delta.new, context if is_whole else None)
+        self.context = context
+        edit = self._refs.exchange(old, new)
+        scope = _scope(context, self.peers.values())
+        if is_whole:
+            done = await self._reconcile_all(scope)
+            self.last_resync, self.last_resync_changes = time.time(), len(done)
+            self.last_resync_cpu = time.thread_time() - cpu
+            metrics.RESYNC_SECONDS.observe(time.monotonic() - started)
+        else:
+            within, desired = set(old), self._refs.desired
+            await self.reconciler.reconcile({*new, *(item for item in within if item in desired)}, scope, within)
+        in_doubt = self.peers if is_whole else {*(changed or ()), *delta.new, *self.failed}
+        peers = (peer for name in in_doubt if (peer := self.peers.get(name)) is not None)
+        self.failed = failed(self.reconciler, peers, self.names(), self.unreachable)
+        events = describe_peers(delta.old, delta.new, self.journal.cursor, _since(since or started))
+        if is_whole:
+            events += self._repairs(done, edit, last, context, observed, started, has_news=bool(events))
+        for event in events:
+            self.journal.note(event)
+        self._tell_refusals()
+        self._tell_own_losses()
+
+    async def _reconcile_all(self, scope: Scope) -> KernelPlan:
+        """What was carried out, without what failed."""
+        todo = await self.reconciler.reconcile(self._refs.desired, scope)
+        failures = self.reconciler.failures.keys()
+        return Plan(todo.put - failures, todo.delete - failures) if failures else todo
+
+    def _repairs(
+        self,
+        done: KernelPlan,
+        edit: Edit,
+        last: PeerContext | None,
+        context: PeerContext,
+        observed: Observations,
+        started: float,
+        *,
+        has_news: bool,
+    ) -> list[Event]:
+        """The events of a full comparison: what it repaired, and what else it did."""
+        is_drift = last is not None and not self._is_torn_down
+        repaired = _repaired(done, edit, last, context) if last is not None and is_drift else []
+        self._is_torn_down = False
+        events = []
+        if repaired:
+            peers = self.peers.values()
+            events.append(describe_repair(repaired, observed, peers, self.names(), _since(observed.since or started)))
+        is_decided = observed.is_requested or (context != last and not (repaired and len(done) == len(repaired)))
+        if is_decided or len(done) > len(repaired):
+            log.info("kernel reconciled", peers=len(self.peers), put=len(done.put), deleted=len(done.delete))
+        if is_decided or (done and not (events or has_news)):
+            cause = resync_cause(last, context, observed)
+            events.append(describe_resync(len(done.put), len(done.delete), len(self.peers), cause, _since(started)))
+        return events
+
+    def note_unreachable(self, reasons: Mapping[str, str]) -> None:
+        """The leases to which no packet gets, as a check of the host has found; all others are reached."""
+        if reasons != self.unreachable:
+            self.unreachable = reasons
+            self.failed = failed(self.reconciler, self.peers.values(), self.names(), reasons)
+
+    def forget(self) -> None:
+        """An operator has removed what was programmed: programming it again is no repair."""
+        self.reconciler.forget()
+        self._is_torn_down = True
+
+    def _tell_refusals(self) -> None:
+        """Once, not at each attempt; ListPeers has all of them at any time."""
+        failures = self.reconciler.failures
+        if failures.keys() - self._refused.keys():
+            item, reason = next(pair for pair in failures.items() if pair[0] not in self._refused)
+            first = f"{text(item, self.names())}: {reason}"
+            log.warning("the kernel refuses objects that leases need; retrying", objects=len(failures), first=first)
+            self.journal.note(describe_failures(self.failed, self.peers, len(failures), first))
+        self._refused = dict(failures)
+
+    def _tell_own_losses(self) -> None:
+        """Tells that other nodes carry another lease instead of ours; this node's kernel is as it should be."""
+        if self.peer_set.own_losses == self._own_losses:
+            return
+        self._own_losses = self.peer_set.own_losses
+        reason = "; ".join(loss.reason for loss in self._own_losses)
+        if reason:
+            log.error("a lease of another node has the older claim, so peers send no packets here", reason=reason)
+            self.journal.note(
+                Event(Kind.OWN_LEASE, "own lease conflicts with an older claim of another node", reason)
+            )
+        else:
+            log.info("no lease has an older claim than the own lease any more")
+            self.journal.note(
+                Event(Kind.OWN_LEASE, "own lease no longer conflicts with an older claim", "lease change")
+            )
+
+    async def plan(
+        self, context: PeerContext, leases: Mapping[str, Lease] | None, shape: Shape = frozenset
+    ) -> KernelPlan:
+        """What `program` would do with everything; with a `shape`, if the peers needed that. Changes nothing.
+
+        None: nothing is desired, for a teardown. Objects on our devices are left out then: they go with the devices.
+        """
+        peers = peers_of((leases or {}).values(), self._node, context).values()
+        scope = _scope(context, peers)
+        if leases is None:
+            todo = (await self.reconciler.compare(frozenset(), scope)).todo
+            return Plan(frozenset(), frozenset(o for o in todo.delete if o.ifindex not in scope.rules.devices))
+        desired = shape([*chain.from_iterable(peer.objects for peer in peers), *node_objects(context)])
+        return (await self.reconciler.compare(desired, scope)).todo
+
+    async def inspect(self) -> tuple[OwnedState, Set[KernelObject]]:
+        """The objects in the kernel now, by owner; and the desired ones."""
+        assert self.context is not None  # noqa: S101 - something was programmed before
+        comparison = await self.reconciler.compare(self._refs.desired, _scope(self.context, self.peers.values()))
+        return comparison.state, self._refs.desired
+
+    async def observe(self) -> None:
+        """Notes which foreign routes there are, and changes nothing. Raises Unavailable."""
+        if self.context is not None:
+            await self.reconciler.observe(self._refs.desired, _scope(self.context, self.peers.values()))
+
+    def names(self) -> dict[int, str]:
+        """Interface names by index, for texts."""
+        return self.context.links.names() if self.context else {}
+
+
+def _tell_rejections(delta: PeerDelta) -> None:
+    """Counts and logs what is rejected now and was not."""
+    rejected = delta.rejected
+    for peer in rejected:
+        for each in peer.refusals:
+            metrics.REFUSED.labels(each.rule).inc()
+    if rejected:
+        one = rejected[0]
+        what = "leases are refused" if len(rejected) > 1 else "a lease is refused"
+        log.warning(what, leases=len(rejected), lease=one.lease.name, node=one.lease.node, reason=one.reason)
+
+
+def _objects(peers: Mapping[str, Peer], context: PeerContext | None) -> list[KernelObject]:
+    """What these peers need, and with a context what the node needs."""
+    found = list(chain.from_iterable(peer.objects for peer in peers.values()))
+    return [*found, *node_objects(context)] if context is not None else found
+
+
+def _scope(context: PeerContext, peers: Iterable[Peer]) -> Scope:
+    families = tuple(n.family for n in context.network.families)
+    return Scope(families, rules_of(context, peers), context.adds_only)
+
+
+def _repaired(done: KernelPlan, edit: Edit, last: PeerContext, context: PeerContext) -> list[KernelObject]:
+    """The changes that no decision of ours explains."""
+    if last.links.devices != context.links.devices and context.differs_by_devices_only(last):
+        return [*done.put, *done.delete]  # another program deleted the device with everything on it
+    strangers = () if last.adds_only else done.delete
+    return [o for o in done.put if o not in edit.added] + [o for o in strangers if o not in edit.removed]
+
+
+def _since(moment: float) -> float:
+    return time.monotonic() - moment

@@ -1,0 +1,141 @@
+"""Reconciles kernel objects: reads what is there, plans `desired - actual`, and carries the plan out.
+
+One way for everything and for a part: everything is compared with a dump of the kernel, the objects of a few peers
+with what the last dump and our own changes say. Teardown is the same with nothing desired.
+"""
+
+from collections.abc import Hashable, Set
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from services.core.family import Family
+from services.dataplane.kernel.ownership import OwnedState, OwnershipRules, classify, wins
+from services.dataplane.netlink.actuator import Actuator
+from services.dataplane.netlink.objects import ROUTE, KernelObject, Plan, Route, plan
+
+KernelPlan: TypeAlias = Plan[KernelObject]
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Which objects of the kernel a comparison reads, and whose they are."""
+
+    families: tuple[Family, ...]
+    rules: OwnershipRules
+    adds_only: bool = False
+    """Nothing that exists is deleted or replaced."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The plan that brings the kernel to the desired state, and the state it was made from."""
+
+    todo: KernelPlan
+    state: OwnedState
+
+
+@dataclass(slots=True)
+class Reconciler:
+    """The objects of ours that are known to be in the kernel, and the only writer of them."""
+
+    kernel: Actuator
+    programmed: set[KernelObject] = field(default_factory=set)
+    """Ours and present, by the last dump and our own changes."""
+    failures: dict[KernelObject, str] = field(default_factory=dict)
+    """Desired objects that the kernel refused, with its reason. Tried again at each full comparison."""
+    foreign: tuple[Route, ...] = ()
+    """Routes inside the network that are not ours."""
+    foreign_devices: Set[int] = frozenset()
+    """ifindex of the devices that foreign routes leave through."""
+    defaults: tuple[Route, ...] = ()
+    """Default routes, at the last dump."""
+    _foreign_keys: Set[Hashable] = frozenset()
+    """Keys of foreign routes: an object of ours with such a key would replace them."""
+    _best_foreign: dict[Hashable, Route] = field(default_factory=dict)
+    """By destination, the foreign route with the lowest metric."""
+    _deleted_keys: set[Hashable] = field(default_factory=set)
+
+    async def compare(self, desired: Set[KernelObject], scope: Scope) -> Comparison:
+        """What `reconcile` would do with everything, from a dump. Changes nothing."""
+        found = await self.kernel.contents([family.af for family in scope.families], scope.rules.devices)
+        state = classify(found.routes, found.on_devices, desired, scope.rules)
+        foreign_keys = {route.slot for route in state.foreign}
+        return Comparison(_plan(state.ours, desired, foreign_keys, adds_only=scope.adds_only), state)
+
+    async def reconcile(
+        self, desired: Set[KernelObject], scope: Scope, within: Set[KernelObject] | None = None
+    ) -> KernelPlan:
+        """Brings the kernel to the desired state; returns the plan, of which `failures` has what was refused.
+
+        `within` restricts it to these objects and the desired ones: nothing is read, and what is known to be
+        programmed counts. None: everything, from a dump.
+        """
+        if within is None:
+            comparison = await self.compare(desired, scope)
+            todo, ours = comparison.todo, comparison.state.ours
+            self._note_foreign(comparison.state)
+            present = desired - (desired - ours)  # the values of the dump, but those of `desired`: once in memory
+            strangers: Set[KernelObject] = ours - desired if len(ours) > len(present) else frozenset()
+            self.programmed = {*present, *strangers}
+            self.failures.clear()
+            self._deleted_keys.clear()
+        else:
+            known = within & self.programmed
+            todo, strangers = _plan(known, desired, self._foreign_keys, adds_only=scope.adds_only), known - desired
+            for item in within:
+                self.failures.pop(item, None)
+        await self._carry_out(todo)
+        self.programmed -= strangers - self.failures.keys()
+        return todo
+
+    async def observe(self, desired: Set[KernelObject], scope: Scope) -> None:
+        """Notes which foreign routes there are, and changes nothing."""
+        self._note_foreign((await self.compare(desired, scope)).state)
+
+    def take_deleted_keys(self) -> Set[Hashable]:
+        """Keys of neighbours and FDB entries that we deleted and have not put again since the last call.
+
+        The kernel does not say who deleted such an entry; of a route it does.
+        """
+        taken, self._deleted_keys = self._deleted_keys, set()
+        return taken
+
+    def forget(self) -> None:
+        """Nothing of ours is programmed any more: an operator's teardown or hand-over."""
+        self.programmed.clear()
+
+    def shadow(self, route: Route) -> Route | None:
+        """The foreign route that wins over this one, if any."""
+        foreign = self._best_foreign.get(route.destination)
+        return foreign if foreign is not None and wins(foreign, route) else None
+
+    def _note_foreign(self, state: OwnedState) -> None:
+        by_metric = sorted(state.foreign, key=lambda route: -route.metric)
+        self.foreign, self.defaults = state.foreign, state.defaults
+        self.foreign_devices = {route.ifindex for route in state.foreign if route.ifindex}
+        self._foreign_keys = {route.slot for route in state.foreign}
+        self._best_foreign = {route.destination: route for route in by_metric}
+
+    async def _carry_out(self, todo: KernelPlan) -> None:
+        if not todo:
+            return
+        failed = await self.kernel.apply(todo)
+        self._deleted_keys -= {item.slot for item in todo.put}
+        self._deleted_keys |= {item.slot for item in todo.delete if item.kind != ROUTE and item not in failed}
+        self.programmed |= todo.put - failed.keys()
+        self.programmed -= todo.delete - failed.keys()
+        self.failures.update(failed)
+
+
+def _plan(
+    ours: Set[KernelObject], desired: Set[KernelObject], foreign_keys: Set[Hashable], *, adds_only: bool
+) -> KernelPlan:
+    todo = plan(ours, _without(desired, foreign_keys))
+    if adds_only:
+        return Plan(frozenset(_without(todo.put, {item.slot for item in ours})), frozenset())
+    return todo
+
+
+def _without(objects: Set[KernelObject], keys: Set[Hashable]) -> Set[KernelObject]:
+    """The objects that have none of these keys."""
+    return {item for item in objects if item.slot not in keys} if keys else objects

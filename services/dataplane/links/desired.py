@@ -1,0 +1,103 @@
+"""An overlay device as the node needs it, and the protocol that describes a kind of link (VXLAN, IPIP, ...)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from ipaddress import IPv4Interface, IPv6Interface, ip_interface
+from typing import Any, ClassVar, Protocol, Self, TypeAlias
+
+from services.core.family import Family, Network
+
+InterfaceAddress: TypeAlias = IPv4Interface | IPv6Interface
+
+
+@dataclass(frozen=True, slots=True)
+class LinkEdit:
+    """A change of a link's own attributes in place. Empty: no change is needed."""
+
+    words: str = ""
+    """Behind `ip link set NAME type KIND`."""
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    """As `LinkKind.encode` names them."""
+
+
+class LinkKind(Protocol):
+    """The attributes of one kind of link, and the codec between them, netlink and iproute2's words.
+
+    Each kind is a frozen dataclass, in the file of the backend that needs it. Links of equal attributes do the same.
+    """
+
+    kind: ClassVar[str]
+    """The kernel's name of the kind, as in `ip link add NAME type KIND`."""
+    offloads_checksums: ClassVar[bool]
+    """Whether --checksum-offload is about links of this kind."""
+
+    def encode(self) -> dict[str, Any]:
+        """The attributes for netlink, by pyroute2's names without the kind: `{"id": 1, "port": 8472}`."""
+        ...
+
+    @classmethod
+    def decode(cls, data: Mapping[str, Any]) -> Self:
+        """The attributes of a link of this kind in the kernel: the inverse of `encode`."""
+        ...
+
+    def text(self, parent: str = "") -> str:
+        """The attributes as `ip link add` takes them; `parent`: the underlay's interface, empty: not shown."""
+        ...
+
+    def edit(self, wanted: Self) -> LinkEdit | None:
+        """What turns this link into the wanted one in place; None: it has to be deleted and created again."""
+        ...
+
+    def excludes(self, wanted: Self) -> bool:
+        """Whether the kernel refuses the wanted link while this one is there."""
+        ...
+
+    def identity(self) -> str:
+        """What no two links of this kind may share, in words: `VNI 1 and port 8472`."""
+        ...
+
+    def is_named(self, name: str) -> bool:
+        """Whether flannel and this service give a link with these attributes this name."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LinkSpec:
+    """The overlay device that one address family needs."""
+
+    name: str
+    family: Family
+    attributes: LinkKind
+    parent: str
+    """Name of the underlay's interface."""
+    mtu: int
+    mac: str = ""
+    """Of a device that has to be created; empty: links of this kind have none."""
+    is_mac_published: bool = False
+    """Peers know the MAC, so an existing device is given it too; otherwise a device that matches keeps its own."""
+    address: InterfaceAddress | None = None
+    """Its address; None: not known yet, addresses stay as they are."""
+    network: Network | None = None
+    """The overlay in this family: other addresses inside are removed."""
+    former: frozenset[InterfaceAddress] = frozenset()
+    """Addresses that were the node's own, maybe in another network: they are removed too."""
+    checksum_offload: bool | None = None
+    """tx-checksum-ip-generic; None: left as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """An overlay device as it is in the kernel."""
+
+    name: str
+    index: int
+    mac: str
+    """Empty: links of its kind have none."""
+    mtu: int
+    description: str
+    """In iproute2 notation."""
+
+
+def own_address(subnet: Network) -> InterfaceAddress:
+    """The address that an overlay device has of the node's subnet: its network address, alone (/32 or /128)."""
+    return ip_interface((subnet.network_address, subnet.max_prefixlen))

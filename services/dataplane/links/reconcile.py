@@ -1,0 +1,128 @@
+"""Reconciles the overlay's devices with the kernel: plans, carries out, and looks again until all is in line."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Final
+
+from services.core.errors import FlanneletteError, Unavailable
+from services.core.family import Family
+from services.dataplane.links import actual
+from services.dataplane.links.changes import (
+    LinkChange,
+    LinkState,
+    as_created,
+    as_device,
+    deletion,
+    is_renamed,
+    is_rival,
+    link_changes,
+    matches,
+    with_kept_mac,
+)
+from services.dataplane.links.desired import Device, LinkSpec
+
+NONE: Final[Mapping[Family, Device]] = MappingProxyType({})
+_ROUNDS: Final = 5
+"""A new device takes three looks: created, addressed and up, found in order; a fourth if it has to be replaced."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkResult:
+    """What a reconciliation of devices did, also when it could not finish."""
+
+    devices: Mapping[Family, Device]
+    """As they are now, of each family that has one, in order; incomplete where there is an `error`."""
+    done: Mapping[str, Sequence[LinkChange]]
+    """The steps carried out, by name of the device."""
+    error: FlanneletteError | None = None
+    """Misconfigured or Unavailable: why the rest was not done."""
+
+
+async def reconcile_devices(desired: Iterable[LinkSpec], known: Mapping[Family, Device] = NONE) -> LinkResult:
+    """Brings the devices into line. Those that are `known` are ours, whatever they are called now."""
+    devices: dict[Family, Device] = {}
+    done: dict[str, list[LinkChange]] = {}
+    try:
+        for each in desired:
+            devices[each.family] = await _reconcile(each, known.get(each.family), done.setdefault(each.name, []))
+    except FlanneletteError as error:
+        return LinkResult(devices, done, error)
+    return LinkResult(devices, done)
+
+
+async def present_devices(desired: Iterable[LinkSpec]) -> dict[Family, Device]:
+    """The devices that exist and can stay, as they are."""
+    found = [(spec, await actual.find_link(spec.name)) for spec in desired]
+    return {spec.family: as_device(link, spec) for spec, link in found if link is not None and matches(link, spec)}
+
+
+async def device_commands(desired: Iterable[LinkSpec], known: Mapping[Family, Device] = NONE) -> list[str]:
+    """The commands that `reconcile_devices` would carry out."""
+    commands: list[str] = []
+    for each in desired:
+        link = await _find(each, known.get(each.family))
+        spec = with_kept_mac(each, link)
+        changes = link_changes(link, spec)
+        if link is None or not matches(link, spec):
+            changes += link_changes(as_created(spec), spec)
+        commands += [change.command for change in changes]
+    return commands
+
+
+async def remove_devices(
+    names: Iterable[str], *, dry_run: bool = False
+) -> tuple[Sequence[LinkChange], actual.Outcome]:
+    """Deletes these devices with everything on them: the steps, and what came of them."""
+    found = [await actual.find_link(name) for name in names]
+    steps = tuple(deletion(link) for link in found if link is not None)
+    return steps, actual.Outcome(()) if dry_run else await actual.carry_out(steps)
+
+
+async def _reconcile(spec: LinkSpec, known: Device | None, done: list[LinkChange]) -> Device:
+    """The device once it is as desired; each change carried out is added to `done`."""
+    for _ in range(_ROUNDS):
+        link = await _find(spec, known)
+        spec = with_kept_mac(spec, link)
+        changes = link_changes(link, spec)
+        if link is not None and not changes:
+            return as_device(link, spec)
+        if spec.mac and (link is None or not matches(link, spec)):
+            spec = replace(spec, is_mac_published=True)  # systemd may change the MAC of a device as soon as it exists
+        outcome = await actual.carry_out(changes)
+        done += outcome.done
+        if outcome.error is not None:
+            await _require_retry(outcome.error, spec)
+    raise Unavailable(f"{spec.name} does not keep its configuration: does another program manage it?")
+
+
+async def _require_retry(error: FlanneletteError, spec: LinkSpec) -> None:
+    """Returns if another round may succeed, as the device exists by now. Else raises the error, explained."""
+    if not isinstance(error, actual.Taken):
+        raise error
+    links = await actual.links_of(spec.attributes.kind)
+    rivals = [link.name for link in links if link.name != spec.name and is_rival(link, spec)]
+    if rivals:
+        raise Unavailable(f"{error}; {', '.join(rivals)} has the same {spec.attributes.identity()}")
+    if await actual.find_link(spec.name) is None:
+        raise Unavailable(f"{error}; probably {_moved_away(spec)}")
+
+
+def _moved_away(spec: LinkSpec) -> str:
+    """The cause and the cure of an identity that is taken although no device here has it."""
+    kind = spec.attributes.kind
+    return (
+        f"a device of kind {kind} with {spec.attributes.identity()} was made here and is in another network "
+        f"namespace now: find it with `ip -d link show type {kind}` (of those that `ip netns list-id` names, with "
+        "`ip -n NAME`; of a container, behind `nsenter -t PID -n`), and delete it there with `ip link del`"
+    )
+
+
+async def _find(spec: LinkSpec, known: Device | None) -> LinkState | None:
+    """The device, also if another program has renamed it. `known` is the one that this family had."""
+    link = await actual.find_link(spec.name)
+    if link is not None:
+        return link
+    indexes = (known.index,) if known else ()
+    others = await actual.links_of(spec.attributes.kind)
+    return next((other for other in others if is_renamed(other, spec, indexes)), None)

@@ -1,0 +1,148 @@
+"""The protocol by which kernel objects are read and changed. rtnetlink is one actuator, the fake here another."""
+
+import asyncio
+from collections.abc import AsyncIterator, Collection, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from services.dataplane.netlink.iproute2_text import DeviceNames
+from services.dataplane.netlink.kinds import kind_of, text
+from services.dataplane.netlink.monitor import Change
+from services.dataplane.netlink.objects import KernelObject, Plan, Route, steps
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What the kernel holds, at one look."""
+
+    routes: frozenset[Route]
+    """Of the main table, foreign ones of every shape too."""
+    on_devices: frozenset[KernelObject]
+    """All other objects: neighbours and forwarding entries."""
+
+
+class Actuator(Protocol):
+    """Reads objects of the kernel, changes them, and tells what others change.
+
+    An actuator is needed for each interface of the kernel that carries objects: rtnetlink (`KernelSocket`), and for
+    backends to come generic netlink, xfrm or a command runner. Raises Misconfigured where this process has no right
+    to change anything, Unavailable where there is no answer.
+    """
+
+    async def contents(self, families: Collection[int], devices: Collection[int]) -> Contents:
+        """All objects in these families (AF numbers), and on these devices (ifindex) where objects are a device's."""
+        ...
+
+    async def routes(self, family: int, *, protocol: int = 0, ifindex: int = 0) -> frozenset[Route]:
+        """The routes of the main table in one family (an AF number), or those of a protocol or device (0: any)."""
+        ...
+
+    async def apply(self, plan: Plan[KernelObject]) -> Mapping[KernelObject, str]:
+        """Carries out a plan in the order of `steps`; returns what failed, with the reason.
+
+        One failure stops no other object. To delete what is gone already is no failure.
+        """
+        ...
+
+    def changes(self) -> AsyncIterator[list[Change]]:
+        """What others change, as it happens; with a change of kind OVERRUN when some of it was lost."""
+        ...
+
+    def waiting(self) -> list[Change]:
+        """What is known already and `changes` has not yielded yet."""
+        ...
+
+
+@dataclass
+class FakeKernel:
+    """An `Actuator`: one object for each key, and a delete of a route matches more than it seems to say.
+
+    Refuses what it is told to, and notes what it was asked to do.
+    """
+
+    objects: set[KernelObject] = field(default_factory=set)
+    names: DeviceNames = field(default_factory=dict)
+    refused: dict[Hashable, str] = field(default_factory=dict)
+    """Objects, or keys of objects, that can be neither put nor deleted, with the kernel's words."""
+    fault: Exception | None = None
+    """Raised by the next call."""
+    done: list[str] = field(default_factory=list)
+    """`replace 10.5.2.0/24 via ...`, in order."""
+    dumps: int = 0
+    told: asyncio.Queue[list[Change]] = field(default_factory=asyncio.Queue)
+    """What `changes` tells."""
+
+    def dump(self) -> str:
+        """The tables, as `ip neigh`, `bridge fdb` and `ip route` print them."""
+        return "".join(f"{kind_of(item).label} {text(item, self.names)}\n" for item in sorted(self.objects))
+
+    def put(self, item: KernelObject) -> None:
+        """Another program replaces the object with this key."""
+        self.objects -= _replaced_by(item, self.objects)
+        self.objects.add(item)
+
+    async def contents(self, families: Collection[int], devices: Collection[int]) -> Contents:
+        """See Actuator."""
+        self._fail()
+        self.dumps += 1
+        routes = frozenset(o for o in self.objects if isinstance(o, Route) and o.family in families)
+        return Contents(
+            routes, frozenset(o for o in self.objects if not isinstance(o, Route) and o.ifindex in devices)
+        )
+
+    async def routes(self, family: int, *, protocol: int = 0, ifindex: int = 0) -> frozenset[Route]:
+        """See Actuator."""
+        found = (await self.contents([family], ())).routes
+        return frozenset(r for r in found if protocol in (0, r.protocol) and ifindex in (0, r.ifindex))
+
+    async def apply(self, plan: Plan[KernelObject]) -> Mapping[KernelObject, str]:
+        """See Actuator. As with the kernel, a route stays while the put of another to its destination has failed."""
+        self._fail()
+        failed: dict[KernelObject, str] = {}
+        for verb, items in steps(plan):
+            missed = {item.destination for item in failed if isinstance(item, Route)}
+            for item in items:
+                if reason := self.refused.get(item) or self.refused.get(item.slot):
+                    failed[item] = reason
+                elif verb == "del" and isinstance(item, Route) and item.destination in missed:
+                    failed[item] = "not deleted, because the route that shall replace it could not be made"
+                else:
+                    self.done.append(f"{verb} {text(item, self.names)}")
+                    if verb == "replace":
+                        self.put(item)
+                    else:
+                        self.objects -= _deleted_by(item, self.objects)
+        return failed
+
+    async def changes(self) -> AsyncIterator[list[Change]]:
+        """See Actuator."""
+        while True:
+            yield await self.told.get()
+
+    def waiting(self) -> list[Change]:
+        """See Actuator."""
+        return [] if self.told.empty() else self.told.get_nowait()
+
+    def _fail(self) -> None:
+        fault, self.fault = self.fault, None
+        if fault is not None:
+            raise fault
+
+
+def _replaced_by(item: KernelObject, objects: Iterable[KernelObject]) -> set[KernelObject]:
+    return {each for each in objects if each.slot == item.slot}
+
+
+def _deleted_by(item: KernelObject, objects: Iterable[KernelObject]) -> set[KernelObject]:
+    """Of routes the one with the lowest metric that fits: a delete with metric 0 names no metric."""
+    if not isinstance(item, Route):
+        return _replaced_by(item, objects)
+    what = (item.destination, item.protocol, item.gateway, item.ifindex)
+    found = [
+        route
+        for route in objects
+        if isinstance(route, Route)
+        and (route.destination, route.protocol, route.gateway, route.ifindex) == what
+        and item.metric in (0, route.metric)
+    ]
+    return {min(found, key=lambda route: route.metric)} if found else set()

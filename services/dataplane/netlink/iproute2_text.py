@@ -1,0 +1,168 @@
+"""Routes, neighbours and forwarding entries as `ip` and `bridge` print them, and the commands that make them."""
+
+import socket
+import struct
+import sys
+from collections.abc import Mapping
+from errno import errorcode
+from os import strerror
+from typing import Final
+
+from services.dataplane.netlink import uapi
+from services.dataplane.netlink.objects import FdbEntry, Neighbour, Route, Verb
+from services.dataplane.netlink.uapi import attributes
+
+_PROTOCOLS: Final = {1: "redirect", 2: "kernel", 3: "boot", 4: "static", 9: "ra", 16: "dhcp", 186: "bgp", 188: "ospf"}
+_SCOPES: Final = {0: "global", 200: "site", 253: "link", 254: "host", 255: "nowhere"}
+_TYPES: Final = dict(
+    enumerate("none unicast local broadcast anycast multicast blackhole unreachable prohibit throw nat".split())
+)
+_TABLES: Final = {253: "default", 254: "main", 255: "local"}
+_METRICS: Final = {2: "mtu", 3: "window", 8: "advmss", 10: "hoplimit", 11: "initcwnd", 14: "initrwnd"}
+
+DeviceNames = Mapping[int, str]
+"""Interface index to name; `if7` is shown for one that is not there."""
+
+
+def route(item: Route, device_names: DeviceNames) -> str:
+    """As `ip route show` prints it, without `pref medium` of IPv6 routes."""
+    rest = dict(attributes(item.rest))
+    return _join(
+        "" if item.route_type == uapi.RTN_UNICAST else _named(_TYPES, item.route_type),
+        _destination(item),
+        f"nhid {_number(rest.pop(uapi.RTA_NH_ID))}" if uapi.RTA_NH_ID in rest else "",
+        _where(item, device_names),
+        "" if item.protocol == uapi.RTPROT_BOOT else f"proto {_named(_PROTOCOLS, item.protocol)}",
+        f"scope {_named(_SCOPES, item.scope)}" if item.scope else "",
+        f"src {address(rest.pop(uapi.RTA_PREFSRC))}" if uapi.RTA_PREFSRC in rest else "",
+        f"metric {item.metric}" if item.metric else "",
+        "onlink" if item.onlink else "",
+        *(_attribute(kind, value, device_names) for kind, value in rest.items()),
+    )
+
+
+def route_command(verb: Verb, item: Route, device_names: DeviceNames) -> str:
+    """`ip route replace ...`; without `Route.rest`."""
+    return _join(
+        "ip" if item.family == uapi.AF_INET else "ip -6",
+        f"route {verb}",
+        "" if item.route_type == uapi.RTN_UNICAST else _named(_TYPES, item.route_type),
+        _destination(item),
+        _where(item, device_names),
+        f"proto {_named(_PROTOCOLS, item.protocol)}",
+        _command_scope(item),
+        f"metric {item.metric}" if item.metric else "",
+        "onlink" if item.onlink else "",
+    )
+
+
+def neighbour(item: Neighbour, device_names: DeviceNames) -> str:
+    """As `ip neigh show` prints it."""
+    return f"{address(item.dst)} dev {_device(item.ifindex, device_names)} lladdr {mac(item.mac)} PERMANENT"
+
+
+def neighbour_command(verb: Verb, item: Neighbour, device_names: DeviceNames) -> str:
+    """`ip neigh replace ...`."""
+    device = _device(item.ifindex, device_names)
+    if verb == "del":
+        return f"ip neigh del {address(item.dst)} dev {device}"
+    return f"ip neigh {verb} {address(item.dst)} lladdr {mac(item.mac)} dev {device} nud permanent"
+
+
+def fdb_entry(item: FdbEntry, device_names: DeviceNames) -> str:
+    """As `bridge fdb show` prints it."""
+    return f"{_fdb(item, device_names)} self permanent"
+
+
+def fdb_command(verb: Verb, item: FdbEntry, device_names: DeviceNames) -> str:
+    """`bridge fdb replace ...`."""
+    return f"bridge fdb {verb} {_fdb(item, device_names)} self" + (" permanent" if verb == "replace" else "")
+
+
+def address(packed: bytes) -> str:
+    """`10.5.2.0` or `fd00:10:5:2::`."""
+    return socket.inet_ntop(socket.AF_INET if len(packed) == 4 else socket.AF_INET6, packed)
+
+
+def mac(packed: bytes) -> str:
+    """`c6:d2:32:6f:8f:44`."""
+    return packed.hex(":")
+
+
+def refusal(error: int, detail: str) -> str:
+    """Why the kernel refused: its own words if it has some, then the errno."""
+    reason = f"{strerror(error)} ({errorcode.get(error, error)})"
+    return f"{detail.rstrip('.')}: {reason}" if detail else reason
+
+
+def _join(*words: str) -> str:
+    return " ".join(word for word in words if word)
+
+
+def _named(names: Mapping[int, str], number: int) -> str:
+    return names.get(number, str(number))
+
+
+def _device(ifindex: int, device_names: DeviceNames) -> str:
+    return device_names.get(ifindex, f"if{ifindex}")
+
+
+def _destination(route: Route) -> str:
+    if route.length == 0:
+        return "default"
+    whole = route.length == 8 * len(route.dst)
+    return address(route.dst) if whole else f"{address(route.dst)}/{route.length}"
+
+
+def _where(route: Route, device_names: DeviceNames) -> str:
+    return _join(
+        f"tos {route.tos:#04x}" if route.tos else "",
+        f"via {address(route.gateway)}" if route.gateway else "",
+        f"dev {_device(route.ifindex, device_names)}" if route.ifindex else "",
+        "" if route.table == uapi.RT_TABLE_MAIN else f"table {_named(_TABLES, route.table)}",
+    )
+
+
+def _command_scope(route: Route) -> str:
+    # `ip` guesses `link` for an IPv4 route out of a device without a gateway, else `global`; IPv6 has no scopes.
+    is_direct = route.route_type == uapi.RTN_UNICAST and not route.gateway and route.family == uapi.AF_INET
+    usual = None if is_direct else uapi.RT_SCOPE_UNIVERSE
+    return "" if route.scope == usual else f"scope {_named(_SCOPES, route.scope)}"
+
+
+def _fdb(entry: FdbEntry, device_names: DeviceNames) -> str:
+    return _join(
+        mac(entry.mac),
+        f"dev {_device(entry.ifindex, device_names)}",
+        f"dst {address(entry.dst)}" if entry.dst else "",
+        f"port {entry.port}" if entry.port else "",
+        f"vni {entry.vni}" if entry.vni else "",
+        f"via {_device(entry.via, device_names)}" if entry.via else "",
+    )
+
+
+def _attribute(kind: int, value: bytes, device_names: DeviceNames) -> str:
+    if kind == uapi.RTA_METRICS:
+        return _join(*(f"{_named(_METRICS, name)} {_number(inner)}" for name, inner in attributes(value)))
+    if kind == uapi.RTA_MULTIPATH:
+        return _join(*_next_hops(value, device_names))
+    return f"attribute-{kind} {value.hex()}"
+
+
+def _number(value: bytes) -> int:
+    return int.from_bytes(value, sys.byteorder)
+
+
+def _next_hops(value: bytes, device_names: DeviceNames) -> list[str]:
+    """Of struct rtnexthop (linux/rtnetlink.h): length, flags, weight minus one, device; then its attributes."""
+    hops, offset = [], 0
+    while offset + 8 <= len(value):
+        length, _, weight, ifindex = struct.unpack_from("=HBBi", value, offset)
+        if length < 8:
+            break
+        inner = dict(attributes(value[offset + 8 : offset + length]))
+        gateway = inner.get(uapi.RTA_GATEWAY)
+        via = f"via {address(gateway)}" if gateway else ""
+        hops.append(_join("nexthop", via, f"dev {_device(ifindex, device_names)}", f"weight {weight + 1}"))
+        offset += (length + 3) & ~3
+    return hops

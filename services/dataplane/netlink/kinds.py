@@ -1,0 +1,126 @@
+"""The table of kernel object kinds: one row says everything that the dataplane knows of a kind.
+
+A new kind is a class in `objects`, a member of `KernelObject` and a row here. mypy refuses a member without a row
+(`kind_of`), a row without a column, and a column of another kind's type.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from errno import EINVAL, ENODEV, ENOENT, ESRCH
+from typing import Any, Final, Generic, NamedTuple, TypeVar, assert_never
+
+from services.dataplane.netlink import dumps, templates, uapi
+from services.dataplane.netlink import iproute2_text as iproute2
+from services.dataplane.netlink.dumps import MessageFormat, Request
+from services.dataplane.netlink.iproute2_text import DeviceNames
+from services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour, Route, Verb
+from services.dataplane.netlink.templates import Template
+
+T = TypeVar("T", bound=KernelObject)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ObjectKind(Generic[T]):
+    """One kind of kernel object. The class has its key, and its number, which is its place in the order of work."""
+
+    made: type[T]
+    label: str
+    """As `ip` and `bridge` call it, and status texts."""
+    singular: str
+    plural: str
+    template: Callable[[Verb, int, tuple[Any, ...]], Template]
+    """The message that puts or deletes objects of one shape: verb, length of field 2, and the constant fields."""
+    first_constant: int
+    """From this field on, all objects of one template are the same."""
+    dump: MessageFormat[Any]
+    """How an object lies in a message of the kernel."""
+    requests: Callable[[Collection[int], Collection[int]], Sequence[Request[Any]]]
+    """The dumps that show all objects: of these families (AF numbers), on these devices (ifindex)."""
+    text: Callable[[T, DeviceNames], str]
+    """As iproute2 prints it."""
+    command: Callable[[Verb, T, DeviceNames], str]
+    """The iproute2 command that puts or deletes it."""
+    gone: frozenset[int]
+    """errnos of a deletion that mean that the object, or its device, is gone already."""
+    nowhere: frozenset[int]
+    """errnos of a dump that mean that there is no such table or device, so no objects."""
+
+
+class Kinds(NamedTuple):
+    """A row for each kind."""
+
+    neighbours: ObjectKind[Neighbour]
+    fdb_entries: ObjectKind[FdbEntry]
+    routes: ObjectKind[Route]
+
+
+KINDS: Final = Kinds(
+    neighbours=ObjectKind(
+        made=Neighbour,
+        label="neigh",
+        singular="neighbour",
+        plural="neighbours",
+        template=templates.neighbour,
+        first_constant=3,
+        dump=dumps.NEIGHBOURS,
+        requests=lambda families, devices: [dumps.neighbours_request(f, d) for f in families for d in devices],
+        text=iproute2.neighbour,
+        command=iproute2.neighbour_command,
+        gone=frozenset((ENOENT, ENODEV)),
+        nowhere=frozenset((ENOENT, ENODEV)),
+    ),
+    fdb_entries=ObjectKind(
+        made=FdbEntry,
+        label="fdb",
+        singular="forwarding entry",
+        plural="forwarding entries",
+        template=templates.fdb_entry,
+        first_constant=3,
+        dump=dumps.FDB_ENTRIES,
+        requests=lambda families, devices: [dumps.fdb_request(device) for device in devices],
+        text=iproute2.fdb_entry,
+        command=iproute2.fdb_command,
+        gone=frozenset((ENOENT, ENODEV)),
+        nowhere=frozenset((ENOENT, ENODEV, EINVAL)),  # EINVAL: not an Ethernet device (net/core/rtnetlink.c)
+    ),
+    routes=ObjectKind(
+        made=Route,
+        label="route",
+        singular="route",
+        plural="routes",
+        template=templates.route,
+        first_constant=4,
+        dump=dumps.ROUTES,
+        requests=lambda families, devices: [dumps.routes_request(f, uapi.RT_TABLE_MAIN) for f in families],
+        text=iproute2.route,
+        command=iproute2.route_command,
+        gone=frozenset((ESRCH, ENODEV)),
+        nowhere=frozenset((ENOENT, ENODEV)),
+    ),
+)
+
+
+def kind_of(item: KernelObject) -> ObjectKind[Any]:
+    """The row of an object."""
+    match item:
+        case Neighbour():
+            return KINDS.neighbours
+        case FdbEntry():
+            return KINDS.fdb_entries
+        case Route():
+            return KINDS.routes
+        case _:
+            assert_never(item)
+
+
+def text(item: KernelObject, device_names: DeviceNames) -> str:
+    """As `ip route show`, `ip neigh show` or `bridge fdb show` prints it, without `pref medium` of IPv6 routes."""
+    return kind_of(item).text(item, device_names)
+
+
+def command(verb: Verb, item: KernelObject, device_names: DeviceNames) -> str:
+    """The `ip` or `bridge` command that does what we do with it.
+
+    Attributes of a foreign route that have no field (`Route.rest`) are not in it; none of ours has any.
+    """
+    return kind_of(item).command(verb, item, device_names)

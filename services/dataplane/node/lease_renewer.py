@@ -1,0 +1,293 @@
+"""Holds the lease of this node: acquires, renews in time, acquires again when it is lost."""
+
+import asyncio
+import math
+import random
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Final, Protocol
+
+from services.core.errors import FlanneletteError, NotFound
+from services.core.family import Network, family_of
+from services.core.leases.lease import Lease, LeaseRequest
+from services.core.leases.table import Table
+from services.core.network import NetworkConfig
+from services.dataplane.events.journal import Event, Journal, Kind
+from services.dataplane.node.overwrites import Fight, OverwriteCounter
+from services.runtime.telemetry.logs import get_logger
+
+log = get_logger()
+
+_FIRST_PAUSE: Final = 0.5
+_LONGEST_PAUSE: Final = 10.0
+_STEADY: Final = 30.0
+"""A lease that is lost sooner than this counts as a failure, but for the first few; see OverwriteCounter."""
+_TOLD_BY_THEN: Final = 10.0
+"""Seconds after which the table has a lease that was acquired, or others took it before anybody saw it there."""
+_MOST_FORMER: Final = 16
+_RESERVATION_RENEWAL: Final = 6 * 3600.0
+"""Seconds. A reservation never ends, but in etcd the note of who holds it lives on a lease of 24 h."""
+_RENEW_AGAIN: Final = 60.0
+"""Seconds after a failed renewal, as in flannel; less for a lease that would not live so long."""
+_SHORTEST_RENEWAL: Final = 1.0
+"""Also of a lease that has run out already, as far as can be told."""
+_LEAST_BEFORE_MARGIN: Final = 30.0
+"""Seconds. A lease that leaves less before the margin begins is no longer than that, and renewed at half of its life.
+
+The largest margin, 1439 minutes, leaves one minute of a day.
+"""
+
+
+def seconds_since_boot() -> float:
+    """Seconds since the machine started, including suspended time; nobody can set this clock."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class LeaseCalls(Protocol):
+    """What the holder needs of a lease service."""
+
+    async def acquire(self, request: LeaseRequest) -> Lease: ...  # noqa: D102 - see LeaseConnection, also below
+    async def renew(self, name: str) -> Lease: ...  # noqa: D102
+
+
+class LeaseRenewer:
+    """One job. `lease` is the last lease we know to be ours; it stays in force while a new one is sought.
+
+    `margin_seconds` before it runs out it is renewed. `clock` is Unix time, and only says what that means for an
+    answer of the lease service: whatever is done to it later, the renewal is due when `timer` says so. `former` are
+    subnets that an earlier process had.
+    """
+
+    def __init__(
+        self,
+        connection: LeaseCalls,
+        margin_seconds: float,
+        changed: Callable[[], None],
+        journal: Journal,
+        clock: Callable[[], float] = time.time,
+        timer: Callable[[], float] = seconds_since_boot,
+        former: Iterable[Network] = (),
+    ) -> None:
+        self.lease: Lease | None = None
+        self.reason = "no lease yet"
+        """Why the lease is missing or in doubt; empty when it is held."""
+        self._connection = connection
+        self._margin = margin_seconds
+        self._changed = changed
+        self._journal = journal
+        self._clock = clock
+        self._timer = timer
+        self._due: float | None = None
+        """When to renew, on the timer; None: never."""
+        self._over = math.inf
+        """When the lease runs out, on the timer."""
+        self._request: LeaseRequest | None = None
+        self._is_paused = False
+        self._network: NetworkConfig | None = None
+        self.previous_subnets = list(former)
+        """Subnets that the node has had, the last one first: who undoes a change finds the old ones again."""
+        self._confirmed = False
+        """The table had the lease since it was acquired; from then on its absence means something."""
+        self._lost_unheld = ""
+        """A lease that the store has lost, told while one is being acquired: the answer may bring it."""
+        self._acquired_at = -math.inf
+        self._losses = OverwriteCounter(timer)
+        self._pause = _FIRST_PAUSE
+        self._wake = asyncio.Event()
+
+    @property
+    def renew_at(self) -> float | None:
+        """Unix time of the next renewal; None: never."""
+        return None if self._due is None else self._clock() + self._due - self._timer()
+
+    def set_request(self, request: LeaseRequest, network: NetworkConfig | None = None) -> None:
+        """What to publish from now on; acquires when it differs from what is held.
+
+        `network` says which of the subnets that the node has had may be asked for again: the store's, also while
+        the node itself keeps another one in force, for it is what a new lease is chosen by.
+        """
+        self._network = network
+        if self._is_paused:
+            self._is_paused = False
+            self._wake.set()
+        if request != self._request:
+            self._request = request
+            self._acquired_at = (
+                -math.inf
+            )  # what we ask for ourselves is no loss: peers cannot reach us until it is published
+            self._doubt("the lease is being acquired")
+
+    def stop(self) -> None:
+        """Neither acquires nor renews until the next request: the lease is flanneld's."""
+        self._request, self._due = None, None
+        self._wake.set()
+
+    def pause(self) -> None:
+        """Renews as before; but no lease is sought, and one that is gone is let go, until something is wanted again.
+
+        A call that is under way may still bring one.
+        """
+        self._is_paused = True
+
+    def invalidate(self, reason: str) -> None:
+        """Acquires again, unless that is under way already, or in a pause."""
+        if self.reason:
+            return
+        if self._is_paused:
+            log.info("lease gone; none is acquired while paused", reason=reason)
+            self._note("own lease gone; none is acquired while paused", reason)
+            self.lease = self._request = self._due = None
+            self._doubt(reason)
+        else:
+            log.warning("lease lost; acquiring again", reason=reason)
+            self._note("own lease lost; acquiring again", reason)
+            self._doubt(reason)
+
+    @property
+    def fight(self) -> Fight | None:
+        """That another program writes the key of the lease again and again; None: none does."""
+        return self._losses.fight(self.lease)
+
+    def hear_of_loss(self, name: str) -> None:
+        """The store has lost this lease, or another program has overwritten it, although the table still has it."""
+        if self.lease is not None and self.lease.name == name and not self.reason:
+            self._lose_to_others(f"the store has lost the lease {name}, or another program has overwritten it")
+        else:
+            self._lost_unheld = name
+
+    def observe(self, table: Table) -> None:
+        """Looks whether a synced table still has the own lease as we published it."""
+        self._network = table.network or self._network
+        if self.lease is None or not table.synced:
+            return
+        seen = table.leases.get(self.lease.name)
+        if seen is not None and _says_the_same(seen, self.lease):
+            self._confirmed = True
+        elif self._confirmed or self._timer() - self._acquired_at > _TOLD_BY_THEN:
+            held = seen is not None and seen.node == self.lease.node
+            if not (held and self._is_paused):
+                what = "changed by another program" if held else "revoked"
+                self._lose_to_others(f"the lease {self.lease.name} was {what}")
+
+    async def run(self) -> None:
+        """For ever."""
+        while True:
+            if self._request is None or (self._is_paused and self.reason):
+                await self._sleep(None)
+            elif self.reason:
+                await self._acquire()
+            elif self._due is not None and self._timer() >= self._due:
+                await self._renew()
+            else:
+                await self._sleep(self._due)
+
+    async def _acquire(self) -> None:
+        time_of = asyncio.get_running_loop().time
+        if self._timer() - self._acquired_at < _STEADY and not self._losses.is_answered_at_once:
+            await self._back_off(time_of())
+        request, asked_at = self._request, time_of()
+        if request is None or self._is_paused:
+            return  # meanwhile nothing is wanted any more, or not now
+        self._lost_unheld = ""
+        try:
+            lease = await self._connection.acquire(_with_previous(request, self.previous_subnets, self._network))
+        except FlanneletteError as error:
+            self._report(str(error))
+            await self._back_off(asked_at)
+            return
+        if self.lease is None or lease.name != self.lease.name:
+            log.info("lease acquired", lease=lease.name, previous=self.lease.name if self.lease else None)
+        cidrs = ", ".join(str(cidr) for cidr in lease.cidrs)
+        self._note(f"own lease acquired: {cidrs}", self.reason, asyncio.get_running_loop().time() - asked_at)
+        self._acquired_at, self._confirmed = self._timer(), False
+        asyncio.get_running_loop().call_later(_TOLD_BY_THEN + 1, self._changed)  # to look whether it is there
+        if request == self._request:
+            self._hold(lease)
+            if self._lost_unheld == lease.name:  # told on another stream, before this answer was
+                self.hear_of_loss(lease.name)
+
+    async def _back_off(self, since: float) -> None:
+        """Until a pause after that moment. A service that waits for what a lease needs is asked again at once."""
+        pause = random.uniform(self._pause / 2, self._pause)  # noqa: S311 - jitter
+        await asyncio.sleep(max(0, since + pause - asyncio.get_running_loop().time()))
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+
+    async def _renew(self) -> None:
+        assert self.lease is not None  # noqa: S101 - there is a time to renew only with a lease
+        try:
+            lease = await self._connection.renew(self.lease.name)
+            log.info("lease renewed", lease=lease.name)
+            self._note(f"own lease renewed: {lease.name}", "the renewal was due")
+            # Else something else is to be published by now, or nothing, or the lease was lost.
+            if self._request is not None and not self.reason:
+                self._hold(lease)
+        except NotFound as error:
+            self.invalidate(str(error))
+        except FlanneletteError as error:
+            pause = min(_RENEW_AGAIN, max((self._over - self._timer()) / 4, _SHORTEST_RENEWAL))
+            log.warning("the lease could not be renewed; trying again", reason=str(error), seconds=round(pause))
+            self._note(f"own lease not renewed; trying again in {round(pause)} s", str(error))
+            self._due = self._timer() + pause
+
+    def _hold(self, lease: Lease) -> None:
+        now = self._timer()
+        if lease.expires_at is None:
+            self._over, self._due = math.inf, now + _RESERVATION_RENEWAL if lease.reserved else None
+        else:
+            left = lease.expires_at - self._clock()
+            before = left - self._margin
+            wait = before if before >= _LEAST_BEFORE_MARGIN else left / 2
+            self._over, self._due = now + left, now + max(wait, _SHORTEST_RENEWAL)
+        self.previous_subnets = list(dict.fromkeys((*lease.cidrs, *self.previous_subnets)))[:_MOST_FORMER]
+        self.lease, self.reason = lease, ""
+        self._changed()
+
+    def _doubt(self, reason: str) -> None:
+        if self._timer() - self._acquired_at >= _STEADY:
+            self._pause = _FIRST_PAUSE
+        self.reason = reason
+        self._wake.set()
+        self._changed()
+
+    def _report(self, reason: str) -> None:
+        if reason != self.reason:
+            log.warning("no lease", reason=reason)
+            self._note("own lease refused; trying again", reason)
+            self.reason = reason
+            self._changed()
+
+    def _lose_to_others(self, reason: str) -> None:
+        if not self.reason:
+            self._losses.note(reason)
+            if fight := self.fight:
+                log.warning("another program writes the key of this node", reason=fight.problem)
+        self.invalidate(reason)
+
+    def _note(self, what: str, cause: str, seconds: float = 0.0) -> None:
+        self._journal.note(Event(Kind.OWN_LEASE, what, cause, seconds))
+
+    async def _sleep(self, until: float | None) -> None:
+        self._wake.clear()
+        try:
+            # The timer goes on while the machine is suspended, asyncio's does not: look at it at least every minute.
+            async with asyncio.timeout(None if until is None else min(max(until - self._timer(), 0), 60)):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+
+
+def _says_the_same(seen: Lease, held: Lease) -> bool:
+    """Whether both are one lease of one node with one content; times are the store's business."""
+    return (seen.node, seen.subnets, seen.backend_type) == (held.node, held.subnets, held.backend_type)
+
+
+def _with_previous(request: LeaseRequest, former: Sequence[Network], network: NetworkConfig | None) -> LeaseRequest:
+    """Each part with the last subnet that the node had and that fits the network; where none does, as it was."""
+    parts = []
+    for part in request.parts:
+        family = family_of(part.public_address)
+        there = network.family(family) if network else None
+        had = (cidr for cidr in former if cidr.version == family.version and (there is None or there.fits(cidr)))
+        parts.append(replace(part, previous=next(had, part.previous)))
+    return replace(request, parts=tuple(parts))

@@ -1,0 +1,119 @@
+"""The network configuration in force on this node: the store's, unless that would take away the node's own subnet."""
+
+from collections.abc import Iterable
+from ipaddress import ip_network
+from typing import Protocol
+
+from services.core.errors import FlanneletteError
+from services.core.family import FAMILIES, Network
+from services.core.leases.lease import Lease
+from services.core.leases.network_moves import PendingMove, hands_out, in_force, pending_move
+from services.core.leases.table import Table
+from services.core.network import NetworkConfig, contains
+from services.dataplane.events import metrics
+from services.dataplane.events.journal import Event, Journal, Kind
+from services.dataplane.links import actual as links
+from services.dataplane.links.interfaces import Interface
+from services.dataplane.netlink.actuator import Actuator
+from services.dataplane.netlink.objects import Route
+from services.runtime.telemetry.logs import get_logger
+
+log = get_logger()
+
+
+class ReleaseCall(Protocol):
+    """What a change needs of a lease service."""
+
+    async def release(self, name: str) -> None: ...  # noqa: D102 - see LeaseConnection
+
+
+class NetworkChange:
+    """The change that is pending for this node, and the configuration in force meanwhile (ADR 25).
+
+    `before` is the configuration that an earlier process went by.
+    """
+
+    def __init__(
+        self,
+        node: str,
+        connection: ReleaseCall,
+        kernel: Actuator,
+        journal: Journal,
+        route_protocol: int,
+        before: NetworkConfig | None = None,
+    ) -> None:
+        self.move: PendingMove | None = None
+        """The move that waits for an operator; None: there is none."""
+        self._node = node
+        self._connection = connection
+        self._kernel = kernel
+        self._journal = journal
+        self._route_protocol = route_protocol
+        self._before = before
+        self._has_begun = False
+        """A lease service has told its leases to this process: from now on nothing moves by itself."""
+        self._released = ""
+        """The lease that was given back because there were no pods, while the table still has it."""
+
+    async def network(self, table: Table, held: Lease | None, *, is_told: bool) -> NetworkConfig:
+        """The configuration in force from now on. `held` is the lease that we hold, as far as we know."""
+        told = table.network
+        assert told is not None  # noqa: S101 - a table is in force from its first network on
+        own = self._own(table, held)
+        if is_told and not self._has_begun:
+            self._has_begun = True
+            if own is not None and await self._moves_at_once(own, told):
+                self._released, own = own.name, None
+        self._note(pending_move(own, told) if own else None)
+        self._before = in_force(told, own.cidrs if own else (), self._before)
+        return self._before
+
+    def _own(self, table: Table, held: Lease | None) -> Lease | None:
+        """The lease that the table says is ours."""
+        if self._released not in table.leases:
+            self._released = ""  # if it is there later, an undone change has brought it back
+        listed = table.leases.get(held.name) if held else None
+        if listed is None or listed.node != self._node:
+            ours = (lease for lease in table.leases.values() if lease.node == self._node and not lease.is_idle)
+            listed = next(ours, None)
+        return listed if listed is None or listed.name != self._released else None
+
+    async def _moves_at_once(self, own: Lease, told: NetworkConfig) -> bool:
+        """At a start, whether what is pending could be carried out because there are no pods; then it has begun."""
+        move = pending_move(own, told)
+        if move is None or not hands_out(told):
+            return False
+        try:
+            routes = [route for family in FAMILIES for route in await self._kernel.routes(family.af)]
+            strangers = [route for route in routes if route.protocol != self._route_protocol]
+            if has_pods(own.cidrs, await links.interfaces(), strangers):
+                return False
+            await self._connection.release(own.name)
+        except FlanneletteError as error:
+            log.warning("a network change stays pending", lease=own.name, reason=str(error))
+            return False
+        log.warning("this node has no pods, so it moves to another subnet", lease=own.name, to=move.where)
+        self._journal.note(Event(Kind.NETWORK, f"no pods here: the lease {own.name} is released", str(move)))
+        return True
+
+    def _note(self, move: PendingMove | None) -> None:
+        if move == self.move:
+            return
+        self.move = move
+        metrics.PENDING.set(1 if move else 0)
+        if move is not None:
+            log.warning(str(move), lease=move.lease)
+            self._journal.note(Event(Kind.NETWORK, str(move), "lease service"))
+        else:
+            log.info("no network change is pending")
+            self._journal.note(Event(Kind.NETWORK, "no network change is pending", "lease service"))
+
+
+def has_pods(own: Iterable[Network], interfaces: Iterable[Interface], routes: Iterable[Route]) -> bool:
+    """Whether pods of these subnets may be on this host: an interface has an address of one, or a route leads there.
+
+    The first address of a subnet is that of the overlay's own device. `routes` are those that are not ours.
+    """
+    there = [address.ip for interface in interfaces for address in interface.addresses]
+    used = {ip_network(ip) for ip in there} | {ip_network((route.dst, route.length)) for route in routes}
+    return any(contains(cidr, each) and each != ip_network(cidr.network_address) for cidr in own for each in used)

@@ -1,0 +1,167 @@
+"""The own lease: what this node asks for, whether what it was given may be used, and what is made of it."""
+
+import time
+from collections.abc import Callable
+
+from services.core.family import Network
+from services.core.ipam.subnet_choice import fits
+from services.core.leases.lease import FamilyRequest, Lease, LeaseRequest
+from services.core.leases.network_moves import takes_away
+from services.core.leases.table import Table
+from services.core.network import NetworkConfig
+from services.dataplane.events.causes import Observations
+from services.dataplane.events.journal import Event, Journal, Kind
+from services.dataplane.node.config_tracker import ConfigTracker
+from services.dataplane.node.lease_renewer import LeaseRenewer
+from services.dataplane.node.overlay_config import OverlayConfig
+from services.dataplane.node.subnet_file import subnet_file, what_pods_keep, write_subnet_file
+from services.dataplane.peers.context import PeerContext
+from services.dataplane.peers.validation import reject_own
+from services.dataplane.settings import DataplaneSettings
+from services.runtime.cache.cached_table import expiry_doubt
+from services.runtime.telemetry.health import Health
+from services.runtime.telemetry.logs import get_logger
+
+log = get_logger()
+
+
+class NodeLease:
+    """Devices, addresses and `subnet.env`, as the lease that the holder has says."""
+
+    def __init__(
+        self,
+        node: str,
+        settings: DataplaneSettings,
+        renewer: LeaseRenewer,
+        health: Health,
+        journal: Journal,
+        remembered: Lease | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.node = node
+        self.renewer = renewer
+        self.remembered = remembered
+        """What peers knew of us before this process."""
+        self.assumed: Lease | None = None
+        """The same, taken for ours: as long as what is remembered is in force, and it may be."""
+        self.refusal = ""
+        """Why the lease that we were given must not be used."""
+        self._settings = settings
+        self._health = health
+        self._clock = clock
+        self._journal = journal
+        self._settled: Lease | None = None
+        self._doubt = ""
+        """What is to be said of the lease that is remembered, while nobody can be asked."""
+        self._is_asking = True
+        """There may be a lease service to ask for a lease."""
+
+    @property
+    def lease(self) -> Lease | None:
+        """The lease that we hold, or assume to be ours."""
+        return self.renewer.lease or self.assumed
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether everything is as that lease says."""
+        return self._settled is self.lease
+
+    @property
+    def reason(self) -> str:
+        """Why it is not certain that we hold a lease; empty: it is."""
+        return self._doubt or self.renewer.reason
+
+    def published(self, table: Table) -> Lease | None:
+        """What peers know of us: the lease that we hold, or did before a restart."""
+        return self.renewer.lease or next((o for o in table.leases.values() if o.node == self.node), None)
+
+    def confirmed_by(self, table: Table) -> Lease | None:
+        """The lease that a synced table does not deny to be ours: held, or of before and still there."""
+        lease = self.renewer.lease or self.remembered
+        listed = table.leases.get(lease.name) if lease else None
+        if listed is None:
+            return self.renewer.lease if not self.renewer.reason else None
+        return lease if listed.node == self.node else None
+
+    def subnets(self, table: Table) -> tuple[Network, ...]:
+        """Those of the lease we hold; after a restart, until we do, of those that the table says are ours."""
+        held = self.renewer.lease
+        own = [held] if held else [lease for lease in table.leases.values() if lease.node == self.node]
+        return tuple(subnet.cidr for lease in own for subnet in lease.subnets)
+
+    def use_cached(self, known_at: float | None) -> None:
+        """Whether leases of before are in force, known to be true at this time (Unix seconds); None: no more."""
+        lease, self._is_asking, self._doubt, self.assumed = self.remembered, known_at is None, "", None
+        if lease is None or known_at is None:
+            return
+        reason = expiry_doubt(lease, known_at, self._clock())
+        if reason:
+            self._doubt = f"the own lease {lease.name} may be another node's by now: {reason}"
+            log.warning("the remembered own lease is not used", reason=self._doubt)
+        else:
+            self.assumed = lease
+            self._doubt = f"the own lease {lease.name} is assumed: no lease service has confirmed it since the start"
+
+    async def apply(
+        self, config: OverlayConfig, tracker: ConfigTracker, table: Table, observed: Observations
+    ) -> Observations:
+        """Brings device, own address and `subnet.env` into line. Raises Misconfigured, Unavailable.
+
+        Returns what `ConfigTracker.reconcile_links` does.
+        """
+        own = held = self.lease
+        misfit = held is not None and not fits(config.network, held) and not self._keeps(held, config.network)
+        if misfit:
+            own = None
+        before, self.refusal = self.refusal, "; ".join(self._refused(config, tracker, own))
+        if self.refusal:
+            name = held.name if held else ""
+            if self.refusal != before:
+                log.error("the own lease is refused", lease=name, reason=self.refusal)
+                self._journal.note(Event(Kind.OWN_LEASE, f"own lease {name} not used", self.refusal))
+            own = None
+        deleted = await tracker.reconcile_links(own, self.published(table), self.remembered, observed)
+        if self._is_asking:
+            self.renewer.set_request(self._request(config, tracker), table.network)
+        if held is not None and misfit and held is self.renewer.lease:
+            self.renewer.invalidate(f"the lease {held.name} does not fit the network configuration any more")
+        if own is not None:
+            self._write_subnet_file(config, own)
+        self._settled = held
+        return deleted
+
+    def _keeps(self, held: Lease, network: NetworkConfig) -> bool:
+        """Whether a lease stays ours that the network has no room for: nobody but an operator takes it away."""
+        is_ours = held is not self.renewer.lease or not self.renewer.reason
+        return is_ours and takes_away(network, held.cidrs)
+
+    def _refused(self, config: OverlayConfig, tracker: ConfigTracker, own: Lease | None) -> list[str]:
+        """A lease service must not talk us into a subnet either that the operator or the underlay forbids."""
+        context = PeerContext(config.network, config.backend, tracker.links(config), limits=self._settings.limits())
+        found = [reject_own(subnet, context) for subnet in (own.subnets if own else ())]
+        return [f"the own lease cannot be used: {each.reason}" for each in found if each]
+
+    def _write_subnet_file(self, config: OverlayConfig, own: Lease) -> None:
+        path, mtu = self._settings.subnet_file, config.backend.mtu(config.underlay)
+        content = subnet_file(config.network, own, mtu, ip_masq=self._settings.ip_masq)
+        kept = what_pods_keep(path, content)
+        try:
+            if write_subnet_file(path, content):
+                if kept:
+                    log.warning("running pods keep their previous values until they are recreated", kept=kept)
+                log.info("subnet file written", path=str(path), subnets=[str(s) for s in content.subnets])
+                subnets = ", ".join(map(str, content.subnets))
+                what = f"subnet file written: {path}, {subnets}, mtu {mtu}"
+                self._journal.note(Event(Kind.OWN_LEASE, what, "own lease"))
+            self._health.set("subnet file")
+        except OSError as error:
+            self._health.set("subnet file", f"cannot write {path}: {error.strerror}")
+
+    def _request(self, config: OverlayConfig, tracker: ConfigTracker) -> LeaseRequest:
+        parts = []
+        for family in config.families:
+            address = config.underlay.public_address(family)
+            assert address is not None  # noqa: S101 - an underlay has one for each enabled family
+            data = config.backend.lease_data(tracker.devices.get(family))
+            parts.append(FamilyRequest(address, data))
+        return LeaseRequest(self.node, config.backend.lease_type, tuple(parts))

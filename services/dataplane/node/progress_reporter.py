@@ -1,0 +1,92 @@
+"""Tells the lease service how far the kernel of this node is: ReportProgress."""
+
+import asyncio
+import random
+from collections.abc import Mapping
+from typing import Final, Protocol
+
+from services.core.errors import FlanneletteError, NotImplementedYet
+from services.core.leases.progress import FailedLease, Progress
+from services.runtime.telemetry.logs import get_logger
+
+log = get_logger()
+
+_FIRST_PAUSE: Final = 0.1
+_LONGEST_PAUSE: Final = 10.0
+"""Between attempts; whatever happened meanwhile is told by the next one."""
+_SHORTEST_REST: Final = 0.05
+_LONGEST_REST: Final = 60.0
+"""Between reports, whatever the lease service asks for."""
+
+
+MOST_FAILED: Final = 50
+"""Failed leases in a report, as lease.proto says; more would say no more."""
+
+
+def progress_after(last: Progress | None, node: str, cursor: str, failed: Mapping[str, str], now: float) -> Progress:
+    """How far the node is after a turn. What was reached before stays reached since then."""
+    since = last.reached_at if last is not None and last.cursor == cursor else now
+    first = sorted(failed)[:MOST_FAILED] if failed else ()
+    return Progress(node, cursor, tuple(FailedLease(name, failed[name]) for name in first), len(failed), since)
+
+
+class ReportCalls(Protocol):
+    """What the reporter needs of a lease service."""
+
+    async def report(self, progress: Progress) -> float: ...  # noqa: D102 - see LeaseConnection
+
+
+class Reporter:
+    """One job. What is told last is what is true, at most one call at a time, and no call when nothing is new.
+
+    Everything is told again on each new stream of leases: the service believes nothing that was said before. A
+    service of an earlier version, which does not take reports, is not asked again on that stream.
+    """
+
+    def __init__(self, calls: ReportCalls) -> None:
+        self._calls = calls
+        self._news: tuple[int, Progress] | None = None
+        """What there is to tell, and on which stream."""
+        self._told: tuple[int, Progress] | None = None
+        self._deaf = 0
+        """The stream whose service does not take reports."""
+        self._trouble = ""
+        self._wake = asyncio.Event()
+
+    def tell(self, progress: Progress | None, stream: int) -> None:
+        """What is true now; None: nothing yet. `stream` numbers the streams of leases, 0 while none is open."""
+        self._news = (stream, progress) if progress is not None and stream else None
+        self._wake.set()
+
+    async def run(self) -> None:
+        """For ever."""
+        pause, rest = _FIRST_PAUSE, 0.0
+        while True:
+            news = await self._next()
+            if rest > _SHORTEST_REST:  # a change reaches all nodes at once, and they would all report it at once
+                await asyncio.sleep(random.uniform(0, rest))  # noqa: S311 - jitter
+                news = await self._next()
+            try:
+                rest = min(max(await self._calls.report(news[1]), _SHORTEST_REST), _LONGEST_REST)
+            except NotImplementedYet:
+                log.info("the lease service is of an earlier version and takes no reports")
+                self._deaf, self._told = news[0], None
+            except FlanneletteError as error:
+                self._complain(str(error))
+                await asyncio.sleep(random.uniform(pause / 2, pause))  # noqa: S311 - jitter
+                pause = min(2 * pause, _LONGEST_PAUSE)
+            else:
+                self._told, self._trouble, pause = news, "", _FIRST_PAUSE
+                await asyncio.sleep(max(rest / 2, _SHORTEST_REST))
+
+    async def _next(self) -> tuple[int, Progress]:
+        """What is to be told, as soon as there is something."""
+        while (news := self._news) is None or news == self._told or news[0] == self._deaf:
+            self._wake.clear()
+            await self._wake.wait()
+        return news
+
+    def _complain(self, reason: str) -> None:
+        if reason != self._trouble:
+            log.warning("progress could not be reported; trying again", reason=reason)
+            self._trouble = reason

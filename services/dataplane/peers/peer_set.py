@@ -1,0 +1,132 @@
+"""The set of peers: every lease of another node, with the kernel objects it needs or why it is rejected."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from services.core.leases.conflicts import Claim, ConflictIndex, Loss, losses
+from services.core.leases.lease import Lease
+from services.dataplane.peers.context import PeerContext
+from services.dataplane.peers.peer import Losses, Peer, peer_of
+from services.dataplane.peers.validation import overlaps_own
+
+
+@dataclass(frozen=True, slots=True)
+class PeerDelta:
+    """The peers that an update has changed: as they were and as they are, by lease name."""
+
+    old: Mapping[str, Peer]
+    new: Mapping[str, Peer]
+
+    @property
+    def rejected(self) -> list[Peer]:
+        """The peers of which something is rejected that was not, or for another reason."""
+        last = {name: peer.refusals for name, peer in self.old.items()}
+        return [peer for name, peer in self.new.items() if peer.refusals and peer.refusals != last.get(name)]
+
+
+_NONE: Final[Losses] = {}
+
+
+class PeerSet:
+    """`peers` by lease name, as the leases and the context of the last update determine them."""
+
+    def __init__(self, node: str) -> None:
+        self.peers: dict[str, Peer] = {}
+        self.own_losses: tuple[Loss, ...] = ()
+        """Claims of the own lease that other nodes do not carry, because another lease has the older claim."""
+        self._node = node
+        self._context: PeerContext | None = None
+        self._alone: dict[str, Peer] = {}
+        """Each peer as it is without conflicts; the own lease too, of which only the claims count."""
+        self._conflicts: ConflictIndex | None = None
+        self._lost: Losses = {}
+
+    def update(
+        self, context: PeerContext, leases: Mapping[str, Lease], changed: Collection[str] | None = None
+    ) -> PeerDelta:
+        """Evaluates the leases that were `changed` since the last update, by name; None, or a new context: all.
+
+        A peer whose lease is the same object is not evaluated again, unless the context is another one for it.
+        """
+        last, self._context = self._context, context
+        is_same = last is not None and (context is last or context == last)
+        is_alike = is_same or (last is not None and context.differs_by_own_subnets_only(last))
+        names = changed if changed is not None and is_same else {*self._alone, *leases}
+        old = {name: peer for name in names if (peer := self._alone.get(name)) is not None}
+        new = {
+            name: self._evaluate(lease, context, is_same=is_same, is_alike=is_alike)
+            for name in names
+            if (lease := leases.get(name)) is not None and not lease.is_idle
+        }
+        fresh = {name for name in names if old.get(name) is not new.get(name)}
+        for name in fresh & old.keys():
+            del self._alone[name]
+        self._alone |= {name: new[name] for name in fresh & new.keys()}
+        before, after = ([peers[name] for name in fresh & peers.keys()] for peers in (old, new))
+        lost = self._losses(context, before, after, is_alike=is_alike)
+        if lost is not self._lost:
+            fresh.update(name for name, _ in (*lost, *self._lost))
+            self._lost = lost
+            self.own_losses = tuple(loss for loss in lost.values() if loss.lease.node == self._node)
+        return self._replace(context, fresh)
+
+    def _evaluate(self, lease: Lease, context: PeerContext, *, is_same: bool, is_alike: bool) -> Peer:
+        """The peer without conflicts; the one that is known, if nothing it depends on has changed."""
+        known = self._alone.get(lease.name)
+        is_known = known is not None and known.lease is lease
+        if known is not None and is_known and (is_same or (is_alike and not _is_near_own(known, context))):
+            return known
+        if lease.node != self._node:
+            return peer_of(lease, context)
+        is_of_this_network = lease.backend_type == context.backend.lease_type
+        return Peer(lease, (), (), lease.subnets if is_of_this_network else ())
+
+    def _losses(self, context: PeerContext, old: Iterable[Peer], new: Iterable[Peer], *, is_alike: bool) -> Losses:
+        """The claims that do not count, after these peers have changed; computed anew only if one of them clashes."""
+        shares_addresses = context.backend.shares_addresses
+        index = self._conflicts
+        if index is None or not is_alike:
+            index = ConflictIndex(context.network, _claims(self._alone.values()), shares_addresses=shares_addresses)
+            is_clash, known = index.any(), _NONE if self._lost else self._lost
+        else:
+            clashes = [index.remove(claim) for claim in _claims(old)]
+            clashes += [index.add(claim) for claim in _claims(new)]
+            is_clash, known = any(clashes), self._lost
+        self._conflicts = index
+        if not is_clash:
+            return known
+        return losses(context.network, _claims(self._alone.values()), shares_addresses=shares_addresses)
+
+    def _replace(self, context: PeerContext, names: Collection[str]) -> PeerDelta:
+        """Puts the peers of these names into `peers`; what has changed."""
+        beaten = {name for name, _ in self._lost}
+        old: dict[str, Peer] = {}
+        new: dict[str, Peer] = {}
+        for name in names:
+            before, peer = self.peers.pop(name, None), self._alone.get(name)
+            if peer is not None and peer.lease.node == self._node:
+                peer = None
+            elif peer is not None and name in beaten:
+                peer = peer_of(peer.lease, context, self._lost)
+            if peer is not None:
+                self.peers[name] = peer
+            if peer is not before and peer != before:
+                old |= {name: before} if before is not None else {}
+                new |= {name: peer} if peer is not None else {}
+        return PeerDelta(old, new)
+
+
+def peers_of(leases: Iterable[Lease], node: str, context: PeerContext) -> Mapping[str, Peer]:
+    """The peers that these leases make."""
+    found = PeerSet(node)
+    found.update(context, {lease.name: lease for lease in leases})
+    return found.peers
+
+
+def _is_near_own(peer: Peer, context: PeerContext) -> bool:
+    return bool(peer.refusals) or any(overlaps_own(subnet, context) for subnet in peer.lease.subnets)
+
+
+def _claims(peers: Iterable[Peer]) -> Iterator[Claim]:
+    return ((peer.lease, subnet) for peer in peers for subnet in peer.candidates)

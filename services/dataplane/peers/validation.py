@@ -1,0 +1,205 @@
+"""Which subnets of leases may be carried at all: a table of rules, because a lease is data from the network."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeAlias
+
+from services.core.family import Address, Network, family_of
+from services.core.leases.lease import Subnet, VxlanData
+from services.dataplane.netlink.objects import packed_mac
+from services.dataplane.peers.context import PeerContext
+from services.dataplane.peers.limits import AddressLimits, IpRange, ip_range
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """Why something of a lease is not carried."""
+
+    rule: str
+    """A key of RULES, or of what needs to know more than one subnet; for counting."""
+    reason: str
+    """In words, for people."""
+
+
+class Candidate(NamedTuple):
+    """A subnet of a lease, and the same in numbers."""
+
+    cidr: Network
+    first: int
+    last: int
+    public_address: Address | None
+    end: int
+    """The public address; -1: none."""
+    data: object
+    context: PeerContext
+
+
+Rule: TypeAlias = Callable[[Candidate, AddressLimits], str]
+"""The reason why not; empty: no objection."""
+
+
+def reject(subnet: Subnet, context: PeerContext) -> Rejection | None:
+    """Why a subnet of another node's lease is refused, by the first of RULES; None: it is not.
+
+    Whether it clashes with another lease, `core.conflicts` knows; whether its data suit the backend, the backend.
+    """
+    return _first(RULES, subnet, context)
+
+
+def reject_own(subnet: Subnet, context: PeerContext) -> Rejection | None:
+    """The same of a subnet that we are given ourselves: only what is about where it lies."""
+    return _first(_PLACES, subnet, context)
+
+
+def overlaps_own(subnet: Subnet, context: PeerContext) -> bool:
+    """Whether our own subnets speak against it."""
+    return _first(_NEAR_OWN, subnet, context) is not None
+
+
+def _first(rules: Mapping[str, Rule], subnet: Subnet, context: PeerContext) -> Rejection | None:
+    first, last, cidr = ip_range(subnet.cidr)
+    address = subnet.public_address
+    offer = Candidate(cidr, first, last, address, -1 if address is None else int(address), subnet.data, context)
+    bounds = context.bounds[cidr.version]
+    for name, rule in rules.items():
+        reason = rule(offer, bounds)
+        if reason:
+            return Rejection(name, reason)
+    return None
+
+
+def _outside(offer: Candidate, bounds: AddressLimits) -> str:
+    network = bounds.network
+    if network is None:
+        return f"the network has no {family_of(offer.cidr)}"
+    first, last, _ = network
+    if offer.first < first or offer.last > last or (offer.first == first and offer.last == last):
+        if any(each.first <= offer.first and offer.last <= each.last for each in bounds.beside):
+            return ""
+        return f"its subnet {offer.cidr} lies outside the network {network}"
+    return ""
+
+
+def _not_allowed(offer: Candidate, bounds: AddressLimits) -> str:
+    if not bounds.is_limited or any(s.first <= offer.first and offer.last <= s.last for s in bounds.allowed):
+        return ""
+    allowed = ", ".join(map(str, offer.context.limits.allowed))
+    return f"its subnet {offer.cidr} lies outside what --allowed-network allows: {allowed}"
+
+
+def _single_address(offer: Candidate, bounds: AddressLimits) -> str:
+    return f"its subnet {offer.cidr} is a single address" if offer.first == offer.last else ""
+
+
+def _own_subnet(offer: Candidate, bounds: AddressLimits) -> str:
+    own = _overlapped(offer, bounds.own_subnets)
+    return f"its subnet {offer.cidr} overlaps our own {own}" if own else ""
+
+
+def _special(offer: Candidate, bounds: AddressLimits) -> str:
+    for block in bounds.unroutable:
+        if block.first <= offer.last and offer.first <= block.last:
+            return f"its subnet {offer.cidr} covers addresses of {block.network}: {block.words}"
+    return ""
+
+
+def _underlay(offer: Candidate, bounds: AddressLimits) -> str:
+    network = _overlapped(offer, bounds.underlay)
+    if network is not None:
+        return f"its subnet {offer.cidr} covers addresses of the underlay {network}"
+    for address in bounds.own_addresses:
+        if offer.first <= address <= offer.last:
+            return f"its subnet {offer.cidr} covers our own address"
+    return ""
+
+
+def _never_route(offer: Candidate, bounds: AddressLimits) -> str:
+    network = _overlapped(offer, bounds.never)
+    return f"its subnet {offer.cidr} covers {network}, which --never-route protects" if network else ""
+
+
+def _public_address(offer: Candidate, bounds: AddressLimits) -> str:
+    address = offer.public_address
+    if address is None:
+        return ""  # which is the backend's business
+    if address.version != offer.cidr.version:
+        return f"its public address {address} is not an {family_of(offer.cidr)} address"
+    for block in bounds.unusable:
+        if block.first <= offer.end <= block.last:
+            return f"its public address {address} is {block.words}"
+    if offer.end in bounds.not_hosts:
+        return f"its public address {address} is the network or broadcast address of our underlay, not a host's"
+    return ""
+
+
+def _own_address(offer: Candidate, bounds: AddressLimits) -> str:
+    return f"its public address {offer.public_address} is our own" if offer.end in bounds.own_addresses else ""
+
+
+def _pod_address(offer: Candidate, bounds: AddressLimits) -> str:
+    """A tunnel whose end lies in the overlay leads into itself.
+
+    Where the network holds our own underlay too, addresses in it say nothing: then `core.conflicts` looks closer.
+    """
+    end, network = offer.end, bounds.network
+    if offer.first <= end <= offer.last:
+        return f"its public address {offer.public_address} lies in its own subnet {offer.cidr}"
+    if network is None or not network.first <= end <= network.last:
+        return ""
+    if not bounds.holds_underlay:
+        return f"its public address {offer.public_address} lies in the network of the pods, {network}"
+    own = next((own for own in bounds.own_subnets if own.first <= end <= own.last), None)
+    return f"its public address {offer.public_address} lies in our own subnet {own}" if own else ""
+
+
+def _mac(offer: Candidate, bounds: AddressLimits) -> str:
+    if not isinstance(offer.data, VxlanData):
+        return ""
+    text = offer.data.mac
+    mac = packed_mac(text)
+    if mac is None:
+        return f"invalid MAC address {text!r}"
+    if mac == _ZERO:
+        return f"its MAC {text} is zero"
+    if mac[0] & 1:  # IEEE 802: the group bit
+        return f"its MAC {text} is a multicast address"
+    return ""
+
+
+def _own_mac(offer: Candidate, bounds: AddressLimits) -> str:
+    if isinstance(offer.data, VxlanData) and packed_mac(offer.data.mac) in offer.context.own_macs:
+        return f"its MAC {offer.data.mac} is that of our own device"
+    return ""
+
+
+def _overlapped(offer: Candidate, spans: Iterable[IpRange]) -> IpRange | None:
+    for each in spans:
+        if each.first <= offer.last and offer.first <= each.last:
+            return each
+    return None
+
+
+_PLACES: Final[Mapping[str, Rule]] = {
+    "outside": _outside,
+    "not-allowed": _not_allowed,
+    "single-address": _single_address,
+    "special": _special,
+    "underlay": _underlay,
+    "never-route": _never_route,
+}
+
+RULES: Final[Mapping[str, Rule]] = {
+    **_PLACES,
+    "own-subnet": _own_subnet,
+    "public-address": _public_address,
+    "own-address": _own_address,
+    "pod-address": _pod_address,
+    "mac": _mac,
+    "own-mac": _own_mac,
+}
+"""By a short name for each, which is a label of a metric."""
+
+_NEAR_OWN: Final = {name: RULES[name] for name in ("own-subnet", "pod-address")}
+"""All that look at our own subnets."""
+
+_ZERO: Final = bytes(6)

@@ -1,0 +1,277 @@
+"""Which interface carries the overlay: flannel's flags and order of choice, as a pure function."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from services.core.errors import Misconfigured, Unavailable
+from services.core.family import IPV6, Address, Family, Network
+from services.core.formats.ip_text import parse_address
+from services.core.leases.node_overrides import PublicIpOverrides
+from services.dataplane.links.interfaces import Interface, best_address, is_usable, networks_of
+
+_FLAGS: Final = {4: "--public-ip", 6: "--public-ipv6"}
+
+
+@dataclass(frozen=True, slots=True)
+class PublicAddress:
+    """A public address that was asked for."""
+
+    address: Address
+    source: str
+    """By what: a flag, or an annotation."""
+
+
+@dataclass(frozen=True, slots=True)
+class InterfaceChoice:
+    """What the operator said about the interface; flannel's flags of the same names."""
+
+    interfaces: tuple[str, ...] = ()
+    patterns: tuple[str, ...] = ()
+    can_reach: str = ""
+    public_addresses: tuple[Address, ...] = ()
+    chosen: tuple[PublicAddress, ...] = ()
+    """What the store says; as with flannel, each wins over the flag of its family."""
+
+    @property
+    def is_open(self) -> bool:
+        """Nothing was said: the default route decides."""
+        return not (self.interfaces or self.patterns or self.can_reach or self.public)
+
+    @property
+    def public(self) -> tuple[PublicAddress, ...]:
+        """The public addresses asked for, IPv4 first."""
+        flags = {
+            address.version: PublicAddress(address, _FLAGS[address.version]) for address in self.public_addresses
+        }
+        asked = flags | {public.address.version: public for public in self.chosen}
+        return tuple(public for _, public in sorted(asked.items()))
+
+
+def with_chosen(choice: InterfaceChoice, chosen: PublicIpOverrides, families: Iterable[Family]) -> InterfaceChoice:
+    """The choice with what the store says, without public addresses of other families than these.
+
+    Raises Unavailable for what is no address: it can be corrected there.
+    """
+    found, versions = [], {family.version for family in families}
+    for each in chosen:
+        if each.version not in versions:
+            continue
+        address = parse_address(each.text)
+        if address is None or address.version != each.version:
+            raise Unavailable(
+                f"{each.source} is {each.text!r}, which is not an IPv{each.version} address: correct it"
+            )
+        found.append(PublicAddress(address, each.source))
+    flags = tuple(address for address in choice.public_addresses if address.version in versions)
+    return replace(choice, public_addresses=flags, chosen=tuple(found))
+
+
+@dataclass(frozen=True, slots=True)
+class Underlay:
+    """The interface that carries the overlay, and the node's addresses on it and to the world."""
+
+    index: int
+    name: str
+    mtu: int
+    addresses: tuple[Address, ...]
+    """One per enabled family, IPv4 first."""
+    public_addresses: tuple[Address, ...]
+    """Where peers send to; other than `addresses` behind NAT. In the same order."""
+    reason: str
+    """Which rule chose it, in words."""
+    networks: tuple[Network, ...] = ()
+    """What is reached through the interface without a gateway, link-local networks left out."""
+
+    def address(self, family: Family) -> Address | None:
+        """The address in a family."""
+        return next((a for a in self.addresses if a.version == family.version), None)
+
+    def public_address(self, family: Family) -> Address | None:
+        """The public address in a family."""
+        return next((a for a in self.public_addresses if a.version == family.version), None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    interface: Interface
+    wanted: Address | None
+    """This very address rather than the best one."""
+    reason: str
+
+
+def choose_underlay(
+    interfaces: Sequence[Interface],
+    choice: InterfaceChoice,
+    families: Sequence[Family],
+    *,
+    reach: tuple[str, Address] | None = None,
+    default_index: int | None = None,
+) -> Underlay:
+    """flannel's order: each --iface, each --iface-regex, --iface-can-reach, the first that has the addresses; if none
+    was given, the interface with the public address that was asked for, else that of the default route.
+
+    `reach` is what the kernel says of --iface-can-reach: the interface and the source address that it would use.
+    `default_index` is the interface of the default route.
+    Whichever it is: where it carries the public address that was asked for, that is the address on it.
+    Raises Misconfigured, with what there was to choose from: there is no fallback from a flag that matches nothing.
+    """
+    found = _find(interfaces, choice, families, reach, default_index)
+    given: dict[int, Address] = {public.address.version: public.address for public in choice.public}
+    addresses = tuple(_carried(found, given.get(f.version)) or _address_in(found, f) for f in families)
+    return Underlay(
+        found.interface.index,
+        found.interface.name,
+        found.interface.mtu,
+        addresses,
+        tuple(given.get(address.version, address) for address in addresses),
+        "; ".join((found.reason, *_translations(choice, found))),
+        networks_of(found.interface),
+    )
+
+
+def is_still(underlay: Underlay, interface: Interface | None) -> bool:
+    """Whether the underlay's interface is as it was when it was chosen, as far as it matters."""
+    if interface is None or (interface.index, interface.mtu) != (underlay.index, underlay.mtu):
+        return False
+    usable = {address.ip for address in interface.addresses if is_usable(address)}
+    return usable >= set(underlay.addresses) and networks_of(interface) == underlay.networks
+
+
+def _find(
+    interfaces: Sequence[Interface],
+    choice: InterfaceChoice,
+    families: Sequence[Family],
+    reach: tuple[str, Address] | None,
+    default_index: int | None,
+) -> _Found:
+    if choice.interfaces or choice.patterns or choice.can_reach:
+        matching = list(_by_flags(interfaces, choice, families, reach))
+        for found in matching:
+            if all(_address_of(found, family) for family in families):
+                return found
+        if matching:
+            return matching[0]  # which lacks an address, as will be said
+        raise Misconfigured(f"no interface matches {_asked(choice)}; there is {_available(interfaces)}")
+    if choice.public:
+        wanted = choice.public[0]
+        carrier = _carrier(interfaces, wanted.address)
+        if carrier is None:
+            raise Misconfigured(
+                f"no interface has the address {wanted.address} of {wanted.source} (behind NAT, give --iface as "
+                f"well); there is {_available(interfaces)}"
+            )
+        return _Found(carrier, wanted.address, f"has the address {wanted.address} ({wanted.source})")
+    chosen = next((i for i in interfaces if i.index == default_index), None)
+    if chosen is None:
+        raise Misconfigured(
+            f"there is no default route to tell the interface: give --iface; there is {_available(interfaces)}"
+        )
+    return _Found(chosen, None, "has the default route")
+
+
+def _by_flags(
+    interfaces: Sequence[Interface],
+    choice: InterfaceChoice,
+    families: Sequence[Family],
+    reach: tuple[str, Address] | None,
+) -> Iterable[_Found]:
+    versions = {family.version for family in families}
+    for text in choice.interfaces:
+        address = parse_address(text)
+        interface = (
+            _carrier(interfaces, address) if address else next((i for i in interfaces if i.name == text), None)
+        )
+        if interface is not None:
+            yield _Found(interface, address, f"--iface {text}")
+    for pattern in choice.patterns:
+        matches = compile_pattern(pattern)
+        for interface in interfaces:
+            for candidate in interface.addresses:
+                if candidate.ip.version in versions and is_usable(candidate) and matches(str(candidate.ip)):
+                    yield _Found(interface, candidate.ip, f"--iface-regex {pattern} matches {candidate.ip}")
+        for interface in interfaces:
+            if matches(interface.name):
+                yield _Found(interface, None, f"--iface-regex {pattern} matches its name")
+    if choice.can_reach:
+        interface = next((i for i in interfaces if reach and i.name == reach[0]), None)
+        if interface is not None and reach is not None:
+            yield _Found(interface, reach[1], f"reaches {choice.can_reach} (--iface-can-reach)")
+
+
+def _translations(choice: InterfaceChoice, found: _Found) -> Iterable[str]:
+    """What the store says of public addresses, where that is not what has chosen the interface."""
+    for public in choice.chosen:
+        if public.address != found.wanted:
+            yield f"public address {public.address} ({public.source})"
+
+
+def _address_of(found: _Found, family: Family) -> Address | None:
+    if found.wanted is not None and found.wanted.version == family.version:
+        return found.wanted
+    return best_address(found.interface, family)
+
+
+def _carried(found: _Found, public: Address | None) -> Address | None:
+    """The public address, if the interface has it; None: it is translated on the way, or none was asked for."""
+    address = next((a for a in found.interface.addresses if a.ip == public), None)
+    if address is not None and address.tentative:
+        raise Unavailable(
+            f"the address {public} of {found.interface.name} is being checked for duplicates: waiting for it"
+        )
+    return public if address is not None else None
+
+
+def _address_in(found: _Found, family: Family) -> Address:
+    address = _address_of(found, family)
+    if address is not None and not (address.version == 6 and address.is_link_local):
+        return address
+    which = f"interface {found.interface.name} ({found.reason})"
+    there = [a for a in found.interface.addresses if a.ip.version == family.version]
+    if any(a.tentative for a in there):
+        raise Unavailable(f"{which} has an {family} address that is being checked for duplicates: waiting for it")
+    if there and family is IPV6 and all(a.ip.is_link_local for a in there):
+        raise Misconfigured(
+            f"{which} has no {family} address but link-local ones, with which no peer can reach it: "
+            "give it a global or unique local one, or choose another with --iface"
+        )
+    raise Misconfigured(f"{which} has no usable {family} address: give it one, or choose another with --iface")
+
+
+def _carrier(interfaces: Iterable[Interface], wanted: Address) -> Interface | None:
+    return next((i for i in interfaces if any(a.ip == wanted for a in i.addresses)), None)
+
+
+def compile_pattern(pattern: str) -> Callable[[str], object]:
+    """What searches for an --iface-regex, in RE2's syntax, as flanneld reads it. Raises Misconfigured, naming it."""
+    try:
+        import re2  # here, for only this flag needs it: 1 MiB, and 3 to 30 ms
+    except ImportError:
+        raise Misconfigured(
+            "--iface-regex needs Python's package google-re2, which comes with flannelette[dataplane]: install it, "
+            "or name the interface with --iface"
+        ) from None
+    options = re2.Options()
+    options.log_errors = False  # the exception says it
+    try:
+        search: Callable[[str], object] = re2.compile(pattern, options).search
+    except re2.error as error:
+        why = error.args[0].decode(errors="replace")
+        raise Misconfigured(f"--iface-regex {pattern!r} is not an RE2 regular expression: {why}") from None
+    return search
+
+
+def _asked(choice: InterfaceChoice) -> str:
+    flags = [f"--iface {text}" for text in choice.interfaces]
+    flags += [f"--iface-regex {text}" for text in choice.patterns]
+    flags += [f"--iface-can-reach {choice.can_reach}"] if choice.can_reach else []
+    return " or ".join(flags)
+
+
+def _available(interfaces: Iterable[Interface]) -> str:
+    shown = [
+        f"{i.name} ({', '.join(str(a.ip) for a in i.addresses) or 'no address'})"
+        for i in interfaces
+        if not any(a.ip.is_loopback for a in i.addresses)
+    ]
+    return ", ".join(shown) or "none"

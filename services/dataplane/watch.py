@@ -1,0 +1,180 @@
+"""Watches what others change in the kernel, and has everything compared, or the host checked, again."""
+
+import asyncio
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Hashable, Set
+from typing import Final, TypeAlias
+
+from services.dataplane.controller import Controller
+from services.dataplane.events.causes import Observation, Observations, cause_of
+from services.dataplane.kernel.ownership import rules_of
+from services.dataplane.kernel.reconciler import Reconciler
+from services.dataplane.links.desired import Device
+from services.dataplane.netlink.actuator import Actuator
+from services.dataplane.netlink.monitor import Change, Subject
+from services.dataplane.netlink.objects import ROUTE, KernelObject
+from services.dataplane.underlay.selection import Underlay
+
+_SETTLE_SECONDS: Final = 0.01
+"""One fault is many notifications (a link that goes down takes every route along): they end in one comparison."""
+_UNREST_SECONDS: Final = 0.05
+"""The same right after another fault: who fights with us, or flushes ten thousand routes, gets 20 comparisons a
+second and not 100."""
+_QUIET_SECONDS: Final = 0.5
+_MOST_READINGS: Final = 16
+"""Of what waits, before a comparison is asked for: an endless stream does not delay it."""
+_REST: Final = 5
+"""So many times what the last comparison took goes by before the next: a fight costs a fifth of a core at most."""
+
+Classifier: TypeAlias = Callable[[Change], Observation | None]
+"""What a change means to us; None: nothing."""
+
+
+async def watch_kernel(dataplane: Controller, kernel: Actuator, own_port: int) -> None:
+    """For ever. Reads on while a fault settles, so that a burst is one comparison and the queue stays short."""
+    loop = asyncio.get_running_loop()
+    pending, settled_at = Pending(), -math.inf
+
+    def settle() -> None:
+        nonlocal settled_at
+        if dataplane.turn.locked():  # what it takes away is still believed to be there
+            loop.call_later(_SETTLE_SECONDS, settle)
+            return
+        for _ in range(_MOST_READINGS):  # what we did in the last turn is told by now: it explains what came before
+            told = kernel.waiting()
+            pending.take(told, classifier(dataplane, own_port))
+            if not told:
+                break
+        observed = pending.settle(dataplane.programmer.reconciler)
+        if observed.counts:
+            dataplane.audit(observed)
+        settled_at = loop.time()
+
+    async for changes in kernel.changes():
+        if any(_is_suspicious(dataplane, change) for change in changes):
+            dataplane.suspicious.set()
+        if pending.take(changes, classifier(dataplane, own_port)):
+            loop.call_later(pause(loop.time() - settled_at, dataplane.programmer.last_resync_cpu), settle)
+
+
+def pause(since: float, cost: float) -> float:
+    """Seconds until the next comparison, so many after the last one was asked for, which took `cost` of a core."""
+    rest = _REST * cost
+    if since > max(_QUIET_SECONDS, rest):
+        return _SETTLE_SECONDS
+    return max(_UNREST_SECONDS, rest - since)
+
+
+class Pending:
+    """Notifications that concern us and have not been acted upon."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+        self._certain: Counter[Observation] = Counter()
+        self._entries: dict[Hashable, tuple[KernelObject | None, Observation]] = {}
+        """By key of neighbours and FDB entries: what the key holds by the last notification, and its meaning."""
+
+    def take(self, changes: list[Change], classify: Classifier) -> bool:
+        """Notes what concerns us; True: it is the first, so `settle` is due soon."""
+        was_empty = self._since is None
+        for change in changes:
+            observation = classify(change)
+            if observation is not None:
+                self._since = self._since or time.monotonic()
+                if change.subject not in _ENTRIES:
+                    self._certain[observation] += 1
+                elif change.slot is not None:
+                    self._entries[change.slot] = None, observation
+                else:
+                    self._entries.update((item.slot, (item, observation)) for item in change.entries)
+        return was_empty and self._since is not None
+
+    def settle(self, reconciler: Reconciler) -> Observations:
+        """What others changed, and nothing if each key of a notification holds what is known to be programmed.
+
+        The kernel does not say who changed an FDB entry, or deleted a neighbour (see `Change.port`).
+        """
+        counts, programmed = self._certain, reconciler.programmed
+        counts.update(seen for item, seen in self._entries.values() if item is not None and item not in programmed)
+        gone = {slot: seen for slot, (item, seen) in self._entries.items() if item is None}
+        if not gone.keys() <= reconciler.take_deleted_keys():  # else we deleted all of it, as nearly always
+            lost = (gone.get(item.slot) for item in programmed if item.kind != ROUTE)
+            counts.update(seen for seen in lost if seen is not None)
+        since, self._since = self._since, None
+        self._certain, self._entries = Counter(), {}
+        return Observations(counts, since)
+
+
+def classifier(dataplane: Controller, own_port: int) -> Classifier:
+    """What changes mean that may have touched something of ours, as things stand now.
+
+    A change of ours is known by our socket's port id. Neighbours and forwarding entries count later, if they then are
+    not what we believe to be there.
+    """
+    config = dataplane.tracker.config
+    programmer = dataplane.programmer
+    places: dict[int, Device | Underlay] = {d.index: d for d in dataplane.tracker.devices.values()}
+    devices = frozenset(places)
+    underlay = frozenset([config.underlay.index]) if config else frozenset[int]()
+    foreign = programmer.reconciler.foreign_devices
+    is_peers = rules_of(programmer.context).peers_part() if programmer.context else None
+    if config:
+        places[config.underlay.index] = config.underlay
+    protocol = dataplane.settings.route_protocol
+    routes = underlay if config and config.backend.follows_routes else frozenset[int]()
+    is_lost = config is not None and dataplane.tracker.error != ""  # any interface may be the one we wait for
+
+    def sign(change: Change) -> Observation | None:
+        if change.port == own_port:
+            return None
+        if change.subject is Subject.ROUTE:
+            is_beside = change.ifindex in routes or (change.is_main and is_peers is not None and is_peers(change))
+        else:  # a link that goes takes routes along, of which nothing is told
+            is_beside = change.subject in _PLACES and (is_lost or change.ifindex in foreign)
+        if not (is_beside or _touches(change, devices, underlay, protocol)):
+            return None
+        place = places.get(change.ifindex)
+        return (cause_of(change, place.mtu), place.name) if place else (cause_of(change), "")
+
+    return sign
+
+
+_LOCAL_IPV6: Final = (b"\xfe", b"\xff")
+_PLACES: Final = (Subject.LINK, Subject.ADDRESS)
+_ENTRIES: Final = (Subject.NEIGHBOUR, Subject.FDB_ENTRY)
+
+
+def _is_suspicious(dataplane: Controller, change: Change) -> bool:
+    """Whether it may be in the way of packets, or no longer is, without being a matter of our objects.
+
+    Of pods that come and go the kernel tells much: their links, and routes to link-local and multicast addresses.
+    """
+    if change.subject in (Subject.RULE, Subject.NETCONF, Subject.ADDRESS):
+        return True
+    if change.subject is Subject.ROUTE:
+        return change.protocol != dataplane.settings.route_protocol and change.dst[:1] not in _LOCAL_IPV6
+    if change.subject is Subject.LINK:
+        return change.is_flip or change.gone
+    config = dataplane.tracker.config
+    is_next_hop = (
+        change.subject is Subject.NEIGHBOUR and config is not None and change.ifindex == config.underlay.index
+    )
+    return is_next_hop and (bool(change.entries) or change.gone)
+
+
+def _touches(change: Change, devices: Set[int], underlay: Set[int], protocol: int) -> bool:
+    match change.subject:
+        case Subject.OVERRUN:
+            return True
+        case Subject.LINK | Subject.ADDRESS:
+            return change.ifindex in devices or change.ifindex in underlay
+        case Subject.NETCONF:
+            return change.ifindex in devices
+        case Subject.RULE:
+            return False
+        case Subject.ROUTE:
+            return change.protocol == protocol or change.ifindex in devices or change.length == 0
+        case Subject.NEIGHBOUR | Subject.FDB_ENTRY:
+            return change.ifindex in devices

@@ -1,0 +1,300 @@
+"""The pipeline from a store to the lease table: filter, quarantine, mass-removal guard, then the broker.
+
+What the guard holds back is confirmed by a second listing of the store, or by an operator.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass, replace
+from typing import Final
+
+from services.core.errors import FlanneletteError, NotFound, NotYet
+from services.core.leases.lease import Lease, LeaseRequest
+from services.core.leases.table import Removed, StoreStatus, Table, Upserted
+from services.lease import metrics
+from services.lease.admission.lease_filter import LeaseFilter
+from services.lease.admission.mass_removal import MassRemovalGuard
+from services.lease.admission.quarantine import Quarantine
+from services.lease.stores.store import Changed, LostLease, Snapshot, Store, StoreEvent
+from services.lease.watch.broker import Broker
+from services.runtime.telemetry.logs import get_logger
+
+log = get_logger()
+
+_LISTING_SECONDS: Final = 60.0
+"""For the second listing; then it cannot be had."""
+_RETRY_SECONDS: Final = 5.0
+"""After a second listing that could not be had."""
+
+
+@dataclass(frozen=True, slots=True)
+class GuardSettings:
+    """How careful the guard is."""
+
+    share: float = 0.5
+    """Of the leases may go at once; 1 switches it off."""
+    seconds: float = 30.0
+    """From the first removal that is held back to the second listing: time for nodes to take their leases again."""
+
+
+class StorePipeline:
+    """Every event of the store goes through here: `follow` for ever, `take` for one.
+
+    Removals stay held back while the store is away, while its second listing has the leases, and while the store has
+    no network configuration: nodes, which shall take their leases again, could not. The first snapshot is compared
+    with the table that `recall` reads, which the process before this one has left (SnapshotCache).
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        broker: Broker,
+        settings: GuardSettings,
+        *,
+        recall: Callable[[Mapping[str, Lease]], Table] = lambda served: Table(),
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.quarantine = Quarantine(clock)
+        self.leases = LeaseFilter()
+        self._guard = MassRemovalGuard(settings.share)
+        self._recall = recall
+        self._store = store
+        self._broker = broker
+        self._seconds = settings.seconds
+        self._clock = clock
+        self._holding = asyncio.Event()
+        self._due = 0.0
+        """When to list a second time, on the loop's clock."""
+        self._reason_to_wait = ""
+        """Why the last second listing did not end it."""
+        self._held_together = 0
+        """Removals that were held back since the first of them."""
+        self._kept: set[str] = set()
+        """Leases whose keys the store refuses, and of which it does not know what they held."""
+        self._overwritten: dict[str, LostLease] = {}
+        """By refused key: a lease that the table keeps as its node has published it."""
+
+    @property
+    def held(self) -> list[str]:
+        """Names of the leases whose removal is held back, sorted."""
+        return sorted(self._guard.held)
+
+    @property
+    def held_since(self) -> float | None:
+        """Unix time when the first of them was held back."""
+        held = self._guard.held.values()
+        return self._clock() - (self._now() - min(h.since for h in held)) if held else None
+
+    @property
+    def held_reason(self) -> str:
+        """What they wait for, one sentence; empty when none is held."""
+        if not self._guard.held:
+            return ""
+        count = len(self._guard.held)
+        leases, are = ("1 lease", "is") if count == 1 else (f"{count} leases", "are")
+        what = f"{leases} vanished from the {self._store.kind} store at once and {are} kept"
+        again = f"the store is listed again in {max(round(self._due - self._now()), 0)} s"
+        doubt = f"; {self._reason_to_wait}" if self._reason_to_wait else ""
+        return f"{what}{doubt}; {again}, unless an operator confirms the removal"
+
+    async def follow(self) -> None:
+        """Takes what happens in the store, for ever."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._watch())
+            group.create_task(self._confirm_in_time())
+
+    def take(self, event: StoreEvent) -> None:
+        """One event of the store."""
+        if isinstance(event, StoreStatus):
+            self._broker.take(event)
+            return
+        if event.overrides is not None:
+            self._broker.choose(event.overrides)
+        event = self._with_kept(event)
+        table, held = self._broker.table, set(self._guard.held)
+        network, network_error = _source(table), table.network_error
+        known: Mapping[str, Lease] | None = table.leases if table.synced else None
+        served = self.leases.take(event, known)
+        if known is None:
+            known = self._leases_before(served)
+            if known and self.leases.refused:
+                served = self.leases.take(event, known)
+        self.quarantine.take(event, self.leases)
+        self._broker.take(self._guard.take(served, known, self._now()))
+        self._note_overwritten(event)
+        if held or self._guard.held:
+            asked_for = event.released & held - self._guard.held.keys() if isinstance(event, Changed) else ()
+            metrics.GUARDED_REMOVALS.labels("released").inc(len(asked_for))
+            self._count_held(held, confirmed=len(asked_for))
+        if (_source(table), table.network_error) != (network, network_error):
+            _log_network(table)
+            if network_error and not table.network_error:
+                self._wait(self._seconds, "")  # only from now on can nodes take their leases again
+
+    def confirm(self) -> list[str]:
+        """An operator says that what is held back may go; returns the names. Raises NotYet: nothing is."""
+        if not self._guard.held:
+            raise NotYet("no removal is held back: there is nothing to confirm")
+        held = set(self._guard.held)
+        return self._remove(self._guard.confirm_all(), held, by="operator")
+
+    async def discard(self, key: str) -> None:
+        """Deletes a refused key from the store. Raises NotFound, and what Store.discard raises."""
+        refused = self.quarantine.keys.get(key)
+        if refused is None:
+            raise NotFound(f"the key {key} is not quarantined: ListQuarantine lists the keys that are")
+        reason = refused.refusal.reason
+        await self._store.discard(key, self.leases.leases[key] if key in self.leases.refused else reason)
+        log.warning("an operator deleted a refused key from the store", key=key, reason=reason)
+
+    def without_held(self, request: LeaseRequest) -> LeaseRequest:
+        """The request, but for subnets that the store has free and nodes still use: of leases that are held back.
+
+        Those of other nodes are excluded; what the node itself has lost goes with the request.
+        """
+        leases = self._broker.table.leases
+        held = [leases[name] for name in self._guard.held if name in leases]
+        addresses = {part.public_address for part in request.parts}
+        others = (lease for lease in held if lease.node != request.node and addresses.isdisjoint(lease.addresses))
+        own = next((lease.cidrs for lease in held if lease.node == request.node), ())
+        return replace(request, excluded=tuple(cidr for lease in others for cidr in lease.cidrs), lost=own)
+
+    def _with_kept(self, event: Snapshot | Changed) -> Snapshot | Changed:
+        """The event, where the store refuses keys of which it does not know what they held, and we do: that stays.
+
+        The table or that of the process before this one has it. It goes when the key does.
+        """
+        if isinstance(event, Changed):
+            told = {change.lease.name for change in event.changes if isinstance(change, Upserted)}
+            gone = (self._kept & event.cleared) - told
+            self._kept -= event.cleared
+            return replace(event, changes=(*event.changes, *map(Removed, sorted(gone)))) if gone else event
+        refused = {key for key, reason in event.refused.items() if isinstance(reason, str)} - event.leases.keys()
+        before: Mapping[str, Lease] = {}
+        if refused:
+            before = self._broker.table.leases if self._broker.table.synced else self._leases_before(event)
+        kept = {name: before[name] for name in refused if name in before}
+        self._kept = set(kept)
+        return replace(event, leases={**event.leases, **kept}) if kept else event
+
+    def _note_overwritten(self, event: Snapshot | Changed) -> None:
+        """Keys that the store itself refuses, beside a lease in the table: what they say is not their node's."""
+        now, leases = self._now(), self._broker.table.leases
+        names = {
+            key: key.removeprefix("holders/") for key, reason in event.refused.items() if isinstance(reason, str)
+        }
+        told = {key: LostLease(name, now) for key, name in names.items() if name in leases and leases[name].node}
+        kept = event.refused.keys() if isinstance(event, Snapshot) else self._overwritten.keys() - event.cleared
+        if told or self._overwritten.keys() - kept:
+            self._overwritten = {key: lost for key, lost in self._overwritten.items() if key in kept} | told
+            self._publish_lost()
+
+    def _publish_lost(self) -> None:
+        """Whose lease the store has not, or not as they have published it, and the table has."""
+        found = [LostLease(name, held.since) for name, held in self._guard.held.items()]
+        found += self._overwritten.values()
+        nodes = {
+            name: lease.node
+            for name in (lost.name for lost in found)
+            if (lease := self._broker.table.leases.get(name))
+        }
+        self._broker.lose({nodes[lost.name]: lost for lost in found if nodes.get(lost.name)})
+
+    def _leases_before(self, event: Snapshot | Changed) -> Mapping[str, Lease]:
+        """Those of a process before this one, if it served the same network from the same kind of store."""
+        if not isinstance(event, Snapshot):
+            return {}
+        before = self._recall(event.leases)
+        is_same = before.store is not None and before.store.kind == self._store.kind
+        if before.network and event.network:
+            is_same = is_same and before.network.source == event.network.source
+        return before.leases if is_same else {}
+
+    async def _watch(self) -> None:
+        async for event in self._store.watch():
+            self.take(event)
+
+    async def _confirm_in_time(self) -> None:
+        while True:
+            await self._holding.wait()
+            if (wait := self._due - self._now()) > 0:
+                await asyncio.sleep(wait)
+            else:
+                await self._list_again()
+
+    async def _list_again(self) -> None:
+        asked_at = self._now()
+        try:
+            async with asyncio.timeout(_LISTING_SECONDS):
+                listed = await self._store.relist()
+        except (FlanneletteError, TimeoutError) as error:
+            reason = str(error) or "the store does not answer"
+            self._wait(_RETRY_SECONDS, f"the second listing failed: {reason}")
+            return
+        if listed.network is None:
+            reason = "no node can take its lease again, since the store has no network configuration that can be used"
+            self._wait(self._seconds, reason)
+            return
+        again = LeaseFilter(self._broker.table.network)
+        again.take(listed, self._broker.table.leases)
+        there = again.served().keys() | listed.refused.keys()
+        before = set(self._guard.held)
+        self._remove(self._guard.confirm(there, asked_at), before, by="listing")
+        disagrees = any(name in there for name, held in self._guard.held.items() if held.since <= asked_at)
+        self._wait(self._seconds, "the second listing has some of them" if disagrees else "")
+
+    def _wait(self, seconds: float, doubt: str) -> None:
+        self._due = self._now() + seconds
+        if self._guard.held and doubt and doubt != self._reason_to_wait:
+            log.warning("removals stay held back", leases=len(self._guard.held), reason=doubt)
+        self._reason_to_wait = doubt
+
+    def _remove(self, removed: tuple[Removed, ...], held: Set[str], *, by: str) -> list[str]:
+        if removed:
+            log.warning("removals that were held back are carried out", leases=len(removed), confirmed_by=by)
+            metrics.GUARDED_REMOVALS.labels(f"confirmed_by_{by}").inc(len(removed))
+            self._broker.take(Changed(removed))
+        self._count_held(held, confirmed=len(removed))
+        return [change.name for change in removed]
+
+    def _count_held(self, before: Set[str], confirmed: int = 0) -> None:
+        """What is held back has changed, perhaps."""
+        held = self._guard.held.keys()
+        if held != before:
+            self._publish_lost()
+        metrics.HELD_REMOVALS.set(len(held))
+        metrics.GUARDED_REMOVALS.labels("held").inc(len(held - before))
+        self._held_together = len(held - before) + (self._held_together if before else 0)
+        metrics.GUARDED_REMOVALS.labels("returned").inc(len(before - held) - confirmed)
+        if held and not before:
+            self._due, self._reason_to_wait = self._now() + self._seconds, ""
+            self._holding.set()
+            log.warning(
+                "many leases vanished from the store at once; they stay until a second listing confirms the removal",
+                leases=len(held),
+                of=len(self._broker.table.leases),
+                asked_again_in=self._seconds,
+            )
+        elif before and not held:
+            self._holding.clear()
+            if not confirmed:
+                log.info("no removal is held back any more", of=self._held_together)
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+
+def _source(table: Table) -> str:
+    return table.network.source if table.network else ""
+
+
+def _log_network(table: Table) -> None:
+    if table.network_error:
+        log.warning(
+            "the network configuration in the store is not in force",
+            reason=table.network_error,
+            in_force=table.network.source if table.network else None,
+        )
+    elif table.network:
+        log.info("the network configuration is in force", network=table.network.source)

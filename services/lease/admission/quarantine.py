@@ -1,0 +1,88 @@
+"""The keys of the store that are refused: nodes get nothing of them, and an operator can list and delete them."""
+
+from collections import Counter
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from services.lease import metrics
+from services.lease.admission.lease_filter import LeaseFilter
+from services.lease.stores.store import Changed, Refusal, RefusalKind, Snapshot
+from services.runtime.telemetry.logs import get_logger
+
+log = get_logger()
+
+_MOST_LINES: Final = 20
+"""In the log, of one event of the store: a wrong network refuses every lease at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Why a key is refused, and since when."""
+
+    refusal: Refusal
+    first_seen: float
+    """Unix seconds."""
+
+
+class Quarantine:
+    """All keys that are refused now: by the store (the key holds no lease) or by the filter (the lease is outside).
+
+    A relay's store hands on the refusals of the lease service above it. A key is logged when it enters and when it
+    leaves. An event costs as much as the keys that it concerns.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.keys: dict[str, Refused] = {}
+        self._by_store: dict[str, str | Refusal] = {}
+        self._kinds: Counter[RefusalKind] = Counter()
+        self._clock = clock
+        for kind in RefusalKind:
+            metrics.QUARANTINED.labels(kind.value).set_function(partial(self._kinds.__getitem__, kind))
+
+    def take(self, event: Snapshot | Changed, leases: LeaseFilter) -> None:
+        """Follows an event of the store that the filter has taken."""
+        if isinstance(event, Snapshot):
+            self._by_store = dict(event.refused)
+        else:
+            for key in event.cleared:
+                self._by_store.pop(key, None)
+            self._by_store |= event.refused
+        if isinstance(event, Snapshot) or leases.changed is None:
+            concerned = {*self.keys, *self._by_store, *leases.refused}
+        else:
+            concerned = {*leases.changed, *event.cleared, *event.refused}
+        entered = [key for key in sorted(concerned) if self._update(key, self._refusal(key, leases))]
+        left = [key for key in sorted(concerned & self.keys.keys()) if self._refusal(key, leases) is None]
+        for key in left:
+            self._kinds[self.keys.pop(key).refusal.kind] -= 1
+        if entered or left:
+            self._log(entered, left, leases)
+
+    def _update(self, key: str, refusal: Refusal | None) -> bool:
+        """Keeps why a key is refused; returns whether it was not refused before."""
+        known = self.keys.get(key)
+        if refusal is None or (known and known.refusal == refusal):
+            return False
+        if known:
+            self._kinds[known.refusal.kind] -= 1
+        self._kinds[refusal.kind] += 1
+        self.keys[key] = Refused(refusal, known.first_seen if known else self._clock())
+        return known is None
+
+    def _refusal(self, key: str, leases: LeaseFilter) -> Refusal | None:
+        reason = self._by_store.get(key)
+        if reason is None:
+            return leases.refused.get(key)
+        return reason if isinstance(reason, Refusal) else Refusal(RefusalKind.UNREADABLE, reason)
+
+    def _log(self, entered: Collection[str], left: Collection[str], leases: LeaseFilter) -> None:
+        for key in list(entered)[:_MOST_LINES]:
+            refusal = self.keys[key].refusal
+            log.warning("a key of the store is refused", key=key, kind=refusal.kind.value, reason=refusal.reason)
+        for key in list(left)[:_MOST_LINES]:
+            log.info("a key of the store is no longer refused", key=key, served=key in leases.leases)
+        more = max(len(entered) - _MOST_LINES, 0), max(len(left) - _MOST_LINES, 0)
+        if any(more):
+            log.warning("and more keys, which ListQuarantine shows", refused=more[0], refused_no_longer=more[1])

@@ -1,0 +1,131 @@
+"""Answers about leases and nodes: what ListLeases, ListNodes, GetConvergence, ListQuarantine and others return."""
+
+from collections.abc import Iterable, Mapping
+from ipaddress import ip_address
+from typing import Final
+
+from flannelette.lease.v1 import lease_pb2 as pb
+
+from services.core.errors import InvalidInput
+from services.core.family import Address
+from services.core.leases.lease import Lease
+from services.core.leases.network_moves import PendingMove, pending_moves
+from services.lease.admission.pipeline import StorePipeline
+from services.lease.progress.reports import NOTHING_YET, NodeProgress, Report
+from services.lease.stores.store import Reclaimed, RefusalKind
+from services.lease.watch.broker import Broker
+from services.runtime.lease.wire import failed_to_proto, lease_to_proto
+
+_KINDS: Final = {
+    RefusalKind.UNREADABLE: pb.REFUSAL_KIND_UNREADABLE,
+    RefusalKind.OUTSIDE_NETWORK: pb.REFUSAL_KIND_OUTSIDE_NETWORK,
+}
+
+
+def leases_of_address(leases: Mapping[str, Lease], text: str) -> dict[str, Lease]:
+    """Those with this address in a subnet (a pod's) or as public address (a node's). Raises InvalidInput."""
+    try:
+        address = ip_address(text)
+    except ValueError:
+        raise InvalidInput(f"address {text!r} is not an IP address: write for instance 10.5.52.2") from None
+    return {name: lease for name, lease in leases.items() if _has(lease, address)}
+
+
+def list_nodes(broker: Broker, served: str) -> pb.ListNodesResponse:
+    """Every node with a lease, a stream, or a report; `served` is the one node that we serve, empty: all."""
+    reports = broker.reports
+    departed = reports.departed
+    return pb.ListNodesResponse(
+        nodes=[
+            _node(broker, name, departed.get(name), is_ours=name == served)
+            for name in sorted(broker.leases_by_node.nodes | reports.connected.keys() | departed.keys())
+        ],
+        cursor=broker.change_log.cursor if broker.table.synced else "",
+    )
+
+
+def convergence(broker: Broker, cursor: str, position: int) -> pb.GetConvergenceResponse:
+    """Who has every change up to there."""
+    reports = broker.reports
+    nodes = sorted(reports.connected.items())
+    response = pb.GetConvergenceResponse(
+        cursor=cursor,
+        converged=reports.is_converged(position),
+        nodes_done=[name for name, node in nodes if node.position >= position and not node.is_failing],
+        nodes_failed=[name for name, node in nodes if node.position >= position and node.is_failing],
+        nodes_pending=[name for name, node in nodes if node.position < position],
+    )
+    elapsed = reports.elapsed(position)
+    if elapsed is not None:
+        response.elapsed.FromMicroseconds(round(elapsed * 1e6))
+    return response
+
+
+def list_quarantine(pipeline: StorePipeline) -> pb.ListQuarantineResponse:
+    """The keys that are refused, and the removals that are held back."""
+    response = pb.ListQuarantineResponse(held_removals=pipeline.held, held_reason=pipeline.held_reason)
+    for key, refused in sorted(pipeline.quarantine.keys.items()):
+        entry = response.keys.add(key=key, reason=refused.refusal.reason, kind=_KINDS[refused.refusal.kind])
+        entry.first_seen_time.FromMilliseconds(int(refused.first_seen * 1000))
+    if pipeline.held_since is not None:
+        response.held_since_time.FromMilliseconds(int(pipeline.held_since * 1000))
+    return response
+
+
+def reclaim_response(reclaimed: Iterable[Reclaimed]) -> pb.ReclaimLeasesResponse:
+    """What was taken back, sorted by name."""
+    response = pb.ReclaimLeasesResponse()
+    for each in sorted(reclaimed, key=lambda each: each.lease.name):
+        message = response.reclaimed.add(lease=lease_to_proto(each.lease))
+        if each.seen_at is not None:
+            message.last_seen_time.FromMilliseconds(int(each.seen_at * 1000))
+    return response
+
+
+class PendingMoves:
+    """The nodes whose subnet does not fit the network configuration (ADR 25).
+
+    Computed once for each revision of the table: 10,000 leases take 30 ms.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._known: tuple[int, list[PendingMove]] = (-1, [])
+
+    def all(self) -> list[PendingMove]:
+        """By node."""
+        table = self._broker.table
+        if self._known[0] != table.revision:
+            self._known = table.revision, pending_moves(table.leases, table.network)
+        return self._known[1]
+
+
+def move_to_proto(move: PendingMove) -> pb.PendingMove:
+    """As a message."""
+    return pb.PendingMove(node=move.node, lease=move.lease, subnets=map(str, move.subnets), where=move.where)
+
+
+def _node(broker: Broker, name: str, departed: Report | None, *, is_ours: bool) -> pb.Node:
+    """`departed`: the last report of a node that is not connected. `is_ours`: we alone serve this node."""
+    reports, leases = broker.reports, broker.leases_by_node.of(name)
+    node = pb.Node(name=name)
+    if leases:
+        lease = leases[min(leases)]
+        node.lease = lease.name
+        node.subnets.extend(str(subnet.cidr) for subnet in lease.subnets)
+    if is_ours or broker.connected_nodes.knows(name):
+        node.connected = broker.connected_nodes.is_connected(name)
+    progress = reports.connected.get(name, NodeProgress())
+    report = progress.report or departed
+    if report is not None:
+        node.cursor = report.progress.cursor
+        node.report_time.FromMilliseconds(int(report.at * 1000))
+        node.failed.extend(map(failed_to_proto, report.progress.failed))
+        node.failed_count = report.progress.failed_count
+    if progress.position > NOTHING_YET:
+        node.behind = reports.last - progress.position
+    return node
+
+
+def _has(lease: Lease, address: Address) -> bool:
+    return any(address in subnet.cidr or address == subnet.public_address for subnet in lease.subnets)

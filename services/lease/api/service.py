@@ -1,0 +1,240 @@
+"""The gRPC face of the lease service: translates, calls, returns."""
+
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+from flannelette.lease.v1 import lease_pb2 as pb
+from flannelette.lease.v1 import lease_pb2_grpc
+
+from services.core.errors import Exhausted, FlanneletteError, NotFound, NotYet, Unavailable
+from services.core.leases.network_moves import hands_out
+from services.core.limits import MOST_LEASES, seconds_of
+from services.lease import metrics
+from services.lease.admission.pipeline import StorePipeline
+from services.lease.api.queries import (
+    PendingMoves,
+    convergence,
+    leases_of_address,
+    list_nodes,
+    list_quarantine,
+    move_to_proto,
+    reclaim_response,
+)
+from services.lease.api.requests import Identity, check_name, checked_request, leases_to_reclaim, subnets_to_reserve
+from services.lease.stores.store import Store
+from services.lease.watch.broker import Broker
+from services.lease.watch.streams import PAUSE, end_if_stalled, watch_all, watch_own
+from services.runtime.lease.lifetime import time_left
+from services.runtime.lease.wire import lease_to_proto, network_to_proto, progress_from_proto, status_to_proto
+from services.runtime.process.version import version
+from services.runtime.rpc.interceptor import code_of
+from services.runtime.telemetry.health import Health
+from services.runtime.telemetry.logs import get_logger
+
+log = get_logger()
+
+SERVICE: Final = "flannelette.lease.v1.LeaseService"
+
+_READ_OWN_WRITE_SECONDS: Final = 2.0
+_LONGEST_WAIT_SECONDS: Final = 60.0
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+def add_to_server(service: "LeaseService", server: grpc.aio.Server) -> None:
+    """Registers the service; WatchLeases without a serializer, because its messages are bytes already."""
+    lease_pb2_grpc.add_LeaseServiceServicer_to_server(service, server)
+    watch: grpc.RpcMethodHandler[pb.WatchLeasesRequest, bytes] = grpc.unary_stream_rpc_method_handler(
+        service.WatchLeases,
+        request_deserializer=pb.WatchLeasesRequest.FromString,
+        response_serializer=None,
+    )
+    server.add_registered_method_handlers(SERVICE, {"WatchLeases": watch})
+
+
+class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
+    """Every call's guarantees and errors stand in lease.proto."""
+
+    def __init__(
+        self,
+        store: Store,
+        broker: Broker,
+        pipeline: StorePipeline,
+        identity: Identity,
+        health: Health,
+        most: int = MOST_LEASES,
+    ) -> None:
+        self._store = store
+        self._broker = broker
+        self._pipeline = pipeline
+        self._identity = identity
+        self._health = health
+        self._most = most
+        """Leases that are given out."""
+        self._started = time.time_ns()
+        self._moves = PendingMoves(broker)
+
+    def WatchLeases(self, request: pb.WatchLeasesRequest, context: Context) -> AsyncIterator[Any]:
+        """Yields serialised messages: see `add_to_server`."""
+        if request.view == pb.VIEW_OWN:
+            node = self._identity.one_node(request.node)
+            return end_if_stalled(watch_own(self._broker, node, is_dataplane=request.relayed))
+        self._identity.any_node(request.node)
+        node = request.node if request.view == pb.VIEW_ALL else ""
+        is_relay = request.relayed and not node
+        return end_if_stalled(watch_all(self._broker, request.cursor, node, is_relay=is_relay, pause=PAUSE))
+
+    async def ListLeases(self, request: pb.ListLeasesRequest, context: Context) -> pb.ListLeasesResponse:
+        """The filter may be any node, on any service: all that it leaves out could be listed without it."""
+        check_name(request.node)
+        self._require_table()
+        table = self._broker.table
+        leases = self._broker.leases_by_node.of(request.node) if request.node else table.leases
+        if request.address:
+            leases = leases_of_address(leases, request.address)
+        return pb.ListLeasesResponse(
+            leases=[lease_to_proto(leases[name]) for name in sorted(leases)],
+            network=network_to_proto(table.network) if table.network else None,
+            network_error=table.network_error,
+            store=status_to_proto(self._broker.store_status),
+            cursor=self._broker.change_log.cursor,
+        )
+
+    async def AcquireLease(self, request: pb.AcquireLeaseRequest, context: Context) -> pb.AcquireLeaseResponse:
+        """Answers when WatchLeases shows the lease, or 2 s later: it is in the store either way."""
+        code = grpc.StatusCode.OK
+        try:
+            wanted = checked_request(request, self._identity.one_node(request.node))
+            if len(self._broker.table.leases) >= self._most and not self._broker.leases_by_node.of(wanted.node):
+                raise Exhausted(f"there are {self._most} leases, and no more are given: raise --max-leases")
+            lease = await self._store.acquire(self._pipeline.without_held(wanted))
+        except FlanneletteError as error:
+            code = code_of(error)
+            raise
+        finally:
+            metrics.ACQUIRES.labels(code.name).inc()
+        await self._broker.has(lease, _READ_OWN_WRITE_SECONDS)
+        return pb.AcquireLeaseResponse(lease=lease_to_proto(lease), time_left=time_left(lease))
+
+    async def RenewLease(self, request: pb.RenewLeaseRequest, context: Context) -> pb.RenewLeaseResponse:
+        """More time."""
+        lease = await self._store.renew(self._identity.one_node(request.node), request.name)
+        return pb.RenewLeaseResponse(lease=lease_to_proto(lease), time_left=time_left(lease))
+
+    async def ReleaseLease(self, request: pb.ReleaseLeaseRequest, context: Context) -> pb.ReleaseLeaseResponse:
+        """Gives it back."""
+        node = self._identity.one_node(request.node)
+        for name in [request.name] if request.name else list(self._broker.leases_by_node.of(node)):
+            await self._store.release(node, name)
+        return pb.ReleaseLeaseResponse()
+
+    async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.GetStatusResponse:
+        """Never fails."""
+        table = self._broker.table
+        response = pb.GetStatusResponse(
+            ready=self._health.ready,
+            reasons=self._health.reasons,
+            node=self._identity.node,
+            version=version(),
+            store=status_to_proto(self._broker.store_status),
+            leases=len(table.leases),
+            watchers=self._broker.watchers,
+            cursor=self._broker.change_log.cursor if table.synced else "",
+            quarantined=len(self._pipeline.quarantine.keys),
+            held_removals=len(self._pipeline.held),
+            held_reason=self._pipeline.held_reason,
+            network=network_to_proto(table.network) if table.network else None,
+            network_error=table.network_error,
+            pending_moves=map(move_to_proto, self._moves.all()),
+        )
+        response.start_time.FromNanoseconds(self._started)
+        return response
+
+    async def ListQuarantine(self, request: pb.ListQuarantineRequest, context: Context) -> pb.ListQuarantineResponse:
+        """What the store holds and we refuse to act on."""
+        return list_quarantine(self._pipeline)
+
+    async def ConfirmRemoval(self, request: pb.ConfirmRemovalRequest, context: Context) -> pb.ConfirmRemovalResponse:
+        """Carries out what is held back."""
+        return pb.ConfirmRemovalResponse(removed=self._pipeline.confirm())
+
+    async def DeleteQuarantined(
+        self, request: pb.DeleteQuarantinedRequest, context: Context
+    ) -> pb.DeleteQuarantinedResponse:
+        """Deletes a refused key."""
+        await self._pipeline.discard(request.key)
+        return pb.DeleteQuarantinedResponse()
+
+    async def ReserveSubnet(self, request: pb.ReserveSubnetRequest, context: Context) -> pb.ReserveSubnetResponse:
+        """Sets subnets aside."""
+        lease = await self._store.reserve(subnets_to_reserve(request), request.node)
+        await self._broker.has(lease, _READ_OWN_WRITE_SECONDS)
+        return pb.ReserveSubnetResponse(lease=lease_to_proto(lease))
+
+    async def ReleaseSubnet(self, request: pb.ReleaseSubnetRequest, context: Context) -> pb.ReleaseSubnetResponse:
+        """Ends a reservation."""
+        await self._store.unreserve(request.name)
+        return pb.ReleaseSubnetResponse()
+
+    async def ReclaimLeases(self, request: pb.ReclaimLeasesRequest, context: Context) -> pb.ReclaimLeasesResponse:
+        """Takes leases back."""
+        return reclaim_response(await self._store.reclaim(leases_to_reclaim(request), dry_run=request.dry_run))
+
+    async def RenumberNode(self, request: pb.RenumberNodeRequest, context: Context) -> pb.RenumberNodeResponse:
+        """Releases the node's lease, which does not fit the configuration, so that the node acquires another."""
+        node, network = self._identity.one_node(request.node), self._broker.table.network
+        if network is None:
+            raise Unavailable("the network configuration is not known yet: try again")
+        move = next((move for move in self._moves.all() if move.node == node), None)
+        if move is None:
+            raise NotFound(
+                f"no network change is pending for node {node}: the configuration has room for its subnets"
+            )
+        if not hands_out(network):
+            raise NotYet(
+                f"the subnet of node {node} is its podCIDR, which cannot change: put the network configuration back, "
+                "or delete the Node and let it join again"
+            )
+        if not request.dry_run:
+            log.warning("an operator moves a node to another subnet", node=node, lease=move.lease, to=move.where)
+            await self._store.release(node, move.lease)
+        return pb.RenumberNodeResponse(move=move_to_proto(move))
+
+    async def ReportProgress(self, request: pb.ReportProgressRequest, context: Context) -> pb.ReportProgressResponse:
+        """Kept here, and passed to the store, which may need it."""
+        progress = replace(progress_from_proto(request), node=self._identity.one_node(request.node))
+        reports = self._broker.reports
+        if reports.take(progress):
+            await self._store.report(progress)
+        response = pb.ReportProgressResponse()
+        response.pause.FromMicroseconds(int(reports.pause * 1e6))
+        return response
+
+    async def ListNodes(self, request: pb.ListNodesRequest, context: Context) -> pb.ListNodesResponse:
+        """Every node, as far as this process can know."""
+        return list_nodes(self._broker, self._identity.node)
+
+    async def GetConvergence(self, request: pb.GetConvergenceRequest, context: Context) -> pb.GetConvergenceResponse:
+        """The answer is that of its own moment, also after a wait."""
+        self._require_table()
+        status = self._broker.store_status
+        if not request.cursor and not status.connected:
+            raise Unavailable(f"what changed last is not known while the {status.kind} store is away: {status.error}")
+        cursor = request.cursor or self._broker.change_log.cursor
+        position = self._broker.change_log.position(cursor)
+        if position is None:
+            raise NotFound(
+                f"cursor {cursor!r} was compacted, or is of another start of this service: ask for the newest, "
+                "which has every change before it, with an empty cursor"
+            )
+        seconds = seconds_of(request.wait, "wait", most=_LONGEST_WAIT_SECONDS)
+        await self._broker.reports.converged(position, seconds)
+        return convergence(self._broker, cursor, position)
+
+    def _require_table(self) -> None:
+        if not self._broker.table.synced:
+            raise Unavailable(f"the leases are not known yet: {'; '.join(self._health.reasons)}")

@@ -1,1 +1,0 @@
-"""What stands between a store and the broker: which leases are served, and which removals are believed."""

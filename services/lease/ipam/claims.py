@@ -1,0 +1,160 @@
+"""Every key of a store that takes a subnet, found by node, by address, MAC or key. No IO."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from services.core.family import Address, Family, Network
+from services.core.ipam.subnet_pool import SubnetPool, Taken, Usage, Use
+from services.core.leases.conflicts import Identity, Rank, rank
+from services.core.network import FamilyNetwork, NetworkConfig, contains
+
+Key = TypeVar("Key")
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A lease, a reservation, or what blocks a subnet without being either."""
+
+    name: str
+    node: str
+    """The node that holds it, empty if none does."""
+    cidrs: tuple[Network, ...]
+    addresses: tuple[Address, ...]
+    """What it publishes. Empty: a reservation that nobody uses now, or a key whose value is refused."""
+    reserved: bool = False
+    bound: bool = False
+    """Reserved for `node` by an operator: no other node gets it, also when this one is gone."""
+    identities: tuple[Identity, ...] = ()
+    """What it publishes that no other node may have: public addresses, MACs or keys."""
+    claim_order: int = 0
+    """See Lease."""
+
+    @property
+    def rank(self) -> Rank:
+        """See `services.core.leases.conflicts`."""
+        return rank(self.node, self.claim_order, self.name)
+
+    @property
+    def in_use(self) -> bool:
+        """A node holds it and publishes from it."""
+        return bool(self.node and self.addresses)
+
+    @property
+    def taken(self) -> list[Taken]:
+        """What it takes, and as what it counts."""
+        use = Use.RESERVED if self.reserved else Use.LEASED if self.addresses else Use.BLOCKED
+        return [(cidr, use) for cidr in self.cidrs]
+
+
+class Claims:
+    """All claims by name, beside what is taken of the network. A change costs the same however many there are."""
+
+    def __init__(self) -> None:
+        self._claims: dict[str, Claim] = {}
+        self._of_node: dict[str, set[str]] = {}
+        self._of_identity: dict[Identity, tuple[str, ...]] = {}
+        """Nearly always one."""
+        self._pool: SubnetPool | None = None
+
+    @property
+    def pool(self) -> SubnetPool | None:
+        """What is taken of the network; None without one."""
+        return self._pool
+
+    def lease_from(self, network: NetworkConfig | None) -> None:
+        """From now on, subnets are those of this network."""
+        if network is None:
+            self._pool = None
+        elif self._pool is None or self._pool.network != network:
+            taken = (taken for claim in self._claims.values() for taken in claim.taken)
+            self._pool = SubnetPool(network, taken)
+
+    def usage(self, family: Family) -> Usage:
+        """How full the network is in one family; all zero where it has none."""
+        families = self._pool.families if self._pool else ()
+        return next((pool.usage for pool in families if pool.network.family is family), Usage(0))
+
+    def get(self, name: str) -> Claim | None:
+        """The claim of this name."""
+        return self._claims.get(name)
+
+    def of_node(self, node: str) -> list[Claim]:
+        """What the node holds, by name."""
+        return self._named(self._of_node.get(node, ()))
+
+    def of_address(self, address: Address) -> list[Claim]:
+        """What publishes this address, by name."""
+        return self.of_identity(address.packed)
+
+    def of_identity(self, identity: Identity) -> list[Claim]:
+        """What publishes this, by name."""
+        return self._named(self._of_identity.get(identity, ()))
+
+    def overlapping(self, cidr: Network, network: Network) -> list[Claim]:
+        """What takes any part of this subnet of that network, by name. Looks at all: for an operator's calls."""
+        found = (
+            claim.name
+            for claim in self._claims.values()
+            if any(
+                cidr.version == taken.version and cidr.overlaps(taken) and not contains(taken, network)
+                for taken in claim.cidrs
+            )
+        )
+        return self._named(found)
+
+    def obstacles(self, network: FamilyNetwork) -> list[str]:
+        """The names of what blocks subnets of this network without being one, the widest first. Looks at all."""
+        found = (
+            (cidr.prefixlen, int(cidr.network_address), claim.name)
+            for claim in self._claims.values()
+            for cidr in claim.cidrs
+            if (cidr.prefixlen != network.subnet_length or claim.taken[0][1] is Use.BLOCKED)
+            and cidr.version == network.family.version
+            and cidr.overlaps(network.cidr)
+            and not contains(cidr, network.cidr)
+        )
+        return [name for _, _, name in sorted(found)]
+
+    def all(self) -> list[Claim]:
+        """Every one, by name."""
+        return self._named(self._claims)
+
+    def put(self, claim: Claim) -> None:
+        """It is new or has changed."""
+        if self._claims.get(claim.name) == claim:
+            return
+        self.drop(claim.name)
+        self._claims[claim.name] = claim
+        self._of_node.setdefault(claim.node, set()).add(claim.name)
+        for identity in claim.identities:
+            names = self._of_identity.get(identity, ())
+            if claim.name not in names:
+                self._of_identity[identity] = (*names, claim.name)
+        if self._pool is not None:
+            for cidr, use in claim.taken:
+                self._pool.add(cidr, use)
+
+    def drop(self, name: str) -> None:
+        """It is gone, if it was there."""
+        claim = self._claims.pop(name, None)
+        if claim is None:
+            return
+        _discard(self._of_node, claim.node, name)
+        for identity in claim.identities:
+            left = tuple(other for other in self._of_identity.pop(identity, ()) if other != name)
+            if left:
+                self._of_identity[identity] = left
+        if self._pool is not None:
+            for cidr, use in claim.taken:
+                self._pool.remove(cidr, use)
+
+    def _named(self, names: Iterable[str]) -> list[Claim]:
+        return [self._claims[name] for name in sorted(names)]
+
+
+def _discard(index: dict[Key, set[str]], key: Key, name: str) -> None:
+    names = index[key]
+    names.discard(name)
+    if not names:
+        del index[key]

@@ -1,0 +1,293 @@
+"""The model of flannel's prefix in etcd: events go in; leases, holders and what to repair come out. Pure.
+
+The watch, AcquireLease and the operator's calls all use it: watchers are told what it serves, and transactions
+(`transactions.py`) are made of what it holds.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import groupby, islice
+from types import MappingProxyType
+from typing import Final, TypeVar
+
+from services.core.errors import NotYet
+from services.core.family import Family
+from services.core.ipam.subnet_pool import SubnetPool, Usage
+from services.core.leases.table import Change, Removed, Upserted
+from services.lease.ipam.claims import Claims
+from services.lease.stores.etcd.entry import Entry, read_entry
+from services.lease.stores.etcd.keys import (
+    Decoded,
+    Keyspace,
+    Kind,
+    decode,
+    is_subnet,
+    read_configuration,
+    read_released,
+)
+from services.lease.stores.etcd.rpc.values import Batch, Event, Gone, Item, Newest, Position
+from services.lease.stores.store import Changed, Snapshot
+
+Value = TypeVar("Value")
+
+_FOREIGN: Final = "flannel watches everything that starts with {subnets}, and this is not a lease: delete it"
+
+
+class Prefix:
+    """All keys under the prefix at one position of etcd's history, and what they mean.
+
+    * What does not parse is refused and changes nothing: a lease whose value is overwritten by a bad one stays as
+      it was, also through a new listing, until its key is gone or good again. So does one whose value another
+      program has overwritten with that of another node (see `is_overwritten`): what it says reaches nobody.
+    * A lease and its holder that are written in one revision are one change.
+    * A lease whose last deletion was on purpose (the key `released`) is told as such; a listing says nothing of that.
+
+    It may be behind etcd. A transaction is guarded by what was looked at, so that it happens on the truth or not at
+    all; deletions that are not known yet only make a decision more careful.
+    """
+
+    def __init__(self, keyspace: Keyspace) -> None:
+        self.keyspace = keyspace
+        self.position = Position(0, 0)
+        """Everything up to here is in; 0: nothing was listed yet."""
+        self.config: Item | None = None
+        self.sessions: dict[str, Item] = {}
+        """By node: those whose dataplane is connected to some lease service."""
+        self.session_ended: dict[str, float] = {}
+        """By node that holds a lease: when its session ended, as far as that was seen."""
+        self.orphans: dict[str, Decoded] = {}
+        """Holders without a lease, by name: nobody needs them."""
+        self.refused: dict[str, str] = {}
+        """By the key's name: why it is no lease."""
+        self._network, self._network_error = read_configuration(keyspace.config, None)
+        self._entries: dict[str, Entry] = {}
+        """By the name of the lease key, be it a subnet or not."""
+        self._others: dict[bytes, Decoded] = {}
+        """Every key that is no lease and no holder."""
+        self._claims = Claims()
+        self._unsettled: dict[str, None] = {}
+        """Names of leases that have changed since the claims were asked for."""
+        self._leaving: set[str] = set()
+        """Nodes that may hold nothing any more, to be looked at when all is settled."""
+
+    @property
+    def entries(self) -> Mapping[str, Entry]:
+        """Every lease key, by name."""
+        return self._entries
+
+    @property
+    def revision(self) -> int:
+        """Every put of a key up to here is in."""
+        return self.position.revision
+
+    @property
+    def claims(self) -> Claims:
+        """What takes subnets, for IPAM."""
+        self.settle(len(self._unsettled))
+        return self._claims
+
+    @property
+    def pool(self) -> SubnetPool:
+        """What is taken of the network. Raises NotYet where there is none, or none that can be read."""
+        self.claims.lease_from(self._network)
+        if self.claims.pool is None:
+            raise NotYet(self._network_error)
+        return self.claims.pool
+
+    @property
+    def newest(self) -> Newest:
+        """What etcd must have had at the position, if its history is the one that was followed."""
+        items = [decoded.item for decoded in self._decoded()]
+        revision = max((item.revision for item in items), default=0)
+        return Newest(len(items), frozenset(item for item in items if item.revision == revision))
+
+    def usage(self, family: Family) -> Usage:
+        """How full the network is in one family."""
+        self.claims.lease_from(self._network)
+        return self.claims.usage(family)
+
+    def etcd_lease_of(self, node: str) -> int:
+        """The etcd lease that the holder keys of the node are attached to; 0: none is known."""
+        entries = (self._entries[claim.name] for claim in self.claims.of_node(node))
+        return next((entry.etcd_lease for entry in entries if entry.etcd_lease), 0)
+
+    def key(self, key: bytes) -> Decoded | None:
+        """What a key holds, if it exists."""
+        kind, name = self.keyspace.classify(key)
+        subnet, beside = self._pair(name)
+        return subnet if kind is Kind.SUBNET else beside if kind is Kind.HOLDER else self._others.get(key)
+
+    def snapshot(self) -> Snapshot:
+        """Everything that watchers are told, as it is now."""
+        leases = {name: entry.served for name, entry in self._entries.items() if entry.served is not None}
+        return Snapshot(MappingProxyType(leases), self._network, self._network_error, _copy(self.refused))
+
+    def settle(self, most: int) -> bool:
+        """Brings the claims of so many leases up to date; says whether more are left."""
+        for name in list(islice(self._unsettled, most)):
+            del self._unsettled[name]
+            entry, before = self._entries.get(name), self._claims.get(name)
+            if before is not None and before.node and (entry is None or entry.node != before.node):
+                self._leaving.add(before.node)
+            if entry is not None and (claim := entry.claim):
+                self._claims.put(claim)
+            else:
+                self._claims.drop(name)
+        while self._leaving and not self._unsettled:
+            node = self._leaving.pop()
+            if not self._claims.of_node(node):
+                self.session_ended.pop(node, None)
+        return bool(self._unsettled)
+
+    def keys(self) -> dict[bytes, Decoded]:
+        """Every key, by its bytes."""
+        return {decoded.item.key: decoded for decoded in self._decoded()}
+
+    def relisted(self, listed: Collection[Decoded], position: Position, now: float) -> "Prefix":
+        """The model of a complete listing, which remembers of this one what a listing does not say."""
+        new = Prefix(self.keyspace)
+        new.position = position
+        new.session_ended = dict(self.session_ended)
+        subnets: list[Decoded] = []
+        for decoded in listed:
+            if decoded.kind is Kind.SUBNET:
+                subnets.append(decoded)
+            elif decoded.kind is Kind.HOLDER:
+                new.orphans[decoded.name] = decoded
+            else:
+                new._put_other(decoded)
+        for node in self.sessions.keys() - new.sessions.keys():
+            new._end_session(node, now)
+        for subnet in subnets:
+            known = self._entries.get(subnet.name)
+            new._put(subnet.name, subnet, new.orphans.get(subnet.name), known)
+        new.refused |= {f"holders/{name}": beside.error for name, beside in new.orphans.items() if beside.error}
+        new._leaving |= self.session_ended.keys()
+        return new
+
+    def fold(self, batch: Batch, now: float) -> Changed | None:
+        """Takes what happened; None: nothing that watchers have to know. `now` is the time for `session_ended`."""
+        network, network_error, refused = self._network, self._network_error, dict(self.refused)
+        changes: list[Change] = []
+        released: set[str] = set()
+        written: set[str] = set()
+        for _, events in groupby(batch.events, key=lambda event: event.revision):
+            touched, noted = self._take(events, now)
+            for name, (subnet, beside) in touched.items():
+                old_subnet, old_beside = self._pair(name)
+                written |= {name} if subnet != old_subnet else set()
+                written |= {f"holders/{name}"} if beside != old_beside else set()
+                if change := self._put(name, subnet, beside, self._entries.get(name)):
+                    changes.append(change)
+            released = {name for name in released if name not in touched}
+            released |= {name for name in noted if name in touched and name not in self._entries}
+        self.position = batch.position
+        event = Changed(
+            tuple(changes),
+            self._network if self._network != network else None,
+            self._network_error if self._network_error != network_error else "",
+            {k: reason for k, reason in self.refused.items() if refused.get(k) != reason or k in written},
+            frozenset(refused.keys() - self.refused.keys()),
+            frozenset(released),
+        )
+        return event if event != Changed() else None
+
+    def _decoded(self) -> Iterator[Decoded]:
+        for entry in self._entries.values():
+            yield entry.subnet
+            if entry.beside is not None:
+                yield entry.beside
+        yield from self.orphans.values()
+        yield from self._others.values()
+
+    def _pair(self, name: str) -> tuple[Decoded | None, Decoded | None]:
+        """The lease key and the holder key of this name."""
+        entry = self._entries.get(name)
+        return (None, self.orphans.get(name)) if entry is None else (entry.subnet, entry.beside)
+
+    def _take(
+        self, events: Iterable[Event], now: float
+    ) -> tuple[dict[str, tuple[Decoded | None, Decoded | None]], frozenset[str]]:
+        """Takes the keys of one revision that are no leases.
+
+        Returns the lease key and the holder key of each lease that the revision concerns, and the names of the leases
+        that it removes on purpose.
+        """
+        pairs: dict[str, tuple[Decoded | None, Decoded | None]] = {}
+        noted = frozenset[str]()
+        for event in events:
+            decoded = None if isinstance(event, Gone) else decode(self.keyspace, event)
+            kind, name = self.keyspace.classify(event.key) if decoded is None else (decoded.kind, decoded.name)
+            if kind is Kind.SUBNET or kind is Kind.HOLDER:
+                subnet, beside = pairs.get(name) or self._pair(name)
+                pairs[name] = (decoded, beside) if kind is Kind.SUBNET else (subnet, decoded)
+            elif decoded is not None:
+                self._put_other(decoded)
+                if kind is Kind.RELEASED:
+                    noted = read_released(decoded.item.value)
+            else:
+                self._drop_other(event.key, kind, name)
+                if kind is Kind.SESSION:
+                    self._end_session(name, now)
+                    pairs = {claim.name: self._pair(claim.name) for claim in self.claims.of_node(name)} | pairs
+        return pairs, noted
+
+    def _put(self, name: str, subnet: Decoded | None, beside: Decoded | None, known: Entry | None) -> Change | None:
+        """Sets the two keys of a lease, which was `known` as this before; returns what that is for watchers."""
+        served = known.served if known is not None else None
+        self._unsettled[name] = None
+        if subnet is not None:
+            is_alive = known is not None and known.node in self.sessions
+            entry = self._entries[name] = read_entry(subnet, beside, known, is_alive=is_alive)
+            self.orphans.pop(name, None)
+        else:
+            entry = None
+            self._entries.pop(name, None)
+            _set(self.orphans, name, beside)
+        _set(self.refused, name, entry.refused if entry is not None else "")
+        _set(self.refused, f"holders/{name}", beside.error if beside is not None else "")
+        if entry is None:
+            return Removed(name) if served is not None else None
+        return Upserted(entry.served) if entry.served is not None and entry.served != served else None
+
+    def _put_other(self, decoded: Decoded) -> None:
+        """Takes a key that is no lease and no holder."""
+        self._others[decoded.item.key] = decoded
+        match decoded.kind:
+            case Kind.CONFIG:
+                self.config = decoded.item
+                self._network, self._network_error = read_configuration(decoded.item.key, decoded.item)
+            case Kind.SESSION:
+                self.sessions[decoded.name] = decoded.item
+            case Kind.FOREIGN:
+                self.refused[decoded.name] = _FOREIGN.format(subnets=self.keyspace.subnets[:-1].decode())
+
+    def _drop_other(self, key: bytes, kind: Kind, name: str) -> None:
+        self._others.pop(key, None)
+        match kind:
+            case Kind.CONFIG:
+                self.config = None
+                self._network, self._network_error = read_configuration(key, None)
+            case Kind.FOREIGN:
+                self.refused.pop(name, None)
+
+    def _end_session(self, node: str, now: float) -> None:
+        self.sessions.pop(node, None)
+        self.session_ended[node] = now
+        self._leaving.add(node)
+
+
+def orphans_of(prefix: Prefix) -> Mapping[str, Item]:
+    """Holder keys without a lease key, by the name of the lease: to be deleted."""
+    return {name: beside.item for name, beside in prefix.orphans.items() if is_subnet(name)}
+
+
+def _set(table: dict[str, Value], name: str, value: Value | None) -> None:
+    """Of None or an empty text, the table has no entry."""
+    if value:
+        table[name] = value
+    else:
+        table.pop(name, None)
+
+
+def _copy(mapping: Mapping[str, Value]) -> Mapping[str, Value]:
+    return MappingProxyType(dict(mapping))

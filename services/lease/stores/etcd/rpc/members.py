@@ -1,0 +1,154 @@
+"""The members of an etcd cluster as gRPC channels: one at a time is used, the next one when it fails.
+
+Not one gRPC target with all addresses: a server certificate is checked against the name of its own host, names and
+both families can be mixed, and a member that lost its leader keeps its connection, so only we can tell to leave it.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import grpc.aio
+
+from services.lease.stores.etcd.rpc.messages import stubs
+from services.lease.stores.etcd.rpc.settings import EtcdSettings, Target, Tls, TlsFiles
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How patient we are; seconds."""
+
+    call: float = 5.0
+    """For the answer to a call."""
+    ping: float = 10.0
+    """Between pings on an open watch; etcd allows one each 5 s by default."""
+    pong: float = 4.0
+    """For the answer to a ping; then the member is frozen."""
+    retry_first: float = 0.1
+    """First pause before reconnecting; doubles, with jitter."""
+    retry_most: float = 2.0
+    """Longest pause."""
+    retry_not_allowed: float = 30.0
+    """Longest pause while etcd refuses us: a login costs it a lot, and only an operator can help."""
+
+
+LARGEST_MESSAGE: Final = 32 << 20
+"""Bytes: a burst of events, or a page with a few values of 1.5 MB (etcd's limit), exceeds grpc's default of 4 MB."""
+
+_OPTIONS: Final = (
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 1_500),  # also the time a connection may take
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_http_proxy", 0),  # etcd is never behind the proxy that pip or curl need
+)
+
+
+class Member:
+    """One member: its channel and the calls on it."""
+
+    def __init__(self, target: Target, files: TlsFiles | None, timing: Timing, agent: str) -> None:
+        self.name = target.name
+        self.files = files
+        options = (
+            *_OPTIONS,
+            ("grpc.max_receive_message_length", LARGEST_MESSAGE),
+            ("grpc.primary_user_agent", agent),
+            ("grpc.keepalive_time_ms", int(timing.ping * 1000)),
+            ("grpc.keepalive_timeout_ms", int(timing.pong * 1000)),
+            ("grpc.http2.ping_timeout_ms", int(timing.pong * 1000)),  # the one that has an effect in this core
+        )
+        if target.secure:
+            assert files is not None  # noqa: S101 - Members reads them when one target is secure
+            credentials = grpc.ssl_channel_credentials(files.roots, files.key, files.certificate)
+            self.channel = grpc.aio.secure_channel(target.address, credentials, options=options)
+        else:
+            self.channel = grpc.aio.insecure_channel(target.address, options=options)
+        key_values, leases = stubs.KVStub(self.channel), stubs.LeaseStub(self.channel)
+        self.keep_alive: Any = leases.LeaseKeepAlive
+        self.watch: Any = stubs.WatchStub(self.channel).Watch
+        self.calls: dict[str, Any] = {
+            "range": key_values.Range,
+            "txn": key_values.Txn,
+            "lease_grant": leases.LeaseGrant,
+            "lease_keep_alive": self._keep_alive_once,
+            "lease_revoke": leases.LeaseRevoke,
+            "lease_time_to_live": leases.LeaseTimeToLive,
+            "authenticate": stubs.AuthStub(self.channel).Authenticate,
+        }
+
+    async def _keep_alive_once(self, request: Any, **options: Any) -> Any:
+        """The stream that keeps an etcd lease alive, used for one request; None if it ends without an answer."""
+
+        async def requests() -> Any:
+            yield request
+
+        call = self.keep_alive(requests(), **options)
+        try:
+            async for response in call:
+                return response
+            return None
+        finally:
+            call.cancel()
+
+
+class Members:
+    """All of them, which one is used, and what is wrong with the others.
+
+    Channels are opened when they are first used, inside the event loop. One that fails after the TLS files have
+    changed is opened anew with them.
+    """
+
+    def __init__(self, settings: EtcdSettings, timing: Timing, agent: str) -> None:
+        self._timing = timing
+        self._agent = agent
+        self._targets = settings.targets
+        self._tls = Tls(settings) if any(target.secure for target in self._targets) else None
+        self._open: dict[int, Member] = {}
+        self._current = 0
+        self._reasons: dict[str, str] = {}
+        """By the name of the member: why it was left."""
+
+    def __len__(self) -> int:
+        return len(self._targets)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """For people."""
+        return tuple(target.name for target in self._targets)
+
+    @property
+    def complaint(self) -> str:
+        """What is wrong, the same for the same faults; members of one fault together."""
+        groups: dict[str, list[str]] = {}
+        for name in self.names:
+            if reason := self._reasons.get(name):
+                groups.setdefault(reason, []).append(name)
+        return "; ".join(f"etcd at {', '.join(names)} {reason}" for reason, names in groups.items())
+
+    @property
+    def current(self) -> Member:
+        """The one to use now."""
+        if self._current not in self._open:
+            files = self._tls.files if self._tls else None
+            self._open[self._current] = Member(self._targets[self._current], files, self._timing, self._agent)
+        return self._open[self._current]
+
+    def answered(self, member: Member) -> None:
+        """It is well."""
+        self._reasons.pop(member.name, None)
+
+    def leave(self, member: Member, reason: str) -> None:
+        """It failed: use the next one, unless another call has left it already."""
+        self._reasons[member.name] = reason
+        if self._open.get(self._current) is not member:
+            return
+        if self._tls and self._tls.changed_since(member.files):
+            del self._open[self._current]  # grpc closes it when the last call on it has ended
+        self._current = (self._current + 1) % len(self._targets)
+
+    async def close(self) -> None:
+        """Ends all calls."""
+        for member in self._open.values():
+            await member.channel.close()
+        self._open.clear()

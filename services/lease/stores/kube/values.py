@@ -1,0 +1,162 @@
+"""What the Kubernetes store exchanges with the API server, as values: nodes, events, errors and time limits.
+
+`away`, `broken` and `refusal` turn what the server or the network answers into errors that say what to do.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from services.core.errors import Unavailable
+
+
+class Expired(Exception):
+    """The watch cannot be resumed at this position: list again."""
+
+
+class Silent(Unavailable):
+    """Nothing has come on an open watch. Nothing need be wrong: ask again."""
+
+
+class Gone(Exception):
+    """There is no such object."""
+
+
+class Busy(Unavailable):
+    """The API server asks to come back later."""
+
+    def __init__(self, message: str, seconds: float) -> None:
+        super().__init__(message)
+        self.seconds = seconds
+        """Not before then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """What we take of a Node object. Equal if nothing of it has changed; a heartbeat changes nothing."""
+
+    name: str
+    pod_cidrs: tuple[str, ...] = ()
+    """As Kubernetes wrote them; empty until the controller manager assigns them."""
+    annotations: Mapping[str, str] | None = None
+    """Those with our prefix; None: there is none."""
+    claimed: int = 0
+    """When flannel's annotations of it were written last, or else it was made; Unix seconds."""
+
+    def annotation(self, key: str) -> str:
+        """Its text, empty when absent."""
+        return (self.annotations or {}).get(key, "")
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """A Node object that is gone."""
+
+    name: str
+
+
+Event: TypeAlias = Node | Deleted
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What happened, in order, and where to go on."""
+
+    events: tuple[Event, ...]
+    position: str
+    """The resourceVersion: opaque."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How patient we are; seconds."""
+
+    call: float = 10.0
+    """For the answer to a call."""
+    page: float = 30.0
+    """For a page of the listing."""
+    silence: float = 20.0
+    """On an open watch; then it is opened again, which a server that is frozen does not answer within `call`.
+
+    Each kubelet writes its Node every five minutes, so that where there are many nodes it is never silent, and where
+    it is there are few lease services that open a watch again.
+    """
+    silence_alone: float = 100.0
+    """The same on a watch of one node, of which all that comes is a bookmark each minute, however many there are."""
+    watch: float = 300.0
+    """Length of a watch, up to twice that: the server ends it then, so that the load moves between servers."""
+    retry_first: float = 0.5
+    """First pause before reconnecting; doubles, with jitter."""
+    retry_most: float = 15.0
+    """Longest pause."""
+    patch_pause: float = 3.0
+    """Between attempts to write, as flannel."""
+    patch_total: float = 30.0
+    """For all of them together."""
+    pod_cidr: float = 10.0
+    """That a request for a lease waits for the node's podCIDR; less than callers wait for an answer."""
+
+
+UNAUTHORIZED: Final = 401
+_SENTENCES: Final = (
+    ("CERTIFICATE_VERIFY_FAILED", "has a certificate that cannot be verified: check the certificate authority"),
+    ("certificate required|bad certificate|unknown ca|alert", "does not accept our client certificate"),
+    ("WRONG_VERSION_NUMBER|record layer failure", "speaks no TLS: write http://, or name its secure port"),
+    ("Name or service not known|name resolution|getaddrinfo", "has a name that cannot be resolved"),
+    ("Connect call failed|Connection refused|Errno 111", "refuses connections: check its address, and that it runs"),
+    ("No route to host|Network is unreachable", "cannot be reached: check the network"),
+    ("(?i)timeout", "does not answer in time"),
+    ("Server disconnected|Connection lost|Connection reset|closed", "closed the connection"),
+)
+"""What the message matches, and what that means for a reader; the first one counts."""
+
+
+def away(server: str, error: BaseException) -> Unavailable:
+    """The server cannot be reached, or does not answer, and why."""
+    details = f"{type(error).__name__}: {error}"
+    sentence = next((text for pattern, text in _SENTENCES if re.search(pattern, details)), None)
+    where = f"the Kubernetes API at {server}"
+    return Unavailable(f"{where} {sentence}" if sentence else f"{where} cannot be used: {details}")
+
+
+def broken(server: str, error: ValueError) -> Unavailable:
+    """It answers nonsense."""
+    return Unavailable(f"the Kubernetes API at {server} sent what cannot be read ({error}): is it an API server?")
+
+
+def refusal(server: str, what: str, status: int, body: bytes | object, retry_after: str = "") -> Exception:
+    """The error for an answer that is no success. `what` is what we wanted, `watch nodes`."""
+    message = _message(body)
+    if status == 410:
+        return Expired(message)
+    if status == 404:
+        return Gone(message)
+    if status == UNAUTHORIZED:
+        return Unavailable(f"the Kubernetes API at {server} does not know us: check the token or certificate")
+    if status == 403:
+        return Unavailable(
+            f"the Kubernetes API at {server} does not let us {what}: give our role get, list and watch of nodes and "
+            f"patch of nodes/status ({message})"
+        )
+    text = f"the Kubernetes API at {server} cannot {what} now: {status} {message}".rstrip()
+    if status == 429 or retry_after:
+        return Busy(text, _seconds(retry_after))
+    return Unavailable(text)
+
+
+def _seconds(retry_after: str) -> float:
+    """Kubernetes always sends whole seconds; more than a minute is no answer to rely on."""
+    return min(float(retry_after), 60.0) if re.fullmatch(r"[0-9]{1,9}", retry_after, re.ASCII) else 1.0
+
+
+def _message(body: bytes | object) -> str:
+    """What a Status object says; or the start of whatever came instead."""
+    if isinstance(body, bytes):
+        try:
+            return _message(json.loads(body))
+        except ValueError:
+            return " ".join(body.decode(errors="replace").split())[:120]
+    message = body.get("message") if isinstance(body, dict) else None
+    return str(message or "")[:300]

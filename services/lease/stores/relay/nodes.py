@@ -1,0 +1,153 @@
+"""The nodes behind a relay, made known to the lease service above: who is connected, and what each one reports."""
+
+import asyncio
+import random
+from bisect import bisect_right
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import replace
+from itertools import count
+from typing import Final
+
+from services.core.errors import FlanneletteError
+from services.core.leases.progress import Progress
+from services.lease.watch.log import ChangeLog
+
+_SHORTEST_PAUSE: Final = 0.1
+_LONGEST_PAUSE: Final = 5.0
+
+
+class NodeStreams:
+    """A follower of Presence. `run` keeps one stream above for each node that is connected here.
+
+    Each new stream of a node here gets a new one above, since what a node said before does not count any more.
+    `keep` opens the one of a node and returns when it has ended, whether it was ever open.
+    """
+
+    def __init__(self, keep: Callable[[str], Awaitable[bool]]) -> None:
+        self._keep = keep
+        self._newest: dict[str, int] = {}
+        """The nodes that are connected here, each with the number of its newest stream."""
+        self._numbers: Final = count()
+        self._news = asyncio.Event()
+
+    def on_connect(self, node: str) -> None:
+        """See ConnectionListener."""
+        self._newest[node] = next(self._numbers)
+        self._news.set()
+
+    def on_disconnect(self, node: str) -> None:
+        """See ConnectionListener."""
+        del self._newest[node]
+        self._news.set()
+
+    async def run(self) -> None:
+        """For ever."""
+        kept: dict[str, tuple[int, asyncio.Task[None]]] = {}
+        async with asyncio.TaskGroup() as group:
+            while True:
+                await self._news.wait()
+                self._news.clear()
+                for node in [node for node, (number, _) in kept.items() if self._newest.get(node) != number]:
+                    kept.pop(node)[1].cancel()
+                for node, number in self._newest.items():
+                    if node not in kept:
+                        kept[node] = number, group.create_task(self._keep_open(node), name=f"{node} above")
+
+    async def _keep_open(self, node: str) -> None:
+        pause = _SHORTEST_PAUSE
+        while True:
+            pause = _SHORTEST_PAUSE if await self._keep(node) else min(2 * pause, _LONGEST_PAUSE)
+            await asyncio.sleep(random.uniform(pause / 2, pause))  # noqa: S311 - jitter
+
+
+_MOST: Final = 20_000
+"""As many as our own history has entries: older positions nobody reports."""
+
+
+class Cursors:
+    """Positions of our history, growing, each with the newest cursor above whose changes are all in it."""
+
+    def __init__(self) -> None:
+        self._positions: list[int] = []
+        self._cursors: list[str] = []
+
+    def record(self, position: int, cursor: str) -> bool:
+        """Our table at this position has everything up to that cursor; returns whether that was not known."""
+        if self._cursors and (self._positions[-1], self._cursors[-1]) == (position, cursor):
+            return False
+        if self._positions and self._positions[-1] == position:
+            self._cursors[-1] = cursor
+        else:
+            self._positions.append(position)
+            self._cursors.append(cursor)
+        if len(self._positions) > 2 * _MOST:
+            del self._positions[:_MOST], self._cursors[:_MOST]
+        return True
+
+    def above(self, position: int) -> str:
+        """The newest cursor above that a node at our position has; empty: not known."""
+        index = bisect_right(self._positions, position)
+        return self._cursors[index - 1] if index else ""
+
+
+class ReportForwarder:
+    """The last report of each node: handed on at once, and again when there is reason to think it was forgotten.
+
+    `send` is the call to the lease service above.
+    """
+
+    def __init__(self, change_log: ChangeLog, send: Callable[[Progress], Awaitable[None]]) -> None:
+        self._change_log = change_log
+        self._send = send
+        self._cursors = Cursors()
+        self._last: dict[str, Progress] = {}
+        self._due: set[str] = set()
+        self._news = asyncio.Event()
+
+    async def take(self, progress: Progress) -> None:
+        """A node's report, with a cursor of ours. Raises Unavailable."""
+        self._last[progress.node] = progress
+        await self._hand_on(progress)
+
+    async def repeat(self, node: str) -> None:
+        """The last report of a node once more, if there is one; best effort."""
+        if progress := self._last.get(node):
+            with suppress(FlanneletteError):
+                await self._hand_on(progress)
+
+    def reached(self, cursor: str) -> None:
+        """Our table has everything up to this cursor above.
+
+        Where that made no difference to it, as after a new start above, nobody here reports again: `run` does.
+        """
+        position = self._change_log.last
+        if self._cursors.record(position, cursor):
+            here = (node for node, said in self._last.items() if self._change_log.number(said.cursor) == position)
+            self._due.update(here)
+            self._news.set()
+
+    async def run(self) -> None:
+        """For ever."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            while self._due:
+                await self.repeat(self._due.pop())
+
+    def on_connect(self, node: str) -> None:
+        """See ConnectionListener: what it said before its newest stream counts no more."""
+        self._last.pop(node, None)
+
+    def on_disconnect(self, node: str) -> None:
+        """See ConnectionListener."""
+        self._last.pop(node, None)
+
+    async def _hand_on(self, progress: Progress) -> None:
+        if not progress.cursor:
+            await self._send(progress)  # nothing is in its kernel, whatever the cursor
+            return
+        position = self._change_log.number(progress.cursor)
+        above = "" if position is None else self._cursors.above(position)
+        if above:
+            await self._send(replace(progress, cursor=above))

@@ -1,0 +1,171 @@
+"""What a store is: a few calls and a stream of what happens in it."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple, Protocol, TypeAlias
+
+from services.core.family import Network
+from services.core.leases.lease import Lease, LeaseRequest
+from services.core.leases.node_overrides import PublicIpOverrides
+from services.core.leases.progress import Progress
+from services.core.leases.table import Change, StoreStatus
+from services.core.network import NetworkConfig
+
+
+class RefusalKind(Enum):
+    """Why a key of a store is refused."""
+
+    UNREADABLE = "unreadable"
+    """It holds no lease."""
+    OUTSIDE_NETWORK = "outside_network"
+    """It holds a lease that lies outside the network."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A key of a store is refused: nodes get nothing of it."""
+
+    kind: RefusalKind
+    reason: str
+    """One sentence."""
+
+
+class LostLease(NamedTuple):
+    """A lease that the store has lost, or holds otherwise than its node wrote it; nodes still have it."""
+
+    name: str
+    since: float
+    """Seconds, on the clock of the sender; another value means that the lease was lost again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Everything that the store holds, complete. The broker finds out by value what that changes."""
+
+    leases: Mapping[str, Lease]
+    network: NetworkConfig | None
+    network_error: str = ""
+    """Why the stored configuration is not in force; then `network` is None, and the last good one stays."""
+    refused: Mapping[str, str | Refusal] = field(default_factory=dict)
+    """Keys that are no lease, with the reason. They change nothing. A relay hands on a Refusal, of any kind."""
+    overrides: Mapping[str, PublicIpOverrides] = field(default_factory=dict)
+    """What operators have chosen for nodes, by node; it counts whether or not the node has a lease."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """What happened since the last event, in order."""
+
+    changes: tuple[Change, ...] = ()
+    network: NetworkConfig | None = None
+    """The new configuration; None: as before."""
+    network_error: str = ""
+    refused: Mapping[str, str | Refusal] = field(default_factory=dict)
+    """Newly refused keys, or with a new reason; the lease that such a key held before stays as it was."""
+    cleared: frozenset[str] = frozenset()
+    """Keys that are refused no longer: good again, or gone."""
+    released: frozenset[str] = frozenset()
+    """Leases that were removed because a node or an operator asked some lease service to: that is no accident."""
+    overrides: Mapping[str, PublicIpOverrides] | None = None
+    """All of them, since they have changed; None: as before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reclaim:
+    """Which leases are to be taken back: named ones, a node's, or those of all nodes not seen for so long."""
+
+    names: tuple[str, ...] = ()
+    node: str = ""
+    unseen_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reclaimed:
+    """A lease that is taken back."""
+
+    lease: Lease
+    seen_at: float | None
+    """Unix time of the last sign of life; None: nobody is known to have held it."""
+
+
+StoreEvent: TypeAlias = Snapshot | Changed | StoreStatus
+
+
+class Store(Protocol):
+    """Where leases are kept. Every call raises services.core.errors; a lost connection is Unavailable."""
+
+    @property
+    def kind(self) -> str:
+        """`embedded`, `etcd`, ..."""
+        ...
+
+    def watch(self) -> AsyncIterator[StoreEvent]:
+        """First a Snapshot, then what happens, for as long as it is iterated; one iteration at a time.
+
+        Survives every fault of the store: says so with a StoreStatus that is not connected, reconnects with
+        back-off, says so with one that is, and goes on without a gap (with a Snapshot where it cannot).
+        """
+        ...
+
+    async def relist(self) -> Snapshot:
+        """A second, complete listing: what the store holds now, read again and not taken from the watch.
+
+        At least as new as everything that the watch delivered before the call. A key in
+        `refused` is there, whether or not it is among the leases. Raises Unavailable.
+        """
+        ...
+
+    async def acquire(self, request: LeaseRequest) -> Lease:
+        """The lease of the node, made or updated; see AcquireLease in lease.proto for the order of choice.
+
+        Raises NotYet, Exhausted, LostRace, Unavailable.
+        """
+        ...
+
+    async def renew(self, node: str, name: str) -> Lease:
+        """The lease with its full time again. Raises NotFound, Unavailable."""
+        ...
+
+    async def release(self, node: str, name: str) -> None:
+        """Gives it back; nothing happens if the node does not hold it. Raises Unavailable."""
+        ...
+
+    async def reserve(self, cidrs: Sequence[Network], node: str) -> Lease:
+        """Sets subnets aside, for a node or (empty) for nobody; what is set aside like that already is left as it is.
+
+        Raises InvalidInput, AlreadyExists, NotYet (no network), NotImplementedYet (not this store's), Unavailable.
+        """
+        ...
+
+    async def unreserve(self, name: str) -> None:
+        """Ends a reservation; one that is in use becomes an ordinary lease. Raises NotFound, Unavailable."""
+        ...
+
+    async def reclaim(self, wanted: Reclaim, *, dry_run: bool) -> tuple[Reclaimed, ...]:
+        """Takes back leases of nodes that are not alive, and says which; with `dry_run` only says it.
+
+        Raises InvalidInput, NotFound, NotYet (one that was asked for may not go), Unavailable.
+        """
+        ...
+
+    async def report(self, progress: Progress) -> None:
+        """Tells the store how far a node's kernel is, where that is its business; nothing for most.
+
+        Called for every report that is new, one at a time for a node. Raises Unavailable; the last report of a
+        node is then passed again.
+        """
+        ...
+
+    async def discard(self, key: str, seen: Lease | str) -> None:
+        """Deletes what an operator wants gone: a key that is refused, if it still is what it was seen to be.
+
+        `seen` is the lease that it holds, or the reason why the store refuses it, word for word. Raises NotFound (the
+        key is gone), LostRace (it is something else by now), NotImplementedYet (not a thing this store deletes),
+        Unavailable.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Frees what the store holds on to. Leases stay."""
+        ...

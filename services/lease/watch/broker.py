@@ -1,0 +1,201 @@
+"""The broker: keeps the lease table equal to the store, and wakes the watchers that a change concerns."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Mapping, Set
+from typing import Final
+
+from services.core.errors import Unavailable
+from services.core.leases.lease import Lease
+from services.core.leases.node_overrides import NONE, PublicIpOverrides
+from services.core.leases.table import Change, Step, StoreStatus, Table, Upserted
+from services.lease import metrics
+from services.lease.progress.connected import ConnectedNodes
+from services.lease.progress.notifier import Notifier
+from services.lease.progress.reports import Reports
+from services.lease.stores.store import LostLease, StoreEvent
+from services.lease.watch import encoding
+from services.lease.watch.diff import NOTHING, step_of
+from services.lease.watch.encoding import RESET, encode, encode_change
+from services.lease.watch.log import ChangeLog, LogEntry
+from services.lease.watch.snapshot import EncodedLeases, SnapshotPart
+
+_MOST_ENTRIES: Final = 20_000
+_MOST_BYTES: Final = 16 << 20
+
+
+class LeasesByNode:
+    """The leases of each node, by name. Leases without a node are those of the empty node."""
+
+    def __init__(self) -> None:
+        self._of_node: dict[str, dict[str, Lease]] = {}
+
+    def of(self, node: str) -> Mapping[str, Lease]:
+        """The leases that a node holds."""
+        return self._of_node.get(node, {})
+
+    @property
+    def nodes(self) -> Set[str]:
+        """The nodes that hold one."""
+        return self._of_node.keys() - {""}
+
+    def replace(self, before: Lease | None, after: Lease | None) -> None:
+        """A lease changed from `before` to `after`; None: it is new, or gone."""
+        if before is not None:
+            held = self._of_node[before.node]
+            del held[before.name]
+            if not held:
+                del self._of_node[before.node]
+        if after is not None:
+            self._of_node.setdefault(after.node, {})[after.name] = after
+
+
+class Broker:
+    """Keeps `table` equal to the store, and what watchers need (`services.lease.watch.streams`) beside it.
+
+    Each change is serialised once for all watchers. An event that changes nothing, such as a Snapshot after
+    a reconnect that equals the table, wakes nobody. Everything runs in one event loop, and nothing but `has` waits.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        *,
+        epoch: str,
+        connected_nodes: ConnectedNodes | None = None,
+        clock: Callable[[], float] = time.time,
+        most_entries: int = _MOST_ENTRIES,
+        most_bytes: int = _MOST_BYTES,
+    ) -> None:
+        self.table = Table(store=StoreStatus(kind, False, f"the {kind} store has not answered yet"))
+        self.change_log = ChangeLog(epoch, most_entries, most_bytes)
+        self.leases_by_node = LeasesByNode()
+        self.notifier = Notifier()
+        self.reports = Reports(self.change_log, clock)
+        self.connected_nodes = connected_nodes or ConnectedNodes()
+        self.connected_nodes.subscribe(self.reports)
+        self.lost: Mapping[str, LostLease] = {}
+        """By node: its lease that the store has lost and the table keeps."""
+        self.overrides: Mapping[str, PublicIpOverrides] = NONE
+        """What operators have chosen, by node."""
+        self.watchers = 0
+        """Open streams."""
+        self._pieces = EncodedLeases(self.table.leases)
+        self._parts: dict[tuple[str | None, bool], SnapshotPart] = {}
+        metrics.LEASES.set_function(lambda: len(self.table.leases))
+        metrics.STORE_CONNECTED.labels(kind).set_function(lambda: self.store_status.connected)
+        metrics.HISTORY_STEPS.set_function(lambda: len(self.change_log))
+        metrics.HISTORY_BYTES.set_function(lambda: self.change_log.bytes)
+
+    @property
+    def store_status(self) -> StoreStatus:
+        """Whether the store answers."""
+        assert self.table.store is not None  # noqa: S101 - set from the start, and never cleared
+        return self.table.store
+
+    def take(self, event: StoreEvent) -> None:
+        """Folds one event into the table, appends it to the log, and wakes the watchers that it concerns."""
+        step = step_of(self.table, event)
+        if step == NOTHING:
+            return
+        was_synced = self.table.synced
+        names = set(map(_name, step.changes))
+        nodes = self._fold(step, names)
+        self._pieces.follow(names)
+        self._parts.clear()
+        if was_synced:  # before, nobody has a cursor
+            for entry in self._entries(step):
+                self.change_log.append(entry)
+        if self.table.synced:
+            self.reports.entered()
+        self.notifier.wake(None if _concerns_all(step) else nodes)
+
+    def lose(self, lost: Mapping[str, LostLease]) -> None:
+        """Replaces the lost leases, by node; the watch of each node whose entry changed is woken."""
+        changed = {node for node, what in lost.items() if self.lost.get(node) != what}
+        self.lost = lost
+        if changed:
+            self.notifier.wake(changed)
+
+    def choose(self, overrides: Mapping[str, PublicIpOverrides]) -> None:
+        """Replaces what operators have chosen, by node, and wakes the watches."""
+        if overrides != self.overrides:
+            self.overrides = overrides
+            self.notifier.wake(())
+
+    def snapshot(self, after: str | None, begun: int) -> SnapshotPart:
+        """The next part of a snapshot: the leases behind one, or the beginning (None). Made once for all who ask.
+
+        It ends with `synced` if no lease is missing and nothing has changed since the snapshot began there.
+        """
+        has_changed = begun != self.change_log.last
+        part = self._parts.get((after, has_changed))
+        if part is None:
+            leases = self._pieces.chunk(after or "")
+            head = b"" if after is not None else self._head()
+            end = self.change_log.end if leases.ends and not has_changed else b""
+            part = self._parts[after, has_changed] = SnapshotPart(head + leases.body + end, leases.last, leases.ends)
+        return part
+
+    async def has(self, lease: Lease, within: float) -> bool:
+        """Waits until the table shows what the lease publishes, at most `within` seconds; says whether it does."""
+        try:
+            async with asyncio.timeout(within):
+                while (shown := self.table.leases.get(lease.name)) is None or shown.subnets != lease.subnets:
+                    await self.notifier.next()
+        except TimeoutError:
+            return False
+        return True
+
+    def stop(self) -> None:
+        """Ends every stream with Unavailable."""
+        stopping = Unavailable("the lease service is stopping: reconnect with the last cursor")
+        self.notifier.stop(stopping)
+        self.reports.notifier.stop(stopping)
+
+    def _head(self) -> bytes:
+        table = self.table
+        return RESET + encode(Step(network=table.network, network_error=table.network_error, store=table.store))
+
+    def _entries(self, step: Step) -> Iterator[LogEntry]:
+        """The step in parts, each no longer than a message; each is made now, as the change may be undone soon."""
+        pieces: list[tuple[str, bytes]] = []
+        size = 0
+        for change in step.changes:
+            name, piece = _name(change), encode_change(change)
+            if isinstance(change, Upserted):
+                self._pieces.keep(name, piece)
+            size += len(piece)
+            if pieces and (len(pieces) == encoding.MOST_CHANGES or size > encoding.MOST_BYTES):
+                yield LogEntry(tuple(pieces))
+                pieces, size = [], len(piece)
+            pieces.append((name, piece))
+        yield LogEntry(
+            tuple(pieces),
+            network=encode(Step(network=step.network)) if step.network else b"",
+            network_error=encode(Step(network_error=step.network_error)) if step.network_error else b"",
+            store=encode(Step(store=step.store)) if step.store else b"",
+        )
+
+    def _fold(self, step: Step, names: Set[str]) -> set[str]:
+        """Takes the table one step further; returns the nodes that hold or held a lease that changed."""
+        leases = self.table.leases
+        before = {name: leases.get(name) for name in names}
+        self.table.fold(step)
+        nodes: set[str] = set()
+        for name, old in before.items():
+            new = leases.get(name)
+            self.leases_by_node.replace(old, new)
+            if old is not None:
+                nodes.add(old.node)
+            if new is not None:
+                nodes.add(new.node)
+        return nodes - {""}
+
+
+def _concerns_all(step: Step) -> bool:
+    return bool(step.network is not None or step.network_error or step.store is not None or step.synced)
+
+
+def _name(change: Change) -> str:
+    return change.lease.name if isinstance(change, Upserted) else change.name

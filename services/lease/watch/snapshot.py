@@ -1,0 +1,70 @@
+"""The leases of the table, serialised, in the order of their names: a snapshot is sent in parts."""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Set
+from typing import Final, NamedTuple
+
+from services.core.leases.lease import Lease
+from services.core.leases.table import Upserted
+from services.lease.watch import encoding
+
+_FEW: Final = 100
+"""So many names are put where they belong one by one; with more, all are sorted."""
+
+
+class SnapshotPart(NamedTuple):
+    """Some leases that follow each other by name."""
+
+    body: bytes
+    last: str
+    """The name of the last one: where the next chunk goes on."""
+    ends: bool
+    """No further one follows."""
+
+
+class EncodedLeases:
+    """Each lease is serialised when the first watcher needs it, and then kept until it changes.
+
+    Thousands of watchers may each be at another lease of a snapshot: a position is a name, not a copy of the table.
+    """
+
+    def __init__(self, leases: Mapping[str, Lease]) -> None:
+        self._leases = leases
+        """The table's own, which changes."""
+        self._names: list[str] = []
+        self._made: dict[str, bytes] = {}
+
+    def follow(self, names: Set[str]) -> None:
+        """These leases have just been added, changed or removed."""
+        for name in names:
+            self._made.pop(name, None)
+        if len(names) > _FEW:
+            self._names = sorted(self._leases)
+            return
+        for name in names:
+            index = bisect_left(self._names, name)
+            is_listed = index < len(self._names) and self._names[index] == name
+            if name not in self._leases and is_listed:
+                del self._names[index]
+            elif name in self._leases and not is_listed:
+                self._names.insert(index, name)
+
+    def keep(self, name: str, piece: bytes) -> None:
+        """The lease, if there still is one, is serialised already."""
+        if name in self._leases:
+            self._made[name] = piece
+
+    def chunk(self, after: str) -> SnapshotPart:
+        """The leases behind a name, as many as a message holds; the empty name is before all others."""
+        start, size = bisect_right(self._names, after), 0
+        pieces: list[bytes] = []
+        for name in self._names[start : start + encoding.MOST_CHANGES]:
+            piece = self._made.get(name)
+            if piece is None:
+                piece = self._made[name] = encoding.encode_change(Upserted(self._leases[name]))
+            size += len(piece)
+            if pieces and size > encoding.MOST_BYTES:
+                break
+            pieces.append(piece)
+        stop = start + len(pieces)
+        return SnapshotPart(b"".join(pieces), self._names[stop - 1] if pieces else "", stop == len(self._names))

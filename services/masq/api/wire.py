@@ -1,0 +1,37 @@
+"""Rules as masq.proto has them."""
+
+from flannelette.masq.v1 import masq_pb2 as pb
+
+from services.masq.diagnose.host_checks import Finding
+from services.masq.firewalls.firewall import ChainState, RuleState
+from services.masq.rules.model import Chain
+
+
+def rules_of(state: ChainState) -> list[pb.Rule]:
+    """The jump first, then the chain's rules in their order."""
+    chain = state.chain
+    if not chain.rules:
+        return []
+    rules = [_rule(chain, chain.reason, state.jump)]
+    rules += [_rule(chain, r.reason, s) for r, s in zip(chain.rules, state.rules, strict=True)]
+    place = state.jump.table, state.rules[0].chain
+    others = (RuleState(*place, text, present=True) for text in state.others)
+    return rules + [_rule(chain, "Another network's: it stays as it is.", other) for other in others]
+
+
+def finding_of(found: Finding) -> pb.Finding:
+    """What is in the way."""
+    return pb.Finding(problem=found.problem, cure=found.cure, broken=found.broken)
+
+
+def _rule(chain: Chain, reason: str, rule: RuleState) -> pb.Rule:
+    return pb.Rule(
+        family=str(chain.family),
+        table=rule.table,
+        chain=rule.chain,
+        text=rule.text,
+        reason=reason,
+        present=rule.present,
+        packets=rule.packets,
+        bytes=rule.bytes,
+    )

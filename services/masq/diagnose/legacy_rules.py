@@ -1,0 +1,180 @@
+"""A legacy table as the kernel has it (struct ipt_entry, ip6t_entry), read into the model. Pure.
+
+The layouts are those of linux/netfilter_ipv4/ip_tables.h, linux/netfilter_ipv6/ip6_tables.h and
+linux/netfilter/x_tables.h.
+"""
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from ipaddress import ip_address, ip_network
+from typing import Final
+
+from services.core.family import Network
+from services.masq.diagnose.extensions import PROTOCOLS, TARGETS, condition_of, port_text
+from services.masq.diagnose.verdict import Condition, Effect, ForeignChain, ForeignRule, ForeignTable, Hook
+from services.masq.kernel.legacy_tables import RawTable
+
+FIREWALL: Final = "iptables-legacy"
+_MOST_ENTRIES: Final = 1000
+"""Of a table whose rules are read: a thousand take about 10 ms."""
+PROGRAMS: Final = {4: "iptables-legacy", 6: "ip6tables-legacy"}
+_NOT_IN, _NOT_OUT, _NOT_SOURCE, _NOT_DESTINATION, _NOT_PROTOCOL = 0x01, 0x02, 0x08, 0x10, 0x40
+_OTHER_INVERSE: Final = 0x20 | 0x04  # IPT_INV_FRAG, IPT_INV_TOS
+_HEADER: Final = 32  # struct xt_entry_match, xt_entry_target: size, name, revision
+_NAME: Final = slice(2, 31)
+_ACCEPT, _DROP, _RETURN = -2, -1, -5
+_ERROR: Final = "ERROR"
+"""The target by which the kernel marks the beginning of a chain, and the end of the table."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    address: int
+    protocol: int
+    flags: int
+    inverse: int
+    target_offset: int
+    elements: int
+    goto: int
+    other_flags: int
+    """IPT_F_FRAG, IP6T_F_TOS."""
+
+
+_LAYOUTS: Final = {
+    4: _Layout(4, 80, 82, 83, 88, 112, 0x02, 0x01),
+    6: _Layout(16, 128, 131, 132, 140, 168, 0x04, 0x02),
+}
+
+
+def read_legacy(raw: RawTable) -> ForeignTable:
+    """The table. Of one with more than a thousand entries only the policies are read."""
+    version, name, entries, layout = raw.version, raw.name, raw.entries, _LAYOUTS[raw.version]
+    starts = {start: Hook(number) for number, start in enumerate(raw.starts) if start is not None}
+    if raw.number > _MOST_ENTRIES:
+        verdicts = {
+            hook.name: (hook, _verdict(entries, _target_of(layout, entries, raw.policies[hook])))
+            for hook in starts.values()
+        }
+        policies = {
+            chain: ForeignChain(chain, (), hook, 0, verdict != _ACCEPT) for chain, (hook, verdict) in verdicts.items()
+        }
+        return ForeignTable(FIREWALL, version, name, policies, is_whole=False)
+    ends = {raw.policies[hook]: hook for hook in starts.values()}
+    names = {start: hook.name for start, hook in starts.items()}
+    for start, end in _places(layout, entries):
+        target = _target_of(layout, entries, start)
+        if _name(entries, target) == _ERROR:
+            names[end] = _text(entries[target + _HEADER : end])
+    listed: dict[str, list[ForeignRule]] = {}
+    drops: set[Hook] = set()
+    current = ""
+    for start, end in _places(layout, entries):
+        current = names.get(start, current)
+        target = _target_of(layout, entries, start)
+        if _name(entries, target) == _ERROR:
+            continue
+        if start in ends:
+            drops |= {ends[start]} if _verdict(entries, target) != _ACCEPT else set()
+            continue
+        rules = listed.setdefault(current, [])
+        removal = f"{PROGRAMS[version]} -t {name} -D {current} {len(rules) + 1}"
+        rules.append(_rule(version, current, entries[start:end], names, removal))
+    by_name = {hook.name: hook for hook in starts.values()}
+    found = {}
+    for each in sorted({*names.values()} - {_ERROR}):
+        hook, rules = by_name.get(each), listed.get(each, [])
+        # The kernel ends each chain of a user's with a rule that nobody has written.
+        found[each] = ForeignChain(each, tuple(rules if hook is not None else rules[:-1]), hook, 0, hook in drops)
+    return ForeignTable(FIREWALL, version, name, found)
+
+
+def _rule(version: int, chain: str, entry: bytes, names: dict[int, str], removal: str) -> ForeignRule:
+    layout = _LAYOUTS[version]
+    target = _target_of(layout, entry, 0)
+    asked = list(_conditions(version, layout, entry, target))
+    words = [f"-A {chain}", *(text for _, text in asked if text)]
+    name = _name(entry, target)
+    is_goto = bool(entry[layout.flags] & layout.goto)
+    kind, destination = Effect.UNKNOWN, name
+    if not name:
+        verdict = _verdict(entry, target)
+        kind = {_ACCEPT: Effect.ACCEPT, _DROP: Effect.DROP, _RETURN: Effect.RETURN}.get(verdict, Effect.NOTHING)
+        destination = kind.name
+        if verdict >= 0 and verdict in names:
+            kind, destination = Effect.GOTO if is_goto else Effect.JUMP, names[verdict]
+        elif verdict >= 0:
+            destination = ""
+    elif name in TARGETS:
+        kind = TARGETS[name]
+    words += [f"{'-g' if is_goto else '-j'} {destination}"] if destination else []
+    return ForeignRule(" ".join(words), removal, tuple(condition for condition, _ in asked), kind, destination)
+
+
+def _conditions(version: int, layout: _Layout, entry: bytes, target: int) -> Iterator[tuple[Condition, str]]:
+    """Each with its text; empty: none of its own."""
+    inverse, size = entry[layout.inverse], layout.address
+    for place, option, flag in ((0, "-s", _NOT_SOURCE), (1, "-d", _NOT_DESTINATION)):
+        negated = bool(inverse & flag)
+        network = _network(entry[place * size :][:size], entry[(place + 2) * size :][:size])
+        if network is None:
+            yield Condition(unknown=True), f"{option} ..."
+        elif network.prefixlen or negated:
+            source, destination = (network, None) if option == "-s" else (None, network)
+            text = f"{'! ' if negated else ''}{option} {network}"
+            yield Condition(source=source, destination=destination, negated=negated), text
+    for place, option, flag in ((0, "-i", _NOT_IN), (1, "-o", _NOT_OUT)):
+        raw, mask = (entry[4 * size + 16 * (place + shift) :][:16] for shift in (0, 2))
+        if any(mask):
+            is_whole = mask[len(_text(raw))]  # with the zero behind it
+            name = _text(raw) if is_whole else f"{_text(raw).removesuffix('+')}+"
+            negated = bool(inverse & flag)
+            incoming, outgoing = (name, None) if option == "-i" else (None, name)
+            text = f"{'! ' if negated else ''}{option} {name}"
+            yield Condition(incoming=incoming, outgoing=outgoing, negated=negated), text
+    protocol = struct.unpack_from("=H", entry, layout.protocol)[0]
+    if protocol:
+        negated = bool(inverse & _NOT_PROTOCOL)
+        text = f"{'! ' if negated else ''}-p {PROTOCOLS.get(protocol, protocol)}"
+        yield Condition(protocol=protocol, negated=negated), text
+    if inverse & _OTHER_INVERSE or entry[layout.flags] & layout.other_flags:
+        yield Condition(unknown=True), ""
+    place = layout.elements
+    while place + _HEADER <= target:
+        size = max(struct.unpack_from("=H", entry, place)[0], _HEADER)
+        name, revision = _name(entry, place), entry[place + _HEADER - 1]
+        for condition in condition_of(name, revision, entry[place + _HEADER : place + size]):
+            yield condition, port_text(condition) if condition.ports else f"-m {name}"
+        place += size
+
+
+def _network(address: bytes, mask: bytes) -> Network | None:
+    """None: the ones of the mask do not stand together."""
+    bits = bin(int.from_bytes(mask, "big"))[2:].zfill(8 * len(mask))
+    if "01" in bits:
+        return None
+    return ip_network(f"{ip_address(address)}/{bits.count('1')}", strict=False)
+
+
+def _places(layout: _Layout, entries: bytes) -> Iterator[tuple[int, int]]:
+    start = 0
+    while start < len(entries):
+        end = start + max(struct.unpack_from("=H", entries, start + layout.target_offset + 2)[0], layout.elements)
+        yield start, end
+        start = end
+
+
+def _target_of(layout: _Layout, entries: bytes, start: int) -> int:
+    return start + int(struct.unpack_from("=H", entries, start + layout.target_offset)[0])
+
+
+def _verdict(entries: bytes, target: int) -> int:
+    return int(struct.unpack_from("=i", entries, target + _HEADER)[0])
+
+
+def _name(entries: bytes, place: int) -> str:
+    return _text(entries[place : place + _HEADER][_NAME])
+
+
+def _text(data: bytes) -> str:
+    return data.partition(b"\0")[0].decode(errors="replace")

@@ -1,0 +1,220 @@
+"""The firewall of the host, whichever kind that is: chosen, cleared of our rules elsewhere, watched for changes."""
+
+import asyncio
+import time
+from collections.abc import Coroutine, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from services.core.errors import Misconfigured, Unavailable
+from services.masq.diagnose.host_checks import would_drop
+from services.masq.diagnose.verdict import Flow
+from services.masq.firewalls.detect import Choice, HostProbe, HostState, choose
+from services.masq.firewalls.firewall import ANYWHERE, ChainState, Digest, Firewall, FirewallKind, Placement
+from services.masq.firewalls.iptables_legacy.firewall import IptablesFirewall
+from services.masq.firewalls.iptables_nft.firewall import IptablesNftFirewall
+from services.masq.firewalls.nftables.firewall import NftablesFirewall
+from services.masq.kernel.nf_tables import GenerationListener
+from services.masq.rules.model import Chain
+from services.runtime.os.inotify import CLOSED, Watch
+from services.runtime.telemetry.logs import get_logger
+
+log = get_logger()
+
+_POLL_SECONDS: Final = 1.25
+"""Between two looks at the sizes of the legacy tables, for programs that do not take the xtables lock."""
+_SHORTEST_PAUSE: Final = 0.02
+_DIGEST_SHARE: Final = 100
+"""A digest is taken at most one part in this many of the time."""
+
+
+class AutoFirewall:
+    """A HostFirewall that is one of three.
+
+    When the choice changes, the rules are put in place in the new firewall before they are removed from the old one:
+    at no time are there none. The same holds for what a flanneld or an earlier version of this service has left
+    elsewhere. A cached network moves nothing, and what is elsewhere stays beside its rules.
+    """
+
+    def __init__(self, setting: str, lock: Path, probe: HostProbe) -> None:
+        self.stale_rules_error = ""
+        self.changed_by: tuple[str, ...] = ()
+        self._setting = setting
+        self._probe = probe
+        self._firewalls: dict[FirewallKind, Firewall] = {
+            FirewallKind.LEGACY: IptablesFirewall(lock),
+            FirewallKind.IPTABLES_NFT: IptablesNftFirewall(),
+            FirewallKind.NFTABLES: NftablesFirewall(),
+        }
+        self._choice: Choice | None = None
+        self._searched: set[tuple[int, str]] = set()
+        """IP version and table whose rules of a flannel before v0.20 were searched, in every kind of iptables."""
+        self._listener: GenerationListener | None = None
+        self._locking = Watch(lock, CLOSED)
+        """A program that changes legacy tables with iptables holds the lock open for as long as that takes."""
+        self._own_generation = -1
+        """The newest when our last repair had ended."""
+
+    @property
+    def name(self) -> str:
+        """See HostFirewall."""
+        return self._choice.kind if self._choice else ""
+
+    @property
+    def reason(self) -> str:
+        """See HostFirewall."""
+        return self._choice.reason + self._firewalls[self._choice.kind].reason if self._choice else ""
+
+    async def open(self) -> None:
+        """Raises Misconfigured: no rule could be kept on this host. The network may still ask for nftables."""
+        try:
+            kind = self._choose(self._probe.state(), (), ANYWHERE)
+        except Unavailable as error:
+            raise Misconfigured(str(error)) from None
+        try:
+            await self._firewalls[kind].open()
+        except Misconfigured as error:
+            if self._setting != "auto" or kind is not FirewallKind.IPTABLES_NFT:
+                raise
+            try:
+                await self._firewalls[FirewallKind.NFTABLES].open()
+            except Misconfigured:
+                raise error from None
+            log.warning("only a network with EnableNFTables can have its rules here", reason=str(error))
+
+    async def check(
+        self, chains: Sequence[Chain], placement: Placement = ANYWHERE, *, repair: bool
+    ) -> tuple[ChainState, ...]:
+        """See HostFirewall. Rules of a flannel before v0.20 are searched once, when ours first come in place."""
+        host = self._probe.state()
+        kind = self._choose(host, chains, placement)
+        wanted = [replace(chain, replaces_old=self._is_searched_now(chain)) for chain in chains]
+        states = await self._firewalls[kind].check(wanted, repair=repair)
+        is_right = all(state.as_wanted for state in states)
+        if (is_right or not repair) and not (placement.is_cached and any(chain.rules for chain in chains)):
+            states = await self._remove_elsewhere(host, kind, states, repair=repair)
+            if repair:
+                self._searched |= {_key(chain) for chain in wanted if chain.replaces_old}
+        if any(state.commands for state in states) and repair:
+            self._own_generation = self._probe.digest().generation or 0
+        return states
+
+    def digest(self) -> Digest:
+        """See HostFirewall."""
+        return self._probe.digest()
+
+    async def changed(self, since: Digest | None) -> None:
+        """See HostFirewall. What counts are the tables of the kind that was chosen."""
+        number = max((since and since.generation) or 0, self._own_generation)
+        names: dict[str, None] = {}
+        is_news = True
+        while True:
+            # Both before the digest, so that no change after it is missed.
+            is_watched, listener = self._locking.open(), self._listen()
+            names |= dict.fromkeys(listener.names(number) if listener else ())
+            start = time.perf_counter()
+            may_differ = is_news or since is None or self._probe.sizes() != since.sizes
+            if may_differ and (since is None or self._differ(self.digest(), since)):
+                self.changed_by = tuple(names)
+                return
+            if is_news:
+                await asyncio.sleep(max(_SHORTEST_PAUSE, _DIGEST_SHARE * (time.perf_counter() - start)))
+            waits = [listener.wait()] if listener else []
+            waits += [self._locking.next()] if is_watched else []
+            poll = _POLL_SECONDS if self.name == FirewallKind.LEGACY or not waits else None
+            is_news = await _first_of(waits, poll)
+
+    async def close(self) -> None:
+        """Frees what it holds on to. The rules stay."""
+        for firewall in self._firewalls.values():
+            await firewall.close()
+        if self._listener:
+            self._listener.close()
+        self._locking.close()
+
+    def _listen(self) -> GenerationListener | None:
+        """None where the kernel has no nftables: nobody changes any."""
+        try:
+            self._listener = self._listener or GenerationListener()
+        except Unavailable:
+            return None
+        return self._listener
+
+    def _differ(self, one: Digest, other: Digest) -> bool:
+        if self.name == FirewallKind.LEGACY:
+            return one.legacy != other.legacy
+        return one.generation != other.generation
+
+    def _choose(self, host: HostState, chains: Sequence[Chain], placement: Placement) -> FirewallKind:
+        flows = _flows(chains)
+        choice = choose(
+            self._setting,
+            host,
+            placement,
+            current=self._choice.kind if self._choice else None,
+            would_drop=lambda kind: would_drop(self._probe.tables(), flows, kind) if flows else frozenset(),
+        )
+        if self._choice is None or choice.kind != self._choice.kind:
+            log.info("firewall chosen", firewall=str(choice.kind), reason=choice.reason)
+        self._choice = choice
+        return choice.kind
+
+    def _is_searched_now(self, chain: Chain) -> bool:
+        return bool(chain.rules) and _key(chain) not in self._searched
+
+    async def _remove_elsewhere(
+        self, host: HostState, chosen: FirewallKind, states: tuple[ChainState, ...], *, repair: bool
+    ) -> tuple[ChainState, ...]:
+        """Removes from other firewalls what is in place in this one; the states with the commands of that."""
+        self.stale_rules_error = ""
+        for other in sorted(set(FirewallKind) - {chosen}):
+            unwanted = [_unwanted(state.chain, other, host) for state in states]
+            if other not in host.with_our_rules and not any(chain.replaces_old for chain in unwanted):
+                continue
+            try:
+                removed = await self._firewalls[other].check(unwanted, repair=repair)
+            except Unavailable as error:
+                if other in host.with_our_rules:
+                    self.stale_rules_error = f"rules of ours or of a flanneld are left in {other}: {error}"
+                else:
+                    log.warning("rules of an old flanneld cannot be searched", firewall=str(other), reason=str(error))
+                continue
+            states = tuple(
+                replace(state, commands=(*state.commands, *there.commands), others=(*state.others, *there.others))
+                for state, there in zip(states, removed, strict=True)
+            )
+            if other not in host.with_our_rules and not any(state.causes for state in removed):
+                await self._firewalls[other].close()  # what was started for the search
+        return states
+
+
+def _unwanted(chain: Chain, kind: FirewallKind, host: HostState) -> Chain:
+    """The chain, which shall not exist in this kind of firewall."""
+    is_searched = chain.replaces_old and host.has_iptables_rules(kind, chain.family.version)
+    return replace(chain, rules=(), replaces_old=is_searched)
+
+
+async def _first_of(waits: Sequence[Coroutine[Any, Any, None]], seconds: float | None) -> bool:
+    """Whether one of them has ended within so many seconds; the others are cancelled. May be cancelled."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        if not tasks:
+            await asyncio.sleep(seconds or 0)
+            return False
+        done, _ = await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        return bool(done)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _flows(chains: Sequence[Chain]) -> list[Flow]:
+    """What the chains are to let pass: the packets of the networks that they name."""
+    sources = (rule.source for chain in chains if chain.table == "filter" for rule in chain.rules)
+    return [Flow(source.cidr, source.cidr) for source in sources if source]
+
+
+def _key(chain: Chain) -> tuple[int, str]:
+    return chain.family.version, chain.table

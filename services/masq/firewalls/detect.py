@@ -1,0 +1,251 @@
+"""Which firewall a host uses: the state of the host, read without running a program, and the choice made from it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeVar
+
+from services.core.errors import Unavailable
+from services.core.family import FAMILIES
+from services.masq.diagnose.host_checks import BRIDGE, BRIDGE_CALLS, FORWARDING, HostChecks
+from services.masq.diagnose.legacy_rules import read_legacy
+from services.masq.diagnose.nft_rules import has_iptables_rules, read_nft
+from services.masq.diagnose.verdict import Drop, ForeignTable, is_used, without
+from services.masq.firewalls.firewall import Digest, FirewallKind, Placement
+from services.masq.firewalls.nftables.syntax import FLANNEL_TABLES, TABLE
+from services.masq.kernel.legacy_tables import TableReader
+from services.masq.kernel.nf_tables import ChainName, generation, nft_chains, nft_rule_versions
+from services.masq.rules.model import no_chains
+
+T = TypeVar("T")
+
+HINTS: Final = ("KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY")
+"""Chains that a kubelet makes with the host's own iptables, for others to see which that is."""
+_OURS: Final = frozenset(chain.name for chain in no_chains())
+_OWN_TABLES: Final = frozenset((TABLE, *FLANNEL_TABLES.values()))
+_IPTABLES_TABLES: Final = frozenset(("filter", "nat", "mangle", "raw", "security"))
+
+
+@dataclass(frozen=True, slots=True)
+class HostState:
+    """What of a host tells which firewall it uses."""
+
+    nft: frozenset[ChainName] = frozenset()
+    nft_rules: bool = False
+    """The tables of iptables-nft have rules that are neither ours nor a flanneld's, or a policy that drops. Tables of
+    other programs in nftables say nothing about iptables.
+    """
+    legacy: frozenset[str] = frozenset()
+    """Of the names of `HINTS` and of our chains, those in the legacy tables."""
+    legacy_rules: frozenset[int] = frozenset()
+    """IP versions whose legacy tables have rules that are neither ours nor a flanneld's, or a policy that drops."""
+    legacy_unreadable: str = ""
+    """Why the legacy tables cannot be read, though they exist."""
+
+    @property
+    def with_our_rules(self) -> frozenset[FirewallKind]:
+        """The kinds of firewall that have anything of ours, or of a flanneld's."""
+        found = {
+            FirewallKind.LEGACY: self.legacy & _OURS,
+            FirewallKind.IPTABLES_NFT: any(c.table in _IPTABLES_TABLES and c.name in _OURS for c in self.nft),
+            FirewallKind.NFTABLES: any(c.table in _OWN_TABLES for c in self.nft),
+        }
+        return frozenset(kind for kind, there in found.items() if there)
+
+    def has_iptables_rules(self, kind: FirewallKind, version: int) -> bool:
+        """Whether this kind of iptables has rules of this IP version; some may be a flanneld's before v0.20."""
+        if kind is FirewallKind.LEGACY:
+            return version in self.legacy_rules
+        return kind is FirewallKind.IPTABLES_NFT and self.nft_rules
+
+
+class HostProbe:
+    """Reads the host. What was read is kept for as long as the digest of the firewall tables stays the same."""
+
+    def __init__(self) -> None:
+        self._readers = tuple(TableReader(family) for family in FAMILIES)
+        self._kept: dict[str, tuple[Digest, object]] = {}
+
+    def digest(self) -> Digest:
+        """The firewall tables as they are now. Raises Unavailable."""
+        try:
+            number = generation()
+        except Unavailable:
+            number = None
+        sizes, contents = zip(*(reader.digest() for reader in self._readers), strict=True)
+        return Digest(number, sizes, contents)
+
+    def sizes(self) -> tuple[object, ...]:
+        """See Digest. Raises Unavailable."""
+        return tuple(reader.sizes() for reader in self._readers)
+
+    def state(self) -> HostState:
+        """As it is now. Raises Unavailable: nftables cannot be read."""
+        return self._unchanged("state", self._read_state)
+
+    def tables(self) -> tuple[ForeignTable, ...]:
+        """The tables of all programs but those of ours in nftables. Tables that cannot be read are left out."""
+        return self._unchanged("tables", self._read_tables)
+
+    def checks(self) -> HostChecks:
+        """The settings and rules of the host as they are now. What cannot be read counts as absent."""
+        tables = self.tables()
+        legacy = {table.version for table in tables if table.firewall == FirewallKind.LEGACY and is_used(table)}
+        try:
+            chains, both = nft_chains(), legacy & nft_rule_versions(_IPTABLES_TABLES)
+        except Unavailable:
+            chains, both = frozenset[ChainName](), set[int]()
+        kube_proxy = any(chain.name == "KUBE-SERVICES" for chain in chains)
+        return HostChecks(
+            frozenset(family.version for family in FAMILIES if _sysctl(FORWARDING[family.version]) == "0"),
+            tables,
+            frozenset(both),
+            any(chain.table == "firewalld" for chain in chains),
+            kube_proxy and Path("/sys/class/net", BRIDGE).exists() and _sysctl(BRIDGE_CALLS) != "1",
+            _insert_failed(),
+        )
+
+    def close(self) -> None:
+        """Frees the sockets."""
+        for reader in self._readers:
+            reader.close()
+
+    def _unchanged(self, name: str, read: Callable[[], T]) -> T:
+        try:
+            now = self.digest()
+        except Unavailable:
+            return read()
+        kept = self._kept.get(name)
+        if kept and kept[0] == now:
+            return kept[1]  # type: ignore[return-value]  # by name it is what `read` returns
+        found = read()
+        self._kept[name] = now, found
+        return found
+
+    def _read_state(self) -> HostState:
+        legacy, rules, unreadable = frozenset[str](), frozenset[int](), ""
+        try:
+            for reader in self._readers:
+                legacy |= reader.mentioned((*HINTS, *_OURS))
+            rules = frozenset(table.version for table in self._read_legacy() if is_used(without(table, _OURS)))
+        except Unavailable as error:
+            unreadable = str(error)
+        return HostState(nft_chains(), has_iptables_rules(but=_OURS), legacy, rules, unreadable)
+
+    def _read_tables(self) -> tuple[ForeignTable, ...]:
+        tables: list[ForeignTable] = []
+        for read in (self._read_legacy, lambda: read_nft(but=(TABLE,))):
+            try:
+                tables += read()
+            except Unavailable:
+                continue
+        return tuple(tables)
+
+    def _read_legacy(self) -> list[ForeignTable]:
+        return [read_legacy(raw) for reader in self._readers for raw in reader.tables()]
+
+
+WouldDrop = Callable[[FirewallKind], frozenset[Drop]]
+"""What would drop the overlay's packets if our rules were in a firewall of this kind."""
+
+_IPTABLES: Final = (FirewallKind.IPTABLES_NFT, FirewallKind.LEGACY)
+_WHERE: Final = {
+    FirewallKind.LEGACY: "the legacy tables",
+    FirewallKind.IPTABLES_NFT: "the tables of iptables-nft",
+    FirewallKind.NFTABLES: "nftables",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A firewall, and why that one."""
+
+    kind: FirewallKind
+    reason: str
+
+
+def choose(
+    setting: str,
+    host: HostState,
+    placement: Placement,
+    *,
+    current: FirewallKind | None = None,
+    would_drop: WouldDrop = lambda kind: frozenset(),
+) -> Choice:
+    """The firewall for `--firewall` and the network. Raises Unavailable: what decides cannot be read.
+
+    A cached network does not move rules that are there. `current`: where our rules are; they never move to where they
+    would be without effect, unless `--firewall` says so.
+    """
+    kept = host.with_our_rules
+    here = current or (min(kept) if len(kept) == 1 else None)
+    choice = _choose(setting, host, placement, here, would_drop)
+    if setting != "auto" and (setting == "nftables" or here is FirewallKind.NFTABLES):
+        return choice
+    if setting == "auto" and placement.is_cached and kept and choice.kind not in kept:
+        return Choice(min(kept), "there are rules of ours, and the network that decides is only remembered")
+    if here is None or choice.kind is here:
+        return choice
+    if would_drop(choice.kind) - would_drop(here):
+        more = f"but there the overlay's packets would be dropped, so the rules stay in {_WHERE[here]}"
+        return Choice(here, f"{choice.reason}, {more}")
+    return choice
+
+
+def _choose(
+    setting: str, host: HostState, placement: Placement, here: FirewallKind | None, would_drop: WouldDrop
+) -> Choice:
+    if setting == "nftables":
+        return Choice(FirewallKind.NFTABLES, "--firewall=nftables")
+    if setting == "auto" and placement.asks_for_nftables:
+        return Choice(FirewallKind.NFTABLES, "the network configuration has EnableNFTables")
+    if host.legacy_unreadable:
+        raise Unavailable(host.legacy_unreadable)
+    for hint in HINTS:
+        if any(chain.table in _IPTABLES_TABLES and chain.name == hint for chain in host.nft):
+            return Choice(
+                FirewallKind.IPTABLES_NFT, f"the kubelet's iptables keeps its rules in nftables: chain {hint}"
+            )
+        if hint in host.legacy:
+            return Choice(
+                FirewallKind.LEGACY, f"the kubelet's iptables keeps its rules in the legacy tables: chain {hint}"
+            )
+    first = here if here in _IPTABLES else FirewallKind.IPTABLES_NFT
+    if host.legacy_rules and host.nft_rules:
+        return _of_both(first, would_drop)
+    if host.legacy_rules:
+        return Choice(FirewallKind.LEGACY, "there are rules in the legacy tables, and iptables-nft has none")
+    if host.nft_rules:
+        return Choice(
+            FirewallKind.IPTABLES_NFT, "iptables keeps its rules in nftables: there are rules of iptables-nft"
+        )
+    if here in _IPTABLES:
+        return Choice(first, "no other program has iptables rules, and ours are there")
+    return Choice(
+        FirewallKind.IPTABLES_NFT, "there are no rules of iptables yet, and new hosts have them in nftables"
+    )
+
+
+def _of_both(first: FirewallKind, would_drop: WouldDrop) -> Choice:
+    other = next(kind for kind in _IPTABLES if kind is not first)
+    if would_drop(first) and not would_drop(other):
+        more = f"and a rule or a policy elsewhere would drop what is accepted in {_WHERE[first]}"
+        return Choice(other, f"there are rules both in the legacy tables and of iptables-nft, {more}")
+    return Choice(first, "there are rules both in the legacy tables and of iptables-nft")
+
+
+def _sysctl(name: str) -> str:
+    """Its value; empty: there is none."""
+    try:
+        return Path("/proc/sys", *name.split(".")).read_text().strip()
+    except OSError:
+        return ""
+
+
+def _insert_failed() -> int:
+    try:
+        head, *rows = Path("/proc/thread-self/net/stat/nf_conntrack").read_text().splitlines()
+    except (OSError, ValueError):
+        return 0
+    column = head.split().index("insert_failed") if "insert_failed" in head.split() else None
+    return sum(int(row.split()[column], 16) for row in rows) if column is not None else 0

@@ -1,0 +1,254 @@
+"""The difference between a desired chain and what was found of it in a table, and the repair. Pure."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from services.masq.firewalls.firewall import (
+    CHAIN_MISSING,
+    JUMP_NOT_FIRST,
+    NOT_WANTED,
+    OLD_RULES,
+    ChainState,
+    RuleState,
+    differences,
+)
+from services.masq.firewalls.iptables.rule_syntax import ChainForm, Form, RuleForm, form_text
+from services.masq.rules.model import Chain
+from services.masq.rules.other_networks import addresses_in, is_another_network, parse_all
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRule:
+    """A rule in the table."""
+
+    form: Form | None
+    """None: of a kind that we cannot read, so not ours."""
+    packets: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FoundJump:
+    """A rule in another chain that jumps to ours."""
+
+    chain: str
+    position: int
+    """0 is first."""
+    rule: FoundRule
+
+
+@dataclass(frozen=True, slots=True)
+class FoundChain:
+    """Everything in a table that has to do with one of our chains."""
+
+    rules: tuple[FoundRule, ...] | None
+    """None: the chain does not exist."""
+    jumps: tuple[FoundJump, ...] = ()
+    bare: tuple[FoundJump, ...] = ()
+    """Rules of an old flanneld in the hook: what our chain decides, without a chain."""
+    first_in_hook: str = ""
+    """The first rule of the hook, as text, unless that is a jump to ours."""
+    places: tuple[int, ...] = ()
+    """Of our rules in the chain, if there are others."""
+    others: tuple[FoundJump, ...] = ()
+    """Rules of other networks in the chain, which are not among `rules`."""
+
+
+@dataclass(frozen=True, slots=True)
+class MakeChain:
+    """A new chain, empty."""
+
+    chain: str
+
+    def __str__(self) -> str:
+        return f"-N {self.chain}"
+
+
+@dataclass(frozen=True, slots=True)
+class EmptyChain:
+    """Every rule of the chain goes."""
+
+    chain: str
+
+    def __str__(self) -> str:
+        return f"-F {self.chain}"
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveChain:
+    """The chain goes; nothing jumps to it any more."""
+
+    chain: str
+
+    def __str__(self) -> str:
+        return f"-X {self.chain}"
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """The rule comes last."""
+
+    chain: str
+    rule: RuleForm
+
+    def __str__(self) -> str:
+        return self.rule.text
+
+
+@dataclass(frozen=True, slots=True)
+class InsertFirst:
+    """The rule comes before all others."""
+
+    chain: str
+    rule: RuleForm
+
+    def __str__(self) -> str:
+        return self.rule.text.replace(f"-A {self.chain}", f"-I {self.chain} 1", 1)
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteAt:
+    """The rule at this place goes."""
+
+    chain: str
+    position: int
+    """0 is first, at the time when it is this action's turn."""
+
+    def __str__(self) -> str:
+        return f"-D {self.chain} {self.position + 1}"
+
+
+Action: TypeAlias = MakeChain | EmptyChain | RemoveChain | Append | InsertFirst | DeleteAt
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """What is wrong, and what puts it right, in order. Both empty: nothing."""
+
+    causes: tuple[str, ...] = ()
+    actions: tuple[Action, ...] = ()
+
+
+def repair_of(wanted: ChainForm, found: FoundChain) -> Repair:
+    """What brings a chain and its jump to what is wanted.
+
+    Touches our chain and jumps to it only. A chain that differs is written anew as a whole, but for rules of other
+    networks, which stay behind ours; a jump that is right keeps its place and its counters.
+    """
+    if not wanted.rules:
+        return _removal(wanted, found)
+    chain_causes = _chain_causes([rule.form for rule in wanted.rules], found)
+    actions: list[Action] = []
+    if chain_causes and found.others:
+        actions += [DeleteAt(wanted.name, place) for place in reversed(found.places)]
+        actions += [InsertFirst(wanted.name, rule) for rule in reversed(wanted.rules)]
+    elif chain_causes:
+        actions.append(MakeChain(wanted.name) if found.rules is None else EmptyChain(wanted.name))
+        actions += [Append(wanted.name, rule) for rule in wanted.rules]
+    right = next((jump for jump in found.jumps if _is_right(wanted, jump)), None)
+    in_hook = [jump for jump in found.jumps if jump.chain == wanted.hook]
+    actions += _deletions([*(jump for jump in in_hook if jump is not right), *found.bare])
+    if right is None:
+        actions.append(InsertFirst(wanted.hook, wanted.jump))
+    return Repair((*chain_causes, *_jump_causes(wanted, in_hook), *_old_causes(found)), tuple(actions))
+
+
+def chain_state(chain: Chain, wanted: ChainForm, before: FoundChain, found: FoundChain, program: str) -> ChainState:
+    """The state of a chain that was found like this before the repair, if there was one, and after it."""
+    first = repair_of(wanted, before)
+    rules = found.rules or ()
+    jump = next((j.rule for j in found.jumps if j.position == 0 and j.chain == wanted.hook), None)
+    return ChainState(
+        chain,
+        _rule_state(chain, chain.hook, wanted.jump, jump),
+        tuple(
+            _rule_state(chain, chain.name, rule, rules[i] if i < len(rules) else None)
+            for i, rule in enumerate(wanted.rules)
+        ),
+        first.causes,
+        tuple(f"{program} -t {chain.table} {action}" for action in first.actions),
+        as_wanted=not repair_of(wanted, found).actions,
+        others=tuple(form_text(chain.name, other.rule.form or {}) for other in found.others),
+        in_the_way=before.first_in_hook,
+    )
+
+
+def without_others(wanted: ChainForm, found: FoundChain) -> FoundChain:
+    """What was found, with the rules of other networks apart from ours."""
+    if wanted.networks is None or found.rules is None:
+        return found
+    rules = list(enumerate(found.rules))
+    others = {place for place, rule in rules if rule.form and _is_anothers(rule.form, wanted)}
+    return replace(
+        found,
+        rules=tuple(rule for place, rule in rules if place not in others),
+        places=tuple(place for place, _ in rules if place not in others),
+        others=tuple(FoundJump(wanted.name, place, rule) for place, rule in rules if place in others),
+    )
+
+
+def _is_anothers(form: Form, wanted: ChainForm) -> bool:
+    if "text" in form:
+        has_comment = f'--comment "{wanted.comment}"' in form["text"]
+        networks = addresses_in(form["text"])
+    else:
+        has_comment = form.get("comment", {}).get("comment") == wanted.comment
+        networks = parse_all(form[key].lstrip("!") for key in ("src", "dst") if key in form)
+    return has_comment and is_another_network(networks, wanted.networks or ())
+
+
+def _rule_state(chain: Chain, name: str, wanted: RuleForm, found: FoundRule | None) -> RuleState:
+    if found is None or found.form != wanted.form:
+        return RuleState(chain.table, name, wanted.text, present=False)
+    return RuleState(chain.table, name, wanted.text, True, found.packets, found.bytes)
+
+
+def _removal(wanted: ChainForm, found: FoundChain) -> Repair:
+    if found.others:  # they need the chain and the jump
+        ours = [DeleteAt(wanted.name, place) for place in reversed(found.places)]
+        causes_of_ours = (NOT_WANTED,) if ours else ()
+        return Repair((*causes_of_ours, *_old_causes(found)), (*ours, *_deletions(found.bare)))
+    actions: list[Action] = [*_deletions([*found.jumps, *found.bare])]
+    if found.rules is None:
+        return Repair(_old_causes(found), tuple(actions))
+    if found.rules:
+        actions.append(EmptyChain(wanted.name))
+    return Repair((NOT_WANTED, *_old_causes(found)), (*actions, RemoveChain(wanted.name)))
+
+
+def _old_causes(found: FoundChain) -> tuple[str, ...]:
+    return (OLD_RULES,) if found.bare else ()
+
+
+def _deletions(jumps: Iterable[FoundJump]) -> list[Action]:
+    """The last one first, so that the positions of the others hold."""
+    return [DeleteAt(j.chain, j.position) for j in sorted(jumps, key=lambda j: (j.chain, -j.position))]
+
+
+def _is_right(wanted: ChainForm, jump: FoundJump) -> bool:
+    return jump.chain == wanted.hook and jump.position == 0 and jump.rule.form == wanted.jump.form
+
+
+def _chain_causes(wanted: list[Form], found: FoundChain) -> list[str]:
+    if found.rules is None:
+        return [CHAIN_MISSING]
+    return differences([_key(form) for form in wanted], [_key(rule.form) for rule in found.rules])
+
+
+def _jump_causes(wanted: ChainForm, in_hook: list[FoundJump]) -> list[str]:
+    if not in_hook:
+        return ["jump missing"]
+    exact = [jump for jump in in_hook if jump.rule.form == wanted.jump.form]
+    sentences = [
+        ("jump different", len(exact) < len(in_hook)),
+        ("jump duplicated", len(exact) > 1),
+        (JUMP_NOT_FIRST, bool(exact) and exact[0].position > 0),
+    ]
+    return [sentence for sentence, holds in sentences if holds]
+
+
+def _key(form: Form | None) -> str:
+    """A dictionary cannot be counted; its text can."""
+    return "" if form is None else json.dumps(form, sort_keys=True)

@@ -1,0 +1,224 @@
+"""The legacy tables through python-iptables: reads chains, carries out actions, commits. Worker process only.
+
+libxtables may end its process when it dislikes something, and cannot have MASQUERADE of both families in one.
+The only file that imports iptc.
+"""
+
+import ctypes
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import iptc
+
+from services.core.errors import Unavailable
+from services.core.family import Family
+from services.masq.firewalls.iptables.old_flannel import BareRule, bare_set
+from services.masq.firewalls.iptables.repair import (
+    Action,
+    Append,
+    DeleteAt,
+    EmptyChain,
+    FoundChain,
+    FoundJump,
+    FoundRule,
+    InsertFirst,
+    MakeChain,
+    RemoveChain,
+    without_others,
+)
+from services.masq.firewalls.iptables.rule_syntax import ChainForm, Form
+
+_CLASSES: Final = {4: (iptc.Table, iptc.Rule), 6: (iptc.Table6, iptc.Rule6)}
+_CURES: Final = {
+    "Permission denied": "run the service as root with CAP_NET_ADMIN and CAP_NET_RAW",
+    "Table does not exist": "load it with `modprobe {module}`, or start the kernel with legacy iptables",
+    "No chain/target/match": "the kernel lacks a module: `modprobe -a xt_comment xt_mark xt_MASQUERADE`",
+}
+
+
+class Busy(Exception):
+    """Another program changed the table between our read and our commit; nothing was committed."""
+
+
+class LegacyTable:
+    """One table as it is at `refresh`, and changes to it that `commit` makes real, all at once."""
+
+    def __init__(self, family: Family, name: str) -> None:
+        self.name = name
+        self._family = family
+        self._class, self._rule = _CLASSES[family.version]
+        self._table: Any = None
+
+    def refresh(self) -> None:
+        """Looks at the kernel. Makes the table if this namespace had none yet. Raises Unavailable."""
+        # iptc asks every table that it believes to exist whether a target is one of its chains, and asking makes
+        # the table: let it believe in this one only.
+        self._class.existing_table_names = {name: name == self.name for name in self._class.ALL}
+        try:
+            if self._table is None:
+                self._table = self._class(self.name, autocommit=False)
+            else:
+                self._table.refresh()
+        except iptc.IPTCError as error:
+            raise self._unavailable(error) from None
+
+    def find(self, wanted: ChainForm) -> FoundChain:
+        """What there is of a chain. Jumps are looked for in its hook; in all chains if it shall go."""
+        bare = tuple(self._bare(wanted)) if wanted.replaces_old else ()
+        if not self._table.is_chain(wanted.name):
+            return FoundChain(None, bare=bare)
+        rules = tuple(self._found(wanted.name, entry) for entry in self._entries(wanted.name))
+        return without_others(
+            wanted, FoundChain(rules, tuple(self._jumps_to(wanted)), bare, self._in_the_way(wanted))
+        )
+
+    def _in_the_way(self, wanted: ChainForm) -> str:
+        """Roughly: python-iptables cannot write a rule down."""
+        first = self._table.first_rule(wanted.hook)
+        if not first or self._goes_to(first, wanted.name):
+            return ""
+        form = self._found(wanted.hook, first).form or {}
+        comment = form.get("comment", {}).get("comment", "")
+        words = [f"-A {wanted.hook}", *([f'-m comment --comment "{comment}"'] if comment else [])]
+        return " ".join([*words, f"-j {self._table.get_target(first).decode()}"])
+
+    def _bare(self, wanted: ChainForm) -> Iterator[FoundJump]:
+        """The rules of a flannel before v0.20, which cost a walk over the chain."""
+        found = [self._found(wanted.hook, entry) for entry in self._entries(wanted.hook)]
+        for place in bare_set(wanted.table, [_bare_rule(rule.form) for rule in found]):
+            yield FoundJump(wanted.hook, place, found[place])
+
+    def carry_out(self, actions: Sequence[Action]) -> None:
+        """Changes our copy of the table. Raises Unavailable: this iptables cannot express a rule."""
+        try:
+            for action in actions:
+                self._do(action)
+        except (iptc.IPTCError, iptc.XTablesError) as error:
+            raise self._unavailable(error) from None
+
+    def commit(self) -> None:
+        """Replaces the kernel's table by our copy, in one step. Raises Busy, Unavailable."""
+        try:
+            self._table.commit()
+        except iptc.IPTCError as error:
+            if "temporarily unavailable" in str(error):
+                raise Busy from None
+            raise self._unavailable(error) from None
+
+    def _do(self, action: Action) -> None:
+        match action:
+            case MakeChain(chain):
+                self._table.create_chain(chain)
+            case EmptyChain(chain):
+                self._table.flush_entries(chain)
+            case RemoveChain(chain):
+                self._table.delete_chain(chain)
+            case Append(chain, rule):
+                iptc.Chain(self._table, chain).append_rule(self._encode(rule.form))
+            case InsertFirst(chain, rule):
+                iptc.Chain(self._table, chain).insert_rule(self._encode(rule.form), 0)
+            case DeleteAt(chain, position):
+                # By place: iptc's own delete compares rules, which it cannot do reliably.
+                library, handle = self._table._iptc, self._table._handle
+                if library.iptc_delete_num_entry(chain.encode(), position, handle) != 1:
+                    raise iptc.IPTCError(f"cannot delete rule {position + 1} of {chain}")
+
+    def _entries(self, chain: str) -> Iterator[Any]:
+        entry = self._table.first_rule(chain)
+        while entry:
+            yield entry
+            entry = self._table.next_rule(entry)
+
+    def _jumps_to(self, wanted: ChainForm) -> Iterator[FoundJump]:
+        """Reads of other people's rules nothing but the target: their extensions may not even be installed."""
+        first = self._table.first_rule(wanted.hook)
+        if first and self._goes_to(first, wanted.name) and self._references(wanted.name) == 1:
+            # The usual case, and the only one that does not cost a walk over twenty thousand foreign rules.
+            yield FoundJump(wanted.hook, 0, self._found(wanted.hook, first))
+            return
+        callers = [wanted.hook] if wanted.rules else [chain.name for chain in self._table.chains]
+        for caller in callers:
+            entries = enumerate(self._entries(caller))
+            for position, entry in [each for each in entries if self._goes_to(each[1], wanted.name)]:
+                yield FoundJump(caller, position, self._found(caller, entry))
+
+    def _goes_to(self, entry: Any, chain: str) -> bool:
+        return bool(self._table.get_target(entry) == chain.encode())
+
+    def _references(self, chain: str) -> int:
+        """How many rules of the table jump or go to the chain."""
+        number = ctypes.c_uint()
+        self._table._iptc.iptc_get_references(ctypes.byref(number), chain.encode(), self._table._handle)
+        return number.value
+
+    def _found(self, chain: str, entry: Any) -> FoundRule:
+        packets, bytes_ = entry.counters.pcnt, entry.counters.bcnt
+        try:
+            form = self._decode(self._table.create_rule(entry, iptc.Chain(self._table, chain)))
+        except Exception:  # iptc fails in many ways to read what others write; such a rule is certainly not ours
+            form = None
+        return FoundRule(form, packets, bytes_)
+
+    def _decode(self, rule: Any) -> Form:
+        form: Form = iptc.easy.decode_iptc_rule(rule, ipv6=self._family.version == 6)
+        del form["counters"]
+        return form
+
+    def _encode(self, form: Form) -> Any:
+        """The rule of a dictionary, which says exactly that: `iptc.easy` leaves out what fails."""
+        rule = self._rule()
+        for name, value in form.items():
+            if name in ("src", "dst"):
+                setattr(rule, name, value)
+            elif name == "target":
+                target, parameters = next(iter(value.items())) if isinstance(value, dict) else (value, {})
+                _set_parameters(rule.create_target(target), parameters)
+            else:
+                _set_parameters(rule.create_match(name), value)
+        if self._decode(rule) != form:
+            raise iptc.XTablesError(f"iptables understands {form} as {self._decode(rule)}")
+        return rule
+
+    def _unavailable(self, error: Exception) -> Unavailable:
+        text = re.sub(r"""b(['"])(.*?)\1""", r"\2", str(error))
+        module = f"ip{'6' if self._family.version == 6 else ''}table_{self.name}"
+        cure = next((cure for sign, cure in _CURES.items() if sign in text), "see the kernel's log (dmesg)")
+        return Unavailable(f"{self._family} table {self.name}: {text}; {cure.format(module=module)}")
+
+
+def masquerade_knows_fully_random(family: Family) -> bool:
+    """Whether the installed extension has `--random-fully` (iptables 1.6.2 and later).
+
+    Raises Unavailable: an extension that we need is not installed.
+    """
+    _, make_rule = _CLASSES[family.version]
+    rule = make_rule()
+    try:
+        for match in ("comment", "mark"):
+            rule.create_match(match)
+        rule.create_target("ACCEPT")
+        target = rule.create_target("MASQUERADE")
+    except iptc.XTablesError as error:
+        raise Unavailable(f"an extension of iptables is missing ({error}): apt-get install iptables") from None
+    try:
+        target.set_parameter("random-fully")
+    except (iptc.XTablesError, AttributeError):
+        return False
+    return True
+
+
+def _bare_rule(form: Form | None) -> BareRule | None:
+    """The rule, if it asks for addresses only."""
+    if form is None or form.keys() - {"src", "dst", "comment", "target"}:
+        return None
+    target = form.get("target", "")
+    name, parameters = next(iter(target.items())) if isinstance(target, dict) else (target, {})
+    if parameters and parameters.keys() != {"random-fully"}:
+        return None
+    return BareRule(form.get("src", ""), form.get("dst", ""), name)
+
+
+def _set_parameters(module: Any, parameters: Form) -> None:
+    for name, value in parameters.items():
+        module.set_parameter(name, value)

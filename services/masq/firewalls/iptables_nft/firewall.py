@@ -1,0 +1,125 @@
+"""flannel's chains on a host whose iptables keeps its rules in nftables, through the programs of iptables-nft.
+
+Nothing else may write these tables: their rules hold extensions of xtables, which libnftables can neither write nor
+keep. The programs run when another program has changed nftables or when the rules are to change, never in between.
+"""
+
+import asyncio
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from services.core.errors import Misconfigured, Unavailable
+from services.core.family import FAMILIES, IPV4, Family
+from services.masq.firewalls.firewall import ChainState
+from services.masq.firewalls.iptables.repair import FoundChain, Repair, chain_state, repair_of
+from services.masq.firewalls.iptables.rule_syntax import ChainForm, as_text, chain_form
+from services.masq.firewalls.iptables.save_format import find, read_chain, read_table
+from services.masq.kernel.nf_tables import ChainName, generation, nft_chains
+from services.masq.rules.model import Chain
+
+_SECONDS: Final = 20.0
+_PROGRAMS: Final = {4: "iptables-nft", 6: "ip6tables-nft"}
+_SYSTEM: Final = ("/usr/sbin", "/sbin")
+
+
+def program(family: Family, suffix: str) -> str:
+    """The path of `iptables-nft-save` or its like. Raises Unavailable."""
+    name = f"{_PROGRAMS[family.version]}{suffix}"
+    found = shutil.which(name) or next((str(Path(d, name)) for d in _SYSTEM if Path(d, name).exists()), None)
+    if found is None:
+        raise Unavailable(
+            f"the host keeps its iptables rules in nftables, and there is no {name}: apt-get install iptables"
+        )
+    return found
+
+
+class IptablesNftFirewall:
+    """A Firewall in the tables of iptables-nft."""
+
+    name = "iptables-nft"
+    reason = ""
+
+    async def open(self) -> None:
+        """See Firewall."""
+        try:
+            program(IPV4, "-restore")
+            generation()
+        except Unavailable as error:
+            raise Misconfigured(str(error)) from None
+
+    async def check(self, chains: Sequence[Chain], *, repair: bool) -> tuple[ChainState, ...]:
+        """See Firewall."""
+        wanted = [as_text(chain_form(chain)) for chain in chains]
+        before = found = await _read(wanted, chains)
+        repairs = [repair_of(chain, each) for chain, each in zip(wanted, before, strict=True)]
+        if repair and any(each.actions for each in repairs):
+            for family in FAMILIES:
+                await _carry_out(
+                    family, [pair for pair in zip(chains, repairs, strict=True) if pair[0].family is family]
+                )
+            found = await _read(wanted, chains)
+        rows = zip(chains, wanted, before, found, strict=True)
+        return tuple(chain_state(*row, _PROGRAMS[row[0].family.version]) for row in rows)
+
+    async def close(self) -> None:
+        """See Firewall: it holds nothing."""
+
+
+async def _read(wanted: Sequence[ChainForm], chains: Sequence[Chain]) -> list[FoundChain]:
+    there = nft_chains()
+    rows = zip(wanted, chains, strict=True)
+    return list(await asyncio.gather(*(_find(form, chain.family, there) for form, chain in rows)))
+
+
+async def _find(wanted: ChainForm, family: Family, there: frozenset[ChainName]) -> FoundChain:
+    """The chain and its hook alone, where thousands of foreign rules may stand beside them. A chain that shall go is
+    looked for with all jumps to it.
+    """
+    is_there = ChainName(family.version, wanted.table, wanted.name) in there
+    if wanted.rules or (wanted.replaces_old and not is_there):
+        names = [n for n in (wanted.hook, wanted.name) if ChainName(family.version, wanted.table, n) in there]
+        texts = await asyncio.gather(*(_run(family, "", "-t", wanted.table, "-v", "-S", name) for name in names))
+        printed = dict(zip(names, texts, strict=True))
+        return await asyncio.to_thread(lambda: find({n: read_chain(text) for n, text in printed.items()}, wanted))
+    if not is_there:
+        return FoundChain(None)
+    text = await _run(family, "-save", "-c", "-t", wanted.table)
+    # In a thread, as above: what the programs print of thousands of foreign rules keeps no event loop waiting.
+    return await asyncio.to_thread(lambda: find(read_table(text), wanted))
+
+
+async def _carry_out(family: Family, repairs: Sequence[tuple[Chain, Repair]]) -> None:
+    """A table at a time, each in one transaction."""
+    lines: list[str] = []
+    for chain, repair in repairs:
+        if repair.actions:
+            lines += [f"*{chain.table}", *map(str, repair.actions), "COMMIT"]
+    if lines:
+        await _run(family, "-restore", "--noflush", stdin="\n".join(lines) + "\n")
+
+
+async def _run(family: Family, suffix: str, *arguments: str, stdin: str = "") -> str:
+    """What the program prints. Raises Unavailable."""
+    path = program(family, suffix)
+    pipe = asyncio.subprocess.PIPE
+    try:
+        async with asyncio.timeout(_SECONDS):
+            process = await asyncio.create_subprocess_exec(path, *arguments, stdin=pipe, stdout=pipe, stderr=pipe)
+            try:
+                output, error = await process.communicate(stdin.encode())
+            except asyncio.CancelledError:
+                process.kill()
+                await process.wait()
+                raise
+    except TimeoutError:
+        raise Unavailable(f"{path} does not end within {_SECONDS:g} s: is the machine overloaded?") from None
+    text = output.decode(errors="replace")
+    if process.returncode or "is incompatible, use 'nft' tool" in text:
+        said = (error.decode(errors="replace").strip() or text.strip()).partition("\n")[0]
+        raise Unavailable(
+            f"{Path(path).name} fails: {said}; does another program keep rules in these tables that iptables cannot "
+            "read (nft list ruleset), and does the service have CAP_NET_ADMIN?"
+        )
+    return text

@@ -1,0 +1,4 @@
+"""Reads firewalls by the kernel's own interfaces: nf_tables over netlink, legacy tables with getsockopt.
+
+Changes nothing, runs no program, and knows nothing of the overlay's rules.
+"""

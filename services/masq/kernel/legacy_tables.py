@@ -1,0 +1,192 @@
+"""The legacy tables of this network namespace, read with getsockopt, without iptables and without creating them."""
+
+import ctypes
+import errno
+import os
+import socket
+import struct
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from services.core.errors import Unavailable
+from services.core.family import Family
+
+TABLES: Final = ("filter", "mangle", "nat", "raw", "security")
+_NAMES_SIZE: Final = 4096
+_NAMES_FILES: Final = {4: "ip_tables_names", 6: "ip6_tables_names"}
+_GET_INFO, _GET_ENTRIES = 64, 65  # IPT_SO_GET_INFO, IPT_SO_GET_ENTRIES; the same numbers for IPv6
+_INFO: Final = struct.Struct("=32s I 5I 5I I I")  # struct ipt_getinfo: name, hooks, entries, underflows, number, size
+_HEADER: Final = 40  # struct ipt_get_entries: name[32], size, padding to the 8 bytes of a counter
+_COUNTERS_SIZE: Final = 16
+_ATTEMPTS: Final = 5
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """The tables of a family (linux/netfilter_ipv4/ip_tables.h, ...ipv6/ip6_tables.h)."""
+
+    level: int
+    next_offset: int
+    counters: int
+
+
+_LAYOUTS: Final = {
+    4: _Layout(socket.IPPROTO_IP, 90, 96),
+    6: _Layout(socket.IPPROTO_IPV6, 142, 152),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RawTable:
+    """A table as the kernel has it."""
+
+    version: int
+    name: str
+    entries: bytes
+    """struct ipt_entry or ip6t_entry, one behind the other."""
+    starts: tuple[int | None, ...]
+    """Where the chain of each hook begins, by enum nf_inet_hooks; None: no such chain."""
+    policies: tuple[int, ...]
+    """Where the policy of each hook's chain is."""
+    number: int
+    """Of entries."""
+
+
+def existing_tables(family: Family) -> tuple[str, ...]:
+    """The tables that exist in this network namespace, sorted. Asking for another would create it.
+
+    Raises Unavailable: only root may know.
+    """
+    try:
+        descriptor = os.open(f"/proc/thread-self/net/{_NAMES_FILES[family.version]}", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return tuple(sorted(os.read(descriptor, _NAMES_SIZE).decode().split()))
+        finally:
+            os.close(descriptor)
+    except FileNotFoundError:
+        return ()  # the module is not loaded: nobody uses any
+    except PermissionError:
+        raise Unavailable(
+            "only root may list the kernel's tables: run the service as root, with the capabilities NET_ADMIN "
+            "and NET_RAW"
+        ) from None
+    except OSError as error:
+        raise Unavailable(f"the kernel does not list its tables: {error.strerror}") from None
+
+
+class TableReader:
+    """Reads the tables of one family. Every call but `close` raises Unavailable."""
+
+    def __init__(self, family: Family) -> None:
+        self._family = family
+        self._layout = _LAYOUTS[family.version]
+        self._socket: socket.socket | None = None
+        self._masks: dict[str, tuple[int, int]] = {}
+        """By table: the size of its entries, and a number of ones with zeros where the counters are."""
+
+    def sizes(self) -> tuple[tuple[str, tuple[Any, ...]], ...]:
+        """Where the chains of each table begin and end: another value when a rule comes or goes.
+
+        Takes microseconds, however many rules there are. A rule in place of another of the same size is not seen.
+        """
+        return tuple((name, self._information(name)) for name in self._names())
+
+    def digest(self) -> tuple[Hashable, Hashable]:
+        """The sizes, and another value when a table, chain, policy or rule differs; packet counters do not count."""
+        sizes = self.sizes()
+        return sizes, tuple((name, self._without_counters(name, information[-1])) for name, information in sizes)
+
+    def mentioned(self, names: Iterable[str]) -> frozenset[str]:
+        """Of these names, those that a table has as a chain."""
+        found = [self._entries(table) for table in self._names()]
+        return frozenset(name for name in names if any(b"\0" + name.encode() + b"\0" in each for each in found))
+
+    def tables(self) -> list[RawTable]:
+        """All tables."""
+        return [self._table(name) for name in self._names()]
+
+    def close(self) -> None:
+        """Frees the socket."""
+        if self._socket:
+            self._socket.close()
+            self._socket = None
+
+    def _names(self) -> list[str]:
+        return [name for name in existing_tables(self._family) if name in TABLES]
+
+    def _table(self, name: str) -> RawTable:
+        for _ in range(_ATTEMPTS):
+            _, hooks, *offsets, number, _ = before = self._information(name)
+            entries = self._entries(name)
+            if self._information(name) == before:
+                starts = tuple(offsets[hook] if hooks >> hook & 1 else None for hook in range(5))
+                return RawTable(self._family.version, name, entries, starts, tuple(offsets[5:10]), number)
+        raise Unavailable(f"{self._family} table {name} changes faster than it can be read")
+
+    def _information(self, table: str) -> tuple[Any, ...]:
+        """struct ipt_getinfo."""
+        buffer = ctypes.create_string_buffer(table.encode(), _INFO.size)
+        self._ask(_GET_INFO, buffer)
+        return _INFO.unpack(buffer)
+
+    def _entries(self, table: str, size: int = 0) -> bytes:
+        """Read atomically; the kernel refuses another size than the table's. 0: the size is not known."""
+        for _ in range(_ATTEMPTS):
+            size = size or self._information(table)[-1]
+            buffer = ctypes.create_string_buffer(_HEADER + size)
+            struct.pack_into("=32s I", buffer, 0, table.encode(), size)
+            try:
+                self._ask(_GET_ENTRIES, buffer)
+            except BlockingIOError:
+                size = 0
+                continue
+            return buffer.raw[_HEADER:]
+        raise Unavailable(f"{self._family} table {table} changes faster than it can be read")
+
+    def _without_counters(self, table: str, size: int) -> int:
+        """The entries as one number, with zeros for the counters.
+
+        A mask is made once for a size. Should the entries move and the size stay, they differ from before at a place
+        that the old mask shows: the change is seen all the same.
+        """
+        entries = self._entries(table, size)
+        known, mask = self._masks.get(table, (-1, 0))
+        if known != len(entries):
+            mask = self._mask(entries)
+            self._masks[table] = len(entries), mask
+        return int.from_bytes(entries, "little") & mask
+
+    def _mask(self, entries: bytes) -> int:
+        mask = bytearray(b"\xff" * len(entries))
+        start = 0
+        while start < len(entries):
+            at = start + self._layout.counters
+            mask[at : at + _COUNTERS_SIZE] = bytes(_COUNTERS_SIZE)
+            start += struct.unpack_from("=H", entries, start + self._layout.next_offset)[0]
+        return int.from_bytes(mask, "little")
+
+    def _ask(self, option: int, buffer: "ctypes.Array[ctypes.c_char]") -> None:
+        """Python's own getsockopt cannot pass the name of a table in."""
+        length = ctypes.byref(ctypes.c_uint32(len(buffer)))
+        if _libc.getsockopt(self._descriptor(), self._layout.level, option, buffer, length):
+            code = ctypes.get_errno()
+            if code == errno.EAGAIN:
+                raise BlockingIOError
+            raise Unavailable(
+                f"cannot read the legacy {self._family} tables: {os.strerror(code)}; "
+                "run the service as root with CAP_NET_ADMIN and CAP_NET_RAW"
+            )
+
+    def _descriptor(self) -> int:
+        if self._socket is None:
+            try:
+                af = socket.AddressFamily(self._family.af)
+                self._socket = socket.socket(af, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.IPPROTO_RAW)
+            except PermissionError:
+                raise Unavailable("legacy iptables needs CAP_NET_RAW: give it to the service") from None
+            except OSError as error:
+                raise Unavailable(f"cannot read the legacy {self._family} tables: {error.strerror}") from None
+        return self._socket.fileno()

@@ -1,0 +1,236 @@
+"""nf_tables over netlink (linux/netfilter/nf_tables.h): chains, rules, and the number of the last transaction.
+
+No library has to be there to tell which firewall a host uses.
+"""
+
+import asyncio
+import ctypes
+import os
+import socket
+import struct
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from services.core.errors import Unavailable
+
+_NETFILTER: Final = 12  # NETLINK_NETFILTER
+_SUBSYSTEM: Final = 10 << 8  # NFNL_SUBSYS_NFTABLES
+_REQUEST, _DUMP = 1, 0x300
+_SOL_NETLINK, _ADD_MEMBERSHIP, _GROUP_NFTABLES = 270, 1, 7
+_ERROR, _DONE = 2, 3
+_HEADER: Final = struct.Struct("=IHHII")
+_ATTRIBUTE: Final = struct.Struct("=HH")
+_NFGENMSG: Final = 4
+_NUMBER: Final = 0x3FFF  # of an attribute, without NLA_F_NESTED and NLA_F_NET_BYTEORDER
+_NEWTABLE, _GETTABLE, _NEWCHAIN, _GETCHAIN, _NEWRULE, _GETRULE, _NEWGEN, _GETGEN = (
+    0,
+    1,
+    3,
+    4,
+    6,
+    7,
+    15,
+    16,
+)  # NFT_MSG_
+_TABLE, _NAME = 1, 3  # NFTA_CHAIN_TABLE, NFTA_CHAIN_NAME
+_GEN_ID, _GEN_NAME = 1, 3  # NFTA_GEN_ID, NFTA_GEN_PROC_NAME
+_BUFFER: Final = 1 << 17
+_SO_ATTACH_FILTER: Final = 26
+_ONLY_GENERATIONS: Final = (
+    # Of the messages of a transaction only the last one counts: a firewall of thousands of rules may be reloaded.
+    (0x28, 0, 0, 4),  # ldh [4]: the type, whose bytes the filter sees in network order
+    (0x15, 0, 1, int.from_bytes(struct.pack("=H", _SUBSYSTEM | _NEWGEN), "big")),
+    (0x06, 0, 0, 0xFFFFFFFF),
+    (0x06, 0, 0, 0),
+)
+FAMILIES: Final = {2: 4, 10: 6}
+INET: Final = 1  # NFPROTO_INET
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ChainName:
+    """Where a chain is."""
+
+    version: int
+    """4 or 6; 0: a table of another family."""
+    table: str
+    name: str
+
+
+def nft_chains() -> frozenset[ChainName]:
+    """Every chain; none where the kernel has no nftables. Raises Unavailable."""
+    return frozenset(
+        ChainName(FAMILIES.get(family, 0), text(values[_TABLE]), text(values[_NAME]))
+        for family, values in chain_dump()
+    )
+
+
+def chain_dump() -> Iterator[tuple[int, dict[int, bytes]]]:
+    """Address family and attributes (NFTA_CHAIN_...) of every chain. Raises Unavailable."""
+    return ((family, values) for kind, family, values in _dump(_GETCHAIN) if kind == _NEWCHAIN)
+
+
+def rule_dump(family: int, table: str) -> Iterator[dict[int, bytes]]:
+    """Attributes (NFTA_RULE_...) of every rule of a table, read as they are asked for. Raises Unavailable."""
+    return (values for kind, _, values in _dump(_GETRULE, family, table) if kind == _NEWRULE)
+
+
+def nft_tables() -> frozenset[tuple[int, str]]:
+    """IP version (0: another family) and name of every table. Raises Unavailable.
+
+    By netlink, because libnftables reads every rule of the host to list the tables.
+    """
+    found = (message for message in _dump(_GETTABLE) if message[0] == _NEWTABLE)
+    return frozenset((FAMILIES.get(family, 0), text(values[_TABLE])) for _, family, values in found)
+
+
+def nft_rule_versions(tables: Container[str]) -> frozenset[int]:
+    """The IP versions of which a table with one of these names has a rule. Raises Unavailable.
+
+    Of each table a few rules are read, however many there are.
+    """
+    families = {version: family for family, version in FAMILIES.items()}
+    there = [(version, table) for version, table in nft_tables() if version and table in tables]
+    return frozenset(version for version, table in there if any(rule_dump(families[version], table)))
+
+
+def generation() -> int:
+    """The number of the last transaction of any program; it only grows. Raises Unavailable: not told."""
+    try:
+        with _open_socket() as kernel:
+            kernel.send(_question(_GETGEN))
+            return next(number for number, _ in _generations(kernel.recv(_BUFFER)))
+    except OSError as error:
+        raise Unavailable(
+            f"nftables does not answer: {error.strerror}; run the service as root with CAP_NET_ADMIN, and load "
+            "nftables into the kernel (`modprobe nf_tables`)"
+        ) from None
+
+
+class GenerationListener:
+    """Wakes at every transaction, and knows the names of the processes that made them. Raises Unavailable."""
+
+    def __init__(self) -> None:
+        self._socket = _open_socket(_GROUP_NFTABLES)
+        code = b"".join(struct.pack("=HBBI", *instruction) for instruction in _ONLY_GENERATIONS)
+        buffer = ctypes.create_string_buffer(code, len(code))
+        program = struct.pack("@HP", len(_ONLY_GENERATIONS), ctypes.addressof(buffer))  # struct sock_fprog
+        self._socket.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
+        self._socket.setblocking(False)
+
+    async def wait(self) -> None:
+        """Returns when `names` has something to read. May be cancelled."""
+        loop, is_readable = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(self._socket.fileno(), is_readable.set)
+        try:
+            await is_readable.wait()
+        finally:
+            loop.remove_reader(self._socket.fileno())
+
+    def names(self, since: int) -> tuple[str, ...]:
+        """The processes that made the transactions after this number which were not read yet, as the kernel tells."""
+        found: dict[str, None] = {}
+        while True:
+            try:
+                for number, name in _generations(self._socket.recv(_BUFFER)):
+                    if number > since and name:
+                        found[name] = None
+            except BlockingIOError:
+                return tuple(found)
+            except OSError:  # ENOBUFS: some messages were lost, and the names with them
+                found.clear()
+
+    def close(self) -> None:
+        """Frees the socket."""
+        self._socket.close()
+
+
+def attributes(data: bytes) -> dict[int, bytes]:
+    """By their number; what they nest is bytes to be read again."""
+    return dict(attribute_list(data))
+
+
+def attribute_list(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """In their order, also those of one number."""
+    start = 0
+    while start + _ATTRIBUTE.size <= len(data):
+        length, kind = _ATTRIBUTE.unpack_from(data, start)
+        yield kind & _NUMBER, data[start + _ATTRIBUTE.size : start + length]
+        start += max(length + 3 & ~3, _ATTRIBUTE.size)
+
+
+def text(value: bytes) -> str:
+    """A string as the kernel writes it."""
+    return value.rstrip(b"\0").decode(errors="replace")
+
+
+def _dump(request: int, family: int = 0, table: str = "") -> Iterator[tuple[int, int, dict[int, bytes]]]:
+    """Number, address family and attributes of each message; nothing where the kernel has no nftables.
+
+    Of one family and table, if they are given and the request can be about one.
+    """
+    with _open_socket() as kernel:
+        try:
+            kernel.send(_question(request, _REQUEST | _DUMP, family, {_TABLE: table} if table else {}))
+            while True:
+                for kind, address_family, body in _messages(kernel.recv(_BUFFER)):
+                    if kind < 0:
+                        return
+                    yield kind, address_family, attributes(body)
+        except PermissionError:
+            raise Unavailable("nftables cannot be read: run the service as root with CAP_NET_ADMIN") from None
+        except OSError:
+            return
+
+
+def _generations(data: bytes) -> Iterator[tuple[int, str]]:
+    """Number, and the name of the process that made it."""
+    for kind, _, body in _messages(data):
+        if kind == _NEWGEN:
+            values = attributes(body)
+            yield int.from_bytes(values.get(_GEN_ID, b""), "big"), text(values.get(_GEN_NAME, b""))
+
+
+def _open_socket(group: int = 0) -> socket.socket:
+    """For questions, or to listen to a multicast group. Raises Unavailable."""
+    try:
+        made = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETFILTER)
+        made.bind((0, 0))
+        if group:
+            made.setsockopt(_SOL_NETLINK, _ADD_MEMBERSHIP, group)
+    except OSError as error:
+        raise Unavailable(
+            f"the kernel has no netfilter netlink ({os.strerror(error.errno or 0)}): `modprobe nfnetlink`"
+        ) from None
+    return made
+
+
+def _question(kind: int, flags: int = _REQUEST, family: int = 0, about: Mapping[int, str] | None = None) -> bytes:
+    """A message that asks about everything, or what has this address family (not 0) and these attributes."""
+    body = bytes((family, 0, 0, 0)) + b"".join(_attribute(number, value) for number, value in (about or {}).items())
+    return _HEADER.pack(_HEADER.size + len(body), _SUBSYSTEM | kind, flags, 1, 0) + body
+
+
+def _messages(data: bytes) -> Iterator[tuple[int, int, bytes]]:
+    """Number within nftables, address family and attributes of each message; the number is -1 at the end of a dump.
+
+    Raises OSError: the kernel's answer to a question.
+    """
+    start = 0
+    while start + _HEADER.size <= len(data):
+        length, kind, _, _, _ = _HEADER.unpack_from(data, start)
+        body = data[start + _HEADER.size : start + length]
+        if kind == _ERROR:
+            code = -struct.unpack_from("=i", body)[0]
+            raise OSError(code, os.strerror(code))
+        if kind == _DONE:
+            yield -1, 0, b""
+        elif kind & ~0xFF == _SUBSYSTEM:
+            yield kind & 0xFF, body[0], body[_NFGENMSG:]
+        start += max(length + 3 & ~3, _HEADER.size)
+
+
+def _attribute(number: int, value: str) -> bytes:
+    data = value.encode() + b"\0"
+    return _ATTRIBUTE.pack(_ATTRIBUTE.size + len(data), number) + data + bytes(-len(data) % 4)

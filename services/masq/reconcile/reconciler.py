@@ -1,0 +1,300 @@
+"""Compares the firewall with the desired rules, at every change of either and every few seconds, and repairs it."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from services.core.errors import NotYet, Unavailable
+from services.core.family import Network
+from services.core.leases.table import Table
+from services.core.network import NetworkConfig
+from services.masq.diagnose.host_checks import Finding, HostChecks, findings, flows_of, tunnel_of
+from services.masq.firewalls.firewall import (
+    JUMP_NOT_FIRST,
+    NOT_WANTED,
+    RULE_EXTRA,
+    ChainState,
+    Digest,
+    HostFirewall,
+    Placement,
+)
+from services.masq.reconcile.repairs import (
+    CHECK_SECONDS,
+    FAILURES,
+    MOVES_LEFT,
+    RULES_PRESENT,
+    RULES_WANTED,
+    JumpBackoff,
+    RepairLog,
+    what_is_wrong,
+)
+from services.masq.rules.inputs import CachedInputs, RuleInputs, networks_of, next_inputs
+from services.masq.rules.model import Chain, RuleSettings, belonging, no_chains, wanted_chains
+from services.runtime.process.exclusive import Exclusive
+from services.runtime.telemetry.health import Health
+from services.runtime.telemetry.logs import get_logger
+
+log = get_logger()
+
+_TORN_DOWN: Final = "torn down by an operator; `flannelette resync` or a restart ends it"
+
+
+class Reconciler:
+    """Keeps one node's rules in the firewall, for the network and the own lease that the feed brings.
+
+    Guarantees: what is not decided yet (no network, no lease) is left as it is; a check is never cut short by
+    another one; a failure is a health reason and is tried again with the next check.
+    """
+
+    def __init__(
+        self,
+        node: str,
+        settings: RuleSettings,
+        resync_seconds: float,
+        firewall: HostFirewall,
+        health: Health,
+        *,
+        clock: Callable[[], float] = time.time,
+        host_checks: Callable[[], HostChecks] = HostChecks,
+        earlier_network: NetworkConfig | None = None,
+    ) -> None:
+        self.node = node
+        self.settings = settings
+        self.firewall = firewall
+        self.host_checks = host_checks
+        self.inputs = RuleInputs()
+        self.lease_service_connected = False
+        self.states: tuple[ChainState, ...] = ()
+        """What the last check found, of the chains that were decided then."""
+        self.last_check_time: float | None = None
+        """Unix seconds."""
+        self._earlier_network = earlier_network
+        """The one that an earlier process went by."""
+        self._resync_seconds = resync_seconds
+        self._health = health
+        self._clock = clock
+        self._turn = Exclusive()
+        self._news = asyncio.Event()
+        self._paused = False
+        self._seen: Digest | None = None
+        """The tables before the last check."""
+        self._clean: tuple[tuple[Chain, ...], Placement, Digest] | None = None
+        """What the last repairing check went by, if there was nothing to repair: the same again needs no check."""
+        self._log = RepairLog()
+        self._backoff = JumpBackoff()
+        self._left: frozenset[Chain] = frozenset()
+        """Those whose jump stays where another program has put it."""
+        self._cached: CachedInputs | None = None
+        self._newer: frozenset[Chain] | None = frozenset()
+        """Of the cached chains, those that the firewall had otherwise at the first check: it knows more, and they
+        stay as they are until there is a snapshot. None: there was no check yet."""
+        self._failure = ""
+        self._former: set[Network] = set()
+        """Networks that were in force before, until none of their rules can be left."""
+        self._health.set("firewall", "the firewall was not looked at yet")
+        self.learn(Table(), away="the lease service has not answered yet")
+
+    @property
+    def repairs(self) -> int:
+        """Number of repairs of chains that another program had changed."""
+        return self._log.repairs
+
+    @property
+    def placement(self) -> Placement:
+        """What decides, beside the chains, where the rules are kept."""
+        network = self.inputs.network
+        return Placement(network is not None and network.enable_nftables, self._cached is not None)
+
+    def learn(self, table: Table, away: str, cached: CachedInputs | None = None) -> None:
+        """Takes what the feed knows now. `away`: why the lease service does not answer; empty if it does.
+
+        `cached` is in force instead, and only adds rules: of a restart without a reboot the firewall knows more.
+        """
+        self.lease_service_connected = not away
+        self._health.set("lease service", away and f"the lease service is away, the rules stay as they are: {away}")
+        store = table.store if table.store and not table.store.connected and not away else None
+        self._health.set("store", f"the store is away, the rules stay as they are: {store.error}" if store else "")
+        self._health.set("memory", cached.reason if cached else "")
+        before = (self._wanted(), self.placement, self._cached)
+        if cached is not self._cached:
+            self._cached, self._newer, self.inputs = cached, None if cached else frozenset(), RuleInputs()
+        known, last = cached.table if cached else table, self.inputs.network or self._earlier_network
+        self.inputs = next_inputs(self.inputs, known, self.node, self.settings.allowed, self._earlier_network)
+        if last and last is not self.inputs.network:
+            self._former |= networks_of(last)
+        network, lease = self.inputs.reasons(self.node)
+        self._health.set("network", network)
+        self._health.set("lease", lease if self.settings.masquerade else "")
+        if (self._wanted(), self.placement, self._cached) != before:
+            if not self._paused:
+                self._health.set("firewall", "the rules of the new network or lease are not in place yet")
+            self._news.set()
+
+    async def run(self) -> None:
+        """Checks at every change of the inputs or of the firewall, and every `resync_seconds`. For ever."""
+        while True:
+            self._news.clear()
+            await self._keep()
+            await self._until_due()
+
+    async def look(self) -> tuple[ChainState, ...]:
+        """The rules as they are now; as they were at the last look where the firewall cannot be read."""
+        async with self._turn:
+            try:
+                return await self._check(repair=False)
+            except Unavailable as error:
+                self._fail(error)
+                return self.states
+
+    def findings(self) -> list[Finding]:
+        """What else of the host is in the way, as it is now. Not ready while packets are lost by any of it."""
+        inputs, name = self.inputs, self.firewall.name
+        flows = flows_of(inputs.network, inputs.subnets)
+        found = findings(self.host_checks(), name, flows, self.settings, tunnel_of(inputs.network))
+        reasons = "; ".join(each.problem.rstrip(".") for each in found if each.broken)
+        self._health.set("forwarding", reasons and f"forwarding is broken: {reasons}", of_host=True)
+        problem, _, cure = self.firewall.stale_rules_error.partition(": ")
+        return [*found, *([Finding(f"{problem}.", cure)] if problem else [])]
+
+    async def resync(self, *, dry_run: bool) -> list[str]:
+        """Compares at once; returns what was done, or would be. Raises NotYet, Unavailable."""
+        if self.inputs.network is None:
+            raise NotYet(self.inputs.reasons(self.node)[0])
+        async with self._turn:
+            self._paused = self._paused and dry_run
+            return _commands(await self._check(repair=not dry_run))
+
+    async def teardown(self, *, dry_run: bool) -> list[str]:
+        """Removes exactly ours, in both families, and pauses; returns what was done, or would be.
+
+        Raises Unavailable; then some of it may be left, and the service is paused all the same. Whole, also when the
+        caller goes away meanwhile.
+        """
+        return await self._turn.run(partial(self._tear_down, dry_run=dry_run))
+
+    async def close(self) -> None:
+        """Returns once nothing is being done; nothing begins any more."""
+        await self._turn.acquire()
+
+    async def _tear_down(self, *, dry_run: bool) -> list[str]:
+        if not dry_run:
+            self._paused = True
+            self._log.forget()
+            self._health.set("firewall", _TORN_DOWN)
+        states = await self.firewall.check(belonging(no_chains(), self._ours()), self.placement, repair=not dry_run)
+        if not dry_run:
+            log.warning("rules torn down", commands=len(_commands(states)))
+            await self._check(repair=False)
+        return _commands(states)
+
+    def _wanted(self) -> tuple[Chain, ...]:
+        chains = wanted_chains(self.inputs.network, self.inputs.subnets, self.settings)
+        return belonging(chains, self._ours())
+
+    def _ours(self) -> tuple[Network, ...] | None:
+        """Whose rules are ours: those of the network in force, and of the ones before whose rules may be left."""
+        network = self.inputs.network
+        return None if network is None else tuple({*self._former, *networks_of(network)})
+
+    async def _until_due(self) -> None:
+        """Sleeps until there is something to check."""
+        waits = [asyncio.ensure_future(wait) for wait in (self._news.wait(), self.firewall.changed(self._seen))]
+        try:
+            done, _ = await asyncio.wait(waits, timeout=self._resync_seconds, return_when=asyncio.FIRST_COMPLETED)
+            for wait in done:
+                await wait
+        except Unavailable as error:
+            self._fail(error)
+            await asyncio.sleep(self._resync_seconds)
+        finally:
+            for wait in waits:
+                wait.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
+
+    async def _keep(self) -> None:
+        async with self._turn:
+            try:
+                if self._paused:
+                    self._seen = self.firewall.digest()
+                else:
+                    await self._check(repair=True)
+            except Unavailable as error:
+                self._fail(error)
+
+    async def _check(self, *, repair: bool) -> tuple[ChainState, ...]:
+        chains, placement = self._wanted(), self.placement
+        digest = self.firewall.digest()  # before the tables are read, so that no change after it is missed
+        if repair:
+            self._seen = digest
+            if (chains, placement, digest) == self._clean:
+                self.last_check_time, self._failure = self._clock(), ""
+                self._health.set("firewall", "")
+                return self.states
+            self._clean = None
+        with CHECK_SECONDS.time():
+            newer = await self._left_newer(chains)
+            left = (await self._left_behind(chains) if repair else {}) | newer
+            kept = [chain for chain in chains if chain not in left]
+            found = iter(await self.firewall.check(kept, placement, repair=repair))
+        states = tuple(left[chain] if chain in left else next(found) for chain in chains)
+        self.states, self.last_check_time = states, self._clock()
+        rules = [rule for state in states for rule in state.all_rules]
+        RULES_WANTED.set(len(rules))
+        RULES_PRESENT.set(sum(rule.present for rule in rules))
+        if repair:
+            pairs = zip(chains, states, strict=True)
+            wrong = [state for chain, state in pairs if not state.as_wanted and chain not in newer]
+            self._log.add(states, self.firewall.changed_by)
+            self._failure = ""
+            for state in states:
+                if JUMP_NOT_FIRST in state.causes and state.as_wanted:
+                    self._backoff.note(state.chain, self._clock())
+            self.findings()
+            if chains == self._wanted():  # else the inputs have changed: the next check decides about health
+                self._health.set("firewall", what_is_wrong(wrong))
+                self._former = set() if not wrong and self.inputs.network else self._former
+            is_clean = all(state.as_wanted and not state.commands for state in states)
+            if is_clean and not left and not self.firewall.stale_rules_error:
+                self._clean = chains, placement, digest
+        return states
+
+    async def _left_newer(self, chains: tuple[Chain, ...]) -> dict[Chain, ChainState]:
+        """While rules are in force that are remembered: the chains that the firewall has otherwise."""
+        if self._newer is None:
+            found = zip(chains, await self.firewall.check(chains, self.placement, repair=False), strict=True)
+            self._newer = frozenset(
+                chain for chain, state in found if {RULE_EXTRA, NOT_WANTED}.intersection(state.causes)
+            )
+            for chain in self._newer:
+                what = "rules that differ from the remembered ones stay until a lease service sends the network"
+                log.warning(what, family=str(chain.family), chain=chain.name)
+        newer = [chain for chain in chains if chain in self._newer]
+        states = await self.firewall.check(newer, self.placement, repair=False) if newer else ()
+        return {chain: replace(state, commands=(), causes=()) for chain, state in zip(newer, states, strict=True)}
+
+    async def _left_behind(self, chains: tuple[Chain, ...]) -> dict[Chain, ChainState]:
+        """The chains whose jumps were moved back often enough, if nothing else is wrong with them."""
+        now = self._clock()
+        tried = [chain for chain in chains if chain.rules and self._backoff.stays(chain, now)]
+        states = await self.firewall.check(tried, self.placement, repair=False) if tried else ()
+        left = {state.chain: replace(state, commands=()) for state in states if state.causes == (JUMP_NOT_FIRST,)}
+        for chain in left.keys() - self._left:
+            log.warning(what_is_wrong([left[chain]]))
+        self._left = frozenset(left)
+        MOVES_LEFT.set(len(left))
+        return left
+
+    def _fail(self, error: Unavailable) -> None:
+        FAILURES.inc()
+        if str(error) != self._failure:
+            self._failure = str(error)
+            log.error("the firewall cannot be checked; it is tried again", reason=self._failure)
+        if not self._paused:
+            self._health.set("firewall", self._failure)
+
+
+def _commands(states: tuple[ChainState, ...]) -> list[str]:
+    return [command for state in states for command in state.commands]

@@ -1,0 +1,104 @@
+"""What is counted, logged and said of repairs, and how often a jump to our chain is moved back to its position."""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+from services.masq.firewalls.firewall import JUMP_NOT_FIRST, ChainState
+from services.masq.rules.model import Chain
+from services.runtime.telemetry.logs import get_logger
+from services.runtime.telemetry.metrics import Counter, Gauge, Histogram
+
+log = get_logger()
+
+REPAIRS: Final = Counter(
+    "flannelette_masq_repairs",
+    "Repairs of changes by other programs, with the process where the kernel reports it.",
+    ["cause", "by"],
+)
+MOVES_LEFT: Final = Gauge(
+    "flannelette_masq_jumps_left_behind",
+    "Jumps that another program keeps moving, and that masq no longer moves back.",
+)
+RULES_WANTED: Final = Gauge("flannelette_masq_rules_wanted", "Rules that shall be in the firewall.")
+RULES_PRESENT: Final = Gauge("flannelette_masq_rules_present", "Rules of those that were there at the last look.")
+CHECK_SECONDS: Final = Histogram(
+    "flannelette_masq_check_seconds",
+    "Time of a full comparison, with its repair if there was one.",
+    buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5),
+)
+FAILURES: Final = Counter("flannelette_masq_check_failures", "Comparisons that could not be made.")
+
+_MOST_MOVES: Final = 3
+_MOVES_SECONDS: Final = 60.0
+_DO_NOT_STAY: Final = "do not stay as they should be: another program keeps changing them"
+_LEFT: Final = (
+    "the jump to {chain} is not first: another program has moved it more than {most} times within a minute, and now "
+    "it is left behind that program's rule: {rule}"
+)
+
+
+class JumpBackoff:
+    """Limits how often a jump is moved back, by chain: two programs that both want to be first would never end."""
+
+    def __init__(self) -> None:
+        self._times: dict[tuple[int, str], deque[float]] = {}
+
+    def note(self, chain: Chain, now: float) -> None:
+        """The jump to the chain was moved back. `now` is of any clock that never goes back."""
+        self._of(chain).append(now)
+
+    def stays(self, chain: Chain, now: float) -> bool:
+        """The jump was moved back three times within the last minute: now it stays where it is."""
+        times = self._of(chain)
+        while times and times[0] <= now - _MOVES_SECONDS:
+            times.popleft()
+        return len(times) >= _MOST_MOVES
+
+    def _of(self, chain: Chain) -> deque[float]:
+        return self._times.setdefault((chain.family.version, chain.table), deque())
+
+
+class RepairLog:
+    """Says what was done to each chain, once, and counts the repairs of changes by other programs."""
+
+    def __init__(self) -> None:
+        self.repairs = 0
+        self._right: frozenset[Chain] = frozenset()
+        """Chains that were as wanted after the last check: a difference is another program's doing."""
+
+    def forget(self) -> None:
+        """The rules are removed by an operator."""
+        self._right = frozenset()
+
+    def add(self, states: Sequence[ChainState], changed_by: Sequence[str]) -> None:
+        """The states after a repairing check."""
+        for state in states:
+            where = {"family": str(state.chain.family), "chain": state.chain.name}
+            if state.chain in self._right:
+                by = ", ".join(changed_by)
+                blamed = {**where, "by": by} if by else where
+                if state.commands:
+                    self.repairs += 1
+                    log.warning("another program changed our rules; they are repaired", causes=state.causes, **blamed)
+                for cause in state.causes:
+                    REPAIRS.labels(cause, by).inc()
+            elif state.commands and state.chain.rules:
+                log.info("rules put in place", rules=len(state.all_rules), found=state.causes, **where)
+            elif state.commands:
+                log.info("rules removed", **where)
+            elif state.chain.rules and state.as_wanted:
+                log.info("the rules were in place already", rules=len(state.all_rules), **where)
+        self._right = frozenset(state.chain for state in states if state.as_wanted)
+
+
+def what_is_wrong(states: Sequence[ChainState]) -> str:
+    """With chains that do not stay; empty for none."""
+    left = [state for state in states if state.causes == (JUMP_NOT_FIRST,)]
+    sentences = [_LEFT.format(chain=_name(state), most=_MOST_MOVES, rule=state.in_the_way) for state in left]
+    others = [_name(state) for state in states if state not in left]
+    return "; ".join([*sentences, *([f"{' and '.join(others)} {_DO_NOT_STAY}"] if others else [])])
+
+
+def _name(state: ChainState) -> str:
+    return f"{state.chain.family} {state.chain.name}"

@@ -1,0 +1,222 @@
+"""Which packets leave a node under the node's address, and that it forwards them: the rules, as a pure function.
+
+One model for both families and every firewall; a firewall renders it and compares it. What is no chain in the
+result of `wanted_chains` is left as it is; a chain without rules shall not exist, nor the jump to it.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Final
+
+from services.core.family import FAMILIES, Address, Family, Network, family_of
+from services.core.network import NetworkConfig
+
+KUBE_PROXY_MARK: Final = (0x4000, 0x4000)
+"""Value and mask by which kube-proxy marks what it will masquerade itself."""
+
+
+class Action(StrEnum):
+    """What becomes of a packet that a rule matches."""
+
+    RETURN = "RETURN"
+    """The chain has nothing more to say about it."""
+    ACCEPT = "ACCEPT"
+    """It is forwarded."""
+    MASQUERADE = "MASQUERADE"
+    """It leaves under the address of the interface it leaves by."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """Addresses inside a network, or all the others."""
+
+    cidr: Network
+    negated: bool = False
+
+    def holds(self, address: Address) -> bool:
+        """Whether it is one of these."""
+        return (address in self.cidr) is not self.negated
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule: a packet that all its matches hold for meets the action."""
+
+    action: Action
+    reason: str
+    """Why it exists, one sentence."""
+    source: Prefix | None = None
+    destination: Prefix | None = None
+    mark: tuple[int, int] | None = None
+    """Value and mask."""
+    fully_random: bool = False
+    """MASQUERADE chooses source ports that nobody can guess, and two CPUs never choose the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """One of our chains, with the jump to it from a chain of the kernel's."""
+
+    family: Family
+    table: str
+    """`nat` or `filter`."""
+    hook: str
+    """The kernel's chain, which jumps to ours before it does anything else."""
+    name: str
+    comment: str
+    """On every rule and on the jump: how people recognise them."""
+    reason: str
+    """Why the jump exists, one sentence."""
+    rules: tuple[Rule, ...]
+    """Empty: chain and jump shall not exist."""
+    networks: tuple[Network, ...] | None = field(default=None, compare=False)
+    """What is ours: flannel's rules about other networks stay in the chain, and it with them. None: everything is."""
+    replaces_old: bool = field(default=False, compare=False)
+    """Rules of a flannel before v0.20, which stand in the hook itself, are searched and shall not exist."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuleSettings:
+    """What the operator chose."""
+
+    masquerade: bool
+    """`--ip-masq`."""
+    forward: bool
+    """`--iptables-forward-rules`."""
+    fully_random: bool
+    """Not `--ip-masq-fully-random-disable`."""
+    allowed: tuple[Network, ...] = ()
+    """`--allowed-network`: no network outside of these is taken. Empty: any."""
+
+
+def wanted_chains(
+    network: NetworkConfig | None, subnets: Iterable[Network], settings: RuleSettings
+) -> tuple[Chain, ...]:
+    """The chains of both families, IPv4 first: what is decided so far.
+
+    Without a network that is what is switched off only. Without the own subnet of a family its masquerade rules
+    are not decided. A family that the network does not have shall have no chains.
+    """
+    own = {family_of(subnet): subnet for subnet in subnets}
+    chains: list[Chain] = []
+    for family in FAMILIES:
+        row = network.family(family) if network else None
+        enabled = network is None or row is not None
+        cidrs = network.cidrs(family) if network else ()
+        subnet = own.get(family)
+        if not (settings.masquerade and enabled):
+            chains.append(_masquerade_chain(family, ()))
+        elif cidrs and subnet:
+            chains.append(_masquerade_chain(family, _masquerade_rules(family, cidrs, subnet, settings.fully_random)))
+        if not (settings.forward and enabled):
+            chains.append(_forward_chain(family, ()))
+        elif cidrs:
+            chains.append(_forward_chain(family, _forward_rules(cidrs)))
+    return tuple(chains)
+
+
+def no_chains() -> tuple[Chain, ...]:
+    """What is wanted after a teardown: nothing of ours, in either family."""
+    return tuple(make(family, ()) for family in FAMILIES for make in (_masquerade_chain, _forward_chain))
+
+
+def belonging(chains: Iterable[Chain], networks: Iterable[Network] | None) -> tuple[Chain, ...]:
+    """The chains, of which only rules about these networks are ours."""
+    ours = None if networks is None else tuple(networks)
+    return tuple(replace(chain, networks=ours) for chain in chains)
+
+
+def _masquerade_chain(family: Family, rules: tuple[Rule, ...]) -> Chain:
+    reason = "Decides which packets leave under the node's address, before the rules of other programs."
+    return Chain(family, "nat", "POSTROUTING", "FLANNEL-POSTRTG", "flanneld masq", reason, rules)
+
+
+def _forward_chain(family: Family, rules: tuple[Rule, ...]) -> Chain:
+    reason = "Lets the node forward the overlay's packets, also where its policy is DROP."
+    return Chain(family, "filter", "FORWARD", "FLANNEL-FWD", "flanneld forward", reason, rules)
+
+
+def _masquerade_rules(
+    family: Family, networks: Sequence[Network], subnet: Network, fully_random: bool
+) -> tuple[Rule, ...]:
+    """Between the networks as within one: there are several as long as a change of the network is pending."""
+    inside, outside = [Prefix(network) for network in networks], Prefix(networks[0], negated=True)
+    in_subnet = Prefix(subnet)
+    return (
+        Rule(
+            Action.RETURN,
+            "kube-proxy masquerades the packets that it has marked; a second masquerade would be wrong.",
+            mark=KUBE_PROXY_MARK,
+        ),
+        *(
+            Rule(Action.RETURN, "Pods of this node talk to other pods under their own address.", in_subnet, network)
+            for network in inside
+        ),
+        Rule(Action.RETURN, "Other pods talk to pods of this node under their own address.", inside[0], in_subnet),
+        Rule(Action.RETURN, "Clients from outside stay visible to the pods of this node.", outside, in_subnet),
+        *(
+            Rule(
+                Action.MASQUERADE,
+                "Hosts outside the overlay have no route back to a pod; multicast needs no answer.",
+                network,
+                Prefix(family.multicast, negated=True),
+                fully_random=fully_random,
+            )
+            for network in inside
+        ),
+        *(
+            Rule(
+                Action.MASQUERADE,
+                "Replies from pods of other nodes must return through this node, which forwarded the packets.",
+                Prefix(network.cidr, negated=True),
+                network,
+                fully_random=fully_random,
+            )
+            for network in inside
+        ),
+    )
+
+
+def _forward_rules(networks: Sequence[Network]) -> tuple[Rule, ...]:
+    return tuple(
+        rule
+        for network in networks
+        for rule in (
+            Rule(Action.ACCEPT, "The node forwards what pods send.", source=Prefix(network)),
+            Rule(Action.ACCEPT, "The node forwards what is sent to pods.", destination=Prefix(network)),
+        )
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Packet:
+    """What the rules look at."""
+
+    source: Address
+    destination: Address
+    mark: int = 0
+
+
+def matches(rule: Rule, packet: Packet) -> bool:
+    """Whether all that the rule asks for holds."""
+    if rule.mark is not None and packet.mark & rule.mark[1] != rule.mark[0]:
+        return False
+    if rule.source is not None and not rule.source.holds(packet.source):
+        return False
+    return rule.destination is None or rule.destination.holds(packet.destination)
+
+
+def deciding_rule(chain: Chain, packet: Packet) -> int | None:
+    """The place of the first rule that matches; None if none does."""
+    return next((place for place, rule in enumerate(chain.rules) if matches(rule, packet)), None)
+
+
+def explanation(packet: Packet, rule: Rule | None) -> str:
+    """In words, for the rule that decides; None: no rule of ours does."""
+    way = f"{packet.source} to {packet.destination}"
+    if rule is None:
+        return f"{way}: no rule of ours matches; the source address stays, unless another program's rule changes it."
+    if rule.action is Action.MASQUERADE:
+        return f"{way}: leaves under the address of the interface it leaves by. {rule.reason}"
+    return f"{way}: the source address stays, unless another program's rule changes it. {rule.reason}"

@@ -1,0 +1,210 @@
+"""The lease table as a client sees it: follows a lease service for ever, across its restarts and outages."""
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Final
+
+import grpc.aio
+from flannelette.lease.v1 import lease_pb2 as pb
+from flannelette.lease.v1 import lease_pb2_grpc
+
+from services.core.errors import Exhausted, InvalidInput, Unavailable
+from services.core.leases.lease import Lease, LeaseRequest
+from services.core.leases.progress import Progress
+from services.core.leases.table import Step, Table
+from services.core.limits import MOST_LEASES, seconds_of
+from services.runtime.lease.lifetime import held_lease
+from services.runtime.lease.wire import lease_from_proto, progress_to_proto, request_to_proto, step_from_proto
+from services.runtime.rpc.interceptor import error_of, readable
+from services.runtime.rpc.server_channel import ServerChannel
+from services.runtime.rpc.transport import PLAIN, Transport
+from services.runtime.telemetry.logs import get_logger
+
+log = get_logger()
+
+_OPTIONS: Final = (
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.http2.ping_timeout_ms", 4_000),  # keepalive_timeout_ms has no effect in this core
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 1_000),  # also the time a connection may take
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+)
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
+_CALL_SECONDS: Final = 15.0
+_LARGEST: Final = 4 << 20
+"""Bytes of a message; a step has 64 KiB, unless one change is longer."""
+
+Notice = Callable[[frozenset[str]], None]
+"""Called after every step with the names of the leases that it touched; must not block."""
+
+
+class LeaseConnection:
+    """The one connection of a node's service to its lease service: the feed, and the calls of the holder."""
+
+    def __init__(self, address: str, node: str, transport: Transport = PLAIN, largest: int = _LARGEST) -> None:
+        self.address = address
+        self.node = node
+        options = (*_OPTIONS, ("grpc.max_receive_message_length", largest))
+        self._line = ServerChannel(address, "flannelette-lease", transport, options)
+        self.stub = lease_pb2_grpc.LeaseServiceStub(self._line.channel)
+        """Another one after `lost`: do not keep it."""
+
+    async def acquire(self, request: LeaseRequest) -> Lease:
+        """See AcquireLease in lease.proto. Raises the errors that it names."""
+        try:
+            response = readable(await self.stub.AcquireLease(request_to_proto(request), timeout=_CALL_SECONDS))
+        except grpc.aio.AioRpcError as error:
+            raise error_of(error) from None
+        return held_lease(response)
+
+    async def renew(self, name: str) -> Lease:
+        """See RenewLease in lease.proto. Raises the errors that it names."""
+        try:
+            request = pb.RenewLeaseRequest(node=self.node, name=name)
+            response = readable(await self.stub.RenewLease(request, timeout=_CALL_SECONDS))
+        except grpc.aio.AioRpcError as error:
+            raise error_of(error) from None
+        return held_lease(response)
+
+    async def release(self, name: str) -> None:
+        """See ReleaseLease in lease.proto. Raises the errors that it names."""
+        try:
+            await self.stub.ReleaseLease(pb.ReleaseLeaseRequest(node=self.node, name=name), timeout=_CALL_SECONDS)
+        except grpc.aio.AioRpcError as error:
+            raise error_of(error) from None
+
+    async def lost(self, error: grpc.aio.AioRpcError) -> str:
+        """Why, in a sentence that says what to do. The next call shows the certificate that is in force by now."""
+        why = await self._line.why(error)
+        if await self._line.renew():
+            self.stub = lease_pb2_grpc.LeaseServiceStub(self._line.channel)
+        return why
+
+    @property
+    def nobody(self) -> str:
+        """A sentence, if it is plain that no lease service is there to be called; else empty."""
+        return self._line.nobody if self._line.is_deserted else ""
+
+    async def until_attended(self) -> None:
+        """Until it is plain no more."""
+        await self._line.until_attended()
+
+    async def report(self, progress: Progress) -> float:
+        """See ReportProgress in lease.proto; returns the pause before the next one. Raises the errors it names."""
+        try:
+            response = readable(await self.stub.ReportProgress(progress_to_proto(progress), timeout=_CALL_SECONDS))
+        except grpc.aio.AioRpcError as error:
+            raise error_of(error) from None
+        return seconds_of(response.pause, "pause")
+
+    async def close(self) -> None:
+        """Ends open calls."""
+        await self._line.close()
+
+
+class Feed:
+    """Keeps `table` equal to the lease service's table.
+
+    Guarantees: the last table stays in force while the service is away; after a reconnect the cursor resumes it,
+    or a staged reset replaces it; a lease that cannot be read is left out and logged, the others are not affected;
+    a message that cannot be read at all ends the stream, which begins again after what was folded before it.
+    """
+
+    def __init__(
+        self,
+        connection: LeaseConnection,
+        view: "pb.View.ValueType",
+        notice: Notice,
+        *,
+        relayed: bool = False,
+        most: int = MOST_LEASES,
+    ) -> None:
+        self.table = Table()
+        self.connected = False
+        self.error = f"not connected to {connection.address} yet"
+        """Why not connected; empty while connected."""
+        self.streams = 0
+        """How many have been opened."""
+        self._connection = connection
+        self._view = view
+        self._relayed = relayed
+        self._most = most
+        """Leases, from all of which a table may be; more are refused, and the table stays."""
+        self._notice = notice
+
+    async def run(self) -> None:
+        """Follows for ever. Reconnects with full jitter, 50 ms to 2 s apart; to a unix socket once it is there."""
+        pause = _SHORTEST_PAUSE
+        while True:
+            if nobody := self._connection.nobody:
+                self._away(nobody)
+                await self._connection.until_attended()
+            try:
+                await self._follow()
+                self._away("the lease service ended the stream")
+            except grpc.aio.AioRpcError as error:
+                pause = _SHORTEST_PAUSE if self.connected else min(2 * pause, _LONGEST_PAUSE)
+                self._away(await self._connection.lost(error))
+            except Unavailable as error:
+                pause = min(2 * pause, _LONGEST_PAUSE)
+                self._away(str(error))
+            except Exhausted as error:
+                pause = _LONGEST_PAUSE
+                self._notice(self.table.withdraw())
+                self._away(str(error))
+            await asyncio.sleep(random.uniform(pause / 2, pause))  # noqa: S311 - jitter
+
+    async def _follow(self) -> None:
+        request = pb.WatchLeasesRequest(
+            node=self._connection.node, view=self._view, cursor=self.table.cursor, relayed=self._relayed
+        )
+        async for message in self._connection.stub.WatchLeases(request):
+            readable(message)
+            if not self.connected:
+                self.connected, self.error = True, ""
+                self.streams += 1
+                log.info("connected to the lease service", address=self._connection.address)
+            step = _readable(message)
+            if not self.table.has_room(step, self._most):
+                raise Exhausted(
+                    f"the lease service sends more than {self._most} leases, so the table in force stays: if they "
+                    "are meant, raise --max-leases"
+                )
+            self._notice(self.table.fold(step))
+
+    def _away(self, reason: str) -> None:
+        if self.connected:
+            log.warning("the lease service is away; the last leases stay in force", reason=reason)
+        self.connected, self.error, self.table.lost = False, reason, ""  # which was told when it came
+        self._notice(frozenset())
+
+
+def _readable(message: pb.WatchLeasesResponse) -> Step:
+    """The step; what a newer or broken server sends that we cannot read is taken out, loudly."""
+    try:
+        return step_from_proto(message)
+    except InvalidInput:
+        kept = [change for change in message.changes if _is_readable(change)]
+        del message.changes[:]
+        message.changes.extend(kept)
+        try:
+            return step_from_proto(message)
+        except InvalidInput as error:
+            message.ClearField("network")
+            message.network_error = f"the lease service sent a configuration that cannot be read: {error}"
+            return step_from_proto(message)
+
+
+def readable_lease(message: pb.Lease) -> Lease | None:
+    """The lease; None, which is logged, where it cannot be read."""
+    try:
+        return lease_from_proto(message)
+    except InvalidInput as error:
+        log.error("a lease cannot be read and is left out", lease=message.name, reason=str(error))
+        return None
+
+
+def _is_readable(change: pb.Change) -> bool:
+    return change.WhichOneof("change") != "upserted" or readable_lease(change.upserted) is not None

@@ -1,0 +1,91 @@
+"""The settings that all services share, and who this node is."""
+
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from services.core.limits import MOST_LEASES
+from services.runtime.process.settings import flag
+from services.runtime.rpc.transport import Transport
+from services.runtime.tls.credentials import Credentials
+from services.runtime.tls.files import chosen_files
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessSettings:
+    """What every service understands, beside its own settings."""
+
+    node: str = flag("", "Name of this node. Default: NODE_NAME, else the host name in lower case.")
+    socket_dir: Path = flag(Path("/run/flannelette"), "Directory of the services' unix sockets.")
+    listen: str = flag(
+        "",
+        "Addresses to serve on, separated by commas: unix:PATH, or HOST:PORT, which needs the --tls flags unless it "
+        "is on loopback. Default: NAME.sock in --socket-dir.",
+    )
+    tls_cert_file: str = flag(
+        "",
+        "PEM file of this service's certificate, for its clients over TCP and for the lease service that it connects "
+        "to over TCP. Replaced files of all three flags are read without a restart.",
+    )
+    tls_key_file: str = flag("", "PEM file of the key of that certificate.")
+    tls_ca_file: str = flag("", "PEM file of the authorities whose certificates this service accepts.")
+    tls_server_name: str = flag(
+        "", "Name in the lease service's certificate. Default: the host of the service's address."
+    )
+    dangerously_without_tls: bool = flag(
+        False,
+        "Use TCP beyond loopback without TLS: any client that reaches the address may take every lease, and an "
+        "attacker on the path may redirect every pod's packets.",
+    )
+    healthz_ip: str = flag(
+        "0.0.0.0",  # noqa: S104 - flannel's default
+        "IP address of the HTTP server for /healthz, /readyz and /metrics; or unix:PATH, which needs no port.",
+    )
+    healthz_port: int = flag(0, "Port of that HTTP server; 0 switches it off.")
+    max_leases: int = flag(
+        MOST_LEASES,
+        "Largest number of leases to accept from a lease service, or to give to nodes.",
+    )
+    max_connections: int = flag(
+        16_384, "Largest number of connections to one listening address; less if the descriptor limit is lower."
+    )
+    max_connections_per_address: int = flag(
+        256,
+        "Largest number of TCP connections from one IPv4 address or one /64 of IPv6. Raise the limit for nodes "
+        "behind one NAT or load balancer.",
+    )
+    network_namespace_file: str = flag(
+        "",
+        "File with the output of `readlink /proc/self/ns/net`, written by the owner of the network namespace that "
+        "this service shares. The service ends if the file names another namespace.",
+    )
+    log_format: str = flag("console", "Format of the log.", choices=("console", "json"))
+    v: int = flag(0, "Log level: 0 logs changes, 1 and more also their causes.")
+    vmodule: str = flag("", "Accepted for compatibility with flannel; no effect.")
+    log_backtrace_at: str = flag("", "Accepted for compatibility with flannel; no effect.", name="log_backtrace_at")
+    version: bool = flag(False, "Print the version and exit.")
+
+
+def node_name(settings: ProcessSettings, environment: Mapping[str, str] = os.environ) -> str:
+    """The name of this node: `--node`, else NODE_NAME, else the host name in lower case."""
+    return settings.node or environment.get("NODE_NAME") or socket.gethostname().lower()
+
+
+def listen_addresses(settings: ProcessSettings, service: str) -> list[str]:
+    """Where a service listens: `--listen`, else its socket in `--socket-dir`."""
+    return settings.listen.split(",") if settings.listen else [socket_address(settings.socket_dir, service)]
+
+
+def transport_of(settings: ProcessSettings) -> Transport:
+    """How the process talks TCP. Reads the certificate. Raises Misconfigured."""
+    files = chosen_files(settings.tls_cert_file, settings.tls_key_file, settings.tls_ca_file)
+    return Transport(
+        Credentials(files) if files else None, settings.tls_server_name, settings.dangerously_without_tls
+    )
+
+
+def socket_address(socket_dir: Path, service: str) -> str:
+    """Where a service listens by default."""
+    return f"unix:{socket_dir / service}.sock"

@@ -1,0 +1,220 @@
+"""One process: settings in, one TaskGroup that owns every task, an exit code out."""
+
+import asyncio
+import gc
+import os
+import signal
+import sys
+from asyncio import TaskGroup
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import AbstractAsyncContextManager, ExitStack
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from services.core.errors import FlanneletteError, Misconfigured, Unavailable
+from services.runtime.os.netns_guard import until_deleted, until_moved
+from services.runtime.os.systemd import notify
+from services.runtime.process.options import ProcessSettings, listen_addresses, transport_of
+from services.runtime.process.settings import HelpRequested, parse_settings
+from services.runtime.process.version import version
+from services.runtime.rpc.authorization import Authorizer
+from services.runtime.rpc.connection_limits import (
+    ConnectionLimiter,
+    raise_descriptor_limit,
+    server_options,
+    tcp_ports,
+)
+from services.runtime.rpc.listen import bound, socket_paths
+from services.runtime.rpc.server import AddToServer, Server
+from services.runtime.rpc.transport import PLAIN, Transport
+from services.runtime.telemetry.health import Health
+from services.runtime.telemetry.http import http_server
+from services.runtime.telemetry.logs import configure_logs, get_logger
+from services.runtime.telemetry.metrics import Gauge
+from services.runtime.tls.credentials import Credentials
+
+log = get_logger()
+
+S = TypeVar("S", bound=ProcessSettings)
+Job = Callable[[], Coroutine[Any, Any, None]]
+
+_READY = Gauge("flannelette_ready", "1 when the service is ready, as gRPC health and /readyz say")
+_CERTIFICATE_EXPIRY = Gauge(
+    "flannelette_tls_certificate_expiry_timestamp_seconds", "When the TLS certificate in force runs out", ["file"]
+)
+_CERTIFICATE_REFUSED = Gauge(
+    "flannelette_tls_files_refused", "1 while the TLS files cannot be used and those read before stay in force"
+)
+_GRACE_SECONDS: Final = 0.5
+_SETTLE_SECONDS: Final = 1.0
+"""A reason against readiness is logged after so long; every service starts with a few that pass sooner."""
+_CERTIFICATE_SECONDS: Final = 1.0
+GARBAGE_THRESHOLDS: Final = (50_000, 50, 20)
+"""For Python's cycle collector. A snapshot of 10,000 leases makes 100,000 objects that are no garbage; the default
+thresholds would search them again and again, a tenth of the time."""
+
+
+class Process:
+    """What a service is made of: its `build` fills it, `run` carries it out."""
+
+    def __init__(self, name: str, transport: Transport = PLAIN) -> None:
+        self.name = name
+        self.transport = transport
+        """For every channel to another service."""
+        self.health = Health()
+        self.stopping = asyncio.Event()
+        """Set on SIGTERM and SIGINT: streams end; the jobs are cancelled soon after."""
+        self.jobs: dict[str, Job] = {}
+        """They run for the life of the process. An exception in one takes the process down."""
+        self.servicers: dict[str, AddToServer] = {}
+        """By full name, `flannelette.lease.v1.LeaseService`."""
+        self._unreachable = ""
+        """Why clients do not reach the process any more; empty: they do."""
+
+    async def run(self, settings: ProcessSettings) -> None:
+        """Serves until `stopping`. Raises what a job raised, in an ExceptionGroup, or Unavailable: it is cut off."""
+        addresses = listen_addresses(settings, self.name)
+        options = server_options(settings.max_connections, len(addresses))
+        limiter = ConnectionLimiter(tcp_ports(addresses), settings.max_connections_per_address)
+        server = Server(self.servicers, self._authorizer(addresses), options)
+        with ExitStack() as held:
+            for address in addresses:
+                held.enter_context(bound(server.grpc, address, self.transport))
+            await server.start()
+            try:
+                async with http_server(settings.healthz_ip, settings.healthz_port, self.health), TaskGroup() as group:
+                    tasks = [group.create_task(job(), name=name) for name, job in self.jobs.items()]
+                    tasks.append(group.create_task(self._publish_health(server), name="health"))
+                    if self.transport.credentials is not None:
+                        rotation = self._follow_certificate(self.transport.credentials, addresses)
+                        tasks.append(group.create_task(rotation, name="certificate"))
+                    if tcp_ports(addresses):
+                        tasks.append(group.create_task(limiter.run(), name="connections"))
+                    ends = [until_deleted(path) for path in socket_paths(addresses)]
+                    if settings.network_namespace_file:
+                        ends.append(until_moved(Path(settings.network_namespace_file)))
+                    tasks += [group.create_task(self._stop_after(end), name="whereabouts") for end in ends]
+                    await self.stopping.wait()
+                    log.info("stopping; the kernel stays as it is" if self.name != "lease" else "stopping")
+                    self.health.stop()
+                    await server.stop(_GRACE_SECONDS)
+                    for task in tasks:
+                        task.cancel()
+            finally:
+                await server.stop()
+        if self._unreachable:
+            raise Unavailable(self._unreachable)
+
+    def _authorizer(self, addresses: list[str]) -> Authorizer | None:
+        """None without TLS: clients cannot be told apart, and access to the listening addresses is the authority."""
+        if self.transport.credentials is None:
+            return None
+        return Authorizer(plain=any(address.startswith("unix:") for address in addresses))
+
+    async def _follow_certificate(self, credentials: Credentials, addresses: list[str]) -> None:
+        """Puts replaced TLS files into force. Not ready while clients over TCP do not trust the certificate."""
+        seen = credentials.judged
+        while True:
+            _CERTIFICATE_EXPIRY.labels(str(credentials.files.certificate)).set(
+                credentials.material.certificate.not_after
+            )
+            if tcp_ports(addresses):  # else only servers see the certificate, and the feed reports what they say
+                self.health.set("certificate", credentials.doubt())
+            await asyncio.sleep(_CERTIFICATE_SECONDS)
+            # Three files are not replaced in one instant: they are read once they look the same twice.
+            before, seen = seen, credentials.files.stamp()
+            if seen == before and seen != credentials.judged:
+                await _replace_certificate(credentials)
+
+    async def _stop_after(self, end: Coroutine[Any, Any, str]) -> None:
+        reason = await end
+        if not self.stopping.is_set():
+            self._unreachable = reason
+            self.stopping.set()
+
+    async def _publish_health(self, server: Server) -> None:
+        was_ready, is_told, said = False, False, [""]
+        while True:
+            ready, reasons = self.health.ready, self.health.reasons
+            if ready != was_ready:
+                await server.publish(ready=ready)
+                _READY.set(ready)
+            if ready and not was_ready:
+                log.info("ready")
+            if self.health.has_started and not is_told:
+                is_told = True
+                notify("READY=1")
+            was_ready = ready
+            unsaid = reasons != said and not self.stopping.is_set()
+            try:
+                async with asyncio.timeout(_SETTLE_SECONDS if unsaid and not ready else None):
+                    await self.health.changed()
+            except TimeoutError:
+                log.warning("not ready", reasons=reasons)
+                said = reasons
+            else:
+                said = [] if ready else said
+
+
+Build = Callable[[S, Process], AbstractAsyncContextManager[None]]
+
+
+def run(name: str, kind: type[S], build: Build[S], arguments: list[str] | None = None) -> int:
+    """The whole life of a service; returns the exit code.
+
+    `build` gets the settings, fills the Process, and frees what it made when its block ends.
+    0: stopped by SIGTERM or SIGINT (or --help, --version). 1: could not start, or a job crashed. 2: wrong flags.
+    """
+    program = f"flannelette-{name}"
+    try:
+        settings = parse_settings(kind, program, sys.argv[1:] if arguments is None else arguments, os.environ)
+    except HelpRequested as help_text:
+        print(help_text)
+        return 0
+    except Misconfigured as error:
+        print(f"{program}: {error}", file=sys.stderr)
+        return 2
+    if settings.version:
+        print(f"{program} {version()}")
+        return 0
+    configure_logs(name, settings.log_format, settings.v)
+    gc.set_threshold(*GARBAGE_THRESHOLDS)
+    raise_descriptor_limit()
+    try:
+        asyncio.run(_serve(name, settings, build))
+    except Exception as error:  # the last resort: it is said, in one line if it is ours, and the process ends
+        for leaf in _leaves(error):
+            if isinstance(leaf, FlanneletteError):
+                print(f"{program}: {leaf}", file=sys.stderr)
+            else:
+                log.critical("a job crashed; the service ends", exc_info=leaf)
+        return 1
+    return 0
+
+
+async def _serve(name: str, settings: S, build: Build[S]) -> None:
+    process = Process(name, transport_of(settings))
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, process.stopping.set)
+    async with build(settings, process):
+        await process.run(settings)
+
+
+async def _replace_certificate(credentials: Credentials) -> None:
+    try:
+        await asyncio.to_thread(credentials.replace)
+    except Misconfigured as error:
+        _CERTIFICATE_REFUSED.set(1)
+        log.error("the new TLS files cannot be used; those read before stay in force", reason=str(error))
+    else:
+        _CERTIFICATE_REFUSED.set(0)
+        log.info("new TLS files are in force", certificate=str(credentials.files.certificate))
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error

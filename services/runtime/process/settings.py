@@ -1,0 +1,204 @@
+"""Settings: Go's flag syntax and flannel's environment variables, parsed once into a frozen dataclass.
+
+A settings class is a frozen dataclass whose fields are made by `flag`, and one of them perhaps by `given`. The
+command line wins over the environment (`FLANNELD_` + upper case, `-` to `_`; empty means unset), which wins over the
+default.
+"""
+
+import dataclasses
+import difflib
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
+
+from services.core.errors import Misconfigured
+
+S = TypeVar("S")
+
+_TRUE: Final = frozenset("1 t T TRUE true True".split())
+_FALSE: Final = frozenset("0 f F FALSE false False".split())
+
+FLAGS: Final[Mapping[str, str]] = {
+    "lease": "store central lease-seconds guard-share guard-seconds net-config-path store-file upstream "
+    "etcd-endpoints etcd-prefix etcd-keyfile etcd-certfile etcd-cafile etcd-username etcd-password "
+    "kube-subnet-mgr kube-api-url kubeconfig-file kube-annotation-prefix "
+    "set-node-network-unavailable",
+    "dataplane": "lease-address iface iface-regex iface-can-reach public-ip public-ipv6 subnet-file state-dir "
+    "subnet-lease-renew-margin allowed-network never-route ip-blackhole-route cni-install-path "
+    "cni-config-path ip-masq route-protocol checksum-offload audit-interval",
+    "masq": "lease-address state-dir ip-masq ip-masq-fully-random-disable iptables-forward-rules firewall "
+    "allowed-network iptables-resync",
+}
+"""Which service has which flag, beside those that all have: for who gives one to another. A test compares them."""
+PURPOSES: Final[Mapping[str, str]] = {
+    "lease": "Keeps the leases (which node holds which subnet) in etcd, in Kubernetes or in an embedded store, and "
+    "streams every change to its watchers. Needs no privileges.",
+    "dataplane": "Keeps the devices, routes, neighbours and forwarding entries of the overlay in the kernel of this "
+    "node, and holds the node's lease. Needs NET_ADMIN.",
+    "masq": "Keeps the masquerade and forward rules of this node's pods in iptables or nftables. Needs NET_ADMIN, "
+    "and NET_RAW for legacy iptables.",
+    "flannelette flanneld": "Runs the lease service, the dataplane and masq instead of flanneld.",
+}
+"""What a service is for, above its flags."""
+
+
+class HelpRequested(Exception):
+    """`-h` or `--help` was given; the text is what to print."""
+
+
+def flag(default: Any, meaning: str, *, name: str = "", choices: Sequence[str] = ()) -> Any:
+    """A field of a settings class. `meaning` is its help text; `name` is the flag if not the field's own name."""
+    return dataclasses.field(default=default, metadata={"meaning": meaning, "flag": name, "choices": tuple(choices)})
+
+
+def given() -> Any:
+    """A field of a settings class: how each setting was given, `--name` or `FLANNELD_NAME`, by the field's name."""
+    return dataclasses.field(default_factory=dict, repr=False, compare=False)
+
+
+def parse_settings(kind: type[S], program: str, arguments: Sequence[str], environment: Mapping[str, str]) -> S:
+    """The settings. Raises Misconfigured, naming the flag or the variable, or HelpRequested."""
+    fields = _flags(kind)
+    hints = get_type_hints(kind)
+    texts: dict[str, list[str]] = {}
+    for name, text in _tokens(arguments, fields, hints):
+        if name in ("h", "help"):
+            raise HelpRequested(usage(program, kind))
+        texts.setdefault(name, []).append(text)
+    values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    for name, field in fields.items():
+        variable = variable_of(name)
+        if name in texts:
+            sources[field.name] = f"--{name}"
+        elif environment.get(variable):
+            sources[field.name], texts[name] = variable, [environment[variable]]
+        else:
+            continue
+        values[field.name] = _convert(sources[field.name], field, hints[field.name], texts[name])
+    if "given" in hints:
+        values["given"] = sources
+    return kind(**values)
+
+
+def split_flags(
+    program: str, kinds: Mapping[str, type[Any]], arguments: Sequence[str], defaults: Mapping[str, str]
+) -> dict[str, list[str]]:
+    """Each kind's share of the flags, as `--name=value`. A flag that several have goes to all of them.
+
+    Raises Misconfigured for one that none has, HelpRequested with the text of all; `defaults` is what is the default
+    of some flags here, and not in their kind.
+    """
+    fields = {name: field for kind in kinds.values() for name, field in _flags(kind).items()}
+    hints = {name: hint for kind in kinds.values() for name, hint in get_type_hints(kind).items()}
+    shares: dict[str, list[str]] = {each: [] for each in kinds}
+    for name, text in _tokens(arguments, fields, hints):
+        if name in ("h", "help"):
+            raise HelpRequested(usage(program, *kinds.values(), defaults=defaults))
+        for each, kind in kinds.items():
+            if name in _flags(kind):
+                shares[each].append(f"--{name}={text}")
+    return shares
+
+
+def variable_of(flag_name: str) -> str:
+    """The environment variable of a flag, as flannel names it."""
+    return "FLANNELD_" + flag_name.upper().replace("-", "_")
+
+
+def usage(program: str, *kinds: type[Any], defaults: Mapping[str, str] = MappingProxyType({})) -> str:
+    """The help text, at most 80 columns wide; a flag that several kinds have is there once, with all it means."""
+    meanings: dict[str, list[str]] = {}
+    for name, field in (row for kind in kinds for row in _flags(kind).items()):
+        told = meanings.setdefault(name, [])
+        if (meaning := _meaning(field, defaults)) not in told:
+            told.append(meaning)
+    lines = [f"Usage: {program} [flags]", ""]
+    if purpose := PURPOSES.get(program.removeprefix("flannelette-")):
+        lines += [*textwrap.wrap(purpose, 78, initial_indent="  ", subsequent_indent="  "), ""]
+    for name, told in meanings.items():
+        lines.append(f"  --{name}")
+        for meaning in told:
+            indent = " " * 6
+            lines += textwrap.wrap(
+                meaning, 80, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
+            )
+    lines += ["", "Each flag may also be set as FLANNELD_NAME, for instance", f"{variable_of('healthz-port')}=8471."]
+    return "\n".join(lines)
+
+
+def _meaning(field: "dataclasses.Field[Any]", defaults: Mapping[str, str]) -> str:
+    default = defaults.get(_flag_name(field), field.default)
+    shown = "" if default in ("", (), False) else f" (default {str(default).lower() if default is True else default})"
+    choices = f" One of {', '.join(field.metadata['choices'])}." if field.metadata["choices"] else ""
+    return f"{field.metadata['meaning']}{choices}{shown}"
+
+
+def _flags(kind: type[Any]) -> "dict[str, dataclasses.Field[Any]]":
+    """The fields of a settings class that are flags, by the flag."""
+    return {_flag_name(field): field for field in dataclasses.fields(kind) if field.metadata}
+
+
+def _flag_name(field: "dataclasses.Field[Any]") -> str:
+    return field.metadata["flag"] or field.name.replace("_", "-")
+
+
+def _tokens(
+    arguments: Sequence[str], fields: Mapping[str, "dataclasses.Field[Any]"], hints: Mapping[str, Any]
+) -> Iterator[tuple[str, str]]:
+    """(flag, text) pairs, by the rules of Go's package flag: a boolean never takes the next word."""
+    rest = iter(arguments)
+    for word in rest:
+        name, equals, text = word.lstrip("-").partition("=") if word.startswith("-") else ("", "", "")
+        if not name or word.startswith("---"):
+            raise Misconfigured(f"{word!r} is not a flag: write --name=value (--help lists them)")
+        if name in ("h", "help") and name not in fields:
+            yield name, ""
+            continue
+        if name not in fields:
+            raise Misconfigured(_unknown(name, fields))
+        if equals:
+            yield name, text
+        elif hints[fields[name].name] is bool:
+            yield name, "true"
+        else:
+            following = next(rest, None)
+            if following is None:
+                raise Misconfigured(f"--{name} needs a value")
+            yield name, following
+
+
+def _unknown(name: str, fields: Iterable[str]) -> str:
+    """What to do about a flag that is not there: it is another service's, or a slip of the pen."""
+    if owners := [f"flannelette-{service}" for service, flags in FLAGS.items() if name in flags.split()]:
+        return f"there is no flag --{name} here: it is one of {' and '.join(owners)}"
+    if near := difflib.get_close_matches(name, fields, n=1):
+        return f"there is no flag --{name}: did you mean --{near[0]}? (--help lists them)"
+    return f"there is no flag --{name} (--help lists them)"
+
+
+def _convert(source: str, field: "dataclasses.Field[Any]", hint: Any, texts: Sequence[str]) -> Any:
+    if get_origin(hint) is tuple:
+        inner = get_args(hint)[0]
+        return tuple(_convert_one(source, field, inner, text) for text in texts)
+    return _convert_one(source, field, hint, texts[-1])
+
+
+def _convert_one(source: str, field: "dataclasses.Field[Any]", hint: Any, text: str) -> Any:
+    choices = field.metadata["choices"]
+    if choices and text not in choices:
+        raise Misconfigured(f"{source} is {text!r}: use one of {', '.join(choices)}")
+    if hint is bool:
+        if text in _TRUE or text in _FALSE:
+            return text in _TRUE
+        raise Misconfigured(f"{source} is {text!r}: use true or false")
+    if hint is Path:
+        return Path(text)
+    if hint is str:
+        return text
+    try:
+        return hint(text)
+    except ValueError:
+        raise Misconfigured(f"{source} is {text!r}: use a {'whole ' if hint is int else ''}number") from None

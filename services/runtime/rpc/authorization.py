@@ -1,0 +1,136 @@
+"""Authorization of calls over TLS: the requirement of every method, and the interceptor that enforces it.
+
+Reading is for all members, because every node needs the whole table anyway. A call that acts for one node is for the
+dataplane of that node. A call that changes the overlay for others, or removes, is for an administrator.
+"""
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import aclosing
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+from flannelette.lease.v1 import lease_pb2
+
+from services.core.access import Requirement, principals, refusal
+from services.core.errors import Forbidden
+from services.runtime.rpc.interceptor import abort
+from services.runtime.telemetry.logs import get_logger
+from services.runtime.telemetry.metrics import Counter
+
+log = get_logger()
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+_SERVICES: Final[Mapping[str, Mapping[Requirement, str]]] = {
+    "flannelette.lease.v1.LeaseService": {
+        Requirement.WATCHER: "WatchLeases",
+        Requirement.MEMBER: "ListLeases GetStatus ListNodes GetConvergence ListQuarantine",
+        Requirement.HOLDER: "AcquireLease RenewLease ReleaseLease ReportProgress",
+        Requirement.ADMIN: (
+            "ReserveSubnet ReleaseSubnet ReclaimLeases RenumberNode ConfirmRemoval DeleteQuarantined"
+        ),
+    },
+    "flannelette.dataplane.v1.DataplaneService": {
+        Requirement.MEMBER: "GetStatus WatchStatus ListPeers WatchEvents",
+        Requirement.ADMIN: "ResyncKernel TeardownKernel HandOver",
+    },
+    "flannelette.masq.v1.MasqService": {
+        Requirement.MEMBER: "GetStatus ListRules Explain",
+        Requirement.ADMIN: "ResyncRules TeardownRules",
+    },
+    "grpc.health.v1.Health": {Requirement.MEMBER: "Check List Watch"},
+    "grpc.reflection.v1.ServerReflection": {Requirement.MEMBER: "ServerReflectionInfo"},
+    "grpc.reflection.v1alpha.ServerReflection": {Requirement.MEMBER: "ServerReflectionInfo"},
+}
+
+REQUIREMENTS: Final[Mapping[str, Requirement]] = {
+    f"/{service}/{method}": requirement
+    for service, requirements in _SERVICES.items()
+    for requirement, methods in requirements.items()
+    for method in methods.split()
+}
+"""By path, `/flannelette.lease.v1.LeaseService/ListLeases`. A method without a row is refused to every client."""
+
+_TLS: Final = b"ssl"
+_NO_TLS: Final = b"insecure"
+
+_REFUSED = Counter("flannelette_calls_refused", "Calls that the client's certificate does not allow", ["method"])
+
+
+class Authorizer(grpc.aio.ServerInterceptor):
+    """Guarantee: no call over TLS reaches its servicer unless the client satisfies the requirement of the method.
+
+    A call over a unix socket may do everything: the mode of the socket is the authority. `plain` False means that
+    the server has no unix socket; a call without TLS is then refused.
+    """
+
+    def __init__(self, *, plain: bool) -> None:
+        self._plain = plain
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        """Wraps handlers of every kind, also those of health and reflection."""
+        handler = await continuation(handler_call_details)
+        if handler is None:
+            return None
+        method = handler_call_details.method
+        kind = "_".join("stream" if s else "unary" for s in (handler.request_streaming, handler.response_streaming))
+        inner = getattr(handler, kind)
+        wrap = self._generator if inspect.isasyncgenfunction(inner) else self._coroutine
+        return getattr(grpc, f"{kind}_rpc_method_handler")(
+            wrap(inner, method),
+            request_deserializer=handler.request_deserializer,
+            response_serializer=handler.response_serializer,
+        )
+
+    def _coroutine(self, inner: Any, method: str) -> Any:
+        async def call(request: Any, context: Context) -> Any:
+            await self._authorize(request, context, method)
+            return await inner(request, context)
+
+        return call
+
+    def _generator(self, inner: Any, method: str) -> Any:
+        async def call(request: Any, context: Context) -> Any:
+            await self._authorize(request, context, method)
+            async with aclosing(inner(request, context)) as responses:
+                async for response in responses:
+                    yield response
+
+        return call
+
+    async def _authorize(self, request: Any, context: Context, method: str) -> None:
+        peer = context.auth_context()
+        reason = self.refusal(request, peer, method)
+        name = method.rpartition("/")[2]
+        if reason:
+            _REFUSED.labels(name).inc()
+            await abort(Forbidden(f"{name}: {reason}"), method, context)
+        if _uris(peer) and REQUIREMENTS.get(method) is Requirement.ADMIN:
+            log.info("an administrator calls", method=name, who=", ".join(_uris(peer)))
+
+    def refusal(self, request: Any, peer: Mapping[str, Iterable[bytes]], method: str) -> str:
+        """Why the call is refused, in a sentence; empty: it is allowed. `peer` is gRPC's auth_context()."""
+        security = list(peer.get("transport_security_type", ()))
+        if security == [_NO_TLS] and self._plain:
+            return ""
+        if security != [_TLS]:
+            return "this service is for clients with a certificate"
+        needed = REQUIREMENTS.get(method)
+        if needed is None:
+            return "no client may call this method over TLS; call it on the unix socket"
+        # A stream of requests has no fields to look at, and no requirement of a streaming method needs one.
+        node = getattr(request, "node", "")
+        relayed = getattr(request, "relayed", False)
+        whole = relayed or getattr(request, "view", lease_pb2.VIEW_ALL) != lease_pb2.VIEW_OWN
+        return refusal(principals(_uris(peer)), needed, node, whole=whole)
+
+
+def _uris(peer: Mapping[str, Iterable[bytes]]) -> list[str]:
+    """The URIs among the alternative names of the client's certificate; none without TLS."""
+    return [uri.decode("ascii", "replace") for uri in peer.get("peer_uri", ())]

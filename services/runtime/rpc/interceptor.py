@@ -1,0 +1,137 @@
+"""Our errors as gRPC statuses, both ways. The only place that knows both."""
+
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError
+
+from services.core import errors
+from services.runtime.telemetry.logs import get_logger
+
+log = get_logger()
+
+T = TypeVar("T")
+
+CODES: Final[dict[type[errors.FlanneletteError], grpc.StatusCode]] = {
+    errors.InvalidInput: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.NotFound: grpc.StatusCode.NOT_FOUND,
+    errors.AlreadyExists: grpc.StatusCode.ALREADY_EXISTS,
+    errors.NotYet: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.Exhausted: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.LostRace: grpc.StatusCode.ABORTED,
+    errors.Forbidden: grpc.StatusCode.PERMISSION_DENIED,
+    errors.NotImplementedYet: grpc.StatusCode.UNIMPLEMENTED,
+    errors.Unavailable: grpc.StatusCode.UNAVAILABLE,
+}
+_ERRORS: Final = {code: kind for kind, code in CODES.items()}
+
+
+def code_of(error: errors.FlanneletteError) -> grpc.StatusCode:
+    """The status of an error: that of its nearest ancestor in the table."""
+    return next((CODES[kind] for kind in type(error).__mro__ if kind in CODES), grpc.StatusCode.UNKNOWN)
+
+
+def error_of(error: grpc.aio.AioRpcError) -> errors.FlanneletteError:
+    """The error that a server meant; what has no place in the tree (deadline, cancellation) is Unavailable."""
+    kind = _ERRORS.get(error.code(), errors.Unavailable)
+    return kind(error.details() or error.code().name)
+
+
+def readable(answer: T | None) -> T:
+    """A server's answer. Raises Unavailable for bytes that are no message of its kind, which grpc makes None."""
+    if answer is None:
+        raise errors.Unavailable(
+            "the server sent a message that this version cannot read: compare the versions of client and server"
+        )
+    return answer
+
+
+class ErrorInterceptor(grpc.aio.ServerInterceptor):
+    """Turns a FlanneletteError into its status and its message; anything else into INTERNAL, logged."""
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        """Wraps unary-unary and unary-stream handlers, which are all that we have."""
+        handler = await continuation(handler_call_details)
+        method = handler_call_details.method
+        if handler is None or handler.request_streaming or not method.startswith("/flannelette."):
+            return handler
+        wrap = _wrap_stream if handler.response_streaming else _wrap_unary
+        make = (
+            grpc.unary_stream_rpc_method_handler
+            if handler.response_streaming
+            else grpc.unary_unary_rpc_method_handler
+        )
+        inner = handler.unary_stream if handler.response_streaming else handler.unary_unary
+        return make(
+            wrap(inner, method),
+            request_deserializer=_or_unreadable(handler.request_deserializer),
+            response_serializer=handler.response_serializer,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Unreadable:
+    """Bytes that are no request of the method."""
+
+    reason: str
+
+
+def _or_unreadable(deserialize: Callable[[bytes], Any] | None) -> Callable[[bytes], Any] | None:
+    """As it does; what it refuses would else be the server's fault, UNKNOWN."""
+
+    def read(data: bytes) -> Any:
+        try:
+            return deserialize(data) if deserialize else data
+        except DecodeError as error:
+            return _Unreadable(str(error))
+
+    return read
+
+
+def _readable(request: Any) -> Any:
+    if isinstance(request, _Unreadable):
+        raise errors.InvalidInput(f"the request cannot be read ({request.reason}): is its text UTF-8?")
+    return request
+
+
+def _wrap_unary(inner: Any, method: str) -> Any:
+    async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+        try:
+            return await inner(_readable(request), context)
+        except Exception as error:
+            await abort(error, method, context)
+
+    return call
+
+
+def _wrap_stream(inner: Any, method: str) -> Any:
+    async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+        try:
+            # Closed here, not by the garbage collector: whatever the stream holds is free when its call has ended.
+            async with aclosing(inner(_readable(request), context)) as responses:
+                async for response in responses:
+                    await context.write(response)  # not yield: that costs each message one generator more
+        except Exception as error:
+            await abort(error, method, context)
+
+    return call
+
+
+async def abort(error: Exception, method: str, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+    """Ends the call with the status of the error; never returns."""
+    if isinstance(error, errors.FlanneletteError):
+        await context.abort(code_of(error), str(error))
+    if isinstance(error, grpc.aio.AbortError):
+        raise error
+    log.error("a call failed unexpectedly", method=method, exc_info=error)
+    await context.abort(
+        grpc.StatusCode.INTERNAL, f"internal error ({type(error).__name__}); the service's log has more"
+    )

@@ -1,0 +1,97 @@
+"""Addresses to serve on: a locked unix socket, or TCP, with TLS unless it is on loopback."""
+
+import fcntl
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import grpc
+import grpc.aio
+
+from services.core.errors import Misconfigured
+from services.runtime.rpc.transport import PLAIN, Transport
+
+_LONGEST_PATH: Final = 107
+"""sun_path of unix(7) is 108 bytes with its closing zero."""
+
+
+@contextmanager
+def bound(server: grpc.aio.Server, address: str, transport: Transport = PLAIN) -> Iterator[None]:
+    """Binds the server and holds the address for it.
+
+    A unix socket has mode 0660; its directory is made with mode 0770 if it is missing. grpc would silently take
+    over the socket of a running server, so PATH.lock is locked first (flock, freed with the process).
+    Raises Misconfigured: taken, too long, no permission, or TCP beyond loopback without TLS.
+    """
+    for path in socket_paths([address]):
+        if len(os.fsencode(path)) > _LONGEST_PATH:
+            raise Misconfigured(
+                f"the socket path {path} is longer than {_LONGEST_PATH} bytes: use a shorter --socket-dir"
+            )
+        with locked(path):
+            bind_path(server, path)
+            yield
+        return
+    _bind(server, address, transport.server_credentials(address))
+    yield
+
+
+def lock_of(path: Path) -> Path:
+    """What is locked while a unix socket is served."""
+    return Path(f"{path}.lock")
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[os.stat_result]:
+    """Holds a unix socket's lock, which it tells, while the block runs; a directory that is missing is made.
+
+    Raises Misconfigured: taken, or no permission.
+    """
+    lock = lock_of(path)
+    try:
+        if not path.parent.is_dir():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.chmod(0o770)
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o660)
+    except OSError as error:
+        raise Misconfigured(
+            f"cannot make {lock}: {error.strerror}; give the service the right to, or use another --socket-dir"
+        ) from None
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise Misconfigured(
+                f"the socket {path} is taken by a running service: stop it, or use another --socket-dir"
+            ) from None
+        yield os.fstat(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def bind_path(server: grpc.aio.Server, path: Path) -> None:
+    """Binds a server to a unix socket with mode 0660. Call it with the lock held. Raises Misconfigured."""
+    before = os.umask(0o117)
+    try:
+        _bind(server, f"unix:{path}")
+    finally:
+        os.umask(before)
+
+
+def socket_paths(addresses: Iterable[str]) -> list[Path]:
+    """Of the addresses that are unix sockets, where they are."""
+    return [Path(each.removeprefix("unix:")).absolute() for each in addresses if each.startswith("unix:")]
+
+
+def _bind(server: grpc.aio.Server, address: str, credentials: grpc.ServerCredentials | None = None) -> None:
+    try:
+        if credentials is None:
+            bound_port = server.add_insecure_port(address)
+        else:
+            bound_port = server.add_secure_port(address, credentials)
+    except RuntimeError as error:
+        raise Misconfigured(f"cannot listen on {address}: is it in use? ({error})") from None
+    if not bound_port:
+        raise Misconfigured(f"cannot listen on {address}: is it in use?")

@@ -1,0 +1,21 @@
+"""The parts of Prometheus' client that a service counts with.
+
+The package itself imports what serves and pushes metrics, 30 ms at every start. It is imported on request for
+an exposition, which then has the metrics of the process too.
+"""
+
+from services.runtime.os.partial_import import partial_import
+
+with partial_import("prometheus_client"):
+    from prometheus_client.metrics import Counter, Gauge, Histogram
+    from prometheus_client.metrics_core import GaugeMetricFamily
+    from prometheus_client.registry import REGISTRY, Collector
+
+__all__ = ["REGISTRY", "Collector", "Counter", "Gauge", "GaugeMetricFamily", "Histogram", "exposition"]
+
+
+def exposition() -> tuple[str, bytes]:
+    """All metrics as Prometheus reads them, and their content type before."""
+    from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+    return CONTENT_TYPE_LATEST, generate_latest()

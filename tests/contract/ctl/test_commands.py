@@ -1,0 +1,142 @@
+"""The command line as a person uses it: the standing of a node, exit codes, and what is said when nobody answers."""
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.ctl import samples as samples
+from tests.ctl.fakes import FakeNode
+from tests.ctl.process import run
+
+
+async def test_a_healthy_node_has_exit_code_0_and_all_three_services(node: FakeNode) -> None:
+    ran = await run(node.directory, "status")
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out.startswith("h1 is healthy\n")
+    assert [line for line in ran.out.splitlines() if line.endswith(" ready")] == [
+        "lease        ready",
+        "dataplane    ready",
+        "masq         ready",
+    ]
+
+
+async def test_the_doctor_names_what_is_in_the_way_and_its_cure(node: FakeNode) -> None:
+    ran = await run(node.directory, "doctor")
+    assert (ran.code, ran.out) == (0, "h1: no problems found\n")
+    status = samples.masq_status()
+    status.status.masquerade = False
+    status.status.findings.add(problem="The kernel forwards no IPv4 packets.", cure="sysctl -w net.ipv4.ip_forward=1")
+    node.masq.replies.by_method["GetStatus"] = status
+    ran = await run(node.directory, "doctor", "masq", "-o", "json")
+    assert ran.code == 1
+    assert [ailment["cure"] for ailment in ran.json["ailments"]] == [
+        "flannelette-masq --ip-masq",
+        "sysctl -w net.ipv4.ip_forward=1",
+    ]
+    assert (await run(node.directory, "doctor", "lease", "dataplane")).code == 0
+    await node.stop("masq")
+    ran = await run(node.directory, "doctor", "masq")
+    assert ran.code == 2
+    assert "start flannelette-masq" in ran.out
+
+
+async def test_status_as_json_is_one_document_with_the_responses(node: FakeNode) -> None:
+    document = (await run(node.directory, "status", "-o", "json")).json
+    assert (document["healthy"], document["node"]) == (True, "h1")
+    assert document["lease"]["response"]["network"]["families"][0]["subnet_length"] == 24
+    assert document["dataplane"]["response"]["status"]["lease_service_connected"] is True
+    assert document["masq"]["state"] == "READY"
+
+
+async def test_one_service_away_is_1_and_the_others_are_shown(node: FakeNode) -> None:
+    await node.stop("masq")
+    ran = await run(node.directory, "status")
+    assert ran.code == 1
+    assert "h1 is not healthy" in ran.out
+    assert "dataplane    ready" in ran.out
+    assert f"there is no socket {node.directory}/masq.sock: start flannelette-masq" in ran.out
+
+
+async def test_a_service_that_is_not_ready_is_1_with_its_reasons(node: FakeNode) -> None:
+    status = samples.dataplane_status()
+    status.status.ready = False
+    status.status.reasons.append("no lease yet: the network configuration is missing")
+    node.dataplane.replies.by_method["GetStatus"] = status
+    ran = await run(node.directory, "status")
+    assert ran.code == 1
+    assert "! no lease yet: the network configuration is missing" in ran.out
+
+
+async def test_a_central_lease_service_may_be_named_and_need_not_be(node: FakeNode, tmp_path: Path) -> None:
+    nodes_own = tmp_path / "h1"
+    nodes_own.mkdir()
+    for service in ("dataplane", "masq"):
+        (nodes_own / f"{service}.sock").symlink_to(tmp_path / f"{service}.sock")
+    ran = await run(nodes_own, "status")
+    assert ran.code == 0
+    assert "lease        not here" in ran.out
+    ran = await run(nodes_own, "status", "--lease", f"{tmp_path}/lease.sock")
+    assert ran.code == 0
+    assert "lease        ready" in ran.out
+    ran = await run(nodes_own, "leases")
+    assert (ran.code, ran.out) == (2, "")
+    assert "If the lease service is central, name it: --lease" in ran.err
+    assert (await run(nodes_own, "leases", FLANNELETTE_LEASE=f"unix:{tmp_path}/lease.sock")).code == 0
+
+
+async def test_nobody_there_is_2_and_says_what_was_tried(tmp_path: Path) -> None:
+    ran = await run(tmp_path / "none", "status")
+    assert ran.code == 2
+    assert "no service answers" in ran.out
+    assert f"there is no directory {tmp_path}/none" in ran.out
+    for words in (["leases"], ["peers"], ["rules"], ["watch"], ["resync"], ["teardown", "--yes"]):
+        ran = await run(tmp_path, *words)
+        assert (ran.code, ran.out) == (2, ""), words
+        assert f"there is no socket {tmp_path}/" in ran.err
+
+
+async def test_a_socket_without_permission_is_2_and_says_who_may(node: FakeNode) -> None:
+    node.directory.chmod(0)
+    # Root may do everything; without these two capabilities it is a user like any other.
+    prefix = ("setpriv", "--bounding-set=-dac_override,-dac_read_search") if os.geteuid() == 0 else ()
+    try:
+        ran = await run(node.directory, "status", prefix=prefix)
+    finally:
+        node.directory.chmod(0o700)
+    assert ran.code == 2
+    assert ran.out.count(f"no permission for the directory {node.directory}: only ") == 3
+    assert "use sudo" in ran.out
+
+
+async def test_a_service_that_does_not_answer_is_given_up_soon(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as mute:
+        mute.bind(str(tmp_path / "lease.sock"))
+        mute.listen()
+        ran = await run(tmp_path, "status")
+        assert ran.code == 2
+        assert "did not answer within 3 s" in ran.out
+
+
+async def test_the_wrong_service_behind_an_address_is_said(node: FakeNode) -> None:
+    ran = await run(node.directory, "leases", "--lease", f"{node.directory}/masq.sock")
+    assert ran.code == 2
+    assert "is not flannelette-lease: check --lease" in ran.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["nonsense"], ["status", "-o", "yaml"], ["--lease", "nonsense", "leases"], ["teardown"], ["resync", "lease"]],
+)
+async def test_wrong_usage_is_2(node: FakeNode, words: list[str]) -> None:
+    ran = await run(node.directory, *words)
+    assert (ran.code, ran.out) == (2, "")
+    assert "Error: " in ran.err
+
+
+async def test_version_and_help_do_not_load_grpc(tmp_path: Path) -> None:
+    for words in (["version"], ["--version"], ["--help"], ["status", "--help"]):
+        ran = await run(tmp_path, *words, PYTHONPROFILEIMPORTTIME="1")
+        assert ran.code == 0
+        assert not [line for line in ran.err.splitlines() if line.endswith((" grpc", " rich", " google.protobuf"))]

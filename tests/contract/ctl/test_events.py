@@ -1,0 +1,73 @@
+"""`flannelette events` as a process, across restarts of the dataplane."""
+
+import asyncio
+import json
+import signal
+import time
+
+from flannelette.dataplane.v1 import dataplane_pb2 as pb
+
+from tests.ctl import samples as samples
+from tests.ctl.fakes import FakeNode
+from tests.ctl.process import SECONDS, run, start
+
+
+def asked(node: FakeNode) -> list[pb.WatchEventsRequest]:
+    return [request for method, request in node.dataplane.replies.asked if method == "WatchEvents"]
+
+
+async def test_what_is_remembered_is_one_line_each_in_a_pipe(node: FakeNode) -> None:
+    ran = await run(node.directory, "events")
+    assert (ran.code, ran.err) == (0, "")
+    *_, added, missed, repair = ran.out.splitlines()
+    assert added.partition(" ")[2] == (
+        "peer added: h2, 10.5.2.0/24 at 10.99.0.12 (lease change, cursor e1:7, took 870 µs)"
+    )
+    assert missed == "! 17 events forgotten before they could be shown"
+    assert repair.endswith("(route deleted on flannel.1, took 53 ms)")
+    assert asked(node) == [pb.WatchEventsRequest(no_follow=True)]
+
+
+async def test_as_json_each_is_a_document(node: FakeNode) -> None:
+    ran = await run(node.directory, "events", "-o", "json")
+    documents = [json.loads(line) for line in ran.out.splitlines()]
+    assert [document["what"] for document in documents] == [event.what for event in samples.events()]
+    assert documents[2]["peers"] == [{"name": "10.5.2.0-24", "node": "h2"}]
+
+
+async def test_a_peer_and_a_time_are_asked_for(node: FakeNode) -> None:
+    assert (await run(node.directory, "events", "h2", "--since", "10m")).code == 0
+    (request,) = asked(node)
+    assert request.peer == "h2"
+    assert 595 < time.time() - request.since_time.ToMilliseconds() / 1000 < 660
+    assert (await run(node.directory, "events", "--since", "soon")).code == 2
+
+
+async def test_a_dataplane_that_is_away_is_2(node: FakeNode) -> None:
+    await node.stop("dataplane")
+    for words in ((), ("--follow",)):
+        ran = await run(node.directory, "events", *words)
+        assert (ran.code, ran.out) == (2, "")
+        assert "start flannelette-dataplane" in ran.err
+
+
+async def test_a_restart_of_the_dataplane_is_survived_and_nothing_is_told_twice(node: FakeNode) -> None:
+    process = await start(node.directory, "events", "--follow")
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(SECONDS):
+            told = [(await process.stdout.readline()).decode() for _ in range(5)]
+            assert told[-1].endswith("took 53 ms)\n")
+            node.dataplane.news.put_nowait(None)
+            assert "connection lost: the service is stopping" in (await process.stdout.readline()).decode()
+            new = pb.WatchEventsResponse(what="ready", position="e1:5")
+            node.dataplane.news.put_nowait(new)
+            assert (await process.stdout.readline()).decode().endswith(" ready\n")
+            assert asked(node)[-1].after == "e1:4"
+            process.send_signal(signal.SIGINT)
+            assert (await process.communicate())[1] == b""
+        assert process.returncode == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()

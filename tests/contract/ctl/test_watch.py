@@ -1,0 +1,115 @@
+"""`flannelette watch` as a process, across restarts of the lease service."""
+
+import asyncio
+import json
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from flannelette.lease.v1 import lease_pb2 as pb
+
+from tests.ctl import samples as samples
+from tests.ctl.fakes import FakeNode
+from tests.ctl.process import SECONDS, run, start
+
+
+class Watch:
+    """A running `flannelette watch`."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+
+    async def line(self) -> str:
+        """The next line, without its time."""
+        assert self.process.stdout is not None
+        async with asyncio.timeout(SECONDS):
+            text = (await self.process.stdout.readline()).decode().rstrip("\n")
+        return text if text.startswith("{") else text.partition(" ")[2]
+
+    async def end(self) -> tuple[int, str]:
+        """Ctrl-C; the exit code and what is on standard error."""
+        self.process.send_signal(signal.SIGINT)
+        async with asyncio.timeout(SECONDS):
+            _, err = await self.process.communicate()
+        assert self.process.returncode is not None
+        return self.process.returncode, err.decode()
+
+
+@asynccontextmanager
+async def watching(node: FakeNode, *words: str) -> AsyncIterator[Watch]:
+    process = await start(node.directory, "watch", *words)
+    try:
+        yield Watch(process)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+def snapshot(*numbers: int, cursor: str) -> pb.WatchLeasesResponse:
+    changes = [pb.Change(upserted=samples.vxlan_lease(number)) for number in numbers]
+    return pb.WatchLeasesResponse(reset=True, changes=changes, network=samples.network(), synced=True, cursor=cursor)
+
+
+async def test_changes_appear_as_they_come_and_ctrl_c_ends_with_0(node: FakeNode) -> None:
+    async with watching(node) as watch:
+        node.lease.steps.put_nowait(snapshot(2, cursor="e1.1"))
+        assert await watch.line() == "+ 10.5.2.0/24 h2 10.99.0.12 vxlan vni 1 c6:d2:32:6f:8f:02"
+        assert await watch.line() == "network 10.5.0.0/16 (a /24 per node), vxlan"
+        assert await watch.line() == "= synced, 1 lease, cursor e1.1"
+        gone = pb.Change(removed="10.5.2.0-24")
+        node.lease.steps.put_nowait(pb.WatchLeasesResponse(changes=[gone], synced=True, cursor="e1.2"))
+        assert (await watch.line()).startswith("- 10.5.2.0/24 h2")
+        assert await watch.end() == (0, "")
+
+
+async def test_a_restart_of_the_lease_service_is_survived_and_nothing_is_told_twice(node: FakeNode) -> None:
+    async with watching(node) as watch:
+        node.lease.steps.put_nowait(snapshot(2, 3, cursor="e1.1"))
+        while not (await watch.line()).startswith("= synced"):
+            pass
+        node.lease.steps.put_nowait(None)
+        assert await watch.line() == "! connection lost: the service is stopping; trying again"
+        await node.stop("lease")
+        await node.start("lease")
+        node.lease.steps.put_nowait(snapshot(3, cursor="e2.1"))
+        told = [await watch.line() for _ in range(4)]
+        assert told == [
+            "= connected again",
+            "= a new snapshot begins",
+            "- 10.5.2.0/24 h2 10.99.0.12 vxlan vni 1 c6:d2:32:6f:8f:02",
+            "= synced, 1 lease, cursor e2.1",
+        ]
+        assert node.lease.replies.asked[-1][1].cursor == "e1.1"
+        assert (await watch.end())[0] == 0
+
+
+async def test_as_json_every_step_is_one_line(node: FakeNode) -> None:
+    async with watching(node, "-o", "json") as watch:
+        node.lease.steps.put_nowait(snapshot(2, cursor="e1.1"))
+        node.lease.steps.put_nowait(pb.WatchLeasesResponse(synced=True, cursor="e1.2"))
+        first = json.loads(await watch.line())
+        assert first["changes"][0]["upserted"]["subnets"][0]["vxlan"]["mac"] == "c6:d2:32:6f:8f:02"
+        assert json.loads(await watch.line()) == {"synced": True, "cursor": "e1.2"}
+        node.lease.steps.put_nowait(None)
+        assert (await watch.end())[0] == 0
+
+
+async def test_a_lease_service_that_was_never_there_ends_it_with_2(tmp_path: Path) -> None:
+    ran = await run(tmp_path, "watch", "--lease", f"{tmp_path}/none.sock")
+    assert (ran.code, ran.out) == (2, "")
+    assert "start flannelette-lease, or check --lease" in ran.err
+
+
+async def test_a_reader_that_goes_away_ends_it_without_a_traceback(node: FakeNode) -> None:
+    async with watching(node) as watch:
+        node.lease.steps.put_nowait(snapshot(2, cursor="e1.1"))
+        await watch.line()
+        watch.process._transport.get_pipe_transport(1).close()  # type: ignore[attr-defined]  # as `head -n 1` does
+        for number in range(3, 9):
+            node.lease.steps.put_nowait(snapshot(number, cursor=f"e1.{number}"))
+        async with asyncio.timeout(SECONDS):
+            assert watch.process.stderr is not None
+            assert await watch.process.stderr.read() == b""
+            await watch.process.wait()

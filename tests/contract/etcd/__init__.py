@@ -1,0 +1,1 @@
+"""The etcd store beside a real etcd."""

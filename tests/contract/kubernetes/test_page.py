@@ -1,0 +1,107 @@
+"""docs/kubernetes.md: its commands, typed into a copy of deploy/, at a real API server."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.kubernetes.api_server import ApiServer, Document
+from tests.kubernetes.manifests import Kubectl, container_of, pod_of
+from tests.pages.document import sections
+from tests.paths import ROOT
+from tests.tools import find_tool
+
+PAGE = sections(ROOT / "docs" / "kubernetes.md")
+PODS = "/api/v1/namespaces/kube-flannel/pods"
+
+
+def read(title: str, home: Path, kube: ApiServer) -> None:
+    """Types the commands of one section."""
+    place = home / "tree"
+    place.mkdir()
+    shutil.copytree(ROOT / "deploy", place / "deploy")
+    programs = {str(Path(find_tool(name)).parent) for name in ("kubectl", "helm")}
+    environment = {
+        **os.environ,
+        "PATH": os.pathsep.join([*programs, os.environ["PATH"]]),
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "KUBECONFIG": str(kube.kubeconfig()),
+        "HOME": str(home),
+    }
+    (section,) = (each for each in PAGE if each.title == title)
+    commands = "\n".join(block.commands for block in section.blocks)
+    commands = commands.replace(".venv/bin/flannelette", f"{sys.executable} -m services.ctl.main")
+    typed = ["sh", "-euc", commands]
+    done = subprocess.run(typed, cwd=place, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, f"{commands}\n{done.stdout}{done.stderr}"
+
+
+def daemon_set(kube: ApiServer) -> Document:
+    return kube.call("GET", "/apis/apps/v1/namespaces/kube-flannel/daemonsets/kube-flannel-ds")
+
+
+def test_every_section_with_commands_is_read_here() -> None:
+    assert [section.title for section in PAGE] == [
+        "An overlay of your own",
+        "A new cluster",
+        "In the place of kube-flannel",
+        "With helm",
+        "Large clusters",
+        "Look inside",
+    ]
+
+
+@pytest.mark.usefixtures("kubectl")
+def test_an_overlay_of_your_own_sets_images_and_flags(tmp_path: Path, kube: ApiServer, kubectl: Kubectl) -> None:
+    read("An overlay of your own", tmp_path, kube)
+    kubectl("apply", "-k", str(tmp_path / "tree/deploy/kubernetes/overlays/mine"))
+    container = container_of(pod_of([daemon_set(kube)]), "dataplane")
+    assert container["image"] == "registry.example.org/flannelette-dataplane:0.1.0"
+    assert {v["name"]: v.get("value") for v in container["env"]}.items() >= {
+        "FLANNELD_IFACE": "eth1",
+        "FLANNELD_HEALTHZ_IP": "127.0.0.1",
+    }.items()
+
+
+@pytest.mark.usefixtures("kubectl")
+@pytest.mark.parametrize("title", ["A new cluster", "With helm"])
+def test_a_cluster_gets_three_services(title: str, tmp_path: Path, kube: ApiServer) -> None:
+    read(title, tmp_path, kube)
+    assert [each["name"] for each in pod_of([daemon_set(kube)])["containers"]] == ["lease", "dataplane", "masq"]
+
+
+@pytest.mark.usefixtures("kubectl")
+def test_the_way_back_from_kube_flannels_place_has_a_pod_with_the_rights_it_needs(
+    tmp_path: Path, kube: ApiServer
+) -> None:
+    kube.make_node("n1", "10.244.1.0/24")
+    read("In the place of kube-flannel", tmp_path, kube)
+    (pod,) = kube.call("GET", "/api/v1/namespaces/default/pods")["items"]
+    kube.call("DELETE", f"/api/v1/namespaces/default/pods/{pod['metadata']['name']}?gracePeriodSeconds=0")
+    assert pod["spec"]["hostNetwork"] is True
+    assert "NET_ADMIN" in pod["spec"]["containers"][0]["securityContext"]["capabilities"]["add"]
+
+
+@pytest.mark.usefixtures("kubectl")
+def test_a_large_cluster_gets_central_lease_services(tmp_path: Path, kube: ApiServer) -> None:
+    read("Large clusters", tmp_path, kube)
+    assert [each["name"] for each in pod_of([daemon_set(kube)])["containers"]] == ["dataplane", "masq"]
+    secret = kube.call("GET", "/api/v1/namespaces/kube-flannel/secrets/flannelette-lease")
+    assert secret["data"].keys() == {"tls.crt", "tls.key", "ca.crt"}
+
+
+def test_a_look_inside_has_the_sockets_and_no_rights(tmp_path: Path, kube: ApiServer, kubectl: Kubectl) -> None:
+    kubectl("apply", "-k", str(ROOT / "deploy/kubernetes/overlays/per-node"))
+    metadata = {"name": "kube-flannel-ds-x7k2p", "labels": daemon_set(kube)["metadata"]["labels"]}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod_of([daemon_set(kube)])}
+    kube.call("POST", PODS, pod)
+    read("Look inside", tmp_path, kube)
+    (look,) = kube.call("GET", f"{PODS}/kube-flannel-ds-x7k2p")["spec"]["ephemeralContainers"]
+    assert look["command"] == ["flannelette", "status"]
+    assert look["volumeMounts"] == [{"name": "sockets", "mountPath": "/run/flannelette"}]
+    rights = look["securityContext"]
+    assert (rights["runAsNonRoot"], rights["allowPrivilegeEscalation"]) == (True, False)
+    assert rights["capabilities"]["drop"] == ["ALL"]

@@ -1,0 +1,140 @@
+"""What each container of the manifests may do at most, and where its probes ask."""
+
+from ipaddress import ip_address
+from typing import Any, Final
+
+import pytest
+
+from services.dataplane.settings import DataplaneSettings
+from services.lease.settings import LeaseSettings
+from services.masq.settings import MasqSettings
+from services.runtime.process.options import ProcessSettings
+from services.runtime.process.settings import parse_settings
+from services.runtime.process.version import version
+from tests.kubernetes.api_server import Document
+from tests.kubernetes.manifests import OVERLAYS, pick, render
+
+SETTINGS: Final[dict[str, type[ProcessSettings]]] = {
+    "lease": LeaseSettings,
+    "dataplane": DataplaneSettings,
+    "masq": MasqSettings,
+}
+CAPABILITIES: Final[dict[str, list[str]]] = {
+    "install-cni-plugin": [],
+    "lease": [],
+    "dataplane": ["NET_ADMIN"],
+    "masq": ["NET_ADMIN", "NET_RAW"],
+}
+SERVICE_ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
+CERTIFICATES: Final = "/etc/flannelette/tls"
+HOST_PATHS: Final[dict[str, set[str]]] = {
+    "install-cni-plugin": {"/opt/cni/bin"},
+    "lease": set(),
+    "dataplane": {"/run/flannel", "/etc/cni/net.d", "/var/lib/flannelette"},
+    "masq": {"/run/xtables.lock", "/var/lib/flannelette"},
+}
+
+Pod = tuple[Document, dict[str, Any]]
+
+
+def pods() -> list[Pod]:
+    """Every container of every overlay, with its pod."""
+    found = []
+    for overlay in sorted(OVERLAYS.iterdir()):
+        for document in render(overlay):
+            if "template" in document.get("spec", {}):
+                spec = document["spec"]["template"]["spec"]
+                found += [(spec, each) for each in (*spec.get("initContainers", ()), *spec["containers"])]
+    return found
+
+
+@pytest.fixture(scope="module")
+def containers() -> list[Pod]:
+    return pods()
+
+
+def test_no_container_may_do_more_than_its_list_says(containers: list[Pod]) -> None:
+    for pod, container in containers:
+        name, rights = container["name"], container["securityContext"]
+        assert rights["capabilities"].get("add", []) == CAPABILITIES[name], name
+        assert rights["capabilities"]["drop"] == ["ALL"], name
+        assert rights["allowPrivilegeEscalation"] is False, name
+        assert rights["readOnlyRootFilesystem"] is True, name
+        assert not rights.get("privileged"), name
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert not pod.get("hostPID")
+        assert not pod.get("hostIPC")
+        if name == "lease":
+            assert (rights["runAsNonRoot"], rights["runAsUser"]) == (True, 10001)
+
+
+def test_only_the_lease_container_has_a_token_and_only_who_needs_it_a_file_of_the_host(
+    containers: list[Pod],
+) -> None:
+    for pod, container in containers:
+        name = container["name"]
+        assert pod["automountServiceAccountToken"] is False
+        hosts = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"] if "hostPath" in volume}
+        mounted = {mount["name"] for mount in container["volumeMounts"]}
+        written = {m["name"] for m in container["volumeMounts"] if not m.get("readOnly")}
+        assert {hosts[volume] for volume in written & hosts.keys()} == HOST_PATHS[name], name
+        assert {hosts[volume] for volume in mounted & hosts.keys()} <= HOST_PATHS[name] | {CERTIFICATES}, name
+        assert (SERVICE_ACCOUNT in {mount["mountPath"] for mount in container["volumeMounts"]}) is (name == "lease")
+
+
+def test_each_service_is_probed_on_loopback_where_its_flags_say(containers: list[Pod]) -> None:
+    for pod, container in containers:
+        if container["name"] not in SETTINGS:
+            continue
+        settings = settings_of(container)
+        assert settings.healthz_ip == "127.0.0.1"
+        for probe, path in (("startupProbe", "healthz"), ("livenessProbe", "healthz"), ("readinessProbe", "readyz")):
+            get = {"host": "127.0.0.1", "path": f"/{path}", "port": settings.healthz_port}
+            assert container[probe]["httpGet"] == get, (container["name"], probe)
+        ports = [settings_of(each).healthz_port for each in pod["containers"]]
+        assert len(set(ports)) == len(ports), "the pod has the host's network"
+
+
+def test_dataplane_and_masq_agree_on_masquerading(containers: list[Pod]) -> None:
+    for _, container in containers:
+        if container["name"] in ("dataplane", "masq"):
+            assert "--ip-masq" in container["args"]
+
+
+def test_the_images_are_of_this_version(containers: list[Pod]) -> None:
+    ours = {container["image"] for _, container in containers if "flannelette" in container["image"]}
+    assert ours == {f"flannelette-{name}:{version()}" for name in SETTINGS}
+
+
+def test_a_node_of_the_central_overlay_holds_no_credentials_of_the_cluster() -> None:
+    pod = pick(render("central"), "DaemonSet")["spec"]["template"]["spec"]
+    assert pod["serviceAccountName"] == "default", "a kubelet may ask for tokens of its pods' account"
+    assert [container["name"] for container in pod["containers"]] == ["dataplane", "masq"]
+    assert not [volume for volume in pod["volumes"] if "projected" in volume or "secret" in volume]
+
+
+def test_the_lease_service_of_the_central_overlay_needs_no_overlay_and_no_dns() -> None:
+    documents = render("central")
+    pod = pick(documents, "Deployment")["spec"]["template"]["spec"]
+    assert pod["hostNetwork"] is True
+    tolerated = {each["key"] for each in pod["tolerations"]}
+    assert {"node.kubernetes.io/not-ready", "node.kubernetes.io/network-unavailable"} <= tolerated
+    address = ip_address(pick(documents, "Service")["spec"]["clusterIP"])
+    for container in pick(documents, "DaemonSet")["spec"]["template"]["spec"]["containers"]:
+        (at,) = (v["value"] for v in container["env"] if v["name"] == "FLANNELD_LEASE_ADDRESS")
+        assert at == f"{address}:7070"
+
+
+def test_the_role_lets_the_lease_service_read_nodes_and_patch_their_status_and_nothing_else() -> None:
+    rules = pick(render("per-node"), "ClusterRole")["rules"]
+    assert {(resource, *rule["verbs"]) for rule in rules for resource in rule["resources"]} == {
+        ("nodes", "get", "list", "watch"),
+        ("nodes/status", "patch"),
+        ("pods", "get"),
+    }
+
+
+def settings_of(container: dict[str, Any]) -> ProcessSettings:
+    """What the service makes of its arguments."""
+    environment = {variable["name"]: variable.get("value", "n1") for variable in container.get("env", ())}
+    return parse_settings(SETTINGS[container["name"]], container["name"], container.get("args", []), environment)

@@ -1,0 +1,1 @@
+"""The lease service and all stores through their calls."""

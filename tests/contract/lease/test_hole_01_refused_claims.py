@@ -1,0 +1,125 @@
+"""What a living node holds, no other node gets: a MAC, a public key, a public address; in every store."""
+
+import asyncio
+import re
+from dataclasses import replace
+from ipaddress import ip_address
+
+import pytest
+
+from services.core.errors import NotYet
+from services.core.leases.lease import FamilyRequest, LeaseRequest, VxlanData, WireguardData
+from services.lease.stores.etcd.rpc.client import EtcdClient
+from services.lease.stores.etcd.rpc.members import Timing
+from services.lease.stores.etcd.rpc.values import Put, Transaction
+from tests.kubernetes.api_server import ApiServer
+from tests.kubernetes.stores import Open
+from tests.kubernetes.stores import asks as kube_asks
+from tests.services.follower import following
+from tests.stores.every import EtcdWorld, World, asks
+
+SHARED = pytest.mark.parametrize(
+    ("what", "copy"),
+    [
+        ("the MAC 02:00:00:00:00:04", asks(1, mac=4)),
+        ("the public address 10.99.0.4", asks(4, node="n1", mac=1)),
+    ],
+)
+
+
+@SHARED
+async def test_hole_01_a_living_nodes_mac_or_address_is_refused_to_another(
+    world: World, what: str, copy: LeaseRequest
+) -> None:
+    store = world.open()
+    honest = await store.acquire(asks(4))
+    with pytest.raises(NotYet, match=f"node n1 cannot have {what}: node n4 holds it with lease {honest.name}"):
+        await store.acquire(copy)
+    own = await store.acquire(asks(1))
+    with pytest.raises(NotYet, match=what):
+        await store.acquire(copy)
+    assert (await store.acquire(asks(4))).name == honest.name, "who holds it has it again"
+    assert (await store.renew("n1", own.name)).node == "n1"
+
+
+@SHARED
+async def test_hole_01_what_a_node_held_that_is_gone_is_had_by_the_next(
+    world: World, what: str, copy: LeaseRequest
+) -> None:
+    honest = await world.open().acquire(asks(4))
+    store = world.open(later=True)
+    taken = await store.acquire(copy)
+    async with following(store) as seen:
+        await seen.until(lambda f: f.snapshots > 0)
+        assert set(seen.leases) == {taken.name}, f"nothing is left of {honest.name} that could lose or win"
+
+
+async def test_hole_01_a_public_key_is_refused_too(world: World) -> None:
+    store = world.open()
+    await world.write_network('{"Network":"10.5.0.0/16","Backend":{"Type":"wireguard"}}')
+    parts = [FamilyRequest(ip_address(f"10.99.0.{n}"), WireguardData("A" * 43 + "=", 51820)) for n in (4, 1)]
+    async with following(store) as seen:
+        await seen.until(lambda f: f.network is not None and f.network.backend_type == "wireguard")
+        await store.acquire(LeaseRequest("n4", "wireguard", (parts[0],)))
+        with pytest.raises(NotYet, match=re.escape(f"the public key {'A' * 43}=: node n4 holds it")):
+            await store.acquire(LeaseRequest("n1", "wireguard", (parts[1],)))
+
+
+async def test_hole_01_of_nodes_that_ask_at_once_with_one_mac_one_gets_a_lease(world: World) -> None:
+    """In etcd through two lease services."""
+    stores = [world.open(), world.open()] if isinstance(world, EtcdWorld) else [world.open()] * 2
+    for _ in range(3):
+        requests = [asks(n, mac=77) for n in range(1, 9)]
+        answers = await asyncio.gather(
+            *(stores[n % 2].acquire(request) for n, request in enumerate(requests)), return_exceptions=True
+        )
+        given = [answer for answer in answers if not isinstance(answer, BaseException)]
+        assert [type(answer) for answer in answers].count(NotYet) == len(requests) - 1
+        assert len(given) == 1
+        await stores[0].release(given[0].node, given[0].name)
+
+
+@pytest.mark.parametrize("world", ["etcd"], indirect=True)
+async def test_hole_01_a_renewal_is_refused_to_who_came_second_and_not_to_the_first(world: World) -> None:
+    """A key that another program wrote past the lease service, which only etcd allows."""
+    assert isinstance(world, EtcdWorld)
+    store = world.open()
+    async with following(store) as seen:
+        first = await store.acquire(asks(1))  # older, by its key, than what it is rewritten into
+        honest = await store.acquire(asks(4))
+        client = EtcdClient(world.settings, Timing(), "test")
+        key = f"{world.settings.prefix}/subnets/{first.name}".encode()
+        (item,) = await client.read(key)
+        assert item is not None
+        value = item.value.replace(b"02:00:00:00:00:01", b"02:00:00:00:00:04")
+        await client.transact(Transaction((), (Put(key, value, item.etcd_lease),)))
+        await client.close()
+        copied = VxlanData(1, "02:00:00:00:00:04")
+        await seen.until(lambda f: f.leases[first.name].subnets[0].data == copied)
+        assert seen.leases[first.name].claim_order > seen.leases[honest.name].claim_order
+        with pytest.raises(NotYet, match="node n1 cannot have the MAC 02:00:00:00:00:04: node n4 holds it"):
+            await store.renew("n1", first.name)
+        assert replace(await store.renew("n4", honest.name), expires_at=None) == seen.leases[honest.name]
+        assert (await store.acquire(asks(4))).name == honest.name, "also with the other one there"
+
+
+async def test_hole_01_with_kubernetes_too_until_the_other_node_is_gone(kube: ApiServer, opened: Open) -> None:
+    """Issue: two nodes with one public address on Kubernetes were both served, and nobody was told."""
+    kube.make_node("a", "10.244.1.0/24")
+    kube.make_node("b", "10.244.2.0/24")
+    one, two = opened(node="a"), opened(node="b")
+    async with following(one) as seen_by_one, following(two) as seen_by_two:
+        await one.acquire(kube_asks("a", mac="02:00:00:00:00:0a"))
+        for seen in (seen_by_one, seen_by_two):
+            await seen.until(lambda f: "a" in f.leases)
+        for copy, what in (
+            (kube_asks("b", mac="02:00:00:00:00:0a", public="192.168.0.2"), "the MAC 02:00:00:00:00:0a"),
+            (kube_asks("b", mac="02:00:00:00:00:0b"), "the public address 192.168.0.1"),
+        ):
+            with pytest.raises(NotYet, match=f"node b cannot have {what}: node a holds it"):
+                await two.acquire(copy)
+        assert set(seen_by_one.leases) == {"a"}
+        await one.acquire(kube_asks("a", mac="02:00:00:00:00:0a"))
+        await one.release("a", "a")
+        await seen_by_two.until(lambda f: not f.leases)
+        assert (await two.acquire(copy)).node == "b"

@@ -1,0 +1,118 @@
+"""A lease service whose store is another lease service: real processes, in tiers of three."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import grpc.aio
+import pytest
+from flannelette.lease.v1 import lease_pb2 as pb
+
+from services.runtime.lease.wire import request_to_proto
+from tests.examples.leases import DUAL_JSON, SMALL_JSON, make_request
+from tests.patience import PATIENCE
+from tests.services.lease import eventually, stub_of
+from tests.services.tiers import Tiers, acquired, feed_of, is_connected
+
+
+@pytest.fixture
+def tiers(tmp_path: Path) -> Iterator[Tiers]:
+    made = Tiers(tmp_path)
+    made.config.write_text(SMALL_JSON)
+    made.start_top()
+    made.add_relay()
+    made.add_relay()
+    yield made
+    for service in made.services:
+        service.__exit__(None, None, None)
+
+
+async def test_a_lease_taken_below_is_in_every_tier_and_every_call_goes_up(tiers: Tiers) -> None:
+    async with feed_of(tiers.bottom) as feed, stub_of(tiers.bottom.address) as stub:
+        await eventually(lambda: is_connected(feed))
+        assert feed.table.store is not None
+        assert feed.table.store.kind == "relay"
+        lease = await acquired(tiers.bottom, make_request("a", "172.16.0.1"))
+        await eventually(lambda: lease.name in feed.table.leases)
+        for service in tiers.services:
+            async with stub_of(service.address) as each:
+                listed = await each.ListLeases(pb.ListLeasesRequest(node="a"))
+                assert [entry.name for entry in listed.leases] == [lease.name]
+        renewed = await stub.RenewLease(pb.RenewLeaseRequest(node="a", name=lease.name))
+        assert renewed.lease.name == lease.name
+        for call, code, words in (
+            (stub.RenewLease(pb.RenewLeaseRequest(node="b", name=lease.name)), grpc.StatusCode.NOT_FOUND, "b"),
+            (
+                stub.AcquireLease(request_to_proto(make_request("b", "172.16.0.1"))),
+                grpc.StatusCode.FAILED_PRECONDITION,
+                "172.16.0.1",
+            ),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await call
+            assert (caught.value.code(), words in (caught.value.details() or "")) == (code, True)
+        await stub.ReleaseLease(pb.ReleaseLeaseRequest(node="a", name=lease.name))
+        await eventually(lambda: not feed.table.leases)
+
+
+async def test_a_new_start_above_loses_nothing_invents_nothing_and_is_told_below(tiers: Tiers) -> None:
+    async with feed_of(tiers.bottom) as feed:
+        await eventually(lambda: is_connected(feed))
+        kept, gone = [
+            await acquired(tiers.bottom, make_request(node, f"172.16.0.{n}")) for n, node in ((1, "a"), (2, "b"))
+        ]
+        await eventually(lambda: feed.table.leases.keys() == {kept.name, gone.name})
+        tiers.top.kill()
+        await eventually(lambda: not is_connected(feed))
+        assert feed.table.store is not None
+        assert str(tiers.top.directory) in feed.table.store.error
+        assert feed.table.leases.keys() == {kept.name, gone.name}
+        async with stub_of(tiers.bottom.address) as stub:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await stub.AcquireLease(request_to_proto(make_request("c", "172.16.0.3")))
+            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+            assert str(tiers.top.directory) in (caught.value.details() or "")
+        tiers.start_top()
+        await eventually(lambda: is_connected(feed))
+        assert feed.table.leases.keys() == {kept.name, gone.name}
+        async with stub_of(tiers.top.address) as above:
+            await above.ReleaseLease(pb.ReleaseLeaseRequest(node="b", name=gone.name))
+        new = await acquired(tiers.top, make_request("c", "172.16.0.3"))
+        await eventually(lambda: feed.table.leases.keys() == {kept.name, new.name})
+
+
+async def test_a_configuration_that_breaks_or_changes_above_does_so_below(tiers: Tiers) -> None:
+    async with feed_of(tiers.bottom) as feed:
+        await eventually(lambda: is_connected(feed))
+        tiers.config.write_text("{broken")
+        await eventually(lambda: "JSON" in feed.table.network_error)
+        assert feed.table.network is not None
+        tiers.config.write_text(DUAL_JSON)
+        await eventually(lambda: feed.table.network is not None and feed.table.network.source == DUAL_JSON)
+        assert feed.table.network_error == ""
+
+
+async def test_what_a_node_behind_two_relays_reports_is_known_at_the_top_also_after_a_new_start(tiers: Tiers) -> None:
+    async def converged() -> list[str]:
+        async with stub_of(tiers.top.address) as above:
+            return list((await above.GetConvergence(pb.GetConvergenceRequest())).nodes_done)
+
+    async def until_done(nodes: list[str]) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while await converged() != nodes:  # noqa: ASYNC110 - it happens in another process
+                await asyncio.sleep(0.05)
+
+    async with feed_of(tiers.bottom, "a") as feed, stub_of(tiers.bottom.address) as stub:
+        await eventually(lambda: is_connected(feed))
+        lease = await acquired(tiers.bottom, make_request("a", "172.16.0.1"))
+        await eventually(lambda: lease.name in feed.table.leases)
+        await stub.ReportProgress(pb.ReportProgressRequest(node="a", cursor=feed.table.cursor))
+        await until_done(["a"])
+        tiers.top.kill()
+        await eventually(lambda: not is_connected(feed))
+        tiers.start_top()
+        await eventually(lambda: is_connected(feed))
+        await stub.ReportProgress(pb.ReportProgressRequest(node="a", cursor=feed.table.cursor))
+        await until_done(["a"])
+    await until_done([])

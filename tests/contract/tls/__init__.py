@@ -1,0 +1,1 @@
+"""Who gets a connection over TCP, and what for."""

@@ -1,0 +1,53 @@
+"""What tests of the etcd store have in common: keys as a flanneld writes them, a store that soon gives up."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from ipaddress import ip_address
+from typing import Final
+
+from services.core.leases.lease import FamilyRequest, LeaseRequest
+from services.lease.stores.etcd import EtcdSettings, EtcdStore, Timing
+from services.lease.stores.etcd.rpc.client import EtcdClient
+from services.lease.stores.etcd.rpc.values import Delete, Put, Transaction, Write
+from tests.etcd.server import EtcdServer
+
+QUICK: Final = Timing(call=2.0, ping=0.5, pong=0.5, retry_first=0.05, retry_most=0.2, retry_not_allowed=0.2)
+CONFIG: Final = '{"Network":"10.5.0.0/16","Backend":{"Type":"udp"}}'
+PREFIX: Final = "/coreos.com/network"
+CONFIG_PUT: Final = Put(f"{PREFIX}/config".encode(), CONFIG.encode())
+
+
+def wants(node: str = "n1", address: str = "10.99.0.1") -> LeaseRequest:
+    """A node asks for a lease in the network of CONFIG."""
+    return LeaseRequest(node, "", (FamilyRequest(ip_address(address)),))
+
+
+def name(number: int) -> str:
+    return f"10.5.{number}.0-24"
+
+
+def lease_put(number: int, address: str = "") -> Put:
+    """A flanneld's lease, without end."""
+    value = f'{{"PublicIP":"{address or f"10.99.0.{number}"}","PublicIPv6":null}}'
+    return Put(f"{PREFIX}/subnets/{name(number)}".encode(), value.encode())
+
+
+def lease_delete(number: int) -> Delete:
+    return Delete(lease_put(number).key)
+
+
+async def write(server: EtcdServer, *writes: Write) -> None:
+    """Each write in a revision of its own."""
+    client = EtcdClient(EtcdSettings((server.endpoint,)), QUICK, "test")
+    for each in writes:
+        assert await client.transact(Transaction((), (each,)))
+    await client.close()
+
+
+@asynccontextmanager
+async def opened(
+    *endpoints: str, settings: EtcdSettings | None = None, timing: Timing = QUICK
+) -> AsyncIterator[EtcdStore]:
+    store = EtcdStore(settings or EtcdSettings(endpoints), timing=timing)
+    yield store
+    await store.close()

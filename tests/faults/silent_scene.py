@@ -1,0 +1,155 @@
+"""Two hosts with a pod each, and packets between the pods: where silent faults are put to the test."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from functools import partial
+from ipaddress import ip_address
+
+from flannelette.dataplane.v1 import dataplane_pb2 as pb
+
+from lab.pings import Pinger
+from lab.stream import Path, Stream
+from tests.hosts.dataplane import Running, environment
+from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
+from tests.hosts.reboots import restarted
+from tests.hosts.two_hosts import Row, TwoHosts, two_hosts
+from tests.patience import PATIENCE
+
+FAR = {"10.99.0.12": "10.98.0.12", "fd00:99::12": "fd00:98::12"}
+"""The addresses of n2 behind a gateway."""
+
+
+def pod_address(row: Row, number: int = 2) -> str:
+    """A pod's in the subnet of a host."""
+    return f"{row.gateway[:-1]}{number}"
+
+
+class Pods:
+    """n1 with a dataplane and a pod, and n2, whose kernel the test makes, with another."""
+
+    def __init__(self, hosts: TwoHosts, running: Running, pods: tuple[NetworkNamespace, NetworkNamespace]) -> None:
+        self.hosts = hosts
+        self.running = running
+        self.pods = pods
+
+    async def n1(self, line: str) -> None:
+        """Types a command on n1."""
+        await asyncio.to_thread(self.hosts.cluster.namespace.run, "sh", "-c", line)
+
+    async def flannelette(self, *words: str) -> tuple[int, str]:
+        """Exit code and output of the command line, on n1."""
+        cluster = self.hosts.cluster
+        line = (sys.executable, "-m", "services.ctl.main", f"--socket-dir={cluster.directory}", *words)
+        run = partial(
+            subprocess.run, env=environment(), capture_output=True, text=True, check=False, timeout=PATIENCE
+        )
+        done = await asyncio.to_thread(run, cluster.namespace.command(*line))
+        return done.returncode, done.stdout
+
+    @contextmanager
+    def stream(self, version: int = 0) -> Iterator[Stream]:
+        """100 pings a second from n1's pod to n2's in each family, or in one."""
+        with ExitStack() as stack:
+            paths = []
+            for own, peer in self.hosts.rows:
+                if version in (0, own.version):
+                    pinger = stack.enter_context(Pinger(self.pods[0], own.version))
+                    paths.append(Path("p1", "p2", pinger, ip_address(pod_address(peer))))
+            yield Stream(paths)
+
+    async def flows(self, version: int = 0) -> bool:
+        """Whether the pings of a quarter of a second all get through."""
+        with self.stream(version) as stream:
+            async with stream:
+                await asyncio.sleep(0.25)
+        return not stream.lost
+
+    async def until_it_flows(self, version: int = 0) -> None:
+        """Returns once packets flow again."""
+        async with asyncio.timeout(PATIENCE):
+            while not await self.flows(version):
+                pass
+
+    async def found(self, check: str) -> pb.Finding:
+        """What this check finds, by itself, without anybody asking."""
+        status = pb.Status()
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while True:
+                    status = await self.running.status()
+                    for finding in status.findings:
+                        if finding.check == check:
+                            return finding
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            raise AssertionError(f"{check} finds nothing:\n{status}\n{self.running.log}") from None
+
+    async def looked(self) -> None:
+        """Returns once what is there now was looked at twice."""
+        position = (await self.running.events())[-1].position
+        await self.running.resync()
+        # The finding of a route that this makes tells that looks have been made, in the order of things.
+        peer = self.hosts.rows[0][1]
+        mark = f"{peer.subnet[:-1]}77" if peer.version == 4 else f"{peer.subnet}77"
+        await self.n1(f"ip route add blackhole {mark}")
+        assert mark in (await self.found("part-of-a-peer")).cause
+        await self.n1(f"ip route del blackhole {mark}")
+        told = [e.what for e in await self.running.events(after=position, kinds=[pb.EVENT_KIND_FAILURE])]
+        assert len(told) == 1, told
+        async with asyncio.timeout(PATIENCE):
+            while any(mark in each.cause for each in (await self.running.status()).findings):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+
+    async def until_nothing_is_found(self) -> None:
+        """Returns once there is no finding any more, without anybody asking."""
+        status = pb.Status()
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while (status := await self.running.status()).findings:  # noqa: ASYNC110 - another process decides
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            raise AssertionError(f"it is still found:\n{status}") from None
+
+
+@asynccontextmanager
+async def two_pods(
+    netns: NetworkNamespace,
+    make_netns: NamespaceMaker,
+    backend: str = "vxlan",
+    families: str = "dual",
+    *arguments: str,
+    is_far: bool = False,
+) -> AsyncIterator[Pods]:
+    """Packets flow between the two. With `is_far` n2 is behind a gateway, 10.99.0.1."""
+    with ExitStack() as ending:
+        hosts = ending.enter_context(two_hosts(netns, make_netns, backend, families))
+        pods = (make_netns(), make_netns())
+        if is_far:
+            hosts.move_peer(FAR)
+        hosts.leave_flanneld_state()
+        for host, pod, rows in zip((netns, hosts.n2), pods, zip(*hosts.rows, strict=True), strict=True):
+            _add_pod(host, pod, rows)
+        await hosts.cluster.quiet()
+        await hosts.join()
+        async with AsyncExitStack() as stack:
+            running = await stack.enter_async_context(
+                restarted(hosts.cluster, *(arguments or ("--audit-interval=600",)))
+            )
+            await running.until(peers=1)
+            scene = Pods(hosts, running, pods)
+            await scene.until_it_flows()
+            yield scene
+
+
+def _add_pod(host: NetworkNamespace, pod: NetworkNamespace, rows: tuple[Row, ...]) -> None:
+    host.ip(*f"link add veth0 type veth peer name eth0 netns {pod.name}".split())
+    host.ip(*"link set veth0 master cni0 up".split())
+    pod.ip(*"link set eth0 up".split())
+    host.run("sysctl", "-qw", "net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1")
+    for row in rows:
+        nodad = ["nodad"] if row.version == 6 else []
+        pod.ip("addr", "add", f"{pod_address(row)}/{row.length}", "dev", "eth0", *nodad)
+        pod.ip(f"-{row.version}", *f"route add default via {row.gateway}".split())

@@ -1,0 +1,308 @@
+"""A host whose dataplane is a process of its own, beside a lease service process; and what the tools say of it."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final, Protocol, TypeVar
+
+import grpc.aio
+from flannelette.dataplane.v1 import dataplane_pb2 as pb
+from flannelette.dataplane.v1 import dataplane_pb2_grpc
+from flannelette.lease.v1 import lease_pb2, lease_pb2_grpc
+
+from tests.hosts.namespaces import NetworkNamespace
+from tests.patience import PATIENCE
+from tests.services.lease import ServiceProcess
+
+VXLAN: Final = '{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}'
+HOST_GW: Final = '{"Network":"10.5.0.0/16","Backend":{"Type":"host-gw"}}'
+STABLE: Final = "ea:1c:bd:03:3e:64"
+MODULE: Final = ("-m", "services.dataplane.main")
+
+
+class Cluster:
+    """A lease service, and a network namespace whose eth0 is 10.99.0.11/16 as in the captures."""
+
+    def __init__(self, namespace: NetworkNamespace, directory: Path, network: str) -> None:
+        self.namespace = namespace
+        self.directory = directory
+        self.network_file = directory / "net-conf.json"
+        self.network_file.write_text(network)
+        namespace.ip("link", "add", "eth0", "type", "veth", "peer", "far")
+        for name in ("eth0", "far"):
+            namespace.ip("link", "set", name, "up")
+        namespace.ip("address", "add", "10.99.0.11/16", "dev", "eth0")
+        namespace.ip("route", "add", "default", "via", "10.99.0.1")
+        self.leases = self.start_leases()
+
+    def start_leases(self) -> ServiceProcess:
+        arguments = (f"--net-config-path={self.network_file}", f"--store-file={self.directory}/leases.db")
+        return ServiceProcess(self.directory, *arguments)
+
+    def ip(self, line: str) -> str:
+        """What `ip` prints, stripped."""
+        return self.namespace.ip(*line.split()).strip()
+
+    def run(self, line: str) -> str:
+        """What another command prints inside, stripped."""
+        return self.namespace.run(*line.split()).strip()
+
+    def routes(self) -> list[str]:
+        """The routes inside the network, single-spaced and sorted."""
+        lines = self.ip("route show root 10.5.0.0/16").splitlines()
+        return sorted(" ".join(line.split()) for line in lines)
+
+    def neighbours(self) -> list[str]:
+        """The permanent ones of flannel.1."""
+        return sorted(
+            " ".join(line.split()) for line in self.ip("neigh show dev flannel.1 nud permanent").splitlines()
+        )
+
+    def fdb(self, device: str = "flannel.1") -> list[str]:
+        return sorted(line.strip() for line in self.run(f"bridge fdb show dev {device}").splitlines())
+
+    def everything(self, details: str = "-d") -> list[Any]:
+        """Everything that a restart must not change, by the tools' JSON."""
+        commands = [
+            f"ip {details} -j link show",
+            f"ip {details} -j addr show",
+            f"ip {details} -j route show table all",
+            f"ip {details} -j neigh show nud permanent",
+            f"bridge {details} -j fdb show",
+        ]
+        return [json.loads(self.run(command)) for command in commands]
+
+    async def quiet(self) -> None:
+        """Until the kernel has done what a new device makes it do by itself: nothing changes any more.
+
+        Not in detail, for those of a bridge are running timers.
+        """
+        before: list[Any] = []
+        async with asyncio.timeout(PATIENCE):
+            while (now := self.everything(details="")) != before or "tentative" in str(now):
+                before = now
+                await asyncio.sleep(0.3)
+
+    @asynccontextmanager
+    async def calls(self) -> AsyncIterator[lease_pb2_grpc.LeaseServiceStub]:
+        async with grpc.aio.insecure_channel(self.leases.address) as channel:
+            await asyncio.wait_for(channel.channel_ready(), PATIENCE)
+            yield lease_pb2_grpc.LeaseServiceStub(channel)
+
+    async def renumber(self, running: "Running", node: str = "n1") -> None:
+        """An operator lets the node move, once its dataplane says that a change is pending."""
+        async with asyncio.timeout(PATIENCE):
+            while not (await running.status()).pending:  # noqa: ASYNC110 - another process decides
+                await asyncio.sleep(0.02)
+        async with self.calls() as stub:
+            await stub.RenumberNode(lease_pb2.RenumberNodeRequest(node=node))
+
+    async def pending(self) -> None:
+        """Until the lease service knows of a network change that takes a lease away."""
+        async with self.calls() as stub, asyncio.timeout(PATIENCE):
+            while not (await stub.GetStatus(lease_pb2.GetStatusRequest())).pending_moves:  # noqa: ASYNC110 - another process decides
+                await asyncio.sleep(0.02)
+
+    async def join(self, node: str, public: str, mac: str = "", subnet: str = "") -> str:
+        """Another node takes a lease; the name of that."""
+        part = lease_pb2.Subnet(cidr=subnet, public_address=public)
+        if mac:
+            part.vxlan.vni, part.vxlan.mac = 1, mac
+        request = lease_pb2.AcquireLeaseRequest(node=node, subnets=[part], backend_type="vxlan" if mac else "host-gw")
+        async with self.calls() as stub:
+            name: str = (await stub.AcquireLease(request, timeout=PATIENCE)).lease.name
+            return name
+
+    async def leave(self, node: str, name: str) -> None:
+        async with self.calls() as stub:
+            await stub.ReleaseLease(lease_pb2.ReleaseLeaseRequest(node=node, name=name), timeout=PATIENCE)
+
+    @asynccontextmanager
+    async def dataplane(self, *arguments: str, around: tuple[str, ...] = ()) -> "AsyncIterator[Running]":
+        subnet_file = self.directory / "subnet.env"
+        if not subnet_file.exists():  # else chance could give it the subnet that a test wants for a peer
+            subnet_file.write_text(f"FLANNEL_SUBNET={OWN_SUBNET}\n")
+        running = Running(self, arguments, around)
+        try:
+            yield running
+        finally:
+            await running.end(signal.SIGKILL)
+
+    def try_to_run(self, *arguments: str, around: tuple[str, ...] = (), seconds: float = PATIENCE) -> tuple[int, str]:
+        """Exit code and error output of a dataplane that cannot stay."""
+        done = subprocess.run(
+            self.namespace.command(*around, sys.executable, *MODULE, *self.arguments(*arguments)),
+            env=environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=seconds,
+        )
+        return done.returncode, done.stderr
+
+    def arguments(self, *more: str) -> list[str]:
+        return [
+            "--node=n1",
+            f"--socket-dir={self.directory}",
+            f"--subnet-file={self.directory}/subnet.env",
+            f"--state-dir={self.directory}/state",
+            *more,
+        ]
+
+
+OWN_SUBNET = "10.5.27.1/24"
+
+
+class Place(Protocol):
+    """Where a dataplane runs."""
+
+    namespace: NetworkNamespace
+    directory: Path
+
+    def arguments(self, *more: str) -> list[str]:
+        """Of its command line."""
+
+
+class Running:
+    """A dataplane process and its calls."""
+
+    def __init__(self, cluster: Place, arguments: tuple[str, ...], around: tuple[str, ...]) -> None:
+        self.cluster = cluster
+        self.log_file = cluster.directory / "dataplane.log"
+        with self.log_file.open("ab") as log:
+            self.process = subprocess.Popen(
+                cluster.namespace.command(*around, sys.executable, *MODULE, *cluster.arguments(*arguments)),
+                env=environment(),
+                stdout=log,
+                stderr=log,
+            )
+        self._channel = grpc.aio.insecure_channel(
+            f"unix:{cluster.directory}/dataplane.sock",
+            options=[("grpc.max_reconnect_backoff_ms", 100), ("grpc.initial_reconnect_backoff_ms", 50)],
+        )
+        self.stub = dataplane_pb2_grpc.DataplaneServiceStub(self._channel)
+
+    @property
+    def log(self) -> str:
+        return self.log_file.read_text()
+
+    async def status(self) -> pb.Status:
+        call = self.stub.GetStatus(pb.GetStatusRequest(), wait_for_ready=True, timeout=PATIENCE)
+        return (await call).status
+
+    async def until(
+        self, *, ready: bool = True, peers: int | None = None, within: float = PATIENCE, **more: Any
+    ) -> pb.Status:
+        """The status as soon as it is like that."""
+        status = pb.Status()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                while True:
+                    status = await self.status()
+                    fits = status.ready is ready and peers in (None, status.peers.programmed)
+                    if fits and all(getattr(status, name) == value for name, value in more.items()):
+                        return status
+                    await asyncio.sleep(0.01)
+        raise AssertionError(f"the dataplane did not come to that:\n{status}\n{self.log}")
+
+    async def peers(self) -> list[pb.Peer]:
+        return list((await self.stub.ListPeers(pb.ListPeersRequest())).peers)
+
+    async def events(self, **request: Any) -> list[pb.WatchEventsResponse]:
+        """What the journal has, as asked for."""
+        call = self.stub.WatchEvents(pb.WatchEventsRequest(no_follow=True, **request), timeout=PATIENCE)
+        return [event async for event in call]
+
+    async def quiet(self) -> None:
+        """Until it has nothing left to look at: it rests for five times what a comparison took, and no longer."""
+        before: pb.WatchEventsResponse | None = None
+        async with asyncio.timeout(PATIENCE):
+            while (last := (await self.events(kinds=[pb.EVENT_KIND_RESYNC, pb.EVENT_KIND_REPAIR]))[-1]) != before:
+                before = last
+                await asyncio.sleep(max(0.3, 6e-6 * last.microseconds))
+
+    async def repairs(self) -> dict[str, int]:
+        """Objects put right, by cause."""
+        status = await self.status()
+        assert status.repairs == sum(each.objects for each in status.repairs_by_cause)
+        prefix = "REPAIR_CAUSE_"
+        return {pb.RepairCause.Name(c.cause).removeprefix(prefix): c.objects for c in status.repairs_by_cause}
+
+    async def resync(self, *, dry_run: bool = False) -> pb.ResyncKernelResponse:
+        return await self.stub.ResyncKernel(pb.ResyncKernelRequest(dry_run=dry_run), timeout=PATIENCE)
+
+    async def teardown(self) -> pb.TeardownKernelResponse:
+        return await self.stub.TeardownKernel(pb.TeardownKernelRequest(), timeout=PATIENCE)
+
+    async def hand_over(self, *, dry_run: bool = False) -> list[str]:
+        """The commands."""
+        response = await self.stub.HandOver(pb.HandOverRequest(dry_run=dry_run), timeout=PATIENCE)
+        assert not response.errors
+        return list(response.commands)
+
+    async def end(self, number: int = signal.SIGTERM) -> int:
+        """Its exit code, negative for a signal."""
+        await self._channel.close()
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        return await asyncio.to_thread(self.process.wait, PATIENCE)
+
+
+def environment() -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+
+
+C = TypeVar("C", bound=Cluster)
+
+
+@contextmanager
+def cluster_of(kind: type[C], namespace: NetworkNamespace, network: str = VXLAN) -> Iterator[C]:
+    with tempfile.TemporaryDirectory(prefix="fl-") as directory:  # short, for the sockets' sake
+        cluster = kind(namespace, Path(directory), network)
+        try:
+            yield cluster
+        finally:
+            cluster.leases.__exit__(None, None, None)
+
+
+def cluster_in(namespace: NetworkNamespace, network: str = VXLAN) -> AbstractContextManager[Cluster]:
+    return cluster_of(Cluster, namespace, network)
+
+
+@contextmanager
+def monitored(cluster: Cluster) -> Iterator[list[str]]:
+    """What `ip monitor` and `bridge monitor` say while the block runs; complete when it has ended."""
+    lines: list[str] = []
+    log = cluster.directory / "monitor.log"
+    log.touch()
+    commands = (("ip", "monitor", "link", "address", "route", "neigh"), ("bridge", "monitor", "fdb"))
+    with log.open("ab") as output:
+        processes = [subprocess.Popen(cluster.namespace.command(*command), stdout=output) for command in commands]
+    try:
+        _tell(cluster, log, "192.0.2.1")
+        yield lines
+        _tell(cluster, log, "192.0.2.2")  # once this is told, so is all before it
+    finally:
+        for process in processes:
+            process.terminate()
+            process.wait(PATIENCE)
+    lines += [" ".join(line.split()) for line in log.read_text().splitlines() if "192.0.2." not in line]
+
+
+def _tell(cluster: Cluster, log: Path, mark: str) -> None:
+    """Makes an event of no concern until the monitors have told it."""
+    for _ in range(200):
+        cluster.ip(f"route replace {mark} dev lo proto 99")
+        cluster.ip(f"route del {mark}")
+        time.sleep(0.05)  # also for the other monitor, which has nothing to tell
+        if f"Deleted {mark}" in log.read_text():
+            return
+    raise AssertionError(f"ip monitor says nothing: {log.read_text()}")

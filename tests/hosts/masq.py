@@ -1,0 +1,156 @@
+"""A host for the tests of masq: a network namespace with legacy iptables, a lock of its own, and a firewall in it."""
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from ipaddress import ip_network
+from pathlib import Path
+
+import pytest
+
+from services.core.family import IPV4, Family
+from services.core.network import parse_network
+from services.masq.firewalls.auto import AutoFirewall
+from services.masq.firewalls.detect import HostProbe
+from services.masq.firewalls.firewall import ANYWHERE, ChainState, Firewall, Placement
+from services.masq.rules.model import Chain, RuleSettings, wanted_chains
+from tests import paths
+from tests.hosts.namespaces import NetworkNamespace
+
+GOLDEN = paths.GOLDEN / "masq"
+NETWORK = parse_network('{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}')
+DUAL = parse_network(
+    '{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:10:5::/48","Backend":{"Type":"vxlan"}}'
+)
+SUBNETS = (ip_network("10.5.27.0/24"), ip_network("fd00:10:5:1b::/64"))
+SETTINGS = RuleSettings(masquerade=True, forward=True, fully_random=True)
+CHAINS = wanted_chains(NETWORK, SUBNETS, SETTINGS)
+DUAL_CHAINS = wanted_chains(DUAL, SUBNETS, SETTINGS)
+
+
+@dataclass
+class Host:
+    """What a test does to it, in the notation of the tools."""
+
+    netns: NetworkNamespace
+    lock: Path
+
+    def iptables(self, *lines: str) -> None:
+        """Runs `iptables-legacy` with each line's words (and a wait for the lock)."""
+        for line in lines:
+            self.run("iptables-legacy", "-w", *_words(line))
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The test's own, and the lock."""
+        return {**os.environ, "XTABLES_LOCKFILE": str(self.lock)}
+
+    def start(self, *command: str) -> "subprocess.Popen[bytes]":
+        """Starts a command inside."""
+        return subprocess.Popen(self.netns.command(*command), env=self.environment)
+
+    def tries(self, *command: str) -> bool:
+        """Whether a command runs without an error."""
+        return self.start(*command).wait() == 0
+
+    def run(self, *command: str, stdin: str = "") -> str:
+        """Runs a command inside."""
+        done = subprocess.run(
+            self.netns.command(*command),
+            input=stdin,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
+        return done.stdout
+
+    def save(self, family: Family = IPV4) -> list[str]:
+        """`iptables-legacy-save` without comments, policies, counters and empty tables; sorted by table."""
+        text = self.run("iptables-legacy-save" if family is IPV4 else "ip6tables-legacy-save")
+        tables = re.findall(r"^\*.*?^COMMIT$", text, re.DOTALL | re.MULTILINE)
+        lines: list[str] = []
+        for table in sorted(tables):
+            kept = [line for line in table.splitlines() if not re.match(r":(\S+ (ACCEPT|DROP) |KUBE-)", line)]
+            if len(kept) > 2:
+                lines += [re.sub(r"^(:\S+ -) .*", r"\1 [0:0]", line) for line in kept]
+        return lines
+
+    def restore(self, text: str) -> None:
+        """Replaces whole tables."""
+        self.run("iptables-legacy-restore", "-w", stdin=text)
+
+    def use_legacy(self) -> None:
+        """Makes the chain by which a kubelet says which iptables a host uses."""
+        if "KUBE-IPTABLES-HINT" not in self.run("iptables-legacy", "-t", "mangle", "-S"):
+            self.iptables("-t mangle -N KUBE-IPTABLES-HINT")
+
+    def rules(self, chain: str, table: str = "nat") -> list[str]:
+        """The rules of a chain."""
+        return [line for line in self.run("iptables-legacy", "-t", table, "-S", chain).splitlines() if line[1] == "A"]
+
+    def tables(self) -> set[str]:
+        """The tables that exist in the kernel, but for the one of `use_legacy`."""
+        return set(self.run("cat", "/proc/net/ip_tables_names").split()) - {"mangle"}
+
+
+class HostsFirewall(AutoFirewall):
+    """The firewall of a host as the service drives it."""
+
+    def __init__(self, setting: str, lock: Path, placement: Placement = ANYWHERE) -> None:
+        super().__init__(setting, lock, HostProbe())
+        self.placement = placement
+
+    async def check(
+        self, chains: Sequence[Chain], placement: Placement | None = None, *, repair: bool
+    ) -> tuple[ChainState, ...]:
+        return await super().check(chains, placement or self.placement, repair=repair)
+
+
+@contextmanager
+def entered(netns: NetworkNamespace, directory: Path) -> Iterator[Host]:
+    """A host; the calling thread, and the workers that it starts, are inside."""
+    with netns.inside():
+        yield Host(netns, directory / "xtables.lock")
+
+
+@pytest.fixture
+def host(netns: NetworkNamespace, tmp_path: Path) -> Iterator[Host]:
+    """Fresh; no firewall has a table yet. The test is inside."""
+    with entered(netns, tmp_path) as it:
+        yield it
+
+
+@pytest.fixture
+def legacy(host: Host) -> None:
+    """The host's iptables keeps its rules in the legacy tables."""
+    host.use_legacy()
+
+
+def use_iptables(firewall: str, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes this iptables the one of the host, for flanneld and by the kubelet's sign for us."""
+    for program in ("iptables", "ip6tables"):
+        for suffix in ("", "-save", "-restore"):
+            (directory / f"{program}{suffix}").symlink_to(f"/usr/sbin/{program}-{firewall}{suffix}")
+    monkeypatch.setenv("PATH", str(directory), prepend=":")
+
+
+def golden(name: str) -> list[str]:
+    """A golden file as `Host.save` shows it."""
+    return (GOLDEN / f"{name}.txt").read_text().splitlines()
+
+
+async def put_right(firewall: Firewall, chains: tuple[Chain, ...] = CHAINS) -> list[str]:
+    """Repairs; returns the commands."""
+    states = await firewall.check(chains, repair=True)
+    assert all(state.as_wanted for state in states)
+    assert all(rule.present for state in states for rule in state.all_rules)
+    return [command for state in states for command in state.commands]
+
+
+def _words(line: str) -> list[str]:
+    return [word.strip('"') for word in re.findall(r'"[^"]*"|\S+', line)]

@@ -1,0 +1,1 @@
+"""All services together on several hosts."""

@@ -1,0 +1,152 @@
+"""`flannelette flanneld`: the three services in flanneld's place, on a host with an etcd."""
+
+import os
+import re
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.etcd.server import EtcdServer
+from tests.hosts.masq import Host, entered
+from tests.hosts.namespaces import NetworkNamespace
+from tests.services.flanneld_command import SECONDS, Flanneld
+
+CONFIG: Final = '{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}'
+
+
+@pytest.fixture
+def host(netns: NetworkNamespace, tmp_path: Path) -> Iterator[Host]:
+    netns.ip("link", "add", "eth0", "type", "veth", "peer", "far")
+    for name in ("eth0", "far"):
+        netns.ip("link", "set", name, "up")
+    netns.ip("address", "add", "10.99.0.11/16", "dev", "eth0")
+    with entered(netns, tmp_path) as it:
+        it.use_legacy()
+        yield it
+
+
+@pytest.fixture
+def etcd(host: Host, tmp_path: Path) -> Iterator[EtcdServer]:
+    directory = tmp_path / "etcd"
+    directory.mkdir()
+    server = EtcdServer(directory, port=2379)
+    try:
+        server.start()
+        server.etcdctl("put", "/coreos.com/network/config", CONFIG)
+        yield server
+    finally:
+        server.discard()
+
+
+def is_alive(pid: int) -> bool:
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def test_flanneld_s_own_command_line_makes_a_node_of_the_overlay(
+    host: Host, etcd: EtcdServer, tmp_path: Path
+) -> None:
+    """Without a word on etcd: its default endpoints are flanneld's."""
+    flanneld = Flanneld(host, tmp_path, "-ip-masq")
+    try:
+        flanneld.until_ready()
+        assert flanneld.ask("/healthz") == (200, "flanneld is running")
+        subnet = re.search(r"FLANNEL_SUBNET=(\S+)\.1/24\n", flanneld.subnet_file.read_text())
+        assert subnet is not None
+        assert "FLANNEL_IPMASQ=true" in flanneld.subnet_file.read_text()
+        assert f"subnets/{subnet[1]}.0-24" in etcd.etcdctl("get", "--prefix", "--keys-only", "/coreos.com/network")
+        assert "flannel.1" in host.run("ip", "link", "show", "flannel.1")
+        assert any("MASQUERADE" in rule for rule in host.rules("FLANNEL-POSTRTG"))
+        children = flanneld.children()
+        assert set(children) == {"lease", "dataplane", "masq"}
+        assert flanneld.end() == 0
+        assert not any(is_alive(pid) for pid in children.values())
+        assert "flannel.1" in host.run("ip", "link", "show", "flannel.1"), "stopping leaves the kernel alone"
+    finally:
+        flanneld.process.kill()
+        flanneld.process.wait()
+
+
+def samples_of(text: str) -> dict[str, dict[str, float]]:
+    """Values by the name of the sample and the service that it is of; fails for what Prometheus does not read."""
+    heads = [line.rpartition(" ")[0] for line in text.splitlines() if line.startswith("# TYPE ")]
+    assert len(heads) == len(set(heads)), "a family has two types"
+    found: dict[str, dict[str, float]] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            found.setdefault(sample.name, {})[sample.labels["service"]] = sample.value
+    return found
+
+
+def test_its_metrics_are_those_of_the_three_services(host: Host, etcd: EtcdServer, tmp_path: Path) -> None:
+    flanneld = Flanneld(host, tmp_path, "-ip-masq")
+    try:
+        flanneld.until_ready()
+        found = samples_of(flanneld.ask("/metrics")[1])
+        assert found["flannelette_up"] == {"lease": 1, "dataplane": 1, "masq": 1}
+        assert found["flannelette_ready"] == {"lease": 1, "dataplane": 1, "masq": 1}
+        assert found["flannelette_lease_leases"] == {"lease": 1}
+        assert found["flannelette_peers"].keys() == {"dataplane"}
+        assert found["flannelette_masq_rules_wanted"]["masq"] > 0
+        assert found["process_resident_memory_bytes"].keys() == {"flanneld", "lease", "dataplane", "masq"}
+        masq = flanneld.children()["masq"]
+        os.kill(masq, signal.SIGSTOP)
+        try:
+            found = samples_of(flanneld.ask("/metrics")[1])
+        finally:
+            os.kill(masq, signal.SIGCONT)
+        assert found["flannelette_up"] == {"lease": 1, "dataplane": 1, "masq": 0}
+        assert found["flannelette_ready"] == {"lease": 1, "dataplane": 1}
+    finally:
+        flanneld.process.kill()
+        flanneld.process.wait()
+
+
+def test_one_service_that_ends_ends_all_so_that_they_are_started_again_together(
+    host: Host, etcd: EtcdServer, tmp_path: Path
+) -> None:
+    flanneld = Flanneld(host, tmp_path)
+    try:
+        flanneld.until_ready()
+        children = flanneld.children()
+        os.kill(children["dataplane"], signal.SIGKILL)
+        assert flanneld.process.wait(SECONDS) == 1
+        assert not any(is_alive(pid) for pid in children.values())
+        assert "a service has ended" in flanneld.log.read_text()
+    finally:
+        flanneld.process.kill()
+        flanneld.process.wait()
+
+
+def test_no_service_outlives_a_flanneld_that_is_killed(host: Host, etcd: EtcdServer, tmp_path: Path) -> None:
+    flanneld = Flanneld(host, tmp_path)
+    flanneld.until_ready()
+    children = flanneld.children()
+    flanneld.end(signal.SIGKILL)
+    deadline = time.monotonic() + SECONDS
+    while any(is_alive(pid) for pid in children.values()):
+        assert time.monotonic() < deadline, "a service has outlived it"
+        time.sleep(0.05)
+
+
+def test_without_its_etcd_it_is_running_and_not_ready(host: Host, tmp_path: Path) -> None:
+    flanneld = Flanneld(host, tmp_path)
+    try:
+        flanneld.until(lambda: flanneld.ask("/readyz") == (503, "flanneld is not ready yet"))
+        assert flanneld.ask("/healthz") == (200, "flanneld is running")
+        assert flanneld.end(signal.SIGINT) == 0
+    finally:
+        flanneld.process.kill()
+        flanneld.process.wait()
+
+
+def test_a_wrong_flag_is_one_line(host: Host, tmp_path: Path) -> None:
+    flanneld = Flanneld(host, tmp_path, "--kube-subnet-manager")
+    assert flanneld.process.wait(SECONDS) == 2
+    said = "there is no flag --kube-subnet-manager: did you mean --kube-subnet-mgr? (--help lists them)"
+    assert flanneld.log.read_text() == f"flanneld: {said}\n"

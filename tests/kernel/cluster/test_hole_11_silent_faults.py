@@ -1,0 +1,114 @@
+"""What is in the way of packets and not ours is found and named, and the command that is told cures it."""
+
+import asyncio
+
+import pytest
+
+from tests.faults.silent_rows import FAULTS, HEALTHY, words
+from tests.faults.silent_scene import two_pods
+from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
+
+ROWS = [(name, version) for name, fault in FAULTS.items() for version in fault.versions]
+FAMILIES = {4: "ipv4", 6: "ipv6"}
+
+
+@pytest.mark.parametrize(("name", "version"), ROWS, ids=[f"{name}-ipv{version}" for name, version in ROWS])
+async def test_hole_11_a_silent_fault_is_named_and_its_cure_helps(
+    netns: NetworkNamespace, make_netns: NamespaceMaker, name: str, version: int
+) -> None:
+    fault = FAULTS[name]
+    async with two_pods(netns, make_netns, fault.backend, FAMILIES[version], is_far=fault.is_far) as pods:
+        ((own, peer),) = pods.hosts.rows
+        said = words(own, peer)
+        assert not (await pods.running.status()).findings
+        await pods.n1(fault.act.format_map(said))
+        if not fault.is_told:
+            await pods.running.resync()
+        found = await pods.found(fault.check)
+        status = await pods.running.status()
+        assert fault.cause.format_map(said) in found.cause, status
+        assert found.cure == fault.cure.format_map(said), status
+        assert list(found.peers) == (["n2"] if fault.says in ("peer", "part") else []), status
+        assert len(status.findings) == 1, status
+        assert status.ready is (fault.says != "node"), status
+        assert any(reason.startswith("forwarding is broken") for reason in status.reasons) is not status.ready
+        assert status.peers.failed == (fault.says == "peer"), status
+        assert await pods.flows() is fault.is_answered
+        await pods.n1(found.cure)
+        await pods.n1(fault.and_then.format_map(said))
+        if not fault.is_told:
+            await pods.running.resync()
+        await pods.until_nothing_is_found()
+        await pods.until_it_flows()
+        await pods.running.until(peers=1)
+
+
+async def test_hole_11_the_overlays_device_forwards_again(
+    netns: NetworkNamespace, make_netns: NamespaceMaker
+) -> None:
+    async with two_pods(netns, make_netns) as pods:
+        with pods.stream() as stream:
+            async with stream:
+                await asyncio.sleep(0.2)
+                await pods.n1("sysctl -qw net/ipv4/conf/flannel.1/forwarding=0")
+                await asyncio.sleep(1.5)
+        assert await pods.flows()
+        assert not (await pods.running.status()).findings
+        assert len(stream.lost) * stream.INTERVAL < 1
+
+
+async def test_hole_11_the_command_line_says_so(netns: NetworkNamespace, make_netns: NamespaceMaker) -> None:
+    async with two_pods(netns, make_netns, "vxlan", "ipv4") as pods:
+        assert await pods.flannelette("doctor", "dataplane") == (0, "n1: no problems found\n")
+        await pods.n1("ip rule add priority 100 to 10.5.53.0/24 blackhole")
+        await pods.found("peer-route")
+        code, text = await pods.flannelette("doctor", "dataplane")
+        assert code == 1
+        assert "ip rule del priority 100 from all to 10.5.53.0/24 blackhole" in text
+        assert "Packets from pods do not reach n2. The rule `100: from all to 10.5.53.0/24 blackhole` drops " in text
+        code, text = await pods.flannelette("peers")
+        assert code == 1
+        assert "unreachable: The rule `100: from all to 10.5.53.0/24 blackhole` drops these packets." in text
+        await pods.n1("ip rule add priority 90 iif cni0 prohibit")
+        await pods.running.until(ready=False)
+        code, text = await pods.flannelette("status")
+        assert code == 1
+        assert text.startswith(
+            "n1 is not healthy: forwarding is broken: Packets from pods do not reach any peer. The rule"
+        )
+
+
+@pytest.mark.parametrize("what", HEALTHY)
+async def test_hole_11_a_healthy_host_has_no_finding(
+    netns: NetworkNamespace, make_netns: NamespaceMaker, what: str
+) -> None:
+    async with two_pods(netns, make_netns) as pods:
+        await pods.n1(HEALTHY[what])
+        await pods.looked()
+        assert await pods.flows() is ("ip_forward=0" not in HEALTHY[what])
+        status = await pods.running.status()
+        assert not status.findings, status
+        assert status.ready
+
+
+@pytest.mark.parametrize(("backend", "is_far"), [("host-gw", False), ("direct", False), ("vxlan", True)])
+async def test_hole_11_every_backend_is_healthy(
+    netns: NetworkNamespace, make_netns: NamespaceMaker, backend: str, is_far: bool
+) -> None:
+    async with two_pods(netns, make_netns, backend, is_far=is_far) as pods:
+        await pods.looked()
+        status = await pods.running.status()
+        assert not status.findings, status
+        assert status.ready
+
+
+@pytest.mark.parametrize("commands", ["ip link del cni0", "ip link set veth0 down"])
+async def test_hole_11_a_node_without_pods_is_healthy(
+    netns: NetworkNamespace, make_netns: NamespaceMaker, commands: str
+) -> None:
+    async with two_pods(netns, make_netns) as pods:
+        await pods.n1(commands)
+        await pods.looked()
+        status = await pods.running.status()
+        assert not status.findings, status
+        assert status.ready

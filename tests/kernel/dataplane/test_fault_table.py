@@ -1,0 +1,93 @@
+"""Every row of the fault table, measured: how long until it was repaired, how many of 100 packets a second were lost.
+
+The bounds are wide, for a busy machine is no fault. With FLANNELETTE_FAULTS=FILE the figures are added to that file,
+one JSON object a line; `python -m tests.faults.table FILE` makes the page's table of them.
+"""
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, ExitStack
+from pathlib import Path
+
+import grpc.aio
+import pytest
+import pytest_asyncio
+from flannelette.dataplane.v1 import dataplane_pb2 as pb
+
+from tests.faults.rows import FAULTS, Fault
+from tests.faults.scene import OnEtcd, Scene
+from tests.hosts.dataplane import Cluster, Running
+from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
+from tests.hosts.reboots import REMEMBERED, restarted
+from tests.hosts.two_hosts import two_hosts
+
+SECONDS = 15.0
+DECISIONS = (pb.EVENT_KIND_REPAIR, pb.EVENT_KIND_UNDERLAY, pb.EVENT_KIND_DEVICE, pb.EVENT_KIND_RESYNC)
+
+
+@pytest_asyncio.fixture
+async def scene(netns: NetworkNamespace, make_netns: NamespaceMaker, name: str) -> AsyncIterator[Scene]:
+    fault = FAULTS[name]
+    with ExitStack() as ending:
+        kind = OnEtcd if fault.store == "etcd" else Cluster
+        hosts = ending.enter_context(two_hosts(netns, make_netns, "vxlan", "ipv4", kind))
+        if isinstance(hosts.cluster, OnEtcd):
+            ending.callback(hosts.cluster.etcd.discard)
+        hosts.leave_flanneld_state()
+        await hosts.cluster.quiet()
+        await hosts.join()
+        async with AsyncExitStack() as stack:
+
+            async def start() -> Running:
+                return await stack.enter_async_context(restarted(hosts.cluster, "--audit-interval=600"))
+
+            running = await start()
+            await running.until(peers=1)
+            yield Scene(hosts, start, running)
+
+
+async def is_whole(scene: Scene, fault: Fault) -> bool:
+    """Whether it is ready, or as ready as it gets, and there is nothing to do."""
+    try:
+        plan = await scene.running.resync(dry_run=True)
+    except grpc.aio.AioRpcError:
+        return False
+    status = await scene.running.status()
+    is_ready = status.ready and status.lease_service_connected
+    if fault.remembers:
+        is_ready = any(reason.startswith(REMEMBERED) for reason in status.reasons)
+    return is_ready and not plan.commands and status.peers.programmed == 1
+
+
+def keep(line: str) -> None:
+    print(line)
+    if path := os.environ.get("FLANNELETTE_FAULTS"):
+        with Path(path).open("a") as file:
+            file.write(f"{line}\n")
+
+
+@pytest.mark.parametrize("name", FAULTS)
+async def test_a_fault_is_repaired(scene: Scene, name: str) -> None:
+    fault = FAULTS[name]
+    position = (await scene.running.events())[-1].position
+    with scene.hosts.stream() as stream:
+        async with stream:
+            await asyncio.sleep(0.3)
+            at = await fault.act(scene)
+            async with asyncio.timeout(SECONDS):
+                while fault.told and not await scene.running.events(after=position, kinds=fault.told):  # noqa: ASYNC110 - another process decides
+                    await asyncio.sleep(0.02)
+                while not await is_whole(scene, fault):  # noqa: ASYNC110 - as above
+                    await asyncio.sleep(0.02)
+            await asyncio.sleep(0.5)
+    decisions = await scene.running.events(after=position, kinds=DECISIONS) if fault.told else []
+    seconds = max((event.time.ToMicroseconds() / 1e6 - at for event in decisions), default=0.0)
+    found = {"fault": name, "repaired_ms": round(seconds * 1000), "sent": stream.sent, "lost": len(stream.lost)}
+    keep(json.dumps(found))
+    assert stream.sent > 0
+    assert len(stream.lost) * stream.INTERVAL < SECONDS
+    assert seconds < SECONDS
+    if not fault.told:
+        assert stream.lost == []

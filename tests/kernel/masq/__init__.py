@@ -1,0 +1,1 @@
+"""masq and a real firewall, packet by packet."""

@@ -1,0 +1,71 @@
+"""The firewalls over many checks, and beside somebody who writes all the time."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from services.masq.firewalls.firewall import Firewall
+from services.masq.firewalls.iptables_legacy.firewall import IptablesFirewall
+from services.masq.firewalls.iptables_nft.firewall import IptablesNftFirewall
+from services.masq.firewalls.nftables.firewall import NftablesFirewall
+from tests.hosts.masq import CHAINS, Host, put_right
+
+SOAK = bool(os.environ.get("FLANNELETTE_SOAK"))
+CHECKS = 100_000 if SOAK else 400
+WRITES = 1_000 if SOAK else 40
+LEAK_MIB = 8
+
+KINDS: dict[str, Callable[[Path], Firewall]] = {
+    "iptables-legacy": IptablesFirewall,
+    "iptables-nft": lambda _: IptablesNftFirewall(),
+    "nftables": lambda _: NftablesFirewall(),
+}
+
+
+@pytest.fixture(params=KINDS)
+async def firewall(request: pytest.FixtureRequest, host: Host) -> AsyncIterator[Firewall]:
+    it = KINDS[request.param](host.lock)
+    yield it
+    await it.close()
+
+
+def resident_mib(firewall: Firewall) -> float:
+    """Of this process and of the firewall's workers."""
+    workers = firewall.worker_pids.values() if isinstance(firewall, IptablesFirewall) else ()
+    pages = sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in ("self", *workers))
+    return pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
+
+
+async def test_memory_stays_flat_over_many_checks(firewall: Firewall) -> None:
+    await put_right(firewall)
+    for _ in range(50):
+        await firewall.check(CHAINS, repair=False)
+    before = resident_mib(firewall)
+    # A check of iptables-nft is a handful of processes, which take their memory with them.
+    for _ in range(20 if firewall.name == "iptables-nft" else CHECKS):
+        await firewall.check(CHAINS, repair=False)
+    assert resident_mib(firewall) < before + LEAK_MIB
+
+
+async def test_somebody_who_writes_all_the_time_loses_nothing_and_ours_are_right_in_the_end(
+    host: Host, firewall: Firewall
+) -> None:
+    await put_right(firewall)
+    program = "iptables-legacy -w" if firewall.name == "iptables-legacy" else "iptables-nft"
+    ours = "ip flannelette postrtg" if firewall.name == "nftables" else "FLANNEL-POSTRTG"
+    flush = f"nft flush chain {ours}" if firewall.name == "nftables" else f"{program} -t nat -F {ours}"
+    script = (
+        f"{program} -N FOREIGN; i=0; while [ $i -lt {WRITES} ]; do i=$((i+1));"
+        f" {program} -A FOREIGN -s 172.16.$((i/250)).$((i%250)) -j ACCEPT || exit 1; {flush} || exit 1; done"
+    )
+    writer = host.start("sh", "-c", script)
+    while writer.poll() is None:
+        await firewall.check(CHAINS, repair=True)
+        await asyncio.sleep(0)
+    assert writer.returncode == 0
+    assert host.run("sh", "-c", f"{program} -S FOREIGN").count("-A FOREIGN") == WRITES
+    await put_right(firewall)
+    assert await put_right(firewall) == []

@@ -1,0 +1,122 @@
+"""Point 15: rules of another network's flanneld stay as they are and are shown; those of our former networks go."""
+
+from collections.abc import AsyncIterator
+from ipaddress import ip_network
+
+import pytest
+from flannelette.masq.v1 import masq_pb2 as pb
+
+from services.core.family import Network
+from services.core.leases.lease import Lease, Subnet
+from services.core.leases.table import Step, Table, Upserted
+from services.core.network import NetworkConfig, parse_network
+from services.masq.reconcile.reconciler import Reconciler
+from services.runtime.telemetry.health import Health
+from tests.flannel.old_rules import leave
+from tests.hosts.masq import SETTINGS, Host, HostsFirewall
+from tests.services.masq import acquire, lease_service, masq_on
+
+OTHER, OTHER_SUBNET = ip_network("10.6.0.0/16"), ip_network("10.6.3.0/24")
+HINT = "-t mangle -N KUBE-IPTABLES-HINT"
+FIREWALLS = ["legacy", "nft"]
+
+
+def network(cidr: str) -> NetworkConfig:
+    return parse_network(f'{{"Network":"{cidr}","Backend":{{"Type":"vxlan"}}}}')
+
+
+def save(host: Host, firewall: str) -> list[str]:
+    """The rules of both shared chains and the jumps, without counters."""
+    text = host.run(f"iptables-{firewall}-save")
+    return [line for line in text.splitlines() if line.startswith("-A") and "FLANNEL" in line]
+
+
+def of(lines: list[str], cidr: Network) -> list[str]:
+    return [line for line in lines if str(cidr)[:5] in line]
+
+
+@pytest.mark.parametrize("firewall", FIREWALLS)
+async def test_hole_15_rules_of_another_network_stay_and_are_shown(firewall: str, host: Host) -> None:
+    host.run(f"iptables-{firewall}", *HINT.split())
+    leave(host, firewall, "v0.28", OTHER, OTHER_SUBNET, random=True)
+    before = of(save(host, firewall), OTHER)
+    assert len(before) == 7
+    with lease_service(host) as leases:
+        async with masq_on(host, "--ip-masq", "--iptables-resync=1") as masq:
+            await acquire(leases)
+            status = await masq.until()
+            assert list(status.other_networks) == [str(OTHER)]
+            now = save(host, firewall)
+            assert of(now, OTHER) == before
+            assert len(of(now, ip_network("10.5.0.0/16"))) == 7
+            rules = (await masq.stub.ListRules(pb.ListRulesRequest())).rules
+            shown = [rule.text for rule in rules if rule.reason == "Another network's: it stays as it is."]
+            assert sorted(shown) == sorted(before)
+            assert (status.rules, status.rules_present) == (10, 10)
+            assert list((await masq.stub.ResyncRules(pb.ResyncRulesRequest(dry_run=True))).commands) == []
+            host.run(f"iptables-{firewall}", "-D", "FLANNEL-FWD", "1")  # ours: it is put back, and theirs stay
+            await masq.until(repairs=1)
+            assert sorted(save(host, firewall)) == sorted(now)
+            await masq.stub.TeardownRules(pb.TeardownRulesRequest())
+            left = save(host, firewall)
+            assert of(left, OTHER) == before
+            assert of(left, ip_network("10.5.0.0/16")) == []
+            assert len([line for line in left if "-j FLANNEL" in line]) == 2
+            await masq.stub.ResyncRules(pb.ResyncRulesRequest())
+            await masq.until()
+            assert sorted(save(host, firewall)) == sorted(now)
+
+
+async def test_hole_15_a_table_of_another_networks_flanneld_stays(host: Host) -> None:
+    leave(host, "nftables", "v0.28", OTHER, OTHER_SUBNET, random=True)
+    before = host.run("nft", "--stateless", "list", "table", "ip", "flannel-ipv4")
+    with lease_service(host) as leases:
+        async with masq_on(host, "--ip-masq", "--firewall=nftables") as masq:
+            await acquire(leases)
+            status = await masq.until()
+            assert list(status.other_networks) == [str(OTHER)]
+            assert host.run("nft", "--stateless", "list", "table", "ip", "flannel-ipv4") == before
+            await masq.stub.TeardownRules(pb.TeardownRulesRequest())
+            assert host.run("nft", "--stateless", "list", "table", "ip", "flannel-ipv4") == before
+            assert "flannelette" not in host.run("nft", "list", "tables")
+
+
+@pytest.fixture(params=FIREWALLS)
+async def reconciler(request: pytest.FixtureRequest, host: Host) -> AsyncIterator[Reconciler]:
+    host.run(f"iptables-{request.param}", *HINT.split())
+    firewall = HostsFirewall("auto", host.lock)
+    yield Reconciler("n1", SETTINGS, 3600, firewall, Health())
+    await firewall.close()
+
+
+async def put(reconciler: Reconciler, config: NetworkConfig, subnet: str) -> None:
+    table = Table()
+    lease = Lease("own", "n1", (Subnet(ip_network(subnet)),), "vxlan")
+    table.fold(Step(reset=True, network=config, changes=(Upserted(lease),), synced=True))
+    reconciler.learn(table, away="")
+    await reconciler.resync(dry_run=False)
+
+
+async def test_hole_15_rules_of_a_former_network_and_subnet_of_ours_go(host: Host, reconciler: Reconciler) -> None:
+    await put(reconciler, network("10.5.0.0/16"), "10.5.27.0/24")
+    firewall = reconciler.firewall.name.removeprefix("iptables-")
+    await put(reconciler, network("10.5.0.0/16"), "10.5.9.0/24")
+    assert not any("10.5.27" in line for line in save(host, firewall))
+    await put(reconciler, network("10.7.0.0/16"), "10.7.9.0/24")
+    now = save(host, firewall)
+    assert not any("10.5" in line for line in now)
+    assert len(of(now, ip_network("10.7.0.0/16"))) == 7
+    leave(host, firewall, "v0.28", ip_network("10.5.0.0/16"), ip_network("10.5.27.0/24"), random=True)
+    await put(reconciler, network("10.7.0.0/16"), "10.7.9.0/24")  # by now it is another's
+    assert len(of(save(host, firewall), ip_network("10.5.0.0/16"))) == 7
+    assert len(of(save(host, firewall), ip_network("10.7.0.0/16"))) == 7
+
+
+async def test_what_an_earlier_process_had_put_there_goes_too(host: Host, reconciler: Reconciler) -> None:
+    await put(reconciler, network("10.5.0.0/16"), "10.5.27.0/24")
+    firewall = reconciler.firewall.name.removeprefix("iptables-")
+    earlier = network("10.5.0.0/16")
+    second = Reconciler("n1", SETTINGS, 3600, reconciler.firewall, Health(), earlier_network=earlier)
+    await put(second, network("10.7.0.0/16"), "10.7.9.0/24")
+    assert not any("10.5" in line for line in save(host, firewall))
+    assert len(of(save(host, firewall), ip_network("10.7.0.0/16"))) == 7

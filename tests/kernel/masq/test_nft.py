@@ -1,0 +1,150 @@
+"""The two firewalls in nftables, on the real kernel: put in place, tampered with, put right, removed."""
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+
+from services.masq.firewalls.firewall import Firewall
+from services.masq.firewalls.iptables_nft.firewall import IptablesNftFirewall
+from services.masq.firewalls.nftables.firewall import NftablesFirewall
+from services.masq.rules.model import no_chains
+from tests.hosts.masq import CHAINS, DUAL_CHAINS, Host, put_right
+
+FOREIGN = "iptables-nft -A FORWARD -j DROP; iptables-nft -t nat -A POSTROUTING -s 172.17.0.0/16 -j MASQUERADE"
+KINDS: dict[str, type[NftablesFirewall] | type[IptablesNftFirewall]] = {
+    "nftables": NftablesFirewall,
+    "iptables-nft": IptablesNftFirewall,
+}
+
+
+@pytest.fixture(params=KINDS)
+async def firewall(request: pytest.FixtureRequest, host: Host) -> AsyncIterator[Firewall]:
+    it = KINDS[request.param]()
+    await it.open()
+    yield it
+    await it.close()
+
+
+@pytest.fixture
+async def nftables(host: Host) -> AsyncIterator[NftablesFirewall]:
+    it = NftablesFirewall()
+    yield it
+    await it.close()
+
+
+def ruleset(host: Host) -> str:
+    return host.run("nft", "--stateless", "list", "ruleset")
+
+
+async def test_what_is_in_place_is_not_touched_again(host: Host, firewall: Firewall) -> None:
+    assert await put_right(firewall, DUAL_CHAINS)
+    before = ruleset(host)
+    assert await put_right(firewall, DUAL_CHAINS) == []
+    states = await firewall.check(DUAL_CHAINS, repair=False)
+    assert all(rule.present for state in states for rule in state.all_rules)
+    assert ruleset(host) == before
+
+
+async def test_another_service_finds_in_place_what_this_one_made(host: Host, firewall: Firewall) -> None:
+    await put_right(firewall, DUAL_CHAINS)
+    other = type(firewall)()
+    assert await put_right(other, DUAL_CHAINS) == []
+    await other.close()
+
+
+async def test_the_commands_that_are_shown_would_do_the_same(host: Host, firewall: Firewall) -> None:
+    planned = await firewall.check(CHAINS, repair=False)
+    assert "flannel" not in ruleset(host).lower()
+    for command in (command for state in planned for command in state.commands):
+        words = command.split(" ", 1) if command.startswith("nft ") else None
+        host.run(*words) if words else host.run("sh", "-c", command)
+    assert await put_right(firewall) == []
+
+
+async def test_a_rule_that_comes_before_our_jump_is_passed(host: Host) -> None:
+    firewall = IptablesNftFirewall()
+    await put_right(firewall)
+    host.run("iptables-nft", "-I", "FORWARD", "-j", "DROP")
+    states = await firewall.check(CHAINS, repair=True)
+    assert [state.causes for state in states[:2]] == [(), ("jump not first",)]
+    assert [line.split(" -j ")[1] for line in host.run("iptables-nft", "-S", "FORWARD").splitlines()[1:]] == [
+        "FLANNEL-FWD",
+        "DROP",
+    ]
+    await firewall.close()
+
+
+async def test_only_ours_goes(host: Host, firewall: Firewall) -> None:
+    host.run("sh", "-c", FOREIGN)
+    await put_right(firewall, DUAL_CHAINS)
+    await put_right(firewall, no_chains())
+    assert "FLANNEL" not in ruleset(host)
+    assert "flannelette" not in ruleset(host)
+    assert "drop" in ruleset(host)
+    assert "172.17.0.0/16" in ruleset(host)
+
+
+async def test_a_foreign_rule_that_says_nothing_is_counted_when_ours_goes(host: Host) -> None:
+    firewall = IptablesNftFirewall()
+    await put_right(firewall)
+    host.run("sh", "-c", "iptables-nft -I FORWARD -j DROP; iptables-nft -I FORWARD")
+    await put_right(firewall, no_chains())
+    assert host.run("iptables-nft", "-S", "FORWARD").splitlines() == [
+        "-P FORWARD ACCEPT",
+        "-A FORWARD",
+        "-A FORWARD -j DROP",
+    ]
+    await firewall.close()
+
+
+async def test_what_is_not_decided_stays(host: Host, firewall: Firewall) -> None:
+    await put_right(firewall, CHAINS)
+    before = ruleset(host)
+    forward = [chain for chain in CHAINS if chain.table == "filter"]
+    assert await put_right(firewall, tuple(forward)) == []
+    assert ruleset(host) == before
+
+
+async def test_a_chain_at_another_hook_is_made_anew(host: Host, nftables: NftablesFirewall) -> None:
+    host.run("nft", "add table ip flannelette")
+    host.run("nft", "add chain ip flannelette postrtg { type nat hook postrouting priority 7; policy accept; }")
+    states = await nftables.check(CHAINS, repair=True)
+    assert "chain not at its hook" in states[0].causes
+    assert all(state.as_wanted for state in states)
+
+
+async def test_defect_09_the_mark_is_compared_under_its_mask(host: Host, nftables: NftablesFirewall) -> None:
+    await put_right(nftables)
+    assert "meta mark & 0x00004000 == 0x00004000 counter return" in ruleset(host)
+
+
+async def test_defect_09_one_family_is_enough_and_no_iptables_is_needed(
+    host: Host, nftables: NftablesFirewall, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    await put_right(nftables, tuple(chain for chain in DUAL_CHAINS if chain.family.version == 6))
+    monkeypatch.undo()
+    assert "table ip6 flannelette" in ruleset(host)
+    assert "table ip " not in ruleset(host)
+
+
+async def test_the_tables_of_a_flanneld_go_with_the_transaction_that_brings_ours(
+    host: Host, nftables: NftablesFirewall
+) -> None:
+    host.run("nft", "add table ip flannel-ipv4; add table ip6 flannel-ipv6; add table ip flannel-others")
+    undecided = tuple(chain for chain in DUAL_CHAINS if chain.table == "filter")
+    await put_right(nftables, undecided)
+    assert "flannel-ipv4" in ruleset(host)
+    await put_right(nftables, DUAL_CHAINS)
+    assert "flannel-ipv" not in ruleset(host)
+    assert "flannel-others" in ruleset(host)
+
+
+async def test_without_fully_random_the_rules_say_so(host: Host, firewall: Firewall) -> None:
+    plain = tuple(
+        replace(chain, rules=tuple(replace(rule, fully_random=False) for rule in chain.rules)) for chain in CHAINS
+    )
+    await put_right(firewall, CHAINS)
+    await put_right(firewall, plain)
+    assert "random" not in ruleset(host)

@@ -1,0 +1,66 @@
+"""Packet by packet: what the rules do in the kernel is what the model says, in both families."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from services.core.family import FAMILIES, IPV4, Family
+from tests.hosts.four_hosts import (
+    FIREWALLS,
+    IN,
+    MARKED_PORT,
+    PAIRS,
+    Lab,
+    mark_a_port,
+    ports,
+    source_expected,
+    source_seen,
+)
+from tests.hosts.masq import DUAL_CHAINS, entered, put_right
+from tests.hosts.namespaces import NamespaceMaker
+
+
+@pytest.fixture(params=FIREWALLS)
+async def lab(request: pytest.FixtureRequest, make_netns: NamespaceMaker, tmp_path: Path) -> AsyncIterator[Lab]:
+    it = Lab(make_netns)
+    with entered(it.host, tmp_path) as host:
+        firewall = it.firewall = FIREWALLS[request.param](tmp_path)
+        mark_a_port(host, request.param)
+        await put_right(firewall, DUAL_CHAINS)
+        yield it
+        await firewall.close()
+
+
+MASQUERADED = {
+    ("pod", "outside"),
+    ("other_pod", "outside"),
+    ("outside", "other_pod"),
+    ("host", "other_pod"),
+    ("gateway", "outside"),
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=str)
+async def test_defect_08_every_packet_meets_the_fate_that_the_model_says(family: Family, lab: Lab) -> None:
+    for sender, receiver in PAIRS:
+        seen = await source_seen(lab, family, sender, receiver, next(ports))
+        assert seen == source_expected(family, sender, receiver, mark=0), f"{sender} to {receiver}"
+        kept = seen == getattr(IN[family.version], sender)
+        assert kept is ((sender, receiver) not in MASQUERADED), f"{sender} to {receiver}"
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=str)
+async def test_what_kube_proxy_marked_is_left_to_it_in_the_kernel_too(family: Family, lab: Lab) -> None:
+    seen = await source_seen(lab, family, "pod", "outside", MARKED_PORT)
+    assert seen == source_expected(family, "pod", "outside", mark=0x4000) == IN[family.version].pod
+
+
+async def test_the_rules_count_what_they_matched(lab: Lab) -> None:
+    for _ in range(3):
+        await source_seen(lab, IPV4, "pod", "outside", next(ports))
+    nat, forward, *_ = await lab.firewall.check(DUAL_CHAINS, repair=False)
+    assert [rule.packets for rule in nat.rules] == [0, 0, 0, 0, 3, 0]
+    assert nat.rules[4].bytes == 3 * (20 + 8 + 1)
+    assert forward.rules[0].packets == 3
+    assert nat.jump.packets == (0 if lab.firewall.name == "nftables" else 3)  # a chain has no counter, a jump has

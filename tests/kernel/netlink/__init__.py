@@ -1,0 +1,1 @@
+"""Our encoding of kernel objects against iproute2 and the kernel."""

@@ -1,0 +1,1 @@
+"""Pages whose commands are typed on a host."""

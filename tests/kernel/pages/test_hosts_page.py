@@ -1,0 +1,133 @@
+"""docs/hosts.md: its commands make a host one of the overlay; its units' users and capabilities are enough.
+
+There is no systemd in a test's namespaces: `setpriv` gives what the units give.
+"""
+
+import re
+from collections.abc import Iterator
+from configparser import RawConfigParser
+from pathlib import Path
+
+import pytest
+
+from tests.hosts.namespaces import NetworkNamespace
+from tests.pages.host import PREFIX, PageHost, commands_under, page_host
+from tests.unit.project.test_systemd_units import SERVICES
+
+PAGE = "docs/hosts.md"
+
+
+class Systemctl:
+    """What the page asks of systemd, for the units that were copied to where it looks."""
+
+    def __init__(self, host: PageHost) -> None:
+        self._host = host
+
+    def __call__(self, line: str) -> None:
+        if line != "systemctl daemon-reload":
+            assert line == "systemctl enable --now flannelette.target"
+            wanted = self._read("flannelette.target", "Unit")["Wants"].split()
+            assert sorted(wanted) == sorted(f"flannelette-{each}.service" for each in SERVICES)
+            for unit in wanted:
+                self._start(unit)
+
+    def _start(self, name: str) -> None:
+        unit = self._read(name, "Service")
+        bounding = "".join(
+            f",+{right.removeprefix('CAP_').lower()}" for right in unit["CapabilityBoundingSet"].split()
+        )
+        inherited = bounding if "AmbientCapabilities" in unit else ""
+        rights = (
+            f"--reuid={unit['User']}",
+            f"--regid={unit['Group']}",
+            "--clear-groups",
+            f"--bounding-set=-all{bounding}",
+            f"--inh-caps=-all{inherited}",
+            f"--ambient-caps=-all{inherited}",
+            "--no-new-privs",
+        )
+        state = unit["StateDirectory"]
+        self._host.type(f"install -d -o {unit['User']} -g {unit['Group']} -m 0700 /var/lib/{state}")
+        lines = [unit.get("Environment", "")]
+        for file in unit["EnvironmentFile"].splitlines():
+            assert file.startswith("-"), "it may be missing"
+            lines += self._host.tried(f"cat {file[1:]}").stdout.splitlines()
+        variables = dict(line.split("=", 1) for line in lines if line)
+        command = ("setpriv", *rights, *unit["ExecStart"].split())
+        self._host.start(name, *command, umask=int(unit["UMask"], 8), **variables)
+
+    def _read(self, unit: str, section: str) -> dict[str, str]:
+        parser = RawConfigParser(strict=False, comment_prefixes=("#",), dict_type=_Repeated)
+        parser.optionxform = str  # type: ignore[assignment,method-assign]  # systemd's keys have capital letters
+        parser.read_string(self._host.type(f"cat /etc/systemd/system/{unit}"))
+        return dict(parser[section])
+
+
+class _Repeated(dict):  # type: ignore[type-arg]
+    """Assignments of one name, one a line."""
+
+    def __setitem__(self, key: object, value: object) -> None:
+        super().__setitem__(key, [*self[key], *value] if isinstance(value, list) and key in self else value)
+
+
+@pytest.fixture
+def host(netns: NetworkNamespace, tmp_path: Path) -> Iterator[PageHost]:
+    if "4294967295" not in Path("/proc/self/uid_map").read_text():
+        pytest.skip("an ordinary user's namespace has no other users: run the tests as root")
+    with page_host(netns, tmp_path, opened=True) as it:
+        yield it
+
+
+def test_the_page_makes_a_host_one_of_the_overlay(host: PageHost) -> None:
+    systemctl = Systemctl(host)
+    host.type("rm -rf /etc/sysusers.d; mkdir -p /etc/systemd/system")  # as on Debian
+    for block in commands_under(PAGE, "Install"):
+        for line in (typed := block.splitlines()):
+            if line.startswith("systemctl "):
+                systemctl(line)
+                typed = typed[1:]
+        if typed and not block.startswith("systemctl"):
+            host.type(block, seconds=400)
+        elif typed:
+            assert "is healthy" in host.until_typed("\n".join(typed))
+    users_have_what_they_need(host)
+    docker_is_told(host)
+    (block,) = commands_under(PAGE, "With flanneld's command line")
+    assert "--kube-subnet-mgr" in host.type(block)
+
+
+def users_have_what_they_need(host: PageHost) -> None:
+    places = "stat --format='%A %U %G %n' /run/flannelette /run/flannel /run/xtables.lock"
+    assert host.type(places).splitlines() == [
+        "drwxrwx--- root flannelette /run/flannelette",
+        "drwxr-xr-x flannelette-dataplane flannelette /run/flannel",
+        "-rw------- root root /run/xtables.lock",
+    ]
+    written = host.type("cat /run/flannel/subnet.env")
+    subnet = re.search(r"^FLANNEL_SUBNET=(.+)\.1/24$", written, re.MULTILINE)
+    assert subnet
+    assert "FLANNEL_IPMASQ=true" in written
+    assert f"/subnets/{subnet[1]}.0-24" in host.etcd.etcdctl("get", "--prefix", "--keys-only", PREFIX)
+    assert "flannel.1" in host.type("ip link show flannel.1")
+    assert "MASQUERADE" in host.type("iptables-save")
+    for service, user in (("dataplane", "flannelette-dataplane"), ("masq", "root")):
+        state = f"/var/lib/flannelette-{service}/{service}.state"
+        host.until_typed(f"test -f {state}")  # a second after a change
+        assert host.type(f"stat --format='%A %U' {state}") == f"-rw------- {user}\n"
+    own = host.type("stat --format='%A %U %G' /run/flannelette/dataplane.sock")
+    assert own == "srw-rw---- flannelette-dataplane flannelette\n"
+
+
+def docker_is_told(host: PageHost) -> None:
+    (block,) = commands_under(PAGE, "docker")
+    host.type(block)
+    drop_in = host.type("cat /etc/systemd/system/docker.service.d/flannelette.conf")
+    before = re.search(r"^ExecStartPre=(.+)$", drop_in, re.MULTILINE)
+    options = re.search(r"^EnvironmentFile=-(.+)$", drop_in, re.MULTILINE)
+    assert before
+    assert options
+    host.type(before[1])
+    subnet = re.search(r"FLANNEL_SUBNET=(.+)", host.type("cat /run/flannel/subnet.env"))
+    assert subnet
+    assert host.type(f"cat {options[1]}") == f'DOCKER_OPTS=" --bip={subnet[1]} --ip-masq=false --mtu=1450"\n'
+    assert drop_in.endswith("$DOCKER_OPTS\n")

@@ -1,0 +1,1 @@
+"""Our services as processes of their own or in this process, what follows them, and certificates for them."""

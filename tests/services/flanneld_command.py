@@ -1,0 +1,78 @@
+"""`flannelette flanneld` as a process on a host: flanneld's command line, with the three services as its children."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from tests.hosts.masq import Host
+from tests.patience import PATIENCE
+
+PORT: Final = 8471
+SECONDS: Final = 30.0
+
+
+class Flanneld:
+    """The program in a directory of its own, and what it shows."""
+
+    def __init__(self, host: Host, directory: Path, *flags: str, **environment: str) -> None:
+        self.log = directory / "flanneld.log"
+        self.subnet_file = directory / "subnet.env"
+        command = (sys.executable, "-m", "services.ctl.main", "flanneld", "--node=n1", "--iface=eth0")
+        places = (
+            f"--socket-dir={directory}",
+            f"--subnet-file={self.subnet_file}",
+            f"--state-dir={directory}/state",
+            f"--healthz-port={PORT}",
+        )
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [*command, *places, *flags],
+                env=host.environment | {"PYTHONPATH": os.pathsep.join(sys.path)} | environment,
+                stdout=log,
+                stderr=log,
+            )
+
+    def children(self) -> dict[str, int]:
+        """Process ids by the name of the service."""
+        path = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        found = {}
+        for child in path.read_text().split():
+            words = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
+            matched = next(
+                (m for word in words if (m := re.fullmatch(r"services\.(\w+)\.main", word.decode()))), None
+            )
+            if matched:
+                found[matched[1]] = int(child)
+        return found
+
+    def ask(self, path: str) -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{PORT}{path}", timeout=PATIENCE) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+        except OSError as error:
+            return 0, str(error)
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + SECONDS
+        while not condition():
+            assert self.process.poll() is None, self.log.read_text()
+            assert time.monotonic() < deadline, self.log.read_text()
+            time.sleep(0.05)
+
+    def until_ready(self) -> None:
+        self.until(lambda: self.ask("/readyz") == (200, "flanneld is ready"))
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(SECONDS)

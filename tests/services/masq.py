@@ -1,0 +1,105 @@
+"""The service of masq as a process on a host, and a real lease service for it."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+import grpc.aio
+from flannelette.lease.v1 import lease_pb2, lease_pb2_grpc
+from flannelette.masq.v1 import masq_pb2 as pb
+from flannelette.masq.v1 import masq_pb2_grpc
+from grpc_health.v1 import health_pb2_grpc
+
+from tests.hosts.masq import Host
+from tests.patience import PATIENCE
+from tests.services.lease import ServiceProcess
+
+NETWORK: Final = (
+    '{"Network":"10.5.0.0/16","SubnetMin":"10.5.27.0","SubnetMax":"10.5.27.0","Backend":{"Type":"host-gw"}}'
+)
+
+
+class Masq:
+    """`flannelette-masq` on a host, and its calls."""
+
+    def __init__(self, host: Host, *arguments: str) -> None:
+        self.directory = host.lock.parent
+        self.log = self.directory / "masq.log"
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "services.masq.main",
+                    "--node=n1",
+                    f"--socket-dir={self.directory}",
+                    f"--state-dir={self.directory}/state",
+                    *arguments,
+                ],
+                env=host.environment | {"PYTHONPATH": os.pathsep.join(sys.path)},
+                stdout=log,
+                stderr=log,
+            )
+        self._channel = grpc.aio.insecure_channel(
+            f"unix:{self.directory}/masq.sock", options=[("grpc.max_reconnect_backoff_ms", 100)]
+        )
+        self.stub = masq_pb2_grpc.MasqServiceStub(self._channel)
+        self.health = health_pb2_grpc.HealthStub(self._channel)
+
+    async def status(self) -> pb.Status:
+        return (await self.stub.GetStatus(pb.GetStatusRequest(), wait_for_ready=True, timeout=PATIENCE)).status
+
+    async def until(self, *, ready: bool = True, repairs: int = 0) -> pb.Status:
+        """The status, as soon as it is like that."""
+        async with asyncio.timeout(PATIENCE):
+            while (status := await self.status()).ready is not ready or status.repairs < repairs:  # noqa: ASYNC110 - another process decides
+                await asyncio.sleep(0.02)
+        return status
+
+    def worker(self) -> int:
+        """Its worker's process id; 0 while it has none."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        return int(children[0]) if children else 0
+
+    async def end(self, number: int = signal.SIGTERM) -> int:
+        """Its exit code, negative for a signal."""
+        await self._channel.close()
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        return self.process.wait(PATIENCE)
+
+
+@asynccontextmanager
+async def masq_on(host: Host, *arguments: str) -> AsyncIterator[Masq]:
+    masq = Masq(host, *arguments)
+    try:
+        yield masq
+    finally:
+        await masq.end(signal.SIGKILL)
+
+
+def lease_service(host: Host, *more: str) -> ServiceProcess:
+    directory = host.lock.parent
+    (directory / "net-conf.json").write_text(NETWORK)
+    store = (f"--net-config-path={directory}/net-conf.json", f"--store-file={directory}/leases.db")
+    return ServiceProcess(directory, *store, *more)
+
+
+async def acquire(service: ServiceProcess) -> None:
+    async with grpc.aio.insecure_channel(service.address) as channel:
+        stub = lease_pb2_grpc.LeaseServiceStub(channel)
+        subnet = lease_pb2.Subnet(public_address="192.0.2.1")
+        request = lease_pb2.AcquireLeaseRequest(node="n1", subnets=[subnet], backend_type="host-gw")
+        await stub.AcquireLease(request, wait_for_ready=True, timeout=PATIENCE)
+
+
+async def release(service: ServiceProcess) -> None:
+    async with grpc.aio.insecure_channel(service.address) as channel:
+        stub = lease_pb2_grpc.LeaseServiceStub(channel)
+        await stub.ReleaseLease(lease_pb2.ReleaseLeaseRequest(node="n1", name="10.5.27.0-24"), timeout=PATIENCE)

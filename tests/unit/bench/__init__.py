@@ -1,0 +1,1 @@
+"""How benches are described, chosen and reported."""

@@ -1,0 +1,58 @@
+"""Which of flanneld's flags goes to which service."""
+
+import pytest
+
+from services.core.errors import Misconfigured
+from services.flanneld.flags import Child, children
+from services.runtime.process.settings import HelpRequested
+
+
+def started(*arguments: str, **environment: str) -> dict[str, Child]:
+    return {child.name: child for child in children(arguments, environment)}
+
+
+def test_each_service_gets_the_flags_that_it_knows() -> None:
+    found = started("-etcd-prefix=/net", "--iface", "eth1", "--ip-masq", "-iptables-resync", "7", "-v=2")
+    assert found["lease"].arguments == ["--store=etcd", "--etcd-prefix=/net", "--v=2", "--healthz-port=0"]
+    assert found["dataplane"].arguments == ["--iface=eth1", "--ip-masq=true", "--v=2", "--healthz-port=0"]
+    assert found["masq"].arguments == ["--ip-masq=true", "--iptables-resync=7", "--v=2", "--healthz-port=0"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "store"),
+    [
+        ([], {}, "etcd"),
+        (["--kube-subnet-mgr"], {}, "kube"),
+        (["--store=embedded"], {}, "embedded"),
+        ([], {"FLANNELD_STORE": "embedded"}, "embedded"),
+        ([], {"FLANNELD_KUBE_SUBNET_MGR": "true"}, "kube"),
+        (["--kube-subnet-mgr=false"], {}, "etcd"),
+    ],
+)
+def test_leases_are_where_flanneld_has_them(arguments: list[str], environment: dict[str, str], store: str) -> None:
+    lease = started(*arguments, **environment)["lease"]
+    assert lease.settings.store == store  # type: ignore[attr-defined]  # it is a LeaseSettings
+
+
+def test_one_port_for_probes_is_not_taken_three_times() -> None:
+    found = started("--healthz-port=8471")
+    assert all(child.arguments[-1] == "--healthz-port=0" for child in found.values())
+    assert found["lease"].settings.healthz_port == 8471
+
+
+def test_what_no_service_knows_is_refused_before_anything_starts() -> None:
+    with pytest.raises(Misconfigured, match="there is no flag --remote"):
+        started("--remote=1.2.3.4")
+    with pytest.raises(Misconfigured, match="--iptables-resync is 0"):
+        started("--iptables-resync=0")
+
+
+def test_help_names_the_flags_of_all_three_each_once_with_the_default_that_is_in_force() -> None:
+    with pytest.raises(HelpRequested) as help_text:
+        started("--help")
+    text = str(help_text.value)
+    for flag in ("--etcd-endpoints", "--iface-can-reach", "--iptables-forward-rules", "--ip-masq", "--node"):
+        assert text.count(f"  {flag}\n") == 1
+    assert text.startswith("Usage: flannelette flanneld [flags]")
+    assert "(default etcd)" in text
+    assert "(default embedded)" not in text

@@ -1,0 +1,194 @@
+"""What the command line prints, as golden text for terminals of 60, 80 and 120 columns and for a pipe."""
+
+from collections.abc import Callable
+from datetime import UTC
+from pathlib import Path
+
+import pytest
+from flannelette.dataplane.v1 import dataplane_pb2
+from flannelette.lease.v1 import lease_pb2
+from flannelette.masq.v1 import masq_pb2
+from rich.text import Text
+
+from services.ctl.commands.doctor import Ailment, ailments, doctor_text
+from services.ctl.connect.call import Failure
+from services.ctl.connect.targets import SERVICES, targets
+from services.ctl.render.changes import event_text, plan_text
+from services.ctl.render.layout import Width, lines, table
+from services.ctl.render.leases import leases_text, quarantine_text
+from services.ctl.render.nodes import all_well, converged_text, nodes_text, pending_text
+from services.ctl.render.peers import peer_text, peers_text
+from services.ctl.render.rules import rules_text
+from services.ctl.render.screen import screen
+from services.ctl.render.status import in_the_way, status_text
+from services.ctl.verdict import Answers, Verdict, judge
+from tests import paths
+from tests.ctl import nodes as ctl_nodes
+from tests.ctl import samples as samples
+
+_GOLDEN = paths.GOLDEN / "ctl"
+_WIDTHS: tuple[Width, ...] = (60, 80, 120, None)
+
+
+def _status(width: Width) -> Text:
+    answers = Answers(samples.lease_status(), samples.dataplane_status(), samples.masq_status())
+    return status_text(judge(answers, targets(Path("/run/flannelette"), {})), samples.NOW, width)
+
+
+def _unwell(width: Width) -> Text:
+    dataplane = samples.dataplane_status()
+    dataplane.status.ready = False
+    dataplane.status.reasons.append("1 of 2 peers is not programmed: 10.5.3.0/24 (Network is unreachable)")
+    dataplane.status.peers.programmed, dataplane.status.peers.failed = 1, 1
+    dataplane.status.unclaimed.append("10.5.77.0/24 via 192.0.2.1 dev eth1 proto static")
+    dataplane.status.warnings.append("the backend's option MTU is 9000, but eth0 has 1500, which counts")
+    masq = Failure("no process listens on /run/flannelette/masq.sock: flannelette-masq was killed; start it again")
+    answers = Answers(Failure("there is no socket /run/flannelette/lease.sock", missing=True), dataplane, masq)
+    return status_text(judge(answers, targets(Path("/run/flannelette"), {})), samples.NOW, width)
+
+
+def _remembered(width: Width) -> Text:
+    dataplane = samples.dataplane_status()
+    dataplane.status.ready = dataplane.status.lease_service_connected = dataplane.status.store_connected = False
+    dataplane.status.reasons.append("no process listens on /run/flannelette/lease.sock: start flannelette-lease")
+    when = "2026-05-03 09:30:00 UTC"
+    dataplane.status.reasons.append(f"the leases are those of {when}: no lease service has sent any since the start")
+    dataplane.status.remembered_time.CopyFrom(samples.at(hours=-26, minutes=-30))
+    dataplane.status.peers.expired = 1
+    answers = Answers(
+        Failure("there is no socket /run/flannelette/lease.sock", missing=True), dataplane, samples.masq_status()
+    )
+    return status_text(judge(answers, targets(Path("/run/flannelette"), {})), samples.NOW, width)
+
+
+def _pending() -> Verdict:
+    """Of a node whose lease service is central, and asked for its status, too."""
+    dataplane, lease = samples.dataplane_status(), samples.lease_status("")
+    moves = [
+        lease_pb2.PendingMove(node=f"h{n}", subnets=[f"10.5.{n}.0/24"], where="a /24 from 10.6.1.0 to 10.6.255.0")
+        for n in range(1, 8)
+    ]
+    lease.pending_moves.extend(moves)
+    (subnet,) = moves[0].subnets
+    dataplane.status.pending = f"network change pending: h1 would move from {subnet} to {moves[0].where}"
+    return judge(Answers(lease, dataplane, samples.masq_status()), targets(Path("/run/flannelette"), {}))
+
+
+def _doctor_pending(width: Width) -> Text:
+    verdict = _pending()
+    found = [each for service in SERVICES for each in ailments(verdict, service)]
+    return doctor_text("h1", found, width)
+
+
+def _doctor(width: Width) -> Text:
+    found = [
+        Ailment("masq", "--ip-masq is false here and true on the dataplane, so no rule masquerades.", "start it so"),
+        Ailment("masq", "The kernel forwards no IPv4 packets.", "sysctl -w net.ipv4.ip_forward=1"),
+        Ailment("lease", "there is no socket /run/flannelette/lease.sock: start flannelette-lease"),
+    ]
+    return doctor_text("h1", found, width)
+
+
+RENDERED: dict[str, Callable[[Width], Text]] = {
+    "status": _status,
+    "status-unwell": _unwell,
+    "status-remembered": _remembered,
+    "status-pending": lambda width: status_text(_pending(), samples.NOW, width),
+    "leases": lambda width: leases_text(samples.leases(), samples.NOW, width),
+    "leases-varied": lambda width: leases_text(samples.varied_leases(), samples.NOW, width),
+    "nodes": lambda width: nodes_text(ctl_nodes.nodes().nodes, width),
+    "nodes-varied": lambda width: nodes_text(ctl_nodes.varied_nodes().nodes, width),
+    "nodes-pending": lambda width: pending_text(ctl_nodes.pending(), ctl_nodes.varied_nodes().nodes, width),
+    "quarantine": lambda width: quarantine_text(samples.quarantine(), samples.NOW, width),
+    "peers": lambda width: peers_text(samples.peers().peers, width),
+    "peer": lambda width: peer_text(samples.failed_peer(), width),
+    "peer-contested": lambda width: peer_text(samples.contested_peer(), width),
+    "events": lambda width: lines(event_text(event, UTC, width) for event in samples.events()),
+    "rules": lambda width: rules_text(samples.rules().rules, width),
+    "doctor": _doctor,
+    "doctor-pending": _doctor_pending,
+}
+
+
+@pytest.mark.parametrize("name", RENDERED)
+def test_text_is_as_recorded(name: str) -> None:
+    """To record anew: delete the file, run the test twice, and read the difference."""
+    text = "\n".join(
+        f"==== {f'{width} columns' if width else 'a pipe'}\n{RENDERED[name](width).plain}\n" for width in _WIDTHS
+    )
+    path = _GOLDEN / f"{name}.txt"
+    if not path.exists():
+        path.write_text(text)
+        pytest.fail(f"recorded {path.name}: read it, then run the test again")
+    assert text == path.read_text()
+
+
+@pytest.mark.parametrize("name", [*RENDERED])
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_no_line_is_wider_than_the_terminal_and_none_ends_in_blanks(name: str, width: int) -> None:
+    for line in RENDERED[name](width).plain.splitlines():
+        assert len(line) <= width
+        assert line == line.rstrip()
+
+
+@pytest.mark.parametrize("width", [20, 60, 80, 120, None])
+def test_no_word_is_cut_however_narrow_the_terminal(width: Width) -> None:
+    words = leases_text(samples.varied_leases(), samples.NOW, width).plain.replace(",", " ").split()
+    assert {"2001:db8:aaaa:bbbb:cccc:dddd:eeee:ffff", "fd00:10:5:c8::/64", "192.168.100.200"} <= set(words)
+
+
+def test_in_a_pipe_every_row_is_one_line_with_every_column() -> None:
+    text = leases_text(samples.varied_leases(), samples.NOW, None).plain
+    rows = [line.split("  ") for line in text.splitlines()]
+    assert [len([cell for cell in row if cell]) for row in rows] == [6, 6, 6]
+
+
+def test_a_table_without_rows_is_its_titles() -> None:
+    assert table(("A", "B"), [], None).plain == "A  B"
+
+
+def test_no_leases_and_no_peers_are_said_in_words() -> None:
+    empty = samples.leases()
+    empty.ClearField("leases")
+    assert leases_text(empty, samples.NOW, 80).plain == "0 leases in 10.5.0.0/16 (a /24 per node), vxlan"
+    assert peers_text([], 80).plain == "no peers"
+    assert rules_text([], 80).plain == "no rules"
+
+
+def test_convergence_is_said_in_one_line() -> None:
+    assert converged_text(ctl_nodes.converged()).plain == "converged: 3 nodes at e1:9 after 12 ms"
+    nobody = lease_pb2.GetConvergenceResponse(cursor="e1:9", converged=False)
+    assert pending_text(nobody, [], 80).plain == "not converged: no dataplane is connected to this lease service"
+    assert nodes_text([], 80).plain == "no nodes"
+
+
+def test_nodes_are_well_unless_one_is_known_not_to_be() -> None:
+    assert all_well(ctl_nodes.nodes().nodes)
+    assert all_well([ctl_nodes.node(6, connected=None, behind=None)])
+    assert all_well([ctl_nodes.node(6, behind=None)])  # it reports to a lease service of its own
+    for unwell in ({"behind": 1}, {"connected": False, "behind": None}, {"failed": 1}):
+        assert not all_well([ctl_nodes.node(1), ctl_nodes.node(2, **unwell)])
+
+
+def test_a_finding_is_a_sentence_and_its_cure_another() -> None:
+    finding = masq_pb2.Finding(problem="The kernel forwards no IPv4 packets.", cure="sysctl -w net.ipv4.ip_forward=1")
+    assert in_the_way(finding) == "The kernel forwards no IPv4 packets. Cure: sysctl -w net.ipv4.ip_forward=1"
+    assert in_the_way(masq_pb2.Finding(problem="firewalld rejects.")) == "firewalld rejects."
+
+
+def test_a_plan_can_be_pasted_into_a_shell() -> None:
+    done = dataplane_pb2.ResyncKernelResponse(
+        commands=["ip route replace 10.5.2.0/24 via 10.5.2.0 dev flannel.1 onlink"], errors=["it did not work"]
+    )
+    assert plan_text("dataplane", done, dry_run=False).plain.splitlines() == [
+        "# dataplane: 1 command run",
+        "ip route replace 10.5.2.0/24 via 10.5.2.0 dev flannel.1 onlink",
+        "# failed: it did not work",
+    ]
+    nothing = dataplane_pb2.ResyncKernelResponse()
+    assert plan_text("dataplane", nothing, dry_run=True).plain == "# dataplane: nothing to do"
+
+
+def test_what_could_steer_a_terminal_is_not_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    screen("table").show(Text("h\x1b[2J\x9b2"))
+    assert capsys.readouterr().out == "h\ufffd[2J\ufffd2\n"

@@ -1,0 +1,1 @@
+"""The dataplane without a kernel."""

@@ -1,0 +1,1 @@
+"""What each backend wants for each lease."""

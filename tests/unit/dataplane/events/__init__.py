@@ -1,0 +1,1 @@
+"""What the dataplane says that it did, and why."""

@@ -1,0 +1,197 @@
+"""Which notifications of the kernel lead to a look at everything."""
+
+from dataclasses import replace
+from ipaddress import ip_network
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from services.dataplane.backends.vxlan import Vxlan
+from services.dataplane.controller import Controller
+from services.dataplane.events.causes import Observations
+from services.dataplane.netlink.monitor import Change, Subject
+from services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour
+from services.dataplane.peers.context import PeerContext
+from services.dataplane.watch import Pending, classifier, pause
+from tests.examples.dataplane import DEVICE, ETH0, FLANNEL, LINKS, UNDERLAY
+from tests.examples.leases import SMALL_JSON, network
+
+PORT = 4711
+OTHER = 78
+"""A route of somebody else inside the network goes out of this device."""
+GROUND = SimpleNamespace(underlay=UNDERLAY, backend=Vxlan())
+DIRECT = SimpleNamespace(underlay=UNDERLAY, backend=Vxlan(direct_routing=True))
+ENTRY = FdbEntry(bytes(6), b"\x0a\x63\0\x0c", FLANNEL)
+NEIGHBOUR = Neighbour(b"\x0a\5\x35\0", bytes(6), 2, FLANNEL)
+
+
+class FakeReconciler(SimpleNamespace):
+    deleted: set[object]
+
+    def take_deleted_keys(self) -> set[object]:
+        taken, self.deleted = self.deleted, set()
+        return taken
+
+
+class FakeDataplane(SimpleNamespace):
+    """What healing looks at."""
+
+    def __init__(self, *programmed: KernelObject, ground: Any = GROUND, trouble: str = "") -> None:
+        super().__init__(
+            tracker=SimpleNamespace(config=ground, devices={4: DEVICE} if ground else {}, error=trouble),
+            programmer=SimpleNamespace(
+                reconciler=FakeReconciler(programmed=set(programmed), deleted=set(), foreign_devices={OTHER}),
+                context=PeerContext(network(SMALL_JSON), Vxlan(), LINKS, (ip_network("10.5.27.0/24"),)),
+            ),
+            settings=SimpleNamespace(route_protocol=77),
+            audits=0,
+            observations=Observations(),
+        )
+
+    def audit(self, observed: Observations) -> None:
+        self.audits += 1
+        self.observations += observed
+
+    @property
+    def real(self) -> Controller:
+        return cast("Controller", self)
+
+
+def settle(pending: Pending, dataplane: FakeDataplane) -> None:
+    observed = pending.settle(dataplane.programmer.reconciler)
+    if observed.counts:
+        dataplane.audit(observed)
+
+
+def test_with_direct_routing_a_route_of_the_underlay_concerns_us_too() -> None:
+    change = Change(Subject.ROUTE, True, 2, ETH0, 4, length=24)
+    assert not classifier(FakeDataplane().real, PORT)(change)
+    assert classifier(FakeDataplane(ground=DIRECT).real, PORT)(change)
+    assert not classifier(FakeDataplane(ground=DIRECT).real, PORT)(replace(change, ifindex=77))
+
+
+@pytest.mark.parametrize("subject", [Subject.LINK, Subject.ADDRESS])
+def test_while_the_underlay_is_lost_any_interface_may_be_it(subject: Subject) -> None:
+    strange = Change(subject, ifindex=77)
+    assert not classifier(FakeDataplane().real, PORT)(strange)
+    assert classifier(FakeDataplane(trouble="no interface matches").real, PORT)(strange)
+    assert not classifier(FakeDataplane(ground=None, trouble="no backend").real, PORT)(strange)
+
+
+@pytest.mark.parametrize(
+    ("change", "is_ours"),
+    [
+        (Change(Subject.OVERRUN), True),
+        (Change(Subject.LINK, ifindex=FLANNEL), True),
+        (Change(Subject.LINK, True, ifindex=FLANNEL), True),
+        (Change(Subject.LINK, ifindex=ETH0), True),
+        (Change(Subject.LINK, ifindex=77), False),
+        (Change(Subject.ADDRESS, True, 2, ETH0), True),
+        (Change(Subject.ADDRESS, True, 2, 77), False),
+        (Change(Subject.ROUTE, True, 2, 99, 77, length=24), True),
+        (Change(Subject.ROUTE, False, 2, FLANNEL, 3, length=24), True),
+        (Change(Subject.ROUTE, True, 2, ETH0, 4, length=24), False),
+        (Change(Subject.ROUTE, False, 2, 77, 4), True),
+        (Change(Subject.ROUTE, False, 2, ETH0, 4, 0, b"\x0a\5\x35\0", 24, is_main=True), True),
+        (Change(Subject.ROUTE, True, 2, ETH0, 4, 0, b"\x0a\5\x35\0", 25, is_main=True), True),
+        (Change(Subject.ROUTE, False, 2, ETH0, 4, 0, b"\x0a\5\x35\0", 24), False),
+        (Change(Subject.ROUTE, False, 2, ETH0, 4, 0, b"\x0a\5\x1b\7", 32, is_main=True), False),
+        (Change(Subject.ROUTE, False, 2, ETH0, 4, 0, b"\x0a\6\0\0", 24, is_main=True), False),
+        (Change(Subject.LINK, True, ifindex=OTHER), True),
+        (Change(Subject.ADDRESS, True, 2, OTHER), True),
+        (Change(Subject.NEIGHBOUR, True, 2, OTHER), False),
+        (Change(Subject.ROUTE, True, 2, FLANNEL, 77, PORT, length=24), False),
+        (Change(Subject.NEIGHBOUR, True, 2, FLANNEL), True),
+        (Change(Subject.NEIGHBOUR, False, 2, FLANNEL), True),
+        (Change(Subject.NEIGHBOUR, False, 2, FLANNEL, 0, PORT), False),
+        (Change(Subject.NEIGHBOUR, False, 2, ETH0, 0, 99), False),
+        (Change(Subject.NEIGHBOUR, True, 2, ETH0), False),
+        (Change(Subject.FDB_ENTRY, True, 7, FLANNEL), True),
+        (Change(Subject.FDB_ENTRY, False, 7, FLANNEL), True),
+        (Change(Subject.FDB_ENTRY, False, 7, ETH0), False),
+    ],
+)
+def test_what_may_touch_ours_concerns_us_and_nothing_else(change: Change, is_ours: bool) -> None:
+    assert (classifier(FakeDataplane().real, PORT)(change) is not None) is is_ours
+
+
+def test_before_there_is_a_ground_only_routes_of_our_protocol_do() -> None:
+    concerns = classifier(FakeDataplane(ground=None).real, PORT)
+    assert not concerns(Change(Subject.LINK, ifindex=FLANNEL))
+    assert concerns(Change(Subject.ROUTE, True, 2, 99, 77))
+
+
+@pytest.mark.parametrize("item", [ENTRY, NEIGHBOUR])
+def test_an_entry_that_is_gone_counts_only_while_we_believe_it_to_be_there(item: KernelObject) -> None:
+    gone = Change(Subject.FDB_ENTRY, True, 7, FLANNEL, slot=item.slot)
+    for dataplane, audits in ((FakeDataplane(item), 1), (FakeDataplane(), 0)):
+        pending = Pending()
+        assert pending.take([gone], classifier(dataplane.real, PORT))
+        settle(pending, dataplane)
+        assert dataplane.audits == audits
+        assert sum(dataplane.observations.counts.values()) == audits
+
+
+@pytest.mark.parametrize(
+    ("item", "other"), [(ENTRY, ENTRY._replace(via=7)), (NEIGHBOUR, NEIGHBOUR._replace(mac=b"other!"))]
+)
+def test_what_an_entry_is_now_counts_and_not_who_made_it(item: KernelObject, other: KernelObject) -> None:
+    def told(*items: KernelObject) -> list[Change]:
+        return [Change(Subject.FDB_ENTRY, False, 7, FLANNEL, entries=items)]
+
+    learned = [Change(Subject.NEIGHBOUR, False, 2, FLANNEL, slot=item.slot)]
+    for reported, audits in (
+        (told(item), 0),
+        (told(other), 1),
+        (told(other, item), 0),
+        (told(other) + told(item), 0),
+        (told(item, other), 1),
+        (learned, 1),
+        (learned + told(item), 0),
+        (told(), 0),
+    ):
+        dataplane, pending = FakeDataplane(item), Pending()
+        assert pending.take(reported, classifier(dataplane.real, PORT))
+        settle(pending, dataplane)
+        assert (dataplane.audits, reported) == (audits, reported)
+
+
+def test_what_we_took_away_ourselves_explains_itself_once() -> None:
+    dataplane = FakeDataplane(ENTRY, NEIGHBOUR)
+    gone = [Change(Subject.FDB_ENTRY, True, 7, FLANNEL, slot=item.slot) for item in (ENTRY, NEIGHBOUR)]
+    pending, concerns = Pending(), classifier(dataplane.real, PORT)
+    for ours, told, audits in ((gone, gone, 0), (gone[:1], gone, 1), ([], gone[:1], 2)):
+        dataplane.programmer.reconciler.deleted |= {change.slot for change in ours}
+        assert pending.take(told, concerns)
+        settle(pending, dataplane)
+        assert dataplane.audits == audits
+
+
+def test_a_burst_is_one_look_and_the_next_fault_another() -> None:
+    dataplane = FakeDataplane(ENTRY)
+    concerns = classifier(dataplane.real, PORT)
+    pending = Pending()
+    down = Change(Subject.LINK, ifindex=FLANNEL)
+    gone = Change(Subject.FDB_ENTRY, True, 7, FLANNEL, slot=ENTRY.slot)
+    assert not pending.take([Change(Subject.LINK, ifindex=77)], concerns)
+    assert pending.take([gone], concerns)
+    for _ in range(100):
+        assert not pending.take([down, gone], concerns)
+    settle(pending, dataplane)
+    assert dataplane.audits == 1
+    assert pending.take([down], concerns)
+    settle(pending, dataplane)
+    assert dataplane.audits == 2
+    assert dataplane.observations.words == "link down on flannel.1"
+    assert dataplane.observations.since is not None
+
+
+@pytest.mark.parametrize(
+    ("since", "cost", "expected"),
+    [(60, 0.001, 0.01), (0.2, 0.001, 0.05), (60, 3, 0.01), (0.1, 0.1, 0.4), (0.6, 0.2, 0.4), (1.2, 0.2, 0.01)],
+)
+def test_a_fault_is_compared_at_once_and_a_fight_takes_a_fifth_of_a_core(
+    since: float, cost: float, expected: float
+) -> None:
+    assert pause(since, cost) == pytest.approx(expected)

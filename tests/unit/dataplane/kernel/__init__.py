@@ -1,0 +1,1 @@
+"""Ownership and reconciliation over a kernel that is a set."""

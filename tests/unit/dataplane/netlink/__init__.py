@@ -1,0 +1,1 @@
+"""Messages of rtnetlink, byte for byte and as iproute2's text."""

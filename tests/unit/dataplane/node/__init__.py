@@ -1,0 +1,1 @@
+"""The node's own lease, configuration and files."""

@@ -1,0 +1,1 @@
+"""From leases to peers: what is taken and what is refused."""

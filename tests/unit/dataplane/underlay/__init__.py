@@ -1,0 +1,1 @@
+"""Which interface carries the overlay, and who is a neighbour."""

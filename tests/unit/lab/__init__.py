@@ -1,0 +1,1 @@
+"""The lab's options, topology and verdicts."""

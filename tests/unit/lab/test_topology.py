@@ -1,0 +1,34 @@
+from ipaddress import IPv4Address, IPv4Interface, IPv6Address, ip_interface
+
+from lab.topology import Host, pod, pod_address, underlay, underlay_v6
+from tests import paths
+
+GOLDEN = paths.GOLDEN / "lab"
+
+
+def test_two_hosts_and_the_outside_host_are_wired_as_ip_commands() -> None:
+    text = "\n".join(map(str, underlay((Host(1), Host(2)))))
+    assert text == (GOLDEN / "underlay.txt").read_text()
+
+
+def test_a_pod_gets_the_address_after_the_gateway_and_the_overlays_mtu() -> None:
+    gateway = IPv4Interface("10.5.52.1/24")
+    assert pod_address(gateway) == IPv4Address("10.5.52.2")
+    text = "\n".join(map(str, pod(Host(2), [gateway], 1450)))
+    assert text == (GOLDEN / "pod.txt").read_text()
+
+
+def test_the_last_host_still_has_an_address_in_the_underlay() -> None:
+    assert Host(200).address == IPv4Address("10.99.0.210")
+
+
+def test_ipv6_is_beside_it_and_waits_for_no_duplicate_address_detection() -> None:
+    assert Host(200).address_of(6) == IPv6Address("fd00:99::210")
+    commands = [line for batch in underlay_v6((Host(1), Host(2))) for line in str(batch).splitlines()]
+    assert "ip -n h2 address add fd00:99::12/64 dev eth0 nodad" in commands
+    assert "ip -n h2 route add default via fd00:99::1 dev eth0" in commands
+    gateways = [ip_interface("10.5.52.1/24"), ip_interface("fd00:10:5:34::1/64")]
+    text = "\n".join(map(str, pod(Host(2), gateways, 1430)))
+    assert "ip -n pod2 address add 10.5.52.2/24 dev eth0\n" in text
+    assert "ip -n pod2 address add fd00:10:5:34::2/64 dev eth0 nodad\n" in text
+    assert "ip -n pod2 route add default via fd00:10:5:34::1\n" in text

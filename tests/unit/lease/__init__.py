@@ -1,0 +1,1 @@
+"""The lease service without a server."""

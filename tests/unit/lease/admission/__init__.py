@@ -1,0 +1,1 @@
+"""What a lease service believes of what a store says."""

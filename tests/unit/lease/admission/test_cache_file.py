@@ -1,0 +1,105 @@
+"""The table in a file, for the process that comes after."""
+
+import asyncio
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from services.core.leases.lease import Lease
+from services.core.leases.table import Table, Upserted
+from services.lease.admission.cache_file import SnapshotCache
+from services.lease.stores.store import Changed, Snapshot
+from services.lease.watch.broker import Broker
+from tests.examples.leases import NETWORK, by_name, make_lease
+from tests.virtual_time import run_virtually
+
+LEASES = [make_lease(number) for number in range(1, 1301)]
+
+
+def broker_with(*leases: Lease) -> Broker:
+    broker = Broker("fake", epoch="epoch")
+    broker.take(Snapshot(by_name(*leases), NETWORK))
+    return broker
+
+
+def remember(path: Path, *leases: Lease) -> None:
+    """A process has these, and stops."""
+
+    async def life() -> None:
+        broker = broker_with(*leases)
+        broker.stop()
+        await SnapshotCache(path).keep(broker)
+
+    run_virtually(life())
+
+
+def test_what_a_process_leaves_is_what_the_next_one_recalls(tmp_path: Path) -> None:
+    path = tmp_path / "table"
+    remember(path, *LEASES)
+    table = SnapshotCache(path).recall({})
+    assert table.leases == by_name(*LEASES)
+    assert (table.network, table.synced) == (NETWORK, True)
+    assert table.store is not None
+    assert table.store.kind == "fake"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["table"]
+    assert path.stat().st_mode & 0o077 == 0
+
+
+def test_what_is_served_now_stands_for_what_was_then(tmp_path: Path) -> None:
+    path = tmp_path / "table"
+    remember(path, *LEASES[:3])
+    served = by_name(make_lease(1, version=2), LEASES[1], LEASES[9])
+    assert SnapshotCache(path).recall(served).leases == by_name(make_lease(1, version=2), *LEASES[1:3])
+
+
+def test_a_change_is_kept_soon_and_a_kill_loses_no_more(tmp_path: Path) -> None:
+    path = tmp_path / "table"
+
+    async def life() -> None:
+        broker = broker_with(LEASES[0])
+        task = asyncio.create_task(SnapshotCache(path).keep(broker))
+        await asyncio.sleep(0)
+        for lease in LEASES[1:5]:
+            broker.take(Changed((Upserted(lease),)))
+        await asyncio.sleep(2)
+        assert set(SnapshotCache(path).recall({}).leases) == {lease.name for lease in LEASES[:5]}
+        task.cancel()
+        await asyncio.wait([task])
+
+    run_virtually(life())
+
+
+def test_before_the_first_snapshot_nothing_is_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "table"
+    remember(path, LEASES[0])
+
+    async def life() -> None:
+        broker = Broker("fake", epoch="epoch")
+        broker.stop()
+        await SnapshotCache(path).keep(broker)
+
+    run_virtually(life())
+    assert set(SnapshotCache(path).recall({}).leases) == {LEASES[0].name}
+
+
+def test_a_file_that_is_missing_damaged_or_too_old_is_no_memory(tmp_path: Path) -> None:
+    path = tmp_path / "table"
+    assert SnapshotCache(path).recall({}) == Table()
+    assert SnapshotCache(tmp_path / "no" / "table").recall({}) == Table()
+    remember(path, *LEASES[:20])
+    whole = path.read_bytes()
+    for damaged in (b"", b"x", whole[:-5], whole[: len(whole) // 2], b"\xff" * 100):
+        path.write_bytes(damaged)
+        assert SnapshotCache(path).recall({}) == Table()
+    path.write_bytes(whole)
+    assert len(SnapshotCache(path).recall({}).leases) == 20
+    os.utime(path, (time.time() - 90_000,) * 2)
+    assert SnapshotCache(path).recall({}) == Table()
+
+
+def test_a_directory_that_cannot_be_written_is_no_trouble(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for _ in range(2):
+        remember(tmp_path / "no" / "table", LEASES[0])
+    assert "cannot be cached" in capsys.readouterr().out

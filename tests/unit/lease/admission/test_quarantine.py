@@ -1,0 +1,80 @@
+"""Refused keys: shown to an operator with why and since when, and logged as they come and go."""
+
+from ipaddress import ip_network
+from itertools import count
+
+from structlog.typing import EventDict
+
+from services.core.leases.lease import Lease, Subnet
+from services.core.leases.table import Upserted
+from services.lease import metrics
+from services.lease.admission.lease_filter import LeaseFilter
+from services.lease.admission.quarantine import Quarantine
+from services.lease.stores.store import Changed, Refusal, Snapshot
+from services.lease.stores.store import RefusalKind as Kind
+from tests.examples.leases import SMALL, by_name
+
+
+def lease(cidr: str) -> Lease:
+    return Lease(cidr.replace("/", "-"), "", (Subnet(ip_network(cidr)),))
+
+
+A, OUTSIDE, STRAY = lease("10.5.1.0/24"), lease("10.8.1.0/24"), lease("10.9.1.0/24")
+BAD = Refusal(Kind.UNREADABLE, "is no lease")
+
+
+class World:
+    """A store's events, taken as the gate does."""
+
+    def __init__(self) -> None:
+        ticks = count(100)
+        self.admission = LeaseFilter()
+        self.quarantine = Quarantine(lambda: float(next(ticks)))
+        self.take(Snapshot(by_name(A), SMALL))
+
+    def take(self, event: Snapshot | Changed) -> None:
+        self.admission.take(event)
+        self.quarantine.take(event, self.admission)
+
+    @property
+    def kinds(self) -> dict[str, Kind]:
+        return {key: refused.refusal.kind for key, refused in self.quarantine.keys.items()}
+
+
+def test_a_key_is_logged_once_when_it_comes_and_once_when_it_goes(lines: list[EventDict]) -> None:
+    world = World()
+    world.take(Changed(refused={"\\xff": "is no lease"}))
+    world.take(Changed(refused={"\\xff": "is no lease"}))
+    world.take(Changed(cleared=frozenset({"\\xff"})))
+    world.take(Changed(cleared=frozenset({"\\xff"})))
+    assert lines == [
+        {
+            "event": "a key of the store is refused",
+            "log_level": "warning",
+            "key": "\\xff",
+            "kind": "unreadable",
+            "reason": "is no lease",
+        },
+        {"event": "a key of the store is no longer refused", "log_level": "info", "key": "\\xff", "served": False},
+    ]
+
+
+def test_many_keys_at_once_do_not_flood_the_log(lines: list[EventDict]) -> None:
+    world = World()
+    world.take(Changed(refused={f"key{n}": "bad" for n in range(1000)}))
+    assert len(lines) == 21
+    assert lines[-1]["refused"] == 980
+    assert len(world.quarantine.keys) == 1000
+
+
+def test_the_gauges_say_how_many_of_each_kind() -> None:
+    world = World()
+    world.take(Changed((Upserted(OUTSIDE), Upserted(STRAY)), refused={"foo": "bad", "bar": "bad"}))
+    assert gauges() == {"unreadable": 2, "outside_network": 2}
+    world.take(Snapshot(by_name(A), SMALL))
+    assert gauges() == {"unreadable": 0, "outside_network": 0}
+
+
+def gauges() -> dict[str, float]:
+    (family,) = metrics.QUARANTINED.collect()
+    return {sample.labels["kind"]: sample.value for sample in family.samples}

@@ -1,0 +1,1 @@
+"""The etcd store without an etcd."""

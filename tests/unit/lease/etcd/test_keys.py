@@ -1,0 +1,108 @@
+"""Keys and holders: what is whose under the prefix."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.core.errors import InvalidInput
+from services.core.leases.flannel_json import parse_lease
+from services.lease.stores.etcd.keys import (
+    Holder,
+    Keyspace,
+    Kind,
+    as_key,
+    format_holder,
+    holder_of,
+    parse_holder,
+    readable,
+)
+from services.lease.stores.etcd.rpc.values import end_of
+
+KEYS = Keyspace("/coreos.com/network")
+
+
+@pytest.mark.parametrize(
+    ("key", "kind", "name"),
+    [
+        (b"/coreos.com/network/config", Kind.CONFIG, "/coreos.com/network/config"),
+        (b"/coreos.com/network/subnets/10.5.52.0-24", Kind.SUBNET, "10.5.52.0-24"),
+        (b"/coreos.com/network/subnets/10.5.52.0-24&fd00::-64", Kind.SUBNET, "10.5.52.0-24&fd00::-64"),
+        (b"/coreos.com/network/subnets/a/b", Kind.SUBNET, "a/b"),
+        (b"/coreos.com/network/subnets/\xff", Kind.SUBNET, "\\xff"),
+        (b"/coreos.com/network/subnets/", Kind.FOREIGN, "/coreos.com/network/subnets/"),
+        (b"/coreos.com/network/subnets", Kind.FOREIGN, "/coreos.com/network/subnets"),
+        (b"/coreos.com/network/subnets-old/x", Kind.FOREIGN, "/coreos.com/network/subnets-old/x"),
+        (b"/coreos.com/network/holders/10.5.52.0-24", Kind.HOLDER, "10.5.52.0-24"),
+        (b"/coreos.com/network/holders/", Kind.OTHER, "/coreos.com/network/holders/"),
+        (b"/coreos.com/network/sessions/n1", Kind.SESSION, "n1"),
+        (b"/else/coreos.com/network/sessions/n1", Kind.OTHER, "/else/coreos.com/network/sessions/n1"),
+        (b"/coreos.com/network/config2", Kind.OTHER, "/coreos.com/network/config2"),
+    ],
+)
+def test_every_key_is_of_one_kind(key: bytes, kind: Kind, name: str) -> None:
+    assert KEYS.classify(key) == (kind, name)
+
+
+@given(st.binary(max_size=12) | st.text("\\x0/\n é", max_size=6).map(str.encode))
+def test_a_key_is_told_as_printable_text_that_leads_back_to_it(rest: bytes) -> None:
+    key = KEYS.subnets + rest
+    assert readable(key).isprintable()
+    assert as_key(readable(key)) == key
+    kind, name = KEYS.classify(key)
+    if kind is Kind.SUBNET:
+        assert key in KEYS.keys_called(name)
+
+
+def test_a_name_leads_to_every_key_that_could_be_refused_under_it() -> None:
+    prefix = b"/coreos.com/network"
+    assert KEYS.keys_called("foo") == (prefix + b"/subnets/foo",)
+    assert KEYS.keys_called("holders/foo") == (prefix + b"/subnets/holders/foo", prefix + b"/holders/foo")
+    assert prefix + b"/subnets-old" in KEYS.keys_called("/coreos.com/network/subnets-old")
+    assert KEYS.keys_called("/etc/passwd") == (prefix + b"/subnets//etc/passwd",)
+
+
+def test_our_keys_are_never_seen_by_flanneld() -> None:
+    assert KEYS.subnet("10.5.52.0-24") == b"/coreos.com/network/subnets/10.5.52.0-24"
+    assert not KEYS.holder("10.5.52.0-24").startswith(b"/coreos.com/network/subnets")
+
+
+def test_a_range_ends_behind_its_prefix() -> None:
+    assert end_of(b"/coreos.com/network/") == b"/coreos.com/network0"
+
+
+DUAL = parse_lease("10.5.52.0-24&fd00::-64", '{"PublicIP":"10.99.0.1","PublicIPv6":"fd99::1","BackendV6Data":{}}')
+SINGLE = parse_lease("10.5.52.0-24", '{"PublicIP":"10.99.0.1","PublicIPv6":null}')
+
+
+def test_a_holder_is_compact_json_with_both_addresses() -> None:
+    written = format_holder(Holder("n1", "10.99.0.1", ""))
+    assert written == b'{"node":"n1","public_ip":"10.99.0.1","public_ipv6":""}'
+    assert parse_holder("10.5.52.0-24", written) == Holder("n1", "10.99.0.1", "")
+
+
+def test_a_holder_holds_while_its_addresses_are_the_leases() -> None:
+    assert Holder("n1", "10.99.0.1", "").holds(SINGLE)
+    assert not Holder("n1", "10.99.0.2", "").holds(SINGLE)
+    assert not Holder("n1", "10.99.0.1", "").holds(DUAL)
+    assert holder_of(DUAL).holds(DUAL)
+
+
+@pytest.mark.parametrize("value", [b"", b"[]", b"{}", b'{"node":1}', b'{"node":""}', b"\xff"])
+def test_a_holder_that_names_no_node_is_refused(value: bytes) -> None:
+    with pytest.raises(InvalidInput, match=r"holders/10\.5\.52\.0-24"):
+        parse_holder("10.5.52.0-24", value)
+
+
+def test_a_holder_of_what_is_no_lease_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="'junk' is not a lease"):
+        parse_holder("junk", b'{"node":"n1"}')
+
+
+@given(
+    st.text(min_size=1, max_size=4), st.sampled_from(["", "10.99.0.1"]), st.sampled_from(["", "fd99::1", "::1.2.3.4"])
+)
+def test_a_holder_comes_back_whatever_its_node_is_called(node: str, public_ip: str, public_ipv6: str) -> None:
+    holder = Holder(node, public_ip, public_ipv6)
+    assert parse_holder("10.5.52.0-24", format_holder(holder)) == holder
+    with_blanks = format_holder(holder).replace(b":", b": ", 1)
+    assert parse_holder("10.5.52.0-24", with_blanks) == holder

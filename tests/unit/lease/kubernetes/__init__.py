@@ -1,0 +1,1 @@
+"""The Kubernetes store without an API server."""

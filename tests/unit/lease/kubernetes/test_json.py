@@ -1,0 +1,122 @@
+"""What the Kubernetes API sends, read without Kubernetes: a Node, a page of a listing, the lines of a watch."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.lease.stores.kube.json_reader import ITEMS, Lines, NotANode, members, read_batch, read_node
+from services.lease.stores.kube.values import Expired, Node
+from tests.kubernetes.node_examples import KEYS, F
+
+
+def test_a_node_is_read_with_our_annotations_only() -> None:
+    document = {
+        "metadata": {
+            "name": "a",
+            "creationTimestamp": "2026-01-31T12:00:00Z",
+            "annotations": {f"{F}public-ip": "1.2.3.4", "volumes.kubernetes.io/x": "y"},
+        },
+        "spec": {"podCIDR": "10.244.1.0/24"},
+    }
+    node = read_node(document, KEYS.prefix)
+    assert node == Node("a", ("10.244.1.0/24",), {f"{F}public-ip": "1.2.3.4"}, 1769860800)
+    document["spec"] = {"podCIDR": "10.244.1.0/24", "podCIDRs": ["10.244.1.0/24", "fd00::/64"]}
+    assert read_node(document, KEYS.prefix).pod_cidrs == ("10.244.1.0/24", "fd00::/64")
+    assert read_node({"metadata": {"name": "bare"}}, KEYS.prefix) == Node("bare")
+
+
+def test_a_claim_is_as_old_as_what_was_written_of_ours_last_and_not_as_its_node() -> None:
+    def entry(time: str, **annotations: object) -> dict[str, Any]:
+        fields = {"f:metadata": {"f:annotations": annotations}, "f:status": {"f:conditions": {}}}
+        return {"manager": "m", "operation": "Update", "time": time, "fieldsV1": fields}
+
+    metadata: dict[str, Any] = {"name": "a", "creationTimestamp": "2026-01-31T12:00:00Z", "managedFields": []}
+    assert read_node({"metadata": metadata}, KEYS.prefix).claimed == 1769860800
+    metadata["managedFields"] = [
+        entry("2026-01-31T12:00:05Z", **{f"f:{F}public-ip": {}}),
+        entry("2026-01-31T12:00:09Z", **{f"f:{F}backend-data": {}}),
+        entry("2026-01-31T13:00:00Z", **{"f:volumes.kubernetes.io/x": {}}),  # a kubelet's heartbeat
+        {"manager": "k", "fieldsV1": {"f:spec": {}}},
+    ]
+    assert read_node({"metadata": metadata}, KEYS.prefix).claimed == 1769860809
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        None,
+        7,
+        [],
+        {},
+        {"metadata": {"name": ""}},
+        {"metadata": {"name": 7}},
+        {"metadata": {"name": "a", "annotations": []}},
+        {"metadata": {"name": "a", "annotations": {f"{F}public-ip": 7}}},
+        {"metadata": {"name": "a"}, "spec": 7},
+        {"metadata": {"name": "a"}, "spec": {"podCIDRs": "10.0.0.0/24"}},
+        {"metadata": {"name": "a"}, "spec": {"podCIDRs": [7]}},
+    ],
+)
+def test_what_is_no_node_is_told(document: Any) -> None:
+    with pytest.raises(NotANode):
+        read_node(document, KEYS.prefix)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.text(), JSON, max_size=4), st.lists(JSON, max_size=5), st.sampled_from([None, 0, 3]))
+def test_a_page_is_read_as_the_whole_would_be(other: dict[str, Any], items: list[Any], indent: int | None) -> None:
+    other.pop(ITEMS, None)
+    document = {**other, ITEMS: items, "last": 1}
+    found = list(members(json.dumps(document, indent=indent)))
+    assert [value for key, value in found if key == ITEMS] == items
+    assert {key: value for key, value in found if key != ITEMS} == {**other, "last": 1}
+
+
+@given(st.lists(JSON, max_size=3), st.integers(0, 10_000))
+def test_a_page_that_is_cut_anywhere_is_refused(items: list[Any], place: int) -> None:
+    text = json.dumps({"kind": "NodeList", ITEMS: items, "metadata": {"resourceVersion": "1"}})
+    with pytest.raises(ValueError):  # noqa: PT011 - json's own, too
+        list(members(text[: place % len(text)]))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "null", "{]", '{"items":[1 2]}', '{"a":1}}', '{"a" 1}', '{"items":[}'])
+def test_what_is_no_page_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - json's own, too
+        list(members(text))
+    assert list(members('{"items":null}')) == [("items", None)]
+
+
+@given(
+    st.lists(st.text(st.characters(blacklist_characters="\n\r", blacklist_categories=["Cs"]), min_size=1)), st.data()
+)
+def test_lines_are_the_same_however_they_arrive(texts: list[str], data: st.DataObject) -> None:
+    stream = "".join(f"{text}\n" for text in texts).encode()
+    lines, found, place = Lines(), [], 0
+    while place < len(stream):
+        size = data.draw(st.integers(1, len(stream) - place))
+        found += list(lines.feed(stream[place : place + size]))
+        place += size
+    assert found == [text.encode() for text in texts if text.encode().strip()]
+    assert lines.rest == b""
+
+
+def test_a_line_without_end_is_refused() -> None:
+    lines = Lines()
+    lines.feed(b"x" * (10 << 20))
+    with pytest.raises(ValueError, match="a line of more than"):
+        lines.feed(b"x" * (10 << 20))
+
+
+def test_an_unknown_error_of_the_watch_means_listing_anew() -> None:
+    for error in ({"code": 418}, {}, None, "nonsense"):
+        with pytest.raises(Expired):
+            read_batch([json.dumps({"type": "ERROR", "object": error}).encode()], KEYS.prefix, "server")

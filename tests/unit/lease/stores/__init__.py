@@ -1,0 +1,1 @@
+"""The embedded store and the network configuration in a file."""

@@ -1,0 +1,1 @@
+"""What a watcher of leases is told."""

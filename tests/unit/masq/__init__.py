@@ -1,0 +1,1 @@
+"""Rules as values, and the reconciler over a firewall in memory."""

@@ -1,0 +1,114 @@
+"""What is in the way of pods, and the command that cures it."""
+
+from dataclasses import replace
+from ipaddress import ip_network
+
+import pytest
+
+from services.core.network import parse_network
+from services.masq.diagnose.host_checks import Finding, HostChecks, findings, flows_of
+from services.masq.diagnose.verdict import Effect as Does
+from services.masq.diagnose.verdict import ForeignChain, ForeignRule, ForeignTable, Hook
+from services.masq.firewalls.firewall import FirewallKind as Kind
+from services.masq.rules.model import RuleSettings
+
+NETWORK = parse_network(
+    '{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:10:5::/48","Backend":{"Type":"vxlan"}}'
+)
+SUBNETS = (ip_network("10.5.27.0/24"), ip_network("fd00:10:5:1b::/64"))
+IPV4, IPV6 = ([flow for flow in flows_of(NETWORK, SUBNETS) if flow.source.version == version] for version in (4, 6))
+ALL = RuleSettings(masquerade=True, forward=True, fully_random=True)
+
+
+def drops(firewall: str, version: int, chain: str) -> HostChecks:
+    made = ForeignChain(chain, (), Hook.FORWARD, 0, drops=True)
+    return HostChecks(tables=(ForeignTable(firewall, version, "filter", {chain: made}),))
+
+
+def found_in(around: HostChecks, kind: Kind, settings: RuleSettings = ALL) -> list[Finding]:
+    return findings(around, kind, [*IPV4, *IPV6], settings)
+
+
+def cures(around: HostChecks, kind: Kind = Kind.IPTABLES_NFT, *, fully_random: bool = True) -> list[str]:
+    found = found_in(around, kind, replace(ALL, fully_random=fully_random))
+    assert all(each.problem.endswith(".") for each in found)
+    return [each.cure for each in found]
+
+
+def test_nothing_is_in_the_way_of_a_plain_host() -> None:
+    assert cures(HostChecks()) == []
+
+
+def test_a_kernel_that_does_not_forward() -> None:
+    assert cures(HostChecks(not_forwarding=frozenset({4, 6}))) == [
+        "sysctl -w net.ipv4.ip_forward=1",
+        "sysctl -w net.ipv6.conf.all.forwarding=1",
+    ]
+
+
+def test_a_family_that_the_network_does_not_have_is_nobodys_business() -> None:
+    around = replace(drops("iptables-legacy", 6, "FORWARD"), not_forwarding=frozenset({6}))
+    assert findings(around, Kind.NFTABLES, IPV4, ALL) == []
+    assert len(findings(around, Kind.NFTABLES, IPV6, ALL)) == 2
+
+
+@pytest.mark.parametrize(
+    ("around", "kind", "cure"),
+    [
+        (drops("iptables-legacy", 4, "FORWARD"), Kind.LEGACY, []),
+        (drops("iptables-legacy", 4, "FORWARD"), Kind.NFTABLES, ["iptables-legacy -P FORWARD ACCEPT"]),
+        (drops("iptables-legacy", 6, "FORWARD"), Kind.IPTABLES_NFT, ["ip6tables-legacy -P FORWARD ACCEPT"]),
+        (drops("nft", 4, "FORWARD"), Kind.IPTABLES_NFT, []),
+        (
+            drops("nft", 4, "FORWARD"),
+            Kind.NFTABLES,
+            ["nft chain ip filter FORWARD '{ policy accept; }'"],
+        ),
+        (
+            drops("nft", 4, "forward"),
+            Kind.IPTABLES_NFT,
+            ["nft chain ip filter forward '{ policy accept; }'"],
+        ),
+        (
+            drops("nft", 0, "forward"),
+            Kind.IPTABLES_NFT,
+            ["nft chain inet filter forward '{ policy accept; }'"],
+        ),
+    ],
+)
+def test_a_policy_that_drops_where_our_rules_are_not(around: HostChecks, kind: Kind, cure: list[str]) -> None:
+    assert cures(around, kind) == cure
+    assert all(each.broken for each in found_in(around, kind))
+
+
+def test_where_our_forward_rules_are_switched_off_a_policy_that_drops_is_in_the_way_everywhere() -> None:
+    (found,) = found_in(drops("nft", 4, "FORWARD"), Kind.IPTABLES_NFT, replace(ALL, forward=False))
+    assert found.broken
+
+
+@pytest.mark.parametrize("firewall", ["iptables-legacy", "nft"])
+def test_a_rule_that_drops_is_named_with_what_removes_it(firewall: str) -> None:
+    rule = ForeignRule("-A FORWARD -j DROP", "iptables-legacy -t filter -D FORWARD 1", (), Does.DROP)
+    chain = ForeignChain("FORWARD", (rule,), Hook.FORWARD)
+    around = HostChecks(tables=(ForeignTable(firewall, 4, "filter", {"FORWARD": chain}),))
+    (found,) = found_in(around, Kind.LEGACY)
+    assert found.broken
+    assert "`-A FORWARD -j DROP`" in found.problem
+    assert found.cure == "iptables-legacy -t filter -D FORWARD 1"
+
+
+def test_rules_in_both_kinds_of_iptables() -> None:
+    around = HostChecks(side_by_side=frozenset({4}))
+    assert cures(around, Kind.NFTABLES) == []
+    assert cures(around, Kind.LEGACY) == [
+        "update-alternatives --set iptables /usr/sbin/iptables-legacy && "
+        "update-alternatives --set ip6tables /usr/sbin/ip6tables-legacy && reboot"
+    ]
+    assert findings(around, Kind.IPTABLES_NFT, IPV6, ALL) == []
+
+
+def test_connections_that_were_lost_for_want_of_random_ports() -> None:
+    assert cures(HostChecks(insert_failed=3)) == []
+    assert cures(HostChecks(insert_failed=3), fully_random=False) == [
+        "start masq without --ip-masq-fully-random-disable"
+    ]

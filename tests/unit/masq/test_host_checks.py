@@ -1,0 +1,64 @@
+"""Settings, privileges and missing libraries: one clear sentence each."""
+
+import pytest
+
+from services.core.errors import Misconfigured
+from services.masq.firewalls.iptables_legacy.worker import missing_capabilities, why_import_failed
+from services.masq.rules.model import RuleSettings
+from services.masq.settings import MasqSettings
+from services.runtime.process.settings import parse_settings
+
+
+def settings(*arguments: str, **environment: str) -> MasqSettings:
+    return parse_settings(MasqSettings, "flannelette-masq", arguments, environment)
+
+
+def test_the_defaults_are_flannels() -> None:
+    assert settings().rules == RuleSettings(masquerade=False, forward=True, fully_random=True)
+    assert settings().iptables_resync == 5
+    assert settings().lease_service == "unix:/run/flannelette/lease.sock"
+
+
+def test_flannels_flags_and_variables_choose_the_rules() -> None:
+    chosen = settings("--ip-masq", "-iptables-forward-rules=false", FLANNELD_IP_MASQ_FULLY_RANDOM_DISABLE="true")
+    assert chosen.rules == RuleSettings(masquerade=True, forward=False, fully_random=False)
+    assert settings("--socket-dir=/x").lease_service == "unix:/x/lease.sock"
+    assert settings("--lease-address", "127.0.0.1:7").lease_service == "127.0.0.1:7"
+
+
+def test_a_resync_without_a_pause_is_refused() -> None:
+    with pytest.raises(Misconfigured, match=r"--iptables-resync is 0: use at least 1 second"):
+        settings("--iptables-resync=0")
+
+
+@pytest.mark.parametrize(
+    ("effective", "missing"),
+    [
+        ("000001ffffffffff", []),
+        ("0000000000003000", []),
+        ("0000000000001000", ["CAP_NET_RAW"]),
+        ("0000000000002000", ["CAP_NET_ADMIN"]),
+        ("0000000000000000", ["CAP_NET_ADMIN", "CAP_NET_RAW"]),
+    ],
+)
+def test_missing_capabilities_are_named(effective: str, missing: list[str]) -> None:
+    assert missing_capabilities(f"Name:\tx\nCapPrm:\t0\nCapEff:\t{effective}\n") == missing
+
+
+@pytest.mark.parametrize(
+    ("error", "libraries", "has_ldconfig", "cure"),
+    [
+        (ModuleNotFoundError("No module named 'iptc'"), [], True, "pip install 'flannelette[masq]'"),
+        (AttributeError("'NoneType'"), ["ip4tc"], True, "apt-get install iptables libip4tc2"),
+        (AttributeError("'NoneType'"), ["xtables", "ip6tc"], True, "apt-get install iptables libxtables12 libip6tc2"),
+        (FileNotFoundError("/sbin/ldconfig"), ["xtables"], False, "apt-get install libc-bin"),
+        (OSError("libip4tc.so.2: file too short"), [], True, "file too short"),
+    ],
+)
+def test_what_is_missing_for_python_iptables_is_named_with_its_package(
+    error: Exception, libraries: list[str], has_ldconfig: bool, cure: str
+) -> None:
+    reason = why_import_failed(error, libraries, has_ldconfig=has_ldconfig)
+    assert cure in reason
+    assert "install" in reason
+    assert "\n" not in reason

@@ -1,0 +1,53 @@
+"""deploy/compose/docker-compose.yml is what its generator prints."""
+
+import re
+import subprocess
+
+import pytest
+
+from tests.paths import ROOT
+
+COMPOSE = ROOT / "deploy" / "compose"
+
+
+def generated(hosts: str) -> str:
+    command = ["sh", str(COMPOSE / "generate.sh"), hosts]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_the_file_in_the_repository_is_the_generated_one() -> None:
+    assert (COMPOSE / "docker-compose.yml").read_text() == generated("3")
+
+
+@pytest.mark.parametrize(
+    "hosts", ["abc", "0", "-1", "245", "500", "3.5", "", "3 4", " 3", "010", "1e2", "99999999999999999999"]
+)
+def test_hole_20_what_is_no_number_of_hosts_is_refused_with_the_reason(hosts: str) -> None:
+    command = ["sh", str(COMPOSE / "generate.sh"), hosts]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if hosts:
+        assert (done.returncode, done.stdout) == (2, "")
+        reason = "use 1 to 244, which have the addresses .11 to .254 of the lab's /24"
+        assert done.stderr == f"{hosts} is not a number of hosts: {reason}\n"
+    else:
+        assert done.stdout == generated("3")
+
+
+def test_hole_20_every_host_of_the_largest_lab_has_an_address() -> None:
+    addresses = re.findall(r"ipv4_address: .*\.(\d+)\"", generated("244"))
+    assert sorted(map(int, addresses)) == [2, 3, 4, *range(11, 255)]
+
+
+def test_no_limit_is_asked_for_that_an_engine_may_be_refused() -> None:
+    """An engine without CAP_SYS_RESOURCE raises none, and starts nothing; a service raises its own soft one."""
+    assert "ulimits" not in generated("3")
+
+
+def test_every_host_has_its_containers_its_address_and_its_volumes() -> None:
+    text = generated("12")
+    for number in range(1, 13):
+        for service in (f"h{number}", f"h{number}-lease", f"h{number}-dataplane", f"h{number}-masq", f"pod{number}"):
+            assert f"\n  {service}:\n" in text
+        assert f'ipv4_address: "${{UNDERLAY:-10.99.0}}.{10 + number}"' in text
+        assert f"\n  h{number}-run: *volume\n" in text
+        assert text.count(f'"h{number}-state:/var/lib/flannelette"') == 2  # dataplane and masq

@@ -1,0 +1,183 @@
+"""What the compose lab needs is checked before anything is built, each lack in one line that says what to install."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.pages.terminal import Terminal
+from tests.paths import ROOT
+from tests.patience import PATIENCE
+
+CHECK, LAB, TEST = "deploy/check.sh", "deploy/compose/lab.sh", "deploy/compose/test.sh"
+TOOLS = "sh awk cat cut date df dirname head id mktemp printf rm sed sleep tail tr true unshare stty".split()
+NO_COMPOSE = "missing: docker compose: apt-get install docker-compose (version 1.29 and 2 will do)"
+
+
+class Machine:
+    """Only the programs that are put on it; what a program of docker is asked is noted."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.bin = directory / "bin"
+        self.bin.mkdir()
+        for name in TOOLS:
+            (self.bin / name).symlink_to(shutil.which(name) or name)
+        self.asked = directory / "asked"
+        self.asked.write_text("")
+
+    def install(self, name: str, answers: str) -> None:
+        program = self.bin / name
+        program.unlink(missing_ok=True)  # a link to the machine's own
+        program.write_text(f'#!/bin/sh\necho "{name} $*" >>{self.asked}\ncase "$*" in\n{answers}\nesac\n')
+        program.chmod(0o755)
+
+    def run(self, script: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        variables = {"PATH": str(self.bin), "XDG_CACHE_HOME": str(self.directory), "HOME": str(self.directory)}
+        return subprocess.run(
+            ["sh", str(ROOT / script), *arguments],
+            env=variables | environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PATIENCE,
+        )
+
+
+ENGINE = "version) ;;\n*) exit 1 ;;"
+NO_ENGINE = "version) echo 'Cannot connect to the Docker daemon' >&2; exit 1 ;;\n*) exit 1 ;;"
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def test_hole_19_a_lab_without_docker_compose_says_so_before_it_builds_anything(machine: Machine) -> None:
+    machine.install("docker", ENGINE)
+    done = machine.run(LAB)
+    assert (done.returncode, done.stdout, done.stderr) == (77, "", f"{NO_COMPOSE}\n")
+    assert "build" not in machine.asked.read_text()
+
+
+def test_hole_19_everything_that_is_missing_is_said_at_once(machine: Machine) -> None:
+    done = machine.run(LAB)
+    assert (done.returncode, done.stderr.splitlines()) == (
+        77,
+        ["missing: docker: apt-get install docker.io", NO_COMPOSE],
+    )
+
+
+def test_an_engine_of_the_machine_and_either_compose_are_enough(machine: Machine) -> None:
+    machine.install("docker", "version | 'compose version') ;;\n*) exit 1 ;;")
+    assert machine.run(CHECK, "lab").returncode == 0
+    machine.install("docker", ENGINE)
+    machine.install("docker-compose", "*) ;;")
+    assert machine.run(CHECK, "lab").returncode == 0
+
+
+def test_hole_19_where_no_engine_answers_its_reason_is_said_and_what_one_of_our_own_lacks(machine: Machine) -> None:
+    machine.install("docker", NO_ENGINE)
+    lines = machine.run(CHECK, "build").stderr.splitlines()
+    if os.getuid() or not Path("/usr/sbin/dockerd").exists():
+        assert lines[0].startswith(
+            "missing: a docker engine: none answers (Cannot connect to the Docker daemon), and "
+        )
+    for name in ("dockerd", "containerd", "runc", "ip", "iptables", "debootstrap", "docker-compose"):
+        machine.install(name, "*) ;;")
+    if not os.getuid():
+        assert machine.run(CHECK, "lab").stderr == ""
+        machine.install("unshare", "*) echo 'unshare failed: Operation not permitted' >&2; exit 1 ;;")
+    (line, *_) = machine.run(CHECK, "lab").stderr.splitlines()
+    assert "run this as root" in line if os.getuid() else "Operation not permitted" in line
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root starts an engine of its own, which needs the space")
+def test_hole_19_a_disk_that_is_too_small_is_said_with_what_it_takes(machine: Machine) -> None:
+    machine.install("docker", NO_ENGINE)
+    for name in ("dockerd", "containerd", "runc", "ip", "debootstrap"):
+        machine.install(name, "*) ;;")
+    done = machine.run(CHECK, "build", FLANNELETTE_DISK_MB="1000000000")
+    assert done.returncode == 77
+    assert f"MB are free in {machine.directory}, and the images take 1000000000" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [
+        ({"NODES": "abc"}, "abc is not a number of hosts: use 1 to 244"),
+        ({"NODES": "500"}, "500 is not a number of hosts: use 1 to 244"),
+        ({"BACKEND": "vxlam"}, "compose-lab: STORE is etcd or embedded, BACKEND is vxlan or host-gw"),
+        ({"STORE": "disk"}, "compose-lab: STORE is etcd or embedded, BACKEND is vxlan or host-gw"),
+    ],
+)
+def test_hole_19_wrong_settings_are_said_before_the_engine_is_asked(
+    machine: Machine, environment: dict[str, str], said: str
+) -> None:
+    machine.install("docker", ENGINE)
+    done = machine.run(LAB, **environment)
+    assert done.returncode == 2
+    assert done.stderr.startswith(said)
+    assert machine.asked.read_text() == ""
+
+
+def test_hole_19_the_tests_of_the_lab_are_skipped_with_the_reasons(machine: Machine) -> None:
+    machine.install("docker", ENGINE)
+    done = machine.run(TEST, "false")
+    assert (done.returncode, done.stderr) == (0, f"{NO_COMPOSE}\n")
+    assert done.stdout == "compose-test is skipped: the lines above say what is missing\n"
+
+
+STEPS = """
+. ./deploy/progress.sh
+progress_of 2
+step "the first" sh -c 'echo working; sleep 1'
+step "the second" sh -c 'echo "no such host" >&2; exit 3' || echo "code $?"
+"""
+
+
+def test_hole_19_progress_is_plain_lines_where_there_is_no_terminal_and_a_failure_brings_its_reason() -> None:
+    done = subprocess.run(
+        ["sh", "-euc", STEPS], cwd=ROOT, capture_output=True, text=True, check=False, timeout=PATIENCE
+    )
+    first, ended, second, failed, reason = done.stderr.splitlines()
+    assert (first, second, reason) == ("[1 of 2] the first", "[2 of 2] the second", "no such host")
+    assert ended.startswith("[1 of 2] the first: done in ")
+    log = failed.partition("(all of it is in ")[2].removesuffix("):")
+    assert failed.startswith("[2 of 2] the second: failed after ")
+    assert Path(log).read_text() == "no such host\n"
+    Path(log).unlink()
+    assert done.stdout == "code 3\n"
+
+
+def test_hole_19_on_a_terminal_progress_is_one_line_that_counts_and_shows_what_is_said() -> None:
+    commands = ". ./deploy/progress.sh; progress_of 1; step 'the image' sh -c 'echo Step 1/9; sleep 2'"
+    with Terminal(commands, ROOT) as terminal:
+        assert terminal.exit_code() == 0
+    shown = terminal.output.replace("\x1b[K", "").split("\r")
+    assert "[1 of 1] the image, 1 s: Step 1/9" in shown
+    assert shown[-1].startswith("[1 of 1] the image: done in ")
+    assert terminal.output.count("\n") == 1
+
+
+def test_hole_19_no_reason_of_an_engine_or_of_compose_is_thrown_away() -> None:
+    """Only questions with a yes or a no are asked in silence."""
+    silent = (
+        "docker version",
+        "compose version",
+        "image inspect",
+        "command -v",
+        "kill ",
+        "stty size",
+        "git rev-parse",
+    )
+    thrown = [
+        f"{script.name}: {line.strip()}"
+        for script in (*(ROOT / "deploy").rglob("*.sh"),)
+        for line in script.read_text().splitlines()
+        if "2>/dev/null" in line or ">/dev/null 2>&1" in line
+        if not any(question in line for question in silent)
+    ]
+    assert thrown == []

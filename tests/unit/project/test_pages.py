@@ -1,0 +1,134 @@
+"""Whatever a page tells a reader to type is typed by a test, or it stands here why not; commands and links exist.
+
+The tests named here take every block of their section, and fail when there is one more.
+"""
+
+import ast
+import re
+from pathlib import Path
+from typing import Final
+
+import click
+import pytest
+
+from services.ctl.main import cli
+from tests.pages.document import sections
+from tests.paths import ROOT
+
+PAGES: Final = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+README, COMPOSE = "tests/e2e/test_readme.py", "tests/compose/test_compose_page.py"
+HOST = "tests/kernel/pages/test_readme_host.py::test_a_host_joins_the_overlay_and_leaves_it_as_the_pages_say"
+BY_SECTION = "tests/contract/kubernetes/test_page.py::test_every_section_with_commands_is_read_here"
+TYPED: Final[dict[str, str | dict[str, str]]] = {
+    "README.md": {
+        "Try it": f"{README}::test_make_lab_is_there_until_ctrl_c "
+        f"{COMPOSE}::test_make_compose_lab_is_there_until_ctrl_c_and_what_it_proposes_works",
+        "Look inside": f"{README}::test_a_look_inside_works_as_printed",
+        "Run it on a host": HOST,
+    },
+    "docs/compose.md": {
+        "In one command": f"{COMPOSE}::test_make_compose_lab_is_there_until_ctrl_c_and_what_it_proposes_works "
+        f"{COMPOSE}::test_the_lab_by_hand",
+        "The images": f"{COMPOSE}::test_the_images_by_themselves",
+    },
+    "docs/grpcurl.md": "tests/e2e/test_grpcurl_document.py::test_the_commands_under_a_heading_print_what_is_shown "
+    "tests/compose/test_compose.py::test_the_commands_of_the_page_print_what_it_shows",
+    "docs/hosts.md": dict.fromkeys(
+        ("Install", "docker", "With flanneld's command line"),
+        "tests/kernel/pages/test_hosts_page.py::test_the_page_makes_a_host_one_of_the_overlay",
+    ),
+    "docs/kubernetes.md": BY_SECTION,
+    "docs/migration.md": "tests/kernel/pages/test_migration_page.py::test_the_way_to_us_and_back_is_as_the_page_says",
+    "docs/operations.md": {
+        "What has happened?": HOST,
+        "Following a packet": "tests/kernel/masq/test_hole_18_explain.py::"
+        "test_hole_18_what_the_page_says_to_type_follows_a_packet",
+        "Many leases are gone at once": HOST,
+        "A network change that would move nodes": "tests/kernel/cluster/test_hole_06_network_change.py"
+        "::test_hole_06_the_page_says_what_to_type",
+        "Taking a node out": HOST,
+    },
+}
+"""The tests that type the commands of a page, or of each of its sections."""
+
+UNTYPED: Final = {
+    "CONTRIBUTING.md": "what .ci/run runs, where the tests run",
+    "SECURITY.md": "there are images to check once there is a release",
+}
+"""Pages whose commands no test types, and why."""
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def test_what_a_page_says_to_type_is_typed_by_a_test() -> None:
+    found = {name_of(page): [section.title for section in sections(page)] for page in PAGES}
+    assert {page for page, titles in found.items() if titles} == TYPED.keys() | UNTYPED.keys()
+    for page, where in TYPED.items():
+        assert isinstance(where, str) or list(where) == found[page]
+
+
+@pytest.mark.parametrize(
+    "test",
+    sorted({test for where in TYPED.values() for each in ([where] if isinstance(where, str) else where.values())
+            for test in each.split()}),
+)  # fmt: skip
+def test_a_test_that_types_commands_exists(test: str) -> None:
+    path, _, name = test.partition("::")
+    assert name in {getattr(node, "name", "") for node in ast.walk(ast.parse((ROOT / path).read_text()))}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_commands_of_a_page_are_marked_as_such(page: Path) -> None:
+    programs = (
+        "make|docker|docker-compose|flannelette|kubectl|helm|systemctl|sudo|pip|python3|grpcurl|etcdctl|apt-get"
+    )
+    plain = re.findall(
+        r"^```\n(.*?)^```$", re.sub(r"^```\w+\n.*?^```$", "", page.read_text(), flags=re.M | re.S), re.M | re.S
+    )
+    assert [line for block in plain for line in block.splitlines() if re.match(rf"(\$ )?({programs})\b", line)] == []
+
+
+def commands() -> list[tuple[str, str, str]]:
+    """Page, command and what follows it, of what is between backticks and in blocks of commands."""
+    found = set()
+    for page in PAGES:
+        text = re.sub(r"^```(text|json)?\n.*?^```$", "", page.read_text(), flags=re.M | re.S)
+        for name, rest in re.findall(
+            r"(?:^|[`/ ])flannelette (?!flannelette-)([a-z][a-z-]*)((?: [^`#\n]+)?)(?=`|#|$)", text, re.M
+        ):
+            found.add((name_of(page), name, rest.strip()))
+    return sorted(found)
+
+
+@pytest.mark.parametrize(("page", "name", "words"), commands())
+def test_a_command_of_a_page_exists_with_its_options(page: str, name: str, words: str) -> None:
+    command = cli.commands[name]
+    if isinstance(command, click.Group) and words:
+        command = command.commands[words.split()[0]]
+    options = {option for parameter in command.params for option in parameter.opts}
+    assert set(re.findall(r"(?<= )--[a-z-]+", f" {words}")) <= options | {"--help"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_what_a_page_links_to_exists(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text())
+    missing = [link for link in links if "://" not in link and not (page.parent / link).exists()]
+    assert missing == []
+
+
+def test_what_must_be_installed_on_a_host_is_what_the_images_install() -> None:
+    """But pip, which a virtual environment brings along."""
+    lines = re.findall(
+        r"apt-get install --yes --no-install-recommends (.+?)(?: \\)?$",
+        (ROOT / "deploy/images/Dockerfile").read_text(),
+        re.M,
+    )
+    build = next(line for line in lines if "gcc" in line).split()
+    masq = next(line for line in lines if "libnftables1" in line).split()
+    needed = {*build, *masq, "python3-venv"} - {"python3-pip"}
+    for page in ("README.md", "docs/hosts.md"):
+        (named,) = re.findall(r"`(python3-venv [^`]+)`", " ".join((ROOT / page).read_text().split()))
+        assert set(named.split()) == needed

@@ -1,0 +1,82 @@
+"""What stands beside the code: the threat model's tests exist, workflows are valid and hold no secrets."""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from tests.paths import ROOT
+
+WORKFLOWS: Final = sorted((ROOT / ".github/workflows").glob("*.yml"))
+BACKED: Final = re.findall(r"`(tests/\S+\.py)::(\w+)`", (ROOT / "SECURITY.md").read_text())
+
+
+@pytest.mark.parametrize(("path", "name"), BACKED, ids=[name for _, name in BACKED])
+def test_what_the_threat_model_promises_is_tested(path: str, name: str) -> None:
+    functions = (node for node in ast.walk(ast.parse((ROOT / path).read_text())) if hasattr(node, "name"))
+    assert name in {node.name for node in functions}
+
+
+def test_hole_17_every_promise_of_the_threat_model_names_a_test() -> None:
+    _, _, rows = (ROOT / "SECURITY.md").read_text().partition("| sentence | test |\n|---|---|\n")
+    promises = rows.partition("\n\n")[0].splitlines()
+    assert [row for row in promises if not re.fullmatch(r"\| .+ \| `tests/\S+\.py::\w+` \|", row)] == []
+
+
+def steps(workflow: Path) -> list[dict[str, Any]]:
+    return [step for job in yaml.safe_load(workflow.read_text())["jobs"].values() for step in job["steps"]]
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.name)
+def test_a_workflow_is_one(workflow: Path) -> None:
+    """By the forge's own schema, which the tool brings along."""
+    done = subprocess.run(
+        [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.github-workflows", str(workflow)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.name)
+def test_a_workflow_runs_what_exists_and_holds_no_secret(workflow: Path) -> None:
+    assert "secrets." not in workflow.read_text()
+    assert yaml.safe_load(workflow.read_text())["permissions"] == {"contents": "read"}
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for step in steps(workflow):
+        commands = step.get("run", "")
+        assert all((ROOT / script).is_file() for script in re.findall(r"^(?:ba)?sh ([^ $]+)", commands, re.MULTILINE))
+        assert set(re.findall(r"^make ([a-z-]+)", commands, re.MULTILINE)) <= targets
+        assert "@" in step.get("uses", "@"), "an action has a version"
+
+
+def test_the_hooks_before_a_commit_run_what_make_runs() -> None:
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
+    makefile = (ROOT / "Makefile").read_text()
+    for hook in hooks:
+        program = hook["entry"].removeprefix(".venv/bin/")
+        assert program.removeprefix("make ") in makefile.replace("$(BIN)/", "")
+
+
+def test_the_changelog_has_the_version_that_is_built() -> None:
+    version = re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert version is not None
+    assert version[1] in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_a_release_has_the_names_that_the_manifests_and_the_pages_give_its_images() -> None:
+    workflow = (ROOT / ".github/workflows/release.yml").read_text()
+    assert "NAME: flannelette-${{ matrix.service }}" in workflow
+    assert "/$NAME:${GITHUB_REF_NAME#v}" in workflow
+    chart = (ROOT / "deploy/helm/flannelette/templates/_helpers.tpl").read_text()
+    assert 'printf "%sflannelette-%s:%s"' in chart
+    assert "ghcr.io/OWNER/flannelette-lease:X.Y.Z" in (ROOT / "SECURITY.md").read_text()
+    images = re.findall(r"image: (flannelette-\w+)", (ROOT / "deploy/kubernetes/base/daemonset.yaml").read_text())
+    services = yaml.safe_load(workflow)["jobs"]["images"]["strategy"]["matrix"]["service"]
+    assert set(images) <= {f"flannelette-{each}" for each in services}

@@ -1,0 +1,79 @@
+"""The units of deploy/systemd: what systemd says of them, and that they give no more rights than the images."""
+
+import re
+import shutil
+import subprocess
+from configparser import RawConfigParser
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.paths import ROOT
+
+UNITS: Final = ROOT / "deploy/systemd"
+SERVICES: Final = ("lease", "dataplane", "masq")
+needs_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is missing here")
+
+
+def assignments(service: str) -> dict[str, str]:
+    """Of the [Service] section, the last one where there are several."""
+    parser = RawConfigParser(strict=False, comment_prefixes=("#",))
+    parser.optionxform = str  # type: ignore[assignment,method-assign]  # systemd's keys have capital letters
+    parser.read(UNITS / f"flannelette-{service}.service")
+    return dict(parser["Service"])
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Path:
+    """The units, with programs that exist here."""
+    for unit in (*UNITS.glob("*.service"), *UNITS.glob("*.target")):
+        text = re.sub(r"^ExecStart=.*", "ExecStart=/bin/true", unit.read_text(), flags=re.MULTILINE)
+        (tmp_path / unit.name).write_text(text)
+    return tmp_path
+
+
+@needs_systemd
+def test_systemd_has_nothing_to_say_against_them(installed: Path) -> None:
+    units = sorted(str(path) for path in installed.iterdir())
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", *units], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+@needs_systemd
+@pytest.mark.parametrize(("service", "tenths"), [("lease", 15), ("dataplane", 20), ("masq", 25)])
+def test_little_is_exposed(service: str, tenths: int, installed: Path) -> None:
+    """systemd's own figure, 0 to 10: a unit without any of this has 9.6."""
+    unit = str(installed / f"flannelette-{service}.service")
+    done = subprocess.run(
+        ["systemd-analyze", "security", "--offline=yes", "--no-pager", f"--threshold={tenths}", unit],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_unit_gives_the_rights_of_the_image_and_no_more(service: str) -> None:
+    compose = (ROOT / "deploy/compose/docker-compose.yml").read_text()
+    anchor = compose.partition(f"x-{service}: &{service}\n")[2].partition("\n\n")[0]
+    of_image = re.search(r"cap_add: \[([A-Z_, ]+)\]", anchor)
+    expected = {f"CAP_{name}" for name in of_image[1].split(", ")} if of_image else set()
+    assert set(assignments(service)["CapabilityBoundingSet"].split()) == expected
+
+
+@pytest.mark.parametrize("service", ["dataplane", "masq"])
+def test_a_unit_remembers_in_a_directory_of_its_own(service: str) -> None:
+    found = assignments(service)
+    assert (found["StateDirectory"], found["StateDirectoryMode"]) == (f"flannelette-{service}", "0700")
+    assert found["Environment"] == f"FLANNELD_STATE_DIR=/var/lib/flannelette-{service}"
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_unit_waits_for_readiness_and_comes_back(service: str) -> None:
+    found = assignments(service)
+    assert found["ExecStart"] == f"/opt/flannelette/bin/flannelette-{service}"
+    assert (found["Type"], found["Restart"], found["TimeoutStartSec"]) == ("notify", "always", "infinity")

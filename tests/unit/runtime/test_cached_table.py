@@ -1,0 +1,77 @@
+"""When remembered leases are in force, and when an own lease of before may still be ours."""
+
+from pathlib import Path
+
+import pytest
+
+from services.core.leases.node_overrides import NONE
+from services.core.leases.table import Step, Table, Upserted
+from services.runtime.cache.cached_table import CachedTable, expiry_doubt
+from services.runtime.cache.node_state import encode, snapshot_pieces
+from services.runtime.cache.state_file import StateFile
+from tests.examples.dataplane import CAPTURED, lease
+from tests.examples.leases import SMALL_JSON, network
+from tests.unit.runtime.test_node_state import NETWORK, OWN, PEERS, written
+
+SNAPSHOT = Step(reset=True, network=network(SMALL_JSON), synced=True)
+
+
+@pytest.fixture
+def recollection(tmp_path: Path) -> CachedTable:
+    with StateFile(str(tmp_path), "dataplane") as file:
+        file.write([written()])
+        return CachedTable("n1", file)
+
+
+def test_it_is_in_force_as_soon_as_nobody_will_tell_any_leases(recollection: CachedTable) -> None:
+    assert recollection.choose(Table(), is_away=False) is None
+    remembered = recollection.choose(Table(), is_away=True)
+    assert remembered is not None
+    assert remembered.leases.keys() == {each.name for each in (*PEERS, OWN)}
+    # Somebody answers, and has no snapshot yet.
+    assert recollection.choose(Table(), is_away=False) is remembered
+
+
+def test_the_first_snapshot_ends_it_for_good(recollection: CachedTable) -> None:
+    told = Table()
+    recollection.choose(told, is_away=True)
+    told.fold(Step(reset=True, network=NETWORK, changes=(Upserted(lease(CAPTURED["n2"])),)))
+    assert recollection.choose(told, is_away=False) is recollection.table
+    told.fold(Step(synced=True))
+    assert recollection.choose(told, is_away=False) is told
+    assert recollection.choose(told, is_away=True) is told
+    assert recollection.table is None
+
+
+def test_nothing_is_remembered_without_a_file_or_of_another_node(tmp_path: Path) -> None:
+    with StateFile(str(tmp_path), "dataplane") as file:
+        assert CachedTable("n1", file).choose(Table(), is_away=True) is None
+        file.write([written(node="n2")])
+        found = CachedTable("n1", file)
+        assert (found.own, found.former, found.choose(Table(), is_away=True)) == (None, (), None)
+
+
+def test_leases_that_cannot_be_read_are_nothing_and_stay_beside(tmp_path: Path) -> None:
+    pieces = [*snapshot_pieces(NETWORK, PEERS, None, NONE), b"\xff\xff"]
+    with StateFile(str(tmp_path), "dataplane") as file:
+        file.write(encode("dataplane", "n1", OWN, (), pieces))
+        before = file.path.read_bytes()
+        assert CachedTable("n1", file).choose(Table(), is_away=True) is None
+        assert file.write([written()])
+        assert file.path.with_suffix(".refused").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("expires_at", "now", "said"),
+    [
+        (None, 50.0, ""),
+        (1_000.0, 999.0, ""),
+        (1_000.0, 1_000.0, "it has run out"),
+        (1_000.0, 50.0, "the clock is behind"),
+    ],
+)
+def test_an_own_lease_is_ours_until_it_runs_out_by_a_clock_that_can_be_right(
+    expires_at: float | None, now: float, said: str
+) -> None:
+    assert expiry_doubt(OWN.with_time(expires_at), known_at=100.0, now=now).startswith(said)
+    assert bool(said) == bool(expiry_doubt(OWN.with_time(expires_at), known_at=100.0, now=now))

@@ -1,0 +1,36 @@
+"""Readiness as a set of conditions."""
+
+import asyncio
+
+from services.runtime.telemetry.health import Health
+
+
+def test_it_is_ready_when_no_condition_has_a_reason() -> None:
+    health = Health()
+    assert health.ready
+    health.set("store", "the store is away")
+    health.set("network", "no network")
+    assert (health.ready, health.reasons) == (False, ["the store is away", "no network"])
+    health.set("store")
+    assert health.reasons == ["no network"]
+    health.set("network")
+    assert health.ready
+
+
+def test_a_stopping_service_is_not_ready_for_good() -> None:
+    health = Health()
+    health.stop()
+    health.set("store")
+    assert health.reasons == ["the service is stopping"]
+
+
+async def test_only_a_change_wakes() -> None:
+    health = Health()
+    health.set("store", "away")
+    await health.changed()
+    waiting = asyncio.ensure_future(health.changed())
+    health.set("store", "away")
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    health.set("store", "still away")
+    await waiting

@@ -1,0 +1,84 @@
+"""What is remembered over a reboot: it comes back as it was, or not at all."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from ipaddress import ip_network
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.core.leases.lease import Lease
+from services.core.leases.node_overrides import NONE, PublicIpOverride
+from services.runtime.cache.node_state import UnreadableState, decode, encode, snapshot_pieces
+from tests.examples.dataplane import CAPTURED, lease, subnet
+from tests.examples.leases import SMALL_JSON, network
+
+NETWORK = network(SMALL_JSON)
+OWN = replace(lease(subnet("10.5.27.0/24", "10.99.0.11", "76:92:07:f7:74:5d"), node="n1"), expires_at=1_800_000_000.0)
+PEERS = [lease(part, node=node) for node, part in CAPTURED.items()]
+FORMER = (ip_network("10.5.27.0/24"), ip_network("fd00:10:5:1b::/64"), ip_network("10.6.1.0/24"))
+
+
+def written(leases: Sequence[Lease] = PEERS, own: Lease | None = OWN, node: str = "n1") -> bytes:
+    return b"".join(encode("dataplane", node, own, FORMER, list(snapshot_pieces(NETWORK, leases, None, NONE))))
+
+
+def test_it_comes_back_as_it_was() -> None:
+    memory = decode("dataplane", written(), "n1")
+    table = memory.table()
+    assert (memory.own, memory.former) == (OWN, FORMER)
+    assert table.leases == {each.name: each for each in (*PEERS, OWN)}
+    assert (table.network, table.synced, table.cursor) == (NETWORK, True, "")
+
+
+def test_what_operators_have_chosen_comes_back() -> None:
+    overrides = {"n1": (PublicIpOverride(4, "10.98.0.11", "a note"),)}
+    pieces = list(snapshot_pieces(NETWORK, PEERS, None, overrides))
+    memory = decode("dataplane", b"".join(encode("dataplane", "n1", OWN, FORMER, pieces)), "n1")
+    assert memory.table().overrides == overrides
+    assert decode("dataplane", written(), "n1").table().overrides == {}
+
+
+def test_without_an_own_lease_there_is_none() -> None:
+    memory = decode("dataplane", written(own=None), "n1")
+    assert memory.own is None
+    assert memory.table().leases.keys() == {each.name for each in PEERS}
+
+
+def test_many_leases_are_put_into_bytes_some_at_a_time() -> None:
+    many = [lease(subnet(f"10.5.{n >> 4}.{n % 16 * 16}/28"), node=f"n{n}") for n in range(600)]
+    assert len(list(snapshot_pieces(NETWORK, many, None, NONE))) == 4
+    assert len(decode("dataplane", written(many, None), "n1").table().leases) == 600
+
+
+@given(st.data())
+def test_whatever_is_wrong_with_it_it_is_refused(data: st.DataObject) -> None:
+    whole = written()
+    if data.draw(st.booleans()):
+        broken = whole[: data.draw(st.integers(0, len(whole) - 1))]
+    else:
+        at, bit = data.draw(st.integers(0, len(whole) - 1)), data.draw(st.integers(0, 7))
+        broken = whole[:at] + bytes([whole[at] ^ 1 << bit]) + whole[at + 1 :]
+    with pytest.raises(UnreadableState):
+        decode("dataplane", broken, "n1")
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "damaged or something else"),
+        (b"\x7fELF\x02\x01\x01\0\0\n", "damaged or something else"),
+        (written().replace(b"-state 1 ", b"-state 2 ", 1), "another version of this service has written it"),
+        (written(node="n2"), "it is of the node n2, and this is n1"),
+    ],
+)
+def test_what_is_not_ours_says_what_it_is(data: bytes, reason: str) -> None:
+    with pytest.raises(UnreadableState, match=reason):
+        decode("dataplane", data, "n1")
+
+
+def test_a_table_that_was_never_complete_is_none() -> None:
+    memory = decode("dataplane", b"".join(encode("dataplane", "n1", None, (), [])), "n1")
+    with pytest.raises(UnreadableState, match="no complete table"):
+        memory.table()
