@@ -13,10 +13,10 @@ from bench.result import BenchFailed
 from lab.programs import NoEtcd, find_etcd
 from services.core.errors import Unavailable
 from services.core.leases.flannel_json import format_value
-from services.lease.stores.etcd import EtcdSettings
 from services.lease.stores.etcd.keys import Keyspace, format_holder, holder_of
 from services.lease.stores.etcd.rpc.client import EtcdClient
 from services.lease.stores.etcd.rpc.members import Timing
+from services.lease.stores.etcd.rpc.settings import EtcdSettings
 from services.lease.stores.etcd.rpc.values import Put, Transaction
 
 PREFIX: Final = "/coreos.com/network"

@@ -15,7 +15,8 @@ from bench.etcd import PREFIX
 from services.lease.admission.pipeline import GuardSettings, StorePipeline
 from services.lease.api.requests import Identity
 from services.lease.api.service import SERVICE, LeaseService, add_to_server
-from services.lease.stores.etcd import EtcdSettings, EtcdStore
+from services.lease.stores.etcd.rpc.settings import EtcdSettings
+from services.lease.stores.etcd.store import EtcdStore
 from services.lease.watch.broker import Broker
 from services.runtime.process.options import ProcessSettings
 from services.runtime.process.process import GARBAGE_THRESHOLDS, Process

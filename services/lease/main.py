@@ -28,7 +28,7 @@ from services.runtime.process.process import Process, run
 from services.runtime.telemetry.health import Health
 
 if TYPE_CHECKING:
-    from services.lease.stores.kube import KubeSettings
+    from services.lease.stores.kube.access import KubeSettings
 
 _LARGEST_LISTING = 64 << 20
 """Bytes: ListLeases of the lease service above has every lease in one message."""
@@ -109,7 +109,8 @@ def open_store(settings: LeaseSettings, node: str, broker: Broker, process: Proc
 
 
 def _etcd(settings: LeaseSettings, node: str, broker: Broker, process: Process) -> Store:
-    from services.lease.stores.etcd import EtcdSettings, EtcdStore
+    from services.lease.stores.etcd.rpc.settings import EtcdSettings
+    from services.lease.stores.etcd.store import EtcdStore
 
     store = EtcdStore(
         EtcdSettings(
@@ -131,13 +132,13 @@ def _etcd(settings: LeaseSettings, node: str, broker: Broker, process: Process) 
 
 
 def _kube(settings: LeaseSettings, node: str, broker: Broker, process: Process) -> Store:
-    from services.lease.stores.kube import KubeStore
+    from services.lease.stores.kube.store import KubeStore
 
     return KubeStore(_kube_settings(settings), node=node)
 
 
 def _kube_settings(settings: LeaseSettings) -> "KubeSettings":
-    from services.lease.stores.kube import KubeSettings
+    from services.lease.stores.kube.access import KubeSettings
     from services.lease.stores.kube.annotations import annotations
 
     return KubeSettings(
@@ -150,7 +151,7 @@ def _kube_settings(settings: LeaseSettings) -> "KubeSettings":
 
 
 def _embedded(settings: LeaseSettings, node: str, broker: Broker, process: Process) -> Store:
-    from services.lease.stores.embedded import EmbeddedStore
+    from services.lease.stores.embedded.store import EmbeddedStore
 
     store = EmbeddedStore(
         None if settings.store_file == Path(IN_MEMORY) else settings.store_file,
@@ -163,7 +164,7 @@ def _embedded(settings: LeaseSettings, node: str, broker: Broker, process: Proce
 
 
 def _relay(settings: LeaseSettings, node: str, broker: Broker, process: Process) -> Store:
-    from services.lease.stores.relay import RelayStore
+    from services.lease.stores.relay.store import RelayStore
     from services.runtime.lease.feed import LeaseConnection
 
     if settings.upstream in listen_addresses(settings, "lease"):

@@ -9,10 +9,11 @@ from ipaddress import ip_address, ip_network
 import pytest
 
 from services.core.leases.lease import BackendData, FamilyRequest, LeaseRequest
-from services.lease.stores.etcd import EtcdSettings, EtcdStore
 from services.lease.stores.etcd.rpc.client import EtcdClient
 from services.lease.stores.etcd.rpc.members import Timing
+from services.lease.stores.etcd.rpc.settings import EtcdSettings
 from services.lease.stores.etcd.rpc.values import Delete, Item, Put, Transaction, Write
+from services.lease.stores.etcd.store import EtcdStore
 from tests.etcd.server import EtcdServer
 
 VXLAN = '{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}'

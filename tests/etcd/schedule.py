@@ -14,7 +14,7 @@ from services.core.errors import FlanneletteError
 from services.core.leases.table import Table
 from services.lease.main import build
 from services.lease.settings import LeaseSettings
-from services.lease.stores.etcd import Timing
+from services.lease.stores.etcd.rpc.members import Timing
 from services.lease.stores.etcd.rpc.values import Put
 from services.runtime.lease.feed import Feed, LeaseConnection
 from services.runtime.process.process import Process

@@ -14,10 +14,10 @@ from services.core.family import Network
 from services.core.leases.flannel_json import parse_key, parse_lease
 from services.core.leases.lease import lease_key
 from services.core.network import FamilyNetwork, parse_network
-from services.lease.stores.etcd import EtcdSettings
 from services.lease.stores.etcd.keys import Keyspace
 from services.lease.stores.etcd.rpc.client import EtcdClient
 from services.lease.stores.etcd.rpc.members import Timing
+from services.lease.stores.etcd.rpc.settings import EtcdSettings
 from services.lease.stores.etcd.rpc.values import EtcdLeaseGone, Put, Transaction, Unchanged
 
 _LIVES: Final = 86_400

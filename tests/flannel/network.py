@@ -11,9 +11,9 @@ from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.lease.v1 import lease_pb2_grpc
 
 from services.core.leases.table import Table
-from services.lease.stores.etcd import EtcdSettings
 from services.lease.stores.etcd.rpc.client import EtcdClient
 from services.lease.stores.etcd.rpc.members import Timing
+from services.lease.stores.etcd.rpc.settings import EtcdSettings
 from services.lease.stores.etcd.rpc.values import Put, Transaction
 from tests.etcd.server import EtcdServer
 from tests.examples.leases import SMALL_JSON

@@ -12,11 +12,12 @@ import pytest
 
 from services.core.leases.lease import FamilyRequest, Lease, LeaseRequest, VxlanData
 from services.lease.progress.connected import ConnectedNodes
-from services.lease.stores.embedded import EmbeddedStore
-from services.lease.stores.etcd import EtcdSettings, EtcdStore
+from services.lease.stores.embedded.store import EmbeddedStore
 from services.lease.stores.etcd.rpc.client import EtcdClient
 from services.lease.stores.etcd.rpc.members import Timing
+from services.lease.stores.etcd.rpc.settings import EtcdSettings
 from services.lease.stores.etcd.rpc.values import Delete, Put, Transaction
+from services.lease.stores.etcd.store import EtcdStore
 from services.lease.stores.store import Store
 from tests.etcd.server import EtcdServer
 

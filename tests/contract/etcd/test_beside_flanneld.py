@@ -19,10 +19,11 @@ import pytest
 
 from services.core.errors import LostRace, NotFound, Unavailable
 from services.core.leases.lease import FamilyRequest, Lease, LeaseRequest, VxlanData
-from services.lease.stores.etcd import EtcdSettings, EtcdStore
 from services.lease.stores.etcd.keys import Keyspace
 from services.lease.stores.etcd.rpc.client import EtcdClient
+from services.lease.stores.etcd.rpc.settings import EtcdSettings
 from services.lease.stores.etcd.rpc.values import Event, Gone, Item, Position, Put
+from services.lease.stores.etcd.store import EtcdStore
 from tests.etcd.expected import truth_of
 from tests.etcd.keys import PREFIX, QUICK, write
 from tests.etcd.server import EtcdServer

@@ -9,8 +9,8 @@ import pytest
 
 from services.core.errors import Unavailable
 from services.core.leases.table import Change, Upserted, changes_between
-from services.lease.stores.etcd import EtcdSettings
 from services.lease.stores.etcd.rpc.client import EtcdClient
+from services.lease.stores.etcd.rpc.settings import EtcdSettings
 from services.lease.stores.etcd.rpc.values import Put
 from services.lease.stores.store import Snapshot
 from tests.etcd.keys import CONFIG_PUT, QUICK, lease_delete, lease_put, name, opened, wants, write

@@ -14,10 +14,12 @@ from flannelette.lease.v1 import lease_pb2 as pb
 from services.core.errors import NotYet
 from services.core.leases.lease import FamilyRequest, Lease, LeaseRequest
 from services.lease.progress.connected import ConnectedNodes
-from services.lease.stores.etcd import EtcdSettings, EtcdStore, Timing
 from services.lease.stores.etcd.rpc.client import EtcdClient
+from services.lease.stores.etcd.rpc.members import Timing
+from services.lease.stores.etcd.rpc.settings import EtcdSettings
 from services.lease.stores.etcd.rpc.values import Delete, Item, Put, Transaction
 from services.lease.stores.etcd.sessions import SessionTiming
+from services.lease.stores.etcd.store import EtcdStore
 from tests.etcd.server import EtcdServer
 from tests.patience import PATIENCE
 from tests.services.follower import following

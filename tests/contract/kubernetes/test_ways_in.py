@@ -11,8 +11,9 @@ from flannelette.lease.v1 import lease_pb2 as pb
 
 from services.core.errors import Misconfigured, Unavailable
 from services.core.leases.table import Table, Upserted
-from services.lease.stores.kube import KubeSettings, KubeStore
+from services.lease.stores.kube.access import KubeSettings
 from services.lease.stores.kube.nodes import node_of_our_pod
+from services.lease.stores.kube.store import KubeStore
 from services.lease.stores.store import Changed
 from services.runtime.lease.wire import request_to_proto
 from tests.kubernetes.api_server import ApiServer

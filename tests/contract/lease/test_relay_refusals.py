@@ -18,7 +18,7 @@ from services.core.family import Network
 from services.core.leases.lease import Lease, Subnet, lease_key
 from services.core.leases.table import Removed, Step, Table, Upserted
 from services.lease.progress.connected import ConnectedNodes
-from services.lease.stores.relay import RelayStore
+from services.lease.stores.relay.store import RelayStore
 from services.lease.stores.store import Changed, Refusal, RefusalKind, Snapshot
 from services.lease.watch.log import ChangeLog
 from services.runtime.lease.feed import LeaseConnection

@@ -13,9 +13,10 @@ from services.core.leases.lease import Lease, LeaseRequest
 from services.core.leases.table import Table
 from services.dataplane.events.journal import Journal
 from services.dataplane.node.lease_renewer import LeaseRenewer
-from services.lease.stores.etcd import EtcdSettings, EtcdStore
 from services.lease.stores.etcd.rpc.client import EtcdClient
+from services.lease.stores.etcd.rpc.settings import EtcdSettings
 from services.lease.stores.etcd.rpc.values import Delete, Item, Put, Transaction, Write
+from services.lease.stores.etcd.store import EtcdStore
 from tests.etcd.keys import CONFIG_PUT, PREFIX, QUICK, wants, write
 from tests.etcd.server import EtcdServer
 from tests.patience import PATIENCE

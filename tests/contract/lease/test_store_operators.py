@@ -11,7 +11,7 @@ import pytest
 from services.core.errors import AlreadyExists, Exhausted, InvalidInput, NotFound, NotYet
 from services.core.family import Network
 from services.core.leases.lease import FamilyRequest, LeaseRequest, VxlanData
-from services.lease.stores.etcd import EtcdSettings
+from services.lease.stores.etcd.rpc.settings import EtcdSettings
 from services.lease.stores.store import Changed, Reclaim
 from tests.etcd.server import EtcdServer
 from tests.services.follower import following

@@ -37,7 +37,7 @@ def test_all_of_unittest_can_be_imported_after_the_parts_of_pyroute2() -> None:
 
 
 def test_the_etcd_store_starts_without_a_client_that_it_does_not_use() -> None:
-    found = set(_run("import services.lease.stores.etcd, sys; print(*sys.modules)").split())
+    found = set(_run("import services.lease.stores.etcd.store, sys; print(*sys.modules)").split())
     assert "etcd3.etcdrpc.rpc_pb2" in found
     assert not {"etcd3.client", "tenacity"} & found
 

@@ -2,7 +2,3 @@
 
 It serves every node, so it is always central.
 """
-
-from services.lease.stores.embedded.store import EmbeddedStore
-
-__all__ = ["EmbeddedStore"]

@@ -2,8 +2,3 @@
 
 Kubernetes hands out the subnets, so nothing here allocates. Only `client` imports the Kubernetes client.
 """
-
-from services.lease.stores.kube.access import KubeSettings
-from services.lease.stores.kube.store import KubeStore
-
-__all__ = ["KubeSettings", "KubeStore"]

@@ -2,7 +2,3 @@
 
 It keeps no leases. The table and the errors come from the lease service above, the nodes' calls go there.
 """
-
-from services.lease.stores.relay.store import RelayStore
-
-__all__ = ["RelayStore"]

@@ -10,8 +10,9 @@ import grpc.aio
 import pytest
 
 from services.core.errors import Unavailable
-from services.lease.stores.etcd import EtcdSettings, Timing
 from services.lease.stores.etcd.rpc.cluster import Cluster
+from services.lease.stores.etcd.rpc.members import Timing
+from services.lease.stores.etcd.rpc.settings import EtcdSettings
 from services.lease.stores.etcd.rpc.values import NotAllowed
 from tests.virtual_time import run_virtually
 

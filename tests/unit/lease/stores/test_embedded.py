@@ -8,8 +8,8 @@ import pytest
 
 from services.core.errors import NotFound, NotYet, Unavailable
 from services.core.leases.table import Removed, StoreStatus, Upserted
-from services.lease.stores.embedded import EmbeddedStore
 from services.lease.stores.embedded import store as module
+from services.lease.stores.embedded.store import EmbeddedStore
 from services.lease.stores.store import Changed, Snapshot
 from tests.examples.leases import NETWORK, NETWORK_JSON, SMALL, SMALL_JSON, by_name, make_request
 from tests.stores.embedded import Clock, Open

@@ -10,7 +10,7 @@ from services.core.family import IPV4, IPV6
 from services.core.ipam.subnet_pool import Usage
 from services.lease import metrics
 from services.lease.progress.connected import ConnectedNodes
-from services.lease.stores.embedded import EmbeddedStore
+from services.lease.stores.embedded.store import EmbeddedStore
 from tests.examples.leases import SMALL_JSON, make_request
 
 ADDRESS = "172.16.0.1"
