@@ -13,7 +13,7 @@ from bench.leases import NETWORK, OWN_ADDRESS, UNDERLAY, subnets
 from bench.result import BenchFailed
 from lab.netns import NetworkNamespace
 from services.core.family import IPV4
-from services.dataplane.backends.backend import Links
+from services.dataplane.backends.backend import NodeLinks
 from services.dataplane.backends.vxlan import Vxlan
 from services.dataplane.kernel.ownership import OwnershipRules
 from services.dataplane.kernel.reconciler import Scope
@@ -58,7 +58,7 @@ class Host:
     """One with a device, on which the netlink part alone can be tried."""
 
     namespace: NetworkNamespace
-    links: Links
+    links: NodeLinks
 
     @property
     def scope(self) -> Scope:
@@ -80,7 +80,7 @@ def host_with_device() -> Iterator[Host]:
         with namespace.inside():
             underlay = Underlay(socket.if_nametoindex("eth0"), "eth0", 1500, (OWN_ADDRESS,), (OWN_ADDRESS,), "")
             device = Device("flannel.1", socket.if_nametoindex("flannel.1"), "", 1450, "")
-        yield Host(namespace, Links(underlay, {IPV4: device}, PROTOCOL))
+        yield Host(namespace, NodeLinks(underlay, {IPV4: device}, PROTOCOL))
 
 
 def add_device(namespace: NetworkNamespace) -> None:

@@ -31,7 +31,7 @@ from services.runtime.lease.feed import Feed, LeaseConnection
 from services.runtime.process.exclusive import Exclusive
 from services.runtime.process.version import version
 from services.runtime.telemetry.health import Health
-from services.runtime.telemetry.logs import Rarely, get_logger
+from services.runtime.telemetry.logs import LogLimiter, get_logger
 
 log = get_logger()
 
@@ -56,9 +56,9 @@ class Controller:
         self.node = connection.node
         self.journal = Journal()
         self.journal.note(Event(Kind.SERVICE_STARTED, f"flannelette-dataplane {version()} of {self.node} started"))
-        self.recollection = CachedTable(connection.node, state)
-        self.recorder = CacheWriter(connection.node, state)
-        former = (*read_previous_subnets(settings.subnet_file), *self.recollection.former)
+        self.cached_table = CachedTable(connection.node, state)
+        self.cache_writer = CacheWriter(connection.node, state)
+        former = (*read_previous_subnets(settings.subnet_file), *self.cached_table.former)
         self.feed = Feed(connection, pb.VIEW_ALL, self._notice, most=settings.max_leases)
         margin = settings.subnet_lease_renew_margin * 60
         self.renewer = LeaseRenewer(connection, margin, self.wake_up, self.journal, clock, former=former)
@@ -70,7 +70,7 @@ class Controller:
         """How many have ended."""
         self.changed = asyncio.Condition()
         """Notified after every iteration."""
-        self.turn = Exclusive()
+        self.lock = Exclusive()
         """Held while the kernel is compared or changed."""
         self.error = ""
         """Why the last iteration failed; empty: it succeeded."""
@@ -84,11 +84,11 @@ class Controller:
         """Whether the kernel is left alone."""
         self.health = health
         self.own = NodeLease(
-            connection.node, settings, self.renewer, health, self.journal, self.recollection.own, clock
+            connection.node, settings, self.renewer, health, self.journal, self.cached_table.own, clock
         )
         self.tracker = ConfigTracker(settings, connection.node, kernel, self.journal, former)
         self.change = NetworkChange(
-            connection.node, connection, kernel, self.journal, settings.route_protocol, self.recollection.network
+            connection.node, connection, kernel, self.journal, settings.route_protocol, self.cached_table.network
         )
         self.table: Table | None = None
         """The leases in force: the last complete snapshot, or what is remembered; None: none yet."""
@@ -100,7 +100,7 @@ class Controller:
         """When the first of them was, on the monotonic clock."""
         self._observed = Observations()
         self._was_connected, self._was_ready = False, False
-        self._is_news, self._resync_due = Rarely(), True
+        self._may_log, self._resync_due = LogLimiter(), True
         self._looked_at = 0.0
         """When everything was last compared, or that was last tried; the loop's time."""
         self._wake = asyncio.Event()
@@ -111,7 +111,7 @@ class Controller:
         self._patient_until = asyncio.get_running_loop().time() + PATIENCE
         asyncio.get_running_loop().call_at(self._patient_until, self._wake.set)
         while True:
-            async with self.turn:
+            async with self.lock:
                 try:
                     await self.reconcile_once()
                     self.error = ""
@@ -161,7 +161,7 @@ class Controller:
     @property
     def remembered_reason(self) -> str:
         """Why we are not ready while remembered leases are in force."""
-        return f"the leases are those of {self.recollection.since}"
+        return f"the leases are those of {self.cached_table.since}"
 
     def tell(self, progress: Progress | None) -> None:
         """Reports the progress of this node to the lease service."""
@@ -237,7 +237,7 @@ class Controller:
         if table is told:
             await self.tracker.remove_stale()
             own, is_current = self.own.confirmed_by(table), not (self.feed.error or store_error)
-            self.recorder.tell(table, own, self.renewer.previous_subnets, is_current=is_current, network=network)
+            self.cache_writer.tell(table, own, self.renewer.previous_subnets, is_current=is_current, network=network)
         # It may have come while the kernel was programmed.
         state = self.own.refusal if self.own.is_settled else "the own subnet is being set up"
         self.health.set("own lease", self.own.reason or state)
@@ -249,11 +249,11 @@ class Controller:
 
     def _choose_table(self, *, is_away: bool) -> Table | None:
         is_away = is_away and asyncio.get_running_loop().time() >= self._patient_until
-        table = self.recollection.choose(self.feed.table, is_away=is_away)
+        table = self.cached_table.choose(self.feed.table, is_away=is_away)
         if table is not self.table:
             self.table, self._resync_due = table, True
-            is_remembered = table is not None and table is self.recollection.table
-            self.own.use_cached(self.recollection.known_at if is_remembered else None)
+            is_remembered = table is not None and table is self.cached_table.table
+            self.own.use_cached(self.cached_table.known_at if is_remembered else None)
             if is_remembered:
                 what = "the leases that this node remembers are in force"
                 self.journal.note(Event(Kind.LEASE_SERVICE, what, self.remembered_reason))
@@ -285,7 +285,7 @@ class Controller:
     def _note_failure(self, reason: str) -> None:
         if reason != self.error:
             what = "the kernel could not be reconciled; retrying"
-            if self._is_news(reason):
+            if self._may_log(reason):
                 log.warning(what, reason=reason)
             self.journal.note(Event(Kind.FAILURE, what, reason))
         self.error, self._resync_due = reason, True

@@ -61,7 +61,7 @@ async def build(settings: DataplaneSettings, process: Process) -> AsyncIterator[
         process.jobs["feed"] = dataplane.feed.run
         process.jobs["holder"] = dataplane.renewer.run
         process.jobs["reporter"] = dataplane.reporter.run
-        process.jobs["recorder"] = dataplane.recorder.run
+        process.jobs["cache_writer"] = dataplane.cache_writer.run
         process.jobs["dataplane"] = dataplane.run
         process.jobs["backend"] = partial(
             run_backend_task,
@@ -82,9 +82,9 @@ async def build(settings: DataplaneSettings, process: Process) -> AsyncIterator[
         finally:
             for collector in (peers, findings):
                 REGISTRY.unregister(collector)
-            if not await dataplane.turn.end(_END_SECONDS):
+            if not await dataplane.lock.end(_END_SECONDS):
                 log.warning("the requested operation was not completed: try again", seconds=_END_SECONDS)
-            await dataplane.recorder.close()
+            await dataplane.cache_writer.close()
             await connection.close()
 
 

@@ -39,7 +39,7 @@ async def watch_kernel(dataplane: Controller, kernel: Actuator, own_port: int) -
 
     def settle() -> None:
         nonlocal settled_at
-        if dataplane.turn.locked():  # what it takes away is still believed to be there
+        if dataplane.lock.locked():  # what it takes away is still believed to be there
             loop.call_later(_SETTLE_SECONDS, settle)
             return
         for _ in range(_MOST_READINGS):  # what we did in the last turn is told by now: it explains what came before
@@ -85,10 +85,10 @@ class Pending:
                 self._since = self._since or time.monotonic()
                 if change.subject not in _ENTRIES:
                     self._certain[observation] += 1
-                elif change.slot is not None:
-                    self._entries[change.slot] = None, observation
+                elif change.key is not None:
+                    self._entries[change.key] = None, observation
                 else:
-                    self._entries.update((item.slot, (item, observation)) for item in change.entries)
+                    self._entries.update((item.key, (item, observation)) for item in change.entries)
         return was_empty and self._since is not None
 
     def settle(self, reconciler: Reconciler) -> Observations:
@@ -98,9 +98,9 @@ class Pending:
         """
         counts, programmed = self._certain, reconciler.programmed
         counts.update(seen for item, seen in self._entries.values() if item is not None and item not in programmed)
-        gone = {slot: seen for slot, (item, seen) in self._entries.items() if item is None}
+        gone = {key: seen for key, (item, seen) in self._entries.items() if item is None}
         if not gone.keys() <= reconciler.take_deleted_keys():  # else we deleted all of it, as nearly always
-            lost = (gone.get(item.slot) for item in programmed if item.kind != ROUTE)
+            lost = (gone.get(item.key) for item in programmed if item.kind != ROUTE)
             counts.update(seen for seen in lost if seen is not None)
         since, self._since = self._since, None
         self._certain, self._entries = Counter(), {}

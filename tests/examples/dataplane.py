@@ -6,7 +6,7 @@ from ipaddress import ip_address, ip_network
 
 from services.core.family import IPV4, IPV6, family_of
 from services.core.leases.lease import Lease, Subnet, VxlanData, lease_key
-from services.dataplane.backends.backend import Links
+from services.dataplane.backends.backend import NodeLinks
 from services.dataplane.links.desired import Device
 from services.dataplane.netlink import actuator
 from services.dataplane.netlink.iproute2_text import DeviceNames
@@ -25,9 +25,9 @@ DUAL_ADDRESSES = (ip_address("10.99.0.11"), ip_address("fd00:99::11"))
 DUAL_UNDERLAY = Underlay(ETH0, "eth0", 1500, DUAL_ADDRESSES, DUAL_ADDRESSES, "has the default route")
 DEVICE = Device("flannel.1", FLANNEL, "76:92:07:f7:74:5d", 1450, "flannel.1: vxlan")
 DEVICE_V6 = Device("flannel-v6.1", FLANNEL_V6, "76:92:07:f7:74:5e", 1430, "flannel-v6.1: vxlan")
-LINKS = Links(UNDERLAY, {IPV4: DEVICE}, 77)
-DUAL_LINKS = Links(DUAL_UNDERLAY, {IPV4: DEVICE, IPV6: DEVICE_V6}, 77)
-HOST_GW_LINKS = Links(UNDERLAY, {}, 77)
+LINKS = NodeLinks(UNDERLAY, {IPV4: DEVICE}, 77)
+DUAL_LINKS = NodeLinks(DUAL_UNDERLAY, {IPV4: DEVICE, IPV6: DEVICE_V6}, 77)
+HOST_GW_LINKS = NodeLinks(UNDERLAY, {}, 77)
 
 
 def subnet(cidr: str, public: str = "", mac: str = "", vni: int = 1) -> Subnet:

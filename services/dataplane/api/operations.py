@@ -29,7 +29,7 @@ async def resync(dataplane: Controller, *, dry_run: bool) -> tuple[list[str], li
 
     Raises NotYet, Unavailable. The work is the loop's, so that a caller who goes away interrupts nothing.
     """
-    async with dataplane.turn:
+    async with dataplane.lock:
         commands = await preview(dataplane)
         if dry_run:
             return commands, []
@@ -47,7 +47,7 @@ async def teardown(dataplane: Controller, *, dry_run: bool) -> tuple[list[str], 
 
     Whole, also when the caller goes away meanwhile.
     """
-    return await dataplane.turn.run(partial(_tear_down, dataplane, dry_run=dry_run))
+    return await dataplane.lock.run(partial(_tear_down, dataplane, dry_run=dry_run))
 
 
 async def hand_over(dataplane: Controller, *, dry_run: bool) -> tuple[list[str], list[str]]:
@@ -55,7 +55,7 @@ async def hand_over(dataplane: Controller, *, dry_run: bool) -> tuple[list[str],
 
     Raises NotYet, Unavailable. A route is made before ours goes; where that fails, ours stays. Whole, as above.
     """
-    return await dataplane.turn.run(partial(_hand_over, dataplane, dry_run=dry_run))
+    return await dataplane.lock.run(partial(_hand_over, dataplane, dry_run=dry_run))
 
 
 async def _tear_down(dataplane: Controller, *, dry_run: bool) -> tuple[list[str], list[str]]:

@@ -63,7 +63,7 @@ class DataplaneServicer(dataplane_pb2_grpc.DataplaneServiceServicer):
                 f"no peer has the lease name or the node {request.name!r}; ListPeers without a name lists all"
             )
         if request.look:
-            async with self._dataplane.turn:
+            async with self._dataplane.lock:
                 peers = list_places(
                     programmer, await inspect_peers(programmer, chosen_peers(programmer, request.name))
                 )

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from services.core.family import Network
 from services.core.leases.lease import Subnet
-from services.dataplane.backends.backend import Backend, Links
+from services.dataplane.backends.backend import Backend, NodeLinks
 from services.dataplane.netlink.objects import KernelObject
 
 
@@ -17,7 +17,7 @@ class Alloc(Backend):
     lease_type: ClassVar[str] = ""
 
     def peer_objects(
-        self, subnets: Sequence[Subnet], own_subnets: Sequence[Network], links: Links
+        self, subnets: Sequence[Subnet], own_subnets: Sequence[Network], links: NodeLinks
     ) -> Iterable[KernelObject]:
         """None: a peer needs nothing, and counts as programmed."""
         return ()

@@ -34,7 +34,7 @@ class NodeIdentity:
 
 
 @dataclass(frozen=True, slots=True)
-class Links:
+class NodeLinks:
     """Where objects go: the underlay, and the overlay device of each family (none for host-gw and alloc)."""
 
     underlay: Underlay
@@ -90,17 +90,17 @@ class Backend(Protocol):
         """What the node's lease publishes in the family of this device."""
         return None
 
-    def rejection(self, subnet: Subnet, links: Links) -> str:
+    def rejection(self, subnet: Subnet, links: NodeLinks) -> str:
         """Why a peer's subnet cannot be carried; empty: it can."""
         return ""
 
     def peer_objects(
-        self, subnets: Sequence[Subnet], own_subnets: Sequence[Network], links: Links
+        self, subnets: Sequence[Subnet], own_subnets: Sequence[Network], links: NodeLinks
     ) -> Iterable[KernelObject]:
         """The objects that carry these subnets of one peer, of which none is rejected."""
         ...
 
-    def node_objects(self, own_subnets: Sequence[Network], links: Links) -> Iterable[KernelObject]:
+    def node_objects(self, own_subnets: Sequence[Network], links: NodeLinks) -> Iterable[KernelObject]:
         """The objects that the node needs independent of its peers, beside its devices and their addresses."""
         return ()
 

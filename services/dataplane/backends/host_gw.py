@@ -7,7 +7,7 @@ from typing import ClassVar
 from services.core.errors import Misconfigured
 from services.core.family import Family, Network, family_of
 from services.core.leases.lease import Subnet
-from services.dataplane.backends.backend import Backend, Links, NodeIdentity
+from services.dataplane.backends.backend import Backend, NodeIdentity, NodeLinks
 from services.dataplane.backends.routes import direct_route
 from services.dataplane.links.desired import LinkSpec
 from services.dataplane.netlink.objects import KernelObject
@@ -29,12 +29,12 @@ class HostGw(Backend):
             )
         return None
 
-    def rejection(self, subnet: Subnet, links: Links) -> str:
+    def rejection(self, subnet: Subnet, links: NodeLinks) -> str:
         """A lease without a public address."""
         return "" if subnet.public_address else f"the lease has no public {family_of(subnet.cidr)} address"
 
     def peer_objects(
-        self, subnets: Sequence[Subnet], own_subnets: Sequence[Network], links: Links
+        self, subnets: Sequence[Subnet], own_subnets: Sequence[Network], links: NodeLinks
     ) -> Iterable[KernelObject]:
         """`subnet via PublicIP dev <underlay>`, not onlink: the kernel refuses a peer that is not connected."""
         return [

@@ -10,7 +10,7 @@ from services.core.family import IPV4, Address, Family, Network
 from services.core.formats.gojson import GoObject
 from services.core.leases.lease import Subnet
 from services.core.limits import SMALLEST_MTU
-from services.dataplane.backends.backend import Backend, Links, NodeIdentity
+from services.dataplane.backends.backend import Backend, NodeIdentity, NodeLinks
 from services.dataplane.backends.routes import direct_route, tunnel_route
 from services.dataplane.links.desired import LinkEdit, LinkSpec, own_address
 from services.dataplane.netlink.objects import KernelObject, Route
@@ -129,12 +129,12 @@ class Ipip(Backend):
         """The underlay's without the outer header."""
         return underlay.mtu - _OVERHEAD
 
-    def rejection(self, subnet: Subnet, links: Links) -> str:
+    def rejection(self, subnet: Subnet, links: NodeLinks) -> str:
         """A lease without a public address."""
         return "" if subnet.public_address else "the lease has no public IPv4 address"
 
     def peer_objects(
-        self, subnets: Sequence[Subnet], own_subnets: Sequence[Network], links: Links
+        self, subnets: Sequence[Subnet], own_subnets: Sequence[Network], links: NodeLinks
     ) -> Iterable[KernelObject]:
         """`subnet via PublicIP dev flannel.ipip onlink`: the gateway is where the outer packet goes to.
 
@@ -143,7 +143,7 @@ class Ipip(Backend):
         """
         return [self._route(subnet.cidr, subnet.public_address, links) for subnet in subnets if subnet.public_address]
 
-    def _route(self, cidr: Network, address: Address, links: Links) -> Route:
+    def _route(self, cidr: Network, address: Address, links: NodeLinks) -> Route:
         if self.direct_routing and links.on_link.reaches(address):
             return direct_route(IPV4, cidr, address, links, onlink=True)
         return tunnel_route(IPV4, cidr, address, links)

@@ -1,22 +1,22 @@
 """Routes to a peer's subnet, as the backends make them."""
 
 from services.core.family import Address, Family, Network
-from services.dataplane.backends.backend import Links
+from services.dataplane.backends.backend import NodeLinks
 from services.dataplane.netlink.objects import Route
 
 
-def direct_route(family: Family, cidr: Network, gateway: Address, links: Links, *, onlink: bool = False) -> Route:
+def direct_route(family: Family, cidr: Network, gateway: Address, links: NodeLinks, *, onlink: bool = False) -> Route:
     """`cidr via gateway dev <underlay>`: not `onlink`, the kernel refuses a gateway that is not connected."""
     return _route(family, cidr, gateway.packed, links.underlay.index, links, onlink=onlink)
 
 
-def tunnel_route(family: Family, cidr: Network, gateway: Address, links: Links) -> Route:
+def tunnel_route(family: Family, cidr: Network, gateway: Address, links: NodeLinks) -> Route:
     """`cidr via gateway dev <overlay device> onlink`: the device takes any gateway."""
     return _route(family, cidr, gateway.packed, links.devices[family].index, links, onlink=True)
 
 
 def _route(
-    family: Family, cidr: Network, gateway: bytes, ifindex: int, links: Links, *, onlink: bool = False
+    family: Family, cidr: Network, gateway: bytes, ifindex: int, links: NodeLinks, *, onlink: bool = False
 ) -> Route:
     return Route(
         cidr.network_address.packed,

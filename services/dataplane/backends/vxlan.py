@@ -11,7 +11,7 @@ from services.core.family import IPV4, Family, Network, family_of
 from services.core.formats.gojson import GoObject
 from services.core.leases.lease import BackendData, Lease, Subnet, VxlanData
 from services.core.limits import LARGEST_MTU, SMALLEST_MTU
-from services.dataplane.backends.backend import Backend, Links, NodeIdentity
+from services.dataplane.backends.backend import Backend, NodeIdentity, NodeLinks
 from services.dataplane.backends.routes import direct_route, tunnel_route
 from services.dataplane.links.desired import Device, LinkEdit, LinkSpec, own_address
 from services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour, packed_mac
@@ -170,7 +170,7 @@ class Vxlan(Backend):
         """VNI and MAC of the tunnel end point."""
         return VxlanData(self.vni, device.mac) if device else None
 
-    def rejection(self, subnet: Subnet, links: Links) -> str:
+    def rejection(self, subnet: Subnet, links: NodeLinks) -> str:
         """A lease without a MAC, of another VNI, or without a public address."""
         if not isinstance(subnet.data, VxlanData):
             return "the lease has no VTEP MAC"
@@ -179,7 +179,7 @@ class Vxlan(Backend):
         return "" if subnet.public_address else f"the lease has no public {family_of(subnet.cidr)} address"
 
     def peer_objects(
-        self, subnets: Sequence[Subnet], own_subnets: Sequence[Network], links: Links
+        self, subnets: Sequence[Subnet], own_subnets: Sequence[Network], links: NodeLinks
     ) -> Iterable[KernelObject]:
         """Neighbour `subnet.ip -> MAC`, FDB entry `MAC -> public address`, route `subnet via subnet.ip onlink`.
 

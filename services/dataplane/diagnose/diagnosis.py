@@ -54,7 +54,7 @@ class Diagnosis:
     def __init__(self, dataplane: Host, inspector: Inspector) -> None:
         self._dataplane = dataplane
         self._inspector = inspector
-        self._turn = 0
+        self._lock = 0
         self._bridges: dict[Family, int] = {}
         self._remembered: dict[bytes, Route] = {}
         self._suspected: frozenset[Finding] = frozenset()
@@ -76,7 +76,7 @@ class Diagnosis:
         """Looks and tells. True: there is something new, which another look has to confirm."""
         dataplane, started = self._dataplane, time.thread_time()
         again = [lease for each in dataplane.findings for lease, _ in each.peers]
-        subject = subject_of(dataplane.programmer, self._turn, again)
+        subject = subject_of(dataplane.programmer, self._lock, again)
         if subject is None or dataplane.is_paused:
             self._tell(())
             return False
@@ -96,7 +96,7 @@ class Diagnosis:
         self._cost = time.thread_time() - started
         is_new = len(sure) < len(found)
         if not is_new:
-            self._turn += 1
+            self._lock += 1
         return is_new
 
     async def _find(self, subject: Subject) -> tuple[Seen, tuple[Finding, ...]]:

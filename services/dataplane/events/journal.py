@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from services.dataplane.events import metrics
 from services.dataplane.events.causes import Cause
-from services.runtime.telemetry.logs import Rarely, get_logger
+from services.runtime.telemetry.logs import LogLimiter, get_logger
 
 log = get_logger()
 
@@ -97,7 +97,7 @@ class Journal:
         self._ring: list[Entry | None] = [None] * size
         self._clock = clock
         self._news = asyncio.Event()
-        self._is_due = Rarely()
+        self._may_log = LogLimiter()
 
     def note(self, event: Event) -> None:
         """Remembers, counts what it repaired, and wakes who waits. Never waits itself."""
@@ -124,5 +124,5 @@ class Journal:
             await self._news.wait()
 
     def _log(self, event: Event, cause: Cause) -> None:
-        if self._is_due(cause):
+        if self._may_log(cause):
             log.warning("what is ours in the kernel was changed; repaired", repaired=event.what, cause=event.cause)

@@ -48,15 +48,15 @@ class KernelView:
     def places(self, peer: Peer) -> tuple[ObjectCheck, ...]:
         """Of everything that the peer needs, then of whatever else leads to it."""
         concerning = sorted(self._concerning(peer.lease, peer.objects))
-        by_slot = {item.slot: item for item in concerning}
-        wanted = [self._place(item, by_slot.get(item.slot)) for item in sorted(peer.objects)]
-        taken = {item.slot for item in peer.objects}
-        beside = [self._beside(item, peer.objects) for item in concerning if item.slot not in taken]
+        by_key = {item.key: item for item in concerning}
+        wanted = [self._place(item, by_key.get(item.key)) for item in sorted(peer.objects)]
+        taken = {item.key for item in peer.objects}
+        beside = [self._beside(item, peer.objects) for item in concerning if item.key not in taken]
         return (*wanted, *beside)
 
     def _concerning(self, lease: Lease, objects: Collection[KernelObject]) -> Iterator[KernelObject]:
         """All in the kernel that has to do with the lease, or is in a place that it needs."""
-        slots = {item.slot for item in objects}
+        keys = {item.key for item in objects}
         subnets = {(s.cidr.network_address.packed, s.cidr.prefixlen) for s in lease.subnets}
         gateways = {address for address, _ in subnets}
         ends = {s.public_address.packed for s in lease.subnets if s.public_address}
@@ -68,7 +68,7 @@ class KernelView:
                     is_its_own = item.dst in gateways
                 case FdbEntry():
                     is_its_own = item.dst in ends and item not in self.wanted
-            if is_its_own or item.slot in slots:
+            if is_its_own or item.key in keys:
                 yield item
 
     def _place(self, wanted: KernelObject, actual: KernelObject | None) -> ObjectCheck:

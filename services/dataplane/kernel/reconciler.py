@@ -59,7 +59,7 @@ class Reconciler:
         """What `reconcile` would do with everything, from a dump. Changes nothing."""
         found = await self.kernel.contents([family.af for family in scope.families], scope.rules.devices)
         state = classify(found.routes, found.on_devices, desired, scope.rules)
-        foreign_keys = {route.slot for route in state.foreign}
+        foreign_keys = {route.key for route in state.foreign}
         return Comparison(_plan(state.ours, desired, foreign_keys, adds_only=scope.adds_only), state)
 
     async def reconcile(
@@ -113,15 +113,15 @@ class Reconciler:
         by_metric = sorted(state.foreign, key=lambda route: -route.metric)
         self.foreign, self.defaults = state.foreign, state.defaults
         self.foreign_devices = {route.ifindex for route in state.foreign if route.ifindex}
-        self._foreign_keys = {route.slot for route in state.foreign}
+        self._foreign_keys = {route.key for route in state.foreign}
         self._best_foreign = {route.destination: route for route in by_metric}
 
     async def _carry_out(self, todo: KernelPlan) -> None:
         if not todo:
             return
         failed = await self.kernel.apply(todo)
-        self._deleted_keys -= {item.slot for item in todo.put}
-        self._deleted_keys |= {item.slot for item in todo.delete if item.kind != ROUTE and item not in failed}
+        self._deleted_keys -= {item.key for item in todo.put}
+        self._deleted_keys |= {item.key for item in todo.delete if item.kind != ROUTE and item not in failed}
         self.programmed |= todo.put - failed.keys()
         self.programmed -= todo.delete - failed.keys()
         self.failures.update(failed)
@@ -132,10 +132,10 @@ def _plan(
 ) -> KernelPlan:
     todo = plan(ours, _without(desired, foreign_keys))
     if adds_only:
-        return Plan(frozenset(_without(todo.put, {item.slot for item in ours})), frozenset())
+        return Plan(frozenset(_without(todo.put, {item.key for item in ours})), frozenset())
     return todo
 
 
 def _without(objects: Set[KernelObject], keys: Set[Hashable]) -> Set[KernelObject]:
     """The objects that have none of these keys."""
-    return {item for item in objects if item.slot not in keys} if keys else objects
+    return {item for item in objects if item.key not in keys} if keys else objects

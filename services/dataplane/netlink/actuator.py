@@ -102,7 +102,7 @@ class FakeKernel:
         for verb, items in steps(plan):
             missed = {item.destination for item in failed if isinstance(item, Route)}
             for item in items:
-                if reason := self.refused.get(item) or self.refused.get(item.slot):
+                if reason := self.refused.get(item) or self.refused.get(item.key):
                     failed[item] = reason
                 elif verb == "del" and isinstance(item, Route) and item.destination in missed:
                     failed[item] = "not deleted, because the route that shall replace it could not be made"
@@ -130,7 +130,7 @@ class FakeKernel:
 
 
 def _replaced_by(item: KernelObject, objects: Iterable[KernelObject]) -> set[KernelObject]:
-    return {each for each in objects if each.slot == item.slot}
+    return {each for each in objects if each.key == item.key}
 
 
 def _deleted_by(item: KernelObject, objects: Iterable[KernelObject]) -> set[KernelObject]:

@@ -84,7 +84,7 @@ class Change:
     """Of a route: how many bits of `dst` count; 0: it leads everywhere."""
     is_main: bool = False
     """Of a route: it is in the main table."""
-    slot: Hashable = None
+    key: Hashable = None
     """Of a neighbour or forwarding entry that is gone, or not permanent: which, to know what we took away."""
     entries: Sequence[KernelObject] = ()
     """Permanent neighbours or forwarding entries of one device, as they are now."""
@@ -231,12 +231,12 @@ def _is_permanent(block: bytes, offset: int) -> bool:
 def _neighbour(block: bytes, offset: int, length: int, gone: bool, port: int) -> Change:
     """Also a forwarding entry that goes: to netlink that is a neighbour of the family AF_BRIDGE."""
     walked = spans(block, offset + 16 + _NEIGHBOUR_HEADER_BYTES, offset + length)
-    slot: Hashable = None
+    key: Hashable = None
     if block[offset + 16] == uapi.AF_BRIDGE:
         fields = fields_of(FDB_ENTRIES, block, offset, walked)
         if "mac" in fields:
-            slot = FdbEntry(fields["mac"], b"", fields["ifindex"]).slot
-        return Change(Subject.FDB_ENTRY, gone, uapi.AF_BRIDGE, fields["ifindex"], 0, port, slot=slot)
+            key = FdbEntry(fields["mac"], b"", fields["ifindex"]).key
+        return Change(Subject.FDB_ENTRY, gone, uapi.AF_BRIDGE, fields["ifindex"], 0, port, key=key)
     fields = fields_of(NEIGHBOURS, block, offset, walked)
     family, device = fields["family"], fields["ifindex"]
     gone |= bool(fields["state"] & uapi.NUD_FAILED)  # as one that is deleted
@@ -244,8 +244,8 @@ def _neighbour(block: bytes, offset: int, length: int, gone: bool, port: int) ->
     if made is not None:
         return Change(Subject.NEIGHBOUR, gone, family, device, 0, port, entries=(made,))
     if "dst" in fields:
-        slot = Neighbour(fields["dst"], b"", family, device).slot
-    return Change(Subject.NEIGHBOUR, gone, family, device, 0, port, slot=slot)
+        key = Neighbour(fields["dst"], b"", family, device).key
+    return Change(Subject.NEIGHBOUR, gone, family, device, 0, port, key=key)
 
 
 def _link(block: bytes, offset: int, length: int, gone: bool, port: int) -> Change:

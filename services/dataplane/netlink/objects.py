@@ -14,16 +14,16 @@ from typing import Any, Final, Generic, Literal, NamedTuple, Protocol, TypeAlias
 from services.dataplane.netlink.uapi import RT_SCOPE_UNIVERSE, RT_TABLE_MAIN, RTN_UNICAST
 
 
-class Slotted(Hashable, Protocol):
-    """A value that lives in a slot of the kernel; a new value in the same slot replaces the old one."""
+class Keyed(Hashable, Protocol):
+    """A value of which the kernel has one for each key; a new value with the same key replaces the old one."""
 
     @property
-    def slot(self) -> Hashable:
-        """Where it lives."""
+    def key(self) -> Hashable:
+        """What distinguishes the value from others in the kernel."""
         ...
 
 
-T = TypeVar("T", bound=Slotted)
+T = TypeVar("T", bound=Keyed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +40,15 @@ class Plan(Generic[T]):
 def plan(actual: Set[T], desired: Set[T], *, purge: bool = True) -> Plan[T]:
     """What brings `actual` to `desired`.
 
-    A value whose slot is wanted for another value is replaced, never deleted. Without `purge` (no complete
+    A value whose key is wanted for another value is replaced, never deleted. Without `purge` (no complete
     snapshot yet) nothing is deleted at all.
     """
     put = frozenset(desired - actual)
     # Most often all that is there is wanted, and then one comparison of two large sets is enough to know it.
     has_strangers = purge and len(actual) > len(desired) - len(put)
     strangers: Collection[T] = actual - desired if has_strangers else ()
-    wanted = {value.slot for value in desired} if strangers else set()
-    return Plan(put, frozenset(value for value in strangers if value.slot not in wanted))
+    wanted = {value.key for value in desired} if strangers else set()
+    return Plan(put, frozenset(value for value in strangers if value.key not in wanted))
 
 
 NEIGHBOUR: Final = 1
@@ -78,7 +78,7 @@ class _RouteFields(NamedTuple):
     rest: bytes
 
 
-_ROUTE_SLOT: Final = _fields(_RouteFields, "kind family table dst length tos metric")
+_ROUTE_KEY: Final = _fields(_RouteFields, "kind family table dst length tos metric")
 _ROUTE_DESTINATION: Final = _fields(_RouteFields, "family table dst length")
 
 
@@ -120,13 +120,13 @@ class Route(_RouteFields):
         return self[1:]
 
     @property
-    def slot(self) -> Hashable:
+    def key(self) -> Hashable:
         """Family, table, destination, TOS and metric: a REPLACE of the same replaces this one."""
-        return _ROUTE_SLOT(self)
+        return _ROUTE_KEY(self)
 
     @property
     def destination(self) -> Hashable:
-        """Where packets match it: the slot without what chooses among routes."""
+        """Where packets match it: the key without what chooses among routes."""
         return _ROUTE_DESTINATION(self)
 
 
@@ -138,7 +138,7 @@ class _NeighbourFields(NamedTuple):
     ifindex: int
 
 
-_NEIGHBOUR_SLOT: Final = _fields(_NeighbourFields, "kind ifindex dst")
+_NEIGHBOUR_KEY: Final = _fields(_NeighbourFields, "kind ifindex dst")
 
 
 class Neighbour(_NeighbourFields):
@@ -154,9 +154,9 @@ class Neighbour(_NeighbourFields):
         return self[1:]
 
     @property
-    def slot(self) -> Hashable:
+    def key(self) -> Hashable:
         """Device and address."""
-        return _NEIGHBOUR_SLOT(self)
+        return _NEIGHBOUR_KEY(self)
 
 
 class _FdbFields(NamedTuple):
@@ -169,7 +169,7 @@ class _FdbFields(NamedTuple):
     via: int
 
 
-_FDB_SLOT: Final = _fields(_FdbFields, "kind ifindex mac")
+_FDB_KEY: Final = _fields(_FdbFields, "kind ifindex mac")
 
 
 class FdbEntry(_FdbFields):
@@ -189,9 +189,9 @@ class FdbEntry(_FdbFields):
         return self[1:]
 
     @property
-    def slot(self) -> Hashable:
+    def key(self) -> Hashable:
         """Device and MAC."""
-        return _FDB_SLOT(self)
+        return _FDB_KEY(self)
 
 
 def packed_mac(text: str) -> bytes | None:

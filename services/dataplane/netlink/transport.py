@@ -59,7 +59,7 @@ class RawTransport:
         answer_seconds: float = ANSWER_SECONDS,
         protocol: int = uapi.NETLINK_ROUTE,
     ) -> None:
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._sequence = 1
         self._answer_seconds = answer_seconds
         self._socket = _open(queue_bytes, protocol)
@@ -88,7 +88,7 @@ class RawTransport:
         Returns the refused ones by number, once the answer to the last one is here: then the kernel has done
         all of them, for it works in order. Raises AnswersLost.
         """
-        async with self._turn:
+        async with self._lock:
             self._send(batch)
             refusals: dict[int, Refusal] = {}
             while True:
@@ -103,7 +103,7 @@ class RawTransport:
 
         Raises AnswersLost.
         """
-        async with self._turn:
+        async with self._lock:
             self._send(batch)
             answers: dict[int, bytes | Refusal] = {}
             while len(answers) <= last - first:
@@ -119,7 +119,7 @@ class RawTransport:
 
         The loop runs between datagrams. Raises AnswersLost.
         """
-        async with self._turn:
+        async with self._lock:
             self._send(request)
             complete = False
             try:

@@ -11,7 +11,7 @@ from services.core.leases.lease import Lease
 from services.core.leases.node_overrides import PublicIpOverrides
 from services.core.network import NetworkConfig
 from services.dataplane.backends import LINK_KINDS
-from services.dataplane.backends.backend import Links, NodeIdentity
+from services.dataplane.backends.backend import NodeIdentity, NodeLinks
 from services.dataplane.events.causes import Cause, Observation, Observations
 from services.dataplane.events.describe import describe_device
 from services.dataplane.events.journal import Event, Journal, Kind
@@ -29,7 +29,7 @@ from services.dataplane.node.overlay_config import (
 )
 from services.dataplane.settings import DataplaneSettings
 from services.dataplane.underlay.connected_routes import ConnectedRoutes, connected_routes
-from services.runtime.telemetry.logs import Rarely, get_logger
+from services.runtime.telemetry.logs import LogLimiter, get_logger
 
 log = get_logger()
 
@@ -69,7 +69,7 @@ class ConfigTracker:
         """For what an earlier process has left."""
         self._former = frozenset(former)
         """Subnets that are or were our own."""
-        self._is_news = Rarely()
+        self._may_log = LogLimiter()
 
     async def update(self, network: NetworkConfig, chosen: PublicIpOverrides = (), *, look: bool) -> bool:
         """Whether there is a new configuration. With `look`, reads the underlay and retries what was refused.
@@ -146,9 +146,9 @@ class ConfigTracker:
             self.connected = connected_routes(strangers, config.underlay.index)
         return self.connected
 
-    def links(self, config: OverlayConfig) -> Links:
+    def links(self, config: OverlayConfig) -> NodeLinks:
         """What the objects of a peer refer to."""
-        return Links(config.underlay, self.devices, self._settings.route_protocol, self.connected)
+        return NodeLinks(config.underlay, self.devices, self._settings.route_protocol, self.connected)
 
     def identity(self, own: Lease | None, published: Lease | None, remembered: Lease | None) -> NodeIdentity:
         """What the devices shall say of this node."""
@@ -186,7 +186,7 @@ class ConfigTracker:
         for name, steps in result.done.items():
             commands = tuple(step.command for step in steps)
             # What fails is tried again each second.
-            if commands and (result.error is None or self._is_news(commands)):
+            if commands and (result.error is None or self._may_log(commands)):
                 seconds = time.monotonic() - (observed.since if is_repair and observed.since else started)
                 self._journal.note(describe_device(name, steps, known if is_repair else None, seconds))
                 if not is_repair:  # the journal logs repairs

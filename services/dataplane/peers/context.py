@@ -6,7 +6,7 @@ from functools import cached_property
 
 from services.core.family import FAMILIES, Network
 from services.core.network import NetworkConfig
-from services.dataplane.backends.backend import Backend, Links
+from services.dataplane.backends.backend import Backend, NodeLinks
 from services.dataplane.netlink.objects import packed_mac
 from services.dataplane.peers.limits import AddressLimits, OperatorLimits, address_limits
 
@@ -17,7 +17,7 @@ class PeerContext:
 
     network: NetworkConfig
     backend: Backend
-    links: Links
+    links: NodeLinks
     own_subnets: tuple[Network, ...] = ()
     limits: OperatorLimits = OperatorLimits()
     blackhole: bool = False

@@ -35,8 +35,8 @@ class InputCache:
         self._node = node
         self._reconciler = reconciler
         self._clock = clock
-        self._recollection = cached
-        self._recorder = CacheWriter(node, file, apart)
+        self._cached_table = cached
+        self._cache_writer = CacheWriter(node, file, apart)
         self._cached: CachedInputs | None = None
         self._is_patient = True
         self._told: tuple[Table, str] | None = None
@@ -46,7 +46,7 @@ class InputCache:
         self._told = told, away
         store_error = told.store.error if told.store else ""
         is_away = not self._is_patient and bool(away or store_error or told.network_error)
-        table = self._recollection.choose(told, is_away=is_away)
+        table = self._cached_table.choose(told, is_away=is_away)
         if table is None or table is told:
             self._cached = None
         elif self._cached is None:
@@ -56,7 +56,7 @@ class InputCache:
         if table is told and inputs.network_error == told.network_error:  # else it is not allowed here
             own = own_lease(told, self._node)
             allowed = replace(told, leases=dict(told.leases))
-            self._recorder.tell(allowed, own, (), is_current=not (away or store_error), network=inputs.network)
+            self._cache_writer.tell(allowed, own, (), is_current=not (away or store_error), network=inputs.network)
 
     async def run(self) -> None:
         """For ever."""
@@ -64,15 +64,15 @@ class InputCache:
         self._is_patient = False
         if self._told is not None:
             self.update(*self._told)
-        await self._recorder.run()
+        await self._cache_writer.run()
         await asyncio.Event().wait()
 
     async def close(self) -> None:
         """Writes what is not written yet. Call it when the job has ended."""
-        await self._recorder.close()
+        await self._cache_writer.close()
 
     def _recall(self, table: Table) -> CachedInputs:
-        known_at, reason = self._recollection.known_at, f"the rules are those of {self._recollection.since}"
+        known_at, reason = self._cached_table.known_at, f"the rules are those of {self._cached_table.since}"
         own = own_lease(table, self._node)
         if own is None:
             return CachedInputs(table, reason)

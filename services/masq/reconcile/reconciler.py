@@ -76,7 +76,7 @@ class Reconciler:
         self._resync_seconds = resync_seconds
         self._health = health
         self._clock = clock
-        self._turn = Exclusive()
+        self._lock = Exclusive()
         self._news = asyncio.Event()
         self._paused = False
         self._seen: Digest | None = None
@@ -142,7 +142,7 @@ class Reconciler:
 
     async def look(self) -> tuple[ChainState, ...]:
         """The rules as they are now; as they were at the last look where the firewall cannot be read."""
-        async with self._turn:
+        async with self._lock:
             try:
                 return await self._check(repair=False)
             except Unavailable as error:
@@ -163,7 +163,7 @@ class Reconciler:
         """Compares at once; returns what was done, or would be. Raises NotYet, Unavailable."""
         if self.inputs.network is None:
             raise NotYet(self.inputs.reasons(self.node)[0])
-        async with self._turn:
+        async with self._lock:
             self._paused = self._paused and dry_run
             return _commands(await self._check(repair=not dry_run))
 
@@ -173,11 +173,11 @@ class Reconciler:
         Raises Unavailable; then some of it may be left, and the service is paused all the same. Whole, also when the
         caller goes away meanwhile.
         """
-        return await self._turn.run(partial(self._tear_down, dry_run=dry_run))
+        return await self._lock.run(partial(self._tear_down, dry_run=dry_run))
 
     async def close(self) -> None:
         """Returns once nothing is being done; nothing begins any more."""
-        await self._turn.acquire()
+        await self._lock.acquire()
 
     async def _tear_down(self, *, dry_run: bool) -> list[str]:
         if not dry_run:
@@ -215,7 +215,7 @@ class Reconciler:
             await asyncio.gather(*waits, return_exceptions=True)
 
     async def _keep(self) -> None:
-        async with self._turn:
+        async with self._lock:
             try:
                 if self._paused:
                     self._seen = self.firewall.digest()

@@ -22,7 +22,7 @@ from typing import Final
 
 from services.core.errors import Misconfigured
 from services.runtime.rpc.transport import host_and_port
-from services.runtime.telemetry.logs import Rarely, get_logger
+from services.runtime.telemetry.logs import LogLimiter, get_logger
 from services.runtime.telemetry.metrics import Counter
 
 log = get_logger()
@@ -88,7 +88,7 @@ class ConnectionLimiter:
         self._known: dict[int, _Connection | None] = {}
         """By inode, which no other socket has while this one is open; None: of no concern."""
         self._numbers = count()
-        self._is_news = Rarely()
+        self._may_log = LogLimiter()
 
     async def run(self) -> None:
         """Looks once a second, for ever."""
@@ -96,7 +96,7 @@ class ConnectionLimiter:
             await asyncio.sleep(_LOOK_SECONDS)
             for peer, closed in (await asyncio.to_thread(self.look)).items():
                 _CLOSED.inc(closed)
-                if self._is_news(peer):
+                if self._may_log(peer):
                     log.warning(
                         "one address has too many connections over TCP; the newest are closed",
                         address=peer,

@@ -34,7 +34,7 @@ def get_logger() -> Any:
     return structlog.get_logger()
 
 
-class Rarely:
+class LogLimiter:
     """Whether something is worth a line in the log: each thing once a minute, so that a fight does not fill it."""
 
     SECONDS: Final = 60.0

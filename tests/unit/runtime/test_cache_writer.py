@@ -44,26 +44,26 @@ class Disk(StateFile):
 class Scene:
     def __init__(self, directory: Path, apart: Apart = at_once) -> None:
         self.disk = Disk(directory)
-        self.recorder = CacheWriter("n1", self.disk, apart)
+        self.cache_writer = CacheWriter("n1", self.disk, apart)
         self.table, self.own = Table(), OWN
 
     def tell(self, step: Step | None = None, *, is_current: bool = True) -> None:
         if step is not None:
             self.table.fold(step)
-        self.recorder.tell(self.table, self.own, [OWN.subnets[0].cidr], is_current=is_current)
+        self.cache_writer.tell(self.table, self.own, [OWN.subnets[0].cidr], is_current=is_current)
 
     def names(self) -> set[str]:
         return set(decode("dataplane", self.disk.path.read_bytes(), "n1").table().leases)
 
     async def __aenter__(self) -> "Scene":
-        self._job = asyncio.create_task(self.recorder.run())
+        self._job = asyncio.create_task(self.cache_writer.run())
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self._job.cancel()
         with suppress(asyncio.CancelledError):
             await self._job
-        await self.recorder.close()
+        await self.cache_writer.close()
         self.disk.close()
 
 

@@ -17,30 +17,30 @@ SNAPSHOT = Step(reset=True, network=network(SMALL_JSON), synced=True)
 
 
 @pytest.fixture
-def recollection(tmp_path: Path) -> CachedTable:
+def cached_table(tmp_path: Path) -> CachedTable:
     with StateFile(str(tmp_path), "dataplane") as file:
         file.write([written()])
         return CachedTable("n1", file)
 
 
-def test_it_is_in_force_as_soon_as_nobody_will_tell_any_leases(recollection: CachedTable) -> None:
-    assert recollection.choose(Table(), is_away=False) is None
-    remembered = recollection.choose(Table(), is_away=True)
+def test_it_is_in_force_as_soon_as_nobody_will_tell_any_leases(cached_table: CachedTable) -> None:
+    assert cached_table.choose(Table(), is_away=False) is None
+    remembered = cached_table.choose(Table(), is_away=True)
     assert remembered is not None
     assert remembered.leases.keys() == {each.name for each in (*PEERS, OWN)}
     # Somebody answers, and has no snapshot yet.
-    assert recollection.choose(Table(), is_away=False) is remembered
+    assert cached_table.choose(Table(), is_away=False) is remembered
 
 
-def test_the_first_snapshot_ends_it_for_good(recollection: CachedTable) -> None:
+def test_the_first_snapshot_ends_it_for_good(cached_table: CachedTable) -> None:
     told = Table()
-    recollection.choose(told, is_away=True)
+    cached_table.choose(told, is_away=True)
     told.fold(Step(reset=True, network=NETWORK, changes=(Upserted(lease(CAPTURED["n2"])),)))
-    assert recollection.choose(told, is_away=False) is recollection.table
+    assert cached_table.choose(told, is_away=False) is cached_table.table
     told.fold(Step(synced=True))
-    assert recollection.choose(told, is_away=False) is told
-    assert recollection.choose(told, is_away=True) is told
-    assert recollection.table is None
+    assert cached_table.choose(told, is_away=False) is told
+    assert cached_table.choose(told, is_away=True) is told
+    assert cached_table.table is None
 
 
 def test_nothing_is_remembered_without_a_file_or_of_another_node(tmp_path: Path) -> None:

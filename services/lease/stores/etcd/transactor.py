@@ -148,7 +148,7 @@ class Transactor:
     """
 
     def __init__(self, client: EtcdClient, keyspace: Keyspace, replica: Replica) -> None:
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._client = client
         self._keyspace = keyspace
         self._replica = replica
@@ -176,7 +176,7 @@ class Transactor:
 
     async def write_in_turn(self, decide: Decide[Result], lost: str) -> Written[Result]:
         """`write` for a decision that claims something new: of one process, these would only lose races."""
-        async with self._turn:
+        async with self._lock:
             return await self.write(decide, lost)
 
     async def current(self) -> Prefix:

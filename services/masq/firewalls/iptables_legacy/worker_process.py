@@ -41,7 +41,7 @@ class WorkerProcess:
     def __init__(self, family: Family, lock: Path) -> None:
         self._family = family
         self._lock = lock
-        self._turn = asyncio.Lock()
+        self._calls = asyncio.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._reader: asyncio.StreamReader
         self._writer: asyncio.StreamWriter
@@ -57,12 +57,12 @@ class WorkerProcess:
 
     async def start(self) -> Hello:
         """Starts it if it does not run. Raises Unavailable, with what the machine lacks."""
-        async with self._turn:
+        async with self._calls:
             return await self._running()
 
     async def check(self, request: CheckRequest) -> tuple[ChainState, ...]:
         """The states of the chains. A worker that died, before or meanwhile, is replaced once. Raises Unavailable."""
-        async with self._turn:
+        async with self._calls:
             try:
                 await self._running()
                 answer = await self._ask(request)

@@ -151,7 +151,7 @@ def test_with_direct_routing_a_neighbour_is_reached_by_a_plain_route_in_the_same
     assert lines({direct}) == ["10.5.53.0/24 via 10.99.0.12 dev eth0 proto 77 metric 1334"]
     tunnelled = list(backend.peer_objects([CAPTURED["n2"]], (), LINKS))
     assert len(tunnelled) == 3
-    assert direct.slot in {item.slot for item in tunnelled}
+    assert direct.key in {item.key for item in tunnelled}
     far = list(backend.peer_objects([CAPTURED["n4"]], (), replace(LINKS, on_link=near)))
     assert len(far) == 3
     assert len(list(Vxlan().peer_objects([CAPTURED["n2"]], (), replace(LINKS, on_link=near)))) == 3

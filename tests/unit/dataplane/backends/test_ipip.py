@@ -12,7 +12,7 @@ from services.core.formats.gojson import GoObject
 from services.core.leases.lease import Lease
 from services.dataplane.backends import make_backend
 from services.dataplane.backends.alloc import Alloc
-from services.dataplane.backends.backend import Links, NodeIdentity
+from services.dataplane.backends.backend import NodeIdentity, NodeLinks
 from services.dataplane.backends.ipip import Ipip, IpipLink
 from services.dataplane.links.changes import LinkState, as_created, as_device, is_renamed, is_rival, link_changes
 from services.dataplane.links.desired import Device, LinkSpec
@@ -26,7 +26,7 @@ from tests.examples.dataplane import ETH0, FLANNEL, NAMES, UNDERLAY, lease, rout
 from tests.examples.leases import network
 
 NETWORK = '{"Network": "10.5.0.0/16", "Backend": {"Type": "%s"}}'
-LINKS = Links(UNDERLAY, {IPV4: Device("flannel.ipip", FLANNEL, "", 1480, "")}, 77)
+LINKS = NodeLinks(UNDERLAY, {IPV4: Device("flannel.ipip", FLANNEL, "", 1480, "")}, 77)
 PEER = subnet("10.5.53.0/24", "10.99.0.12")
 OWN = Lease("10.5.27.0-24", "n1", (subnet("10.5.27.0/24", "10.99.0.11"),), "ipip")
 
@@ -61,7 +61,7 @@ def test_with_direct_routing_a_connected_peer_is_a_route_of_the_same_key_through
     (direct,) = backend.peer_objects([PEER], (), near)
     assert words([direct]) == ["10.5.53.0/24 via 10.99.0.12 dev eth0 proto 77 metric 1334 onlink"]
     (tunnelled,) = backend.peer_objects([PEER], (), LINKS)
-    assert direct.slot == tunnelled.slot
+    assert direct.key == tunnelled.key
     assert "dev flannel.ipip" in words(Ipip().peer_objects([PEER], (), near))[0]
     assert (backend.follows_routes, Ipip().follows_routes) == (True, False)
 
@@ -152,7 +152,7 @@ def test_a_configuration_chooses_them(kind: str, backend: Ipip | Alloc, mtu: int
 
 
 def test_a_peer_of_alloc_needs_nothing_and_is_carried() -> None:
-    situation = PeerContext(network(NETWORK % "alloc"), Alloc(), Links(UNDERLAY, {}, 77))
+    situation = PeerContext(network(NETWORK % "alloc"), Alloc(), NodeLinks(UNDERLAY, {}, 77))
     peer = peer_of(lease(PEER, kind=""), situation)
     assert (peer.objects, peer.reason, peer.ignored) == ((), "", "")
     foreign = peer_of(lease(PEER, kind="vxlan"), situation)

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from services.core.family import Network
 from services.core.leases.lease import Subnet
-from services.dataplane.backends.backend import Backend, Links
+from services.dataplane.backends.backend import Backend, NodeLinks
 from services.dataplane.backends.task import run_backend_task
 from services.dataplane.netlink.objects import KernelObject
 
@@ -19,7 +19,7 @@ class Busy(Backend):
     lease_type: ClassVar[str] = "busy"
 
     def peer_objects(
-        self, subnets: Sequence[Subnet], own_subnets: Sequence[Network], links: Links
+        self, subnets: Sequence[Subnet], own_subnets: Sequence[Network], links: NodeLinks
     ) -> Iterable[KernelObject]:
         return ()
 

@@ -124,7 +124,7 @@ def test_before_there_is_a_ground_only_routes_of_our_protocol_do() -> None:
 
 @pytest.mark.parametrize("item", [ENTRY, NEIGHBOUR])
 def test_an_entry_that_is_gone_counts_only_while_we_believe_it_to_be_there(item: KernelObject) -> None:
-    gone = Change(Subject.FDB_ENTRY, True, 7, FLANNEL, slot=item.slot)
+    gone = Change(Subject.FDB_ENTRY, True, 7, FLANNEL, key=item.key)
     for dataplane, audits in ((FakeDataplane(item), 1), (FakeDataplane(), 0)):
         pending = Pending()
         assert pending.take([gone], classifier(dataplane.real, PORT))
@@ -140,7 +140,7 @@ def test_what_an_entry_is_now_counts_and_not_who_made_it(item: KernelObject, oth
     def told(*items: KernelObject) -> list[Change]:
         return [Change(Subject.FDB_ENTRY, False, 7, FLANNEL, entries=items)]
 
-    learned = [Change(Subject.NEIGHBOUR, False, 2, FLANNEL, slot=item.slot)]
+    learned = [Change(Subject.NEIGHBOUR, False, 2, FLANNEL, key=item.key)]
     for reported, audits in (
         (told(item), 0),
         (told(other), 1),
@@ -159,10 +159,10 @@ def test_what_an_entry_is_now_counts_and_not_who_made_it(item: KernelObject, oth
 
 def test_what_we_took_away_ourselves_explains_itself_once() -> None:
     dataplane = FakeDataplane(ENTRY, NEIGHBOUR)
-    gone = [Change(Subject.FDB_ENTRY, True, 7, FLANNEL, slot=item.slot) for item in (ENTRY, NEIGHBOUR)]
+    gone = [Change(Subject.FDB_ENTRY, True, 7, FLANNEL, key=item.key) for item in (ENTRY, NEIGHBOUR)]
     pending, concerns = Pending(), classifier(dataplane.real, PORT)
     for ours, told, audits in ((gone, gone, 0), (gone[:1], gone, 1), ([], gone[:1], 2)):
-        dataplane.programmer.reconciler.deleted |= {change.slot for change in ours}
+        dataplane.programmer.reconciler.deleted |= {change.key for change in ours}
         assert pending.take(told, concerns)
         settle(pending, dataplane)
         assert dataplane.audits == audits
@@ -173,7 +173,7 @@ def test_a_burst_is_one_look_and_the_next_fault_another() -> None:
     concerns = classifier(dataplane.real, PORT)
     pending = Pending()
     down = Change(Subject.LINK, ifindex=FLANNEL)
-    gone = Change(Subject.FDB_ENTRY, True, 7, FLANNEL, slot=ENTRY.slot)
+    gone = Change(Subject.FDB_ENTRY, True, 7, FLANNEL, key=ENTRY.key)
     assert not pending.take([Change(Subject.LINK, ifindex=77)], concerns)
     assert pending.take([gone], concerns)
     for _ in range(100):

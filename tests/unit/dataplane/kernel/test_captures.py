@@ -7,7 +7,7 @@ from ipaddress import ip_network
 import pytest
 
 from services.core.leases.lease import Lease, Subnet
-from services.dataplane.backends.backend import Backend, Links
+from services.dataplane.backends.backend import Backend, NodeLinks
 from services.dataplane.backends.host_gw import HostGw
 from services.dataplane.backends.vxlan import Vxlan
 from services.dataplane.kernel.ownership import OwnedState, OwnershipRules, classify, rules_of
@@ -30,7 +30,7 @@ class Host:
 
     name: str
     backend: Backend
-    links: Links
+    links: NodeLinks
     own: str
     peers: tuple[Subnet, ...]
 
@@ -97,8 +97,8 @@ def report(host: Host, peers: Iterable[Subnet]) -> str:
     wanted = host.wanted(peers)
     on_devices = {item for item in wanted if not isinstance(item, Route)}
     found = classify(map(parsed, host.lines()), on_devices, wanted, host.domain(peers))
-    taken = {item.slot for item in found.foreign}
-    todo = plan(found.ours, frozenset(item for item in wanted if item.slot not in taken))
+    taken = {item.key for item in found.foreign}
+    todo = plan(found.ours, frozenset(item for item in wanted if item.key not in taken))
     rows = [f"{whose(parsed(line), found):10}  {line}" for line in host.lines()]
     for verb, items in steps(todo):
         rows += sorted(command(verb, item, NAMES) for item in items)

@@ -140,18 +140,18 @@ class Story(Node[FakeKernel]):
                 self.leases.pop(name, None)
                 await self.program(name)
             case Foreign(made):
-                self.foreign[made.slot] = made
+                self.foreign[made.key] = made
                 self.kernel.put(made)
                 await self.program()
             case Stray(item):
-                if item.slot not in self.foreign:
+                if item.key not in self.foreign:
                     self.kernel.put(item)
             case Lost(every):
                 ours = self.kernel.objects - set(self.foreign.values())
                 self.kernel.objects -= set(sorted(ours)[::every])
             case Refusing(numbers):
                 self.kernel.refused = {
-                    item.slot: "refused"
+                    item.key: "refused"
                     for peer in self.programmer.peers.values()
                     if peer.lease.node in {f"n{number}" for number in numbers}
                     for item in peer.objects
@@ -163,7 +163,7 @@ class Story(Node[FakeKernel]):
     def expected(self) -> set[KernelObject]:
         """Everything that the peers need and a foreign route leaves room for."""
         wanted = {item for peer in self.programmer.peers.values() for item in peer.objects}
-        possible = {item for item in wanted if item.slot not in self.foreign}
+        possible = {item for item in wanted if item.key not in self.foreign}
         return {*possible, *self.foreign.values()}
 
     def shown(self) -> list[str]:

@@ -132,9 +132,9 @@ _routes = st.builds(
 @given(st.frozensets(_routes, max_size=30))
 def test_a_foreign_route_is_never_in_the_plan(routes: frozenset[Route]) -> None:
     found = classify(routes, (), WANTED, VXLAN)
-    occupied = {each.slot for each in found.foreign}
-    todo = plan(found.ours, frozenset(o for o in WANTED if o.slot not in occupied))
+    occupied = {each.key for each in found.foreign}
+    todo = plan(found.ours, frozenset(o for o in WANTED if o.key not in occupied))
     strangers = {r for r in routes if r.protocol not in (77, 3) or (r.protocol == 3 and r.ifindex != FLANNEL)}
     assert not todo.delete & strangers
-    assert not {each.slot for each in todo.put} & {each.slot for each in strangers if each in found.foreign}
+    assert not {each.key for each in todo.put} & {each.key for each in strangers if each in found.foreign}
     assert found.ours.isdisjoint(strangers)

@@ -38,7 +38,7 @@ async def test_the_keys_that_it_has_deleted_itself_are_known_until_a_full_compar
     node = await programmed()
     before = set(node.kernel.objects)
     await node.change(N3, N4)
-    deleted = {item.slot for item in before - node.kernel.objects if item.kind != ROUTE}
+    deleted = {item.key for item in before - node.kernel.objects if item.kind != ROUTE}
     assert (node.reconciler.take_deleted_keys(), node.reconciler.take_deleted_keys()) == (deleted, set())
     for leases in ((N2, N3, N4), (N3, N4), (N2, N3, N4)):
         await node.change(*leases)

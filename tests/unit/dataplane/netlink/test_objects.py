@@ -29,8 +29,8 @@ def test_a_copy_is_equal_and_of_the_same_type(value: KernelObject) -> None:
 
 
 def test_a_changed_gateway_keeps_the_slot_and_a_changed_metric_does_not() -> None:
-    assert ROUTE._replace(gateway=b"\1\2\3\4", protocol=3, onlink=False).slot == ROUTE.slot
-    assert ROUTE._replace(metric=0).slot != ROUTE.slot
+    assert ROUTE._replace(gateway=b"\1\2\3\4", protocol=3, onlink=False).key == ROUTE.key
+    assert ROUTE._replace(metric=0).key != ROUTE.key
     assert ROUTE._replace(metric=0).destination == ROUTE.destination
 
 

@@ -1,4 +1,4 @@
-"""`desired - actual`, on values that live in slots."""
+"""`desired - actual`, on values with keys."""
 
 from collections.abc import Set
 from dataclasses import dataclass
@@ -11,29 +11,29 @@ from services.dataplane.netlink.objects import Plan, plan
 
 @dataclass(frozen=True)
 class Thing:
-    """What the kernel holds: one value in each slot."""
+    """What the kernel holds: one value for each key."""
 
-    slot: str
+    key: str
     value: int = 0
 
 
 def kernel(things: Set[Thing]) -> dict[str, Thing]:
-    """As the kernel sees them; a kernel has no two in one slot."""
-    return {thing.slot: thing for thing in things}
+    """As the kernel sees them; a kernel has no two with one key."""
+    return {thing.key: thing for thing in things}
 
 
 def apply(changes: Plan[Thing], actual: Set[Thing]) -> frozenset[Thing]:
-    """Adds or replaces, then deletes by slot, as netlink does."""
-    slots = kernel(actual)
+    """Adds or replaces, then deletes by key, as netlink does."""
+    held = kernel(actual)
     for thing in changes.put:
-        slots[thing.slot] = thing
+        held[thing.key] = thing
     for thing in changes.delete:
-        del slots[thing.slot]
-    return frozenset(slots.values())
+        del held[thing.key]
+    return frozenset(held.values())
 
 
 states = st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 2), max_size=6).map(
-    lambda slots: frozenset(Thing(slot, value) for slot, value in slots.items())
+    lambda held: frozenset(Thing(key, value) for key, value in held.items())
 )
 
 
@@ -68,7 +68,7 @@ def test_a_plan_for_some_slots_is_that_part_of_the_plan_for_all(
     actual: frozenset[Thing], desired: frozenset[Thing], some: set[str]
 ) -> None:
     def part(things: frozenset[Thing]) -> frozenset[Thing]:
-        return frozenset(thing for thing in things if thing.slot in some)
+        return frozenset(thing for thing in things if thing.key in some)
 
     whole, partial = plan(actual, desired), plan(part(actual), part(desired))
     assert (partial.put, partial.delete) == (part(whole.put), part(whole.delete))
