@@ -16,7 +16,7 @@ from services.core.leases.flannel_json import format_value, parse_lease
 from services.core.leases.lease import Lease, LeaseRequest, Subnet, lease_key
 from services.core.network import parse_network
 from services.lease.main import main
-from services.lease.stores.etcd.keys import Kind
+from services.lease.stores.etcd.keys import KeyKind
 from services.lease.stores.etcd.rpc.values import Put, Transaction, Unchanged
 from services.lease.stores.etcd.store import EtcdStore
 
@@ -33,9 +33,9 @@ async def acquire(store: EtcdStore, request: LeaseRequest) -> Lease:
             leases, network = list[Lease](), None
             for item in items:
                 kind, name = keys.classify(item.key)
-                if kind is Kind.SUBNET:
+                if kind is KeyKind.SUBNET:
                     leases.append(parse_lease(name, item.value))
-                elif kind is Kind.CONFIG:
+                elif kind is KeyKind.CONFIG:
                     network = parse_network(item.value.decode())
             if network is None:
                 raise NotYet("there is no network configuration")

@@ -26,7 +26,7 @@ from bench.etcd import PREFIX, client_of, fill, running_etcd
 from bench.result import Bench, BenchFailed, Result
 from services.core.leases.flannel_json import parse_lease
 from services.core.leases.lease import Lease
-from services.lease.stores.etcd.keys import Keyspace, Kind
+from services.lease.stores.etcd.keys import KeyKind, Keyspace
 from services.runtime.lease.feed import Feed, LeaseConnection
 from services.runtime.process.process import GARBAGE_THRESHOLDS
 
@@ -108,7 +108,7 @@ async def _as_flanneld(endpoint: str, leases: int) -> float:
         async for page in client.pages(keyspace.root):
             for item in page.items:
                 kind, name = keyspace.classify(item.key)
-                if kind is Kind.SUBNET:
+                if kind is KeyKind.SUBNET:
                     await client.keys_on(item.etcd_lease)
                     table[name] = parse_lease(name, item.value)
     finally:

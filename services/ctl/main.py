@@ -71,7 +71,7 @@ def _command(
     @click.pass_obj
     @functools.wraps(function)
     def invoke(outer: Shared, /, *args: Any, **values: Any) -> None:
-        from services.ctl.connect.call import Failure, transport
+        from services.ctl.connect.call import CallFailed, transport
         from services.ctl.connect.targets import targets
         from services.ctl.render.screen import screen
 
@@ -88,7 +88,7 @@ def _command(
                 *args,
                 **values,
             )
-        except Failure as failure:
+        except CallFailed as failure:
             click.echo(f"flannelette: {failure}", err=True)
             code = failure.exit_code
         sys.exit(code)

@@ -9,7 +9,7 @@ from flannelette.dataplane.v1 import dataplane_pb2
 from flannelette.lease.v1 import lease_pb2
 from flannelette.masq.v1 import masq_pb2
 
-from services.ctl.connect.call import Failure
+from services.ctl.connect.call import CallFailed
 from services.ctl.connect.targets import Service, Target
 from services.ctl.units import count
 
@@ -29,7 +29,7 @@ class State(Enum):
 
 
 Answer: TypeAlias = (
-    lease_pb2.GetStatusResponse | dataplane_pb2.GetStatusResponse | masq_pb2.GetStatusResponse | Failure
+    lease_pb2.GetStatusResponse | dataplane_pb2.GetStatusResponse | masq_pb2.GetStatusResponse | CallFailed
 )
 
 
@@ -37,9 +37,9 @@ Answer: TypeAlias = (
 class Answers:
     """What each service said of itself, or why it did not."""
 
-    lease: lease_pb2.GetStatusResponse | Failure
-    dataplane: dataplane_pb2.GetStatusResponse | Failure
-    masq: masq_pb2.GetStatusResponse | Failure
+    lease: lease_pb2.GetStatusResponse | CallFailed
+    dataplane: dataplane_pb2.GetStatusResponse | CallFailed
+    masq: masq_pb2.GetStatusResponse | CallFailed
 
     def of(self, service: Service) -> Answer:
         """What this service said."""
@@ -104,7 +104,7 @@ def judge(answers: Answers, targets: Mapping[Service, Target]) -> Verdict:
       masq. One that the user named says nothing about this host.
     """
     answer = answers.lease
-    central_here = not isinstance(answer, Failure) and not answer.node and not targets["lease"].named
+    central_here = not isinstance(answer, CallFailed) and not answer.node and not targets["lease"].named
     return Verdict(
         answers,
         {
@@ -117,7 +117,7 @@ def judge(answers: Answers, targets: Mapping[Service, Target]) -> Verdict:
 
 def _lease(answers: Answers, target: Target) -> Standing:
     answer = answers.lease
-    if not isinstance(answer, Failure):
+    if not isinstance(answer, CallFailed):
         doubts = []
         if answer.network_error:
             doubts.append(f"the stored network configuration is not in force: {answer.network_error}")
@@ -132,10 +132,10 @@ def _lease(answers: Answers, target: Target) -> Standing:
         return _own_word(target, answer.ready, answer.reasons, doubts)
     if answer.missing and not target.named:
         dataplane = answers.dataplane
-        if not isinstance(dataplane, Failure) and dataplane.status.lease_service_connected:
+        if not isinstance(dataplane, CallFailed) and dataplane.status.lease_service_connected:
             hint = "the dataplane is connected to a lease service elsewhere; name it with --lease to see it"
             return Standing(target, State.ELSEWHERE, (hint,), well=True)
-        if not isinstance(dataplane, Failure):
+        if not isinstance(dataplane, CallFailed):
             more = "if the lease service is elsewhere, the dataplane cannot reach it (its --lease-address)"
             return Standing(target, State.AWAY, (str(answer), more))
     return Standing(target, State.AWAY, (str(answer),))
@@ -143,7 +143,7 @@ def _lease(answers: Answers, target: Target) -> Standing:
 
 def _dataplane(answers: Answers, target: Target, *, central_here: bool) -> Standing:
     answer = answers.dataplane
-    if isinstance(answer, Failure):
+    if isinstance(answer, CallFailed):
         return _away(answers, target, answer, central_here=central_here)
     status = answer.status
     doubts = []
@@ -160,22 +160,22 @@ def _dataplane(answers: Answers, target: Target, *, central_here: bool) -> Stand
     return _own_word(target, status.ready, status.reasons, doubts)
 
 
-def _renumber(lease: lease_pb2.GetStatusResponse | Failure, node: str) -> str:
+def _renumber(lease: lease_pb2.GetStatusResponse | CallFailed, node: str) -> str:
     """What carries out a change that is pending, if anything does: nobody moves a podCIDR."""
-    is_kube = not isinstance(lease, Failure) and lease.store.kind == "kube"
+    is_kube = not isinstance(lease, CallFailed) and lease.store.kind == "kube"
     return "; put the configuration back" if is_kube else f"; cure: flannelette renumber --node {node}"
 
 
 def _masq(answers: Answers, target: Target, *, central_here: bool) -> Standing:
     answer = answers.masq
-    if isinstance(answer, Failure):
+    if isinstance(answer, CallFailed):
         return _away(answers, target, answer, central_here=central_here)
     status = answer.status
     doubts = []
     if not status.lease_service_connected:
         doubts.append("no connection to the lease service: the network and the lease are the last ones known")
     dataplane = answers.dataplane
-    if not isinstance(dataplane, Failure) and dataplane.status.ip_masq != status.masquerade:
+    if not isinstance(dataplane, CallFailed) and dataplane.status.ip_masq != status.masquerade:
         doubts.append(_different(masquerade=status.masquerade))
     return _own_word(target, status.ready, status.reasons, doubts)
 
@@ -193,8 +193,8 @@ def _different(*, masquerade: bool) -> str:
     )
 
 
-def _away(answers: Answers, target: Target, failure: Failure, *, central_here: bool) -> Standing:
-    alone = all(isinstance(a, Failure) and a.missing for a in (answers.dataplane, answers.masq))
+def _away(answers: Answers, target: Target, failure: CallFailed, *, central_here: bool) -> Standing:
+    alone = all(isinstance(a, CallFailed) and a.missing for a in (answers.dataplane, answers.masq))
     if central_here and alone and not target.named:
         return Standing(
             target, State.ELSEWHERE, ("the lease service is central; this is not one of its nodes",), True
@@ -209,8 +209,8 @@ def _own_word(target: Target, ready: bool, reasons: Iterable[str], doubts: Itera
 
 
 def _node(answers: Answers) -> str:
-    if not isinstance(answers.dataplane, Failure):
+    if not isinstance(answers.dataplane, CallFailed):
         return answers.dataplane.status.node
-    if not isinstance(answers.masq, Failure):
+    if not isinstance(answers.masq, CallFailed):
         return answers.masq.status.node
-    return "" if isinstance(answers.lease, Failure) else answers.lease.node
+    return "" if isinstance(answers.lease, CallFailed) else answers.lease.node

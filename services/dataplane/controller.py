@@ -12,7 +12,7 @@ from services.core.leases.progress import Progress
 from services.core.leases.table import Table
 from services.dataplane.diagnose.seen import Finding, claim_findings
 from services.dataplane.events.causes import Observations
-from services.dataplane.events.journal import Event, Journal, Kind
+from services.dataplane.events.journal import Event, EventKind, Journal
 from services.dataplane.kernel.programmer import PeerProgrammer
 from services.dataplane.netlink.actuator import Actuator
 from services.dataplane.node.config_tracker import ConfigTracker
@@ -55,7 +55,9 @@ class Controller:
         self.settings = settings
         self.node = connection.node
         self.journal = Journal()
-        self.journal.note(Event(Kind.SERVICE_STARTED, f"flannelette-dataplane {version()} of {self.node} started"))
+        self.journal.note(
+            Event(EventKind.SERVICE_STARTED, f"flannelette-dataplane {version()} of {self.node} started")
+        )
         self.cached_table = CachedTable(connection.node, state)
         self.cache_writer = CacheWriter(connection.node, state)
         former = (*read_previous_subnets(settings.subnet_file), *self.cached_table.former)
@@ -83,9 +85,7 @@ class Controller:
         self.is_paused = False
         """Whether the kernel is left alone."""
         self.health = health
-        self.own = NodeLease(
-            connection.node, settings, self.renewer, health, self.journal, self.cached_table.own, clock
-        )
+        self.own = NodeLease(self.node, settings, self.renewer, health, self.journal, self.cached_table.own, clock)
         self.tracker = ConfigTracker(settings, connection.node, kernel, self.journal, former)
         self.change = NetworkChange(
             connection.node, connection, kernel, self.journal, settings.route_protocol, self.cached_table.network
@@ -175,7 +175,7 @@ class Controller:
         if self.feed.connected != self._was_connected:
             self._was_connected = self.feed.connected
             what = "connected" if self.feed.connected else "away; the last leases stay in force"
-            self.journal.note(Event(Kind.LEASE_SERVICE, f"the lease service is {what}", self.feed.error))
+            self.journal.note(Event(EventKind.LEASE_SERVICE, f"the lease service is {what}", self.feed.error))
         if self.feed.table.lost:
             self.renewer.hear_of_loss(self.feed.table.lost)
         self._wake.set()
@@ -256,7 +256,7 @@ class Controller:
             self.own.use_cached(self.cached_table.known_at if is_remembered else None)
             if is_remembered:
                 what = "the leases that this node remembers are in force"
-                self.journal.note(Event(Kind.LEASE_SERVICE, what, self.remembered_reason))
+                self.journal.note(Event(EventKind.LEASE_SERVICE, what, self.remembered_reason))
         return table
 
     async def _program(self, config: OverlayConfig, table: Table) -> None:
@@ -287,7 +287,7 @@ class Controller:
             what = "the kernel could not be reconciled; retrying"
             if self._may_log(reason):
                 log.warning(what, reason=reason)
-            self.journal.note(Event(Kind.FAILURE, what, reason))
+            self.journal.note(Event(EventKind.FAILURE, what, reason))
         self.error, self._resync_due = reason, True
         self.health.set("kernel", reason)
 
@@ -296,4 +296,4 @@ class Controller:
         if ready != self._was_ready:
             self._was_ready = ready
             reasons = "; ".join(self.health.reasons)
-            self.journal.note(Event(Kind.READINESS, "ready" if ready else "not ready", reasons))
+            self.journal.note(Event(EventKind.READINESS, "ready" if ready else "not ready", reasons))

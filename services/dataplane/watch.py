@@ -13,7 +13,7 @@ from services.dataplane.kernel.ownership import rules_of
 from services.dataplane.kernel.reconciler import Reconciler
 from services.dataplane.links.desired import Device
 from services.dataplane.netlink.actuator import Actuator
-from services.dataplane.netlink.monitor import Change, Subject
+from services.dataplane.netlink.monitor import Change, ChangedObject
 from services.dataplane.netlink.objects import ROUTE, KernelObject
 from services.dataplane.underlay.selection import Underlay
 
@@ -129,7 +129,7 @@ def classifier(dataplane: Controller, own_port: int) -> Classifier:
     def sign(change: Change) -> Observation | None:
         if change.port == own_port:
             return None
-        if change.subject is Subject.ROUTE:
+        if change.subject is ChangedObject.ROUTE:
             is_beside = change.ifindex in routes or (change.is_main and is_peers is not None and is_peers(change))
         else:  # a link that goes takes routes along, of which nothing is told
             is_beside = change.subject in _PLACES and (is_lost or change.ifindex in foreign)
@@ -142,8 +142,8 @@ def classifier(dataplane: Controller, own_port: int) -> Classifier:
 
 
 _LOCAL_IPV6: Final = (b"\xfe", b"\xff")
-_PLACES: Final = (Subject.LINK, Subject.ADDRESS)
-_ENTRIES: Final = (Subject.NEIGHBOUR, Subject.FDB_ENTRY)
+_PLACES: Final = (ChangedObject.LINK, ChangedObject.ADDRESS)
+_ENTRIES: Final = (ChangedObject.NEIGHBOUR, ChangedObject.FDB_ENTRY)
 
 
 def _is_suspicious(dataplane: Controller, change: Change) -> bool:
@@ -151,30 +151,30 @@ def _is_suspicious(dataplane: Controller, change: Change) -> bool:
 
     Of pods that come and go the kernel tells much: their links, and routes to link-local and multicast addresses.
     """
-    if change.subject in (Subject.RULE, Subject.NETCONF, Subject.ADDRESS):
+    if change.subject in (ChangedObject.RULE, ChangedObject.NETCONF, ChangedObject.ADDRESS):
         return True
-    if change.subject is Subject.ROUTE:
+    if change.subject is ChangedObject.ROUTE:
         return change.protocol != dataplane.settings.route_protocol and change.dst[:1] not in _LOCAL_IPV6
-    if change.subject is Subject.LINK:
+    if change.subject is ChangedObject.LINK:
         return change.is_flip or change.gone
     config = dataplane.tracker.config
     is_next_hop = (
-        change.subject is Subject.NEIGHBOUR and config is not None and change.ifindex == config.underlay.index
+        change.subject is ChangedObject.NEIGHBOUR and config is not None and change.ifindex == config.underlay.index
     )
     return is_next_hop and (bool(change.entries) or change.gone)
 
 
 def _touches(change: Change, devices: Set[int], underlay: Set[int], protocol: int) -> bool:
     match change.subject:
-        case Subject.OVERRUN:
+        case ChangedObject.OVERRUN:
             return True
-        case Subject.LINK | Subject.ADDRESS:
+        case ChangedObject.LINK | ChangedObject.ADDRESS:
             return change.ifindex in devices or change.ifindex in underlay
-        case Subject.NETCONF:
+        case ChangedObject.NETCONF:
             return change.ifindex in devices
-        case Subject.RULE:
+        case ChangedObject.RULE:
             return False
-        case Subject.ROUTE:
+        case ChangedObject.ROUTE:
             return change.protocol == protocol or change.ifindex in devices or change.length == 0
-        case Subject.NEIGHBOUR | Subject.FDB_ENTRY:
+        case ChangedObject.NEIGHBOUR | ChangedObject.FDB_ENTRY:
             return change.ifindex in devices

@@ -33,7 +33,7 @@ class Name(click.ParamType[str]):
         return str(value)
 
 
-class Host(click.ParamType[str]):
+class HostParam(click.ParamType[str]):
     """A host name or an IP address."""
 
     name = "host"
@@ -66,7 +66,7 @@ def _days(default: int) -> Callable[[F], F]:
 
 def _addresses(meaning: str, *, required: bool = False) -> Callable[[F], F]:
     return click.option(
-        "--address", "addresses", type=Host(), multiple=True, required=required, metavar="HOST", help=meaning
+        "--address", "addresses", type=HostParam(), multiple=True, required=required, metavar="HOST", help=meaning
     )
 
 

@@ -14,12 +14,12 @@ from flannelette.masq.v1 import masq_pb2
 from flannelette.masq.v1.masq_pb2_grpc import MasqServiceStub
 from google.protobuf.json_format import Parse
 
-from services.ctl.connect.call import LONG_SECONDS, Failure, ask
+from services.ctl.connect.call import LONG_SECONDS, CallFailed, ask
 from services.ctl.connect.targets import Service, Target
 from services.ctl.render.changes import Done, errors_of, plan_text
 from services.ctl.render.screen import Screen, to_json
 
-Reply: TypeAlias = Done | Failure
+Reply: TypeAlias = Done | CallFailed
 Call: TypeAlias = Callable[[bool, grpc.aio.Channel], Awaitable[Done]]
 
 _RESYNC: Final[Mapping[Service, Call]] = {
@@ -46,7 +46,7 @@ async def diff(targets: Sequence[Target], screen: Screen) -> int:
     """What a resync would do. 0 if nothing, 1 if something, 2 if a service could not say."""
     replies = await _call_all(_RESYNC, targets, dry_run=True)
     _show(replies, screen, dry_run=True)
-    if any(isinstance(reply, Failure) for reply in replies.values()):
+    if any(isinstance(reply, CallFailed) for reply in replies.values()):
         return 2
     return int(_has_commands(replies))
 
@@ -79,7 +79,7 @@ async def clean_up(screen: Screen, *, dry_run: bool) -> int:
     printed, complaint = await child.communicate()
     reply: Reply
     if child.returncode:
-        reply = Failure(complaint.decode(errors="replace").strip().rpartition("\n")[2])
+        reply = CallFailed(complaint.decode(errors="replace").strip().rpartition("\n")[2])
     else:
         reply = Parse(printed, dataplane_pb2.TeardownKernelResponse())
     _show({"dataplane": reply}, screen, dry_run)
@@ -92,7 +92,7 @@ async def _call_all(calls: Mapping[Service, Call], targets: Sequence[Target], dr
     for target in targets:
         try:
             replies[target.service] = await ask(target, partial(calls[target.service], dry_run), LONG_SECONDS)
-        except Failure as failure:
+        except CallFailed as failure:
             replies[target.service] = failure
     return replies
 
@@ -101,22 +101,23 @@ def _show(replies: Mapping[Service, Reply], screen: Screen, dry_run: bool) -> No
     if screen.json:
         screen.show_json({service: _document(reply) for service, reply in replies.items()})
     for service, reply in replies.items():
-        if isinstance(reply, Failure):
+        if isinstance(reply, CallFailed):
             screen.warn(f"{service}: {reply}")
         elif not screen.json:
             screen.show(plan_text(service, reply, dry_run=dry_run))
 
 
 def _document(reply: Reply) -> Any:
-    return {"error": str(reply)} if isinstance(reply, Failure) else to_json(reply)
+    return {"error": str(reply)} if isinstance(reply, CallFailed) else to_json(reply)
 
 
 def _has_commands(replies: Mapping[Service, Reply]) -> bool:
-    return any(not isinstance(reply, Failure) and reply.commands for reply in replies.values())
+    return any(not isinstance(reply, CallFailed) and reply.commands for reply in replies.values())
 
 
 def _exit_code(replies: Mapping[Service, Reply]) -> int:
     codes = {
-        reply.exit_code if isinstance(reply, Failure) else int(bool(errors_of(reply))) for reply in replies.values()
+        reply.exit_code if isinstance(reply, CallFailed) else int(bool(errors_of(reply)))
+        for reply in replies.values()
     }
     return codes.pop() if len(codes) == 1 else 1

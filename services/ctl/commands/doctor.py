@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from rich.text import Text
 
 from services.ctl.commands.show import answers_of
-from services.ctl.connect.call import Failure
+from services.ctl.connect.call import CallFailed
 from services.ctl.connect.targets import SERVICES, Service, Targets
 from services.ctl.render.layout import Width, fold, lines, table
 from services.ctl.render.screen import Screen
@@ -45,8 +45,8 @@ def ailments(verdict: Verdict, service: Service) -> Iterator[Ailment]:
     """The problems of one service, the gravest first."""
     standing = verdict.standings[service]
     masq, dataplane = verdict.answers.masq, verdict.answers.dataplane
-    found = dataplane.status.findings if service == "dataplane" and not isinstance(dataplane, Failure) else ()
-    others = masq.status.findings if service == "masq" and not isinstance(masq, Failure) else ()
+    found = dataplane.status.findings if service == "dataplane" and not isinstance(dataplane, CallFailed) else ()
+    others = masq.status.findings if service == "masq" and not isinstance(masq, CallFailed) else ()
     told = {finding.problem for finding in found}
     for finding in found:
         yield Ailment(service, f"{finding.problem} {finding.cause}", finding.cure, finding.evidence)

@@ -9,7 +9,7 @@ from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.dataplane.v1.dataplane_pb2_grpc import DataplaneServiceStub
 from rich.text import Text
 
-from services.ctl.connect.call import Failure, channel_to
+from services.ctl.connect.call import CallFailed, channel_to
 from services.ctl.connect.targets import Target
 from services.ctl.render.changes import event_text
 from services.ctl.render.layout import fold
@@ -23,7 +23,7 @@ _ANSWER_SECONDS: Final = 15.0
 async def events(target: Target, screen: Screen, peer: str, *, is_following: bool, since: float | None) -> None:
     """Shows what is remembered, of the last `since` seconds; then, with `is_following`, what comes, until cancelled.
 
-    After a lost connection it goes on behind the last event that was shown. Raises Failure if the first connection
+    After a lost connection it goes on behind the last event that was shown. Raises CallFailed if the first connection
     fails, or any other without `is_following`.
     """
     request = pb.WatchEventsRequest(peer=peer, no_follow=not is_following)
@@ -44,8 +44,10 @@ async def events(target: Target, screen: Screen, peer: str, *, is_following: boo
                 return
             reason = "the dataplane ended the stream"
         except TimeoutError:
-            raise Failure(f"{target.program} at {target.address} did not answer in time: look at its log") from None
-        except Failure as failure:
+            raise CallFailed(
+                f"{target.program} at {target.address} did not answer in time: look at its log"
+            ) from None
+        except CallFailed as failure:
             if not (is_following and ever_connected and failure.may_pass):
                 raise
             reason = str(failure)

@@ -8,7 +8,7 @@ import grpc.aio
 from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.lease.v1.lease_pb2_grpc import LeaseServiceStub
 
-from services.ctl.connect.call import SHORT_SECONDS, Failure, ask, ask_lease_service
+from services.ctl.connect.call import SHORT_SECONDS, CallFailed, ask, ask_lease_service
 from services.ctl.connect.targets import Target
 from services.ctl.render.leases import held_text, quarantine_text, removed_text
 from services.ctl.render.screen import Screen, to_json
@@ -32,7 +32,7 @@ async def delete(target: Target, screen: Screen, keys: Sequence[str]) -> int:
     for key in keys:
         try:
             await ask(target, partial(_delete, key), _DELETE_SECONDS)
-        except Failure as failure:
+        except CallFailed as failure:
             if not failure.reached:
                 raise
             failures += 1
@@ -55,7 +55,7 @@ async def held(target: Target, screen: Screen) -> bool:
 
 
 async def confirm_removal(target: Target, screen: Screen) -> int:
-    """Has them carried out. Raises Failure when there are none."""
+    """Has them carried out. Raises CallFailed when there are none."""
     response = await ask(
         target, lambda c: LeaseServiceStub(c).ConfirmRemoval(pb.ConfirmRemovalRequest()), SHORT_SECONDS
     )

@@ -13,7 +13,7 @@ from flannelette.lease.v1.lease_pb2_grpc import LeaseServiceStub
 from flannelette.masq.v1 import masq_pb2
 from flannelette.masq.v1.masq_pb2_grpc import MasqServiceStub
 
-from services.ctl.connect.call import LIST_SECONDS, Failure, ask, ask_lease_service
+from services.ctl.connect.call import LIST_SECONDS, CallFailed, ask, ask_lease_service
 from services.ctl.connect.targets import Target, Targets
 from services.ctl.render import leases as leases_render
 from services.ctl.render import nodes as nodes_render
@@ -134,13 +134,13 @@ def status_document(verdict: Verdict) -> dict[str, Any]:
             "address": standing.target.address,
             "remarks": list(standing.remarks),
         }
-        if not isinstance(answer, Failure):
+        if not isinstance(answer, CallFailed):
             document[service]["response"] = to_json(answer)
     return document
 
 
-async def _try(target: Target, call: Callable[[grpc.aio.Channel], Awaitable[M]]) -> M | Failure:
+async def _try(target: Target, call: Callable[[grpc.aio.Channel], Awaitable[M]]) -> M | CallFailed:
     try:
         return await ask(target, call)
-    except Failure as failure:
+    except CallFailed as failure:
         return failure

@@ -10,7 +10,7 @@ from flannelette.lease.v1.lease_pb2_grpc import LeaseServiceStub
 from google.protobuf.duration_pb2 import Duration
 
 from services.ctl.commands.show import answers_of
-from services.ctl.connect.call import SHORT_SECONDS, Failure, ask, ask_lease_service, with_hint
+from services.ctl.connect.call import SHORT_SECONDS, CallFailed, ask, ask_lease_service, with_hint
 from services.ctl.connect.targets import Target, Targets
 from services.ctl.render.nodes import converged_text, pending_text
 from services.ctl.render.screen import Screen, to_json
@@ -61,7 +61,7 @@ async def until_converged(target: Target, screen: Screen, cursor: str, deadline:
         seconds = max(_left(deadline), 0)
         try:
             response = await _ask(target, wanted, min(seconds, _LONGEST_CALL))
-        except Failure as failure:
+        except CallFailed as failure:
             forgotten = failure.reached and wanted != cursor
             if not (failure.may_pass or forgotten) or seconds <= 0:
                 raise with_hint(target, failure) from None

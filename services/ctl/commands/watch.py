@@ -10,7 +10,7 @@ from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.lease.v1.lease_pb2_grpc import LeaseServiceStub
 from rich.text import Text
 
-from services.ctl.connect.call import Failure, channel_to, with_hint
+from services.ctl.connect.call import CallFailed, channel_to, with_hint
 from services.ctl.connect.targets import Target
 from services.ctl.render.layout import fold
 from services.ctl.render.screen import Screen, to_json
@@ -23,7 +23,7 @@ Show = Callable[[pb.WatchLeasesResponse], None]
 
 
 async def watch(target: Target, screen: Screen) -> None:
-    """Shows every step until it is cancelled. Raises Failure if the first connection fails.
+    """Shows every step until it is cancelled. Raises CallFailed if the first connection fails.
 
     Unlike the feed of the services, which keeps a table, this shows the steps as they come, resets and bookmarks
     included. After a lost connection it resumes at the last cursor, so that no change is missed or told twice.
@@ -42,7 +42,7 @@ async def watch(target: Target, screen: Screen) -> None:
                     show(step)
                     cursor = step.cursor or cursor
             reason = "the lease service ended the stream"
-        except Failure as failure:
+        except CallFailed as failure:
             if not ever_connected or not failure.may_pass:
                 raise with_hint(target, failure) from None
             reason = str(failure)

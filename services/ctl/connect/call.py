@@ -41,7 +41,7 @@ _CHANNEL_OPTIONS: Final = (
 )
 
 
-class Failure(Exception):
+class CallFailed(Exception):
     """A call that brought no answer; the message is one or two sentences that say what to do."""
 
     def __init__(
@@ -63,7 +63,7 @@ class Failure(Exception):
 
 @asynccontextmanager
 async def channel_to(target: Target) -> AsyncIterator[grpc.aio.Channel]:
-    """A channel; an error of a call in the block is raised as Failure."""
+    """A channel; an error of a call in the block is raised as CallFailed."""
     async with target.transport.channel(target.address, _CHANNEL_OPTIONS) as channel:
         try:
             yield channel
@@ -72,22 +72,22 @@ async def channel_to(target: Target) -> AsyncIterator[grpc.aio.Channel]:
 
 
 def transport(certificate: str, key: str, authorities: str, server_name: str) -> Transport:
-    """Transport for TCP with these TLS files, all empty for none. Raises Failure: the certificate cannot be used."""
+    """TCP with these TLS files, all empty for none. Raises CallFailed: the certificate cannot be used."""
     try:
         files = chosen_files(certificate, key, authorities)
         credentials = Credentials(files) if files else None
     except Misconfigured as error:
-        raise Failure(str(error)) from None
+        raise CallFailed(str(error)) from None
     return Transport(credentials, server_name, dangerously=True)
 
 
 async def ask(target: Target, call: Callable[[grpc.aio.Channel], Awaitable[M]], seconds: float = SHORT_SECONDS) -> M:
-    """The answer of `call`. Raises Failure, also when there is none within `seconds`."""
+    """The answer of `call`. Raises CallFailed, also when there is none within `seconds`."""
     try:
         async with channel_to(target) as channel, asyncio.timeout(seconds):
             return await call(channel)
     except TimeoutError:
-        raise Failure(
+        raise CallFailed(
             f"{target.program} at {target.address} did not answer within {seconds:g} s: "
             "its process is stopped or overloaded; look at its log"
         ) from None
@@ -97,33 +97,33 @@ async def ask_lease_service(target: Target, call: Callable[[grpc.aio.Channel], A
     """As `ask`; where it has no socket, says how to name a central one."""
     try:
         return await ask(target, call, LIST_SECONDS)
-    except Failure as failure:
+    except CallFailed as failure:
         raise with_hint(target, failure) from None
 
 
-def with_hint(target: Target, failure: Failure) -> Failure:
+def with_hint(target: Target, failure: CallFailed) -> CallFailed:
     """The failure of a call to the lease service, which may well be elsewhere."""
     if not failure.missing or target.named:
         return failure
-    return Failure(
+    return CallFailed(
         f"{failure}. If the lease service is central, name it: --lease unix:/PATH/lease.sock", missing=True
     )
 
 
-async def _failure(target: Target, error: grpc.aio.AioRpcError, channel: grpc.aio.Channel) -> Failure:
+async def _failure(target: Target, error: grpc.aio.AioRpcError, channel: grpc.aio.Channel) -> CallFailed:
     details = error.details() or error.code().name
     if error.code() is grpc.StatusCode.UNIMPLEMENTED and "ethod not found" in details:
-        return Failure(f"the server at {target.address} is not {target.program}: check --{target.service}")
+        return CallFailed(f"the server at {target.address} is not {target.program}: check --{target.service}")
     away = error.code() is grpc.StatusCode.UNAVAILABLE
     # A server that is there can say UNAVAILABLE too; the state of the channel tells it from one that is not.
     if not away or channel.get_state() is grpc.ChannelConnectivity.READY:
-        return Failure(details, reached=True, may_pass=away)
+        return CallFailed(details, reached=True, may_pass=away)
     diagnosis = await asyncio.to_thread(diagnose, target, details)
-    return Failure(diagnosis.sentence, missing=diagnosis.missing, may_pass=True)
+    return CallFailed(diagnosis.sentence, missing=diagnosis.missing, may_pass=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Diagnosis:
+class AddressProblem:
     """What is wrong with an address, one sentence."""
 
     sentence: str
@@ -131,42 +131,46 @@ class Diagnosis:
     """There is no socket at all: the service does not run here, or never did."""
 
 
-def diagnose(target: Target, details: str) -> Diagnosis:
+def diagnose(target: Target, details: str) -> AddressProblem:
     """Tries the address once more, without gRPC, to learn why it failed; `details` is what gRPC said."""
     if target.path is None:
-        return Diagnosis(target.transport.why_not(target.address, target.program, details))
+        return AddressProblem(target.transport.why_not(target.address, target.program, details))
     return _diagnose_path(target, target.path, details)
 
 
-def _diagnose_path(target: Target, path: Path, details: str) -> Diagnosis:
+def _diagnose_path(target: Target, path: Path, details: str) -> AddressProblem:
     if len(os.fsencode(path)) > _LONGEST_PATH:
-        return Diagnosis(f"the socket path {path} is longer than the {_LONGEST_PATH} bytes that Linux allows")
+        return AddressProblem(f"the socket path {path} is longer than the {_LONGEST_PATH} bytes that Linux allows")
     try:
         if not stat.S_ISSOCK(path.stat().st_mode):
-            return Diagnosis(f"{path} is not a socket: check {_option(target)}")
+            return AddressProblem(f"{path} is not a socket: check {_option(target)}")
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(_CONNECT_SECONDS)
             connection.connect(str(path))
     except (FileNotFoundError, NotADirectoryError):
         return _missing(target, path)
     except PermissionError:
-        return Diagnosis(_denied(path))
+        return AddressProblem(_denied(path))
     except ConnectionRefusedError:
-        return Diagnosis(f"no process listens on {path}: {target.program} was killed; start it again")
+        return AddressProblem(f"no process listens on {path}: {target.program} was killed; start it again")
     except OSError as error:
-        return Diagnosis(f"cannot connect to {path}: {error.strerror or error}")
-    return Diagnosis(f"{target.program} at {path} does not answer: {details}")
+        return AddressProblem(f"cannot connect to {path}: {error.strerror or error}")
+    return AddressProblem(f"{target.program} at {path} does not answer: {details}")
 
 
-def _missing(target: Target, path: Path) -> Diagnosis:
+def _missing(target: Target, path: Path) -> AddressProblem:
     if Path(f"{path}.lock").exists():  # a service leaves its lock file when it stops
-        return Diagnosis(f"{target.program} has stopped, its socket {path} is gone: start it again", missing=True)
+        return AddressProblem(
+            f"{target.program} has stopped, its socket {path} is gone: start it again", missing=True
+        )
     if not path.parent.is_dir():
-        return Diagnosis(
+        return AddressProblem(
             f"there is no directory {path.parent}: no service has run here, or it uses another --socket-dir",
             missing=True,
         )
-    return Diagnosis(f"there is no socket {path}: start {target.program}, or check {_option(target)}", missing=True)
+    return AddressProblem(
+        f"there is no socket {path}: start {target.program}, or check {_option(target)}", missing=True
+    )
 
 
 def _option(target: Target) -> str:

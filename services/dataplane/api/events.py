@@ -8,9 +8,9 @@ from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from services.core.errors import InvalidInput
 from services.core.limits import unix_time
 from services.dataplane.events.causes import Cause
-from services.dataplane.events.journal import Entry, Journal, Kind
+from services.dataplane.events.journal import EventKind, Journal, RecordedEvent
 
-_KINDS: Final = {kind: pb.EventKind.Value(f"EVENT_KIND_{kind.name}") for kind in Kind}
+_KINDS: Final = {kind: pb.EventKind.Value(f"EVENT_KIND_{kind.name}") for kind in EventKind}
 _MOST_DIGITS: Final = 18
 """Of the number in a position."""
 _CAUSES: Final = {cause: pb.RepairCause.Value(f"REPAIR_CAUSE_{cause.name}") for cause in Cause}
@@ -56,11 +56,11 @@ def _number(journal: Journal, position: str) -> int:
     return min(int(number), journal.last) if epoch == journal.epoch else 0
 
 
-def _filter(request: pb.WatchEventsRequest) -> Callable[[Entry], bool]:
+def _filter(request: pb.WatchEventsRequest) -> Callable[[RecordedEvent], bool]:
     since = unix_time(request.since_time, "since_time") if request.HasField("since_time") else 0.0
     kinds, peer = frozenset(request.kinds), request.peer
 
-    def wanted(entry: Entry) -> bool:
+    def wanted(entry: RecordedEvent) -> bool:
         event = entry.event
         is_of_kind = not kinds or _KINDS[event.kind] in kinds
         return is_of_kind and entry.time >= since and (not peer or event.concerns(peer))
@@ -68,7 +68,7 @@ def _filter(request: pb.WatchEventsRequest) -> Callable[[Entry], bool]:
     return wanted
 
 
-def _message(journal: Journal, entry: Entry) -> pb.WatchEventsResponse:
+def _message(journal: Journal, entry: RecordedEvent) -> pb.WatchEventsResponse:
     event = entry.event
     message = pb.WatchEventsResponse(
         what=event.what,

@@ -10,7 +10,7 @@ from services.core.leases.progress import Progress
 from services.core.leases.table import Table
 from services.dataplane.backends.backend import NodeIdentity
 from services.dataplane.controller import Controller
-from services.dataplane.events.journal import Event, Kind
+from services.dataplane.events.journal import Event, EventKind
 from services.dataplane.kernel.flannel_shape import flannel_shape
 from services.dataplane.kernel.reconciler import KernelPlan
 from services.dataplane.links.desired import Device
@@ -70,7 +70,7 @@ async def _tear_down(dataplane: Controller, *, dry_run: bool) -> tuple[list[str]
         dataplane.pause("torn down by an operator; `flannelette resync` or a restart ends it")
         failed = await programmer.reconciler.kernel.apply(doomed)
         programmer.forget()
-        event = Event(Kind.TEARDOWN, "everything of ours removed; paused", "an operator", objects=len(doomed))
+        event = Event(EventKind.TEARDOWN, "everything of ours removed; paused", "an operator", objects=len(doomed))
         dataplane.journal.note(event)
         dataplane.tell(dataplane.progress and Progress(dataplane.node, ""))
     commands += await dataplane.tracker.remove_all(dry_run=dry_run)
@@ -95,7 +95,7 @@ async def _hand_over(dataplane: Controller, *, dry_run: bool) -> tuple[list[str]
         failed = await programmer.reconciler.kernel.apply(todo)
         programmer.forget()
         what = "everything of ours handed over to flanneld, and paused"
-        dataplane.journal.note(Event(Kind.HAND_OVER, what, "an operator", objects=len(todo)))
+        dataplane.journal.note(Event(EventKind.HAND_OVER, what, "an operator", objects=len(todo)))
         dataplane.tell(dataplane.progress and Progress(dataplane.node, ""))
     names = programmer.names()
     errors = [f"{command(verb_of(todo, item), item, names)}: {why}" for item, why in failed.items()]

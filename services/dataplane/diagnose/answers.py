@@ -10,7 +10,7 @@ from services.core.family import FAMILIES, Family
 from services.dataplane.netlink import uapi
 from services.dataplane.netlink.dumps import NEIGHBOURS, ROUTES
 from services.dataplane.netlink.objects import Route
-from services.dataplane.netlink.transport import Refusal
+from services.dataplane.netlink.transport import KernelError
 from services.dataplane.netlink.uapi import attributes
 
 HEADER: Final = struct.Struct("=IHHII")
@@ -32,12 +32,12 @@ class Lookup:
     """The interface by which it comes; 0: this host sends it."""
 
 
-Answer: TypeAlias = Route | Refusal
+Answer: TypeAlias = Route | KernelError
 """The route that it takes, or the kernel's error."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class PolicyRule:
     """A rule of policy routing (`ip rule`); addresses are empty where it does not look at them."""
 
     family: Family
@@ -91,7 +91,7 @@ class HostAddress:
 
 
 @dataclass(frozen=True, slots=True)
-class LinkState:
+class InterfaceState:
     """An interface."""
 
     is_up: bool
@@ -156,7 +156,7 @@ def route_in(message: bytes) -> Route | None:
     return ROUTES.build(fields)
 
 
-def rule_in(family: Family, message: bytes) -> Rule:
+def rule_in(family: Family, message: bytes) -> PolicyRule:
     """The rule that a message tells."""
     _, dst_length, src_length, tos, table, action, flags = RULE.unpack_from(message, 16)
     found = attributes_of(message, RULE.size)
@@ -166,7 +166,7 @@ def rule_in(family: Family, message: bytes) -> Rule:
         return int(struct.unpack(layout, value)[0]) if value and len(value) == 4 else otherwise
 
     mark = number(_FRA_FWMARK)
-    return Rule(
+    return PolicyRule(
         family,
         number(_FRA_PRIORITY),
         action,

@@ -7,15 +7,15 @@ from os import strerror
 from services.core.family import Family, Network
 from services.dataplane.diagnose.answers import HostAddress, Lookup
 from services.dataplane.diagnose.culprit import Culprit, culprit, is_in
-from services.dataplane.diagnose.seen import BRIDGE, DOCKER, Finding, Seen, Subject, gateway_of, ip, pod_address
+from services.dataplane.diagnose.seen import BRIDGE, DOCKER, Finding, Scope, Seen, gateway_of, ip, pod_address
 from services.dataplane.netlink import uapi
 from services.dataplane.netlink.iproute2_text import address
 from services.dataplane.netlink.kinds import text
 from services.dataplane.netlink.objects import Route
-from services.dataplane.netlink.transport import Refusal
+from services.dataplane.netlink.transport import KernelError
 
 
-def bridge_index(subject: Subject, seen: Seen, family: Family) -> int | None:
+def bridge_index(subject: Scope, seen: Seen, family: Family) -> int | None:
     """The pods' bridge: the interface with an address in the own subnet, else that of an earlier look, else cni0.
 
     docker0 counts if it has an address in the network: by default docker's subnet is elsewhere.
@@ -33,7 +33,7 @@ def bridge_index(subject: Subject, seen: Seen, family: Family) -> int | None:
     return docker if any(is_in(each, network.network_address.packed, network.prefixlen) for each in there) else None
 
 
-def bridges_of(subject: Subject, addresses: list[HostAddress]) -> dict[Family, int]:
+def bridges_of(subject: Scope, addresses: list[HostAddress]) -> dict[Family, int]:
     """The interface with an address in each own subnet; none where pods have no bridge."""
     apart = {subject.underlay.index, *(device.index for device in subject.devices.values())}
     found: dict[Family, int] = {}
@@ -46,7 +46,7 @@ def bridges_of(subject: Subject, addresses: list[HostAddress]) -> dict[Family, i
     return found
 
 
-def check_bridge(subject: Subject, seen: Seen) -> Iterator[Finding]:
+def check_bridge(subject: Scope, seen: Seen) -> Iterator[Finding]:
     """A check: the bridge is up, has its address, and its route leads there."""
     for family, own in subject.own.items():
         index = bridge_index(subject, seen, family)
@@ -70,7 +70,7 @@ def check_bridge(subject: Subject, seen: Seen) -> Iterator[Finding]:
 
 
 def _bridge_address(
-    subject: Subject, seen: Seen, family: Family, own: Network, index: int, name: str
+    subject: Scope, seen: Seen, family: Family, own: Network, index: int, name: str
 ) -> Iterator[Finding]:
     others = [f"{address(a.address)}/{a.length}" for a in seen.addresses if _is_routed(a, family, index)]
     wanted = f"{gateway_of(own)}/{own.prefixlen}"
@@ -101,7 +101,7 @@ def _bridge_route(seen: Seen, family: Family, own: Network, index: int, name: st
     if answer is None or (isinstance(answer, Route) and answer.ifindex == index and not answer.gateway):
         return
     route = answer if isinstance(answer, Route) else None
-    got = text(route, seen.names) if route else strerror(answer.error) if isinstance(answer, Refusal) else ""
+    got = text(route, seen.names) if route else strerror(answer.error) if isinstance(answer, KernelError) else ""
     found = culprit(seen, question, own, route)
     if found is None or (route is not None and route.length < own.prefixlen and route.table == uapi.RT_TABLE_MAIN):
         more = f" scope link src {gateway_of(own)}" if family.version == 4 else " metric 256"

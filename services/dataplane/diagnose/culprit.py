@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from services.core.family import Family, Network
-from services.dataplane.diagnose.answers import Lookup, Rule
+from services.dataplane.diagnose.answers import Lookup, PolicyRule
 from services.dataplane.diagnose.seen import Seen, ip
 from services.dataplane.netlink import uapi
 from services.dataplane.netlink.iproute2_text import address
@@ -55,8 +55,8 @@ def culprit(seen: Seen, question: Lookup, network: Network, answer: Route | None
 
 
 def decision(
-    rules: Iterable[Rule], routes: Sequence[Route], question: Lookup, names: Mapping[int, str]
-) -> tuple[Rule | None, Route | None]:
+    rules: Iterable[PolicyRule], routes: Sequence[Route], question: Lookup, names: Mapping[int, str]
+) -> tuple[PolicyRule | None, Route | None]:
     """The rule and the route that decide; a rule alone drops by itself; neither: there is no route."""
     skip_to = 0
     for rule in rules:
@@ -73,7 +73,7 @@ def decision(
     return None, None
 
 
-def rule_text(rule: Rule) -> str:
+def rule_text(rule: PolicyRule) -> str:
     """As `ip rule show` prints it, without the priority."""
     words = ["not"] if rule.is_inverted else []
     words += ["from", _prefix(rule.src, rule.src_length) if rule.src_length else "all"]
@@ -91,7 +91,7 @@ def plain(route: Route) -> Route:
     return route._replace(ifindex=0) if route.route_type in _DROPS else route
 
 
-def _of_route(seen: Seen, question: Lookup, network: Network, rule: Rule | None, route: Route) -> Culprit:
+def _of_route(seen: Seen, question: Lookup, network: Network, rule: PolicyRule | None, route: Route) -> Culprit:
     family, route = question.family, plain(route)
     said = text(route, seen.names)
     is_general = route.length <= network.prefixlen
@@ -110,7 +110,7 @@ def _of_route(seen: Seen, question: Lookup, network: Network, rule: Rule | None,
     return Culprit(diverting, cure, is_general and _is_wide(rule, network))
 
 
-def _matches(rule: Rule, question: Lookup, names: Mapping[int, str]) -> bool:
+def _matches(rule: PolicyRule, question: Lookup, names: Mapping[int, str]) -> bool:
     incoming = names.get(question.iif, "") if question.iif else "lo"
     fits = (
         not rule.is_narrow
@@ -138,7 +138,7 @@ def _is_same(route: Route, other: Route) -> bool:
     return (route.table, route.dst, route.length) == (other.table, other.dst, other.length)
 
 
-def _is_wide(rule: Rule, network: Network) -> bool:
+def _is_wide(rule: PolicyRule, network: Network) -> bool:
     """Whether it is about all packets in a network, as far as their addresses tell."""
     return max(rule.dst_length, rule.src_length) <= network.prefixlen
 
@@ -147,7 +147,7 @@ def _prefix(packed: bytes, length: int) -> str:
     return address(packed) if length == 8 * len(packed) else f"{address(packed)}/{length}"
 
 
-def _delete(rule: Rule) -> str:
+def _delete(rule: PolicyRule) -> str:
     program = _program(rule.family)
     return f"{program} rule del priority {rule.priority} {rule_text(rule)}"
 

@@ -15,8 +15,8 @@ from services.core.errors import Unavailable
 from services.core.family import Family
 from services.dataplane.diagnose.inspector import Inspector
 from services.dataplane.diagnose.look import findings, look, subject_of
-from services.dataplane.diagnose.seen import BROKEN, Finding, Seen, Subject, unreachable
-from services.dataplane.events.journal import Event, Journal, Kind
+from services.dataplane.diagnose.seen import BROKEN, Finding, Scope, Seen, unreachable
+from services.dataplane.events.journal import Event, EventKind, Journal
 from services.dataplane.kernel.programmer import PeerProgrammer
 from services.dataplane.netlink.objects import Route
 from services.runtime.telemetry.health import Health
@@ -31,7 +31,7 @@ _REST: Final = 100
 """So many times what the last look took goes by before the next: at most a hundredth of a core."""
 
 
-class Host(Protocol):
+class ControllerView(Protocol):
     """The controller, as far as the diagnosis looks at it and tells it what was found."""
 
     findings: tuple[Finding, ...]
@@ -51,7 +51,7 @@ class Diagnosis:
     A look may show half of a change, also of one of ours; the next look decides.
     """
 
-    def __init__(self, dataplane: Host, inspector: Inspector) -> None:
+    def __init__(self, dataplane: ControllerView, inspector: Inspector) -> None:
         self._dataplane = dataplane
         self._inspector = inspector
         self._lock = 0
@@ -99,12 +99,12 @@ class Diagnosis:
             self._lock += 1
         return is_new
 
-    async def _find(self, subject: Subject) -> tuple[Seen, tuple[Finding, ...]]:
+    async def _find(self, subject: Scope) -> tuple[Seen, tuple[Finding, ...]]:
         subject = replace(subject, bridges=self._bridges, remembered=self._remembered)
         seen = await look(self._inspector, subject)
         return seen, findings(subject, seen)
 
-    def _note(self, subject: Subject, seen: Seen) -> None:
+    def _note(self, subject: Scope, seen: Seen) -> None:
         self._bridges.update(seen.bridges)
         addresses = {path.public.packed for path in subject.paths if path.public is not None}
         for question, answer in seen.answers.items():
@@ -117,7 +117,7 @@ class Diagnosis:
         for each in found:
             if _identity(each) not in before:
                 log.warning(each.sentence, cause=each.cause, cure=each.cure, check=each.check)
-                dataplane.journal.note(Event(Kind.FAILURE, each.sentence, each.cause))
+                dataplane.journal.note(Event(EventKind.FAILURE, each.sentence, each.cause))
         left = {_identity(each) for each in found}
         for each in dataplane.findings:
             if _identity(each) not in left:

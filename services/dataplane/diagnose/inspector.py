@@ -18,10 +18,10 @@ from services.dataplane.diagnose.answers import (
     RULE,
     Answer,
     HostAddress,
-    LinkState,
+    InterfaceState,
     Lookup,
     Policy,
-    Rule,
+    PolicyRule,
     address_in,
     attributes_of,
     lookup_request,
@@ -36,7 +36,7 @@ from services.dataplane.diagnose.answers import (
 from services.dataplane.netlink import uapi
 from services.dataplane.netlink.dumps import NEIGHBOURS, Reader, routes_request
 from services.dataplane.netlink.objects import Route
-from services.dataplane.netlink.transport import AnswersLost, RawTransport, Refusal, messages
+from services.dataplane.netlink.transport import AnswersLost, KernelError, RawTransport, messages
 
 _AT_ONCE: Final = 200
 """Questions in a batch: each answer takes 4.6 KB of the socket's queue."""
@@ -98,14 +98,14 @@ class Inspector:
                     found[place] = attributes_of(answer, NEIGHBOURS.header.size).get(uapi.NDA_LLADDR, b"")
         return found
 
-    async def links(self, indexes: Sequence[int]) -> dict[int, LinkState]:
+    async def links(self, indexes: Sequence[int]) -> dict[int, InterfaceState]:
         """The state of these interfaces."""
         asked = [message_of(uapi.RTM_GETLINK, LINK.pack(0, 0, index, 0, 0)) for index in indexes]
         found = {}
         for index, answer in zip(indexes, await self._ask(asked), strict=True):
             if isinstance(answer, bytes):
                 flags = LINK.unpack_from(answer, 16)[3]
-                found[index] = LinkState(bool(flags & uapi.IFF_UP), bool(flags & _IFF_RUNNING))
+                found[index] = InterfaceState(bool(flags & uapi.IFF_UP), bool(flags & _IFF_RUNNING))
         return found
 
     async def addresses(self) -> list[HostAddress]:
@@ -113,7 +113,7 @@ class Inspector:
         body = ADDRESS.pack(0, 0, 0, 0, 0)
         return [each async for message in self._dump(uapi.RTM_GETADDR, body) for each in address_in(message)]
 
-    async def rules(self, family: Family) -> list[Rule]:
+    async def rules(self, family: Family) -> list[PolicyRule]:
         """In the order in which the kernel asks them."""
         body = RULE.pack(family.af, 0, 0, 0, 0, 0, 0)
         return [rule_in(family, message) async for message in self._dump(uapi.RTM_GETRULE, body)]
@@ -143,8 +143,8 @@ class Inspector:
             transport.close()
         return [policy for message in found if (policy := policy_in(message)) is not None]
 
-    async def _ask(self, asked: Sequence[bytes]) -> list[bytes | Refusal | None]:
-        found: list[bytes | Refusal | None] = []
+    async def _ask(self, asked: Sequence[bytes]) -> list[bytes | KernelError | None]:
+        found: list[bytes | KernelError | None] = []
         for start in range(0, len(asked), _AT_ONCE):
             some = asked[start : start + _AT_ONCE]
             first = self._transport.reserve(len(some))

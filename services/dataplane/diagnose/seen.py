@@ -7,7 +7,7 @@ from typing import Final
 
 from services.core.family import FAMILIES, Address, Family, Network
 from services.core.leases.conflicts import KINDS
-from services.dataplane.diagnose.answers import Answer, HostAddress, LinkState, Lookup, Policy, Rule
+from services.dataplane.diagnose.answers import Answer, HostAddress, InterfaceState, Lookup, Policy, PolicyRule
 from services.dataplane.links.desired import Device
 from services.dataplane.netlink.objects import Route
 from services.dataplane.peers.peer import Peer
@@ -93,7 +93,7 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class Scope:
     """What a look is about."""
 
     networks: Mapping[Family, Network]
@@ -128,13 +128,13 @@ class Seen:
     """The bridge of the pods, where it can be told."""
     ways: Sequence[Way] = ()
     """What is asked about the peers."""
-    links: Mapping[int, LinkState] = field(default_factory=dict)
+    links: Mapping[int, InterfaceState] = field(default_factory=dict)
     forwarding: Mapping[tuple[Family, int], bool] = field(default_factory=dict)
     policies: Sequence[Policy] = ()
     answers: Mapping[Lookup, Answer] = field(default_factory=dict)
     neighbours: Mapping[tuple[bytes, int], bytes] = field(default_factory=dict)
     """Permanent neighbour entries of the next hops to the peers' tunnels."""
-    rules: Mapping[Family, Sequence[Rule]] = field(default_factory=dict)
+    rules: Mapping[Family, Sequence[PolicyRule]] = field(default_factory=dict)
     routes: Mapping[Family, Sequence[Route]] = field(default_factory=dict)
     """Of all tables; only where an answer was not as it should be."""
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, TypeAlias
 
-from services.dataplane.netlink.monitor import Change, Subject
+from services.dataplane.netlink.monitor import Change, ChangedObject
 from services.dataplane.netlink.uapi import AF_BRIDGE
 
 
@@ -35,18 +35,20 @@ Observation: TypeAlias = tuple[Cause, str]
 """A cause, and the name of its interface; empty: an interface that is not known."""
 
 _BY_SUBJECT: Final = {
-    (Subject.ADDRESS, True): Cause.ADDRESS_REMOVED,
-    (Subject.ADDRESS, False): Cause.ADDRESS_ADDED,
-    (Subject.ROUTE, True): Cause.ROUTE_DELETED,
-    (Subject.ROUTE, False): Cause.ROUTE_CHANGED,
-    (Subject.NEIGHBOUR, True): Cause.NEIGHBOUR_DELETED,
-    (Subject.NEIGHBOUR, False): Cause.NEIGHBOUR_CHANGED,
-    (Subject.FDB_ENTRY, True): Cause.FDB_ENTRY_DELETED,
-    (Subject.FDB_ENTRY, False): Cause.FDB_ENTRY_CHANGED,
-    (Subject.OVERRUN, False): Cause.NOTIFICATIONS_LOST,
+    (ChangedObject.ADDRESS, True): Cause.ADDRESS_REMOVED,
+    (ChangedObject.ADDRESS, False): Cause.ADDRESS_ADDED,
+    (ChangedObject.ROUTE, True): Cause.ROUTE_DELETED,
+    (ChangedObject.ROUTE, False): Cause.ROUTE_CHANGED,
+    (ChangedObject.NEIGHBOUR, True): Cause.NEIGHBOUR_DELETED,
+    (ChangedObject.NEIGHBOUR, False): Cause.NEIGHBOUR_CHANGED,
+    (ChangedObject.FDB_ENTRY, True): Cause.FDB_ENTRY_DELETED,
+    (ChangedObject.FDB_ENTRY, False): Cause.FDB_ENTRY_CHANGED,
+    (ChangedObject.OVERRUN, False): Cause.NOTIFICATIONS_LOST,
 }
 _OF_OBJECTS: Final = frozenset(
-    cause for (subject, _), cause in _BY_SUBJECT.items() if subject not in (Subject.ADDRESS, Subject.OVERRUN)
+    cause
+    for (subject, _), cause in _BY_SUBJECT.items()
+    if subject not in (ChangedObject.ADDRESS, ChangedObject.OVERRUN)
 )
 """The causes that are worth a count."""
 _ORDER: Final = {cause: number for number, cause in enumerate(Cause)} | {Cause.NOTIFICATIONS_LOST: -1}
@@ -55,7 +57,7 @@ _ORDER: Final = {cause: number for number, cause in enumerate(Cause)} | {Cause.N
 
 def cause_of(change: Change, mtu: int = 0) -> Cause:
     """What a notification tells. `mtu` is the one that its interface had; 0: not known."""
-    if change.subject is not Subject.LINK:
+    if change.subject is not ChangedObject.LINK:
         return _BY_SUBJECT.get((change.subject, change.gone), Cause.LINK_CHANGED)
     if change.gone:  # with AF_BRIDGE it has only left a bridge
         return Cause.LINK_CHANGED if change.family == AF_BRIDGE else Cause.LINK_DELETED

@@ -20,7 +20,7 @@ REMEMBERED: Final = 4096
 _AT_ONCE: Final = 64
 
 
-class Kind(Enum):
+class EventKind(Enum):
     """As EventKind in dataplane.proto, which says what each means."""
 
     SERVICE_STARTED = auto()
@@ -52,7 +52,7 @@ class PeerName(NamedTuple):
 class Event:
     """A decision."""
 
-    kind: Kind
+    kind: EventKind
     what: str
     cause: str = ""
     seconds: float = 0.0
@@ -70,7 +70,7 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class RecordedEvent:
     """An event in its place."""
 
     number: int
@@ -94,7 +94,7 @@ class Journal:
         """Of the leases that are known now."""
         self.repairs: Counter[Cause] = Counter()
         """Objects that were repaired, since the start."""
-        self._ring: list[Entry | None] = [None] * size
+        self._ring: list[RecordedEvent | None] = [None] * size
         self._clock = clock
         self._news = asyncio.Event()
         self._may_log = LogLimiter()
@@ -102,7 +102,7 @@ class Journal:
     def note(self, event: Event) -> None:
         """Remembers, counts what it repaired, and wakes who waits. Never waits itself."""
         self.last += 1
-        self._ring[self.last % len(self._ring)] = Entry(self.last, self._clock(), self.cursor, event)
+        self._ring[self.last % len(self._ring)] = RecordedEvent(self.last, self._clock(), self.cursor, event)
         if event.repair is not None:
             self.repairs[event.repair] += event.objects
             metrics.REPAIRS.labels(event.repair.value).inc(event.objects)
@@ -110,7 +110,7 @@ class Journal:
         if not self._news.is_set():
             self._news.set()
 
-    def after(self, number: int) -> tuple[list[Entry], int]:
+    def after(self, number: int) -> tuple[list[RecordedEvent], int]:
         """The next entries after that one, some at a time, and how many before them are forgotten already."""
         first = max(number + 1, self.last + 1 - len(self._ring))
         last = min(self.last, first + _AT_ONCE - 1)

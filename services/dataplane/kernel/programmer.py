@@ -18,7 +18,7 @@ from services.dataplane.events.describe import (
     describe_resync,
     resync_cause,
 )
-from services.dataplane.events.journal import Event, Journal, Kind
+from services.dataplane.events.journal import Event, EventKind, Journal
 from services.dataplane.kernel.ownership import OwnedState, rules_of
 from services.dataplane.kernel.peer_state import failed
 from services.dataplane.kernel.reconciler import KernelPlan, Reconciler, Scope
@@ -213,12 +213,12 @@ class PeerProgrammer:
         if reason:
             log.error("a lease of another node has the older claim, so peers send no packets here", reason=reason)
             self.journal.note(
-                Event(Kind.OWN_LEASE, "own lease conflicts with an older claim of another node", reason)
+                Event(EventKind.OWN_LEASE, "own lease conflicts with an older claim of another node", reason)
             )
         else:
             log.info("no lease has an older claim than the own lease any more")
             self.journal.note(
-                Event(Kind.OWN_LEASE, "own lease no longer conflicts with an older claim", "lease change")
+                Event(EventKind.OWN_LEASE, "own lease no longer conflicts with an older claim", "lease change")
             )
 
     async def plan(

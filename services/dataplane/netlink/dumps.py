@@ -9,7 +9,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from services.dataplane.netlink import uapi
 from services.dataplane.netlink.objects import FdbEntry, Neighbour, Route
-from services.dataplane.netlink.transport import Refusal, error_in
+from services.dataplane.netlink.transport import KernelError, error_in
 from services.dataplane.netlink.uapi import spans
 
 T = TypeVar("T", Route, Neighbour, FdbEntry)
@@ -180,7 +180,7 @@ class Reader(Generic[T]):
         self.found: list[T] = []
         self.inconsistent = False
         """The table changed while the kernel wrote it out (NLM_F_DUMP_INTR): ask again."""
-        self.refusal: Refusal | None = None
+        self.refusal: KernelError | None = None
         self._form: MessageFormat[T] = form
         self._header_size = 16 + form.header.size
         self._layouts: dict[bytes, _Layout] = {}

@@ -12,7 +12,7 @@ from services.dataplane.netlink.actuator import Contents
 from services.dataplane.netlink.dumps import Reader, Request
 from services.dataplane.netlink.iproute2_text import refusal
 from services.dataplane.netlink.kinds import KINDS, ObjectKind, kind_of
-from services.dataplane.netlink.messages import Batch, batches
+from services.dataplane.netlink.messages import MessageBatch, batches
 from services.dataplane.netlink.monitor import Change, Monitor
 from services.dataplane.netlink.objects import (
     FdbEntry,
@@ -23,7 +23,7 @@ from services.dataplane.netlink.objects import (
     Verb,
     steps,
 )
-from services.dataplane.netlink.transport import AnswersLost, RawTransport, Transport
+from services.dataplane.netlink.transport import AnswersLost, NetlinkTransport, RawTransport
 
 T = TypeVar("T", Route, Neighbour, FdbEntry)
 
@@ -44,8 +44,8 @@ class KernelSocket:
     Raises Misconfigured if the kernel lets us change nothing (no NET_ADMIN), Unavailable if it gives no answer.
     """
 
-    def __init__(self, transport: Transport | None = None, monitor: Monitor | None = None) -> None:
-        self._transport: Transport = transport or RawTransport()
+    def __init__(self, transport: NetlinkTransport | None = None, monitor: Monitor | None = None) -> None:
+        self._transport: NetlinkTransport = transport or RawTransport()
         self._monitor = monitor
         if monitor is not None:
             monitor.ignore(self.port)
@@ -117,7 +117,7 @@ class KernelSocket:
                 found[kind.made is Route].append(await self._read(kind, request))
         return Contents(frozenset(chain(*found[True])), frozenset(chain(*found[False])))
 
-    async def _send(self, verb: Verb, batch: Batch) -> dict[KernelObject, str]:
+    async def _send(self, verb: Verb, batch: MessageBatch) -> dict[KernelObject, str]:
         last = batch.first + len(batch.objects) - 1
         try:
             refusals = await self._transport.exchange(batch.data, batch.first, last)
@@ -134,7 +134,7 @@ class KernelSocket:
             if not (verb == "del" and why.error in kind_of(item).gone)
         }
 
-    async def _send_singly(self, verb: Verb, batch: Batch) -> dict[KernelObject, str]:
+    async def _send_singly(self, verb: Verb, batch: MessageBatch) -> dict[KernelObject, str]:
         """Once more, so that no queue overflows: to put or delete twice is the same as once."""
         failures: dict[KernelObject, str] = {}
         for item in batch.objects:

@@ -26,7 +26,7 @@ _VARIABLE: Final = itemgetter(1), itemgetter(2)
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class MessageBatch:
     """Messages for one send; only the last asks for an acknowledgement, but every failure is reported."""
 
     data: bytes
@@ -35,7 +35,7 @@ class Batch:
     """Sequence number of the message of the first object; the others follow."""
 
 
-def batches(verb: Verb, objects: Iterable[KernelObject], first: int) -> Iterator[Batch]:
+def batches(verb: Verb, objects: Iterable[KernelObject], first: int) -> Iterator[MessageBatch]:
     """All objects in batches of at most BATCH_BYTES, numbered from `first`; kinds come in their order.
 
     Objects of one kind may come in another order than theirs.
@@ -47,7 +47,7 @@ def batches(verb: Verb, objects: Iterable[KernelObject], first: int) -> Iterator
         # Looked at no further than one batch goes, so that the objects are still in the processor's cache.
         while some := list(islice(alike, max(1, (BATCH_BYTES - size) // template.size))):
             if parts and size + template.size > BATCH_BYTES:
-                yield Batch(_acknowledged(parts, last), taken, first)
+                yield MessageBatch(_acknowledged(parts, last), taken, first)
                 first += len(taken)
                 parts, taken, size = [], [], 0
             parts.append(template.fill(some, first + len(taken)))
@@ -55,7 +55,7 @@ def batches(verb: Verb, objects: Iterable[KernelObject], first: int) -> Iterator
             last = template.size
             size += len(parts[-1])
     if parts:
-        yield Batch(_acknowledged(parts, last), taken, first)
+        yield MessageBatch(_acknowledged(parts, last), taken, first)
 
 
 def encode(verb: Verb, item: KernelObject, sequence: int) -> bytes:

@@ -47,7 +47,7 @@ _LINK: Final = struct.Struct("=iII")
 _LINK_BYTES: Final = 32
 
 
-class Subject(Enum):
+class ChangedObject(Enum):
     """What changed."""
 
     LINK = "link"
@@ -64,7 +64,7 @@ class Subject(Enum):
 class Change:
     """One notification."""
 
-    subject: Subject
+    subject: ChangedObject
     gone: bool = False
     """Deleted, rather than new or changed."""
     family: int = 0
@@ -97,17 +97,17 @@ class Change:
 
 
 _SUBJECTS: Final = {
-    uapi.RTM_NEWLINK: (Subject.LINK, False),
-    uapi.RTM_DELLINK: (Subject.LINK, True),
-    uapi.RTM_NEWADDR: (Subject.ADDRESS, False),
-    uapi.RTM_DELADDR: (Subject.ADDRESS, True),
-    uapi.RTM_NEWROUTE: (Subject.ROUTE, False),
-    uapi.RTM_DELROUTE: (Subject.ROUTE, True),
-    uapi.RTM_NEWNEIGH: (Subject.NEIGHBOUR, False),
-    uapi.RTM_DELNEIGH: (Subject.NEIGHBOUR, True),
-    uapi.RTM_NEWRULE: (Subject.RULE, False),
-    uapi.RTM_DELRULE: (Subject.RULE, True),
-    uapi.RTM_NEWNETCONF: (Subject.NETCONF, False),
+    uapi.RTM_NEWLINK: (ChangedObject.LINK, False),
+    uapi.RTM_DELLINK: (ChangedObject.LINK, True),
+    uapi.RTM_NEWADDR: (ChangedObject.ADDRESS, False),
+    uapi.RTM_DELADDR: (ChangedObject.ADDRESS, True),
+    uapi.RTM_NEWROUTE: (ChangedObject.ROUTE, False),
+    uapi.RTM_DELROUTE: (ChangedObject.ROUTE, True),
+    uapi.RTM_NEWNEIGH: (ChangedObject.NEIGHBOUR, False),
+    uapi.RTM_DELNEIGH: (ChangedObject.NEIGHBOUR, True),
+    uapi.RTM_NEWRULE: (ChangedObject.RULE, False),
+    uapi.RTM_DELRULE: (ChangedObject.RULE, True),
+    uapi.RTM_NEWNETCONF: (ChangedObject.NETCONF, False),
 }
 
 
@@ -179,7 +179,7 @@ class Monitor:
         if error.errno != ENOBUFS:
             raise error
         drain(self._socket)  # it says less than what is missing, and keeps the queue full
-        return Change(Subject.OVERRUN)
+        return Change(ChangedObject.OVERRUN)
 
 
 def read(block: bytes) -> Iterator[Change]:
@@ -193,15 +193,15 @@ def read(block: bytes) -> Iterator[Change]:
         if known is not None:
             subject, gone = known
             family = block[offset + 16]
-            if subject is Subject.ROUTE:
+            if subject is ChangedObject.ROUTE:
                 yield _route(block, offset, length, gone, port)
-            elif subject is Subject.LINK:
+            elif subject is ChangedObject.LINK:
                 yield _link(block, offset, length, gone, port)
-            elif subject is Subject.RULE:
+            elif subject is ChangedObject.RULE:
                 yield Change(subject, gone, family, port=port)
-            elif subject is Subject.NETCONF:
+            elif subject is ChangedObject.NETCONF:
                 yield Change(subject, gone, family, _netconf_device(block, offset, length), 0, port)
-            elif subject is Subject.ADDRESS:
+            elif subject is ChangedObject.ADDRESS:
                 (device,) = _IFINDEX.unpack_from(block, offset + 20)
                 yield Change(subject, gone, family, device, 0, port)
             elif gone or family != uapi.AF_BRIDGE or not _is_permanent(block, offset):
@@ -210,7 +210,7 @@ def read(block: bytes) -> Iterator[Change]:
                 (device,) = _IFINDEX.unpack_from(block, offset + 20)
                 entries.found = []
                 offset = entries.take_alike(block, offset, length)
-                yield Change(Subject.FDB_ENTRY, gone, family, device, 0, port, entries=entries.found)
+                yield Change(ChangedObject.FDB_ENTRY, gone, family, device, 0, port, entries=entries.found)
                 continue
         offset += (length + 3) & ~3
 
@@ -236,16 +236,16 @@ def _neighbour(block: bytes, offset: int, length: int, gone: bool, port: int) ->
         fields = fields_of(FDB_ENTRIES, block, offset, walked)
         if "mac" in fields:
             key = FdbEntry(fields["mac"], b"", fields["ifindex"]).key
-        return Change(Subject.FDB_ENTRY, gone, uapi.AF_BRIDGE, fields["ifindex"], 0, port, key=key)
+        return Change(ChangedObject.FDB_ENTRY, gone, uapi.AF_BRIDGE, fields["ifindex"], 0, port, key=key)
     fields = fields_of(NEIGHBOURS, block, offset, walked)
     family, device = fields["family"], fields["ifindex"]
     gone |= bool(fields["state"] & uapi.NUD_FAILED)  # as one that is deleted
     made = None if gone else NEIGHBOURS.build(fields)
     if made is not None:
-        return Change(Subject.NEIGHBOUR, gone, family, device, 0, port, entries=(made,))
+        return Change(ChangedObject.NEIGHBOUR, gone, family, device, 0, port, entries=(made,))
     if "dst" in fields:
         key = Neighbour(fields["dst"], b"", family, device).key
-    return Change(Subject.NEIGHBOUR, gone, family, device, 0, port, key=key)
+    return Change(ChangedObject.NEIGHBOUR, gone, family, device, 0, port, key=key)
 
 
 def _link(block: bytes, offset: int, length: int, gone: bool, port: int) -> Change:
@@ -255,7 +255,7 @@ def _link(block: bytes, offset: int, length: int, gone: bool, port: int) -> Chan
         if attribute == uapi.IFLA_MTU:
             (mtu,) = _IFINDEX.unpack_from(block, start)
     up, is_flip = bool(flags & uapi.IFF_UP), bool(changed & uapi.IFF_UP)
-    return Change(Subject.LINK, gone, block[offset + 16], device, 0, port, up=up, is_flip=is_flip, mtu=mtu)
+    return Change(ChangedObject.LINK, gone, block[offset + 16], device, 0, port, up=up, is_flip=is_flip, mtu=mtu)
 
 
 def _route(block: bytes, offset: int, length: int, gone: bool, port: int) -> Change:
@@ -267,4 +267,4 @@ def _route(block: bytes, offset: int, length: int, gone: bool, port: int) -> Cha
         elif attribute == uapi.RTA_OIF:
             (device,) = _IFINDEX.unpack_from(block, start)
     is_main = table == uapi.RT_TABLE_MAIN
-    return Change(Subject.ROUTE, gone, family, device, protocol, port, dst, bits, is_main)
+    return Change(ChangedObject.ROUTE, gone, family, device, protocol, port, dst, bits, is_main)

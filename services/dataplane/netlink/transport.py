@@ -28,21 +28,21 @@ class AnswersLost(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class KernelError:
     """Why the kernel did not do one message: errno, and its own words if it has some."""
 
     error: int
     detail: str
 
 
-class Transport(Protocol):
+class NetlinkTransport(Protocol):
     """What `KernelSocket` needs of a socket; `RawTransport` says what each call does."""
 
     @property
     def port(self) -> int: ...  # noqa: D102 - see RawTransport, also below
     def close(self) -> None: ...  # noqa: D102
     def reserve(self, count: int) -> int: ...  # noqa: D102
-    async def exchange(self, batch: bytes, first: int, last: int) -> Mapping[int, Refusal]: ...  # noqa: D102
+    async def exchange(self, batch: bytes, first: int, last: int) -> Mapping[int, KernelError]: ...  # noqa: D102
     async def dump(self, request: bytes, take: Callable[[bytes], bool]) -> None: ...  # noqa: D102
 
 
@@ -82,7 +82,7 @@ class RawTransport:
         self._sequence += count
         return first
 
-    async def exchange(self, batch: bytes, first: int, last: int) -> dict[int, Refusal]:
+    async def exchange(self, batch: bytes, first: int, last: int) -> dict[int, KernelError]:
         """Sends messages numbered `first` to `last`, of which the last asks for an acknowledgement.
 
         Returns the refused ones by number, once the answer to the last one is here: then the kernel has done
@@ -90,7 +90,7 @@ class RawTransport:
         """
         async with self._lock:
             self._send(batch)
-            refusals: dict[int, Refusal] = {}
+            refusals: dict[int, KernelError] = {}
             while True:
                 for sequence, refusal in _answers(await self._receive()):
                     if first <= sequence <= last and refusal is not None:
@@ -98,20 +98,20 @@ class RawTransport:
                     if sequence == last:
                         return refusals
 
-    async def ask(self, batch: bytes, first: int, last: int) -> dict[int, bytes | Refusal]:
+    async def ask(self, batch: bytes, first: int, last: int) -> dict[int, bytes | KernelError]:
         """Sends requests numbered `first` to `last`, each of which has one answer: a message, or why not.
 
         Raises AnswersLost.
         """
         async with self._lock:
             self._send(batch)
-            answers: dict[int, bytes | Refusal] = {}
+            answers: dict[int, bytes | KernelError] = {}
             while len(answers) <= last - first:
                 for block in messages(await self._receive()):
                     _, kind, _, sequence, _ = _HEADER.unpack_from(block)
                     if first <= sequence <= last:
                         is_error = kind == uapi.NLMSG_ERROR
-                        answers[sequence] = (error_in(block, 0) or Refusal(0, "")) if is_error else block
+                        answers[sequence] = (error_in(block, 0) or KernelError(0, "")) if is_error else block
             return answers
 
     async def dump(self, request: bytes, take: Callable[[bytes], bool]) -> None:
@@ -186,7 +186,7 @@ def drain(opened: socket.socket) -> None:
                 raise
 
 
-def error_in(block: bytes, offset: int) -> Refusal | None:
+def error_in(block: bytes, offset: int) -> KernelError | None:
     """What an NLMSG_ERROR or NLMSG_DONE message at `offset` says; None: success."""
     length, kind, flags, _, _ = _HEADER.unpack_from(block, offset)
     code = -_ERRNO.unpack_from(block, offset + 16)[0] if length >= 20 else 0
@@ -198,7 +198,7 @@ def error_in(block: bytes, offset: int) -> Refusal | None:
         start = offset + 20 + (16 if kind == uapi.NLMSG_ERROR else 0)
         texts = dict(attributes(block[start : offset + length]))
         detail = texts.get(uapi.NLMSGERR_ATTR_MSG, b"").rstrip(b"\0").decode(errors="replace")
-    return Refusal(code, detail)
+    return KernelError(code, detail)
 
 
 def messages(datagram: bytes) -> Iterator[bytes]:
@@ -210,7 +210,7 @@ def messages(datagram: bytes) -> Iterator[bytes]:
         offset += max(length + 3 & ~3, 16)
 
 
-def _answers(block: bytes) -> Iterator[tuple[int, Refusal | None]]:
+def _answers(block: bytes) -> Iterator[tuple[int, KernelError | None]]:
     offset = 0
     while offset + 16 <= len(block):
         length, kind, _, sequence, _ = _HEADER.unpack_from(block, offset)

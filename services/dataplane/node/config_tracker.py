@@ -14,7 +14,7 @@ from services.dataplane.backends import LINK_KINDS
 from services.dataplane.backends.backend import NodeIdentity, NodeLinks
 from services.dataplane.events.causes import Cause, Observation, Observations
 from services.dataplane.events.describe import describe_device
-from services.dataplane.events.journal import Event, Journal, Kind
+from services.dataplane.events.journal import Event, EventKind, Journal
 from services.dataplane.links.desired import Device
 from services.dataplane.links.leftovers import find_leftovers
 from services.dataplane.links.reconcile import reconcile_devices, remove_devices
@@ -97,7 +97,9 @@ class ConfigTracker:
                 raise
             if str(error) != self.error:
                 log.warning("the network configuration cannot be applied", reason=str(error))
-                self._journal.note(Event(Kind.FAILURE, "the network configuration cannot be applied", str(error)))
+                self._journal.note(
+                    Event(EventKind.FAILURE, "the network configuration cannot be applied", str(error))
+                )
             self.error = str(error)
             return False
         _warn(found.warnings if is_news or config is None else set(found.warnings).difference(config.warnings))
@@ -107,11 +109,13 @@ class ConfigTracker:
         self.config = found
         if config is None or config.network != found.network:
             self._journal.note(
-                Event(Kind.NETWORK, f"network configuration: {_network_words(network)}", "lease service")
+                Event(EventKind.NETWORK, f"network configuration: {_network_words(network)}", "lease service")
             )
         if config is not None and _place(config) == _place(found):
             return True
-        self._journal.note(Event(Kind.UNDERLAY, f"underlay chosen: {_place_words(found)}", found.underlay.reason))
+        self._journal.note(
+            Event(EventKind.UNDERLAY, f"underlay chosen: {_place_words(found)}", found.underlay.reason)
+        )
         log.info(
             "underlay chosen",
             interface=found.underlay.name,
@@ -219,7 +223,7 @@ class ConfigTracker:
         commands = [step.command for step in outcome.done]
         _tell(commands)
         for command in commands:
-            self._journal.note(Event(Kind.DEVICE, f"device removed: {command}", cause))
+            self._journal.note(Event(EventKind.DEVICE, f"device removed: {command}", cause))
         if outcome.error is not None:
             raise outcome.error
         return commands

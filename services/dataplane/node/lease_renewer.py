@@ -13,7 +13,7 @@ from services.core.family import Network, family_of
 from services.core.leases.lease import Lease, LeaseRequest
 from services.core.leases.table import Table
 from services.core.network import NetworkConfig
-from services.dataplane.events.journal import Event, Journal, Kind
+from services.dataplane.events.journal import Event, EventKind, Journal
 from services.dataplane.node.overwrites import Fight, OverwriteCounter
 from services.runtime.telemetry.logs import get_logger
 
@@ -265,7 +265,7 @@ class LeaseRenewer:
         self.invalidate(reason)
 
     def _note(self, what: str, cause: str, seconds: float = 0.0) -> None:
-        self._journal.note(Event(Kind.OWN_LEASE, what, cause, seconds))
+        self._journal.note(Event(EventKind.OWN_LEASE, what, cause, seconds))
 
     async def _sleep(self, until: float | None) -> None:
         self._wake.clear()

@@ -11,7 +11,7 @@ from services.core.leases.network_moves import PendingMove, hands_out, in_force,
 from services.core.leases.table import Table
 from services.core.network import NetworkConfig, contains
 from services.dataplane.events import metrics
-from services.dataplane.events.journal import Event, Journal, Kind
+from services.dataplane.events.journal import Event, EventKind, Journal
 from services.dataplane.links import actual as links
 from services.dataplane.links.interfaces import Interface
 from services.dataplane.netlink.actuator import Actuator
@@ -93,7 +93,7 @@ class NetworkChange:
             log.warning("a network change stays pending", lease=own.name, reason=str(error))
             return False
         log.warning("this node has no pods, so it moves to another subnet", lease=own.name, to=move.where)
-        self._journal.note(Event(Kind.NETWORK, f"no pods here: the lease {own.name} is released", str(move)))
+        self._journal.note(Event(EventKind.NETWORK, f"no pods here: the lease {own.name} is released", str(move)))
         return True
 
     def _note(self, move: PendingMove | None) -> None:
@@ -103,10 +103,10 @@ class NetworkChange:
         metrics.PENDING.set(1 if move else 0)
         if move is not None:
             log.warning(str(move), lease=move.lease)
-            self._journal.note(Event(Kind.NETWORK, str(move), "lease service"))
+            self._journal.note(Event(EventKind.NETWORK, str(move), "lease service"))
         else:
             log.info("no network change is pending")
-            self._journal.note(Event(Kind.NETWORK, "no network change is pending", "lease service"))
+            self._journal.note(Event(EventKind.NETWORK, "no network change is pending", "lease service"))
 
 
 def has_pods(own: Iterable[Network], interfaces: Iterable[Interface], routes: Iterable[Route]) -> bool:

@@ -10,7 +10,7 @@ from services.core.leases.network_moves import takes_away
 from services.core.leases.table import Table
 from services.core.network import NetworkConfig
 from services.dataplane.events.causes import Observations
-from services.dataplane.events.journal import Event, Journal, Kind
+from services.dataplane.events.journal import Event, EventKind, Journal
 from services.dataplane.node.config_tracker import ConfigTracker
 from services.dataplane.node.lease_renewer import LeaseRenewer
 from services.dataplane.node.overlay_config import OverlayConfig
@@ -118,7 +118,7 @@ class NodeLease:
             name = held.name if held else ""
             if self.refusal != before:
                 log.error("the own lease is refused", lease=name, reason=self.refusal)
-                self._journal.note(Event(Kind.OWN_LEASE, f"own lease {name} not used", self.refusal))
+                self._journal.note(Event(EventKind.OWN_LEASE, f"own lease {name} not used", self.refusal))
             own = None
         deleted = await tracker.reconcile_links(own, self.published(table), self.remembered, observed)
         if self._is_asking:
@@ -152,7 +152,7 @@ class NodeLease:
                 log.info("subnet file written", path=str(path), subnets=[str(s) for s in content.subnets])
                 subnets = ", ".join(map(str, content.subnets))
                 what = f"subnet file written: {path}, {subnets}, mtu {mtu}"
-                self._journal.note(Event(Kind.OWN_LEASE, what, "own lease"))
+                self._journal.note(Event(EventKind.OWN_LEASE, what, "own lease"))
             self._health.set("subnet file")
         except OSError as error:
             self._health.set("subnet file", f"cannot write {path}: {error.strerror}")

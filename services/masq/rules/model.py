@@ -28,7 +28,7 @@ class Action(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Prefix:
+class AddressMatch:
     """Addresses inside a network, or all the others."""
 
     cidr: Network
@@ -46,8 +46,8 @@ class Rule:
     action: Action
     reason: str
     """Why it exists, one sentence."""
-    source: Prefix | None = None
-    destination: Prefix | None = None
+    source: AddressMatch | None = None
+    destination: AddressMatch | None = None
     mark: tuple[int, int] | None = None
     """Value and mask."""
     fully_random: bool = False
@@ -141,8 +141,8 @@ def _masquerade_rules(
     family: Family, networks: Sequence[Network], subnet: Network, fully_random: bool
 ) -> tuple[Rule, ...]:
     """Between the networks as within one: there are several as long as a change of the network is pending."""
-    inside, outside = [Prefix(network) for network in networks], Prefix(networks[0], negated=True)
-    in_subnet = Prefix(subnet)
+    inside, outside = [AddressMatch(network) for network in networks], AddressMatch(networks[0], negated=True)
+    in_subnet = AddressMatch(subnet)
     return (
         Rule(
             Action.RETURN,
@@ -160,7 +160,7 @@ def _masquerade_rules(
                 Action.MASQUERADE,
                 "Hosts outside the overlay have no route back to a pod; multicast needs no answer.",
                 network,
-                Prefix(family.multicast, negated=True),
+                AddressMatch(family.multicast, negated=True),
                 fully_random=fully_random,
             )
             for network in inside
@@ -169,7 +169,7 @@ def _masquerade_rules(
             Rule(
                 Action.MASQUERADE,
                 "Replies from pods of other nodes must return through this node, which forwarded the packets.",
-                Prefix(network.cidr, negated=True),
+                AddressMatch(network.cidr, negated=True),
                 network,
                 fully_random=fully_random,
             )
@@ -183,8 +183,8 @@ def _forward_rules(networks: Sequence[Network]) -> tuple[Rule, ...]:
         rule
         for network in networks
         for rule in (
-            Rule(Action.ACCEPT, "The node forwards what pods send.", source=Prefix(network)),
-            Rule(Action.ACCEPT, "The node forwards what is sent to pods.", destination=Prefix(network)),
+            Rule(Action.ACCEPT, "The node forwards what pods send.", source=AddressMatch(network)),
+            Rule(Action.ACCEPT, "The node forwards what is sent to pods.", destination=AddressMatch(network)),
         )
     )
 

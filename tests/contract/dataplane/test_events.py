@@ -17,7 +17,7 @@ from flannelette.dataplane.v1.dataplane_pb2_grpc import add_DataplaneServiceServ
 
 from services.dataplane.api.service import DataplaneServicer
 from services.dataplane.controller import Controller
-from services.dataplane.events.journal import Event, Journal, Kind
+from services.dataplane.events.journal import Event, EventKind, Journal
 from services.runtime.rpc.listen import bound
 from services.runtime.rpc.server import Server
 from services.runtime.telemetry.health import Health
@@ -151,13 +151,13 @@ async def test_a_client_that_takes_nothing_hinders_nobody_and_is_told_what_it_ha
         await server.start()
         async with grpc.aio.insecure_channel(f"unix:{tmp_path}/s") as channel:
             call: Any = dataplane_pb2_grpc.DataplaneServiceStub(channel).WatchEvents(pb.WatchEventsRequest())
-            journal.note(Event(Kind.RESYNC, "first"))
+            journal.note(Event(EventKind.RESYNC, "first"))
             assert (await asyncio.wait_for(call.read(), PATIENCE)).what == "first"
             for _ in range(100):  # 200 times what a connection holds that nobody reads from
                 for _ in range(100):
-                    journal.note(Event(Kind.RESYNC, 1000 * "."))
+                    journal.note(Event(EventKind.RESYNC, 1000 * "."))
                 await asyncio.sleep(0)
-            journal.note(Event(Kind.RESYNC, "last"))
+            journal.note(Event(EventKind.RESYNC, "last"))
             taken, missed = 1, 0
             while (event := await asyncio.wait_for(call.read(), PATIENCE)).what != "last":
                 taken, missed = taken + 1, missed + event.missed

@@ -18,7 +18,7 @@ import pytest
 
 from services.core.errors import Exhausted, InvalidInput, LostRace, NotFound, NotYet, Unavailable
 from services.core.leases.lease import FamilyRequest, Lease, LeaseRequest
-from services.lease.stores.etcd.keys import Keyspace, Kind, parse_holder
+from services.lease.stores.etcd.keys import KeyKind, Keyspace, parse_holder
 from services.lease.stores.etcd.rpc.client import EtcdClient
 from services.lease.stores.etcd.rpc.settings import EtcdSettings
 from services.lease.stores.etcd.rpc.values import Put
@@ -117,8 +117,8 @@ async def require_one_lease_a_node(server: EtcdServer, held: dict[str, str]) -> 
     items = [item async for page in client.pages(KEYS.root) for item in page.items]
     await client.close()
     found = [(*KEYS.classify(item.key), item) for item in items]
-    subnets = {name: item for kind, name, item in found if kind is Kind.SUBNET}
-    holders = {name: parse_holder(name, item.value).node for kind, name, item in found if kind is Kind.HOLDER}
+    subnets = {name: item for kind, name, item in found if kind is KeyKind.SUBNET}
+    holders = {name: parse_holder(name, item.value).node for kind, name, item in found if kind is KeyKind.HOLDER}
     assert Counter(holders.values()).most_common(1)[0][1] == 1
     assert {node: name for name, node in holders.items()} == held
     assert len(subnets) == len(held) + len(FOREIGN), "none is lost, and none is left over"

@@ -22,7 +22,7 @@ from services.core.leases.lease import FamilyRequest, Lease, LeaseRequest, Vxlan
 from services.lease.stores.etcd.keys import Keyspace
 from services.lease.stores.etcd.rpc.client import EtcdClient
 from services.lease.stores.etcd.rpc.settings import EtcdSettings
-from services.lease.stores.etcd.rpc.values import Event, Gone, Item, Position, Put
+from services.lease.stores.etcd.rpc.values import DeletedKey, Event, Item, Position, Put
 from services.lease.stores.etcd.store import EtcdStore
 from tests.etcd.expected import truth_of
 from tests.etcd.keys import PREFIX, QUICK, write
@@ -247,6 +247,6 @@ def require_undisturbed(flannelds: list[Flanneld], events: list[Event]) -> None:
     for event in events:
         flanneld = by_key.get(event.key)
         if flanneld is not None and event.revision >= flanneld.since:
-            assert not isinstance(event, Gone), f"{event.key!r} was deleted in revision {event.revision}"
+            assert not isinstance(event, DeletedKey), f"{event.key!r} was deleted in revision {event.revision}"
             assert isinstance(event, Item)
             assert event.value == flanneld.value

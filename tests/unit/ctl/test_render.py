@@ -11,7 +11,7 @@ from flannelette.masq.v1 import masq_pb2
 from rich.text import Text
 
 from services.ctl.commands.doctor import Ailment, ailments, doctor_text
-from services.ctl.connect.call import Failure
+from services.ctl.connect.call import CallFailed
 from services.ctl.connect.targets import SERVICES, targets
 from services.ctl.render.changes import event_text, plan_text
 from services.ctl.render.layout import Width, lines, table
@@ -42,8 +42,8 @@ def _unwell(width: Width) -> Text:
     dataplane.status.peers.programmed, dataplane.status.peers.failed = 1, 1
     dataplane.status.unclaimed.append("10.5.77.0/24 via 192.0.2.1 dev eth1 proto static")
     dataplane.status.warnings.append("the backend's option MTU is 9000, but eth0 has 1500, which counts")
-    masq = Failure("no process listens on /run/flannelette/masq.sock: flannelette-masq was killed; start it again")
-    answers = Answers(Failure("there is no socket /run/flannelette/lease.sock", missing=True), dataplane, masq)
+    masq = CallFailed("no process listens on /run/flannelette/masq.sock: flannelette-masq was killed; start it again")
+    answers = Answers(CallFailed("there is no socket /run/flannelette/lease.sock", missing=True), dataplane, masq)
     return status_text(judge(answers, targets(Path("/run/flannelette"), {})), samples.NOW, width)
 
 
@@ -56,7 +56,7 @@ def _remembered(width: Width) -> Text:
     dataplane.status.remembered_time.CopyFrom(samples.at(hours=-26, minutes=-30))
     dataplane.status.peers.expired = 1
     answers = Answers(
-        Failure("there is no socket /run/flannelette/lease.sock", missing=True), dataplane, samples.masq_status()
+        CallFailed("there is no socket /run/flannelette/lease.sock", missing=True), dataplane, samples.masq_status()
     )
     return status_text(judge(answers, targets(Path("/run/flannelette"), {})), samples.NOW, width)
 

@@ -3,13 +3,13 @@
 from dataclasses import replace
 from pathlib import Path
 
-from services.ctl.connect.call import Failure
+from services.ctl.connect.call import CallFailed
 from services.ctl.connect.targets import targets
 from services.ctl.verdict import Answers, State, Verdict, judge
 from tests.ctl import samples as samples
 
-MISSING = Failure("there is no socket", missing=True)
-KILLED = Failure("nobody listens")
+MISSING = CallFailed("there is no socket", missing=True)
+KILLED = CallFailed("nobody listens")
 WELL = Answers(samples.lease_status(), samples.dataplane_status(), samples.masq_status())
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from services.core.family import IPV4
-from services.dataplane.diagnose.answers import Lookup, Rule
+from services.dataplane.diagnose.answers import Lookup, PolicyRule
 from services.dataplane.diagnose.culprit import decision, rule_text
 from services.dataplane.diagnose.diagnosis import with_earlier
 from services.dataplane.diagnose.seen import Finding
@@ -32,8 +32,8 @@ def test_hole_11_a_finding_names_three_peers_and_counts_the_rest() -> None:
     assert found("a", H1, is_general=True).sentence == "no way to any peer"
 
 
-def rule(priority: int, action: int = 1, table: int = 254, **more: Any) -> Rule:
-    return Rule(IPV4, priority, action, table, **more)
+def rule(priority: int, action: int = 1, table: int = 254, **more: Any) -> PolicyRule:
+    return PolicyRule(IPV4, priority, action, table, **more)
 
 
 def route(cidr: str, table: int = 254, route_type: int = 1, metric: int = 0) -> Route:

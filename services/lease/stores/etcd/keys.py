@@ -105,7 +105,7 @@ def _addresses(lease: Lease) -> tuple[str, str]:
     return ipv4, ipv6
 
 
-class Kind(Enum):
+class KeyKind(Enum):
     """The kind of a key."""
 
     CONFIG = auto()
@@ -124,7 +124,7 @@ class Kind(Enum):
     """No meaning."""
 
 
-_DIRECTORIES: Final = {b"subnets": Kind.SUBNET, b"holders": Kind.HOLDER, b"sessions": Kind.SESSION}
+_DIRECTORIES: Final = {b"subnets": KeyKind.SUBNET, b"holders": KeyKind.HOLDER, b"sessions": KeyKind.SESSION}
 """What the keys in them are."""
 
 
@@ -148,7 +148,7 @@ class Keyspace:
     """What all sessions start with."""
     released: bytes = field(init=False)
     """The key of the note on leases that were removed on purpose."""
-    _kinds: Mapping[bytes, Kind] = field(init=False, repr=False, compare=False)
+    _kinds: Mapping[bytes, KeyKind] = field(init=False, repr=False, compare=False)
     """By directory, whole."""
 
     def __post_init__(self) -> None:
@@ -169,7 +169,7 @@ class Keyspace:
         """The key that says that a node's dataplane is connected."""
         return self.sessions + node.encode()
 
-    def classify(self, key: bytes) -> tuple[Kind, str]:
+    def classify(self, key: bytes) -> tuple[KeyKind, str]:
         """What a key is, and its name: the lease's for SUBNET and HOLDER, the node's for SESSION, else the key."""
         whole, _, name = key.rpartition(b"/")
         if name and (kind := self._kinds.get(whole)):
@@ -179,10 +179,10 @@ class Keyspace:
         if name and not before and (kind := _DIRECTORIES.get(directory)):
             return kind, readable(name)
         if key == self.config:
-            return Kind.CONFIG, readable(key)
+            return KeyKind.CONFIG, readable(key)
         if key == self.released:
-            return Kind.RELEASED, readable(key)
-        return Kind.FOREIGN if key.startswith(self.subnets[:-1]) else Kind.OTHER, readable(key)
+            return KeyKind.RELEASED, readable(key)
+        return KeyKind.FOREIGN if key.startswith(self.subnets[:-1]) else KeyKind.OTHER, readable(key)
 
     def keys_called(self, name: str) -> tuple[bytes, ...]:
         """The keys that a listing may refuse, or list as a lease, under this name: rarely more than one exists."""
@@ -197,7 +197,7 @@ class Decoded(NamedTuple):
     """One version of a key, decoded."""
 
     item: Item
-    kind: Kind
+    kind: KeyKind
     name: str
     lease: Lease | None
     """What a lease key says; the node is not known yet."""
@@ -213,10 +213,10 @@ def decode(keyspace: Keyspace, item: Item, known: Decoded | None = None) -> Deco
         return known
     kind, name = keyspace.classify(item.key)
     try:
-        if kind is Kind.SUBNET:
+        if kind is KeyKind.SUBNET:
             lease = parse_lease(name, item.value, reserved=item.etcd_lease == 0, claim_order=item.created)
             return Decoded(item, kind, name, lease, None, "")
-        if kind is Kind.HOLDER:
+        if kind is KeyKind.HOLDER:
             return Decoded(item, kind, name, None, parse_holder(name, item.value), "")
     except InvalidInput as error:
         return Decoded(item, kind, name, None, None, str(error))

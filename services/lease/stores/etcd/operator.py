@@ -16,7 +16,7 @@ from services.lease.ipam.reservations import (
 )
 from services.lease.stores.etcd.entry import Entry
 from services.lease.stores.etcd.etcd_leases import EtcdLeases
-from services.lease.stores.etcd.keys import Kind
+from services.lease.stores.etcd.keys import KeyKind
 from services.lease.stores.etcd.prefix import Prefix
 from services.lease.stores.etcd.rpc.values import Transaction
 from services.lease.stores.etcd.transactions import deleting, freeing, keeping, reclaiming, reserving, unreserving
@@ -119,7 +119,7 @@ class OperatorCalls:
 def _what_is(prefix: Prefix, key: bytes) -> Lease | str | None:
     """What watchers were told of a key: why it is refused, else its lease."""
     kind, name = prefix.keyspace.classify(key)
-    if reason := prefix.refused.get(f"holders/{name}" if kind is Kind.HOLDER else name):
+    if reason := prefix.refused.get(f"holders/{name}" if kind is KeyKind.HOLDER else name):
         return reason
-    entry = prefix.entries.get(name) if kind is Kind.SUBNET else None
+    entry = prefix.entries.get(name) if kind is KeyKind.SUBNET else None
     return entry.served if entry else None

@@ -17,14 +17,14 @@ from services.lease.ipam.claims import Claims
 from services.lease.stores.etcd.entry import Entry, read_entry
 from services.lease.stores.etcd.keys import (
     Decoded,
+    KeyKind,
     Keyspace,
-    Kind,
     decode,
     is_subnet,
     read_configuration,
     read_released,
 )
-from services.lease.stores.etcd.rpc.values import Batch, Event, Gone, Item, Newest, Position
+from services.lease.stores.etcd.rpc.values import Batch, DeletedKey, Event, Item, Newest, Position
 from services.lease.stores.store import Changed, Snapshot
 
 Value = TypeVar("Value")
@@ -114,7 +114,7 @@ class Prefix:
         """What a key holds, if it exists."""
         kind, name = self.keyspace.classify(key)
         subnet, beside = self._pair(name)
-        return subnet if kind is Kind.SUBNET else beside if kind is Kind.HOLDER else self._others.get(key)
+        return subnet if kind is KeyKind.SUBNET else beside if kind is KeyKind.HOLDER else self._others.get(key)
 
     def snapshot(self) -> Snapshot:
         """Everything that watchers are told, as it is now."""
@@ -149,9 +149,9 @@ class Prefix:
         new.session_ended = dict(self.session_ended)
         subnets: list[Decoded] = []
         for decoded in listed:
-            if decoded.kind is Kind.SUBNET:
+            if decoded.kind is KeyKind.SUBNET:
                 subnets.append(decoded)
-            elif decoded.kind is Kind.HOLDER:
+            elif decoded.kind is KeyKind.HOLDER:
                 new.orphans[decoded.name] = decoded
             else:
                 new._put_other(decoded)
@@ -215,18 +215,18 @@ class Prefix:
         pairs: dict[str, tuple[Decoded | None, Decoded | None]] = {}
         noted = frozenset[str]()
         for event in events:
-            decoded = None if isinstance(event, Gone) else decode(self.keyspace, event)
+            decoded = None if isinstance(event, DeletedKey) else decode(self.keyspace, event)
             kind, name = self.keyspace.classify(event.key) if decoded is None else (decoded.kind, decoded.name)
-            if kind is Kind.SUBNET or kind is Kind.HOLDER:
+            if kind is KeyKind.SUBNET or kind is KeyKind.HOLDER:
                 subnet, beside = pairs.get(name) or self._pair(name)
-                pairs[name] = (decoded, beside) if kind is Kind.SUBNET else (subnet, decoded)
+                pairs[name] = (decoded, beside) if kind is KeyKind.SUBNET else (subnet, decoded)
             elif decoded is not None:
                 self._put_other(decoded)
-                if kind is Kind.RELEASED:
+                if kind is KeyKind.RELEASED:
                     noted = read_released(decoded.item.value)
             else:
                 self._drop_other(event.key, kind, name)
-                if kind is Kind.SESSION:
+                if kind is KeyKind.SESSION:
                     self._end_session(name, now)
                     pairs = {claim.name: self._pair(claim.name) for claim in self.claims.of_node(name)} | pairs
         return pairs, noted
@@ -253,21 +253,21 @@ class Prefix:
         """Takes a key that is no lease and no holder."""
         self._others[decoded.item.key] = decoded
         match decoded.kind:
-            case Kind.CONFIG:
+            case KeyKind.CONFIG:
                 self.config = decoded.item
                 self._network, self._network_error = read_configuration(decoded.item.key, decoded.item)
-            case Kind.SESSION:
+            case KeyKind.SESSION:
                 self.sessions[decoded.name] = decoded.item
-            case Kind.FOREIGN:
+            case KeyKind.FOREIGN:
                 self.refused[decoded.name] = _FOREIGN.format(subnets=self.keyspace.subnets[:-1].decode())
 
-    def _drop_other(self, key: bytes, kind: Kind, name: str) -> None:
+    def _drop_other(self, key: bytes, kind: KeyKind, name: str) -> None:
         self._others.pop(key, None)
         match kind:
-            case Kind.CONFIG:
+            case KeyKind.CONFIG:
                 self.config = None
                 self._network, self._network_error = read_configuration(key, None)
-            case Kind.FOREIGN:
+            case KeyKind.FOREIGN:
                 self.refused.pop(name, None)
 
     def _end_session(self, node: str, now: float) -> None:

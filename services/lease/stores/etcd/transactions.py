@@ -12,7 +12,7 @@ from services.core.leases.flannel_json import format_value
 from services.core.leases.lease import Lease, Subnet, lease_key
 from services.lease.ipam.allocation import Allocation
 from services.lease.stores.etcd.entry import Entry
-from services.lease.stores.etcd.keys import Decoded, Holder, Keyspace, Kind, format_holder, holder_of
+from services.lease.stores.etcd.keys import Decoded, Holder, KeyKind, Keyspace, format_holder, holder_of
 from services.lease.stores.etcd.prefix import Prefix, orphans_of
 from services.lease.stores.etcd.rpc.values import (
     Delete,
@@ -131,7 +131,7 @@ def clearing(prefix: Prefix) -> tuple[Transaction, ...]:
 def deleting(keyspace: Keyspace, key: bytes, prefix: Prefix) -> Transaction:
     """Deletes one key, whatever it is; the holder beside a lease goes with it."""
     kind, name = keyspace.classify(key)
-    keys = (key, keyspace.holder(name)) if kind is Kind.SUBNET else (key,)
+    keys = (key, keyspace.holder(name)) if kind is KeyKind.SUBNET else (key,)
     found = [(each, prefix.key(each)) for each in keys]
     guards = (Unchanged(each, decoded.item.revision if decoded else 0) for each, decoded in found)
     return Transaction(tuple(guards), tuple(Delete(each) for each, decoded in found if decoded))

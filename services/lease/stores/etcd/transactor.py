@@ -10,7 +10,7 @@ from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from services.core.errors import LostRace, Unavailable
 from services.lease.progress.connected import ConnectedNodes
-from services.lease.stores.etcd.keys import Decoded, Keyspace, Kind, decode, format_released
+from services.lease.stores.etcd.keys import Decoded, KeyKind, Keyspace, decode, format_released
 from services.lease.stores.etcd.prefix import Prefix
 from services.lease.stores.etcd.rpc.client import EtcdClient
 from services.lease.stores.etcd.rpc.values import Batch, Delete, EtcdLeaseGone, HistoryLost, Page, Put, Transaction
@@ -207,7 +207,7 @@ async def _settle(prefix: Prefix) -> None:
 def with_released(keyspace: Keyspace, transaction: Transaction) -> Transaction:
     """The transaction, which says of the leases that it deletes that this is on purpose (ADR 17)."""
     deleted = (keyspace.classify(write.key) for write in transaction.writes if isinstance(write, Delete))
-    names = [name for kind, name in deleted if kind is Kind.SUBNET]
+    names = [name for kind, name in deleted if kind is KeyKind.SUBNET]
     if not names:
         return transaction
     return replace(transaction, writes=(*transaction.writes, Put(keyspace.released, format_released(names))))

@@ -85,7 +85,7 @@ class Worker:
         return tuple(states)
 
     def _check_table(self, name: str, chains: tuple[Chain, ...], *, repair: bool) -> Iterator[ChainState]:
-        from services.masq.firewalls.iptables_legacy.xtables import Busy, LegacyTable
+        from services.masq.firewalls.iptables_legacy.xtables import LegacyTable, TableChanged
 
         wanted = [chain_form(chain) for chain in chains]
         before = found = [FoundChain(None)] * len(chains)
@@ -99,7 +99,7 @@ class Worker:
             repairs = [repair_of(chain, now) for chain, now in zip(wanted, found, strict=True)]
             if not repair or attempt == _ATTEMPTS or not any(each.actions for each in repairs):
                 break
-            with suppress(Busy):
+            with suppress(TableChanged):
                 table.carry_out([action for each in repairs for action in each.actions])
                 table.commit()
         program = "iptables" if self._family is IPV4 else "ip6tables"

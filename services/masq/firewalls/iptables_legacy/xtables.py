@@ -37,7 +37,7 @@ _CURES: Final = {
 }
 
 
-class Busy(Exception):
+class TableChanged(Exception):
     """Another program changed the table between our read and our commit; nothing was committed."""
 
 
@@ -98,12 +98,12 @@ class LegacyTable:
             raise self._unavailable(error) from None
 
     def commit(self) -> None:
-        """Replaces the kernel's table by our copy, in one step. Raises Busy, Unavailable."""
+        """Replaces the kernel's table by our copy, in one step. Raises TableChanged, Unavailable."""
         try:
             self._table.commit()
         except iptc.IPTCError as error:
             if "temporarily unavailable" in str(error):
-                raise Busy from None
+                raise TableChanged from None
             raise self._unavailable(error) from None
 
     def _do(self, action: Action) -> None:

@@ -6,7 +6,7 @@ from ipaddress import ip_network
 from typing import Any, Final
 
 from services.masq.firewalls.nftables.syntax import PLACES
-from services.masq.rules.model import Action, Prefix, Rule
+from services.masq.rules.model import Action, AddressMatch, Rule
 
 _ACTIONS: Final = {action.value.lower(): action for action in Action}
 
@@ -91,10 +91,10 @@ def _match(value: Mapping[str, Any]) -> dict[str, Any] | None:
     return None
 
 
-def _prefix(side: Any, *, negated: bool) -> Prefix | None:
+def _prefix(side: Any, *, negated: bool) -> AddressMatch | None:
     match side:
         case {"prefix": {"addr": str(address), "len": int(length)}}:
-            return Prefix(ip_network(f"{address}/{length}"), negated)
+            return AddressMatch(ip_network(f"{address}/{length}"), negated)
         case str(address):
-            return Prefix(ip_network(address), negated)
+            return AddressMatch(ip_network(address), negated)
     return None

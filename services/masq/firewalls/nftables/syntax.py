@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from services.core.family import Family
-from services.masq.rules.model import Action, Chain, Prefix, Rule
+from services.masq.rules.model import Action, AddressMatch, Chain, Rule
 
 TABLE: Final = "flannelette"
 """One of each family is ours."""
@@ -88,5 +88,5 @@ def removing(chain: Chain) -> list[str]:
     return [f"flush chain {place_of(chain)}", f"delete chain {place_of(chain)}"]
 
 
-def _prefix(prefix: Prefix) -> str:
+def _prefix(prefix: AddressMatch) -> str:
     return f"!= {prefix.cidr}" if prefix.negated else str(prefix.cidr)

@@ -6,7 +6,7 @@ from typing import Final
 import pytest
 
 from services.dataplane.events.causes import Cause, Observation, Observations, cause_of
-from services.dataplane.netlink.monitor import Change, Subject
+from services.dataplane.netlink.monitor import Change, ChangedObject
 from tests.examples.dataplane import FLANNEL
 
 FL, ETH = "flannel.1", "eth0"
@@ -17,20 +17,20 @@ GONE: Final[Observation] = (Cause.ROUTE_DELETED, FL)
 @pytest.mark.parametrize(
     ("change", "cause"),
     [
-        (Change(Subject.LINK, True, ifindex=FLANNEL), Cause.LINK_DELETED),
-        (Change(Subject.LINK, True, 7, FLANNEL), Cause.LINK_CHANGED),
-        (Change(Subject.LINK, ifindex=FLANNEL), Cause.LINK_DOWN),
-        (Change(Subject.LINK, ifindex=FLANNEL, up=True, is_flip=True, mtu=1400), Cause.LINK_UP),
-        (Change(Subject.LINK, ifindex=FLANNEL, up=True, mtu=1400), Cause.MTU_CHANGED),
-        (Change(Subject.LINK, ifindex=FLANNEL, up=True, mtu=1450), Cause.LINK_CHANGED),
-        (Change(Subject.LINK, ifindex=FLANNEL, up=True), Cause.LINK_CHANGED),
-        (Change(Subject.ADDRESS, True, 2, FLANNEL), Cause.ADDRESS_REMOVED),
-        (Change(Subject.ADDRESS, False, 2, FLANNEL), Cause.ADDRESS_ADDED),
-        (Change(Subject.ROUTE, True, 2, FLANNEL, 77), Cause.ROUTE_DELETED),
-        (Change(Subject.ROUTE, False, 2, FLANNEL, 77), Cause.ROUTE_CHANGED),
-        (Change(Subject.NEIGHBOUR, True, 2, FLANNEL), Cause.NEIGHBOUR_DELETED),
-        (Change(Subject.FDB_ENTRY, True, 7, FLANNEL), Cause.FDB_ENTRY_DELETED),
-        (Change(Subject.OVERRUN), Cause.NOTIFICATIONS_LOST),
+        (Change(ChangedObject.LINK, True, ifindex=FLANNEL), Cause.LINK_DELETED),
+        (Change(ChangedObject.LINK, True, 7, FLANNEL), Cause.LINK_CHANGED),
+        (Change(ChangedObject.LINK, ifindex=FLANNEL), Cause.LINK_DOWN),
+        (Change(ChangedObject.LINK, ifindex=FLANNEL, up=True, is_flip=True, mtu=1400), Cause.LINK_UP),
+        (Change(ChangedObject.LINK, ifindex=FLANNEL, up=True, mtu=1400), Cause.MTU_CHANGED),
+        (Change(ChangedObject.LINK, ifindex=FLANNEL, up=True, mtu=1450), Cause.LINK_CHANGED),
+        (Change(ChangedObject.LINK, ifindex=FLANNEL, up=True), Cause.LINK_CHANGED),
+        (Change(ChangedObject.ADDRESS, True, 2, FLANNEL), Cause.ADDRESS_REMOVED),
+        (Change(ChangedObject.ADDRESS, False, 2, FLANNEL), Cause.ADDRESS_ADDED),
+        (Change(ChangedObject.ROUTE, True, 2, FLANNEL, 77), Cause.ROUTE_DELETED),
+        (Change(ChangedObject.ROUTE, False, 2, FLANNEL, 77), Cause.ROUTE_CHANGED),
+        (Change(ChangedObject.NEIGHBOUR, True, 2, FLANNEL), Cause.NEIGHBOUR_DELETED),
+        (Change(ChangedObject.FDB_ENTRY, True, 7, FLANNEL), Cause.FDB_ENTRY_DELETED),
+        (Change(ChangedObject.OVERRUN), Cause.NOTIFICATIONS_LOST),
     ],
 )
 def test_a_notification_has_one_cause(change: Change, cause: Cause) -> None:
@@ -38,7 +38,7 @@ def test_a_notification_has_one_cause(change: Change, cause: Cause) -> None:
 
 
 def test_the_mtu_of_an_interface_that_is_not_known_is_no_other_one() -> None:
-    assert cause_of(Change(Subject.LINK, ifindex=77, up=True, mtu=1400)) is Cause.LINK_CHANGED
+    assert cause_of(Change(ChangedObject.LINK, ifindex=77, up=True, mtu=1400)) is Cause.LINK_CHANGED
 
 
 def observed(*seen: Observation) -> Observations:

@@ -11,13 +11,13 @@ from structlog.testing import capture_logs
 from services.core.errors import InvalidInput
 from services.dataplane.api.events import Reading, repair_counts
 from services.dataplane.events.causes import Cause
-from services.dataplane.events.journal import REMEMBERED, Event, Journal, Kind, PeerName
+from services.dataplane.events.journal import REMEMBERED, Event, EventKind, Journal, PeerName
 
 N2, N3 = PeerName("10.5.53.0-24", "n2"), PeerName("10.5.97.0-24", "n3")
 
 
 def repair(cause: Cause, objects: int = 1) -> Event:
-    return Event(Kind.REPAIR, f"repaired: {objects}", cause.value, 0.001, objects=objects, repair=cause)
+    return Event(EventKind.REPAIR, f"repaired: {objects}", cause.value, 0.001, objects=objects, repair=cause)
 
 
 def journal(*events: Event, size: int = 8) -> Journal:
@@ -29,7 +29,7 @@ def journal(*events: Event, size: int = 8) -> Journal:
 
 
 def numbered(count: int, first: int = 1) -> Iterable[Event]:
-    return (Event(Kind.RESYNC, f"event {number}") for number in range(first, first + count))
+    return (Event(EventKind.RESYNC, f"event {number}") for number in range(first, first + count))
 
 
 def told(made: Journal, **request: object) -> list[str]:
@@ -44,7 +44,7 @@ def told(made: Journal, **request: object) -> list[str]:
 def test_events_are_told_in_order_with_everything_about_them() -> None:
     made = journal()
     made.cursor = "e1:7"
-    made.note(Event(Kind.PEER_ADDED, "peer added: n2", "lease change", 0.0012, (N2,), 1, objects=3))
+    made.note(Event(EventKind.PEER_ADDED, "peer added: n2", "lease change", 0.0012, (N2,), 1, objects=3))
     (message,) = Reading(made, pb.WatchEventsRequest()).take()
     assert message.time.ToSeconds() == 100
     assert message == pb.WatchEventsResponse(
@@ -63,7 +63,7 @@ def test_events_are_told_in_order_with_everything_about_them() -> None:
 
 def test_kinds_and_causes_are_those_of_the_proto() -> None:
     kinds, causes = pb.EventKind.DESCRIPTOR.values, pb.RepairCause.DESCRIPTOR.values
-    assert [f"EVENT_KIND_{kind.name}" for kind in Kind] == [value.name for value in kinds[1:]]
+    assert [f"EVENT_KIND_{kind.name}" for kind in EventKind] == [value.name for value in kinds[1:]]
     assert [f"REPAIR_CAUSE_{cause.name}" for cause in Cause] == [value.name for value in causes[1:]]
 
 
@@ -97,10 +97,10 @@ def test_after_a_position_comes_what_follows_it_and_one_of_another_process_is_be
 
 
 def test_since_a_moment_by_kind_and_by_peer() -> None:
-    many = Event(Kind.PEERS_CHANGED, "many", peers=(N3,), peer_count=900)
-    two = Event(Kind.PEER_ADDED, "n2 and n3", peers=(N2, N3), peer_count=2)
-    one = Event(Kind.PEER_REMOVED, "n3", peers=(N3,), peer_count=1)
-    made = journal(many, two, one, Event(Kind.READINESS, "ready"))
+    many = Event(EventKind.PEERS_CHANGED, "many", peers=(N3,), peer_count=900)
+    two = Event(EventKind.PEER_ADDED, "n2 and n3", peers=(N2, N3), peer_count=2)
+    one = Event(EventKind.PEER_REMOVED, "n3", peers=(N3,), peer_count=1)
+    made = journal(many, two, one, Event(EventKind.READINESS, "ready"))
     moment = pb.WatchEventsRequest().since_time
     moment.FromSeconds(102)
     assert told(made, since_time=moment) == ["n3", "ready"]
@@ -111,7 +111,7 @@ def test_since_a_moment_by_kind_and_by_peer() -> None:
 
 
 def test_what_is_missed_is_counted_at_the_next_event_that_is_wanted() -> None:
-    made = journal(*numbered(20), Event(Kind.READINESS, "ready"))
+    made = journal(*numbered(20), Event(EventKind.READINESS, "ready"))
     (message,) = Reading(made, pb.WatchEventsRequest(kinds=[pb.EVENT_KIND_READINESS])).take()
     assert (message.what, message.missed) == ("ready", 13)
 
@@ -152,7 +152,9 @@ def test_a_full_journal_is_a_few_megabytes() -> None:
     made = Journal()
     for number in range(2 * REMEMBERED):
         peers = tuple(PeerName(f"10.{number % 256}.{each}.0-24", f"node-{number}-{each}") for each in range(8))
-        made.note(Event(Kind.PEERS_CHANGED, f"{number:,} peers added: {peers}", "lease change", 0.1, peers, 1000))
+        made.note(
+            Event(EventKind.PEERS_CHANGED, f"{number:,} peers added: {peers}", "lease change", 0.1, peers, 1000)
+        )
     size, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert size < 16 << 20

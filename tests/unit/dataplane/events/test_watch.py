@@ -10,7 +10,7 @@ import pytest
 from services.dataplane.backends.vxlan import Vxlan
 from services.dataplane.controller import Controller
 from services.dataplane.events.causes import Observations
-from services.dataplane.netlink.monitor import Change, Subject
+from services.dataplane.netlink.monitor import Change, ChangedObject
 from services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour
 from services.dataplane.peers.context import PeerContext
 from services.dataplane.watch import Pending, classifier, pause
@@ -65,14 +65,14 @@ def settle(pending: Pending, dataplane: FakeDataplane) -> None:
 
 
 def test_with_direct_routing_a_route_of_the_underlay_concerns_us_too() -> None:
-    change = Change(Subject.ROUTE, True, 2, ETH0, 4, length=24)
+    change = Change(ChangedObject.ROUTE, True, 2, ETH0, 4, length=24)
     assert not classifier(FakeDataplane().real, PORT)(change)
     assert classifier(FakeDataplane(ground=DIRECT).real, PORT)(change)
     assert not classifier(FakeDataplane(ground=DIRECT).real, PORT)(replace(change, ifindex=77))
 
 
-@pytest.mark.parametrize("subject", [Subject.LINK, Subject.ADDRESS])
-def test_while_the_underlay_is_lost_any_interface_may_be_it(subject: Subject) -> None:
+@pytest.mark.parametrize("subject", [ChangedObject.LINK, ChangedObject.ADDRESS])
+def test_while_the_underlay_is_lost_any_interface_may_be_it(subject: ChangedObject) -> None:
     strange = Change(subject, ifindex=77)
     assert not classifier(FakeDataplane().real, PORT)(strange)
     assert classifier(FakeDataplane(trouble="no interface matches").real, PORT)(strange)
@@ -82,34 +82,34 @@ def test_while_the_underlay_is_lost_any_interface_may_be_it(subject: Subject) ->
 @pytest.mark.parametrize(
     ("change", "is_ours"),
     [
-        (Change(Subject.OVERRUN), True),
-        (Change(Subject.LINK, ifindex=FLANNEL), True),
-        (Change(Subject.LINK, True, ifindex=FLANNEL), True),
-        (Change(Subject.LINK, ifindex=ETH0), True),
-        (Change(Subject.LINK, ifindex=77), False),
-        (Change(Subject.ADDRESS, True, 2, ETH0), True),
-        (Change(Subject.ADDRESS, True, 2, 77), False),
-        (Change(Subject.ROUTE, True, 2, 99, 77, length=24), True),
-        (Change(Subject.ROUTE, False, 2, FLANNEL, 3, length=24), True),
-        (Change(Subject.ROUTE, True, 2, ETH0, 4, length=24), False),
-        (Change(Subject.ROUTE, False, 2, 77, 4), True),
-        (Change(Subject.ROUTE, False, 2, ETH0, 4, 0, b"\x0a\5\x35\0", 24, is_main=True), True),
-        (Change(Subject.ROUTE, True, 2, ETH0, 4, 0, b"\x0a\5\x35\0", 25, is_main=True), True),
-        (Change(Subject.ROUTE, False, 2, ETH0, 4, 0, b"\x0a\5\x35\0", 24), False),
-        (Change(Subject.ROUTE, False, 2, ETH0, 4, 0, b"\x0a\5\x1b\7", 32, is_main=True), False),
-        (Change(Subject.ROUTE, False, 2, ETH0, 4, 0, b"\x0a\6\0\0", 24, is_main=True), False),
-        (Change(Subject.LINK, True, ifindex=OTHER), True),
-        (Change(Subject.ADDRESS, True, 2, OTHER), True),
-        (Change(Subject.NEIGHBOUR, True, 2, OTHER), False),
-        (Change(Subject.ROUTE, True, 2, FLANNEL, 77, PORT, length=24), False),
-        (Change(Subject.NEIGHBOUR, True, 2, FLANNEL), True),
-        (Change(Subject.NEIGHBOUR, False, 2, FLANNEL), True),
-        (Change(Subject.NEIGHBOUR, False, 2, FLANNEL, 0, PORT), False),
-        (Change(Subject.NEIGHBOUR, False, 2, ETH0, 0, 99), False),
-        (Change(Subject.NEIGHBOUR, True, 2, ETH0), False),
-        (Change(Subject.FDB_ENTRY, True, 7, FLANNEL), True),
-        (Change(Subject.FDB_ENTRY, False, 7, FLANNEL), True),
-        (Change(Subject.FDB_ENTRY, False, 7, ETH0), False),
+        (Change(ChangedObject.OVERRUN), True),
+        (Change(ChangedObject.LINK, ifindex=FLANNEL), True),
+        (Change(ChangedObject.LINK, True, ifindex=FLANNEL), True),
+        (Change(ChangedObject.LINK, ifindex=ETH0), True),
+        (Change(ChangedObject.LINK, ifindex=77), False),
+        (Change(ChangedObject.ADDRESS, True, 2, ETH0), True),
+        (Change(ChangedObject.ADDRESS, True, 2, 77), False),
+        (Change(ChangedObject.ROUTE, True, 2, 99, 77, length=24), True),
+        (Change(ChangedObject.ROUTE, False, 2, FLANNEL, 3, length=24), True),
+        (Change(ChangedObject.ROUTE, True, 2, ETH0, 4, length=24), False),
+        (Change(ChangedObject.ROUTE, False, 2, 77, 4), True),
+        (Change(ChangedObject.ROUTE, False, 2, ETH0, 4, 0, b"\x0a\5\x35\0", 24, is_main=True), True),
+        (Change(ChangedObject.ROUTE, True, 2, ETH0, 4, 0, b"\x0a\5\x35\0", 25, is_main=True), True),
+        (Change(ChangedObject.ROUTE, False, 2, ETH0, 4, 0, b"\x0a\5\x35\0", 24), False),
+        (Change(ChangedObject.ROUTE, False, 2, ETH0, 4, 0, b"\x0a\5\x1b\7", 32, is_main=True), False),
+        (Change(ChangedObject.ROUTE, False, 2, ETH0, 4, 0, b"\x0a\6\0\0", 24, is_main=True), False),
+        (Change(ChangedObject.LINK, True, ifindex=OTHER), True),
+        (Change(ChangedObject.ADDRESS, True, 2, OTHER), True),
+        (Change(ChangedObject.NEIGHBOUR, True, 2, OTHER), False),
+        (Change(ChangedObject.ROUTE, True, 2, FLANNEL, 77, PORT, length=24), False),
+        (Change(ChangedObject.NEIGHBOUR, True, 2, FLANNEL), True),
+        (Change(ChangedObject.NEIGHBOUR, False, 2, FLANNEL), True),
+        (Change(ChangedObject.NEIGHBOUR, False, 2, FLANNEL, 0, PORT), False),
+        (Change(ChangedObject.NEIGHBOUR, False, 2, ETH0, 0, 99), False),
+        (Change(ChangedObject.NEIGHBOUR, True, 2, ETH0), False),
+        (Change(ChangedObject.FDB_ENTRY, True, 7, FLANNEL), True),
+        (Change(ChangedObject.FDB_ENTRY, False, 7, FLANNEL), True),
+        (Change(ChangedObject.FDB_ENTRY, False, 7, ETH0), False),
     ],
 )
 def test_what_may_touch_ours_concerns_us_and_nothing_else(change: Change, is_ours: bool) -> None:
@@ -118,13 +118,13 @@ def test_what_may_touch_ours_concerns_us_and_nothing_else(change: Change, is_our
 
 def test_before_there_is_a_ground_only_routes_of_our_protocol_do() -> None:
     concerns = classifier(FakeDataplane(ground=None).real, PORT)
-    assert not concerns(Change(Subject.LINK, ifindex=FLANNEL))
-    assert concerns(Change(Subject.ROUTE, True, 2, 99, 77))
+    assert not concerns(Change(ChangedObject.LINK, ifindex=FLANNEL))
+    assert concerns(Change(ChangedObject.ROUTE, True, 2, 99, 77))
 
 
 @pytest.mark.parametrize("item", [ENTRY, NEIGHBOUR])
 def test_an_entry_that_is_gone_counts_only_while_we_believe_it_to_be_there(item: KernelObject) -> None:
-    gone = Change(Subject.FDB_ENTRY, True, 7, FLANNEL, key=item.key)
+    gone = Change(ChangedObject.FDB_ENTRY, True, 7, FLANNEL, key=item.key)
     for dataplane, audits in ((FakeDataplane(item), 1), (FakeDataplane(), 0)):
         pending = Pending()
         assert pending.take([gone], classifier(dataplane.real, PORT))
@@ -138,9 +138,9 @@ def test_an_entry_that_is_gone_counts_only_while_we_believe_it_to_be_there(item:
 )
 def test_what_an_entry_is_now_counts_and_not_who_made_it(item: KernelObject, other: KernelObject) -> None:
     def told(*items: KernelObject) -> list[Change]:
-        return [Change(Subject.FDB_ENTRY, False, 7, FLANNEL, entries=items)]
+        return [Change(ChangedObject.FDB_ENTRY, False, 7, FLANNEL, entries=items)]
 
-    learned = [Change(Subject.NEIGHBOUR, False, 2, FLANNEL, key=item.key)]
+    learned = [Change(ChangedObject.NEIGHBOUR, False, 2, FLANNEL, key=item.key)]
     for reported, audits in (
         (told(item), 0),
         (told(other), 1),
@@ -159,7 +159,7 @@ def test_what_an_entry_is_now_counts_and_not_who_made_it(item: KernelObject, oth
 
 def test_what_we_took_away_ourselves_explains_itself_once() -> None:
     dataplane = FakeDataplane(ENTRY, NEIGHBOUR)
-    gone = [Change(Subject.FDB_ENTRY, True, 7, FLANNEL, key=item.key) for item in (ENTRY, NEIGHBOUR)]
+    gone = [Change(ChangedObject.FDB_ENTRY, True, 7, FLANNEL, key=item.key) for item in (ENTRY, NEIGHBOUR)]
     pending, concerns = Pending(), classifier(dataplane.real, PORT)
     for ours, told, audits in ((gone, gone, 0), (gone[:1], gone, 1), ([], gone[:1], 2)):
         dataplane.programmer.reconciler.deleted |= {change.key for change in ours}
@@ -172,9 +172,9 @@ def test_a_burst_is_one_look_and_the_next_fault_another() -> None:
     dataplane = FakeDataplane(ENTRY)
     concerns = classifier(dataplane.real, PORT)
     pending = Pending()
-    down = Change(Subject.LINK, ifindex=FLANNEL)
-    gone = Change(Subject.FDB_ENTRY, True, 7, FLANNEL, key=ENTRY.key)
-    assert not pending.take([Change(Subject.LINK, ifindex=77)], concerns)
+    down = Change(ChangedObject.LINK, ifindex=FLANNEL)
+    gone = Change(ChangedObject.FDB_ENTRY, True, 7, FLANNEL, key=ENTRY.key)
+    assert not pending.take([Change(ChangedObject.LINK, ifindex=77)], concerns)
     assert pending.take([gone], concerns)
     for _ in range(100):
         assert not pending.take([down, gone], concerns)

@@ -9,7 +9,7 @@ from pyroute2.netlink.rtnl.ndmsg import ndmsg
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
 from services.dataplane.netlink import uapi
-from services.dataplane.netlink.monitor import Change, Subject, read
+from services.dataplane.netlink.monitor import Change, ChangedObject, read
 
 
 def encoded(message: Any, kind: int, port: int = 0, **fields: Any) -> bytes:
@@ -23,27 +23,30 @@ def encoded(message: Any, kind: int, port: int = 0, **fields: Any) -> bytes:
 
 ROUTE = {"family": 2, "dst_len": 24, "proto": 77, "attrs": [("RTA_DST", "10.5.2.0"), ("RTA_OIF", 7)]}
 CASES = [
-    (encoded(ifinfmsg(), uapi.RTM_NEWLINK, index=7), Change(Subject.LINK, ifindex=7)),
-    (encoded(ifinfmsg(), uapi.RTM_DELLINK, index=7), Change(Subject.LINK, True, ifindex=7)),
+    (encoded(ifinfmsg(), uapi.RTM_NEWLINK, index=7), Change(ChangedObject.LINK, ifindex=7)),
+    (encoded(ifinfmsg(), uapi.RTM_DELLINK, index=7), Change(ChangedObject.LINK, True, ifindex=7)),
     (
         encoded(ifinfmsg(), uapi.RTM_NEWLINK, index=7, flags=0x1003, change=1, attrs=[("IFLA_MTU", 1400)]),
-        Change(Subject.LINK, ifindex=7, up=True, is_flip=True, mtu=1400),
+        Change(ChangedObject.LINK, ifindex=7, up=True, is_flip=True, mtu=1400),
     ),
-    (encoded(ifaddrmsg(), uapi.RTM_DELADDR, family=10, index=7), Change(Subject.ADDRESS, True, 10, 7)),
+    (encoded(ifaddrmsg(), uapi.RTM_DELADDR, family=10, index=7), Change(ChangedObject.ADDRESS, True, 10, 7)),
     (
         encoded(rtmsg(), uapi.RTM_DELROUTE, port=4711, **ROUTE),
-        Change(Subject.ROUTE, True, 2, 7, 77, 4711, b"\x0a\5\2\0", 24),
+        Change(ChangedObject.ROUTE, True, 2, 7, 77, 4711, b"\x0a\5\2\0", 24),
     ),
     (
         encoded(rtmsg(), uapi.RTM_NEWROUTE, family=10, proto=4, table=254),
-        Change(Subject.ROUTE, False, 10, 0, 4, is_main=True),
+        Change(ChangedObject.ROUTE, False, 10, 0, 4, is_main=True),
     ),
-    (encoded(ndmsg(), uapi.RTM_NEWNEIGH, port=5, family=2, ifindex=7), Change(Subject.NEIGHBOUR, False, 2, 7, 0, 5)),
+    (
+        encoded(ndmsg(), uapi.RTM_NEWNEIGH, port=5, family=2, ifindex=7),
+        Change(ChangedObject.NEIGHBOUR, False, 2, 7, 0, 5),
+    ),
     (
         encoded(ndmsg(), uapi.RTM_NEWNEIGH, port=5, family=2, ifindex=7, state=uapi.NUD_FAILED),
-        Change(Subject.NEIGHBOUR, True, 2, 7, 0, 5),
+        Change(ChangedObject.NEIGHBOUR, True, 2, 7, 0, 5),
     ),
-    (encoded(ndmsg(), uapi.RTM_DELNEIGH, family=7, ifindex=7), Change(Subject.FDB_ENTRY, True, 7, 7)),
+    (encoded(ndmsg(), uapi.RTM_DELNEIGH, family=7, ifindex=7), Change(ChangedObject.FDB_ENTRY, True, 7, 7)),
 ]
 
 

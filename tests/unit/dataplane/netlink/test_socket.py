@@ -11,7 +11,7 @@ from services.core.errors import Misconfigured, Unavailable
 from services.dataplane.netlink import uapi
 from services.dataplane.netlink.kernel import KernelSocket
 from services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour, Plan, Route
-from services.dataplane.netlink.transport import AnswersLost, Refusal
+from services.dataplane.netlink.transport import AnswersLost, KernelError
 
 SUBNET = bytes((10, 5, 2, 0))
 MAC = bytes.fromhex("02000a050200")
@@ -26,7 +26,7 @@ NOTHING = frozenset[KernelObject]()
 class FakeKernel:
     """Refuses message types as told, and loses the answers to batches longer than it can bear."""
 
-    refusals: Mapping[int, Refusal] = field(default_factory=dict)
+    refusals: Mapping[int, KernelError] = field(default_factory=dict)
     longest: int = 10**6
     port: int = 4711
     asked: list[int] = field(default_factory=list)
@@ -41,7 +41,7 @@ class FakeKernel:
         self.next += count
         return self.next - count
 
-    async def exchange(self, batch: bytes, first: int, last: int) -> dict[int, Refusal]:
+    async def exchange(self, batch: bytes, first: int, last: int) -> dict[int, KernelError]:
         if last - first + 1 > self.longest:
             raise AnswersLost
         refused, offset = {}, 0
@@ -67,21 +67,21 @@ def done(flags: int = 0, error: int = 0) -> bytes:
 
 
 async def test_one_refused_object_is_reported_alone_in_the_kernels_words() -> None:
-    kernel = FakeKernel({uapi.RTM_NEWROUTE: Refusal(EINVAL, "Nexthop has invalid gateway.")})
+    kernel = FakeKernel({uapi.RTM_NEWROUTE: KernelError(EINVAL, "Nexthop has invalid gateway.")})
     failures = await KernelSocket(kernel).apply(Plan(frozenset({ROUTE, NEIGHBOUR, ENTRY}), NOTHING))
     assert failures == {ROUTE: "Nexthop has invalid gateway: Invalid argument (EINVAL)"}
     assert kernel.asked == [uapi.RTM_NEWNEIGH, uapi.RTM_NEWNEIGH, uapi.RTM_NEWROUTE]
 
 
 async def test_what_is_gone_already_counts_as_deleted() -> None:
-    kernel = FakeKernel({uapi.RTM_DELROUTE: Refusal(ESRCH, ""), uapi.RTM_DELNEIGH: Refusal(ENOENT, "")})
+    kernel = FakeKernel({uapi.RTM_DELROUTE: KernelError(ESRCH, ""), uapi.RTM_DELNEIGH: KernelError(ENOENT, "")})
     assert await KernelSocket(kernel).apply(Plan(NOTHING, frozenset({ROUTE, NEIGHBOUR, ENTRY}))) == {}
-    kernel.refusals = {uapi.RTM_DELROUTE: Refusal(EINVAL, "")}
+    kernel.refusals = {uapi.RTM_DELROUTE: KernelError(EINVAL, "")}
     assert set(await KernelSocket(kernel).apply(Plan(NOTHING, frozenset({ROUTE, NEIGHBOUR})))) == {ROUTE}
 
 
 async def test_a_twin_stays_when_the_route_that_replaces_it_is_refused() -> None:
-    kernel = FakeKernel({uapi.RTM_NEWROUTE: Refusal(EINVAL, "")})
+    kernel = FakeKernel({uapi.RTM_NEWROUTE: KernelError(EINVAL, "")})
     other = TWIN._replace(dst=bytes((10, 5, 3, 0)))
     failures = await KernelSocket(kernel).apply(Plan(frozenset({ROUTE}), frozenset({TWIN, other})))
     assert set(failures) == {ROUTE, TWIN}
@@ -90,13 +90,13 @@ async def test_a_twin_stays_when_the_route_that_replaces_it_is_refused() -> None
 
 
 async def test_without_net_admin_one_error_says_what_to_do() -> None:
-    kernel = FakeKernel({uapi.RTM_NEWNEIGH: Refusal(EPERM, ""), uapi.RTM_NEWROUTE: Refusal(EPERM, "")})
+    kernel = FakeKernel({uapi.RTM_NEWNEIGH: KernelError(EPERM, ""), uapi.RTM_NEWROUTE: KernelError(EPERM, "")})
     with pytest.raises(Misconfigured, match="needs the capability NET_ADMIN"):
         await KernelSocket(kernel).apply(Plan(frozenset({ROUTE, NEIGHBOUR}), NOTHING))
 
 
 async def test_a_batch_whose_answers_are_lost_is_sent_again_one_by_one() -> None:
-    kernel = FakeKernel({uapi.RTM_NEWROUTE: Refusal(EINVAL, "no")}, longest=1)
+    kernel = FakeKernel({uapi.RTM_NEWROUTE: KernelError(EINVAL, "no")}, longest=1)
     failures = await KernelSocket(kernel).apply(Plan(frozenset({ROUTE, NEIGHBOUR, ENTRY}), NOTHING))
     assert set(failures) == {ROUTE}
     assert len(kernel.asked) == 3

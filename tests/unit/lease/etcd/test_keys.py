@@ -8,8 +8,8 @@ from services.core.errors import InvalidInput
 from services.core.leases.flannel_json import parse_lease
 from services.lease.stores.etcd.keys import (
     Holder,
+    KeyKind,
     Keyspace,
-    Kind,
     as_key,
     format_holder,
     holder_of,
@@ -24,22 +24,22 @@ KEYS = Keyspace("/coreos.com/network")
 @pytest.mark.parametrize(
     ("key", "kind", "name"),
     [
-        (b"/coreos.com/network/config", Kind.CONFIG, "/coreos.com/network/config"),
-        (b"/coreos.com/network/subnets/10.5.52.0-24", Kind.SUBNET, "10.5.52.0-24"),
-        (b"/coreos.com/network/subnets/10.5.52.0-24&fd00::-64", Kind.SUBNET, "10.5.52.0-24&fd00::-64"),
-        (b"/coreos.com/network/subnets/a/b", Kind.SUBNET, "a/b"),
-        (b"/coreos.com/network/subnets/\xff", Kind.SUBNET, "\\xff"),
-        (b"/coreos.com/network/subnets/", Kind.FOREIGN, "/coreos.com/network/subnets/"),
-        (b"/coreos.com/network/subnets", Kind.FOREIGN, "/coreos.com/network/subnets"),
-        (b"/coreos.com/network/subnets-old/x", Kind.FOREIGN, "/coreos.com/network/subnets-old/x"),
-        (b"/coreos.com/network/holders/10.5.52.0-24", Kind.HOLDER, "10.5.52.0-24"),
-        (b"/coreos.com/network/holders/", Kind.OTHER, "/coreos.com/network/holders/"),
-        (b"/coreos.com/network/sessions/n1", Kind.SESSION, "n1"),
-        (b"/else/coreos.com/network/sessions/n1", Kind.OTHER, "/else/coreos.com/network/sessions/n1"),
-        (b"/coreos.com/network/config2", Kind.OTHER, "/coreos.com/network/config2"),
+        (b"/coreos.com/network/config", KeyKind.CONFIG, "/coreos.com/network/config"),
+        (b"/coreos.com/network/subnets/10.5.52.0-24", KeyKind.SUBNET, "10.5.52.0-24"),
+        (b"/coreos.com/network/subnets/10.5.52.0-24&fd00::-64", KeyKind.SUBNET, "10.5.52.0-24&fd00::-64"),
+        (b"/coreos.com/network/subnets/a/b", KeyKind.SUBNET, "a/b"),
+        (b"/coreos.com/network/subnets/\xff", KeyKind.SUBNET, "\\xff"),
+        (b"/coreos.com/network/subnets/", KeyKind.FOREIGN, "/coreos.com/network/subnets/"),
+        (b"/coreos.com/network/subnets", KeyKind.FOREIGN, "/coreos.com/network/subnets"),
+        (b"/coreos.com/network/subnets-old/x", KeyKind.FOREIGN, "/coreos.com/network/subnets-old/x"),
+        (b"/coreos.com/network/holders/10.5.52.0-24", KeyKind.HOLDER, "10.5.52.0-24"),
+        (b"/coreos.com/network/holders/", KeyKind.OTHER, "/coreos.com/network/holders/"),
+        (b"/coreos.com/network/sessions/n1", KeyKind.SESSION, "n1"),
+        (b"/else/coreos.com/network/sessions/n1", KeyKind.OTHER, "/else/coreos.com/network/sessions/n1"),
+        (b"/coreos.com/network/config2", KeyKind.OTHER, "/coreos.com/network/config2"),
     ],
 )
-def test_every_key_is_of_one_kind(key: bytes, kind: Kind, name: str) -> None:
+def test_every_key_is_of_one_kind(key: bytes, kind: KeyKind, name: str) -> None:
     assert KEYS.classify(key) == (kind, name)
 
 
@@ -49,7 +49,7 @@ def test_a_key_is_told_as_printable_text_that_leads_back_to_it(rest: bytes) -> N
     assert readable(key).isprintable()
     assert as_key(readable(key)) == key
     kind, name = KEYS.classify(key)
-    if kind is Kind.SUBNET:
+    if kind is KeyKind.SUBNET:
         assert key in KEYS.keys_called(name)
 
 

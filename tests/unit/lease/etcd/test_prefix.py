@@ -6,7 +6,7 @@ import pytest
 
 from services.core.leases.table import Removed, Upserted
 from services.lease.stores.etcd.keys import decode
-from services.lease.stores.etcd.rpc.values import Batch, Delete, Event, Gone, Item, Position, Put, Transaction
+from services.lease.stores.etcd.rpc.values import Batch, Delete, DeletedKey, Event, Item, Position, Put, Transaction
 from services.lease.stores.etcd.transactor import with_released
 from services.lease.stores.store import Changed
 from tests.etcd.prefix_items import (
@@ -44,12 +44,12 @@ def test_a_lease_and_its_holder_in_one_revision_are_one_change() -> None:
 
 def test_a_holder_alone_tells_the_lease_again() -> None:
     assert nodes(fold(prefix_of(lease()), holder(revision=11))) == [(NAME, "n1")]
-    assert nodes(fold(prefix_of(lease(), holder()), Gone(KEYS.holder(NAME), 11))) == [(NAME, "")]
+    assert nodes(fold(prefix_of(lease(), holder()), DeletedKey(KEYS.holder(NAME), 11))) == [(NAME, "")]
 
 
 def test_a_flanneld_that_makes_the_key_anew_makes_the_holder_stale() -> None:
     prefix = prefix_of(lease(), holder())
-    fold(prefix, Gone(KEYS.subnet(NAME), 11))
+    fold(prefix, DeletedKey(KEYS.subnet(NAME), 11))
     assert nodes(fold(prefix, lease(value=MOVED, revision=12)._replace(created=12))) == [(NAME, "")]
 
 
@@ -76,12 +76,12 @@ def test_hole_07_a_value_that_is_overwritten_reaches_nobody_until_it_is_put_back
 def test_hole_07_an_overwritten_value_counts_once_nobody_holds_the_lease() -> None:
     prefix = prefix_of(lease(), holder())
     fold(prefix, lease(value=MOVED, revision=11))
-    event = fold(prefix, Gone(KEYS.holder(NAME), 12))
+    event = fold(prefix, DeletedKey(KEYS.holder(NAME), 12))
     assert nodes(event) == [(NAME, "")]
     assert isinstance(event, Changed)
     assert event.cleared == {NAME}
     fold(prefix, holder(revision=13))
-    assert fold(prefix, Gone(KEYS.subnet(NAME), 14)) == Changed((Removed(NAME),))
+    assert fold(prefix, DeletedKey(KEYS.subnet(NAME), 14)) == Changed((Removed(NAME),))
     assert not prefix.snapshot().leases
 
 
@@ -101,7 +101,7 @@ def test_a_renewal_that_changes_nothing_is_nothing_to_tell() -> None:
 
 
 def test_changes_keep_their_order() -> None:
-    event = fold(prefix_of(lease()), Gone(KEYS.subnet(NAME), 11), lease(OTHER, revision=12), lease(revision=13))
+    event = fold(prefix_of(lease()), DeletedKey(KEYS.subnet(NAME), 11), lease(OTHER, revision=12), lease(revision=13))
     assert isinstance(event, Changed)
     assert event.changes[0] == Removed(NAME)
     assert nodes(event) == [(OTHER, ""), (NAME, "")]
@@ -136,7 +136,7 @@ def test_a_poisoned_key_changes_nothing_but_what_is_refused(poison: Item) -> Non
 @pytest.mark.parametrize("key", [b"/net/subnets/junk", b"/net/subnets", b"/net/holders/junk", b"/net/else", b"/net/"])
 def test_deleting_a_key_that_is_no_lease_changes_nothing(key: bytes) -> None:
     prefix = prefix_of(lease())
-    assert fold(prefix, Gone(key, 11)) is None
+    assert fold(prefix, DeletedKey(key, 11)) is None
 
 
 def test_a_lease_with_a_bad_value_stays_through_a_new_listing_until_its_key_is_gone() -> None:
@@ -146,7 +146,7 @@ def test_a_lease_with_a_bad_value_stays_through_a_new_listing_until_its_key_is_g
     snapshot = prefix.snapshot()
     assert set(snapshot.leases) == {NAME, OTHER}
     assert set(snapshot.refused) == {NAME}
-    after = fold(prefix, Gone(KEYS.subnet(NAME), 13))
+    after = fold(prefix, DeletedKey(KEYS.subnet(NAME), 13))
     assert after == Changed((Removed(NAME),), cleared=frozenset({NAME}))
     assert not prefix.snapshot().refused
 
@@ -156,8 +156,8 @@ def test_a_refused_key_that_is_good_again_or_gone_is_taken_back() -> None:
     assert set(prefix.snapshot().refused) == {NAME, "junk", "/net/subnetsfoo", f"holders/{NAME}"}
     for key, event in (
         (NAME, lease(revision=11)),
-        ("junk", Gone(KEYS.subnet("junk"), 12)),
-        ("/net/subnetsfoo", Gone(b"/net/subnetsfoo", 13)),
+        ("junk", DeletedKey(KEYS.subnet("junk"), 12)),
+        ("/net/subnetsfoo", DeletedKey(b"/net/subnetsfoo", 13)),
         (f"holders/{NAME}", holder(revision=14)),
     ):
         told = fold(prefix, event)
@@ -181,7 +181,7 @@ def test_the_configuration_may_be_missing_come_break_and_come_back() -> None:
     same = fold(prefix, config(CONFIG, 13))
     broken = fold(prefix, config(b'{"Network":"x"}', 14))
     again = fold(prefix, config(CONFIG, 15))
-    gone = fold(prefix, Gone(b"/net/config", 16))
+    gone = fold(prefix, DeletedKey(b"/net/config", 16))
     assert same is None
     for event, has_network in ((bad, False), (good, True), (broken, False), (again, True), (gone, False)):
         assert isinstance(event, Changed)
@@ -198,24 +198,29 @@ def released(*names: str, revision: int) -> Item:
 
 def test_a_deletion_that_says_that_it_was_asked_for_is_told_as_such() -> None:
     prefix = prefix_of(lease(), holder(), lease(OTHER))
-    event = fold(prefix, Gone(KEYS.holder(NAME), 11), released(NAME, revision=11), Gone(KEYS.subnet(NAME), 11))
+    event = fold(
+        prefix, DeletedKey(KEYS.holder(NAME), 11), released(NAME, revision=11), DeletedKey(KEYS.subnet(NAME), 11)
+    )
     assert event == Changed((Removed(NAME),), released=frozenset({NAME}))
 
 
 def test_only_a_deletion_of_the_same_revision_was_asked_for() -> None:
     prefix = prefix_of(lease(), lease(OTHER))
     event = fold(
-        prefix, released(NAME, OTHER, revision=11), Gone(KEYS.subnet(NAME), 11), Gone(KEYS.subnet(OTHER), 12)
+        prefix,
+        released(NAME, OTHER, revision=11),
+        DeletedKey(KEYS.subnet(NAME), 11),
+        DeletedKey(KEYS.subnet(OTHER), 12),
     )
     assert event == Changed((Removed(NAME), Removed(OTHER)), released=frozenset({NAME}))
 
 
 def test_a_lease_that_was_given_back_taken_again_and_deleted_by_others_was_not_given_back() -> None:
     events = (
-        Gone(KEYS.subnet(NAME), 11),
+        DeletedKey(KEYS.subnet(NAME), 11),
         released(NAME, revision=11),
         lease(revision=12),
-        Gone(KEYS.subnet(NAME), 13),
+        DeletedKey(KEYS.subnet(NAME), 13),
     )
     event = fold(prefix_of(lease()), *events)
     assert event
@@ -227,7 +232,7 @@ def test_a_lease_that_was_given_back_taken_again_and_deleted_by_others_was_not_g
 def test_a_note_that_says_nothing_changes_nothing(value: bytes) -> None:
     note = Item(KEYS.released, value, 11, 0)
     assert fold(prefix_of(lease()), note) is None
-    assert fold(prefix_of(lease()), note, Gone(KEYS.subnet(NAME), 11)) == Changed((Removed(NAME),))
+    assert fold(prefix_of(lease()), note, DeletedKey(KEYS.subnet(NAME), 11)) == Changed((Removed(NAME),))
 
 
 def test_what_deletes_no_lease_leaves_no_note() -> None:
@@ -250,7 +255,7 @@ def test_a_version_of_a_key_is_parsed_once() -> None:
 
 SESSION = Item(KEYS.session("n1"), b"{}", 11, 8)
 LEASE, HELD = lease(revision=12), holder(revision=12)
-GONE_SESSION, GONE_LEASE, GONE_HOLDER = (Gone(item.key, 13) for item in (SESSION, LEASE, HELD))
+GONE_SESSION, GONE_LEASE, GONE_HOLDER = (DeletedKey(item.key, 13) for item in (SESSION, LEASE, HELD))
 
 
 def ended(*events: Event) -> set[str]:
@@ -278,7 +283,7 @@ def test_hole_07_an_ordinary_lease_of_a_living_node_is_its_own_whatever_its_keys
     prefix = prefix_of(SESSION, lease(NAME), holder(NAME))
     fold(prefix, holder(NAME, b'{"node":"n2","public_ip":"10.99.0.1","public_ipv6":""}', revision=12))
     assert [claim.name for claim in prefix.claims.of_node("n1")] == [NAME]
-    fold(prefix, Gone(SESSION.key, 13))
+    fold(prefix, DeletedKey(SESSION.key, 13))
     assert [claim.name for claim in prefix.claims.of_node("n2")] == [NAME]
 
 

@@ -8,7 +8,7 @@ from services.core.ipam.subnet_pool import Usage
 from services.core.leases.table import Upserted
 from services.lease.stores.etcd.keys import Holder, format_holder
 from services.lease.stores.etcd.prefix import Prefix, orphans_of
-from services.lease.stores.etcd.rpc.values import Event, Gone, Item, Position
+from services.lease.stores.etcd.rpc.values import DeletedKey, Event, Item, Position
 from tests.etcd.prefix_items import KEYS, config, fold, prefix_of, relisted
 
 SMALL = config(b'{"Network":"10.5.0.0/24","SubnetLen":28,"Backend":{"Type":"udp"}}')
@@ -27,7 +27,7 @@ def histories(draw: st.DrawFn) -> list[Event]:
         key, values = draw(st.sampled_from(KEYS_AND_VALUES))
         if key in there and draw(st.booleans()):
             del there[key]
-            events.append(Gone(key, revision))
+            events.append(DeletedKey(key, revision))
         else:
             created = there.setdefault(key, revision)
             etcd_lease = draw(st.sampled_from([0, 7]))
@@ -38,7 +38,7 @@ def histories(draw: st.DrawFn) -> list[Event]:
 def folded(events: list[Event]) -> list[Item]:
     items: dict[bytes, Item] = {}
     for event in events:
-        if isinstance(event, Gone):
+        if isinstance(event, DeletedKey):
             del items[event.key]
         else:
             items[event.key] = event

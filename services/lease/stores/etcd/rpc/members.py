@@ -10,7 +10,7 @@ from typing import Any, Final
 import grpc.aio
 
 from services.lease.stores.etcd.rpc.messages import stubs
-from services.lease.stores.etcd.rpc.settings import EtcdSettings, Target, Tls, TlsFiles
+from services.lease.stores.etcd.rpc.settings import Endpoint, EtcdSettings, Tls, TlsContents
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ _OPTIONS: Final = (
 class Member:
     """One member: its channel and the calls on it."""
 
-    def __init__(self, target: Target, files: TlsFiles | None, timing: Timing, agent: str) -> None:
+    def __init__(self, target: Endpoint, files: TlsContents | None, timing: Timing, agent: str) -> None:
         self.name = target.name
         self.files = files
         options = (

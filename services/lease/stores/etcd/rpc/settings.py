@@ -48,14 +48,14 @@ class EtcdSettings:
             raise Misconfigured("--etcd-endpoints is empty: write for instance http://127.0.0.1:2379")
 
     @property
-    def targets(self) -> tuple["Target", ...]:
-        """The endpoints, one target each, in their order."""
+    def targets(self) -> tuple["Endpoint", ...]:
+        """The endpoints in their order."""
         secure = bool(self.cafile or self.certfile)
         return tuple(_target(text.strip(), secure) for text in self.endpoints if text.strip())
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class Endpoint:
     """One endpoint as gRPC names it. Each has its own: a certificate is checked against the name of its host."""
 
     name: str
@@ -76,7 +76,7 @@ def _cleaned(prefix: str) -> str:
     return cleaned
 
 
-def _target(text: str, secure: bool) -> Target:
+def _target(text: str, secure: bool) -> Endpoint:
     url = urlsplit(text if "://" in text else f"http://{text}")
     try:
         host, port = url.hostname, url.port or _PORT
@@ -90,9 +90,9 @@ def _target(text: str, secure: bool) -> Target:
     try:
         version = ip_address(host).version
     except ValueError:
-        return Target(f"{host}:{port}", f"dns:///{host}:{port}", secure)
+        return Endpoint(f"{host}:{port}", f"dns:///{host}:{port}", secure)
     name = f"[{host}]:{port}" if version == 6 else f"{host}:{port}"
-    return Target(name, f"ipv{version}:{name}", secure)
+    return Endpoint(name, f"ipv{version}:{name}", secure)
 
 
 log = get_logger()
@@ -105,7 +105,7 @@ _BUNDLES: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class TlsFiles:
+class TlsContents:
     """The contents of the files that TLS needs."""
 
     roots: bytes | None
@@ -114,7 +114,7 @@ class TlsFiles:
     key: bytes | None
 
 
-def read_tls_files(settings: EtcdSettings) -> TlsFiles:
+def read_tls_files(settings: EtcdSettings) -> TlsContents:
     """Reads and checks them. Raises Misconfigured, naming the flag, when a file cannot be used."""
     roots = _read(settings.cafile, "cafile") if settings.cafile else _system_roots()
     context = ssl.create_default_context()
@@ -124,7 +124,7 @@ def read_tls_files(settings: EtcdSettings) -> TlsFiles:
         except (ssl.SSLError, ValueError):
             raise Misconfigured(f"--etcd-cafile {settings.cafile} has no certificate in PEM form") from None
     if not settings.certfile:
-        return TlsFiles(roots, None, None)
+        return TlsContents(roots, None, None)
     certificate, key = _read(settings.certfile, "certfile"), _read(settings.keyfile, "keyfile")
     try:
         context.load_cert_chain(settings.certfile, settings.keyfile, password=_no_password)
@@ -133,7 +133,7 @@ def read_tls_files(settings: EtcdSettings) -> TlsFiles:
             f"--etcd-certfile {settings.certfile} and --etcd-keyfile {settings.keyfile} are not a certificate and "
             f"its unencrypted key in PEM form: {getattr(error, 'reason', None) or error}"
         ) from None
-    return TlsFiles(roots, certificate, key)
+    return TlsContents(roots, certificate, key)
 
 
 class Tls:
@@ -147,7 +147,7 @@ class Tls:
         self._stamp = self._read_stamp()
         self.files = read_tls_files(settings)
 
-    def changed_since(self, files: TlsFiles | None) -> bool:
+    def changed_since(self, files: TlsContents | None) -> bool:
         """Whether others are in use now than these. Files that cannot be used are logged once, and left alone."""
         stamp = self._read_stamp()
         if stamp != self._stamp:

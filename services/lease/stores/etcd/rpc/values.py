@@ -19,7 +19,7 @@ class Item(NamedTuple):
     """CreateRevision: the revision that made it."""
 
 
-class Gone(NamedTuple):
+class DeletedKey(NamedTuple):
     """A key that was deleted or ran out."""
 
     key: bytes
@@ -27,7 +27,7 @@ class Gone(NamedTuple):
     """The revision that deleted it."""
 
 
-Event: TypeAlias = Item | Gone
+Event: TypeAlias = Item | DeletedKey
 
 
 class Page(NamedTuple):
