@@ -2,10 +2,12 @@
 
 import errno
 import socket
+import struct
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_interface, ip_network
+from os import strerror
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,9 +15,10 @@ from services.core.errors import FlanneletteError, Misconfigured, Unavailable
 from services.core.family import Address
 from services.dataplane.links.changes import LinkChange, LinkState
 from services.dataplane.links.ethtool import checksum_offload, set_checksum_offload
-from services.dataplane.links.forwarding import set_forwarding
 from services.dataplane.links.interfaces import Interface, InterfaceAddress
+from services.dataplane.netlink import uapi
 from services.dataplane.netlink.pyroute2_parts import AsyncIPRoute, NetlinkError
+from services.dataplane.netlink.transport import AnswersLost, RawTransport
 
 _IFF_UP: Final = 0x1
 _SCOPE_LINK: Final = 253
@@ -24,6 +27,9 @@ _TENTATIVE: Final = 0x40
 _UNFIT: Final = {4: 0x20, 6: 0x01 | 0x20 | _TENTATIVE | 0x08}
 """Deprecated; of IPv6 also temporary (in IPv4 that bit means secondary), tentative, dadfailed (linux/if_addr.h)."""
 _SYSCTL: Final = Path("/proc/sys")
+_IFLA_AF_SPEC: Final = 26
+_IFLA_INET_CONF: Final = 1
+_IPV4_DEVCONF_FORWARDING: Final = 1
 
 
 async def interfaces() -> list[Interface]:
@@ -116,7 +122,7 @@ async def _carry_out(ip: Any, step: LinkChange) -> None:
         if step.call == "sysctl":
             _write_sysctl(step)
         elif step.call == "forwarding":
-            await set_forwarding(**step.arguments)
+            await _set_forwarding(**step.arguments)
         elif step.call == "offload":
             set_checksum_offload(**step.arguments)
         else:
@@ -220,3 +226,29 @@ def _read_only(path: Path) -> bool:
 
 def _write_sysctl(step: LinkChange) -> None:
     (_SYSCTL / step.arguments["key"]).write_text(step.arguments["value"])
+
+
+async def _set_forwarding(index: int) -> None:
+    """Has the kernel forward IPv4 packets that come in by an interface. Raises OSError with the kernel's reason.
+
+    By netlink, for in a container /proc/sys may well be read-only, whatever the process is allowed.
+    """
+    flag = _attribute(_IPV4_DEVCONF_FORWARDING, struct.pack("=I", 1))
+    spec = _attribute(_IFLA_AF_SPEC, _attribute(uapi.AF_INET, _attribute(_IFLA_INET_CONF, flag)))
+    body = struct.pack("=BxHiII", 0, 0, index, 0, 0) + spec
+    transport = RawTransport()
+    try:
+        number = transport.reserve(1)
+        flags = uapi.NLM_F_REQUEST | uapi.NLM_F_ACK
+        header = struct.pack("=IHHII", 16 + len(body), uapi.RTM_SETLINK, flags, number, 0)
+        refused = await transport.exchange(header + body, number, number)
+    except AnswersLost:
+        return  # the next comparison tells
+    finally:
+        transport.close()
+    if number in refused:
+        raise OSError(refused[number].error, strerror(refused[number].error))
+
+
+def _attribute(kind: int, value: bytes) -> bytes:
+    return struct.pack("=HH", 4 + len(value), kind) + value

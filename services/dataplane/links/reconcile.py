@@ -1,12 +1,12 @@
 """Reconciles the overlay's devices with the kernel: plans, carries out, and looks again until all is in line."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
 from services.core.errors import FlanneletteError, Unavailable
-from services.core.family import Family
+from services.core.family import FAMILIES, Family, Network
 from services.dataplane.links import actual
 from services.dataplane.links.changes import (
     LinkChange,
@@ -20,7 +20,8 @@ from services.dataplane.links.changes import (
     matches,
     with_kept_mac,
 )
-from services.dataplane.links.desired import Device, LinkSpec
+from services.dataplane.links.desired import Device, LinkKind, LinkSpec, own_address
+from services.dataplane.netlink.actuator import Actuator
 
 NONE: Final[Mapping[Family, Device]] = MappingProxyType({})
 _ROUNDS: Final = 5
@@ -77,6 +78,38 @@ async def remove_devices(
     found = [await actual.find_link(name) for name in names]
     steps = tuple(deletion(link) for link in found if link is not None)
     return steps, actual.Outcome(()) if dry_run else await actual.carry_out(steps)
+
+
+async def find_leftovers(
+    kernel: Actuator,
+    protocol: int,
+    wanted: Set[str],
+    former: Collection[Network],
+    kinds: Iterable[type[LinkKind]],
+) -> frozenset[str]:
+    """The names of devices of these kinds that an earlier process made under another configuration, and left behind.
+
+    Raises Unavailable.
+    """
+    found = set()
+    for kind in kinds:
+        names = {link.name for link in await actual.links_of(kind.kind)} - wanted
+        for link in [await actual.find_link(name) for name in sorted(names)]:
+            if link is not None:
+                marks = [await kernel.routes(f.af, protocol=protocol, ifindex=link.index) for f in FAMILIES]
+                if is_leftover(link, kind, has_our_routes=any(marks), former=former):
+                    found.add(link.name)
+    return frozenset(found)
+
+
+def is_leftover(link: LinkState, kind: type[LinkKind], *, has_our_routes: bool, former: Collection[Network]) -> bool:
+    """Whether a device was ours: named and made as ours are, and carrying our mark or an address of ours.
+
+    The shape alone says nothing: another flanneld on the host has devices like that too.
+    """
+    if link.kind != kind.kind or not kind.decode(link.data).is_named(link.name):
+        return False
+    return has_our_routes or not frozenset(map(own_address, former)).isdisjoint(link.addresses)
 
 
 async def _reconcile(spec: LinkSpec, known: Device | None, done: list[LinkChange]) -> Device:

@@ -16,8 +16,7 @@ from services.dataplane.events.causes import Cause, Observation, Observations
 from services.dataplane.events.describe import describe_device
 from services.dataplane.events.journal import Event, EventKind, Journal
 from services.dataplane.links.desired import Device
-from services.dataplane.links.leftovers import find_leftovers
-from services.dataplane.links.reconcile import reconcile_devices, remove_devices
+from services.dataplane.links.reconcile import find_leftovers, reconcile_devices, remove_devices
 from services.dataplane.netlink.actuator import Actuator
 from services.dataplane.netlink.objects import Route
 from services.dataplane.node.overlay_config import (

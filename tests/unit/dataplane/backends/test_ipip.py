@@ -16,7 +16,7 @@ from services.dataplane.backends.backend import NodeIdentity, NodeLinks
 from services.dataplane.backends.ipip import Ipip, IpipLink
 from services.dataplane.links.changes import LinkState, as_created, as_device, is_renamed, is_rival, link_changes
 from services.dataplane.links.desired import Device, LinkSpec
-from services.dataplane.links.leftovers import is_leftover
+from services.dataplane.links.reconcile import is_leftover
 from services.dataplane.netlink.kinds import text
 from services.dataplane.netlink.objects import KernelObject
 from services.dataplane.peers.context import PeerContext

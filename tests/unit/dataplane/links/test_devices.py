@@ -20,7 +20,7 @@ from services.dataplane.links.changes import (
 )
 from services.dataplane.links.desired import LinkSpec, own_address
 from services.dataplane.links.ethtool import wanted_offload
-from services.dataplane.links.leftovers import is_leftover
+from services.dataplane.links.reconcile import is_leftover
 from tests import paths
 from tests.examples.dataplane import UNDERLAY
 
