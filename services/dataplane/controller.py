@@ -10,8 +10,9 @@ from flannelette.lease.v1 import lease_pb2 as pb
 from services.core.errors import Unavailable
 from services.core.leases.progress import Progress
 from services.core.leases.table import Table
-from services.dataplane.diagnose.seen import Finding, claim_findings
 from services.dataplane.events.causes import Observations
+from services.dataplane.events.describe import claim_findings
+from services.dataplane.events.finding import Finding
 from services.dataplane.events.journal import Event, EventKind, Journal
 from services.dataplane.kernel.programmer import PeerProgrammer
 from services.dataplane.netlink.actuator import Actuator
@@ -35,7 +36,6 @@ from services.runtime.telemetry.logs import LogLimiter, get_logger
 
 log = get_logger()
 
-OWN_KEY = "own-key"
 _RETRY_SECONDS = 1.0
 _RETRY_FAILED_SECONDS = 5.0
 
@@ -154,9 +154,9 @@ class Controller:
     @property
     def in_the_way(self) -> tuple[Finding, ...]:
         """What else of the host is in the way, who writes this node's key, and who claims what another node has."""
-        fight = self.renewer.fight
-        fights = (Finding(OWN_KEY, *fight, is_broken=False),) if fight else ()
-        return (*self.findings, *fights, *claim_findings(self.programmer.peer_set))
+        fights = [fight] if (fight := self.renewer.fight) else []
+        peer_set = self.programmer.peer_set
+        return (*self.findings, *fights, *claim_findings(peer_set.own_losses, list(peer_set.peers.values())))
 
     @property
     def remembered_reason(self) -> str:

@@ -9,7 +9,7 @@ from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from services.core.leases.lease import Lease
 from services.dataplane.api.events import repair_counts
 from services.dataplane.controller import Controller
-from services.dataplane.diagnose.seen import Finding
+from services.dataplane.events.finding import Finding
 from services.dataplane.kernel.inspect import ObjectCheck, state_in
 from services.dataplane.kernel.peer_state import PeerState, state_of
 from services.dataplane.kernel.programmer import PeerProgrammer

@@ -1,16 +1,15 @@
-"""What decides about packets beside our own objects, as values; and the messages that ask for it and tell it."""
+"""The netlink messages that ask what decides about packets beside our own objects, and those that answer."""
 
 import socket
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from services.core.family import FAMILIES, Family
+from services.dataplane.diagnose.seen import HostAddress, Lookup, Policy, PolicyRule
 from services.dataplane.netlink import uapi
 from services.dataplane.netlink.dumps import NEIGHBOURS, ROUTES
 from services.dataplane.netlink.objects import Route
-from services.dataplane.netlink.transport import KernelError
 from services.dataplane.netlink.uapi import attributes
 
 HEADER: Final = struct.Struct("=IHHII")
@@ -19,84 +18,6 @@ ADDRESS: Final = struct.Struct("=BBBBi")
 RULE: Final = struct.Struct("=BBBBB2xBI")
 _POLICY: Final = struct.Struct("=16s16sHHHHHBBB3xiI64x32xIIBBBB4x")
 """struct xfrm_userpolicy_info, of its selector, priority, index, direction and action."""
-
-
-@dataclass(frozen=True, slots=True)
-class Lookup:
-    """A question of what the kernel does with a packet: `ip route get DST [from SRC] [iif IIF]`."""
-
-    family: Family
-    dst: bytes
-    src: bytes = b""
-    iif: int = 0
-    """The interface by which it comes; 0: this host sends it."""
-
-
-Answer: TypeAlias = Route | KernelError
-"""The route that it takes, or the kernel's error."""
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyRule:
-    """A rule of policy routing (`ip rule`); addresses are empty where it does not look at them."""
-
-    family: Family
-    priority: int
-    action: int
-    table: int
-    src: bytes = b""
-    src_length: int = 0
-    dst: bytes = b""
-    dst_length: int = 0
-    iif: str = ""
-    oif: str = ""
-    is_inverted: bool = False
-    mark: int = 0
-    mask: int = 0
-    suppressed_length: int = -1
-    """It takes no route of a prefix as short as this."""
-    target: int = 0
-    """Of a goto: which priority is next."""
-    is_narrow: bool = False
-    """It looks at more than this: ports, users, tunnels, VRFs."""
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """An xfrm policy (`ip xfrm policy`), by its selector; lengths 0: any address."""
-
-    family: Family
-    direction: int
-    action: int
-    src: bytes
-    src_length: int
-    dst: bytes
-    dst_length: int
-    protocol: int = 0
-    dport: int = 0
-    ifindex: int = 0
-    priority: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class HostAddress:
-    """An address of the host."""
-
-    family: Family
-    address: bytes
-    length: int
-    ifindex: int
-    has_route: bool = True
-    """The kernel makes the route to its network by itself."""
-
-
-@dataclass(frozen=True, slots=True)
-class InterfaceState:
-    """An interface."""
-
-    is_up: bool
-    is_running: bool
-    """It has a carrier: of a bridge, one of its ports has."""
 
 
 def message_of(kind: int, body: bytes, flags: int = 0) -> bytes:

@@ -5,9 +5,19 @@ from ipaddress import ip_address
 from os import strerror
 
 from services.core.family import Family, Network
-from services.dataplane.diagnose.answers import HostAddress, Lookup
 from services.dataplane.diagnose.culprit import Culprit, culprit, is_in
-from services.dataplane.diagnose.seen import BRIDGE, DOCKER, Finding, Scope, Seen, gateway_of, ip, pod_address
+from services.dataplane.diagnose.seen import (
+    BRIDGE,
+    DOCKER,
+    HostAddress,
+    Lookup,
+    Scope,
+    Seen,
+    gateway_of,
+    ip,
+    pod_address,
+)
+from services.dataplane.events.finding import Finding
 from services.dataplane.netlink import uapi
 from services.dataplane.netlink.iproute2_text import address
 from services.dataplane.netlink.kinds import text

@@ -5,10 +5,10 @@ from ipaddress import ip_address, ip_network
 from typing import Final, TypeAlias
 
 from services.core.family import Address, Family, Network, family_of
-from services.dataplane.diagnose.answers import Lookup, Policy
 from services.dataplane.diagnose.bridge import check_bridge
 from services.dataplane.diagnose.culprit import is_in, plain
-from services.dataplane.diagnose.seen import BRIDGE, Finding, Scope, Seen, ip
+from services.dataplane.diagnose.seen import BRIDGE, Lookup, Policy, Scope, Seen, ip, sysctl
+from services.dataplane.events.finding import Finding
 from services.dataplane.netlink import uapi
 from services.dataplane.netlink.iproute2_text import address
 from services.dataplane.netlink.kinds import command, text
@@ -191,11 +191,6 @@ def _selector(policy: Policy) -> str:
     words += [f"proto {'udp' if policy.protocol == _UDP else policy.protocol}"] if policy.protocol else []
     words += [f"dport {policy.dport}"] if policy.dport else []
     return " ".join(words)
-
-
-def sysctl(pattern: str, name: str) -> str:
-    """The sysctl key of an interface; with slashes if the interface's name has a dot."""
-    return (pattern.replace(".", "/") if "." in name else pattern).format(name)
 
 
 CHECKS: Final[dict[str, Check]] = {

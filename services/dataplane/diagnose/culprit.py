@@ -7,9 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from services.core.family import Family, Network
-from services.dataplane.diagnose.answers import Lookup, PolicyRule
-from services.dataplane.diagnose.seen import Seen, ip
+from services.core.family import Network
+from services.dataplane.diagnose.seen import Lookup, PolicyRule, Seen, ip
 from services.dataplane.netlink import uapi
 from services.dataplane.netlink.iproute2_text import address
 from services.dataplane.netlink.kinds import command, text
@@ -148,9 +147,4 @@ def _prefix(packed: bytes, length: int) -> str:
 
 
 def _delete(rule: PolicyRule) -> str:
-    program = _program(rule.family)
-    return f"{program} rule del priority {rule.priority} {rule_text(rule)}"
-
-
-def _program(family: Family) -> str:
-    return ip(family)
+    return f"{ip(rule.family)} rule del priority {rule.priority} {rule_text(rule)}"

@@ -15,7 +15,8 @@ from services.core.errors import Unavailable
 from services.core.family import Family
 from services.dataplane.diagnose.inspector import Inspector
 from services.dataplane.diagnose.look import findings, look, subject_of
-from services.dataplane.diagnose.seen import BROKEN, Finding, Scope, Seen, unreachable
+from services.dataplane.diagnose.seen import Scope, Seen
+from services.dataplane.events.finding import Finding
 from services.dataplane.events.journal import Event, EventKind, Journal
 from services.dataplane.kernel.programmer import PeerProgrammer
 from services.dataplane.netlink.objects import Route
@@ -125,9 +126,9 @@ class Diagnosis:
         if found != dataplane.findings:
             dataplane.findings = found
             broken = next((each for each in found if each.breaks_node), None)
-            reason = f"{BROKEN}{broken.sentence} {broken.cause}" if broken else ""
+            reason = f"forwarding is broken: {broken.sentence} {broken.cause}" if broken else ""
             dataplane.health.set("forwarding", reason, of_host=True)
-            dataplane.programmer.note_unreachable(unreachable(found))
+            dataplane.programmer.note_unreachable(_unreachable(found))
             dataplane.wake_up()
 
 
@@ -144,6 +145,16 @@ def with_earlier(
         elif rest and not each.is_general:
             by_identity[_identity(each)] = replace(each, peers=rest)
     return tuple(by_identity.values())
+
+
+def _unreachable(found: Iterable[Finding]) -> dict[str, str]:
+    """Why peers cannot be reached for certain, by lease name."""
+    return {
+        lease: f"{each.cause} Cure: {each.cure}" if each.cure else each.cause
+        for each in found
+        if each.is_broken and not each.breaks_node
+        for lease, _ in each.peers
+    }
 
 
 def _identity(finding: Finding) -> tuple[str, str]:

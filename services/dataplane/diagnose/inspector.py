@@ -16,12 +16,6 @@ from services.dataplane.diagnose.answers import (
     HEADER,
     LINK,
     RULE,
-    Answer,
-    HostAddress,
-    InterfaceState,
-    Lookup,
-    Policy,
-    PolicyRule,
     address_in,
     attributes_of,
     lookup_request,
@@ -33,6 +27,7 @@ from services.dataplane.diagnose.answers import (
     route_in,
     rule_in,
 )
+from services.dataplane.diagnose.seen import Answer, HostAddress, InterfaceState, Lookup, Policy, PolicyRule
 from services.dataplane.netlink import uapi
 from services.dataplane.netlink.dumps import NEIGHBOURS, Reader, routes_request
 from services.dataplane.netlink.objects import Route

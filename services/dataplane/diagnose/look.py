@@ -10,7 +10,8 @@ from services.dataplane.diagnose.bridge import bridge_index, bridges_of
 from services.dataplane.diagnose.checks import CHECKS, forwarding_places
 from services.dataplane.diagnose.inspector import Inspector
 from services.dataplane.diagnose.paths import is_as_expected, merged, next_hops, path_findings, questions, ways
-from services.dataplane.diagnose.seen import Finding, PeerPath, Scope, Seen, family_of_af
+from services.dataplane.diagnose.seen import PeerPath, Scope, Seen, family_of_af
+from services.dataplane.events.finding import Finding
 from services.dataplane.kernel.peer_state import PeerState, state_of
 from services.dataplane.kernel.programmer import PeerProgrammer
 from services.dataplane.netlink.objects import Route

@@ -11,11 +11,11 @@ from ipaddress import ip_network
 from os import strerror
 
 from services.core.family import Family, Network, family_of
-from services.dataplane.diagnose.answers import Answer, HostAddress, Lookup
-from services.dataplane.diagnose.checks import sysctl
 from services.dataplane.diagnose.culprit import Culprit, culprit
 from services.dataplane.diagnose.seen import (
-    Finding,
+    Answer,
+    HostAddress,
+    Lookup,
     PeerPath,
     Scope,
     Seen,
@@ -23,7 +23,9 @@ from services.dataplane.diagnose.seen import (
     gateway_of,
     ip,
     pod_address,
+    sysctl,
 )
+from services.dataplane.events.finding import Finding
 from services.dataplane.netlink import uapi
 from services.dataplane.netlink.iproute2_text import address, mac
 from services.dataplane.netlink.kinds import command, text

@@ -1,21 +1,15 @@
-"""Values of one look at the kernel: its subject, the kernel's answers, and the findings."""
+"""Values of one look at the kernel: its subject, what is asked, and the kernel's answers."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from itertools import islice
-from typing import Final
+from typing import Final, TypeAlias
 
 from services.core.family import FAMILIES, Address, Family, Network
-from services.core.leases.conflicts import KINDS
-from services.dataplane.diagnose.answers import Answer, HostAddress, InterfaceState, Lookup, Policy, PolicyRule
 from services.dataplane.links.desired import Device
 from services.dataplane.netlink.objects import Route
-from services.dataplane.peers.peer import Peer
-from services.dataplane.peers.peer_set import PeerSet
+from services.dataplane.netlink.transport import KernelError
 from services.dataplane.underlay.selection import Underlay
 
-BROKEN: Final = "forwarding is broken: "
-"""The first words of the reason, where a finding makes the node not ready."""
 BRIDGE: Final = "cni0"
 """What CNI's plugin `bridge` calls its bridge in flannel's configuration."""
 DOCKER: Final = "docker0"
@@ -23,48 +17,81 @@ DOCKER: Final = "docker0"
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """A rule, route or setting of the host that keeps packets from the overlay."""
+class Lookup:
+    """A question of what the kernel does with a packet: `ip route get DST [from SRC] [iif IIF]`."""
 
-    check: str
-    """A word: the row of the table in docs/operations.md."""
-    problem: str
-    """What does not work, one sentence; `{peers}` stands for the nodes of these peers."""
-    cause: str
-    """Of the host, one sentence."""
-    cure: str
-    """The exact command; empty: none is known."""
-    evidence: str
-    """What the kernel said, in iproute2 notation."""
-    peers: tuple[tuple[str, str], ...] = ()
-    """Lease and node of each peer it was found with; empty: it concerns the node."""
-    is_general: bool = False
-    """It concerns the whole node, also where it was found with some peers."""
-    is_broken: bool = True
-    """Packets are lost for certain."""
-
-    @property
-    def breaks_node(self) -> bool:
-        """Forwarding of the whole node is broken."""
-        return self.is_broken and (self.is_general or not self.peers)
-
-    @property
-    def sentence(self) -> str:
-        """The problem, with the names of the peers."""
-        nodes = [node or lease for lease, node in self.peers[:3]]
-        more = f" and {len(self.peers) - 3} more" if len(self.peers) > 3 else ""
-        who = "any peer" if self.is_general else ", ".join(nodes) + more
-        return self.problem.replace("{peers}", who)
+    family: Family
+    dst: bytes
+    src: bytes = b""
+    iif: int = 0
+    """The interface by which it comes; 0: this host sends it."""
 
 
-def unreachable(found: Iterable[Finding]) -> dict[str, str]:
-    """Why peers cannot be reached for certain, by lease name."""
-    return {
-        lease: f"{each.cause} Cure: {each.cure}" if each.cure else each.cause
-        for each in found
-        if each.is_broken and not each.breaks_node
-        for lease, _ in each.peers
-    }
+Answer: TypeAlias = Route | KernelError
+"""The route that it takes, or the kernel's error."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyRule:
+    """A rule of policy routing (`ip rule`); addresses are empty where it does not look at them."""
+
+    family: Family
+    priority: int
+    action: int
+    table: int
+    src: bytes = b""
+    src_length: int = 0
+    dst: bytes = b""
+    dst_length: int = 0
+    iif: str = ""
+    oif: str = ""
+    is_inverted: bool = False
+    mark: int = 0
+    mask: int = 0
+    suppressed_length: int = -1
+    """It takes no route of a prefix as short as this."""
+    target: int = 0
+    """Of a goto: which priority is next."""
+    is_narrow: bool = False
+    """It looks at more than this: ports, users, tunnels, VRFs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """An xfrm policy (`ip xfrm policy`), by its selector; lengths 0: any address."""
+
+    family: Family
+    direction: int
+    action: int
+    src: bytes
+    src_length: int
+    dst: bytes
+    dst_length: int
+    protocol: int = 0
+    dport: int = 0
+    ifindex: int = 0
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class HostAddress:
+    """An address of the host."""
+
+    family: Family
+    address: bytes
+    length: int
+    ifindex: int
+    has_route: bool = True
+    """The kernel makes the route to its network by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class InterfaceState:
+    """An interface."""
+
+    is_up: bool
+    is_running: bool
+    """It has a carrier: of a bridge, one of its ports has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,39 +186,6 @@ def ip(family: Family) -> str:
     return "ip" if family.version == 4 else "ip -6"
 
 
-_OURS: Final = frozenset({"own-subnet", "own-address", "own-mac"})
-"""Rules of `admission` by which a lease claims what this node has."""
-_MOST: Final = 10
-"""Findings; ListPeers has all."""
-
-
-def claim_findings(peer_set: PeerSet) -> list[Finding]:
-    """What of our lease other nodes do not carry, and which leases of others are not carried for what they claim."""
-    own = [
-        Finding(
-            "own-claim",
-            f"Other nodes send no packets here: our lease loses to that of {loss.winner.node or loss.winner.name}.",
-            f"The own lease {loss.lease.name}: {loss.reason}.",
-            "",
-            "",
-        )
-        for loss in peer_set.own_losses
-    ]
-    return own + list(islice(_of_others(list(peer_set.peers.values())), _MOST))
-
-
-def _of_others(peers: list[Peer]) -> Iterator[Finding]:
-    for peer in peers:
-        for refusal in peer.refusals:
-            if refusal.rule not in _OURS and refusal.rule not in KINDS:
-                continue
-            who = f"Node {peer.lease.node}" if peer.lease.node else f"The lease {peer.lease.name}"
-            whose = "of this node" if refusal.rule in _OURS else "of another node"
-            yield Finding(
-                "claim",
-                f"{who} claims a subnet, MAC, key or address {whose}, and gets no packets.",
-                f"The lease {peer.lease.name}: {refusal.reason}.",
-                "",
-                "",
-                ((peer.lease.name, peer.lease.node),),
-            )
+def sysctl(pattern: str, name: str) -> str:
+    """The sysctl key of an interface; with slashes if the interface's name has a dot."""
+    return (pattern.replace(".", "/") if "." in name else pattern).format(name)

@@ -1,11 +1,13 @@
 """What there is to tell of a turn's work on the peers: from what was and what is to events. Pure."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import groupby, islice
 from typing import Final
 
+from services.core.leases.conflicts import KINDS, Loss
 from services.core.leases.lease import BackendData, Lease, Subnet, VxlanData
 from services.dataplane.events.causes import Observations
+from services.dataplane.events.finding import Finding
 from services.dataplane.events.journal import Event, EventKind, PeerName
 from services.dataplane.links.changes import LinkChange
 from services.dataplane.netlink.iproute2_text import DeviceNames
@@ -17,6 +19,10 @@ from services.dataplane.peers.peer import Peer
 MOST_NAMED: Final = 8
 """Peers that one event names, and peers that change together and still get an event each."""
 _MOST_OBJECTS: Final = 3
+_OWN_CLAIMS: Final = frozenset({"own-subnet", "own-address", "own-mac"})
+"""Rules of `validation` by which a lease claims what this node has."""
+_MOST_FINDINGS: Final = 10
+"""Of leases that claim what another has; ListPeers has all."""
 
 
 def describe_peers(old: Mapping[str, Peer], new: Mapping[str, Peer], cursor: str, seconds: float) -> list[Event]:
@@ -105,6 +111,21 @@ def describe_failures(failed: Mapping[str, str], peers: Mapping[str, Peer], obje
     return Event(EventKind.FAILURE, what, "the kernel", peers=named, peer_count=len(failed), objects=objects)
 
 
+def claim_findings(own_losses: Iterable[Loss], peers: Iterable[Peer]) -> list[Finding]:
+    """What of our lease other nodes do not carry, and which leases of others are not carried for what they claim."""
+    own = [
+        Finding(
+            "own-claim",
+            f"Other nodes send no packets here: our lease loses to that of {loss.winner.node or loss.winner.name}.",
+            f"The own lease {loss.lease.name}: {loss.reason}.",
+            "",
+            "",
+        )
+        for loss in own_losses
+    ]
+    return own + list(islice(_of_others(peers), _MOST_FINDINGS))
+
+
 def _cause(observed: Observations) -> str:
     return observed.words or "found by a full comparison"
 
@@ -178,3 +199,20 @@ def _owners(objects: Collection[KernelObject], peers: Iterable[Peer]) -> tuple[t
 
 def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def _of_others(peers: Iterable[Peer]) -> Iterator[Finding]:
+    for peer in peers:
+        for refusal in peer.refusals:
+            if refusal.rule not in _OWN_CLAIMS and refusal.rule not in KINDS:
+                continue
+            who = f"Node {peer.lease.node}" if peer.lease.node else f"The lease {peer.lease.name}"
+            whose = "of this node" if refusal.rule in _OWN_CLAIMS else "of another node"
+            yield Finding(
+                "claim",
+                f"{who} claims a subnet, MAC, key or address {whose}, and gets no packets.",
+                f"The lease {peer.lease.name}: {refusal.reason}.",
+                "",
+                "",
+                ((peer.lease.name, peer.lease.node),),
+            )

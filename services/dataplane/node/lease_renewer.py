@@ -13,8 +13,9 @@ from services.core.family import Network, family_of
 from services.core.leases.lease import Lease, LeaseRequest
 from services.core.leases.table import Table
 from services.core.network import NetworkConfig
+from services.dataplane.events.finding import Finding
 from services.dataplane.events.journal import Event, EventKind, Journal
-from services.dataplane.node.overwrites import Fight, OverwriteCounter
+from services.dataplane.node.overwrites import OverwriteCounter
 from services.runtime.telemetry.logs import get_logger
 
 log = get_logger()
@@ -145,7 +146,7 @@ class LeaseRenewer:
             self._doubt(reason)
 
     @property
-    def fight(self) -> Fight | None:
+    def fight(self) -> Finding | None:
         """That another program writes the key of the lease again and again; None: none does."""
         return self._losses.fight(self.lease)
 

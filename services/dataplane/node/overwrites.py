@@ -6,9 +6,10 @@ script, would overwrite each other at full speed: after the first few repairs th
 
 from collections import deque
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
 
 from services.core.leases.lease import Lease
+from services.dataplane.events.finding import Finding
 
 _WINDOW: Final = 60.0
 """Seconds."""
@@ -16,15 +17,6 @@ _AT_ONCE: Final = 3
 """So many losses in a window are answered at once. With the pauses after them it is at most some 20 a minute."""
 _FIGHT: Final = 2
 """So many losses in a window are told: once is a mistake."""
-
-
-class Fight(NamedTuple):
-    """As a finding tells it."""
-
-    problem: str
-    cause: str
-    cure: str
-    evidence: str
 
 
 class OverwriteCounter:
@@ -52,14 +44,16 @@ class OverwriteCounter:
         self._times.append(self._clock())
         self._last = reason
 
-    def fight(self, lease: Lease | None) -> Fight | None:
+    def fight(self, lease: Lease | None) -> Finding | None:
         """That another program writes the key of this lease again and again; None: none does."""
         if lease is None or self.count < _FIGHT:
             return None
         times = f"{self.count} times in the last minute"
-        return Fight(
+        return Finding(
+            "own-key",
             f"The key of {lease.node} ({lease.name}) was overwritten or deleted {times}.",
             f"Another program writes it: a script, a flanneld on this host, or a second node called {lease.node}.",
             "",
             f"{self._last}; the node restores it, at most some 20 times a minute",
+            is_broken=False,
         )

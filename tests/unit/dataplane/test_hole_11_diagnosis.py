@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from services.core.family import IPV4
-from services.dataplane.diagnose.answers import Lookup, PolicyRule
 from services.dataplane.diagnose.culprit import decision, rule_text
 from services.dataplane.diagnose.diagnosis import with_earlier
-from services.dataplane.diagnose.seen import Finding
+from services.dataplane.diagnose.seen import Lookup, PolicyRule
+from services.dataplane.events.finding import Finding
 from services.dataplane.netlink.objects import Route
 
 H1, H2, H3 = ("l1", "h1"), ("l2", "h2"), ("l3", "h3")

@@ -8,7 +8,7 @@ from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from services.core.errors import Unavailable
 from services.core.leases.lease import Lease
 from services.dataplane.api.status import counts, list_peers, states
-from services.dataplane.diagnose.seen import claim_findings
+from services.dataplane.events.describe import claim_findings
 from services.dataplane.netlink.objects import Route
 from tests.examples.dataplane import FakeKernel, lease, route, subnet
 from tests.examples.programming import Node
@@ -142,7 +142,7 @@ async def test_hole_01_who_claims_what_another_has_is_found_on_its_own_node_too(
     own = replace(lease(subnet("10.5.27.0/24", "10.99.0.11", "06:0c:56:6d:fb:b3"), node="n1"), claim_order=9)
     scene = Scene(own, replace(N2, claim_order=3), N3)
     await scene.program()
-    (found,) = claim_findings(scene.programmer.peer_set)
+    (found,) = claim_findings(scene.programmer.peer_set.own_losses, scene.programmer.peers.values())
     assert found.sentence == "Other nodes send no packets here: our lease loses to that of n2."
     assert "its MAC 06:0c:56:6d:fb:b3 is that of the lease 10.5.53.0-24 of node n2, which is older" in found.cause
     assert list(scene.shown()) == ["n2", "n3"], "the others are carried as before"
