@@ -23,7 +23,7 @@ from services.dataplane.node.node_lease import NodeLease
 from services.dataplane.node.overlay_config import OverlayConfig
 from services.dataplane.node.progress_reporter import Reporter, progress_after
 from services.dataplane.node.subnet_file import read_previous_subnets
-from services.dataplane.peers.context import PeerContext
+from services.dataplane.peers.peer import PeerContext
 from services.dataplane.settings import DataplaneSettings
 from services.runtime.cache.cache_writer import CacheWriter
 from services.runtime.cache.cached_table import PATIENCE, CachedTable

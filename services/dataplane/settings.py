@@ -8,7 +8,7 @@ from pathlib import Path
 from services.core.errors import Misconfigured
 from services.core.family import FAMILIES, Address, Network
 from services.core.formats.ip_text import parse_address, parse_cidr
-from services.dataplane.peers.limits import OperatorLimits
+from services.dataplane.peers.validation import OperatorLimits
 from services.dataplane.underlay.selection import InterfaceChoice, compile_pattern
 from services.runtime.process.options import ProcessSettings
 from services.runtime.process.settings import flag

@@ -8,13 +8,13 @@ from collections.abc import Callable, Hashable, Set
 from typing import Final, TypeAlias
 
 from services.dataplane.controller import Controller
-from services.dataplane.events.causes import Observation, Observations, cause_of
-from services.dataplane.kernel.ownership import rules_of
-from services.dataplane.kernel.reconciler import Reconciler
+from services.dataplane.events.causes import Cause, Observation, Observations
+from services.dataplane.kernel.reconciler import Reconciler, rules_of
 from services.dataplane.links.desired import Device
 from services.dataplane.netlink.actuator import Actuator
 from services.dataplane.netlink.monitor import Change, ChangedObject
 from services.dataplane.netlink.objects import ROUTE, KernelObject
+from services.dataplane.netlink.uapi import AF_BRIDGE
 from services.dataplane.underlay.selection import Underlay
 
 _SETTLE_SECONDS: Final = 0.01
@@ -139,6 +139,32 @@ def classifier(dataplane: Controller, own_port: int) -> Classifier:
         return (cause_of(change, place.mtu), place.name) if place else (cause_of(change), "")
 
     return sign
+
+
+_BY_SUBJECT: Final = {
+    (ChangedObject.ADDRESS, True): Cause.ADDRESS_REMOVED,
+    (ChangedObject.ADDRESS, False): Cause.ADDRESS_ADDED,
+    (ChangedObject.ROUTE, True): Cause.ROUTE_DELETED,
+    (ChangedObject.ROUTE, False): Cause.ROUTE_CHANGED,
+    (ChangedObject.NEIGHBOUR, True): Cause.NEIGHBOUR_DELETED,
+    (ChangedObject.NEIGHBOUR, False): Cause.NEIGHBOUR_CHANGED,
+    (ChangedObject.FDB_ENTRY, True): Cause.FDB_ENTRY_DELETED,
+    (ChangedObject.FDB_ENTRY, False): Cause.FDB_ENTRY_CHANGED,
+    (ChangedObject.OVERRUN, False): Cause.NOTIFICATIONS_LOST,
+}
+
+
+def cause_of(change: Change, mtu: int = 0) -> Cause:
+    """What a notification tells. `mtu` is the one that its interface had; 0: not known."""
+    if change.subject is not ChangedObject.LINK:
+        return _BY_SUBJECT.get((change.subject, change.gone), Cause.LINK_CHANGED)
+    if change.gone:  # with AF_BRIDGE it has only left a bridge
+        return Cause.LINK_CHANGED if change.family == AF_BRIDGE else Cause.LINK_DELETED
+    if not change.up:
+        return Cause.LINK_DOWN
+    if change.is_flip:
+        return Cause.LINK_UP
+    return Cause.MTU_CHANGED if mtu and change.mtu not in (0, mtu) else Cause.LINK_CHANGED
 
 
 _LOCAL_IPV6: Final = (b"\xfe", b"\xff")

@@ -4,7 +4,7 @@ from dataclasses import replace
 from ipaddress import ip_network
 
 from services.dataplane.backends.vxlan import Vxlan
-from services.dataplane.peers.context import PeerContext
+from services.dataplane.peers.peer import PeerContext
 from tests.examples.dataplane import (
     CAPTURED,
     DUAL_LINKS,

@@ -9,7 +9,7 @@ from services.dataplane.events.journal import Journal
 from services.dataplane.kernel.programmer import PeerProgrammer
 from services.dataplane.netlink.actuator import Actuator
 from services.dataplane.netlink.objects import KernelObject
-from services.dataplane.peers.context import PeerContext
+from services.dataplane.peers.peer import PeerContext
 from tests.examples.dataplane import NAMES, FakeKernel
 from tests.examples.leases import by_name
 

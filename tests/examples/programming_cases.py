@@ -15,7 +15,7 @@ from services.dataplane.backends.ipip import Ipip
 from services.dataplane.backends.vxlan import Vxlan
 from services.dataplane.netlink.actuator import Actuator
 from services.dataplane.netlink.objects import KernelObject, Neighbour, Plan
-from services.dataplane.peers.context import PeerContext
+from services.dataplane.peers.peer import PeerContext
 from services.dataplane.underlay.connected_routes import connected_routes
 from tests.examples.dataplane import CAPTURED, ETH0, FLANNEL, HOST_GW_LINKS, LINKS, NAMES, lease, route, subnet
 from tests.examples.leases import SMALL

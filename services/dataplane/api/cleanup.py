@@ -17,8 +17,8 @@ from google.protobuf.json_format import MessageToJson
 
 from services.core.errors import FlanneletteError, Misconfigured
 from services.core.family import FAMILIES
-from services.dataplane.kernel.flannel_shape import DEFAULT_METRIC, flannel_shape
 from services.dataplane.kernel.namespace import require_rights, sole_dataplane
+from services.dataplane.kernel.ownership import DEFAULT_METRIC, flannel_shape
 from services.dataplane.netlink.kernel import KernelSocket
 from services.dataplane.netlink.kinds import command
 from services.dataplane.netlink.objects import KernelObject, Neighbour, Plan, Route, plan, steps, verb_of

@@ -11,14 +11,14 @@ from services.core.leases.table import Table
 from services.dataplane.backends.backend import NodeIdentity
 from services.dataplane.controller import Controller
 from services.dataplane.events.journal import Event, EventKind
-from services.dataplane.kernel.flannel_shape import flannel_shape
+from services.dataplane.kernel.ownership import flannel_shape
 from services.dataplane.kernel.reconciler import KernelPlan
 from services.dataplane.links.desired import Device
 from services.dataplane.links.reconcile import device_commands, present_devices
 from services.dataplane.netlink.kinds import command
 from services.dataplane.netlink.objects import KernelObject, Verb, steps, verb_of
 from services.dataplane.node.overlay_config import OverlayConfig
-from services.dataplane.peers.context import PeerContext
+from services.dataplane.peers.peer import PeerContext
 from services.runtime.telemetry.logs import get_logger
 
 log = get_logger()

@@ -6,9 +6,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, TypeAlias
 
-from services.dataplane.netlink.monitor import Change, ChangedObject
-from services.dataplane.netlink.uapi import AF_BRIDGE
-
 
 class Cause(Enum):
     """Why objects of ours were not as desired. The value is the label of the metric; the gravest is first."""
@@ -34,38 +31,19 @@ class Cause(Enum):
 Observation: TypeAlias = tuple[Cause, str]
 """A cause, and the name of its interface; empty: an interface that is not known."""
 
-_BY_SUBJECT: Final = {
-    (ChangedObject.ADDRESS, True): Cause.ADDRESS_REMOVED,
-    (ChangedObject.ADDRESS, False): Cause.ADDRESS_ADDED,
-    (ChangedObject.ROUTE, True): Cause.ROUTE_DELETED,
-    (ChangedObject.ROUTE, False): Cause.ROUTE_CHANGED,
-    (ChangedObject.NEIGHBOUR, True): Cause.NEIGHBOUR_DELETED,
-    (ChangedObject.NEIGHBOUR, False): Cause.NEIGHBOUR_CHANGED,
-    (ChangedObject.FDB_ENTRY, True): Cause.FDB_ENTRY_DELETED,
-    (ChangedObject.FDB_ENTRY, False): Cause.FDB_ENTRY_CHANGED,
-    (ChangedObject.OVERRUN, False): Cause.NOTIFICATIONS_LOST,
-}
 _OF_OBJECTS: Final = frozenset(
-    cause
-    for (subject, _), cause in _BY_SUBJECT.items()
-    if subject not in (ChangedObject.ADDRESS, ChangedObject.OVERRUN)
+    (
+        Cause.ROUTE_DELETED,
+        Cause.ROUTE_CHANGED,
+        Cause.NEIGHBOUR_DELETED,
+        Cause.NEIGHBOUR_CHANGED,
+        Cause.FDB_ENTRY_DELETED,
+        Cause.FDB_ENTRY_CHANGED,
+    )
 )
 """The causes that are worth a count."""
 _ORDER: Final = {cause: number for number, cause in enumerate(Cause)} | {Cause.NOTIFICATIONS_LOST: -1}
 """The gravest first; what got lost may be anything."""
-
-
-def cause_of(change: Change, mtu: int = 0) -> Cause:
-    """What a notification tells. `mtu` is the one that its interface had; 0: not known."""
-    if change.subject is not ChangedObject.LINK:
-        return _BY_SUBJECT.get((change.subject, change.gone), Cause.LINK_CHANGED)
-    if change.gone:  # with AF_BRIDGE it has only left a bridge
-        return Cause.LINK_CHANGED if change.family == AF_BRIDGE else Cause.LINK_DELETED
-    if not change.up:
-        return Cause.LINK_DOWN
-    if change.is_flip:
-        return Cause.LINK_UP
-    return Cause.MTU_CHANGED if mtu and change.mtu not in (0, mtu) else Cause.LINK_CHANGED
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,7 @@ from services.dataplane.links.changes import LinkChange
 from services.dataplane.netlink.iproute2_text import DeviceNames
 from services.dataplane.netlink.kinds import kind_of, text
 from services.dataplane.netlink.objects import KernelObject
-from services.dataplane.peers.context import PeerContext
-from services.dataplane.peers.peer import Peer
+from services.dataplane.peers.peer import Peer, PeerContext
 
 MOST_NAMED: Final = 8
 """Peers that one event names, and peers that change together and still get an event each."""

@@ -1,16 +1,15 @@
-"""Which of the kernel's objects are ours: pure, from a dump. Everything else stays, whatever happens."""
+"""Which of the kernel's objects are ours, and which shape a flanneld gives them: pure, from a dump.
+
+Everything else stays, whatever happens.
+"""
 
 from collections.abc import Callable, Hashable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
-from services.core.family import FAMILIES, Address, Network, family_of
-from services.dataplane.kernel.flannel_shape import DEFAULT_METRIC
+from services.core.family import FAMILIES, Network, family_of
 from services.dataplane.netlink.objects import KernelObject, Route
 from services.dataplane.netlink.uapi import RTN_UNICAST, RTPROT_BOOT
-from services.dataplane.peers.context import PeerContext
-from services.dataplane.peers.peer import Peer
 
 
 class Destination(Protocol):
@@ -23,6 +22,9 @@ class Destination(Protocol):
     @property
     def length(self) -> int: ...  # noqa: D102
 
+
+DEFAULT_METRIC: Final = {family.af: family.default_metric for family in FAMILIES}
+"""By AF number: what flanneld's routes have, as they name none."""
 
 Membership: TypeAlias = Callable[[Destination], bool]
 
@@ -62,25 +64,6 @@ def next_hop_of(route: Route) -> Hashable:
     return (route.destination, route.gateway, route.ifindex)
 
 
-def rules_of(context: PeerContext, peers: Iterable[Peer] = ()) -> OwnershipRules:
-    """The rules in a context; `peers` are those whose direct routes a flanneld may have made."""
-    networks = tuple(cidr for family in FAMILIES for cidr in context.network.cidrs(family))
-    links = context.links
-    devices = {device.index for device in links.devices.values()}
-    direct = partial(_direct_routes, peers, links.underlay.index)
-    return OwnershipRules(networks, context.own_subnets, devices, links.route_protocol, direct)
-
-
-def _direct_routes(peers: Iterable[Peer], underlay: int) -> frozenset[Hashable]:
-    """What the routes say that lead to the peers' subnets through their own addresses; see `directly`."""
-    rows = (candidate for peer in peers if peer.objects for candidate in peer.candidates)
-    return frozenset(next_hop_of(_direct_route(s.cidr, s.public_address, underlay)) for s in rows if s.public_address)
-
-
-def _direct_route(cidr: Network, gateway: Address, underlay: int) -> Route:
-    return Route(cidr.network_address.packed, gateway.packed, 0, family_of(cidr).af, cidr.prefixlen, underlay, 0)
-
-
 def classify(
     routes: Iterable[Route], on_devices: Iterable[KernelObject], desired: Set[KernelObject], domain: OwnershipRules
 ) -> OwnedState:
@@ -117,6 +100,22 @@ def classify(
 def wins(foreign: Route, ours: Route) -> bool:
     """Whether the kernel takes the foreign route, or ours would replace it: then ours counts as shadowed."""
     return foreign.metric <= ours.metric
+
+
+def flannel_shape(objects: Iterable[KernelObject]) -> frozenset[KernelObject]:
+    """The same objects with routes of flanneld's protocol and metric; neighbours and FDB entries are alike anyway.
+
+    Without a blackhole of the own subnet: of the default metric it would replace the route to the pods' bridge.
+    """
+    return frozenset(
+        _as_flannels(item) if isinstance(item, Route) else item
+        for item in objects
+        if not isinstance(item, Route) or item.route_type == RTN_UNICAST
+    )
+
+
+def _as_flannels(route: Route) -> Route:
+    return route._replace(protocol=RTPROT_BOOT, metric=DEFAULT_METRIC[route.family])
 
 
 def _is_plain(route: Route) -> bool:

@@ -19,15 +19,13 @@ from services.dataplane.events.describe import (
     resync_cause,
 )
 from services.dataplane.events.journal import Event, EventKind, Journal
-from services.dataplane.kernel.ownership import OwnedState, rules_of
+from services.dataplane.kernel.ownership import OwnedState
 from services.dataplane.kernel.peer_state import failed
-from services.dataplane.kernel.reconciler import KernelPlan, Reconciler, Scope
+from services.dataplane.kernel.reconciler import KernelPlan, Reconciler, Scope, scope_of
 from services.dataplane.netlink.actuator import Actuator
 from services.dataplane.netlink.kinds import text
 from services.dataplane.netlink.objects import KernelObject, Plan
-from services.dataplane.peers.blackhole import node_objects
-from services.dataplane.peers.context import PeerContext
-from services.dataplane.peers.peer import Peer
+from services.dataplane.peers.peer import Peer, PeerContext, node_objects
 from services.dataplane.peers.peer_set import PeerDelta, PeerSet, peers_of
 from services.runtime.telemetry.logs import get_logger
 
@@ -130,7 +128,7 @@ class PeerProgrammer:
         old, new = _objects(delta.old, last if is_whole else None), _objects(delta.new, context if is_whole else None)
         self.context = context
         edit = self._refs.exchange(old, new)
-        scope = _scope(context, self.peers.values())
+        scope = scope_of(context, self.peers.values())
         if is_whole:
             done = await self._reconcile_all(scope)
             self.last_resync, self.last_resync_changes = time.time(), len(done)
@@ -229,7 +227,7 @@ class PeerProgrammer:
         None: nothing is desired, for a teardown. Objects on our devices are left out then: they go with the devices.
         """
         peers = peers_of((leases or {}).values(), self._node, context).values()
-        scope = _scope(context, peers)
+        scope = scope_of(context, peers)
         if leases is None:
             todo = (await self.reconciler.compare(frozenset(), scope)).todo
             return Plan(frozenset(), frozenset(o for o in todo.delete if o.ifindex not in scope.rules.devices))
@@ -239,13 +237,13 @@ class PeerProgrammer:
     async def inspect(self) -> tuple[OwnedState, Set[KernelObject]]:
         """The objects in the kernel now, by owner; and the desired ones."""
         assert self.context is not None  # noqa: S101 - something was programmed before
-        comparison = await self.reconciler.compare(self._refs.desired, _scope(self.context, self.peers.values()))
+        comparison = await self.reconciler.compare(self._refs.desired, scope_of(self.context, self.peers.values()))
         return comparison.state, self._refs.desired
 
     async def observe(self) -> None:
         """Notes which foreign routes there are, and changes nothing. Raises Unavailable."""
         if self.context is not None:
-            await self.reconciler.observe(self._refs.desired, _scope(self.context, self.peers.values()))
+            await self.reconciler.observe(self._refs.desired, scope_of(self.context, self.peers.values()))
 
     def names(self) -> dict[int, str]:
         """Interface names by index, for texts."""
@@ -268,11 +266,6 @@ def _objects(peers: Mapping[str, Peer], context: PeerContext | None) -> list[Ker
     """What these peers need, and with a context what the node needs."""
     found = list(chain.from_iterable(peer.objects for peer in peers.values()))
     return [*found, *node_objects(context)] if context is not None else found
-
-
-def _scope(context: PeerContext, peers: Iterable[Peer]) -> Scope:
-    families = tuple(n.family for n in context.network.families)
-    return Scope(families, rules_of(context, peers), context.adds_only)
 
 
 def _repaired(done: KernelPlan, edit: Edit, last: PeerContext, context: PeerContext) -> list[KernelObject]:

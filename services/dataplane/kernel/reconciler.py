@@ -4,14 +4,16 @@ One way for everything and for a part: everything is compared with a dump of the
 with what the last dump and our own changes say. Teardown is the same with nothing desired.
 """
 
-from collections.abc import Hashable, Set
+from collections.abc import Hashable, Iterable, Set
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeAlias
 
-from services.core.family import Family
-from services.dataplane.kernel.ownership import OwnedState, OwnershipRules, classify, wins
+from services.core.family import FAMILIES, Address, Family, Network, family_of
+from services.dataplane.kernel.ownership import OwnedState, OwnershipRules, classify, next_hop_of, wins
 from services.dataplane.netlink.actuator import Actuator
 from services.dataplane.netlink.objects import ROUTE, KernelObject, Plan, Route, plan
+from services.dataplane.peers.peer import Peer, PeerContext
 
 KernelPlan: TypeAlias = Plan[KernelObject]
 
@@ -125,6 +127,31 @@ class Reconciler:
         self.programmed |= todo.put - failed.keys()
         self.programmed -= todo.delete - failed.keys()
         self.failures.update(failed)
+
+
+def scope_of(context: PeerContext, peers: Iterable[Peer]) -> Scope:
+    """Of a comparison in a context; `peers` are those whose direct routes a flanneld may have made."""
+    families = tuple(n.family for n in context.network.families)
+    return Scope(families, rules_of(context, peers), context.adds_only)
+
+
+def rules_of(context: PeerContext, peers: Iterable[Peer] = ()) -> OwnershipRules:
+    """What makes an object ours in a context; see `scope_of`."""
+    networks = tuple(cidr for family in FAMILIES for cidr in context.network.cidrs(family))
+    links = context.links
+    devices = {device.index for device in links.devices.values()}
+    direct = partial(_direct_routes, peers, links.underlay.index)
+    return OwnershipRules(networks, context.own_subnets, devices, links.route_protocol, direct)
+
+
+def _direct_routes(peers: Iterable[Peer], underlay: int) -> frozenset[Hashable]:
+    """What the routes say that lead to the peers' subnets through their own addresses; see `OwnershipRules`."""
+    rows = (candidate for peer in peers if peer.objects for candidate in peer.candidates)
+    return frozenset(next_hop_of(_direct_route(s.cidr, s.public_address, underlay)) for s in rows if s.public_address)
+
+
+def _direct_route(cidr: Network, gateway: Address, underlay: int) -> Route:
+    return Route(cidr.network_address.packed, gateway.packed, 0, family_of(cidr).af, cidr.prefixlen, underlay, 0)
 
 
 def _plan(

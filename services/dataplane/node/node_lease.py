@@ -15,7 +15,7 @@ from services.dataplane.node.config_tracker import ConfigTracker
 from services.dataplane.node.lease_renewer import LeaseRenewer
 from services.dataplane.node.overlay_config import OverlayConfig
 from services.dataplane.node.subnet_file import subnet_file, what_pods_keep, write_subnet_file
-from services.dataplane.peers.context import PeerContext
+from services.dataplane.peers.peer import PeerContext
 from services.dataplane.peers.validation import reject_own
 from services.dataplane.settings import DataplaneSettings
 from services.runtime.cache.cached_table import expiry_doubt
@@ -138,7 +138,7 @@ class NodeLease:
     def _refused(self, config: OverlayConfig, tracker: ConfigTracker, own: Lease | None) -> list[str]:
         """A lease service must not talk us into a subnet either that the operator or the underlay forbids."""
         context = PeerContext(config.network, config.backend, tracker.links(config), limits=self._settings.limits())
-        found = [reject_own(subnet, context) for subnet in (own.subnets if own else ())]
+        found = [reject_own(subnet, context.bounds) for subnet in (own.subnets if own else ())]
         return [f"the own lease cannot be used: {each.reason}" for each in found if each]
 
     def _write_subnet_file(self, config: OverlayConfig, own: Lease) -> None:

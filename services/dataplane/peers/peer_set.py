@@ -6,8 +6,7 @@ from typing import Final
 
 from services.core.leases.conflicts import Claim, ConflictIndex, Loss, losses
 from services.core.leases.lease import Lease
-from services.dataplane.peers.context import PeerContext
-from services.dataplane.peers.peer import Losses, Peer, peer_of
+from services.dataplane.peers.peer import Losses, Peer, PeerContext, peer_of
 from services.dataplane.peers.validation import overlaps_own
 
 
@@ -125,7 +124,7 @@ def peers_of(leases: Iterable[Lease], node: str, context: PeerContext) -> Mappin
 
 
 def _is_near_own(peer: Peer, context: PeerContext) -> bool:
-    return bool(peer.refusals) or any(overlaps_own(subnet, context) for subnet in peer.lease.subnets)
+    return bool(peer.refusals) or any(overlaps_own(subnet, context.bounds) for subnet in peer.lease.subnets)
 
 
 def _claims(peers: Iterable[Peer]) -> Iterator[Claim]:

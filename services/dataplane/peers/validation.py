@@ -1,14 +1,103 @@
 """Which subnets of leases may be carried at all: a table of rules, because a lease is data from the network."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
-from services.core.family import Address, Network, family_of
+from services.core.family import Address, Family, Network, family_of
 from services.core.leases.lease import Subnet, VxlanData
+from services.core.network import NetworkConfig
+from services.core.special_addresses import Block, address_blocks, not_hosts, subnet_blocks
 from services.dataplane.netlink.objects import packed_mac
-from services.dataplane.peers.context import PeerContext
-from services.dataplane.peers.limits import AddressLimits, IpRange, ip_range
+from services.dataplane.underlay.selection import Underlay
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorLimits:
+    """What the node's operator allows, whatever the lease service says."""
+
+    allowed: tuple[Network, ...] = ()
+    """No subnet outside is ever routed; empty: the network configuration alone decides."""
+    never: tuple[Network, ...] = ()
+    """No subnet that overlaps one of these is."""
+
+
+class IpRange(NamedTuple):
+    """A network, from its first to its last address."""
+
+    first: int
+    last: int
+    network: Network
+
+    def __str__(self) -> str:
+        return str(self.network)
+
+
+@dataclass(frozen=True, slots=True)
+class AddressLimits:
+    """In one family."""
+
+    network: IpRange | None
+    """None: the network has none in this family."""
+    beside: tuple[IpRange, ...]
+    """Where subnets may lie as well, see NetworkConfig."""
+    operator: OperatorLimits
+    """As the operator has said it, of every family."""
+    allowed: tuple[IpRange, ...]
+    own_subnets: tuple[IpRange, ...]
+    underlay: tuple[IpRange, ...]
+    never: tuple[IpRange, ...]
+    own_addresses: frozenset[int]
+    """On the underlay's interface and to the world."""
+    not_hosts: frozenset[int]
+    """Network and broadcast addresses of the underlay."""
+    unusable: tuple[Block, ...]
+    """Where no public address is."""
+    unroutable: tuple[Block, ...]
+    """Where no subnet is."""
+    holds_underlay: bool
+    """The network has our own address in the underlay inside."""
+    own_macs: Set[bytes | None]
+    """Of our own devices."""
+
+
+def address_limits(
+    family: Family,
+    network: NetworkConfig,
+    underlay: Underlay,
+    own_subnets: Iterable[Network],
+    limits: OperatorLimits,
+    own_macs: Set[bytes | None] = frozenset(),
+) -> AddressLimits:
+    """What the subnets of leases must keep to in a family, as numbers: 10,000 are compared with it."""
+    enabled = network.family(family)
+    address = underlay.address(family)
+    ours = (*underlay.addresses, *underlay.public_addresses)
+    return AddressLimits(
+        network=ip_range(enabled.cidr) if enabled else None,
+        beside=_spans(family, network.beside),
+        operator=limits,
+        allowed=_spans(family, limits.allowed),
+        own_subnets=_spans(family, own_subnets),
+        underlay=_spans(family, underlay.networks),
+        never=_spans(family, limits.never),
+        own_addresses=frozenset(int(each) for each in ours if each.version == family.version),
+        not_hosts=not_hosts(tuple(each for each in underlay.networks if each.version == family.version)),
+        unusable=address_blocks(family.version, address),
+        unroutable=subnet_blocks(family.version),
+        holds_underlay=enabled is not None and address is not None and address in enabled.cidr,
+        own_macs=own_macs,
+    )
+
+
+def ip_range(network: Network) -> IpRange:
+    """The network as numbers."""
+    first = int(network.network_address)
+    return IpRange(first, first + (1 << (network.max_prefixlen - network.prefixlen)) - 1, network)
+
+
+def _spans(family: Family, networks: Iterable[Network]) -> tuple[IpRange, ...]:
+    return tuple(ip_range(network) for network in networks if network.version == family.version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,38 +120,38 @@ class Candidate(NamedTuple):
     end: int
     """The public address; -1: none."""
     data: object
-    context: PeerContext
 
 
 Rule: TypeAlias = Callable[[Candidate, AddressLimits], str]
 """The reason why not; empty: no objection."""
+Bounds: TypeAlias = Mapping[int, AddressLimits]
+"""By IP version."""
 
 
-def reject(subnet: Subnet, context: PeerContext) -> Rejection | None:
+def reject(subnet: Subnet, bounds: Bounds) -> Rejection | None:
     """Why a subnet of another node's lease is refused, by the first of RULES; None: it is not.
 
     Whether it clashes with another lease, `core.conflicts` knows; whether its data suit the backend, the backend.
     """
-    return _first(RULES, subnet, context)
+    return _first(RULES, subnet, bounds)
 
 
-def reject_own(subnet: Subnet, context: PeerContext) -> Rejection | None:
+def reject_own(subnet: Subnet, bounds: Bounds) -> Rejection | None:
     """The same of a subnet that we are given ourselves: only what is about where it lies."""
-    return _first(_PLACES, subnet, context)
+    return _first(_PLACES, subnet, bounds)
 
 
-def overlaps_own(subnet: Subnet, context: PeerContext) -> bool:
+def overlaps_own(subnet: Subnet, bounds: Bounds) -> bool:
     """Whether our own subnets speak against it."""
-    return _first(_NEAR_OWN, subnet, context) is not None
+    return _first(_NEAR_OWN, subnet, bounds) is not None
 
 
-def _first(rules: Mapping[str, Rule], subnet: Subnet, context: PeerContext) -> Rejection | None:
+def _first(rules: Mapping[str, Rule], subnet: Subnet, bounds: Bounds) -> Rejection | None:
     first, last, cidr = ip_range(subnet.cidr)
     address = subnet.public_address
-    offer = Candidate(cidr, first, last, address, -1 if address is None else int(address), subnet.data, context)
-    bounds = context.bounds[cidr.version]
+    offer = Candidate(cidr, first, last, address, -1 if address is None else int(address), subnet.data)
     for name, rule in rules.items():
-        reason = rule(offer, bounds)
+        reason = rule(offer, bounds[cidr.version])
         if reason:
             return Rejection(name, reason)
     return None
@@ -81,9 +170,9 @@ def _outside(offer: Candidate, bounds: AddressLimits) -> str:
 
 
 def _not_allowed(offer: Candidate, bounds: AddressLimits) -> str:
-    if not bounds.is_limited or any(s.first <= offer.first and offer.last <= s.last for s in bounds.allowed):
+    if not bounds.operator.allowed or any(s.first <= offer.first and offer.last <= s.last for s in bounds.allowed):
         return ""
-    allowed = ", ".join(map(str, offer.context.limits.allowed))
+    allowed = ", ".join(map(str, bounds.operator.allowed))
     return f"its subnet {offer.cidr} lies outside what --allowed-network allows: {allowed}"
 
 
@@ -167,7 +256,7 @@ def _mac(offer: Candidate, bounds: AddressLimits) -> str:
 
 
 def _own_mac(offer: Candidate, bounds: AddressLimits) -> str:
-    if isinstance(offer.data, VxlanData) and packed_mac(offer.data.mac) in offer.context.own_macs:
+    if isinstance(offer.data, VxlanData) and packed_mac(offer.data.mac) in bounds.own_macs:
         return f"its MAC {offer.data.mac} is that of our own device"
     return ""
 

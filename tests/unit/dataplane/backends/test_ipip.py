@@ -19,8 +19,7 @@ from services.dataplane.links.desired import Device, LinkSpec
 from services.dataplane.links.reconcile import is_leftover
 from services.dataplane.netlink.kinds import text
 from services.dataplane.netlink.objects import KernelObject
-from services.dataplane.peers.context import PeerContext
-from services.dataplane.peers.peer import peer_of
+from services.dataplane.peers.peer import PeerContext, peer_of
 from services.dataplane.underlay.connected_routes import connected_routes
 from tests.examples.dataplane import ETH0, FLANNEL, NAMES, UNDERLAY, lease, route, subnet
 from tests.examples.leases import network

@@ -5,8 +5,9 @@ from typing import Final
 
 import pytest
 
-from services.dataplane.events.causes import Cause, Observation, Observations, cause_of
+from services.dataplane.events.causes import Cause, Observation, Observations
 from services.dataplane.netlink.monitor import Change, ChangedObject
+from services.dataplane.watch import cause_of
 from tests.examples.dataplane import FLANNEL
 
 FL, ETH = "flannel.1", "eth0"

@@ -10,8 +10,7 @@ from services.dataplane.events.describe import describe_device, describe_peers, 
 from services.dataplane.events.journal import Event, EventKind
 from services.dataplane.links.changes import LinkChange
 from services.dataplane.netlink.objects import ROUTE, KernelObject
-from services.dataplane.peers.context import PeerContext
-from services.dataplane.peers.peer import Peer, peer_of
+from services.dataplane.peers.peer import Peer, PeerContext, peer_of
 from tests.examples.dataplane import CAPTURED, DEVICE, LINKS, NAMES, UNDERLAY, FakeKernel, lease, subnet
 from tests.examples.leases import SMALL, by_name
 from tests.examples.programming import Node

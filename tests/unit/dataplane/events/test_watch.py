@@ -12,7 +12,7 @@ from services.dataplane.controller import Controller
 from services.dataplane.events.causes import Observations
 from services.dataplane.netlink.monitor import Change, ChangedObject
 from services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour
-from services.dataplane.peers.context import PeerContext
+from services.dataplane.peers.peer import PeerContext
 from services.dataplane.watch import Pending, classifier, pause
 from tests.examples.dataplane import DEVICE, ETH0, FLANNEL, LINKS, UNDERLAY
 from tests.examples.leases import SMALL_JSON, network

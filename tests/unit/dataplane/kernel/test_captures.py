@@ -10,11 +10,11 @@ from services.core.leases.lease import Lease, Subnet
 from services.dataplane.backends.backend import Backend, NodeLinks
 from services.dataplane.backends.host_gw import HostGw
 from services.dataplane.backends.vxlan import Vxlan
-from services.dataplane.kernel.ownership import OwnedState, OwnershipRules, classify, rules_of
+from services.dataplane.kernel.ownership import OwnedState, OwnershipRules, classify
+from services.dataplane.kernel.reconciler import rules_of
 from services.dataplane.netlink.kinds import command
 from services.dataplane.netlink.objects import KernelObject, Route, plan, steps
-from services.dataplane.peers.context import PeerContext
-from services.dataplane.peers.peer import Peer
+from services.dataplane.peers.peer import Peer, PeerContext
 from services.dataplane.underlay.connected_routes import connected_routes
 from tests import paths
 from tests.examples.dataplane import ETH0, HOST_GW_LINKS, LINKS, NAMES, route, subnet

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from services.dataplane.backends.routes import route_metric
 from services.dataplane.netlink.kinds import text
 from services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour, Route
-from services.dataplane.peers.context import PeerContext
+from services.dataplane.peers.peer import PeerContext
 from tests.examples.dataplane import NAMES, FakeKernel, lease, route, subnet
 from tests.examples.programming import Node
 from tests.examples.programming_cases import HOST_GW, VXLAN

@@ -6,9 +6,8 @@ from ipaddress import ip_network
 import pytest
 
 from services.dataplane.backends.vxlan import Vxlan
-from services.dataplane.peers.blackhole import blackhole_routes
-from services.dataplane.peers.context import PeerContext
-from services.dataplane.peers.limits import OperatorLimits
+from services.dataplane.peers.peer import PeerContext, node_objects
+from services.dataplane.peers.validation import OperatorLimits
 from tests.examples.dataplane import LINKS, lines
 from tests.examples.leases import SMALL_JSON, network
 
@@ -17,16 +16,16 @@ SITUATION = PeerContext(network(SMALL_JSON), Vxlan(), LINKS, (OWN,), blackhole=T
 
 
 def test_each_own_subnet_gets_one_only_if_the_operator_wants_it() -> None:
-    assert lines(blackhole_routes(SITUATION)) == ["blackhole 10.5.27.0/24 proto 77 metric 4294967295"]
-    assert blackhole_routes(replace(SITUATION, blackhole=False)) == frozenset()
-    assert blackhole_routes(replace(SITUATION, own_subnets=())) == frozenset()
+    assert lines(node_objects(SITUATION)) == ["blackhole 10.5.27.0/24 proto 77 metric 4294967295"]
+    assert node_objects(replace(SITUATION, blackhole=False)) == frozenset()
+    assert node_objects(replace(SITUATION, own_subnets=())) == frozenset()
 
 
 @pytest.mark.parametrize("cidr", ["10.9.1.0/24", "10.99.0.0/24", "0.0.0.0/1", "fd00:10:5::/64", "10.5.27.4/32"])
 def test_a_subnet_that_we_must_not_have_gets_none_whatever_the_lease_service_says(cidr: str) -> None:
-    assert blackhole_routes(replace(SITUATION, own_subnets=(ip_network(cidr),))) == frozenset()
+    assert node_objects(replace(SITUATION, own_subnets=(ip_network(cidr),))) == frozenset()
 
 
 def test_what_the_operator_does_not_allow_gets_none() -> None:
     limits = OperatorLimits(allowed=(ip_network("10.5.128.0/17"),))
-    assert blackhole_routes(replace(SITUATION, limits=limits)) == frozenset()
+    assert node_objects(replace(SITUATION, limits=limits)) == frozenset()

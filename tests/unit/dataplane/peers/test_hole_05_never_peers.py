@@ -12,9 +12,8 @@ from services.core.leases.lease import Subnet, VxlanData
 from services.core.network import parse_network
 from services.core.special_addresses import BLOCKS, Block, never_public, never_routed, not_hosts
 from services.dataplane.backends.vxlan import Vxlan
-from services.dataplane.peers.context import PeerContext
-from services.dataplane.peers.limits import OperatorLimits
-from services.dataplane.peers.validation import reject, reject_own
+from services.dataplane.peers.peer import PeerContext
+from services.dataplane.peers.validation import OperatorLimits, reject, reject_own
 from services.runtime.lease.wire import request_from_proto
 from tests.examples.peer_contexts import DUAL
 
@@ -37,7 +36,7 @@ def situation(limits: OperatorLimits, own: str = "") -> PeerContext:
 def public(address: str, where: PeerContext) -> str:
     """Why a peer with this public address is refused."""
     cidr = "10.5.53.0/24" if "." in address and ":" not in address else "fd00:10:5:35::/64"
-    found = reject(Subnet(ip_network(cidr), ip_address(address), DATA), where)
+    found = reject(Subnet(ip_network(cidr), ip_address(address), DATA), where.bounds)
     return found.reason if found else ""
 
 
@@ -67,7 +66,7 @@ def test_hole_05_no_subnet_in_or_around_a_row_is_routed_nor_used(block: Block, l
     inside = block.network.supernet(new_prefix=min(block.network.prefixlen, bits - 1))
     for cidr in (inside, block.network.supernet()):
         part = Subnet(cidr, ip_address("10.99.0.12" if cidr.version == 4 else "fd00:99::12"), DATA)
-        for found in (reject(part, wide), reject_own(part, wide)):
+        for found in (reject(part, wide.bounds), reject_own(part, wide.bounds)):
             assert found is not None
             assert found.rule == "special"
             assert f"its subnet {cidr} covers addresses of " in found.reason

@@ -13,10 +13,9 @@ from services.core.leases.lease import Lease, Subnet, VxlanData
 from services.core.network import contains
 from services.dataplane.backends.host_gw import HostGw
 from services.dataplane.netlink.objects import FdbEntry, Neighbour, Route
-from services.dataplane.peers.context import PeerContext
-from services.dataplane.peers.limits import OperatorLimits
-from services.dataplane.peers.peer import Peer
+from services.dataplane.peers.peer import Peer, PeerContext
 from services.dataplane.peers.peer_set import PeerSet, peers_of
+from services.dataplane.peers.validation import OperatorLimits
 from tests.examples.dataplane import (
     CAPTURED,
     DEVICE,

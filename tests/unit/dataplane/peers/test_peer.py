@@ -8,8 +8,7 @@ import pytest
 from services.core.leases.lease import Lease
 from services.dataplane.backends.host_gw import HostGw
 from services.dataplane.backends.vxlan import Vxlan
-from services.dataplane.peers.context import PeerContext
-from services.dataplane.peers.peer import peer_of
+from services.dataplane.peers.peer import PeerContext, peer_of
 from tests.examples.dataplane import CAPTURED, DUAL_LINKS, LINKS, UNDERLAY, lease, subnet
 from tests.examples.leases import DUAL_JSON, SMALL_JSON, network
 

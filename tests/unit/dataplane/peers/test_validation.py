@@ -8,11 +8,9 @@ import pytest
 from services.core.leases.lease import Lease, Subnet
 from services.core.network import parse_network
 from services.dataplane.netlink.objects import Route, packed_mac
-from services.dataplane.peers.context import PeerContext
-from services.dataplane.peers.limits import OperatorLimits
-from services.dataplane.peers.peer import peer_of
+from services.dataplane.peers.peer import PeerContext, peer_of
 from services.dataplane.peers.peer_set import PeerSet, peers_of
-from services.dataplane.peers.validation import RULES, reject_own
+from services.dataplane.peers.validation import RULES, OperatorLimits, reject_own
 from tests.examples.dataplane import (
     CAPTURED,
     DEVICE,
@@ -121,9 +119,9 @@ def test_a_lease_of_no_sense_is_refused_as_a_whole(subnets: tuple[Subnet, ...], 
 
 
 def test_our_own_subnet_is_held_against_the_rules_about_places() -> None:
-    assert reject_own(subnet("10.5.27.0/24"), DUAL) is None
-    assert reject_own(subnet("10.5.27.0/24"), with_limits("10.6.0.0/16")) is not None
-    assert reject_own(subnet("10.99.27.0/24"), WIDE) is not None
+    assert reject_own(subnet("10.5.27.0/24"), DUAL.bounds) is None
+    assert reject_own(subnet("10.5.27.0/24"), with_limits("10.6.0.0/16").bounds) is not None
+    assert reject_own(subnet("10.99.27.0/24"), WIDE.bounds) is not None
 
 
 def test_a_mac_is_six_bytes_or_none() -> None:
