@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-SECONDS = 20
-"""No command of a test takes longer, however slow the machine."""
+from tests.patience import PATIENCE
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ async def start(
 async def run(directory: Path, *words: str, prefix: tuple[str, ...] = (), **variables: str) -> Ran:
     """What came of the command, its output in pipes."""
     process = await start(directory, *words, prefix=prefix, **variables)
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(PATIENCE):
         out, err = await process.communicate()
     assert process.returncode is not None
     return Ran(process.returncode, out.decode(), err.decode())
@@ -65,7 +64,7 @@ async def run_on_terminal(directory: Path, *words: str, columns: int, typed: str
     )
     os.close(theirs)
     reading = asyncio.get_running_loop().run_in_executor(None, _read_all, ours)
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(PATIENCE):
         code, out = await process.wait(), await reading
     os.close(ours)
     return Ran(code, out.replace("\r\n", "\n"), "")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-PATIENCE = 90.0
+from tests.patience import PATIENCE
 
 
 class LabProcess:
@@ -38,7 +38,7 @@ class LabProcess:
 
     def until_printed(self, text: str) -> None:
         """Returns when it has printed the text. AssertionError: it ended, or takes too long."""
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + 2 * PATIENCE
         while text not in self.output:
             assert self._process.poll() is None, f"the lab ended:\n{self.output}"
             assert time.monotonic() < end, f"the lab has not printed {text!r}:\n{self.output}"
@@ -59,7 +59,7 @@ class LabProcess:
         """Sends the signal, if any, and waits for the end."""
         if number:
             self._process.send_signal(number)
-        return self._process.wait(6 * PATIENCE)
+        return self._process.wait(10 * PATIENCE)
 
     def processes(self) -> dict[int, str]:
         """Everything that runs with a path of this lab on its command line."""

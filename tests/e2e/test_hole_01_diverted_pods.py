@@ -55,7 +55,7 @@ class Lab:
 
     def run(self, namespace: str, *words: str) -> str:
         done = subprocess.run(
-            self.command(namespace, *words), capture_output=True, text=True, check=False, timeout=60
+            self.command(namespace, *words), capture_output=True, text=True, check=False, timeout=PATIENCE
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
@@ -65,7 +65,7 @@ class Lab:
 
     def flannelette(self, host: str, *words: str) -> Any:
         command = [sys.executable, "-m", "services.ctl.main", f"--socket-dir={self.process.directory}/{host}", *words]
-        done = subprocess.run([*command, "-o", "json"], capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run([*command, "-o", "json"], capture_output=True, text=True, check=False, timeout=PATIENCE)
         return json.loads(done.stdout)
 
     def peer(self, host: str, node: str) -> dict[str, Any]:
@@ -143,9 +143,9 @@ def test_hole_01_a_node_that_rewrites_its_key_with_anothers_mac_diverts_nothing(
                 assert re.findall(rf"{four.macs[victim]} dst (\S+)", fdb) == [four.addresses[victim]]
             time.sleep(1)
         finally:
-            sent, lost = map(int, pings.communicate(timeout=60)[0].split())
+            sent, lost = map(int, pings.communicate(timeout=PATIENCE)[0].split())
     assert (sent > 200, lost) == (True, 0)
     for monitor in monitors:
         monitor.terminate()
-        assert four.macs[victim] not in monitor.communicate(timeout=60)[0], "nothing of the victim was touched"
+        assert four.macs[victim] not in monitor.communicate(timeout=PATIENCE)[0], "nothing of the victim was touched"
     eventually(lambda: all(four.peer(h, attacker)["state"] == "PEER_STATE_PROGRAMMED" for h in WITNESSES))

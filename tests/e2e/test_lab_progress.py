@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from tests.e2e.lab_process import LabProcess, lab
+from tests.patience import PATIENCE
 
 HOSTS = ("h1", "h2", "h3")
-SECONDS = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def process() -> Iterator[LabProcess]:
 def flannelette(process: LabProcess, *words: str) -> subprocess.CompletedProcess[str]:
     """The command line, asking the lab's central lease service."""
     command = [sys.executable, "-m", "services.ctl.main", "--lease", f"{process.directory}/lease/lease.sock", *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=2 * SECONDS)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=2 * PATIENCE)
 
 
 def join(process: LabProcess, number: int) -> str:
@@ -40,7 +40,7 @@ from flannelette.lease.v1 import lease_pb2 as pb, lease_pb2_grpc
 part = pb.Subnet(public_address="10.99.0.{number}", vxlan=pb.VxlanData(vni=1, mac="02:00:00:00:00:{number:02x}"))
 request = pb.AcquireLeaseRequest(node="n{number}", backend_type="vxlan", subnets=[part])
 with grpc.insecure_channel("unix:{process.directory}/lease/lease.sock") as channel:
-    print(lease_pb2_grpc.LeaseServiceStub(channel).AcquireLease(request, timeout=60).lease.name)
+    print(lease_pb2_grpc.LeaseServiceStub(channel).AcquireLease(request, timeout={PATIENCE}).lease.name)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     return done.stdout.strip().split("-")[0]
@@ -61,7 +61,7 @@ def dataplane_of(process: LabProcess, host: str) -> int:
 
 
 def eventually(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + SECONDS
+    end = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.05)
@@ -70,7 +70,7 @@ def eventually(condition: Callable[[], bool]) -> None:
 def test_when_a_change_has_converged_it_is_in_every_hosts_kernel(process: LabProcess) -> None:
     for number in (101, 102, 103):
         gateway = join(process, number)
-        ran = flannelette(process, "wait", "--converged", f"--timeout={SECONDS:g}")
+        ran = flannelette(process, "wait", "--converged", f"--timeout={PATIENCE:g}")
         assert (ran.returncode, ran.stderr) == (0, "")
         assert ran.stdout.startswith("converged: 3 nodes at ")
         for host in HOSTS:
@@ -91,14 +91,14 @@ def test_a_stopped_dataplane_is_pending_until_it_goes_on(process: LabProcess) ->
         assert nodes(process)["h2"]["behind"] == "1"
     finally:
         os.kill(pid, signal.SIGCONT)
-    assert flannelette(process, "wait", "--converged", f"--timeout={SECONDS:g}").returncode == 0
+    assert flannelette(process, "wait", "--converged", f"--timeout={PATIENCE:g}").returncode == 0
     assert gateway in routes(process, "h2")
 
 
 def test_a_killed_dataplane_is_not_connected_and_keeps_nobody_waiting(process: LabProcess) -> None:
     os.kill(dataplane_of(process, "h3"), signal.SIGKILL)
     eventually(lambda: not nodes(process)["h3"].get("connected"))
-    ran = flannelette(process, "wait", "--converged", f"--timeout={SECONDS:g}")
+    ran = flannelette(process, "wait", "--converged", f"--timeout={PATIENCE:g}")
     assert ran.returncode == 0
     eventually(lambda: nodes(process)["h3"]["connected"] and nodes(process)["h3"].get("behind") == "0")
     assert flannelette(process, "wait", "--converged").stdout.startswith("converged: 3 nodes at ")

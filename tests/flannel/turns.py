@@ -12,6 +12,7 @@ from tests.flannel.real import Flanneld, SharedStore, require_flanneld
 from tests.hosts.dataplane import environment
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
 from tests.hosts.two_hosts import Row, TwoHosts, subnet_env, two_hosts
+from tests.patience import PATIENCE
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,9 @@ class Node:
     async def flannelette(self, *words: str) -> subprocess.CompletedProcess[str]:
         """The command line, on n1."""
         command = self.cluster.namespace.command(sys.executable, "-m", "services.ctl.main", *words)
-        run = partial(subprocess.run, env=environment(), capture_output=True, text=True, check=False, timeout=90)
+        run = partial(
+            subprocess.run, env=environment(), capture_output=True, text=True, check=False, timeout=PATIENCE
+        )
         return await asyncio.to_thread(run, command)
 
     @property

@@ -156,13 +156,13 @@ class Pod:
         """As the kubelet does with a container that has ended."""
         self._processes[name] = self._start(container_of(self._spec, name))
 
-    async def until_ready(self, within: float = 120) -> None:
+    async def until_ready(self, within: float = 2 * PATIENCE) -> None:
         """Until every probe of every container succeeds."""
         for container in self._spec["containers"]:
             for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
                 await self.until(container["name"], probe, 200, within)
 
-    async def until(self, name: str, probe: str, status: int, within: float = 60) -> None:
+    async def until(self, name: str, probe: str, status: int, within: float = PATIENCE) -> None:
         """Until this probe is answered with this status."""
         get = container_of(self._spec, name)[probe]["httpGet"]
         with suppress(TimeoutError):
@@ -188,7 +188,7 @@ class Pod:
         """Runs `flannelette` in an ephemeral container: its exit code, and what it prints."""
         program, *arguments = container["command"]
         assert program == "flannelette"
-        code = self._run({**container, "args": arguments}, "ctl", _CTL_USER).wait(60)
+        code = self._run({**container, "args": arguments}, "ctl", _CTL_USER).wait(PATIENCE)
         return code, self.log(container["name"])
 
     def _start(self, container: Document) -> "subprocess.Popen[bytes]":

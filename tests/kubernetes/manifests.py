@@ -11,6 +11,7 @@ import yaml
 
 from tests.kubernetes.api_server import ApiServer, Document, Refused
 from tests.paths import ROOT
+from tests.patience import PATIENCE
 from tests.tools import cached, find_tool
 
 OVERLAYS: Final = ROOT / "deploy" / "kubernetes" / "overlays"
@@ -29,7 +30,7 @@ def of_flannel(name: str) -> Path:
 def run_tool(name: str, *arguments: str, text: str = "") -> str:
     """What it prints. Warnings are failures."""
     done = subprocess.run(
-        [find_tool(name), *arguments], input=text, capture_output=True, text=True, check=False, timeout=120
+        [find_tool(name), *arguments], input=text, capture_output=True, text=True, check=False, timeout=2 * PATIENCE
     )
     assert done.returncode == 0, f"{name} {' '.join(arguments)}\n{done.stdout}{done.stderr}"
     assert "warning" not in done.stderr.lower(), done.stderr

@@ -88,7 +88,7 @@ class Reader(ExitStack):
         end = time.monotonic() + (0 if _CHANGES.search(block.commands) else PATIENCE)
         while True:
             with (self._home / "typed").open("w+") as output:
-                code = self._start(block, output.fileno()).wait(60)
+                code = self._start(block, output.fileno()).wait(PATIENCE)
                 output.seek(0)
                 printed = output.read()
             if (code == 0 and is_as_shown(printed, block.shown)) or time.monotonic() > end:

@@ -16,7 +16,6 @@ from tests.hosts.masq import Host
 from tests.patience import PATIENCE
 
 PORT: Final = 8471
-SECONDS: Final = 30.0
 
 
 class Flanneld:
@@ -64,7 +63,7 @@ class Flanneld:
             return 0, str(error)
 
     def until(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + SECONDS
+        deadline = time.monotonic() + PATIENCE
         while not condition():
             assert self.process.poll() is None, self.log.read_text()
             assert time.monotonic() < deadline, self.log.read_text()
@@ -75,4 +74,4 @@ class Flanneld:
 
     def end(self, number: int = signal.SIGTERM) -> int:
         self.process.send_signal(number)
-        return self.process.wait(SECONDS)
+        return self.process.wait(PATIENCE)

@@ -9,7 +9,8 @@ from flannelette.dataplane.v1 import dataplane_pb2 as pb
 
 from tests.ctl import samples as samples
 from tests.ctl.fakes import FakeNode
-from tests.ctl.process import SECONDS, run, start
+from tests.ctl.process import run, start
+from tests.patience import PATIENCE
 
 
 def asked(node: FakeNode) -> list[pb.WatchEventsRequest]:
@@ -55,7 +56,7 @@ async def test_a_restart_of_the_dataplane_is_survived_and_nothing_is_told_twice(
     process = await start(node.directory, "events", "--follow")
     assert process.stdout is not None
     try:
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(PATIENCE):
             told = [(await process.stdout.readline()).decode() for _ in range(5)]
             assert told[-1].endswith("took 53 ms)\n")
             node.dataplane.news.put_nowait(None)

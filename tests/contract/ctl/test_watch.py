@@ -11,7 +11,8 @@ from flannelette.lease.v1 import lease_pb2 as pb
 
 from tests.ctl import samples as samples
 from tests.ctl.fakes import FakeNode
-from tests.ctl.process import SECONDS, run, start
+from tests.ctl.process import run, start
+from tests.patience import PATIENCE
 
 
 class Watch:
@@ -23,14 +24,14 @@ class Watch:
     async def line(self) -> str:
         """The next line, without its time."""
         assert self.process.stdout is not None
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(PATIENCE):
             text = (await self.process.stdout.readline()).decode().rstrip("\n")
         return text if text.startswith("{") else text.partition(" ")[2]
 
     async def end(self) -> tuple[int, str]:
         """Ctrl-C; the exit code and what is on standard error."""
         self.process.send_signal(signal.SIGINT)
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(PATIENCE):
             _, err = await self.process.communicate()
         assert self.process.returncode is not None
         return self.process.returncode, err.decode()
@@ -109,7 +110,7 @@ async def test_a_reader_that_goes_away_ends_it_without_a_traceback(node: FakeNod
         watch.process._transport.get_pipe_transport(1).close()  # type: ignore[attr-defined]  # as `head -n 1` does
         for number in range(3, 9):
             node.lease.steps.put_nowait(snapshot(number, cursor=f"e1.{number}"))
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(PATIENCE):
             assert watch.process.stderr is not None
             assert await watch.process.stderr.read() == b""
             await watch.process.wait()

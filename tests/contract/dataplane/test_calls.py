@@ -1,6 +1,7 @@
 """Every call of the dataplane's service, against a real process in a namespace, beside a real lease service."""
 
 import asyncio
+import os
 import time
 from collections.abc import Callable
 from itertools import pairwise
@@ -18,6 +19,7 @@ from tests.services.lease import eventually
 
 MACS = {"n2": "06:0c:56:6d:fb:b2", "n3": "06:0c:56:6d:fb:b3", "n4": "06:0c:56:6d:fb:b4"}
 FOREIGN = "10.5.43.0/24 via 10.99.0.77 dev eth0"
+MOMENTS = 15 if os.environ.get("FLANNELETTE_SOAK") else 5
 
 
 async def join(cluster: Cluster, *nodes: str) -> dict[str, str]:
@@ -224,25 +226,44 @@ async def test_who_leaves_a_hand_over_or_a_teardown_finds_it_done_or_not_begun(c
                 lease_pb2.AcquireLeaseRequest(node=f"m{number}", subnets=[subnet], backend_type="vxlan")
             )
         await running.until(peers=peers)
-        seen = set()
-        calls: tuple[Callable[[], Any], ...] = (
-            lambda: running.stub.HandOver(pb.HandOverRequest()),
-            lambda: running.stub.TeardownKernel(pb.TeardownKernelRequest()),
-        )
-        for call in calls:
-            for milliseconds in (*range(0, 60, 4), 500):
+        calls: dict[tuple[int, int], Callable[[], Any]] = {
+            (0, peers): lambda: running.stub.HandOver(pb.HandOverRequest()),
+            (0, 0): lambda: running.stub.TeardownKernel(pb.TeardownKernelRequest()),
+        }
+        for done, call in calls.items():
+            seen = set()
+            for milliseconds in range(0, 60, 60 // MOMENTS):
                 asked = call()
                 await asyncio.sleep(milliseconds / 1000)
                 asked.cancel()
-                plan = await running.resync(dry_run=True)  # takes its turn behind whatever is still going on
-                status, routes = await running.status(), cluster.routes()
-                ours = sum(" proto 77 " in route for route in routes)
-                assert (ours, len(routes)) in {(peers, peers), (0, peers), (0, 0)}
-                assert ("flannel.1" in cluster.ip("-br link")) is bool(routes)
-                assert bool(plan.commands) is (ours == 0) is bool(status.reasons)
-                seen.add((ours, len(routes)))
-                assert not (await running.resync()).errors
-                await running.until(peers=peers)
-        assert seen == {(peers, peers), (0, peers), (0, 0)}
+                seen.add(await left(running, peers))
+            await call()
+            seen.add(await left(running, peers))
+            ahead = 1
+            while (peers, peers) not in seen:  # it waits for its turn when it is left, if enough others are before it
+                others = [asyncio.create_task(running.resync(dry_run=True)) for _ in range(ahead)]
+                await asyncio.sleep(0)
+                asked = call()
+                await asyncio.sleep(0.005)
+                asked.cancel()
+                await asyncio.gather(*others)
+                seen.add(await left(running, peers))
+                ahead *= 2
+                assert ahead < 1000, "it is never found not begun"
+            assert seen == {(peers, peers), done}
         assert "Traceback" not in running.log
         assert "never retrieved" not in running.log
+
+
+async def left(running: Running, peers: int) -> tuple[int, int]:
+    """How many routes are ours, and how many there are, after a call was left; then it is as before."""
+    cluster = running.cluster
+    assert isinstance(cluster, Cluster)
+    plan = await running.resync(dry_run=True)  # takes its turn behind whatever is still going on
+    status, routes = await running.status(), cluster.routes()
+    ours = sum(" proto 77 " in route for route in routes)
+    assert ("flannel.1" in cluster.ip("-br link")) is bool(routes)
+    assert bool(plan.commands) is (ours == 0) is bool(status.reasons)
+    assert not (await running.resync()).errors
+    await running.until(peers=peers)
+    return ours, len(routes)

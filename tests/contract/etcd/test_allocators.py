@@ -26,6 +26,7 @@ from services.lease.stores.etcd.store import EtcdStore
 from tests.etcd.keys import PREFIX, QUICK, lease_put, write
 from tests.etcd.server import EtcdServer
 from tests.faults.cable import Cable
+from tests.patience import PATIENCE
 
 SOAK: Final = os.environ.get("FLANNELETTE_SOAK") == "1"
 NODES: Final = 300 if SOAK else 60
@@ -143,7 +144,7 @@ async def test_every_node_gets_one_lease_of_its_own_whatever_breaks(
     async with (
         cables_to(server, count) as cables,
         services(cables, first_fit=first_fit) as stores,
-        asyncio.timeout(120),
+        asyncio.timeout(2 * PATIENCE),
     ):
         nodes = [asyncio.create_task(persist(stores[n % count], n, chances[n], is_over)) for n in range(NODES)]
         await break_things(server, cables, chances[-1])

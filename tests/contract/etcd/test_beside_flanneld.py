@@ -29,6 +29,7 @@ from tests.etcd.keys import PREFIX, QUICK, write
 from tests.etcd.server import EtcdServer
 from tests.faults.cable import Cable
 from tests.flannel.in_etcd import Exited, Flanneld
+from tests.patience import PATIENCE
 from tests.services.follower import Follower, following
 
 SOAK: Final = os.environ.get("FLANNELETTE_SOAK") == "1"
@@ -214,7 +215,7 @@ async def test_flannelds_and_our_nodes_get_subnets_of_their_own_and_keep_them(se
             await service.start()
             stack.push_async_callback(service.stop)
         flannelds = await stack.enter_async_context(flannelds_on(server, services[0].cable, seed))
-        async with asyncio.timeout(120), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(2 * PATIENCE), asyncio.TaskGroup() as group:
             ours = [group.create_task(live(services[n % SERVICES], n, chances[n], is_over)) for n in range(NODES)]
             for flanneld in flannelds:
                 group.create_task(supervise(flanneld, is_over))

@@ -6,6 +6,7 @@ import pytest
 
 from tests.kubernetes.api_server import ApiServer, Document
 from tests.kubernetes.manifests import OVERLAYS, Kubectl, dump, of_flannel, parse, pick, pod_of, render, run_tool
+from tests.patience import PATIENCE
 from tests.tools import find_tool
 
 EVERY_OVERLAY = sorted(path.name for path in OVERLAYS.iterdir())
@@ -15,7 +16,7 @@ DAEMON_SET = "/apis/apps/v1/namespaces/kube-flannel/daemonsets/kube-flannel-ds"
 
 def released() -> list[Document]:
     command = [find_tool("kubectl"), "kustomize", str(of_flannel("released"))]  # it warns of a label in an old way
-    return parse(subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout)
+    return parse(subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE).stdout)
 
 
 def kube_flannel() -> str:

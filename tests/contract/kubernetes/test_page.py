@@ -12,6 +12,7 @@ from tests.kubernetes.api_server import ApiServer, Document
 from tests.kubernetes.manifests import Kubectl, container_of, pod_of
 from tests.pages.document import sections
 from tests.paths import ROOT
+from tests.patience import PATIENCE
 from tests.tools import find_tool
 
 PAGE = sections(ROOT / "docs" / "kubernetes.md")
@@ -35,7 +36,9 @@ def read(title: str, home: Path, kube: ApiServer) -> None:
     commands = "\n".join(block.commands for block in section.blocks)
     commands = commands.replace(".venv/bin/flannelette", f"{sys.executable} -m services.ctl.main")
     typed = ["sh", "-euc", commands]
-    done = subprocess.run(typed, cwd=place, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(
+        typed, cwd=place, env=environment, capture_output=True, text=True, check=False, timeout=2 * PATIENCE
+    )
     assert done.returncode == 0, f"{commands}\n{done.stdout}{done.stderr}"
 
 

@@ -19,6 +19,7 @@ from services.core.leases.table import Table
 from services.lease.stores.embedded.database import Database
 from services.runtime.lease.wire import request_to_proto, step_from_proto
 from tests.examples.leases import NETWORK_JSON, make_lease, make_request
+from tests.patience import PATIENCE
 from tests.services.lease import ServiceProcess, stub_of
 
 STREAMS = 5_000 if os.environ.get("FLANNELETTE_SOAK") else 200
@@ -47,7 +48,7 @@ class Herd:
 
     async def line(self) -> str:
         assert self._process.stdout
-        line = await asyncio.wait_for(self._process.stdout.readline(), 120)
+        line = await asyncio.wait_for(self._process.stdout.readline(), 2 * PATIENCE)
         assert line, "the subscribers have ended"
         return line.decode().strip()
 
@@ -87,7 +88,7 @@ async def test_who_does_not_read_blocks_nobody_costs_little_and_ends_with_the_ta
         before = service.resident_mib
         sleepers = [stub.WatchLeases(pb.WatchLeasesRequest()) for _ in range(STREAMS)]
         watchers = 0
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE):
             while watchers < STREAMS:
                 await asyncio.sleep(0.05)
                 watchers = (await stub.GetStatus(pb.GetStatusRequest())).watchers
@@ -111,6 +112,6 @@ def is_shown(table: Table, lease: pb.Lease) -> bool:
 
 
 async def read_until(call: Any, table: Table, claim: Any) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         while not claim():
             table.fold(step_from_proto(await call.read()))

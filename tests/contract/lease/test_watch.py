@@ -137,7 +137,7 @@ async def test_five_hundred_watchers_all_get_one_change_in_order(tmp_path: Path)
 
     async with serving(store, tmp_path) as running:
         seen: list[list[pb.WatchLeasesResponse]] = [[] for _ in range(500)]
-        async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
             for messages in seen:
                 group.create_task(watch(running, messages))
             await eventually(lambda: running.broker.watchers == 500)

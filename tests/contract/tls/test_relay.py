@@ -21,7 +21,7 @@ from tests.services.certificates import LOOPBACK, Certificates, flags, transport
 from tests.services.lease import ServiceProcess, stub_of
 
 RELAY = Wanted("rack7", uris=(Principal(Role.RELAY, "rack7").uri,), addresses=LOOPBACK)
-REQUEST = request_to_proto(make_request("h1", "172.16.0.1"))
+REQUEST = request_to_proto(make_request("h1", "172.16.0.1", "10.5.27.0/24"))
 
 
 def made(directory: Path) -> Path:

@@ -14,7 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.etcd.server import EtcdServer
 from tests.hosts.masq import Host, entered
 from tests.hosts.namespaces import NetworkNamespace
-from tests.services.flanneld_command import SECONDS, Flanneld
+from tests.patience import PATIENCE
+from tests.services.flanneld_command import Flanneld
 
 CONFIG: Final = '{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}'
 
@@ -115,7 +116,7 @@ def test_one_service_that_ends_ends_all_so_that_they_are_started_again_together(
         flanneld.until_ready()
         children = flanneld.children()
         os.kill(children["dataplane"], signal.SIGKILL)
-        assert flanneld.process.wait(SECONDS) == 1
+        assert flanneld.process.wait(PATIENCE) == 1
         assert not any(is_alive(pid) for pid in children.values())
         assert "a service has ended" in flanneld.log.read_text()
     finally:
@@ -128,7 +129,7 @@ def test_no_service_outlives_a_flanneld_that_is_killed(host: Host, etcd: EtcdSer
     flanneld.until_ready()
     children = flanneld.children()
     flanneld.end(signal.SIGKILL)
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + PATIENCE
     while any(is_alive(pid) for pid in children.values()):
         assert time.monotonic() < deadline, "a service has outlived it"
         time.sleep(0.05)
@@ -147,6 +148,6 @@ def test_without_its_etcd_it_is_running_and_not_ready(host: Host, tmp_path: Path
 
 def test_a_wrong_flag_is_one_line(host: Host, tmp_path: Path) -> None:
     flanneld = Flanneld(host, tmp_path, "--kube-subnet-manager")
-    assert flanneld.process.wait(SECONDS) == 2
+    assert flanneld.process.wait(PATIENCE) == 2
     said = "there is no flag --kube-subnet-manager: did you mean --kube-subnet-mgr? (--help lists them)"
     assert flanneld.log.read_text() == f"flanneld: {said}\n"

@@ -22,8 +22,9 @@ from tests.hosts.dataplane import Cluster, Running
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
 from tests.hosts.reboots import REMEMBERED, restarted
 from tests.hosts.two_hosts import two_hosts
+from tests.patience import PATIENCE
 
-SECONDS = 15.0
+SECONDS = PATIENCE / 4
 DECISIONS = (pb.EVENT_KIND_REPAIR, pb.EVENT_KIND_UNDERLAY, pb.EVENT_KIND_DEVICE, pb.EVENT_KIND_RESYNC)
 
 

@@ -101,7 +101,7 @@ async def test_a_device_that_is_there_and_carries_nothing_any_more_is_put_right(
     cluster.ip("link add bridge type bridge")
     before = shown()
     cluster.ip(f"link set flannel.1 {fault}")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         while "flannel.1" not in cluster.ip("-br link") or shown() != before:  # noqa: ASYNC110 - the kernel is polled
             await asyncio.sleep(0.01)
     await healed(cluster)

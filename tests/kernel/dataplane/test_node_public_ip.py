@@ -10,6 +10,7 @@ from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from tests.hosts.dataplane import VXLAN, Cluster, Running, cluster_of
 from tests.hosts.namespaces import NetworkNamespace
 from tests.kubernetes.api_server import ApiServer
+from tests.patience import PATIENCE
 from tests.services.lease import ServiceProcess
 
 ANNOTATION: Final = "annotation flannel.alpha.coreos.com/node-public-ip"
@@ -67,7 +68,7 @@ async def stands_on(cluster: KubeCluster, running: Running, underlay: tuple[str,
     interface, address, reason = underlay
     said = ""
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             while True:
                 status = await running.status()
                 told = cluster.kube.annotations("n1").get("flannel.alpha.coreos.com/public-ip")
@@ -84,7 +85,7 @@ async def stands_on(cluster: KubeCluster, running: Running, underlay: tuple[str,
 async def until_it_says(running: Running, words: str) -> pb.Status:
     status = pb.Status()
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             while words not in "; ".join(status.reasons):
                 await asyncio.sleep(0.05)
                 status = await running.status()
@@ -166,5 +167,5 @@ async def test_after_a_reboot_in_an_outage_the_node_stands_where_the_annotation_
     cluster.leases.kill()
     cluster.ip("link del flannel.1")
     async with cluster.dataplane() as running:
-        status = await running.until(ready=False, within=30, mtu=1450)
+        status = await running.until(ready=False, mtu=1450)
         assert (status.underlay.interface, status.underlay.reason) == (BY_CHOICE[0], BY_CHOICE[2])

@@ -11,6 +11,7 @@ import pytest
 from services.masq.firewalls.nftables.firewall import NftablesFirewall
 from services.masq.firewalls.nftables.library import Nftables
 from tests.hosts.masq import DUAL_CHAINS, Host, HostsFirewall, put_right
+from tests.patience import PATIENCE
 
 SOAK = bool(os.environ.get("FLANNELETTE_SOAK"))
 KILLS = 100 if SOAK else 4
@@ -56,7 +57,7 @@ async def test_killed_in_the_middle_of_a_switch_there_are_rules_and_the_next_sta
             stdout=asyncio.subprocess.PIPE,
         )
         assert process.stdout is not None
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE):
             while await process.stdout.readline() != b"ready\n":
                 pass
         await asyncio.sleep(chance.uniform(0, 0.1))

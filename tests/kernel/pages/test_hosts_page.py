@@ -12,6 +12,7 @@ import pytest
 
 from tests.hosts.namespaces import NetworkNamespace
 from tests.pages.host import PREFIX, PageHost, commands_under, page_host
+from tests.patience import PATIENCE
 from tests.unit.project.test_systemd_units import SERVICES
 
 PAGE = "docs/hosts.md"
@@ -87,7 +88,7 @@ def test_the_page_makes_a_host_one_of_the_overlay(host: PageHost) -> None:
                 systemctl(line)
                 typed = typed[1:]
         if typed and not block.startswith("systemctl"):
-            host.type(block, seconds=400)
+            host.type(block, seconds=8 * PATIENCE)
         elif typed:
             assert "is healthy" in host.until_typed("\n".join(typed))
     users_have_what_they_need(host)

@@ -8,6 +8,7 @@ import pytest
 
 from tests.hosts.namespaces import NetworkNamespace
 from tests.pages.host import PREFIX, PageHost, commands_under, page_host
+from tests.patience import PATIENCE
 
 OPERATIONS = "docs/operations.md"
 
@@ -52,7 +53,7 @@ def install_and_start(host: PageHost) -> str:
     network, block = commands_under("README.md", "Run it on a host")
     host.type(network)
     install, path, *services = block.splitlines()
-    host.type(install, seconds=400)
+    host.type(install, seconds=8 * PATIENCE)
     programs = [line.split()[0] for line in services]
     assert sorted(programs) == ["flannelette-dataplane", "flannelette-lease", "flannelette-masq"]
     for program, line in zip(programs, reversed(services), strict=True):  # "in any order"
@@ -68,6 +69,6 @@ def what_happened(host: PageHost, path: str) -> None:
             follower = host.start("events", "sh", "-euc", f"{path}\nexec {line}")
             host.until(lambda: "n2" in (host.home / "events.log").read_text(), line)
             follower.send_signal(signal.SIGINT)
-            assert follower.wait(20) == 0
+            assert follower.wait(PATIENCE) == 0
         else:
             assert "n2" in host.type(f"{path}\n{line}"), line
