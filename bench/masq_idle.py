@@ -27,8 +27,6 @@ _FIREWALLS: Final = ("nftables", "iptables-nft", "iptables-legacy")
 _RESYNC_SECONDS: Final = 5
 _PASSES: Final = 5
 _START_SECONDS: Final = 30.0
-_SETTLE_SECONDS: Final = 12.0
-"""The first checks after a repair look again."""
 _HOUR: Final = 3600
 
 
@@ -38,7 +36,7 @@ def run(parameters: Mapping[str, int]) -> Result:
     with tempfile.TemporaryDirectory() as directory, _lease_service(Path(directory)):
         for firewall in _FIREWALLS:
             add_foreign(firewall, 10)  # a host of its kind has rules of its own
-            figures[firewall.replace("-", "_")] = _idle(Path(directory), firewall, seconds) * _HOUR / seconds
+            figures[firewall.replace("-", "_")] = _idle(Path(directory), firewall, parameters) * _HOUR / seconds
             reset(firewall)
         for peer in (IptablesNftFirewall(), IptablesFirewall(Path(directory, "xtables.lock"))):
             name = f"{peer.name} -C for each rule, every {_RESYNC_SECONDS} s"
@@ -67,8 +65,8 @@ async def _acquire(address: str) -> None:
         await stub.AcquireLease(request, wait_for_ready=True, timeout=_START_SECONDS)
 
 
-def _idle(directory: Path, firewall: str, seconds: float) -> float:
-    """CPU seconds of the service and its workers."""
+def _idle(directory: Path, firewall: str, parameters: Mapping[str, int]) -> float:
+    """CPU seconds of the service and its workers. At first they settle: the checks after a repair look again."""
     setting = "nftables" if firewall == "nftables" else "iptables"
     places = (f"--socket-dir={directory}", f"--state-dir={directory}/state")
     flags = ("--node=n1", *places, "--ip-masq", f"--firewall={setting}")
@@ -76,9 +74,9 @@ def _idle(directory: Path, firewall: str, seconds: float) -> float:
         chosen = asyncio.run(_ready(f"unix:{directory}/masq.sock"))
         if chosen != firewall:
             raise BenchFailed(f"masq chose {chosen} on a host of {firewall}")
-        time.sleep(_SETTLE_SECONDS)
+        time.sleep(parameters["settle"])
         before = cpu_seconds(process) + _workers(process)
-        time.sleep(seconds)
+        time.sleep(parameters["seconds"])
         return cpu_seconds(process) + _workers(process) - before
 
 
@@ -115,4 +113,4 @@ def _of_children() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-MASQ_IDLE: Final = Bench("masq_idle", "an hour of masq in which nothing happens", {"seconds": 60}, run)
+MASQ_IDLE: Final = Bench("masq_idle", "an hour of masq in which nothing happens", {"seconds": 60, "settle": 12}, run)

@@ -2,6 +2,9 @@
 
 The figure is CPU, in percent of a core, while etcd refuses connections; idle and frozen are told beside it. The peer
 is a process that watches the same prefix with the package etcd3's own client, as one would write it in four lines.
+
+The first attempts follow each other quickly: they are over within `settle` seconds. A frozen etcd is noticed within
+`notice`.
 """
 
 import asyncio
@@ -18,10 +21,6 @@ from bench.etcd import PREFIX, fill, started_etcd
 from bench.process import cpu_seconds
 from bench.result import Bench, Result
 
-_SETTLING_SECONDS: Final = 5.0
-"""Until the first attempts, which follow each other quickly, are over."""
-_NOTICED_SECONDS: Final = 16.0
-"""Until a frozen etcd is noticed."""
 _NAIVE: Final = """
 import services.lease.stores.etcd.rpc.messages  # makes etcd3 importable with today's protobuf
 import etcd3
@@ -33,7 +32,7 @@ threading.Event().wait()
 
 
 def _run(parameters: Mapping[str, int]) -> Result:
-    seconds = parameters["seconds"]
+    seconds, settle = parameters["seconds"], parameters["settle"]
     with tempfile.TemporaryDirectory() as directory, started_etcd() as (endpoint, etcd):
         asyncio.run(fill(endpoint, 50))
         naive = _NAIVE.format(port=endpoint.rpartition(":")[2], prefix=f"{PREFIX}/")
@@ -42,13 +41,13 @@ def _run(parameters: Mapping[str, int]) -> Result:
             _process("-m", "services.lease.main", "--store=etcd", "--central", *arguments) as ours,
             _process("-c", naive) as peer,
         ):
-            time.sleep(_SETTLING_SECONDS)
+            time.sleep(settle)
             idle = _percent(seconds, ours)
             etcd.send_signal(signal.SIGSTOP)
-            time.sleep(_NOTICED_SECONDS)
+            time.sleep(parameters["notice"])
             frozen = _percent(seconds, ours)
             etcd.kill()
-            time.sleep(_SETTLING_SECONDS)
+            time.sleep(settle)
             refused = _percent(seconds, ours, peer)
         figures = {"idle_percent": idle[0], "frozen_percent": frozen[0]}
     return Result(
@@ -84,6 +83,6 @@ def _percent(seconds: float, *processes: "subprocess.Popen[bytes]") -> list[floa
 OUTAGE: Final = Bench(
     name="outage",
     summary="CPU of a lease service while etcd is away, beside etcd3's own client",
-    parameters={"seconds": 20},
+    parameters={"seconds": 20, "settle": 5, "notice": 16},
     run=_run,
 )

@@ -8,6 +8,7 @@ from typing import Final
 import pytest
 
 from bench.__main__ import BENCHES
+from tests.patience import PATIENCE
 
 TINY: Final = {
     "calls": 20,
@@ -16,6 +17,7 @@ TINY: Final = {
     "delay": 1,
     "leases": 20,
     "nodes": 20,
+    "notice": 1,
     "parallel": 3,
     "peers": 20,
     "rate": 20,
@@ -24,6 +26,7 @@ TINY: Final = {
     "samples": 3,
     "seconds": 1,
     "services": 1,
+    "settle": 1,
     "watchers": 3,
 }
 """By parameter, of whichever bench."""
@@ -33,7 +36,7 @@ TINY: Final = {
 def test_a_bench_runs_and_compares_us_with_a_peer(name: str) -> None:
     parameters = [f"--{parameter}={TINY[parameter]}" for parameter in BENCHES[name].parameters]
     command = [sys.executable, "-m", "bench", name, *parameters, "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=5 * PATIENCE)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["ours"] > 0
