@@ -48,27 +48,26 @@ class ObjectRefs:
 
     def __init__(self) -> None:
         self.desired: set[KernelObject] = set()
-        self._more: dict[KernelObject, int] = {}
+        self._more = Counter[KernelObject]()
         """How many more than one need an object, where any do."""
 
     def exchange(self, old: Iterable[KernelObject], new: Iterable[KernelObject]) -> Edit:
         """Takes away what some peers needed, and adds what they need."""
-        counts = Counter(new)
-        counts.subtract(old)
-        added, removed = set(), set()
-        for item, change in counts.items():
-            before = 1 + self._more.get(item, 0) if item in self.desired else 0
-            after = before + change
-            if after > 1:
-                self._more[item] = after - 1
+        added, removed = set[KernelObject](), set[KernelObject]()
+        for item in new:
+            if item in self.desired:
+                self._more[item] += 1
             else:
-                self._more.pop(item, None)
-            if before and not after:
-                removed.add(item)
-            elif after and not before:
+                self.desired.add(item)
                 added.add(item)
-        self.desired -= removed
-        self.desired |= added
+        for item in old:
+            if item not in self._more:
+                self.desired.remove(item)
+                removed.add(item)
+            elif self._more[item] > 1:
+                self._more[item] -= 1
+            else:
+                del self._more[item]
         return Edit(added, removed)
 
 

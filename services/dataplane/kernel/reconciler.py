@@ -34,6 +34,8 @@ class Comparison:
 
     todo: KernelPlan
     state: OwnedState
+    missing: Set[KernelObject]
+    """Desired and not in the kernel, also what cannot be put."""
 
 
 @dataclass(slots=True)
@@ -62,7 +64,9 @@ class Reconciler:
         found = await self.kernel.contents([family.af for family in scope.families], scope.rules.devices)
         state = classify(found.routes, found.on_devices, desired, scope.rules)
         foreign_keys = {route.key for route in state.foreign}
-        return Comparison(_plan(state.ours, desired, foreign_keys, adds_only=scope.adds_only), state)
+        todo = _plan(state.ours, desired, foreign_keys, adds_only=scope.adds_only)
+        is_all_put = not foreign_keys and not scope.adds_only
+        return Comparison(todo, state, todo.put if is_all_put else desired - state.ours)
 
     async def reconcile(
         self, desired: Set[KernelObject], scope: Scope, within: Set[KernelObject] | None = None
@@ -76,7 +80,7 @@ class Reconciler:
             comparison = await self.compare(desired, scope)
             todo, ours = comparison.todo, comparison.state.ours
             self._note_foreign(comparison.state)
-            present = desired - (desired - ours)  # the values of the dump, but those of `desired`: once in memory
+            present = desired - comparison.missing  # the values of the dump, but those of `desired`: once in memory
             strangers: Set[KernelObject] = ours - desired if len(ours) > len(present) else frozenset()
             self.programmed = {*present, *strangers}
             self.failures.clear()

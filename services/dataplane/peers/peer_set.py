@@ -51,31 +51,29 @@ class PeerSet:
         last, self._context = self._context, context
         is_same = last is not None and (context is last or context == last)
         is_alike = is_same or (last is not None and context.differs_by_own_subnets_only(last))
-        names = changed if changed is not None and is_same else {*self._alone, *leases}
-        old = {name: peer for name in names if (peer := self._alone.get(name)) is not None}
-        new = {
-            name: self._evaluate(lease, context, is_same=is_same, is_alike=is_alike)
-            for name in names
-            if (lease := leases.get(name)) is not None and not lease.is_idle
-        }
-        fresh = {name for name in names if old.get(name) is not new.get(name)}
-        for name in fresh & old.keys():
-            del self._alone[name]
-        self._alone |= {name: new[name] for name in fresh & new.keys()}
-        before, after = ([peers[name] for name in fresh & peers.keys()] for peers in (old, new))
+        names = changed if changed is not None and is_same else leases.keys() | self._alone.keys()
+        fresh: list[str] = []
+        before: list[Peer] = []
+        after: list[Peer] = []
+        for name in names:
+            lease, known = leases.get(name), self._alone.get(name)
+            if known is not None:
+                if known.lease is lease and (is_same or (is_alike and not _is_near_own(known, context))):
+                    continue
+                before.append(self._alone.pop(name))
+            if lease is not None and not lease.is_idle:
+                after.append(self._evaluate(lease, context))
+                self._alone[name] = after[-1]
+            fresh.append(name)
         lost = self._losses(context, before, after, is_alike=is_alike)
         if lost is not self._lost:
-            fresh.update(name for name, _ in (*lost, *self._lost))
+            fresh += {name for name, _ in (*lost, *self._lost)}.difference(fresh)
             self._lost = lost
             self.own_losses = tuple(loss for loss in lost.values() if loss.lease.node == self._node)
         return self._replace(context, fresh)
 
-    def _evaluate(self, lease: Lease, context: PeerContext, *, is_same: bool, is_alike: bool) -> Peer:
-        """The peer without conflicts; the one that is known, if nothing it depends on has changed."""
-        known = self._alone.get(lease.name)
-        is_known = known is not None and known.lease is lease
-        if known is not None and is_known and (is_same or (is_alike and not _is_near_own(known, context))):
-            return known
+    def _evaluate(self, lease: Lease, context: PeerContext) -> Peer:
+        """The peer without conflicts."""
         if lease.node != self._node:
             return peer_of(lease, context)
         is_of_this_network = lease.backend_type == context.backend.lease_type
@@ -110,9 +108,12 @@ class PeerSet:
                 peer = peer_of(peer.lease, context, self._lost)
             if peer is not None:
                 self.peers[name] = peer
-            if peer is not before and peer != before:
-                old |= {name: before} if before is not None else {}
-                new |= {name: peer} if peer is not None else {}
+            if peer == before:
+                continue
+            if before is not None:
+                old[name] = before
+            if peer is not None:
+                new[name] = peer
         return PeerDelta(old, new)
 
 
