@@ -10,28 +10,13 @@ from services.dataplane.diagnose.seen import HostAddress, Lookup, Policy, Policy
 from services.dataplane.netlink import uapi
 from services.dataplane.netlink.dumps import NEIGHBOURS, ROUTES
 from services.dataplane.netlink.objects import Route
-from services.dataplane.netlink.uapi import attributes
+from services.dataplane.netlink.uapi import attribute, attributes, request
 
-HEADER: Final = struct.Struct("=IHHII")
 LINK: Final = struct.Struct("=BxHiII")
 ADDRESS: Final = struct.Struct("=BBBBi")
 RULE: Final = struct.Struct("=BBBBB2xBI")
 _POLICY: Final = struct.Struct("=16s16sHHHHHBBB3xiI64x32xIIBBBB4x")
 """struct xfrm_userpolicy_info, of its selector, priority, index, direction and action."""
-
-
-def message_of(kind: int, body: bytes, flags: int = 0) -> bytes:
-    """A request without its number."""
-    return HEADER.pack(16 + len(body), kind, uapi.NLM_F_REQUEST | flags, 0, 0) + body
-
-
-def numbered(message: bytes, sequence: int) -> bytes:
-    """The same with its number."""
-    return message[:8] + struct.pack("=I", sequence) + message[12:]
-
-
-def _attribute(kind: int, value: bytes) -> bytes:
-    return struct.pack("=HH", 4 + len(value), kind) + value
 
 
 def attributes_of(message: bytes, header: int) -> dict[int, bytes]:
@@ -44,23 +29,23 @@ def lookup_request(question: Lookup) -> bytes:
     family, bits = question.family, question.family.bits
     source = bits if question.src else 0
     body = ROUTES.header.pack(family.af, bits, source, 0, 0, 0, 0, 0, uapi.RTM_F_FIB_MATCH)
-    body += _attribute(uapi.RTA_DST, question.dst)
-    body += _attribute(uapi.RTA_SRC, question.src) if question.src else b""
-    body += _attribute(uapi.RTA_IIF, struct.pack("=I", question.iif)) if question.iif else b""
-    return message_of(uapi.RTM_GETROUTE, body)
+    body += attribute(uapi.RTA_DST, question.dst)
+    body += attribute(uapi.RTA_SRC, question.src) if question.src else b""
+    body += attribute(uapi.RTA_IIF, struct.pack("=I", question.iif)) if question.iif else b""
+    return request(uapi.RTM_GETROUTE, body)
 
 
 def netconf_request(family: Family, index: int) -> bytes:
     """For the settings of an interface."""
-    body = struct.pack("=B3x", family.af) + _attribute(uapi.NETCONFA_IFINDEX, struct.pack("=i", index))
-    return message_of(uapi.RTM_GETNETCONF, body)
+    body = struct.pack("=B3x", family.af) + attribute(uapi.NETCONFA_IFINDEX, struct.pack("=i", index))
+    return request(uapi.RTM_GETNETCONF, body)
 
 
 def neighbour_request(address: bytes, ifindex: int) -> bytes:
     """For one neighbour (from Linux 5.0 on)."""
     af = uapi.AF_INET if len(address) == 4 else uapi.AF_INET6
-    body = NEIGHBOURS.header.pack(af, ifindex, 0, 0, 0) + _attribute(uapi.NDA_DST, address)
-    return message_of(uapi.RTM_GETNEIGH, body)
+    body = NEIGHBOURS.header.pack(af, ifindex, 0, 0, 0) + attribute(uapi.NDA_DST, address)
+    return request(uapi.RTM_GETNEIGH, body)
 
 
 def route_in(message: bytes) -> Route | None:

@@ -22,7 +22,7 @@ from services.dataplane.netlink import uapi
 from services.dataplane.netlink.iproute2_text import address
 from services.dataplane.netlink.kinds import text
 from services.dataplane.netlink.objects import Route
-from services.dataplane.netlink.transport import KernelError
+from services.dataplane.netlink.uapi import KernelError
 
 
 def bridge_index(subject: Scope, seen: Seen, family: Family) -> int | None:

@@ -13,16 +13,13 @@ from services.core.errors import Unavailable
 from services.core.family import Family
 from services.dataplane.diagnose.answers import (
     ADDRESS,
-    HEADER,
     LINK,
     RULE,
     address_in,
     attributes_of,
     lookup_request,
-    message_of,
     neighbour_request,
     netconf_request,
-    numbered,
     policy_in,
     route_in,
     rule_in,
@@ -31,7 +28,8 @@ from services.dataplane.diagnose.seen import Answer, HostAddress, InterfaceState
 from services.dataplane.netlink import uapi
 from services.dataplane.netlink.dumps import NEIGHBOURS, Reader, routes_request
 from services.dataplane.netlink.objects import Route
-from services.dataplane.netlink.transport import AnswersLost, KernelError, RawTransport, messages
+from services.dataplane.netlink.transport import AnswersLost, RawTransport
+from services.dataplane.netlink.uapi import KernelError, messages, numbered, request
 
 _AT_ONCE: Final = 200
 """Questions in a batch: each answer takes 4.6 KB of the socket's queue."""
@@ -95,7 +93,7 @@ class Inspector:
 
     async def links(self, indexes: Sequence[int]) -> dict[int, InterfaceState]:
         """The state of these interfaces."""
-        asked = [message_of(uapi.RTM_GETLINK, LINK.pack(0, 0, index, 0, 0)) for index in indexes]
+        asked = [request(uapi.RTM_GETLINK, LINK.pack(0, 0, index, 0, 0)) for index in indexes]
         found = {}
         for index, answer in zip(indexes, await self._ask(asked), strict=True):
             if isinstance(answer, bytes):
@@ -116,10 +114,10 @@ class Inspector:
     async def routes(self, family: Family) -> list[Route]:
         """Of all tables. For the case that something is wrong: it takes long where there are many."""
         sequence = self._transport.reserve(1)
-        request = routes_request(family.af, 0)
-        reader = Reader(request.form, sequence)
+        asked = routes_request(family.af, 0)
+        reader = Reader(asked.form, sequence)
         try:
-            await self._transport.dump(request.numbered(sequence), reader.take)
+            await self._transport.dump(asked.numbered(sequence), reader.take)
         except AnswersLost:
             return []
         return reader.found
@@ -160,7 +158,7 @@ class Inspector:
 
         def take(datagram: bytes) -> bool:
             for block in messages(datagram):
-                _, message_type, _, number, _ = HEADER.unpack_from(block)
+                _, message_type, _, number, _ = uapi.HEADER.unpack_from(block)
                 if number != sequence:
                     continue
                 if message_type in (uapi.NLMSG_DONE, uapi.NLMSG_ERROR):
@@ -168,7 +166,7 @@ class Inspector:
                 found.append(block)
             return False
 
-        message = message_of(kind, body, uapi.NLM_F_DUMP)
+        message = request(kind, body, uapi.NLM_F_DUMP)
         try:
             await transport.dump(numbered(message, sequence), take)
         except AnswersLost:

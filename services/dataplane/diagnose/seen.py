@@ -7,7 +7,7 @@ from typing import Final, TypeAlias
 from services.core.family import FAMILIES, Address, Family, Network
 from services.dataplane.links.desired import Device
 from services.dataplane.netlink.objects import Route
-from services.dataplane.netlink.transport import KernelError
+from services.dataplane.netlink.uapi import KernelError
 from services.dataplane.underlay.selection import Underlay
 
 BRIDGE: Final = "cni0"

@@ -233,22 +233,17 @@ async def _set_forwarding(index: int) -> None:
 
     By netlink, for in a container /proc/sys may well be read-only, whatever the process is allowed.
     """
-    flag = _attribute(_IPV4_DEVCONF_FORWARDING, struct.pack("=I", 1))
-    spec = _attribute(_IFLA_AF_SPEC, _attribute(uapi.AF_INET, _attribute(_IFLA_INET_CONF, flag)))
+    flag = uapi.attribute(_IPV4_DEVCONF_FORWARDING, struct.pack("=I", 1))
+    spec = uapi.attribute(_IFLA_AF_SPEC, uapi.attribute(uapi.AF_INET, uapi.attribute(_IFLA_INET_CONF, flag)))
     body = struct.pack("=BxHiII", 0, 0, index, 0, 0) + spec
     transport = RawTransport()
     try:
         number = transport.reserve(1)
-        flags = uapi.NLM_F_REQUEST | uapi.NLM_F_ACK
-        header = struct.pack("=IHHII", 16 + len(body), uapi.RTM_SETLINK, flags, number, 0)
-        refused = await transport.exchange(header + body, number, number)
+        message = uapi.request(uapi.RTM_SETLINK, body, uapi.NLM_F_ACK)
+        refused = await transport.exchange(uapi.numbered(message, number), number, number)
     except AnswersLost:
         return  # the next comparison tells
     finally:
         transport.close()
     if number in refused:
         raise OSError(refused[number].error, strerror(refused[number].error))
-
-
-def _attribute(kind: int, value: bytes) -> bytes:
-    return struct.pack("=HH", 4 + len(value), kind) + value

@@ -9,8 +9,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from services.dataplane.netlink import uapi
 from services.dataplane.netlink.objects import FdbEntry, Neighbour, Route
-from services.dataplane.netlink.transport import KernelError, error_in
-from services.dataplane.netlink.uapi import spans
+from services.dataplane.netlink.uapi import KernelError, error_in, spans
 
 T = TypeVar("T", Route, Neighbour, FdbEntry)
 
@@ -139,37 +138,30 @@ class Request(Generic[T]):
 
     def numbered(self, sequence: int) -> bytes:
         """The message."""
-        return self.message[:8] + struct.pack("=I", sequence) + self.message[12:]
+        return uapi.numbered(self.message, sequence)
 
 
 def routes_request(family: int, table: int, protocol: int = 0, ifindex: int = 0) -> Request[Route]:
     """For the routes of a table; protocol and device 0: any. The kernel filters (NETLINK_GET_STRICT_CHK)."""
-    attributes = _number(uapi.RTA_TABLE, table) + (_number(uapi.RTA_OIF, ifindex) if ifindex else b"")
+    attributes = _u32(uapi.RTA_TABLE, table) + (_u32(uapi.RTA_OIF, ifindex) if ifindex else b"")
     body = ROUTES.header.pack(family, 0, 0, 0, 0, protocol, 0, 0, 0) + attributes
-    return Request(ROUTES, _message(uapi.RTM_GETROUTE, body))
+    return Request(ROUTES, uapi.request(uapi.RTM_GETROUTE, body, uapi.NLM_F_DUMP))
 
 
 def neighbours_request(family: int, ifindex: int) -> Request[Neighbour]:
     """For the neighbours of a device; the kernel filters by device, not by state."""
-    body = NEIGHBOURS.header.pack(family, 0, 0, 0, 0) + _number(uapi.NDA_IFINDEX, ifindex)
-    return Request(NEIGHBOURS, _message(uapi.RTM_GETNEIGH, body))
+    body = NEIGHBOURS.header.pack(family, 0, 0, 0, 0) + _u32(uapi.NDA_IFINDEX, ifindex)
+    return Request(NEIGHBOURS, uapi.request(uapi.RTM_GETNEIGH, body, uapi.NLM_F_DUMP))
 
 
 def fdb_request(ifindex: int) -> Request[FdbEntry]:
     """For the forwarding entries of a device."""
     body = FDB_ENTRIES.header.pack(uapi.AF_BRIDGE, ifindex, 0, 0, 0)
-    return Request(FDB_ENTRIES, _message(uapi.RTM_GETNEIGH, body))
+    return Request(FDB_ENTRIES, uapi.request(uapi.RTM_GETNEIGH, body, uapi.NLM_F_DUMP))
 
 
-def _number(kind: int, value: int) -> bytes:
-    return struct.pack("=HHI", 8, kind, value)
-
-
-def _message(kind: int, body: bytes) -> bytes:
-    return struct.pack("=IHHII", 16 + len(body), kind, uapi.NLM_F_REQUEST | uapi.NLM_F_DUMP, 0, 0) + body
-
-
-_HEADER: Final = struct.Struct("=IHHII")
+def _u32(kind: int, value: int) -> bytes:
+    return uapi.attribute(kind, struct.pack("=I", value))
 
 
 class Reader(Generic[T]):
@@ -189,7 +181,7 @@ class Reader(Generic[T]):
         """Reads one datagram; True: the dump is complete, or refused."""
         offset, end = 0, len(block)
         while offset + 16 <= end:
-            length, message_type, flags, sequence, _ = _HEADER.unpack_from(block, offset)
+            length, message_type, flags, sequence, _ = uapi.HEADER.unpack_from(block, offset)
             if length < 16 or offset + length > end:
                 self.inconsistent = True  # cut off, so something is missing
                 return False

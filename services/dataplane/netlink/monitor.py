@@ -34,7 +34,6 @@ _RECEIVE_BYTES: Final = 64 * 1024
 _AT_ONCE: Final = 256
 """Datagrams, of one notification each."""
 QUEUE_BYTES: Final = 8 * 1024 * 1024
-_HEADER: Final = struct.Struct("=IHHII")
 _ROUTE_HEADER_BYTES: Final = 12
 _NEIGHBOUR_HEADER_BYTES: Final = 12
 _NETCONF_HEADER_BYTES: Final = 4
@@ -186,7 +185,7 @@ def read(block: bytes) -> Iterator[Change]:
     """The changes that datagrams of the kernel report; skips what is of no concern."""
     offset, entries = 0, Reader(FDB_ENTRIES, 0)
     while offset + 16 <= len(block):
-        length, kind, _, _, port = _HEADER.unpack_from(block, offset)
+        length, kind, _, _, port = uapi.HEADER.unpack_from(block, offset)
         known = _SUBJECTS.get(kind)
         if length < 20 or offset + length > len(block):
             return

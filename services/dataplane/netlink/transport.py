@@ -5,13 +5,12 @@ import ctypes
 import socket
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from errno import ENOBUFS
 from typing import Final, Protocol
 
 from services.core.errors import Unavailable
 from services.dataplane.netlink import uapi
-from services.dataplane.netlink.uapi import attributes
+from services.dataplane.netlink.uapi import HEADER, KernelError, error_in, messages
 
 ANSWER_SECONDS: Final = 5.0
 """The kernel answers within the very system call that asks; later than this, something is very wrong."""
@@ -19,20 +18,10 @@ _RECEIVE_BYTES: Final = 64 * 1024
 """More than the kernel ever puts into one datagram (32 KiB)."""
 QUEUE_BYTES: Final = 4 * 1024 * 1024
 """For answers: each refusal takes about 832 bytes of it, and a batch has up to 500 messages."""
-_HEADER: Final = struct.Struct("=IHHII")
-_ERRNO: Final = struct.Struct("=i")
 
 
 class AnswersLost(Exception):
     """The kernel dropped answers (ENOBUFS): what came of the request is not known."""
-
-
-@dataclass(frozen=True, slots=True)
-class KernelError:
-    """Why the kernel did not do one message: errno, and its own words if it has some."""
-
-    error: int
-    detail: str
 
 
 class NetlinkTransport(Protocol):
@@ -108,7 +97,7 @@ class RawTransport:
             answers: dict[int, bytes | KernelError] = {}
             while len(answers) <= last - first:
                 for block in messages(await self._receive()):
-                    _, kind, _, sequence, _ = _HEADER.unpack_from(block)
+                    _, kind, _, sequence, _ = HEADER.unpack_from(block)
                     if first <= sequence <= last:
                         is_error = kind == uapi.NLMSG_ERROR
                         answers[sequence] = (error_in(block, 0) or KernelError(0, "")) if is_error else block
@@ -186,37 +175,11 @@ def drain(opened: socket.socket) -> None:
                 raise
 
 
-def error_in(block: bytes, offset: int) -> KernelError | None:
-    """What an NLMSG_ERROR or NLMSG_DONE message at `offset` says; None: success."""
-    length, kind, flags, _, _ = _HEADER.unpack_from(block, offset)
-    code = -_ERRNO.unpack_from(block, offset + 16)[0] if length >= 20 else 0
-    if code <= 0:
-        return None
-    detail = ""
-    if flags & uapi.NLM_F_ACK_TLVS:
-        # With CAP_ACK an error repeats the header of the request, and nothing else of it.
-        start = offset + 20 + (16 if kind == uapi.NLMSG_ERROR else 0)
-        texts = dict(attributes(block[start : offset + length]))
-        detail = texts.get(uapi.NLMSGERR_ATTR_MSG, b"").rstrip(b"\0").decode(errors="replace")
-    return KernelError(code, detail)
-
-
-def messages(datagram: bytes) -> Iterator[bytes]:
-    """The messages in a datagram."""
-    offset = 0
-    while offset + 16 <= len(datagram):
-        (length,) = _ERRNO.unpack_from(datagram, offset)
-        yield datagram[offset : offset + max(length, 16)]
-        offset += max(length + 3 & ~3, 16)
-
-
-def _answers(block: bytes) -> Iterator[tuple[int, KernelError | None]]:
-    offset = 0
-    while offset + 16 <= len(block):
-        length, kind, _, sequence, _ = _HEADER.unpack_from(block, offset)
+def _answers(datagram: bytes) -> Iterator[tuple[int, KernelError | None]]:
+    for block in messages(datagram):
+        _, kind, _, sequence, _ = HEADER.unpack_from(block)
         if kind == uapi.NLMSG_ERROR:
-            yield sequence, error_in(block, offset)
-        offset += max(length + 3 & ~3, 16)
+            yield sequence, error_in(block, 0)
 
 
 _SO_ATTACH_FILTER: Final = 26

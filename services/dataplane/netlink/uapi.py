@@ -1,10 +1,11 @@
-"""Numbers of the kernel's interface that the hot path needs (linux/netlink.h, rtnetlink.h, neighbour.h).
+"""The layout of netlink messages, and numbers of the kernel (linux/netlink.h, rtnetlink.h, neighbour.h).
 
 The kernel never changes them; pyroute2 has them too, but costs 13 MB and 0.1 s to import.
 """
 
 import struct
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
 AF_INET: Final = 2
@@ -51,7 +52,6 @@ RTM_DELRULE: Final = 33
 RTM_GETRULE: Final = 34
 RTM_NEWNETCONF: Final = 80
 RTM_GETNETCONF: Final = 82
-RTM_GETNSID: Final = 90
 XFRM_MSG_NEWPOLICY: Final = 0x13
 XFRM_MSG_GETPOLICY: Final = 0x15
 
@@ -64,7 +64,6 @@ RTNLGRP_IPV6_ROUTE: Final = 11
 RTNLGRP_IPV4_RULE: Final = 8
 RTNLGRP_IPV6_RULE: Final = 19
 RTNLGRP_IPV4_NETCONF: Final = 24
-RTNLGRP_IPV6_NETCONF: Final = 25
 
 IFF_UP: Final = 0x1
 IFLA_MTU: Final = 4
@@ -99,7 +98,6 @@ RTN_THROW: Final = 9
 RT_TABLE_LOCAL: Final = 255
 FR_ACT_TO_TBL: Final = 1
 FR_ACT_GOTO: Final = 2
-FR_ACT_NOP: Final = 3
 FIB_RULE_INVERT: Final = 0x2
 NETCONFA_IFINDEX: Final = 1
 NETCONFA_FORWARDING: Final = 2
@@ -128,7 +126,33 @@ NUD_FAILED: Final = 0x20
 NUD_PERMANENT: Final = 0x80
 
 
+HEADER: Final = struct.Struct("=IHHII")
+"""Length, type, flags, sequence number, port id."""
 _ATTRIBUTE: Final = struct.Struct("=HH")
+_ERRNO: Final = struct.Struct("=i")
+
+
+@dataclass(frozen=True, slots=True)
+class KernelError:
+    """Why the kernel did not do one message: errno, and its own words if it has some."""
+
+    error: int
+    detail: str
+
+
+def request(kind: int, body: bytes, flags: int = 0) -> bytes:
+    """A request without its number."""
+    return HEADER.pack(16 + len(body), kind, NLM_F_REQUEST | flags, 0, 0) + body
+
+
+def numbered(message: bytes, sequence: int) -> bytes:
+    """The same with its number."""
+    return message[:8] + struct.pack("=I", sequence) + message[12:]
+
+
+def attribute(kind: int, value: bytes) -> bytes:
+    """One attribute, which is the last or a multiple of 4 bytes long."""
+    return _ATTRIBUTE.pack(4 + len(value), kind) + value
 
 
 def spans(block: bytes, start: int, end: int) -> Iterator[tuple[int, int, int]]:
@@ -145,3 +169,27 @@ def attributes(block: bytes) -> Iterator[tuple[int, bytes]]:
     """Type and value of each attribute in `block`."""
     for kind, start, end in spans(block, 0, len(block)):
         yield kind, block[start:end]
+
+
+def messages(datagram: bytes) -> Iterator[bytes]:
+    """The messages in a datagram."""
+    offset = 0
+    while offset + 16 <= len(datagram):
+        (length,) = _ERRNO.unpack_from(datagram, offset)
+        yield datagram[offset : offset + max(length, 16)]
+        offset += max(length + 3 & ~3, 16)
+
+
+def error_in(block: bytes, offset: int) -> KernelError | None:
+    """What an NLMSG_ERROR or NLMSG_DONE message at `offset` says; None: success."""
+    length, kind, flags, _, _ = HEADER.unpack_from(block, offset)
+    code = -_ERRNO.unpack_from(block, offset + 16)[0] if length >= 20 else 0
+    if code <= 0:
+        return None
+    detail = ""
+    if flags & NLM_F_ACK_TLVS:
+        # With CAP_ACK an error repeats the header of the request, and nothing else of it.
+        start = offset + 20 + (16 if kind == NLMSG_ERROR else 0)
+        texts = dict(attributes(block[start : offset + length]))
+        detail = texts.get(NLMSGERR_ATTR_MSG, b"").rstrip(b"\0").decode(errors="replace")
+    return KernelError(code, detail)
