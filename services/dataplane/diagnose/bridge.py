@@ -18,10 +18,9 @@ from services.dataplane.diagnose.seen import (
     pod_address,
 )
 from services.dataplane.events.finding import Finding
-from services.dataplane.netlink import uapi
 from services.dataplane.netlink.iproute2_text import address
 from services.dataplane.netlink.kinds import text
-from services.dataplane.netlink.objects import Route
+from services.dataplane.netlink.objects import RT_TABLE_MAIN, Route
 from services.dataplane.netlink.uapi import KernelError
 
 
@@ -113,7 +112,7 @@ def _bridge_route(seen: Seen, family: Family, own: Network, index: int, name: st
     route = answer if isinstance(answer, Route) else None
     got = text(route, seen.names) if route else strerror(answer.error) if isinstance(answer, KernelError) else ""
     found = culprit(seen, question, own, route)
-    if found is None or (route is not None and route.length < own.prefixlen and route.table == uapi.RT_TABLE_MAIN):
+    if found is None or (route is not None and route.length < own.prefixlen and route.table == RT_TABLE_MAIN):
         more = f" scope link src {gateway_of(own)}" if family.version == 4 else " metric 256"
         cure = f"{ip(family)} route add {own} dev {name} proto kernel{more}"
         found = Culprit(f"The route to {own} by {name} is missing.", cure, True)

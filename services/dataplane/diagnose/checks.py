@@ -12,7 +12,7 @@ from services.dataplane.events.finding import Finding
 from services.dataplane.netlink import uapi
 from services.dataplane.netlink.iproute2_text import address
 from services.dataplane.netlink.kinds import command, text
-from services.dataplane.netlink.objects import Route
+from services.dataplane.netlink.objects import RTN_LOCAL, Route
 
 Check: TypeAlias = Callable[[Scope, Seen], Iterator[Finding]]
 
@@ -61,7 +61,7 @@ def _local_address(subject: Scope, seen: Seen) -> Iterator[Finding]:
             continue
         if answer is None:
             continue
-        if isinstance(answer, Route) and answer.route_type == uapi.RTN_LOCAL:
+        if isinstance(answer, Route) and answer.route_type == RTN_LOCAL:
             continue
         got = text(answer, seen.names) if isinstance(answer, Route) else f"error {answer.error}"
         more = f" scope host src {own}" if family.version == 4 else " metric 0"

@@ -12,10 +12,10 @@ from services.dataplane.diagnose.seen import Lookup, PolicyRule, Seen, ip
 from services.dataplane.netlink import uapi
 from services.dataplane.netlink.iproute2_text import address
 from services.dataplane.netlink.kinds import command, text
-from services.dataplane.netlink.objects import Route
+from services.dataplane.netlink.objects import RT_TABLE_LOCAL, RT_TABLE_MAIN, RTN_THROW, Route
 
 _ACTIONS: Final = {6: "blackhole", 7: "unreachable", 8: "prohibit"}
-_DROPS: Final = (*_ACTIONS, uapi.RTN_THROW)
+_DROPS: Final = (*_ACTIONS, RTN_THROW)
 """Of routes they are the same numbers, as linux/rtnetlink.h and linux/fib_rules.h have them."""
 _TABLES: Final = {253: "default", 254: "main", 255: "local"}
 
@@ -47,7 +47,7 @@ def culprit(seen: Seen, question: Lookup, network: Network, answer: Route | None
         return None  # such a route refuses nothing: something else does
     if route is not None:
         return _of_route(seen, question, network, rule, route)
-    if not any(r.table == uapi.RT_TABLE_MAIN and r.action == uapi.FR_ACT_TO_TBL for r in rules):
+    if not any(r.table == RT_TABLE_MAIN and r.action == uapi.FR_ACT_TO_TBL for r in rules):
         cure = f"{ip(family)} rule add priority 32766 table main"
         return Culprit(f"No {family} rule looks up the main table, which has all routes to peers.", cure, True)
     return None
@@ -67,7 +67,7 @@ def decision(
             return rule, None
         elif rule.action == uapi.FR_ACT_TO_TBL:
             route = _best(routes, rule.table, question)
-            if route is not None and route.route_type != uapi.RTN_THROW and route.length > rule.suppressed_length:
+            if route is not None and route.route_type != RTN_THROW and route.length > rule.suppressed_length:
                 return rule, route
     return None, None
 
@@ -94,13 +94,13 @@ def _of_route(seen: Seen, question: Lookup, network: Network, rule: PolicyRule |
     family, route = question.family, plain(route)
     said = text(route, seen.names)
     is_general = route.length <= network.prefixlen
-    if route.table == uapi.RT_TABLE_LOCAL:
+    if route.table == RT_TABLE_LOCAL:
         for each in seen.addresses:
             if each.family is family and each.address == route.dst:
                 name = seen.names.get(each.ifindex, f"if{each.ifindex}")
                 place = f"{address(each.address)}/{each.length}"
                 return Culprit(f"{name} of this host has {place}.", f"ip addr del {place} dev {name}", is_general)
-    if route.table in (uapi.RT_TABLE_MAIN, uapi.RT_TABLE_LOCAL) or rule is None:
+    if route.table in (RT_TABLE_MAIN, RT_TABLE_LOCAL) or rule is None:
         return Culprit(f"The route `{said}` takes these packets.", command("del", route, seen.names), is_general)
     diverting = f"The rule `{rule.priority}: {rule_text(rule)}` sends these packets by the route `{said}`."
     if rule.priority < 2:

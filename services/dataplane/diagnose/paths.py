@@ -26,10 +26,9 @@ from services.dataplane.diagnose.seen import (
     sysctl,
 )
 from services.dataplane.events.finding import Finding
-from services.dataplane.netlink import uapi
 from services.dataplane.netlink.iproute2_text import address, mac
 from services.dataplane.netlink.kinds import command, text
-from services.dataplane.netlink.objects import Route
+from services.dataplane.netlink.objects import RTN_UNICAST, Route
 
 _AWAY, _BACK, _TUNNEL = "peer-route", "peer-return", "underlay-route"
 """The lookups, by the check whose findings they are."""
@@ -124,7 +123,7 @@ def _is_right(seen: Seen, way: Way) -> bool:
             return True  # the bridge's route is a finding of its own
         return isinstance(answer, Route) and answer.ifindex == seen.bridges.get(question.family)
     route = way.path.route
-    wanted = (route.ifindex, route.gateway, uapi.RTN_UNICAST)
+    wanted = (route.ifindex, route.gateway, RTN_UNICAST)
     return isinstance(answer, Route) and (answer.ifindex, answer.gateway, answer.route_type) == wanted
 
 
@@ -184,7 +183,7 @@ def _reverse_path(seen: Seen, question: Lookup) -> Culprit | None:
 def _next_hop(seen: Seen, way: Way) -> tuple[bytes, int] | None:
     if way.check == _TUNNEL:
         answer = seen.answers.get(way.question)
-        if isinstance(answer, Route) and answer.ifindex and answer.route_type == uapi.RTN_UNICAST:
+        if isinstance(answer, Route) and answer.ifindex and answer.route_type == RTN_UNICAST:
             return answer.gateway or way.question.dst, answer.ifindex
     elif way.check == _AWAY and way.path.public is None and way.path.route.gateway:
         return way.path.route.gateway, way.path.route.ifindex

@@ -10,8 +10,7 @@ from services.dataplane.kernel.peer_state import MISSING, SHADOWED, PeerState
 from services.dataplane.kernel.programmer import PeerProgrammer
 from services.dataplane.netlink.iproute2_text import DeviceNames
 from services.dataplane.netlink.kinds import text
-from services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour, Route
-from services.dataplane.netlink.uapi import RTPROT_BOOT
+from services.dataplane.netlink.objects import RTPROT_BOOT, FdbEntry, KernelObject, Neighbour, Route
 from services.dataplane.peers.peer import Peer
 
 _FLANNELS: Final = "as a flanneld makes it, so it goes once ours is there"

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeAlias
 
 from services.core.family import FAMILIES, Network, family_of
-from services.dataplane.netlink.objects import KernelObject, Route
-from services.dataplane.netlink.uapi import RTN_UNICAST, RTPROT_BOOT
+from services.dataplane.netlink.objects import RTN_UNICAST, RTPROT_BOOT, KernelObject, Route
 
 
 class Destination(Protocol):

@@ -9,7 +9,16 @@ from os import strerror
 from typing import Final
 
 from services.dataplane.netlink import uapi
-from services.dataplane.netlink.objects import FdbEntry, Neighbour, Route, Verb
+from services.dataplane.netlink.objects import (
+    RT_SCOPE_UNIVERSE,
+    RT_TABLE_MAIN,
+    RTN_UNICAST,
+    RTPROT_BOOT,
+    FdbEntry,
+    Neighbour,
+    Route,
+    Verb,
+)
 from services.dataplane.netlink.uapi import attributes
 
 _PROTOCOLS: Final = {1: "redirect", 2: "kernel", 3: "boot", 4: "static", 9: "ra", 16: "dhcp", 186: "bgp", 188: "ospf"}
@@ -28,11 +37,11 @@ def route(item: Route, device_names: DeviceNames) -> str:
     """As `ip route show` prints it, without `pref medium` of IPv6 routes."""
     rest = dict(attributes(item.rest))
     return _join(
-        "" if item.route_type == uapi.RTN_UNICAST else _named(_TYPES, item.route_type),
+        "" if item.route_type == RTN_UNICAST else _named(_TYPES, item.route_type),
         _destination(item),
         f"nhid {_number(rest.pop(uapi.RTA_NH_ID))}" if uapi.RTA_NH_ID in rest else "",
         _where(item, device_names),
-        "" if item.protocol == uapi.RTPROT_BOOT else f"proto {_named(_PROTOCOLS, item.protocol)}",
+        "" if item.protocol == RTPROT_BOOT else f"proto {_named(_PROTOCOLS, item.protocol)}",
         f"scope {_named(_SCOPES, item.scope)}" if item.scope else "",
         f"src {address(rest.pop(uapi.RTA_PREFSRC))}" if uapi.RTA_PREFSRC in rest else "",
         f"metric {item.metric}" if item.metric else "",
@@ -46,7 +55,7 @@ def route_command(verb: Verb, item: Route, device_names: DeviceNames) -> str:
     return _join(
         "ip" if item.family == uapi.AF_INET else "ip -6",
         f"route {verb}",
-        "" if item.route_type == uapi.RTN_UNICAST else _named(_TYPES, item.route_type),
+        "" if item.route_type == RTN_UNICAST else _named(_TYPES, item.route_type),
         _destination(item),
         _where(item, device_names),
         f"proto {_named(_PROTOCOLS, item.protocol)}",
@@ -119,14 +128,14 @@ def _where(route: Route, device_names: DeviceNames) -> str:
         f"tos {route.tos:#04x}" if route.tos else "",
         f"via {address(route.gateway)}" if route.gateway else "",
         f"dev {_device(route.ifindex, device_names)}" if route.ifindex else "",
-        "" if route.table == uapi.RT_TABLE_MAIN else f"table {_named(_TABLES, route.table)}",
+        "" if route.table == RT_TABLE_MAIN else f"table {_named(_TABLES, route.table)}",
     )
 
 
 def _command_scope(route: Route) -> str:
     # `ip` guesses `link` for an IPv4 route out of a device without a gateway, else `global`; IPv6 has no scopes.
-    is_direct = route.route_type == uapi.RTN_UNICAST and not route.gateway and route.family == uapi.AF_INET
-    usual = None if is_direct else uapi.RT_SCOPE_UNIVERSE
+    is_direct = route.route_type == RTN_UNICAST and not route.gateway and route.family == uapi.AF_INET
+    usual = None if is_direct else RT_SCOPE_UNIVERSE
     return "" if route.scope == usual else f"scope {_named(_SCOPES, route.scope)}"
 
 

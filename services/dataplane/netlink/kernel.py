@@ -7,7 +7,7 @@ from itertools import chain
 from typing import Any, Final, Self, TypeVar
 
 from services.core.errors import Misconfigured, Unavailable
-from services.dataplane.netlink import dumps, uapi
+from services.dataplane.netlink import dumps
 from services.dataplane.netlink.actuator import Contents
 from services.dataplane.netlink.dumps import Reader, Request
 from services.dataplane.netlink.iproute2_text import refusal
@@ -15,6 +15,7 @@ from services.dataplane.netlink.kinds import KINDS, ObjectKind, kind_of
 from services.dataplane.netlink.messages import MessageBatch, batches
 from services.dataplane.netlink.monitor import Change, Monitor
 from services.dataplane.netlink.objects import (
+    RT_TABLE_MAIN,
     FdbEntry,
     KernelObject,
     Neighbour,
@@ -94,7 +95,7 @@ class KernelSocket:
         return failures
 
     async def routes(
-        self, family: int, *, table: int = uapi.RT_TABLE_MAIN, protocol: int = 0, ifindex: int = 0
+        self, family: int, *, table: int = RT_TABLE_MAIN, protocol: int = 0, ifindex: int = 0
     ) -> frozenset[Route]:
         """All routes of a family (an AF number) in a table, or only those of a protocol or device (0: any).
 

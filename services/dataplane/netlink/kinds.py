@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from errno import EINVAL, ENODEV, ENOENT, ESRCH
 from typing import Any, Final, Generic, NamedTuple, TypeVar, assert_never
 
-from services.dataplane.netlink import dumps, templates, uapi
+from services.dataplane.netlink import dumps, templates
 from services.dataplane.netlink import iproute2_text as iproute2
 from services.dataplane.netlink.dumps import MessageFormat, Request
 from services.dataplane.netlink.iproute2_text import DeviceNames
-from services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour, Route, Verb
+from services.dataplane.netlink.objects import RT_TABLE_MAIN, FdbEntry, KernelObject, Neighbour, Route, Verb
 from services.dataplane.netlink.templates import Template
 
 T = TypeVar("T", bound=KernelObject)
@@ -91,7 +91,7 @@ KINDS: Final = Kinds(
         template=templates.route,
         first_constant=4,
         dump=dumps.ROUTES,
-        requests=lambda families, devices: [dumps.routes_request(f, uapi.RT_TABLE_MAIN) for f in families],
+        requests=lambda families, devices: [dumps.routes_request(f, RT_TABLE_MAIN) for f in families],
         text=iproute2.route,
         command=iproute2.route_command,
         gone=frozenset((ESRCH, ENODEV)),

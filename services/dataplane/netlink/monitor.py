@@ -15,7 +15,7 @@ from typing import Final, Self
 
 from services.dataplane.netlink import uapi
 from services.dataplane.netlink.dumps import FDB_ENTRIES, NEIGHBOURS, Reader, fields_of
-from services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour
+from services.dataplane.netlink.objects import RT_TABLE_MAIN, FdbEntry, KernelObject, Neighbour
 from services.dataplane.netlink.transport import drain, enlarge_queue, ignore
 from services.dataplane.netlink.uapi import spans
 
@@ -265,5 +265,5 @@ def _route(block: bytes, offset: int, length: int, gone: bool, port: int) -> Cha
             dst = block[start:end]
         elif attribute == uapi.RTA_OIF:
             (device,) = _IFINDEX.unpack_from(block, start)
-    is_main = table == uapi.RT_TABLE_MAIN
+    is_main = table == RT_TABLE_MAIN
     return Change(ChangedObject.ROUTE, gone, family, device, protocol, port, dst, bits, is_main)

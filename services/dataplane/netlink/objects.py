@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Final, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from services.dataplane.netlink.uapi import RT_SCOPE_UNIVERSE, RT_TABLE_MAIN, RTN_UNICAST
-
 
 class Keyed(Hashable, Protocol):
     """A value of which the kernel has one for each key; a new value with the same key replaces the old one."""
@@ -50,6 +48,18 @@ def plan(actual: Set[T], desired: Set[T], *, purge: bool = True) -> Plan[T]:
     wanted = {value.key for value in desired} if strangers else set()
     return Plan(put, frozenset(value for value in strangers if value.key not in wanted))
 
+
+# Values of a route's fields (linux/rtnetlink.h).
+RT_TABLE_MAIN: Final = 254
+RT_TABLE_LOCAL: Final = 255
+RTPROT_BOOT: Final = 3
+RTPROT_STATIC: Final = 4
+RT_SCOPE_UNIVERSE: Final = 0
+RT_SCOPE_LINK: Final = 253
+RTN_UNICAST: Final = 1
+RTN_LOCAL: Final = 2
+RTN_BLACKHOLE: Final = 6
+RTN_THROW: Final = 9
 
 NEIGHBOUR: Final = 1
 FDB_ENTRY: Final = 2

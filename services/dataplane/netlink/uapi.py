@@ -86,16 +86,6 @@ RTNH_F_ONLINK: Final = 4
 RTM_F_FIB_MATCH: Final = 0x2000
 """The answer is the route that a packet takes, as a dump has it (from Linux 4.13 on)."""
 RT_TABLE_COMPAT: Final = 252
-RT_TABLE_MAIN: Final = 254
-RTPROT_BOOT: Final = 3
-RTPROT_STATIC: Final = 4
-RT_SCOPE_UNIVERSE: Final = 0
-RT_SCOPE_LINK: Final = 253
-RTN_UNICAST: Final = 1
-RTN_LOCAL: Final = 2
-RTN_BLACKHOLE: Final = 6
-RTN_THROW: Final = 9
-RT_TABLE_LOCAL: Final = 255
 FR_ACT_TO_TBL: Final = 1
 FR_ACT_GOTO: Final = 2
 FIB_RULE_INVERT: Final = 0x2

@@ -16,8 +16,7 @@ from services.dataplane.links import actual as links
 from services.dataplane.links.desired import LinkSpec, own_address
 from services.dataplane.links.ethtool import wanted_offload
 from services.dataplane.netlink.actuator import Actuator
-from services.dataplane.netlink.objects import Route
-from services.dataplane.netlink.uapi import RTN_UNICAST
+from services.dataplane.netlink.objects import RTN_UNICAST, Route
 from services.dataplane.peers.validation import OperatorLimits
 from services.dataplane.settings import DataplaneSettings
 from services.dataplane.underlay.selection import Underlay, choose_underlay, is_still, with_chosen

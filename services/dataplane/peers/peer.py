@@ -11,8 +11,8 @@ from services.core.leases.lease import Lease, Subnet
 from services.core.light_dataclass import light_dataclass
 from services.core.network import NetworkConfig
 from services.dataplane.backends.backend import Backend, NodeLinks
-from services.dataplane.netlink.objects import KernelObject, Route, packed_mac
-from services.dataplane.netlink.uapi import AF_INET6, LOOPBACK_IFINDEX, RTN_BLACKHOLE
+from services.dataplane.netlink.objects import RTN_BLACKHOLE, KernelObject, Route, packed_mac
+from services.dataplane.netlink.uapi import AF_INET6, LOOPBACK_IFINDEX
 from services.dataplane.peers.validation import (
     Bounds,
     OperatorLimits,

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from services.core.family import FAMILIES, Address
-from services.dataplane.netlink.objects import Route
-from services.dataplane.netlink.uapi import RTN_UNICAST
+from services.dataplane.netlink.objects import RTN_UNICAST, Route
 
 _Row: TypeAlias = tuple[int, int, int, bool]
 """Version, first and last address, whether they are neighbours."""

@@ -7,7 +7,17 @@ import pytest
 from services.core.family import FAMILIES, IPV4, IPV6, Family
 from services.dataplane.netlink import uapi
 from services.dataplane.netlink.kinds import command, text
-from services.dataplane.netlink.objects import KernelObject, Neighbour, Plan, Route, Verb, steps
+from services.dataplane.netlink.objects import (
+    RT_SCOPE_LINK,
+    RT_SCOPE_UNIVERSE,
+    RTPROT_BOOT,
+    KernelObject,
+    Neighbour,
+    Plan,
+    Route,
+    Verb,
+    steps,
+)
 from tests.hosts.netlink import DEVICES, PROTOCOL, Host, on_device, subnet_address
 
 both = pytest.mark.parametrize("family", FAMILIES, ids=str)
@@ -18,7 +28,7 @@ def varied(host: Host, family: Family) -> frozenset[KernelObject]:
     """Peers, and the other routes that backends make: through a gateway, to a device, to nowhere."""
     gateway = bytes((10, 99, 0, 9)) if family is IPV4 else bytes.fromhex("fd000099") + bytes(11) + b"\x09"
     length = 24 if family is IPV4 else 64
-    scope = uapi.RT_SCOPE_LINK if family is IPV4 else uapi.RT_SCOPE_UNIVERSE
+    scope = RT_SCOPE_LINK if family is IPV4 else RT_SCOPE_UNIVERSE
     return host.peers(family, 3) | {
         Route(subnet_address(family, 20), gateway, 20, family.af, length, host.underlay, PROTOCOL),
         Route(subnet_address(family, 21), b"", 21, family.af, length, host.underlay, PROTOCOL, scope),
@@ -95,6 +105,6 @@ async def test_an_ipv6_route_of_metric_1024_is_the_one_that_ip_adds_without_a_me
     vxlan_host.namespace.ip("-6", "route", "add", "fd00:7::/64", "dev", "eth0")
     with vxlan_host.kernel() as kernel:
         (route,) = (each for each in await kernel.routes(IPV6.af) if each.dst[:4] == bytes.fromhex("fd000007"))
-        assert route == Route(route.dst, b"", 1024, IPV6.af, 64, vxlan_host.underlay, uapi.RTPROT_BOOT)
+        assert route == Route(route.dst, b"", 1024, IPV6.af, 64, vxlan_host.underlay, RTPROT_BOOT)
         assert await kernel.apply(Plan(NOTHING, frozenset((route,)))) == {}
     assert vxlan_host.namespace.ip("-6", "route", "show", "fd00:7::/64") == ""

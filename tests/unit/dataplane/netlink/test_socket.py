@@ -10,14 +10,14 @@ import pytest
 from services.core.errors import Misconfigured, Unavailable
 from services.dataplane.netlink import uapi
 from services.dataplane.netlink.kernel import KernelSocket
-from services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour, Plan, Route
+from services.dataplane.netlink.objects import RTPROT_BOOT, FdbEntry, KernelObject, Neighbour, Plan, Route
 from services.dataplane.netlink.transport import AnswersLost
 from services.dataplane.netlink.uapi import KernelError
 
 SUBNET = bytes((10, 5, 2, 0))
 MAC = bytes.fromhex("02000a050200")
 ROUTE = Route(SUBNET, SUBNET, 3, uapi.AF_INET, 24, 7, 77, onlink=True)
-TWIN = ROUTE._replace(metric=0, protocol=uapi.RTPROT_BOOT)
+TWIN = ROUTE._replace(metric=0, protocol=RTPROT_BOOT)
 NEIGHBOUR = Neighbour(SUBNET, MAC, uapi.AF_INET, 7)
 ENTRY = FdbEntry(MAC, bytes((10, 99, 0, 12)), 7)
 NOTHING = frozenset[KernelObject]()
