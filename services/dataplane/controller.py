@@ -10,8 +10,8 @@ from flannelette.lease.v1 import lease_pb2 as pb
 from services.core.errors import Unavailable
 from services.core.leases.progress import Progress
 from services.core.leases.table import Table
+from services.dataplane.backends.backend import Backends
 from services.dataplane.events.causes import Observations
-from services.dataplane.events.describe import claim_findings
 from services.dataplane.events.finding import Finding
 from services.dataplane.events.journal import Event, EventKind, Journal
 from services.dataplane.kernel.programmer import PeerProgrammer
@@ -48,6 +48,7 @@ class Controller:
         settings: DataplaneSettings,
         connection: LeaseConnection,
         kernel: Actuator,
+        backends: Backends,
         health: Health,
         state: StateFile,
         clock: Callable[[], float] = time.time,
@@ -86,7 +87,7 @@ class Controller:
         """Whether the kernel is left alone."""
         self.health = health
         self.own = NodeLease(self.node, settings, self.renewer, health, self.journal, self.cached_table.own, clock)
-        self.tracker = ConfigTracker(settings, connection.node, kernel, self.journal, former)
+        self.tracker = ConfigTracker(settings, self.node, kernel, backends, self.journal, former)
         self.change = NetworkChange(
             connection.node, connection, kernel, self.journal, settings.route_protocol, self.cached_table.network
         )
@@ -150,13 +151,6 @@ class Controller:
     def wake_up(self) -> None:
         """Starts an iteration now."""
         self._wake.set()
-
-    @property
-    def in_the_way(self) -> tuple[Finding, ...]:
-        """What else of the host is in the way, who writes this node's key, and who claims what another node has."""
-        fights = [fight] if (fight := self.renewer.fight) else []
-        peer_set = self.programmer.peer_set
-        return (*self.findings, *fights, *claim_findings(peer_set.own_losses, list(peer_set.peers.values())))
 
     @property
     def remembered_reason(self) -> str:

@@ -9,7 +9,8 @@ from functools import partial
 from flannelette.dataplane.v1 import dataplane_pb2_grpc
 
 from services.dataplane.api.service import DataplaneServicer
-from services.dataplane.api.status import states
+from services.dataplane.api.status import findings_of, states
+from services.dataplane.backends import BUILT
 from services.dataplane.backends.task import run_backend_task
 from services.dataplane.controller import Controller
 from services.dataplane.diagnose.diagnosis import Diagnosis
@@ -53,7 +54,7 @@ async def build(settings: DataplaneSettings, process: Process) -> AsyncIterator[
     ):
         await require_rights(kernel)
         connection = LeaseConnection(address, node_name(settings, os.environ), process.transport)
-        dataplane = Controller(settings, connection, kernel, process.health, state)
+        dataplane = Controller(settings, connection, kernel, BUILT, process.health, state)
         servicer = DataplaneServicer(dataplane, process.health, process.stopping)
         process.servicers[_NAME] = lambda server: dataplane_pb2_grpc.add_DataplaneServiceServicer_to_server(
             servicer, server
@@ -74,7 +75,7 @@ async def build(settings: DataplaneSettings, process: Process) -> AsyncIterator[
         if cni is not None:
             process.jobs["CNI configuration"] = partial(CniInstaller(cni, process.health).run, dataplane)
         peers = PeerCollector(lambda: states(dataplane.programmer))
-        findings = FindingCollector(lambda: [each.check for each in dataplane.in_the_way])
+        findings = FindingCollector(lambda: [each.check for each in findings_of(dataplane)])
         for collector in (peers, findings):
             REGISTRY.register(collector)
         try:

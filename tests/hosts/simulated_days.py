@@ -18,6 +18,7 @@ from services.core.errors import NotFound, Unavailable
 from services.core.leases.lease import Lease, LeaseRequest, Subnet, VxlanData, lease_key
 from services.core.leases.progress import Progress
 from services.core.leases.table import Removed, StoreStatus, Upserted
+from services.dataplane.backends import BUILT
 from services.dataplane.controller import Controller
 from services.dataplane.netlink.kernel import KernelSocket
 from services.dataplane.netlink.monitor import Monitor
@@ -206,7 +207,7 @@ def live(
             StateFile(str(directory), "dataplane") as state,
         ):
             dataplane = Controller(
-                settings(directory), cast("LeaseConnection", connection), kernel, health, state, clock
+                settings(directory), cast("LeaseConnection", connection), kernel, BUILT, health, state, clock
             )
             world = World(etcd, connection, dataplane, health, kernel)
             jobs = (

@@ -9,6 +9,7 @@ from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from services.core.leases.lease import Lease
 from services.dataplane.api.events import repair_counts
 from services.dataplane.controller import Controller
+from services.dataplane.events.describe import claim_findings
 from services.dataplane.events.finding import Finding
 from services.dataplane.kernel.inspect import ObjectCheck, state_in
 from services.dataplane.kernel.peer_state import PeerState, state_of
@@ -57,7 +58,7 @@ def status_of(dataplane: Controller, health: Health, started_at: float) -> pb.St
         unclaimed=sorted(text(route, names) for route in programmer.reconciler.foreign),
         ip_masq=dataplane.settings.ip_masq,
         mtu=config.backend.mtu(config.underlay) if config else 0,
-        findings=[_finding(each) for each in dataplane.in_the_way],
+        findings=[_finding(each) for each in findings_of(dataplane)],
         pending=str(dataplane.change.move or ""),
         warnings=[*config.network.warnings, *config.warnings] if config else [],
     )
@@ -67,6 +68,13 @@ def status_of(dataplane: Controller, health: Health, started_at: float) -> pb.St
         status.last_resync_time.FromMilliseconds(int(programmer.last_resync * 1000))
     status.start_time.FromMilliseconds(int(started_at * 1000))
     return status
+
+
+def findings_of(dataplane: Controller) -> list[Finding]:
+    """What of the host is in the way, who writes this node's key, and who claims what another node has."""
+    fight, peer_set = dataplane.renewer.fight, dataplane.programmer.peer_set
+    claims = claim_findings(peer_set.own_losses, list(peer_set.peers.values()))
+    return [*dataplane.findings, *([fight] if fight else ()), *claims]
 
 
 def _finding(finding: Finding) -> pb.Finding:

@@ -9,7 +9,7 @@ from typing import Final
 from services.core.errors import InvalidInput
 from services.core.network import NetworkConfig
 from services.dataplane.backends.alloc import Alloc
-from services.dataplane.backends.backend import Backend
+from services.dataplane.backends.backend import Backend, Backends
 from services.dataplane.backends.host_gw import HostGw
 from services.dataplane.backends.ipip import Ipip
 from services.dataplane.backends.vxlan import Vxlan
@@ -22,9 +22,6 @@ BACKENDS: Final[dict[str, type[Backend]]] = {
 }
 """The backends that are built, by flannel's name."""
 
-LINK_KINDS: Final = tuple(backend.link_kind for backend in BACKENDS.values() if backend.link_kind is not None)
-"""The kinds of devices that some backend makes."""
-
 
 def make_backend(network: NetworkConfig) -> Backend:
     """The backend of a network. Raises InvalidInput, also if this version does not support it."""
@@ -33,3 +30,8 @@ def make_backend(network: NetworkConfig) -> Backend:
         known = ", ".join(sorted(BACKENDS))
         raise InvalidInput(f"backend {network.backend_type!r} is not supported by this version: use one of {known}")
     return backend.parse(network.backend_options)
+
+
+_LINK_KINDS: Final = tuple(backend.link_kind for backend in BACKENDS.values() if backend.link_kind is not None)
+
+BUILT: Final = Backends(make_backend, _LINK_KINDS)

@@ -6,11 +6,12 @@ A backend is a frozen dataclass of its options that inherits from `Backend`, in 
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, Self
+from typing import ClassVar, NamedTuple, Protocol, Self
 
 from services.core.family import Family, Network
 from services.core.formats.gojson import GoObject
 from services.core.leases.lease import BackendData, Lease, Subnet
+from services.core.network import NetworkConfig
 from services.dataplane.links.desired import Device, LinkKind, LinkSpec
 from services.dataplane.netlink.objects import KernelObject
 from services.dataplane.netlink.uapi import LOOPBACK_IFINDEX
@@ -107,3 +108,12 @@ class Backend(Protocol):
     async def run(self, audit: Callable[[], None]) -> None:
         """The backend's own task, cancelled when another backend is in force; `audit` has everything compared."""
         return
+
+
+class Backends(NamedTuple):
+    """The backends that a service has."""
+
+    make: Callable[[NetworkConfig], Backend]
+    """The backend of a network. Raises InvalidInput, also if this version does not support it."""
+    link_kinds: Sequence[type[LinkKind]]
+    """The kinds of devices that some backend makes."""

@@ -10,8 +10,7 @@ from services.core.family import Family, Network
 from services.core.leases.lease import Lease
 from services.core.leases.node_overrides import PublicIpOverrides
 from services.core.network import NetworkConfig
-from services.dataplane.backends import LINK_KINDS
-from services.dataplane.backends.backend import NodeIdentity, NodeLinks
+from services.dataplane.backends.backend import Backends, NodeIdentity, NodeLinks
 from services.dataplane.events.causes import Cause, Observation, Observations
 from services.dataplane.events.describe import describe_device
 from services.dataplane.events.journal import Event, EventKind, Journal
@@ -44,6 +43,7 @@ class ConfigTracker:
         settings: DataplaneSettings,
         node: str,
         kernel: Actuator,
+        backends: Backends,
         journal: Journal,
         former: Iterable[Network] = (),
     ) -> None:
@@ -55,6 +55,7 @@ class ConfigTracker:
         self._settings = settings
         self._node = node
         self._kernel = kernel
+        self._backends = backends
         self._journal = journal
         self._kept: tuple[OverlayConfig, NodeIdentity] | None = None
         """What the devices were brought into line with, last time."""
@@ -90,7 +91,7 @@ class ConfigTracker:
         if is_news:
             _warn(network.warnings)
         try:
-            found = await resolve_config(network, self._settings, self._kernel, self._node, chosen)
+            found = await resolve_config(network, self._settings, self._kernel, self._backends, self._node, chosen)
         except (InvalidInput, Unavailable) as error:
             if config is None and isinstance(error, Misconfigured | Unavailable):
                 raise
@@ -174,8 +175,8 @@ class ConfigTracker:
         desired = self.config.devices(identity)
         if not self._has_looked_around:
             wanted = {each.name for each in desired}
-            protocol = self._settings.route_protocol
-            self._left |= await find_leftovers(self._kernel, protocol, wanted, self._former, LINK_KINDS)
+            protocol, kinds = self._settings.route_protocol, self._backends.link_kinds
+            self._left |= await find_leftovers(self._kernel, protocol, wanted, self._former, kinds)
             self._has_looked_around = True
         is_repair, before = self._kept == (self.config, identity), self.devices
         result = await reconcile_devices(desired, before)

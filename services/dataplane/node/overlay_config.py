@@ -10,8 +10,7 @@ from services.core.family import Family
 from services.core.leases.node_overrides import PublicIpOverrides
 from services.core.network import NetworkConfig, contains
 from services.core.special_addresses import never_routed
-from services.dataplane.backends import make_backend
-from services.dataplane.backends.backend import Backend, NodeIdentity
+from services.dataplane.backends.backend import Backend, Backends, NodeIdentity
 from services.dataplane.links import actual as links
 from services.dataplane.links.desired import LinkSpec, own_address
 from services.dataplane.links.ethtool import wanted_offload
@@ -55,6 +54,7 @@ async def resolve_config(
     network: NetworkConfig,
     settings: DataplaneSettings,
     kernel: Actuator,
+    backends: Backends,
     node: str,
     chosen: PublicIpOverrides = (),
 ) -> OverlayConfig:
@@ -66,7 +66,7 @@ async def resolve_config(
     versions = {n.family.version for n in network.families}
     heeded = [each for each in chosen if each.version in versions]
     try:
-        return await _ground(network, settings, kernel, node, chosen)
+        return await _ground(network, settings, kernel, backends, node, chosen)
     except Misconfigured as error:
         if not heeded:
             raise
@@ -75,12 +75,17 @@ async def resolve_config(
 
 
 async def _ground(
-    network: NetworkConfig, settings: DataplaneSettings, kernel: Actuator, node: str, chosen: PublicIpOverrides
+    network: NetworkConfig,
+    settings: DataplaneSettings,
+    kernel: Actuator,
+    backends: Backends,
+    node: str,
+    chosen: PublicIpOverrides,
 ) -> OverlayConfig:
     families = tuple(n.family for n in network.families)
     choice = with_chosen(settings.interface_choice(), chosen, families)
     _require_room(network, settings.limits())
-    backend = make_backend(network)
+    backend = backends.make(network)
     defaults = [r for f in families if choice.is_open for r in await kernel.routes(f.af) if is_default(r)]
     default_index = default_interface(defaults, families)
     underlay = choose_underlay(

@@ -8,6 +8,7 @@ from structlog.testing import capture_logs
 
 from services.core.errors import Unavailable
 from services.core.family import IPV4
+from services.dataplane.backends import BUILT
 from services.dataplane.backends.backend import NodeIdentity
 from services.dataplane.backends.vxlan import Vxlan
 from services.dataplane.events.causes import Observations
@@ -57,7 +58,7 @@ class FakeLinks:
 def scene(monkeypatch: pytest.MonkeyPatch, kernel: FakeLinks) -> ConfigTracker:
     for name in ("find_link", "links_of", "carry_out"):
         monkeypatch.setattr(f"services.dataplane.links.actual.{name}", getattr(kernel, name))
-    tracker = ConfigTracker(DataplaneSettings(), "n1", FakeKernel(), Journal())
+    tracker = ConfigTracker(DataplaneSettings(), "n1", FakeKernel(), BUILT, Journal())
     tracker.config = GROUND
     tracker._has_looked_around = True
     return tracker

@@ -10,6 +10,7 @@ from services.core.errors import Misconfigured, Unavailable
 from services.core.family import IPV4, IPV6
 from services.core.leases.node_overrides import PublicIpOverride
 from services.core.network import NetworkConfig
+from services.dataplane.backends import BUILT
 from services.dataplane.backends.backend import NodeIdentity
 from services.dataplane.backends.host_gw import HostGw
 from services.dataplane.backends.vxlan import Vxlan
@@ -31,7 +32,7 @@ GROUND = OverlayConfig(HOST_GW, HostGw(), (IPV4,), UNDERLAY)
 
 
 def tracker(ground: OverlayConfig | None = None) -> ConfigTracker:
-    made = ConfigTracker(DataplaneSettings(), "n1", FakeKernel(), Journal())
+    made = ConfigTracker(DataplaneSettings(), "n1", FakeKernel(), BUILT, Journal())
     made.config = ground
     return made
 
