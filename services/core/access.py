@@ -95,7 +95,7 @@ def _may(bearer: Collection[Principal], requirement: Requirement, node: str) -> 
 
 def _wanted(requirement: Requirement, node: str) -> str:
     if requirement is Requirement.ADMIN:
-        return "this needs a certificate with a URI flannelette://admin/NAME"
+        return "the call needs a certificate with a URI flannelette://admin/NAME"
     if not node:
         return "node is empty: over TLS a request names the node that it is for"
     uri = Principal(Role.DATAPLANE, node).uri

@@ -61,7 +61,7 @@ class Controller:
         )
         self.cached_table = CachedTable(connection.node, state)
         self.cache_writer = CacheWriter(connection.node, state)
-        former = (*read_previous_subnets(settings.subnet_file), *self.cached_table.former)
+        former = (*read_previous_subnets(settings.subnet_file), *self.cached_table.previous_subnets)
         self.feed = Feed(connection, pb.VIEW_ALL, self._notice, most=settings.max_leases)
         margin = settings.subnet_lease_renew_margin * 60
         self.renewer = LeaseRenewer(connection, margin, self.wake_up, self.journal, clock, former=former)
@@ -231,7 +231,9 @@ class Controller:
         if table is told:
             await self.tracker.remove_stale()
             own, is_current = self.own.confirmed_by(table), not (self.feed.error or store_error)
-            self.cache_writer.tell(table, own, self.renewer.previous_subnets, is_current=is_current, network=network)
+            self.cache_writer.update(
+                table, own, self.renewer.previous_subnets, is_current=is_current, network=network
+            )
         # It may have come while the kernel was programmed.
         state = self.own.refusal if self.own.is_settled else "the own subnet is being set up"
         self.health.set("own lease", self.own.reason or state)
@@ -247,9 +249,9 @@ class Controller:
         if table is not self.table:
             self.table, self._resync_due = table, True
             is_remembered = table is not None and table is self.cached_table.table
-            self.own.use_cached(self.cached_table.known_at if is_remembered else None)
+            self.own.use_cached(self.cached_table.confirmed_at if is_remembered else None)
             if is_remembered:
-                what = "the leases that this node remembers are in force"
+                what = "the cached leases are in force"
                 self.journal.note(Event(EventKind.LEASE_SERVICE, what, self.remembered_reason))
         return table
 

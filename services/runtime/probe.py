@@ -1,6 +1,6 @@
-"""`flannelette-probe lease`: is that service ready? Its gRPC health, for HEALTHCHECK and exec probes.
+"""`flannelette-probe lease`: asks the gRPC health of a service, for HEALTHCHECK and exec probes.
 
-About 0.1 s of CPU a time, nearly all of it the import of grpc: ask every 30 s, not every second.
+A call takes about 0.1 s of CPU, mostly for the import of grpc: probe every 30 s, not every second.
 """
 
 import os
@@ -22,30 +22,30 @@ Usage: flannelette-probe lease|dataplane|masq|unix:PATH|HOST:PORT
   Asks gRPC health whether a service is ready: 0 yes, 1 no and why, 2 wrong usage."""
 _SECONDS: Final = 3.0
 _NO_HEALTH: Final = (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.INTERNAL)
-_ANYWHERE: Final = Transport(dangerously=True)  # the question and its answer are no secrets
+_ANYWHERE: Final = Transport(dangerously=True)  # readiness is no secret
 
 
 def ask(address: str, transport: Transport = _ANYWHERE) -> str:
-    """Why the service at `unix:PATH` or `HOST:PORT` is not ready, in a sentence; empty: it is ready."""
+    """A sentence that says why the service at `unix:PATH` or `HOST:PORT` is not ready; empty: it is ready."""
     with transport.blocking_channel(address) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         try:
             answer = stub.Check(health_pb2.HealthCheckRequest(), timeout=_SECONDS)
         except grpc.RpcError as error:
             if error.code() in _NO_HEALTH:
-                return f"what answers on {address} has no gRPC health"
+                return f"the server on {address} has no gRPC health service"
             if error.code() is grpc.StatusCode.PERMISSION_DENIED:
-                return f"the service on {address} refuses to say: {error.details()}"
+                return f"the service on {address} refuses the call: {error.details()}"
             if address.startswith("unix:"):
                 return f"no service answers on {address}"
-            return transport.why_not(address, "the service", error.details() or error.code().name)
+            return transport.explain_failure(address, "the service", error.details() or error.code().name)
     if answer.status == health_pb2.HealthCheckResponse.SERVING:
         return ""
     return f"the service on {address} is not ready: `flannelette status` says why"
 
 
 def address_of(name: str, environment: Mapping[str, str]) -> str:
-    """Where the service of this name listens, by the variables that it has itself: a unix socket if it has one."""
+    """The address of a service, from the environment variables of the service: a unix socket if it has one."""
     if ":" in name:
         return name
     listen = environment.get("FLANNELD_LISTEN", "").split(",")

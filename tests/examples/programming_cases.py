@@ -241,7 +241,7 @@ CASES = [
         found=FLANNELD,
     ),
     Case(
-        "remembered leases add only",
+        "cached leases add only",
         ((N2,),),
         """
         neigh 10.5.53.0 dev flannel.1 lladdr 02:00:00:00:00:09 PERMANENT

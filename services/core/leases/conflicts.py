@@ -1,7 +1,8 @@
-"""Which of two leases that claim one subnet, MAC, key or public address keeps it: one rule, for every service. Pure.
+"""Conflicts between leases that claim the same subnet, MAC, key or public address: one rule for every service.
 
-A lease is data from strangers: a node may publish what is another's, by mistake or to have its packets. The rule
-(ADR 24): in the order of their rank, each lease keeps what it claims, unless one that keeps its own claims the same.
+A lease is data from the network: a node may publish a claim of another node, by mistake or to receive its packets.
+The rule (ADR 24): leases are taken in the order of their rank; each keeps its claim, unless a lease before it in the
+order has kept the same.
 """
 
 from base64 import b64decode, b64encode
@@ -18,32 +19,32 @@ from services.core.leases.overlap_index import OverlapIndex
 from services.core.network import NetworkConfig
 
 Rank: TypeAlias = tuple[bool, int, str]
-"""The better one is less."""
+"""Precedence: the lesser rank wins."""
 
 Claim: TypeAlias = tuple[Lease, Subnet]
-"""A lease, and a subnet of it: with its public address and its MAC or key, what it claims in one family."""
+"""A lease and one of its subnets: with public address and MAC or key, what the lease claims in one family."""
 
 Identity: TypeAlias = Hashable
-"""What no two nodes may have: a MAC as text, a public address as bytes; else its kind and what it is."""
+"""A value that only one node may have: a MAC as text, a public address as bytes; else its kind and its value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Why a claim does not count."""
+    """A claim that a lease has lost to another lease."""
 
     kind: str
-    """One of KINDS; for counting."""
+    """One of KINDS; the label of a metric."""
     reason: str
-    """In words, for people; begins with `its`."""
+    """A phrase: `MAC 06:… is that of the lease …, which is older`."""
     lease: Lease
     winner: Lease
-    """The lease that keeps it."""
+    """The lease that keeps the claim."""
 
 
 def rank(node: str, claim_order: int, name: str) -> Rank:
-    """A lease of a known node before one of nobody, then the older claim, then the name.
+    """The order of leases: known node before unknown node, then the older claim, then the name.
 
-    It depends on the lease alone: every node with the same leases gets the same result, in any order of arrival.
+    The rank depends on the lease alone, so all nodes with the same leases decide alike.
     """
     return (not node, claim_order or maxsize, name)
 
@@ -56,9 +57,9 @@ def rank_of(lease: Lease) -> Rank:
 def identities(
     version: int, address: Address | None, data: BackendData | None, *, shares_addresses: bool = False
 ) -> list[Identity]:
-    """What no two nodes may have in the family of this IP version.
+    """The values of a subnet that only one node may have.
 
-    With a backend that `shares_addresses`, nodes behind one NAT have one public address.
+    With a backend that `shares_addresses`, nodes behind one NAT have the same public address.
     """
     found: list[Identity] = []
     if address is not None and not shares_addresses:
@@ -72,17 +73,17 @@ def identities(
 
 
 def identities_of(lease: Lease) -> tuple[Identity, ...]:
-    """What of a lease no other node may have."""
+    """The values of a lease that only one node may have."""
     return tuple(each for s in lease.subnets for each in identities(s.cidr.version, s.public_address, s.data))
 
 
 def identities_in(parts: Iterable[FamilyRequest]) -> tuple[Identity, ...]:
-    """What of these requests no other node may have."""
+    """The values of these requests that only one node may have."""
     return tuple(each for w in parts for each in identities(w.public_address.version, w.public_address, w.data))
 
 
 def in_words(identity: Identity) -> tuple[str, str]:
-    """What kind of thing it is, and the thing."""
+    """The kind and the value of an identity, as text."""
     if isinstance(identity, bytes):
         return "public address", str(ip_address(identity))
     kind, value = identity if isinstance(identity, tuple) else (_MAC, identity)
@@ -94,12 +95,12 @@ def in_words(identity: Identity) -> tuple[str, str]:
 def losses(
     network: NetworkConfig, claims: Iterable[Claim], *, shares_addresses: bool = False
 ) -> Mapping[tuple[str, int], Loss]:
-    """Which of these claims do not count, and why; by the name of the lease and the IP version."""
+    """The lost claims among these, by the name of the lease and the IP version."""
     kept, leases = ConflictIndex(network, shares_addresses=shares_addresses), dict[str, Lease]()
     found: dict[tuple[str, int], Loss] = {}
     for claim in sorted(claims, key=lambda claim: rank_of(claim[0])):
         lease, subnet = claim
-        kind, name = next(kept.rivals(claim), ("", ""))
+        kind, name = next(kept.conflicts(claim), ("", ""))
         if kind:
             winner = leases[name]
             found[lease.name, subnet.cidr.version] = Loss(kind, _words(kind, claim, winner), lease, winner)
@@ -110,7 +111,7 @@ def losses(
 
 
 class ConflictIndex:
-    """Claims, found by what they claim. Adding, removing and asking take a few microseconds among 10,000."""
+    """An index of claims by subnet and identity. Each operation takes a few microseconds among 10,000 claims."""
 
     def __init__(
         self, network: NetworkConfig, claims: Iterable[Claim] = (), *, shares_addresses: bool = False
@@ -121,33 +122,33 @@ class ConflictIndex:
         }
         self._shares_addresses = shares_addresses
         self._subnets = OverlapIndex((subnet.cidr, lease.name) for lease, subnet in claims)
-        # Where the network does not hold the underlay, which is the rule, there is none of these.
+        # Empty unless the network contains the underlay, which is rare.
         self._addresses = OverlapIndex(
             (inner, lease.name) for lease, subnet in claims for inner in self._inner(subnet)
         )
         self._holders: dict[Identity, Lease | tuple[Lease, ...]] = {}
-        """Nearly always one."""
+        """The leases with this identity; nearly always one."""
         self._are_shared = False
         for claim in claims:
-            self._are_shared = next(self._twins(claim), None) is not None or self._are_shared
+            self._are_shared = next(self._same_identity(claim), None) is not None or self._are_shared
             self._hold(claim)
 
     def any(self) -> bool:
-        """Whether any two claimed the same when this was made."""
+        """Whether two of the claims given at construction conflict."""
         return self._are_shared or len(self._addresses) > 0 or self._subnets.any()
 
     def add(self, claim: Claim) -> bool:
-        """Whether another one claims the same, so that `losses` may have changed."""
-        is_rival = next(self.rivals(claim), None) is not None
+        """Whether the claim conflicts with another, so that `losses` may have changed."""
+        is_conflicting = next(self.conflicts(claim), None) is not None
         lease, subnet = claim
         self._subnets.add(subnet.cidr, lease.name)
         for inner in self._inner(subnet):
             self._addresses.add(inner, lease.name)
         self._hold(claim)
-        return is_rival
+        return is_conflicting
 
     def remove(self, claim: Claim) -> bool:
-        """Whether another one claims the same, so that `losses` may have changed."""
+        """Whether the claim conflicts with another, so that `losses` may have changed."""
         lease, subnet = claim
         self._subnets.remove(subnet.cidr, lease.name)
         for inner in self._inner(subnet):
@@ -158,10 +159,10 @@ class ConflictIndex:
                 self._holders[identity] = left
             else:
                 self._holders.pop(identity, None)
-        return next(self.rivals(claim), None) is not None
+        return next(self.conflicts(claim), None) is not None
 
-    def rivals(self, claim: Claim) -> Iterator[tuple[str, str]]:
-        """Who claims the same as this one, which need not be here: the kind of conflict, and the lease's name."""
+    def conflicts(self, claim: Claim) -> Iterator[tuple[str, str]]:
+        """The conflicts of a claim, in the index or not: the kind of each, and the name of the other lease."""
         lease, subnet = claim
         for name in self._subnets.owners(subnet.cidr):
             yield "overlap", name
@@ -173,10 +174,10 @@ class ConflictIndex:
             for name in self._addresses.owners(subnet.cidr):
                 if name != lease.name:
                     yield "peer-address", name
-        yield from self._twins(claim)
+        yield from self._same_identity(claim)
 
-    def _twins(self, claim: Claim) -> Iterator[tuple[str, str]]:
-        """Other leases with an identity of this one. One node that says the same twice is no rival of itself."""
+    def _same_identity(self, claim: Claim) -> Iterator[tuple[str, str]]:
+        """Leases with an identity of this claim. Two leases of one node with the same end point do not conflict."""
         lease, subnet = claim
         for identity in self._identities(subnet):
             for other in self._held(identity):
@@ -238,11 +239,11 @@ def _words(kind: str, claim: Claim, winner: Lease) -> str:
         _MAC: f"MAC {getattr(subnet.data, 'mac', '')} is that",
         _KEY: f"public key {getattr(subnet.data, 'public_key', '')} is that",
     }[kind]
-    return f"its {what} of {whose}, {why}"
+    return f"{what} of {whose}, {why}"
 
 
 def _canonical(key: str) -> str | bytes:
-    """A public key; text that says the same key otherwise is the same."""
+    """A public key in a form in which equal keys are equal, however they are encoded."""
     try:
         return b64decode(key)
     except (Error, ValueError):
@@ -253,4 +254,4 @@ _MAC: Final = "shared-mac"
 _KEY: Final = "shared-key"
 
 KINDS: Final = frozenset({"overlap", "peer-address", "inner-address", "shared-address", _MAC, _KEY})
-"""The ways in which two leases can claim the same."""
+"""The kinds of conflicts."""

@@ -26,7 +26,7 @@ def options(values: Mapping[str, str], *, ip_masq: bool = True) -> dict[str, str
     """
     subnet, mtu = values.get("FLANNEL_SUBNET", ""), values.get("FLANNEL_MTU", "")
     if not subnet:
-        raise ValueError("it has no FLANNEL_SUBNET: docker's --bip needs an IPv4 subnet")
+        raise ValueError("the file has no FLANNEL_SUBNET: docker's --bip needs an IPv4 subnet")
     if parse_cidr(subnet) is None:
         raise ValueError(f"FLANNEL_SUBNET={subnet!r} is not an address with a prefix length, such as 10.5.52.1/24")
     if not (mtu.isascii() and mtu.isdigit()):

@@ -40,7 +40,7 @@ async def events(target: Target, screen: Screen, peer: str, *, is_following: boo
                     request.after = event.position
             if not is_following:
                 if not shown and screen.width is not None and not screen.json:
-                    screen.show(Text(f"no event of {peer} is remembered" if peer else "no event is remembered"))
+                    screen.show(Text(f"there is no event of {peer}" if peer else "there is no event"))
                 return
             reason = "the dataplane ended the stream"
         except TimeoutError:

@@ -134,7 +134,7 @@ class AddressProblem:
 def diagnose(target: Target, details: str) -> AddressProblem:
     """Tries the address once more, without gRPC, to learn why it failed; `details` is what gRPC said."""
     if target.path is None:
-        return AddressProblem(target.transport.why_not(target.address, target.program, details))
+        return AddressProblem(target.transport.explain_failure(target.address, target.program, details))
     return _diagnose_path(target, target.path, details)
 
 

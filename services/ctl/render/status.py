@@ -85,7 +85,7 @@ def _dataplane(status: dataplane_pb2.Status, now: datetime) -> Iterator[Fact]:
     yield "underlay", _underlay(status.underlay)
     yield from (("device", f"{device.name} {device.mac} {mtu(device.mtu)}") for device in status.devices)
     if status.HasField("remembered_time"):
-        yield "leases", f"those of {ago(status.remembered_time, now)}, remembered"
+        yield "leases", f"cached {ago(status.remembered_time, now)}"
     yield "peers", _peers(status.peers)
     if status.HasField("last_resync_time"):
         changes = count(status.last_resync_changes, "change")

@@ -63,7 +63,7 @@ def status_of(dataplane: Controller, health: Health, started_at: float) -> pb.St
         warnings=[*config.network.warnings, *config.warnings] if config else [],
     )
     if dataplane.cached_table.table is not None:
-        status.remembered_time.FromMilliseconds(int(dataplane.cached_table.known_at * 1000))
+        status.remembered_time.FromMilliseconds(int(dataplane.cached_table.confirmed_at * 1000))
     if programmer.last_resync is not None:
         status.last_resync_time.FromMilliseconds(int(programmer.last_resync * 1000))
     status.start_time.FromMilliseconds(int(started_at * 1000))

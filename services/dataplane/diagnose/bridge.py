@@ -87,7 +87,7 @@ def _bridge_address(
         took = " && ".join(f"ip addr del {other} dev {name}" for other in others)
         yield Finding(
             "bridge-address",
-            f"Pods of this node are not in its subnet {own}, so packets from peers do not reach them.",
+            f"Pods of this node are not in subnet {own}, so packets from peers do not reach them.",
             f"The bridge {name} has {', '.join(others)}; recreate the pods whose addresses lie outside {own}.",
             f"ip addr add {wanted} dev {name} && {took}",
             f"{name}: {', '.join(others)}",

@@ -78,7 +78,7 @@ def describe_resync(put: int, deleted: int, peers: int, cause: str, seconds: flo
 def resync_cause(last: PeerContext | None, now: PeerContext, observed: Observations) -> str:
     """Why everything was compared."""
     if now.adds_only and last is None:
-        return "remembered leases"
+        return "cached leases"
     if last is None or (last.adds_only and not now.adds_only):
         return "the first complete snapshot of leases"
     parts = {

@@ -125,4 +125,6 @@ class Journal:
 
     def _log(self, event: Event, cause: Cause) -> None:
         if self._may_log(cause):
-            log.warning("what is ours in the kernel was changed; repaired", repaired=event.what, cause=event.cause)
+            log.warning(
+                "another program changed our kernel objects; repaired", repaired=event.what, cause=event.cause
+            )

@@ -18,7 +18,7 @@ from services.dataplane.node.subnet_file import subnet_file, what_pods_keep, wri
 from services.dataplane.peers.peer import PeerContext
 from services.dataplane.peers.validation import reject_own
 from services.dataplane.settings import DataplaneSettings
-from services.runtime.cache.cached_table import expiry_doubt
+from services.runtime.cache.cached_table import stale_reason
 from services.runtime.telemetry.health import Health
 from services.runtime.telemetry.logs import get_logger
 
@@ -89,15 +89,15 @@ class NodeLease:
         own = [held] if held else [lease for lease in table.leases.values() if lease.node == self.node]
         return tuple(subnet.cidr for lease in own for subnet in lease.subnets)
 
-    def use_cached(self, known_at: float | None) -> None:
+    def use_cached(self, confirmed_at: float | None) -> None:
         """Whether leases of before are in force, known to be true at this time (Unix seconds); None: no more."""
-        lease, self._is_asking, self._doubt, self.assumed = self.remembered, known_at is None, "", None
-        if lease is None or known_at is None:
+        lease, self._is_asking, self._doubt, self.assumed = self.remembered, confirmed_at is None, "", None
+        if lease is None or confirmed_at is None:
             return
-        reason = expiry_doubt(lease, known_at, self._clock())
+        reason = stale_reason(lease, confirmed_at, self._clock())
         if reason:
             self._doubt = f"the own lease {lease.name} may be another node's by now: {reason}"
-            log.warning("the remembered own lease is not used", reason=self._doubt)
+            log.warning("the cached own lease is not used", reason=self._doubt)
         else:
             self.assumed = lease
             self._doubt = f"the own lease {lease.name} is assumed: no lease service has confirmed it since the start"

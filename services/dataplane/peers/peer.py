@@ -136,9 +136,9 @@ def _general(lease: Lease, context: PeerContext) -> Rejection | None:
     """What speaks against the lease as a whole."""
     if lease.backend_type != context.backend.lease_type:
         theirs, ours = (kind or "none" for kind in (lease.backend_type, context.backend.lease_type))
-        return Rejection("backend", f"its backend is {theirs}, this network's is {ours}")
+        return Rejection("backend", f"the backend type is {theirs}, that of the network is {ours}")
     if not lease.subnets:
-        return Rejection("no-subnet", "it has no subnet")
+        return Rejection("no-subnet", "the lease has no subnet")
     if len(lease.subnets) > 1 and len({subnet.cidr.version for subnet in lease.subnets}) < len(lease.subnets):
-        return Rejection("two-subnets", "it has two subnets of one address family")
+        return Rejection("two-subnets", "the lease has two subnets of one address family")
     return None

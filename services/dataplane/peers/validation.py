@@ -165,7 +165,7 @@ def _outside(offer: Candidate, bounds: AddressLimits) -> str:
     if offer.first < first or offer.last > last or (offer.first == first and offer.last == last):
         if any(each.first <= offer.first and offer.last <= each.last for each in bounds.beside):
             return ""
-        return f"its subnet {offer.cidr} lies outside the network {network}"
+        return f"subnet {offer.cidr} lies outside the network {network}"
     return ""
 
 
@@ -173,38 +173,38 @@ def _not_allowed(offer: Candidate, bounds: AddressLimits) -> str:
     if not bounds.operator.allowed or any(s.first <= offer.first and offer.last <= s.last for s in bounds.allowed):
         return ""
     allowed = ", ".join(map(str, bounds.operator.allowed))
-    return f"its subnet {offer.cidr} lies outside what --allowed-network allows: {allowed}"
+    return f"subnet {offer.cidr} lies outside what --allowed-network allows: {allowed}"
 
 
 def _single_address(offer: Candidate, bounds: AddressLimits) -> str:
-    return f"its subnet {offer.cidr} is a single address" if offer.first == offer.last else ""
+    return f"subnet {offer.cidr} is a single address" if offer.first == offer.last else ""
 
 
 def _own_subnet(offer: Candidate, bounds: AddressLimits) -> str:
     own = _overlapped(offer, bounds.own_subnets)
-    return f"its subnet {offer.cidr} overlaps our own {own}" if own else ""
+    return f"subnet {offer.cidr} overlaps our own {own}" if own else ""
 
 
 def _special(offer: Candidate, bounds: AddressLimits) -> str:
     for block in bounds.unroutable:
         if block.first <= offer.last and offer.first <= block.last:
-            return f"its subnet {offer.cidr} covers addresses of {block.network}: {block.words}"
+            return f"subnet {offer.cidr} covers addresses of {block.network}: {block.words}"
     return ""
 
 
 def _underlay(offer: Candidate, bounds: AddressLimits) -> str:
     network = _overlapped(offer, bounds.underlay)
     if network is not None:
-        return f"its subnet {offer.cidr} covers addresses of the underlay {network}"
+        return f"subnet {offer.cidr} covers addresses of the underlay {network}"
     for address in bounds.own_addresses:
         if offer.first <= address <= offer.last:
-            return f"its subnet {offer.cidr} covers our own address"
+            return f"subnet {offer.cidr} covers our own address"
     return ""
 
 
 def _never_route(offer: Candidate, bounds: AddressLimits) -> str:
     network = _overlapped(offer, bounds.never)
-    return f"its subnet {offer.cidr} covers {network}, which --never-route protects" if network else ""
+    return f"subnet {offer.cidr} covers {network}, which --never-route protects" if network else ""
 
 
 def _public_address(offer: Candidate, bounds: AddressLimits) -> str:
@@ -212,17 +212,17 @@ def _public_address(offer: Candidate, bounds: AddressLimits) -> str:
     if address is None:
         return ""  # which is the backend's business
     if address.version != offer.cidr.version:
-        return f"its public address {address} is not an {family_of(offer.cidr)} address"
+        return f"public address {address} is not an {family_of(offer.cidr)} address"
     for block in bounds.unusable:
         if block.first <= offer.end <= block.last:
-            return f"its public address {address} is {block.words}"
+            return f"public address {address} is {block.words}"
     if offer.end in bounds.not_hosts:
-        return f"its public address {address} is the network or broadcast address of our underlay, not a host's"
+        return f"public address {address} is the network or broadcast address of our underlay, not a host's"
     return ""
 
 
 def _own_address(offer: Candidate, bounds: AddressLimits) -> str:
-    return f"its public address {offer.public_address} is our own" if offer.end in bounds.own_addresses else ""
+    return f"public address {offer.public_address} is our own" if offer.end in bounds.own_addresses else ""
 
 
 def _pod_address(offer: Candidate, bounds: AddressLimits) -> str:
@@ -232,13 +232,13 @@ def _pod_address(offer: Candidate, bounds: AddressLimits) -> str:
     """
     end, network = offer.end, bounds.network
     if offer.first <= end <= offer.last:
-        return f"its public address {offer.public_address} lies in its own subnet {offer.cidr}"
+        return f"public address {offer.public_address} lies in its own subnet {offer.cidr}"
     if network is None or not network.first <= end <= network.last:
         return ""
     if not bounds.holds_underlay:
-        return f"its public address {offer.public_address} lies in the network of the pods, {network}"
+        return f"public address {offer.public_address} lies in the network of the pods, {network}"
     own = next((own for own in bounds.own_subnets if own.first <= end <= own.last), None)
-    return f"its public address {offer.public_address} lies in our own subnet {own}" if own else ""
+    return f"public address {offer.public_address} lies in our own subnet {own}" if own else ""
 
 
 def _mac(offer: Candidate, bounds: AddressLimits) -> str:
@@ -249,15 +249,15 @@ def _mac(offer: Candidate, bounds: AddressLimits) -> str:
     if mac is None:
         return f"invalid MAC address {text!r}"
     if mac == _ZERO:
-        return f"its MAC {text} is zero"
+        return f"MAC {text} is zero"
     if mac[0] & 1:  # IEEE 802: the group bit
-        return f"its MAC {text} is a multicast address"
+        return f"MAC {text} is a multicast address"
     return ""
 
 
 def _own_mac(offer: Candidate, bounds: AddressLimits) -> str:
     if isinstance(offer.data, VxlanData) and packed_mac(offer.data.mac) in bounds.own_macs:
-        return f"its MAC {offer.data.mac} is that of our own device"
+        return f"MAC {offer.data.mac} is that of our own device"
     return ""
 
 

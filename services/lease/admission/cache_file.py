@@ -111,5 +111,5 @@ def _messages(data: bytes) -> Iterator[bytes]:
         start = position + _SIZE_BYTES
         position = start + int.from_bytes(data[position:start])
         if position > len(data):
-            raise InvalidInput("it ends in the middle")
+            raise InvalidInput("the file is truncated")
         yield data[start:position]

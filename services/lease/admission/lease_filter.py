@@ -152,7 +152,7 @@ class LeaseFilter:
                 is_enabled = True
                 whole, first, last = found
                 if cidr.prefixlen <= whole.prefixlen or not first <= int(cidr.network_address) <= last:
-                    where = f"its subnet {cidr} lies outside the network {whole}"
+                    where = f"subnet {cidr} lies outside the network {whole}"
                     return f"{where}: release it, or correct the network"
         family = family_of(lease.subnets[0].cidr)
         return "" if is_enabled else f"the network has no {family}: release it, or enable {family}"

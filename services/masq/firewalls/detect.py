@@ -183,7 +183,7 @@ def choose(
     if setting != "auto" and (setting == "nftables" or here is FirewallKind.NFTABLES):
         return choice
     if setting == "auto" and placement.is_cached and kept and choice.kind not in kept:
-        return Choice(min(kept), "there are rules of ours, and the network that decides is only remembered")
+        return Choice(min(kept), "our rules are there, and only a cached network configuration is known")
     if here is None or choice.kind is here:
         return choice
     if would_drop(choice.kind) - would_drop(here):

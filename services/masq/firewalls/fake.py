@@ -45,7 +45,7 @@ class FakeFirewall:
 
     def __init__(self) -> None:
         self.name: str = ""
-        self.reason = "it is in memory"
+        self.reason = "chosen by the test"
         self.changed_by: tuple[str, ...] = ()
         self.stale_rules_error = ""
         self.failure = ""

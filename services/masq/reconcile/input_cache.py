@@ -9,8 +9,8 @@ from typing import Final
 from services.core.leases.table import KUBE, Table
 from services.masq.reconcile.reconciler import Reconciler
 from services.masq.rules.inputs import CachedInputs, own_lease
-from services.runtime.cache.cache_writer import Apart, CacheWriter
-from services.runtime.cache.cached_table import PATIENCE, CachedTable, expiry_doubt
+from services.runtime.cache.cache_writer import CacheWriter, RunBlocking
+from services.runtime.cache.cached_table import PATIENCE, CachedTable, stale_reason
 from services.runtime.cache.state_file import StateFile
 from services.runtime.telemetry.logs import get_logger
 
@@ -30,13 +30,13 @@ class InputCache:
         cached: CachedTable,
         reconciler: Reconciler,
         clock: Callable[[], float] = time.time,
-        apart: Apart = asyncio.to_thread,
+        run_blocking: RunBlocking = asyncio.to_thread,
     ) -> None:
         self._node = node
         self._reconciler = reconciler
         self._clock = clock
         self._cached_table = cached
-        self._cache_writer = CacheWriter(node, file, apart)
+        self._cache_writer = CacheWriter(node, file, run_blocking)
         self._cached: CachedInputs | None = None
         self._is_patient = True
         self._told: tuple[Table, str] | None = None
@@ -56,7 +56,7 @@ class InputCache:
         if table is told and inputs.network_error == told.network_error:  # else it is not allowed here
             own = own_lease(told, self._node)
             allowed = replace(told, leases=dict(told.leases))
-            self._cache_writer.tell(allowed, own, (), is_current=not (away or store_error), network=inputs.network)
+            self._cache_writer.update(allowed, own, (), is_current=not (away or store_error), network=inputs.network)
 
     async def run(self) -> None:
         """For ever."""
@@ -72,16 +72,16 @@ class InputCache:
         await self._cache_writer.close()
 
     def _recall(self, table: Table) -> CachedInputs:
-        known_at, reason = self._cached_table.known_at, f"the rules are those of {self._cached_table.since}"
+        confirmed_at, reason = self._cached_table.confirmed_at, f"the rules are those of {self._cached_table.since}"
         own = own_lease(table, self._node)
         if own is None:
             return CachedInputs(table, reason)
         if own.expires_at is None and not own.reserved and (table.store is None or table.store.kind != KUBE):
-            own = own.with_time(known_at + _LONGEST_LEASE)  # only its holder and the store know when it ends
-        why_not = expiry_doubt(own, known_at, self._clock())
+            own = own.with_time(confirmed_at + _LONGEST_LEASE)  # only its holder and the store know when it ends
+        why_not = stale_reason(own, confirmed_at, self._clock())
         if not why_not:
             return CachedInputs(table, reason)
         reason = f"{reason}; its lease {own.name} may be another node's by now: {why_not}"
-        log.warning("the remembered own lease is not used", lease=own.name, reason=why_not)
+        log.warning("the cached own lease is not used", lease=own.name, reason=why_not)
         others = {name: lease for name, lease in table.leases.items() if name != own.name}
         return CachedInputs(replace(table, leases=others), reason)

@@ -269,7 +269,9 @@ class Reconciler:
                 chain for chain, state in found if {RULE_EXTRA, NOT_WANTED}.intersection(state.causes)
             )
             for chain in self._newer:
-                what = "rules that differ from the remembered ones stay until a lease service sends the network"
+                what = (
+                    "rules that differ from those of the cached network stay until a lease service sends the network"
+                )
                 log.warning(what, family=str(chain.family), chain=chain.name)
         newer = [chain for chain in chains if chain in self._newer]
         states = await self.firewall.check(newer, self.placement, repair=False) if newer else ()

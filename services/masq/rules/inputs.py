@@ -27,7 +27,7 @@ class RuleInputs:
         if self.network is None:
             network = "the network is not known yet: " + (self.network_error or "the lease service has not sent it")
         if not self.has_lease:
-            kept = "its last rules stay" if self.subnets else "there is nothing to masquerade yet"
+            kept = "the last rules stay" if self.subnets else "there is nothing to masquerade yet"
             lease = f"node {node} has no lease: {kept}; is its dataplane running?"
         elif self.network:
             bare = [str(row.family) for row in self.network.families if not self._has_subnet(row.family.version)]

@@ -12,58 +12,59 @@ from services.runtime.telemetry.logs import get_logger
 log = get_logger()
 
 PATIENCE: Final = 1.0
-"""Seconds that a lease service has to begin a snapshot. One that starts at the same time takes less."""
+"""Seconds that a lease service has to begin a snapshot. A lease service that starts at the same time takes less."""
 
 
 class CachedTable:
-    """The table from the state file. `table` is set while it is in force, and None after the first snapshot."""
+    """The lease table from the state file. `table` is None while it is not in force, and after the first snapshot."""
 
     def __init__(self, node: str, file: StateFile) -> None:
-        remembered = file.read(node)
-        memory = remembered[0] if remembered else None
-        self.own = memory.own if memory else None
+        found = file.read(node)
+        state = found[0] if found else None
+        self.own = state.own if state else None
         """The lease that the node had published."""
-        self.former = memory.former if memory else ()
+        self.previous_subnets = state.previous_subnets if state else ()
         """Previous subnets of the node, the last one first."""
-        self.network = memory.network if memory else None
+        self.network = state.network if state else None
         """The network configuration that was in force on this node."""
         self.table: Table | None = None
-        self.known_at = remembered[1] if remembered else 0.0
+        self.confirmed_at = found[1] if found else 0.0
         """Unix time at which the table was last confirmed."""
         self._file = file
-        self._memory = memory
+        self._state = state
 
     @property
     def since(self) -> str:
-        """The age of the table, and why it is in force, for people."""
-        when = datetime.fromtimestamp(self.known_at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        """The age of the table and the reason why it is in force, as text."""
+        when = datetime.fromtimestamp(self.confirmed_at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
         return f"{when}: no lease service has sent any since the start"
 
-    def choose(self, told: Table, *, is_away: bool) -> Table | None:
-        """The table in force; None if there is none yet. `is_away`: no snapshot is expected soon."""
-        if told.synced and told.network is not None:
-            self._memory, self.table = None, None
-            return told
-        if self.table is None and self._memory is not None and is_away:
-            self.table, self._memory = self._open(self._memory), None
+    def choose(self, received: Table, *, is_away: bool) -> Table | None:
+        """The table in force: the received one if complete, else the cached one; None: neither is usable yet.
+
+        `is_away`: no lease service is about to send a snapshot.
+        """
+        if received.synced and received.network is not None:
+            self._state, self.table = None, None
+            return received
+        if self.table is None and self._state is not None and is_away:
+            self.table, self._state = self._open(self._state), None
         return self.table
 
-    def _open(self, memory: NodeState) -> Table | None:
+    def _open(self, state: NodeState) -> Table | None:
         try:
-            table = memory.table()
+            table = state.table()
         except UnreadableState as error:
-            self._file.refuse(error)
+            self._file.reject(error)
             return None
-        log.warning(
-            "the remembered leases are in force until a lease service sends its table", leases=len(table.leases)
-        )
+        log.warning("the cached leases are in force until a lease service sends its table", leases=len(table.leases))
         return table
 
 
-def expiry_doubt(lease: Lease, known_at: float, now: float) -> str:
-    """Why a lease from before a restart may belong to another node by now; empty: it is still ours."""
+def stale_reason(lease: Lease, confirmed_at: float, now: float) -> str:
+    """Why a cached lease may belong to another node by now; empty: it is still the node's."""
     if lease.expires_at is None:
-        return ""  # a reservation, or the store gives it out by name, as Kubernetes does
-    if now < known_at:
-        return "the clock is behind the time at which it was last seen"
-    return "it has run out" if now >= lease.expires_at else ""
+        return ""  # a reservation, or a subnet that the store assigns by node name, as Kubernetes does
+    if now < confirmed_at:
+        return "the clock is behind the time at which the lease was last confirmed"
+    return "the lease has expired" if now >= lease.expires_at else ""

@@ -21,12 +21,12 @@ from services.core.network import NetworkConfig
 from services.runtime.lease.wire import network_from_proto, step_from_bytes, step_to_bytes
 
 _VERSION: Final = b"1"
-_PIECE: Final = 250
-"""Leases; about a millisecond."""
+_LEASES_PER_PART: Final = 250
+"""Encoded in about a millisecond."""
 
 
 class UnreadableState(Exception):
-    """The bytes are not a state of this service and node; the message says why."""
+    """The file has no state of this service and node; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,8 @@ class NodeState:
     node: str
     own: Lease | None
     """The lease that the node has published."""
-    former: tuple[Network, ...]
-    """Previous subnets of the node, the last one first."""
+    previous_subnets: tuple[Network, ...]
+    """The last one first."""
     snapshot: bytes
     """The last complete lease table as one WatchLeasesResponse."""
 
@@ -55,32 +55,32 @@ class NodeState:
         table = Table()
         table.fold(_step(self.snapshot))
         if table.network is None or not table.synced:
-            raise UnreadableState("it has no complete table")
+            raise UnreadableState("the file has no complete lease table")
         if self.own is not None:
             table.leases[self.own.name] = self.own
         return table
 
 
-def snapshot_pieces(
+def snapshot_parts(
     network: NetworkConfig,
     leases: Sequence[Lease],
     store: StoreStatus | None,
     overrides: Mapping[str, PublicIpOverrides],
 ) -> Iterator[bytes]:
-    """A complete table as bytes in pieces; joined they are one WatchLeasesResponse."""
-    told = NodeOverrides(overrides, complete=True)
-    yield step_to_bytes(Step(reset=True, network=network, store=store, synced=True, overrides=told))
-    rest = iter(leases)
-    while some := tuple(map(Upserted, islice(rest, _PIECE))):
-        yield step_to_bytes(Step(changes=some))
+    """A complete table as bytes in parts; joined, the parts are one WatchLeasesResponse."""
+    all_overrides = NodeOverrides(overrides, complete=True)
+    yield step_to_bytes(Step(reset=True, network=network, store=store, synced=True, overrides=all_overrides))
+    remaining = iter(leases)
+    while changes := tuple(map(Upserted, islice(remaining, _LEASES_PER_PART))):
+        yield step_to_bytes(Step(changes=changes))
 
 
 def encode(
-    service: str, node: str, own: Lease | None, former: Sequence[Network], snapshot: Sequence[bytes]
+    service: str, node: str, own: Lease | None, previous: Sequence[Network], snapshot: Sequence[bytes]
 ) -> list[bytes]:
     """The state as bytes, in parts: format, version and checksum of the rest; a line of JSON; the snapshot."""
     lease = b64encode(step_to_bytes(Step(changes=(Upserted(own),) if own else ()))).decode()
-    header = {"node": node, "own_lease": lease, "former_subnets": [str(each) for each in former]}
+    header = {"node": node, "own_lease": lease, "former_subnets": [str(each) for each in previous]}
     rest = [json.dumps(header).encode() + b"\n", *snapshot]
     digest = sha256()
     for part in rest:
@@ -89,25 +89,25 @@ def encode(
 
 
 def decode(service: str, data: bytes, node: str) -> NodeState:
-    """The state of this service and node in these bytes. Raises UnreadableState for anything else."""
+    """The state of this service and node in the bytes of the file. Raises UnreadableState."""
     first, _, rest = data.partition(b"\n")
-    kind, version, checksum = first.split(b" ") if first.count(b" ") == 2 else (b"", b"", b"")
-    if kind != _format(service):
-        raise UnreadableState("it is damaged or something else")
+    found, version, checksum = first.split(b" ") if first.count(b" ") == 2 else (b"", b"", b"")
+    if found != _format(service):
+        raise UnreadableState("the file is damaged, or another kind of file")
     if version != _VERSION:
-        raise UnreadableState("another version of this service has written it")
+        raise UnreadableState("another version of this service has written the file")
     if sha256(rest).hexdigest().encode() != checksum:
-        raise UnreadableState("it is damaged")
+        raise UnreadableState("the file is damaged")
     line, _, snapshot = rest.partition(b"\n")
     try:
         header = json.loads(line)
         if header["node"] != node:
-            raise UnreadableState(f"it is of the node {header['node']}, and this is {node}")
+            raise UnreadableState(f"the file is of node {header['node']}, and this is node {node}")
         own = next((c.lease for c in _step(b64decode(header["own_lease"])).changes if isinstance(c, Upserted)), None)
-        former = [parse_cidr(text) for text in header["former_subnets"]]
+        previous = [parse_cidr(text) for text in header["former_subnets"]]
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise UnreadableState(f"its first lines cannot be read: {error}") from None
-    return NodeState(node, own, tuple(each for each in former if each is not None), snapshot)
+        raise UnreadableState(f"the header cannot be read: {error}") from None
+    return NodeState(node, own, tuple(each for each in previous if each is not None), snapshot)
 
 
 def _format(service: str) -> bytes:
@@ -118,4 +118,4 @@ def _step(data: bytes) -> Step:
     try:
         return step_from_bytes(data)
     except InvalidInput as error:
-        raise UnreadableState(f"its leases cannot be read: {error}") from None
+        raise UnreadableState(f"the leases cannot be read: {error}") from None

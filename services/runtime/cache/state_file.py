@@ -16,11 +16,11 @@ log = get_logger()
 
 _MODE: Final = 0o600
 _LARGEST: Final = 1 << 28
-"""Bytes; a million leases."""
+"""Bytes; about a million leases."""
 
 
 class StateFile:
-    """The file that holds the cached state. Without a usable directory nothing is stored, which is logged once.
+    """The file of the cached state. Without a usable directory nothing is stored, and the reason is logged once.
 
     The file is locked while this process lives: of two dataplanes with the same directory, the second stores and
     reads nothing, because the first may run in another network namespace. Different services may share a directory.
@@ -29,15 +29,15 @@ class StateFile:
     def __init__(self, directory: str, service: str) -> None:
         self.service = service
         self.path = Path(directory, f"{service}.state")
-        self.is_kept = False
-        """Whether the state survives a reboot, as far as is known."""
+        self.is_usable = False
+        """Whether the state is written to the file."""
         self._lock = -1
-        self._is_foreign = False
-        """The existing file cannot be read, and must not be lost."""
+        self._is_rejected = False
+        """The existing file cannot be read; the next write keeps it under another name."""
         self._writing = Lock()
-        self._complaint = ""
+        self._problem = ""
         if directory:
-            self._take(Path(directory))
+            self._open(Path(directory))
 
     def __enter__(self) -> Self:
         return self
@@ -50,14 +50,14 @@ class StateFile:
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
-        self.is_kept = False
+        self.is_usable = False
 
     def read(self, node: str) -> tuple[NodeState, float] | None:
         """The cached state, and the Unix time at which it was last confirmed; None if there is none.
 
         A file that cannot be used stays where it is.
         """
-        if not self.is_kept:
+        if not self.is_usable:
             return None
         try:
             with self.path.open("rb") as file:
@@ -65,12 +65,12 @@ class StateFile:
         except FileNotFoundError:
             return None
         except (OSError, UnreadableState) as error:
-            self.refuse(error)
+            self.reject(error)
             return None
 
-    def refuse(self, error: Exception) -> None:
+    def reject(self, error: Exception) -> None:
         """Logs that the file cannot be used; the next write renames it to `SERVICE.refused`."""
-        self._is_foreign = True
+        self._is_rejected = True
         reason = error.strerror if isinstance(error, OSError) else str(error)
         log.error("the state file is not used, and will be renamed", path=str(self.path), reason=reason)
 
@@ -78,14 +78,14 @@ class StateFile:
         """Replaces the file and syncs it to disk; returns whether that succeeded. Blocks: not for the event loop."""
         try:
             with self._writing:
-                if self._is_foreign:
+                if self._is_rejected:
                     self.path.replace(self.path.with_suffix(".refused"))
-                    self._is_foreign = False
+                    self._is_rejected = False
                 replace_bytes(self.path, parts, _MODE)
         except OSError as error:
-            self.complain(f"cannot write {self.path}: {error.strerror}")
+            self.log_problem(f"cannot write {self.path}: {error.strerror}")
             return False
-        self._complaint = ""
+        self._problem = ""
         return True
 
     def touch(self) -> bool:
@@ -93,26 +93,28 @@ class StateFile:
         try:
             os.utime(self.path)
         except OSError as error:
-            self.complain(f"cannot write {self.path}: {error.strerror}")
+            self.log_problem(f"cannot write {self.path}: {error.strerror}")
             return False
         return True
 
-    def _take(self, directory: Path) -> None:
+    def _open(self, directory: Path) -> None:
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            lock = directory / f".{self.service}.lock"  # the file itself is another one after every writing
+            lock = directory / f".{self.service}.lock"  # the file itself is replaced by every write
             self._lock = os.open(lock, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, _MODE)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self.is_kept = True
+            self.is_usable = True
         except BlockingIOError:
             self.close()
-            self.complain(f"another {self.service} keeps its state in {directory}: give this one its own --state-dir")
+            self.log_problem(
+                f"another {self.service} keeps its state in {directory}: give this one its own --state-dir"
+            )
         except OSError as error:
             self.close()
-            self.complain(f"cannot use {directory}: {error.strerror}")
+            self.log_problem(f"cannot use {directory}: {error.strerror}")
 
-    def complain(self, reason: str) -> None:
-        """Logs the reason, once until it changes."""
-        if reason != self._complaint:
-            self._complaint = reason
-            log.warning("nothing is remembered for a reboot during an outage", reason=reason)
+    def log_problem(self, reason: str) -> None:
+        """Logs why nothing is written, once for each reason."""
+        if reason != self._problem:
+            self._problem = reason
+            log.warning("no state is kept for a reboot during an outage", reason=reason)

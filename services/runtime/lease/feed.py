@@ -1,4 +1,4 @@
-"""The lease table as a client sees it: follows a lease service for ever, across its restarts and outages."""
+"""A client of the lease service: the connection with its calls, and the feed, which keeps a copy of the table."""
 
 import asyncio
 import random
@@ -41,15 +41,15 @@ Notice = Callable[[frozenset[str]], None]
 
 
 class LeaseConnection:
-    """The one connection of a node's service to its lease service: the feed, and the calls of the holder."""
+    """The connection of a node's service to its lease service, and the calls for the node's own lease."""
 
     def __init__(self, address: str, node: str, transport: Transport = PLAIN, largest: int = _LARGEST) -> None:
         self.address = address
         self.node = node
         options = (*_OPTIONS, ("grpc.max_receive_message_length", largest))
-        self._line = ServerChannel(address, "flannelette-lease", transport, options)
-        self.stub = lease_pb2_grpc.LeaseServiceStub(self._line.channel)
-        """Another one after `lost`: do not keep it."""
+        self._channel = ServerChannel(address, "flannelette-lease", transport, options)
+        self.stub = lease_pb2_grpc.LeaseServiceStub(self._channel.channel)
+        """Replaced by `lost`: do not keep it."""
 
     async def acquire(self, request: LeaseRequest) -> Lease:
         """See AcquireLease in lease.proto. Raises the errors that it names."""
@@ -76,23 +76,23 @@ class LeaseConnection:
             raise error_of(error) from None
 
     async def lost(self, error: grpc.aio.AioRpcError) -> str:
-        """Why, in a sentence that says what to do. The next call shows the certificate that is in force by now."""
-        why = await self._line.why(error)
-        if await self._line.renew():
-            self.stub = lease_pb2_grpc.LeaseServiceStub(self._line.channel)
+        """A sentence with the cause of the error and the remedy. The next call uses the certificate then in force."""
+        why = await self._channel.why(error)
+        if await self._channel.renew():
+            self.stub = lease_pb2_grpc.LeaseServiceStub(self._channel.channel)
         return why
 
     @property
-    def nobody(self) -> str:
-        """A sentence, if it is plain that no lease service is there to be called; else empty."""
-        return self._line.nobody if self._line.is_deserted else ""
+    def absent_reason(self) -> str:
+        """A sentence that says that no process listens on the unix socket; empty: a call is worth a try."""
+        return self._channel.absent_reason if self._channel.is_absent else ""
 
-    async def until_attended(self) -> None:
-        """Until it is plain no more."""
-        await self._line.until_attended()
+    async def until_present(self) -> None:
+        """Waits until `absent_reason` is empty."""
+        await self._channel.until_present()
 
     async def report(self, progress: Progress) -> float:
-        """See ReportProgress in lease.proto; returns the pause before the next one. Raises the errors it names."""
+        """See ReportProgress in lease.proto; returns the pause before the next report. Raises the errors it names."""
         try:
             response = readable(await self.stub.ReportProgress(progress_to_proto(progress), timeout=_CALL_SECONDS))
         except grpc.aio.AioRpcError as error:
@@ -101,7 +101,7 @@ class LeaseConnection:
 
     async def close(self) -> None:
         """Ends open calls."""
-        await self._line.close()
+        await self._channel.close()
 
 
 class Feed:
@@ -126,21 +126,21 @@ class Feed:
         self.error = f"not connected to {connection.address} yet"
         """Why not connected; empty while connected."""
         self.streams = 0
-        """How many have been opened."""
+        """Number of streams opened so far."""
         self._connection = connection
         self._view = view
         self._relayed = relayed
         self._most = most
-        """Leases, from all of which a table may be; more are refused, and the table stays."""
+        """Largest number of leases to accept; a larger table is refused, and the last one stays."""
         self._notice = notice
 
     async def run(self) -> None:
-        """Follows for ever. Reconnects with full jitter, 50 ms to 2 s apart; to a unix socket once it is there."""
+        """Follows the stream until cancelled. Reconnects after 50 ms to 2 s with jitter; waits for the socket."""
         pause = _SHORTEST_PAUSE
         while True:
-            if nobody := self._connection.nobody:
-                self._away(nobody)
-                await self._connection.until_attended()
+            if reason := self._connection.absent_reason:
+                self._away(reason)
+                await self._connection.until_present()
             try:
                 await self._follow()
                 self._away("the lease service ended the stream")
@@ -166,7 +166,7 @@ class Feed:
                 self.connected, self.error = True, ""
                 self.streams += 1
                 log.info("connected to the lease service", address=self._connection.address)
-            step = _readable(message)
+            step = _readable_step(message)
             if not self.table.has_room(step, self._most):
                 raise Exhausted(
                     f"the lease service sends more than {self._most} leases, so the table in force stays: if they "
@@ -177,12 +177,12 @@ class Feed:
     def _away(self, reason: str) -> None:
         if self.connected:
             log.warning("the lease service is away; the last leases stay in force", reason=reason)
-        self.connected, self.error, self.table.lost = False, reason, ""  # which was told when it came
+        self.connected, self.error, self.table.lost = False, reason, ""  # `lost` is true of a connected feed only
         self._notice(frozenset())
 
 
-def _readable(message: pb.WatchLeasesResponse) -> Step:
-    """The step; what a newer or broken server sends that we cannot read is taken out, loudly."""
+def _readable_step(message: pb.WatchLeasesResponse) -> Step:
+    """The step without what this version cannot read, which is logged or reported as an error of the network."""
     try:
         return step_from_proto(message)
     except InvalidInput:
@@ -198,7 +198,7 @@ def _readable(message: pb.WatchLeasesResponse) -> Step:
 
 
 def readable_lease(message: pb.Lease) -> Lease | None:
-    """The lease; None, which is logged, where it cannot be read."""
+    """The lease; None, and a line in the log, if it cannot be read."""
     try:
         return lease_from_proto(message)
     except InvalidInput as error:

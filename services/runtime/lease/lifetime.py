@@ -1,4 +1,4 @@
-"""How long a lease lives, between two machines whose clocks may disagree."""
+"""The remaining time of a lease in messages between machines whose clocks may disagree."""
 
 import time
 from typing import TypeAlias
@@ -15,7 +15,7 @@ Answer: TypeAlias = pb.AcquireLeaseResponse | pb.RenewLeaseResponse
 
 
 def time_left(lease: Lease) -> Duration | None:
-    """What is left of a lease whose end is told by our clock; None: it does not run out."""
+    """The remaining time of a lease, by this machine's clock; None: the lease does not expire."""
     if lease.expires_at is None:
         return None
     left = Duration()
@@ -24,9 +24,9 @@ def time_left(lease: Lease) -> Duration | None:
 
 
 def held_lease(answer: Answer) -> Lease:
-    """The lease in an answer, with its end told by our clock, in whole seconds.
+    """The lease in an answer, with its end by this machine's clock, in whole seconds.
 
-    Raises Unavailable for an answer that cannot be read: the request is not to blame.
+    Raises Unavailable for an answer that cannot be read, because the request is not at fault.
     """
     try:
         lease = lease_from_proto(answer.lease)

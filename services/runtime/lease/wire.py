@@ -1,4 +1,4 @@
-"""Domain types to protobuf and back. Behind this module, nobody sees a protobuf message of a lease."""
+"""Conversion between domain types and the protobuf messages of `flannelette.lease.v1`."""
 
 import time
 from dataclasses import replace
@@ -110,7 +110,7 @@ def network_from_proto(message: pb.Network) -> NetworkConfig:
 
 
 def progress_to_proto(progress: Progress) -> pb.ReportProgressRequest:
-    """How far a node is, as a message to be sent now: how long since is what two clocks can agree on."""
+    """A progress report as a message to be sent now: it has an age, because the clocks of two machines may differ."""
     message = pb.ReportProgressRequest(
         node=progress.node,
         cursor=progress.cursor,
@@ -123,7 +123,7 @@ def progress_to_proto(progress: Progress) -> pb.ReportProgressRequest:
 
 
 def progress_from_proto(message: pb.ReportProgressRequest) -> Progress:
-    """How far a node is, in a message that has just come. Raises InvalidInput, naming the field."""
+    """The progress report in a message received now. Raises InvalidInput, naming the field."""
     failed = tuple(FailedLease(lease.name, lease.reason) for lease in message.failed)
     reached_at = time.monotonic() - seconds_of(message.age, "age")
     return Progress(message.node, message.cursor, failed, max(message.failed_count, len(failed)), reached_at)
@@ -174,7 +174,7 @@ def step_from_proto(message: pb.WatchLeasesResponse) -> Step:
 
 
 def step_to_bytes(step: Step) -> bytes:
-    """The step as bytes. Those of several, one behind the other, are one step, where lease.proto allows to join."""
+    """The step as bytes. The bytes of several steps, concatenated, are one step, where lease.proto allows that."""
     return step_to_proto(step).SerializeToString()
 
 
@@ -183,7 +183,7 @@ def step_from_bytes(data: bytes) -> Step:
     try:
         return step_from_proto(pb.WatchLeasesResponse.FromString(data))
     except DecodeError as error:
-        raise InvalidInput(f"no lease message: {error}") from None
+        raise InvalidInput(f"the message of the lease service cannot be parsed: {error}") from None
 
 
 def _overrides_to_proto(overrides: NodeOverrides) -> pb.Choices:
@@ -220,7 +220,7 @@ def _change_from_proto(message: pb.Change) -> Change:
     return Removed(message.removed)
 
 
-# Snapshots have many leases: they are filled where they belong, not made, copied and thrown away.
+# A snapshot has many leases: each is written in place, which saves a copy.
 def _fill(message: pb.Lease, lease: Lease) -> None:
     message.name, message.node, message.backend_type = lease.name, lease.node, lease.backend_type
     message.reserved, message.claim_order = lease.reserved, lease.claim_order
@@ -241,7 +241,7 @@ def _part_to_proto(part: FamilyRequest) -> pb.Subnet:
 
 
 def _fill_data(message: pb.Subnet, data: BackendData | None) -> None:
-    if isinstance(data, VxlanData):  # patterns would take two times as long
+    if isinstance(data, VxlanData):  # `match` takes twice as long
         vxlan = message.vxlan
         vxlan.vni, vxlan.mac = data.vni, data.mac
     elif isinstance(data, WireguardData):

@@ -1,4 +1,4 @@
-"""Files that other programs, or we ourselves after a power cut, read while we write them."""
+"""Atomic replacement of files: a reader sees the old or the new content, also after a power cut."""
 
 import os
 from collections.abc import Iterable
@@ -6,27 +6,27 @@ from pathlib import Path
 
 
 def replace_file(path: Path, text: str, mode: int) -> bool:
-    """Guarantee: a reader finds the old text or the new one, whole. Returns whether the text was another one.
+    """Replaces the text of a file; returns whether it differed. Guarantee: a reader sees the old or the new text.
 
-    A file with this text is not touched. A missing directory is made, with mode 0755. Raises OSError.
+    A file with the same text is not touched. A missing directory is made, with mode 0755. Raises OSError.
     """
     try:
         if path.read_text() == text:
             return False
     except (OSError, UnicodeDecodeError):
-        pass  # missing or unreadable: it is written anew
+        pass  # missing or unreadable: write it
     if not path.parent.is_dir():
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.parent.chmod(0o755)  # whatever the umask says: the readers may be other users
+        path.parent.chmod(0o755)  # independent of the umask: readers may be other users
     replace_bytes(path, [text.encode()], mode)
     return True
 
 
 def replace_bytes(path: Path, parts: Iterable[bytes], mode: int) -> None:
-    """The same for bytes, always, in a directory that is there. On disk when it returns. Raises OSError.
+    """Replaces a file in an existing directory, and syncs it to disk. Raises OSError.
 
-    What lies beside the file for a moment is called `.NAME.new`, which no reader of the directory takes for a
-    configuration. It is never open to more readers than the file, and does not stay where the disk is full.
+    The temporary file `.NAME.new` has a name that no reader of the directory takes for a configuration. It has no
+    more readers than the file itself, and is deleted if the disk is full.
     """
     fresh = path.with_name(f".{path.name}.new")
     fresh.unlink(missing_ok=True)
@@ -35,7 +35,7 @@ def replace_bytes(path: Path, parts: Iterable[bytes], mode: int) -> None:
         with os.fdopen(descriptor, "wb") as file:
             file.writelines(parts)
             file.flush()
-            os.fchmod(file.fileno(), mode)  # whatever the umask says
+            os.fchmod(file.fileno(), mode)  # independent of the umask
             os.fsync(file.fileno())
         fresh.replace(path)
     except OSError:

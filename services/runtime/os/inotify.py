@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Final
 
 CLOSED: Final = 0x18  # IN_CLOSE_WRITE | IN_CLOSE_NOWRITE
-"""A process that had the file open has closed it."""
+"""A process has closed the file."""
 REMOVED: Final = 0x200 | 0x40  # IN_DELETE | IN_MOVED_FROM
-"""A file in the directory is gone."""
+"""A file of the directory was deleted or moved away."""
 _GONE: Final = 0xC00 | 0x8000  # IN_DELETE_SELF | IN_MOVE_SELF | IN_IGNORED
 _EVENT: Final = struct.Struct("=iIII")
 _BUFFER: Final = 1 << 16
@@ -19,7 +19,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Watch:
-    """A watch of one path for some events, from `open` on. Events before `next` are kept; several count as one."""
+    """A watch of one path for some events, once opened. Events before `next` are kept; several count as one."""
 
     def __init__(self, path: Path, events: int) -> None:
         self._path = path
@@ -27,7 +27,7 @@ class Watch:
         self._descriptor: int | None = None
 
     def open(self) -> bool:
-        """Begins to watch, unless it does already. False: the path is missing, or access is denied."""
+        """Opens the watch if it is closed. False: the path is missing, or access is denied."""
         if self._descriptor is None:
             descriptor = _libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
             if descriptor < 0:
@@ -39,20 +39,20 @@ class Watch:
         return True
 
     async def next(self) -> None:
-        """Waits for an event; returns at once if the watch is not open. Closes it when the path itself is gone."""
+        """Waits for an event; returns at once if the watch is closed. Closes the watch if the path itself is gone."""
         if self._descriptor is None:
             return
-        loop, news = asyncio.get_running_loop(), asyncio.Event()
-        loop.add_reader(self._descriptor, news.set)
+        loop, readable = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(self._descriptor, readable.set)
         try:
-            await news.wait()
+            await readable.wait()
         finally:
             loop.remove_reader(self._descriptor)
         if _has_ended(os.read(self._descriptor, _BUFFER)):
             self.close()
 
     def close(self) -> None:
-        """Stops watching."""
+        """Closes the watch."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

@@ -35,7 +35,7 @@ async def until_moved(record: Path, poll_seconds: float = _POLL_SECONDS) -> str:
         if there and there != here:
             return (
                 f"this process is in the network namespace {here}, but {record} says that it belongs in {there}: "
-                "it ends, to be started again there"
+                "the service ends, so that its supervisor restarts it there"
             )
         await asyncio.sleep(poll_seconds)
 

@@ -14,7 +14,7 @@ from typing import Final
 
 from services.core.errors import Misconfigured
 
-_LOOK_SECONDS: Final = 0.1
+_POLL_SECONDS: Final = 0.1
 
 
 @contextmanager
@@ -31,8 +31,8 @@ def single_instance(service: str, advice: str) -> Iterator[None]:
 async def single_instance_within(service: str, advice: str, patience: float) -> AsyncIterator[None]:
     """The same, but waits up to `patience` seconds for a previous process that is about to end."""
     until = time.monotonic() + patience
-    while (holder := _held(service)) is None and time.monotonic() < until:  # noqa: ASYNC110 - nobody tells us
-        await asyncio.sleep(_LOOK_SECONDS)
+    while (holder := _held(service)) is None and time.monotonic() < until:  # noqa: ASYNC110 - no event reports it
+        await asyncio.sleep(_POLL_SECONDS)
     with holder or _refused(service, advice):
         yield
 
@@ -46,8 +46,8 @@ def _held(service: str) -> socket.socket | None:
             if error.errno == errno.EADDRINUSE:
                 return None
             raise Misconfigured(
-                f"cannot have the abstract unix socket @flannelette-{service}, which keeps a second {service} away: "
-                f"{error.strerror}; see what forbids it, a security profile (AppArmor, SELinux, seccomp) or a limit"
+                f"cannot bind the abstract unix socket @flannelette-{service}, which excludes a second {service}: "
+                f"{error.strerror}; check security profiles (AppArmor, SELinux, seccomp) and limits"
             ) from None
         opened.pop_all()
         return holder

@@ -1,4 +1,4 @@
-"""What systemd is told: sd_notify(3), for units of `Type=notify`."""
+"""Notifications to systemd by sd_notify(3), for units of `Type=notify`."""
 
 import os
 import socket
@@ -6,7 +6,7 @@ from contextlib import suppress
 
 
 def notify(state: str) -> None:
-    """Says `READY=1` or the like; nothing when systemd did not ask for it, and no error when it does not listen."""
+    """Sends a state such as `READY=1` to systemd, if NOTIFY_SOCKET is set; errors are ignored."""
     address = os.environ.get("NOTIFY_SOCKET")
     if address:
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:

@@ -1,4 +1,4 @@
-"""The settings that all services share, and who this node is."""
+"""The settings that all services share, and what follows from them: node name, addresses, TLS."""
 
 import os
 import socket
@@ -15,7 +15,7 @@ from services.runtime.tls.files import chosen_files
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessSettings:
-    """What every service understands, beside its own settings."""
+    """The flags of every service, beside its own."""
 
     node: str = flag("", "Name of this node. Default: NODE_NAME, else the host name in lower case.")
     socket_dir: Path = flag(Path("/run/flannelette"), "Directory of the services' unix sockets.")
@@ -74,12 +74,12 @@ def node_name(settings: ProcessSettings, environment: Mapping[str, str] = os.env
 
 
 def listen_addresses(settings: ProcessSettings, service: str) -> list[str]:
-    """Where a service listens: `--listen`, else its socket in `--socket-dir`."""
+    """The addresses that a service listens on: `--listen`, else its socket in `--socket-dir`."""
     return settings.listen.split(",") if settings.listen else [socket_address(settings.socket_dir, service)]
 
 
 def transport_of(settings: ProcessSettings) -> Transport:
-    """How the process talks TCP. Reads the certificate. Raises Misconfigured."""
+    """The TLS setting of the process. Reads the TLS files. Raises Misconfigured."""
     files = chosen_files(settings.tls_cert_file, settings.tls_key_file, settings.tls_ca_file)
     return Transport(
         Credentials(files) if files else None, settings.tls_server_name, settings.dangerously_without_tls
@@ -87,5 +87,5 @@ def transport_of(settings: ProcessSettings) -> Transport:
 
 
 def socket_address(socket_dir: Path, service: str) -> str:
-    """Where a service listens by default."""
+    """The default address of a service."""
     return f"unix:{socket_dir / service}.sock"

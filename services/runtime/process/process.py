@@ -1,4 +1,4 @@
-"""One process: settings in, one TaskGroup that owns every task, an exit code out."""
+"""A service as a process: parses settings, runs all tasks in one TaskGroup, and returns an exit code."""
 
 import asyncio
 import gc
@@ -40,22 +40,22 @@ Job = Callable[[], Coroutine[Any, Any, None]]
 
 _READY = Gauge("flannelette_ready", "1 when the service is ready, as gRPC health and /readyz say")
 _CERTIFICATE_EXPIRY = Gauge(
-    "flannelette_tls_certificate_expiry_timestamp_seconds", "When the TLS certificate in force runs out", ["file"]
+    "flannelette_tls_certificate_expiry_timestamp_seconds", "When the TLS certificate in force expires", ["file"]
 )
 _CERTIFICATE_REFUSED = Gauge(
     "flannelette_tls_files_refused", "1 while the TLS files cannot be used and those read before stay in force"
 )
 _GRACE_SECONDS: Final = 0.5
 _SETTLE_SECONDS: Final = 1.0
-"""A reason against readiness is logged after so long; every service starts with a few that pass sooner."""
+"""Time after which reasons against readiness are logged; those of a normal start pass sooner."""
 _CERTIFICATE_SECONDS: Final = 1.0
 GARBAGE_THRESHOLDS: Final = (50_000, 50, 20)
-"""For Python's cycle collector. A snapshot of 10,000 leases makes 100,000 objects that are no garbage; the default
-thresholds would search them again and again, a tenth of the time."""
+"""For Python's cycle collector. A snapshot of 10,000 leases creates 100,000 live objects; the default thresholds
+spend a tenth of the time on searching them."""
 
 
 class Process:
-    """What a service is made of: its `build` fills it, `run` carries it out."""
+    """The servicers and tasks of a service: its `build` adds them, `run` runs them."""
 
     def __init__(self, name: str, transport: Transport = PLAIN) -> None:
         self.name = name
@@ -65,14 +65,14 @@ class Process:
         self.stopping = asyncio.Event()
         """Set on SIGTERM and SIGINT: streams end; the jobs are cancelled soon after."""
         self.jobs: dict[str, Job] = {}
-        """They run for the life of the process. An exception in one takes the process down."""
+        """Tasks that run as long as the process. An exception in one ends the process."""
         self.servicers: dict[str, AddToServer] = {}
         """By full name, `flannelette.lease.v1.LeaseService`."""
         self._unreachable = ""
-        """Why clients do not reach the process any more; empty: they do."""
+        """Why clients cannot reach the process any more; empty: they can."""
 
     async def run(self, settings: ProcessSettings) -> None:
-        """Serves until `stopping`. Raises what a job raised, in an ExceptionGroup, or Unavailable: it is cut off."""
+        """Serves until `stopping` is set. Raises errors of jobs in an ExceptionGroup, Unavailable: unreachable."""
         addresses = listen_addresses(settings, self.name)
         options = server_options(settings.max_connections, len(addresses))
         limiter = ConnectionLimiter(tcp_ports(addresses), settings.max_connections_per_address)
@@ -93,7 +93,7 @@ class Process:
                     ends = [until_deleted(path) for path in socket_paths(addresses)]
                     if settings.network_namespace_file:
                         ends.append(until_moved(Path(settings.network_namespace_file)))
-                    tasks += [group.create_task(self._stop_after(end), name="whereabouts") for end in ends]
+                    tasks += [group.create_task(self._stop_after(end), name="reachability") for end in ends]
                     await self.stopping.wait()
                     log.info("stopping; the kernel stays as it is" if self.name != "lease" else "stopping")
                     self.health.stop()
@@ -106,24 +106,24 @@ class Process:
             raise Unavailable(self._unreachable)
 
     def _authorizer(self, addresses: list[str]) -> Authorizer | None:
-        """None without TLS: clients cannot be told apart, and access to the listening addresses is the authority."""
+        """None without TLS: clients have no identity, and all that reach a listening address may call everything."""
         if self.transport.credentials is None:
             return None
         return Authorizer(plain=any(address.startswith("unix:") for address in addresses))
 
     async def _follow_certificate(self, credentials: Credentials, addresses: list[str]) -> None:
-        """Puts replaced TLS files into force. Not ready while clients over TCP do not trust the certificate."""
-        seen = credentials.judged
+        """Reads replaced TLS files. The service is not ready while its certificate is not valid for TCP clients."""
+        seen = credentials.last_read
         while True:
             _CERTIFICATE_EXPIRY.labels(str(credentials.files.certificate)).set(
                 credentials.material.certificate.not_after
             )
-            if tcp_ports(addresses):  # else only servers see the certificate, and the feed reports what they say
-                self.health.set("certificate", credentials.doubt())
+            if tcp_ports(addresses):  # else only servers see the certificate, and the feed reports their errors
+                self.health.set("certificate", credentials.invalid_reason())
             await asyncio.sleep(_CERTIFICATE_SECONDS)
-            # Three files are not replaced in one instant: they are read once they look the same twice.
+            # The three files are replaced one after the other: they are read once two checks in a row find the same.
             before, seen = seen, credentials.files.stamp()
-            if seen == before and seen != credentials.judged:
+            if seen == before and seen != credentials.last_read:
                 await _replace_certificate(credentials)
 
     async def _stop_after(self, end: Coroutine[Any, Any, str]) -> None:
@@ -133,7 +133,7 @@ class Process:
             self.stopping.set()
 
     async def _publish_health(self, server: Server) -> None:
-        was_ready, is_told, said = False, False, [""]
+        was_ready, is_notified, logged = False, False, [""]
         while True:
             ready, reasons = self.health.ready, self.health.reasons
             if ready != was_ready:
@@ -141,19 +141,19 @@ class Process:
                 _READY.set(ready)
             if ready and not was_ready:
                 log.info("ready")
-            if self.health.has_started and not is_told:
-                is_told = True
+            if self.health.has_started and not is_notified:
+                is_notified = True
                 notify("READY=1")
             was_ready = ready
-            unsaid = reasons != said and not self.stopping.is_set()
+            unlogged = reasons != logged and not self.stopping.is_set()
             try:
-                async with asyncio.timeout(_SETTLE_SECONDS if unsaid and not ready else None):
+                async with asyncio.timeout(_SETTLE_SECONDS if unlogged and not ready else None):
                     await self.health.changed()
             except TimeoutError:
                 log.warning("not ready", reasons=reasons)
-                said = reasons
+                logged = reasons
             else:
-                said = [] if ready else said
+                logged = [] if ready else logged
 
 
 Build = Callable[[S, Process], AbstractAsyncContextManager[None]]
@@ -162,7 +162,7 @@ Build = Callable[[S, Process], AbstractAsyncContextManager[None]]
 def run(name: str, kind: type[S], build: Build[S], arguments: list[str] | None = None) -> int:
     """The whole life of a service; returns the exit code.
 
-    `build` gets the settings, fills the Process, and frees what it made when its block ends.
+    `build` gets the settings, adds servicers and tasks to the Process, and frees its resources when its block ends.
     0: stopped by SIGTERM or SIGINT (or --help, --version). 1: could not start, or a job crashed. 2: wrong flags.
     """
     program = f"flannelette-{name}"
@@ -182,7 +182,7 @@ def run(name: str, kind: type[S], build: Build[S], arguments: list[str] | None =
     raise_descriptor_limit()
     try:
         asyncio.run(_serve(name, settings, build))
-    except Exception as error:  # the last resort: it is said, in one line if it is ours, and the process ends
+    except Exception as error:  # the outermost handler: errors of ours are one line, others a traceback
         for leaf in _leaves(error):
             if isinstance(leaf, FlanneletteError):
                 print(f"{program}: {leaf}", file=sys.stderr)

@@ -31,7 +31,7 @@ FLAGS: Final[Mapping[str, str]] = {
     "masq": "lease-address state-dir ip-masq ip-masq-fully-random-disable iptables-forward-rules firewall "
     "allowed-network iptables-resync",
 }
-"""Which service has which flag, beside those that all have: for who gives one to another. A test compares them."""
+"""The flags of each service beside those that all have, for the hint about an unknown flag. A test compares them."""
 PURPOSES: Final[Mapping[str, str]] = {
     "lease": "Keeps the leases (which node holds which subnet) in etcd, in Kubernetes or in an embedded store, and "
     "streams every change to its watchers. Needs no privileges.",
@@ -41,11 +41,11 @@ PURPOSES: Final[Mapping[str, str]] = {
     "and NET_RAW for legacy iptables.",
     "flannelette flanneld": "Runs the lease service, the dataplane and masq instead of flanneld.",
 }
-"""What a service is for, above its flags."""
+"""The purpose of a service, for `--help`."""
 
 
 class HelpRequested(Exception):
-    """`-h` or `--help` was given; the text is what to print."""
+    """`-h` or `--help` was given; the message is the help text."""
 
 
 def flag(default: Any, meaning: str, *, name: str = "", choices: Sequence[str] = ()) -> Any:
@@ -86,10 +86,10 @@ def parse_settings(kind: type[S], program: str, arguments: Sequence[str], enviro
 def split_flags(
     program: str, kinds: Mapping[str, type[Any]], arguments: Sequence[str], defaults: Mapping[str, str]
 ) -> dict[str, list[str]]:
-    """Each kind's share of the flags, as `--name=value`. A flag that several have goes to all of them.
+    """The flags of each settings class, as `--name=value`. A flag that several classes have goes to each of them.
 
-    Raises Misconfigured for one that none has, HelpRequested with the text of all; `defaults` is what is the default
-    of some flags here, and not in their kind.
+    Raises Misconfigured for an unknown flag, HelpRequested with the flags of all classes. `defaults` has defaults
+    that differ from those of the classes.
     """
     fields = {name: field for kind in kinds.values() for name, field in _flags(kind).items()}
     hints = {name: hint for kind in kinds.values() for name, hint in get_type_hints(kind).items()}
@@ -109,18 +109,18 @@ def variable_of(flag_name: str) -> str:
 
 
 def usage(program: str, *kinds: type[Any], defaults: Mapping[str, str] = MappingProxyType({})) -> str:
-    """The help text, at most 80 columns wide; a flag that several kinds have is there once, with all it means."""
+    """The help text, at most 80 columns wide; a flag of several classes appears once, with each of its meanings."""
     meanings: dict[str, list[str]] = {}
     for name, field in (row for kind in kinds for row in _flags(kind).items()):
-        told = meanings.setdefault(name, [])
-        if (meaning := _meaning(field, defaults)) not in told:
-            told.append(meaning)
+        known = meanings.setdefault(name, [])
+        if (meaning := _meaning(field, defaults)) not in known:
+            known.append(meaning)
     lines = [f"Usage: {program} [flags]", ""]
     if purpose := PURPOSES.get(program.removeprefix("flannelette-")):
         lines += [*textwrap.wrap(purpose, 78, initial_indent="  ", subsequent_indent="  "), ""]
-    for name, told in meanings.items():
+    for name, known in meanings.items():
         lines.append(f"  --{name}")
-        for meaning in told:
+        for meaning in known:
             indent = " " * 6
             lines += textwrap.wrap(
                 meaning, 80, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
@@ -171,9 +171,9 @@ def _tokens(
 
 
 def _unknown(name: str, fields: Iterable[str]) -> str:
-    """What to do about a flag that is not there: it is another service's, or a slip of the pen."""
+    """The error for an unknown flag: names the service that has the flag, or the nearest flag."""
     if owners := [f"flannelette-{service}" for service, flags in FLAGS.items() if name in flags.split()]:
-        return f"there is no flag --{name} here: it is one of {' and '.join(owners)}"
+        return f"there is no flag --{name} here: it is a flag of {' and '.join(owners)}"
     if near := difflib.get_close_matches(name, fields, n=1):
         return f"there is no flag --{name}: did you mean --{near[0]}? (--help lists them)"
     return f"there is no flag --{name} (--help lists them)"

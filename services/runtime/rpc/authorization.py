@@ -115,16 +115,16 @@ class Authorizer(grpc.aio.ServerInterceptor):
             log.info("an administrator calls", method=name, who=", ".join(_uris(peer)))
 
     def refusal(self, request: Any, peer: Mapping[str, Iterable[bytes]], method: str) -> str:
-        """Why the call is refused, in a sentence; empty: it is allowed. `peer` is gRPC's auth_context()."""
+        """A sentence that says why the call is refused; empty: it is allowed. `peer` is gRPC's auth_context()."""
         security = list(peer.get("transport_security_type", ()))
         if security == [_NO_TLS] and self._plain:
             return ""
         if security != [_TLS]:
-            return "this service is for clients with a certificate"
+            return "the service accepts only clients with a certificate"
         needed = REQUIREMENTS.get(method)
         if needed is None:
             return "no client may call this method over TLS; call it on the unix socket"
-        # A stream of requests has no fields to look at, and no requirement of a streaming method needs one.
+        # A stream of requests has no fields, and no requirement of a streaming method needs one.
         node = getattr(request, "node", "")
         relayed = getattr(request, "relayed", False)
         whole = relayed or getattr(request, "view", lease_pb2.VIEW_ALL) != lease_pb2.VIEW_OWN

@@ -1,8 +1,8 @@
-"""Limits on connections over TCP: for each client address, and so that some descriptors are always left.
+"""Limits on TCP connections: per client address, and in total, so that some file descriptors are always free.
 
-gRPC ends a handshake that takes too long and limits each listener by itself, so that a unix socket does not wait for
-TCP. It has no limit for a client address, and does not report who connects. So the process lists its own sockets, and
-shuts down the newest ones of an address that has too many: no proxy is needed in the path of the data. See ADR 28.
+gRPC limits the time of a handshake and the connections of each listener, so that TCP does not block a unix socket.
+gRPC has no limit per client address, and does not report connections. So the process lists its own sockets, and shuts
+down the newest ones of an address that has too many; no proxy is needed in the data path. See ADR 28.
 """
 
 import asyncio
@@ -28,23 +28,23 @@ from services.runtime.telemetry.metrics import Counter
 log = get_logger()
 
 _RESERVE: Final = 256
-"""Descriptors for files, for the store, for HTTP, for a client of the unix socket."""
+"""Descriptors kept free for files, the store, HTTP and clients of the unix socket."""
 _MOST_DESCRIPTORS: Final = 1 << 20
 """The kernel's own limit (fs.nr_open), unless it was raised."""
-_LOOK_SECONDS: Final = 1.0
+_CHECK_SECONDS: Final = 1.0
 _HANDSHAKE_MS: Final = 5_000
-"""gRPC's own is two minutes. Ours take milliseconds; a client that is cut off here comes again."""
-_OURS: Final = Path("/proc/self/fd")
+"""gRPC's default is two minutes. A handshake takes milliseconds; a client that is cut off reconnects."""
+_DESCRIPTORS: Final = Path("/proc/self/fd")
 
 _CLOSED = Counter("flannelette_connections_closed", "Connections over TCP closed because their address had too many")
 
 
 def raise_descriptor_limit() -> None:
-    """As far as the process may: what a shell or an init gives, 1,024, is for programs that use select()."""
+    """Raises the soft limit to the hard limit: the usual default of 1,024 is for programs that use select()."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MOST_DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:
-        with suppress(OSError, ValueError):  # then it stays as it is
+        with suppress(OSError, ValueError):  # then the limit stays
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
@@ -62,18 +62,18 @@ def server_options(most: int, listeners: int) -> tuple[tuple[str, int], ...]:
 
 
 def tcp_ports(addresses: Iterable[str]) -> frozenset[int]:
-    """Those among the addresses that a service listens on."""
+    """The TCP ports among the listening addresses."""
     return frozenset(host_and_port(each)[1] for each in addresses if not each.startswith("unix:"))
 
 
 @dataclass(frozen=True, slots=True)
 class _Connection:
-    """One that was accepted on one of the ports."""
+    """An accepted connection to one of the ports."""
 
     descriptor: int
     inode: int
     number: int
-    """In the order in which they were seen."""
+    """Order of discovery."""
     peer: str
 
 
@@ -86,15 +86,15 @@ class ConnectionLimiter:
         self._ports = ports
         self._most = most
         self._known: dict[int, _Connection | None] = {}
-        """By inode, which no other socket has while this one is open; None: of no concern."""
+        """By inode, which is unique while the socket is open; None: not a connection to one of the ports."""
         self._numbers = count()
         self._may_log = LogLimiter()
 
     async def run(self) -> None:
-        """Looks once a second, for ever."""
+        """Checks once a second until cancelled."""
         while True:
-            await asyncio.sleep(_LOOK_SECONDS)
-            for peer, closed in (await asyncio.to_thread(self.look)).items():
+            await asyncio.sleep(_CHECK_SECONDS)
+            for peer, closed in (await asyncio.to_thread(self.close_excess)).items():
                 _CLOSED.inc(closed)
                 if self._may_log(peer):
                     log.warning(
@@ -105,8 +105,8 @@ class ConnectionLimiter:
                         setting="--max-connections-per-address",
                     )
 
-    def look(self) -> Tally[str]:
-        """Closes what is too much; how many of which address. Costs a microsecond for each descriptor."""
+    def close_excess(self) -> Tally[str]:
+        """Closes excess connections; returns how many of each address. Takes a microsecond per descriptor."""
         self._known = {inode: self._connection(fd, inode) for fd, inode in _sockets()}
         by_peer: defaultdict[str, list[_Connection]] = defaultdict(list)
         for each in self._known.values():
@@ -125,15 +125,15 @@ class ConnectionLimiter:
         with suppress(OSError), _copied(descriptor, inode) as connection:
             is_tcp = connection.family in (socket.AF_INET, socket.AF_INET6) and connection.type == socket.SOCK_STREAM
             if is_tcp and connection.getsockname()[1] in self._ports:
-                peer = _share_of(connection.getpeername()[0])  # a listening one has none
+                peer = _counted_as(connection.getpeername()[0])  # a listening socket has none
                 return _Connection(descriptor, inode, next(self._numbers), peer)
         return None
 
 
 def _sockets() -> Iterator[tuple[int, int]]:
-    """Descriptor and inode of each that this process has open."""
-    for name in os.listdir(_OURS):  # noqa: PTH208 - a Path for each would take ten times as long
-        with suppress(OSError):  # that of this listing itself
+    """Descriptor and inode of each open socket of this process."""
+    for name in os.listdir(_DESCRIPTORS):  # noqa: PTH208 - a Path for each takes ten times as long
+        with suppress(OSError):  # the descriptor of this listing itself
             status = os.fstat(int(name))
             if stat.S_ISSOCK(status.st_mode):
                 yield int(name), status.st_ino
@@ -141,23 +141,23 @@ def _sockets() -> Iterator[tuple[int, int]]:
 
 @contextmanager
 def _copied(descriptor: int, inode: int) -> Iterator[socket.socket]:
-    """The same socket by another descriptor, so that ours to close is not gRPC's. Raises OSError: it is gone."""
+    """The socket under a descriptor of our own, which can be closed without closing gRPC's. Raises OSError: gone."""
     with closing(socket.socket(fileno=os.dup(descriptor))) as copy:
         if os.fstat(copy.fileno()).st_ino != inode:
-            raise OSError("another socket has its descriptor by now")
+            raise OSError("the descriptor belongs to another socket now")
         yield copy
 
 
 def _shut_down(connection: _Connection) -> bool:
-    """As if its client had gone: gRPC closes it. Whether it was still there."""
+    """Shuts the connection down, so that gRPC closes it; returns whether it still existed."""
     with suppress(OSError), _copied(connection.descriptor, connection.inode) as copy:
         copy.shutdown(socket.SHUT_RDWR)
         return True
     return False
 
 
-def _share_of(host: str) -> str:
-    """Of what a client is counted by: its IPv4 address, or the /64 that an IPv6 host has to itself."""
+def _counted_as(host: str) -> str:
+    """What a client is counted as: the IPv4 address, or the /64 of an IPv6 address."""
     address = ip_address(host.partition("%")[0])
     if address.version == 4:
         return str(address)

@@ -1,4 +1,4 @@
-"""Our errors as gRPC statuses, both ways. The only place that knows both."""
+"""The mapping between our errors and gRPC status codes, for servers and clients."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
@@ -31,18 +31,18 @@ _ERRORS: Final = {code: kind for kind, code in CODES.items()}
 
 
 def code_of(error: errors.FlanneletteError) -> grpc.StatusCode:
-    """The status of an error: that of its nearest ancestor in the table."""
+    """The status code of an error: that of its nearest base class in the table."""
     return next((CODES[kind] for kind in type(error).__mro__ if kind in CODES), grpc.StatusCode.UNKNOWN)
 
 
 def error_of(error: grpc.aio.AioRpcError) -> errors.FlanneletteError:
-    """The error that a server meant; what has no place in the tree (deadline, cancellation) is Unavailable."""
+    """The error for a status; a code without an error of ours (deadline, cancellation) is Unavailable."""
     kind = _ERRORS.get(error.code(), errors.Unavailable)
     return kind(error.details() or error.code().name)
 
 
 def readable(answer: T | None) -> T:
-    """A server's answer. Raises Unavailable for bytes that are no message of its kind, which grpc makes None."""
+    """A server's answer. Raises Unavailable for a malformed message, which grpc returns as None."""
     if answer is None:
         raise errors.Unavailable(
             "the server sent a message that this version cannot read: compare the versions of client and server"
@@ -51,14 +51,14 @@ def readable(answer: T | None) -> T:
 
 
 class ErrorInterceptor(grpc.aio.ServerInterceptor):
-    """Turns a FlanneletteError into its status and its message; anything else into INTERNAL, logged."""
+    """Ends a call with the status code of a FlanneletteError; other exceptions are logged and become INTERNAL."""
 
     async def intercept_service(
         self,
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
-        """Wraps unary-unary and unary-stream handlers, which are all that we have."""
+        """Wraps unary-unary and unary-stream handlers: our services have no others."""
         handler = await continuation(handler_call_details)
         method = handler_call_details.method
         if handler is None or handler.request_streaming or not method.startswith("/flannelette."):
@@ -79,13 +79,13 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
 
 @dataclass(frozen=True, slots=True)
 class _Unreadable:
-    """Bytes that are no request of the method."""
+    """Bytes that cannot be parsed as a request of the method."""
 
     reason: str
 
 
 def _or_unreadable(deserialize: Callable[[bytes], Any] | None) -> Callable[[bytes], Any] | None:
-    """As it does; what it refuses would else be the server's fault, UNKNOWN."""
+    """The deserializer, but malformed bytes become INVALID_ARGUMENT; gRPC alone would answer UNKNOWN."""
 
     def read(data: bytes) -> Any:
         try:
@@ -115,10 +115,10 @@ def _wrap_unary(inner: Any, method: str) -> Any:
 def _wrap_stream(inner: Any, method: str) -> Any:
     async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
         try:
-            # Closed here, not by the garbage collector: whatever the stream holds is free when its call has ended.
+            # Closed here, not by the garbage collector, so that the stream's resources are free when the call ends.
             async with aclosing(inner(_readable(request), context)) as responses:
                 async for response in responses:
-                    await context.write(response)  # not yield: that costs each message one generator more
+                    await context.write(response)  # not yield: another generator would slow each message down
         except Exception as error:
             await abort(error, method, context)
 

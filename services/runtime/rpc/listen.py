@@ -1,4 +1,4 @@
-"""Addresses to serve on: a locked unix socket, or TCP, with TLS unless it is on loopback."""
+"""Listening addresses of a gRPC server: a locked unix socket, or TCP, with TLS unless on loopback."""
 
 import fcntl
 import os
@@ -19,11 +19,11 @@ _LONGEST_PATH: Final = 107
 
 @contextmanager
 def bound(server: grpc.aio.Server, address: str, transport: Transport = PLAIN) -> Iterator[None]:
-    """Binds the server and holds the address for it.
+    """Binds the server to the address, and holds the lock of a unix socket while the block runs.
 
-    A unix socket has mode 0660; its directory is made with mode 0770 if it is missing. grpc would silently take
-    over the socket of a running server, so PATH.lock is locked first (flock, freed with the process).
-    Raises Misconfigured: taken, too long, no permission, or TCP beyond loopback without TLS.
+    A unix socket has mode 0660; its directory is made with mode 0770 if it is missing. grpc would silently replace
+    the socket of a running server, so PATH.lock is locked first (flock, freed with the process).
+    Raises Misconfigured: in use, too long, no permission, or TCP beyond loopback without TLS.
     """
     for path in socket_paths([address]):
         if len(os.fsencode(path)) > _LONGEST_PATH:
@@ -39,15 +39,15 @@ def bound(server: grpc.aio.Server, address: str, transport: Transport = PLAIN) -
 
 
 def lock_of(path: Path) -> Path:
-    """What is locked while a unix socket is served."""
+    """The lock file of a unix socket."""
     return Path(f"{path}.lock")
 
 
 @contextmanager
 def locked(path: Path) -> Iterator[os.stat_result]:
-    """Holds a unix socket's lock, which it tells, while the block runs; a directory that is missing is made.
+    """Holds the lock of a unix socket while the block runs; yields its stat. A missing directory is made.
 
-    Raises Misconfigured: taken, or no permission.
+    Raises Misconfigured: in use, or no permission.
     """
     lock = lock_of(path)
     try:
@@ -57,14 +57,14 @@ def locked(path: Path) -> Iterator[os.stat_result]:
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o660)
     except OSError as error:
         raise Misconfigured(
-            f"cannot make {lock}: {error.strerror}; give the service the right to, or use another --socket-dir"
+            f"cannot create {lock}: {error.strerror}; grant the service access, or use another --socket-dir"
         ) from None
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise Misconfigured(
-                f"the socket {path} is taken by a running service: stop it, or use another --socket-dir"
+                f"the socket {path} is in use by a running service: stop that service, or use another --socket-dir"
             ) from None
         yield os.fstat(descriptor)
     finally:
@@ -72,7 +72,7 @@ def locked(path: Path) -> Iterator[os.stat_result]:
 
 
 def bind_path(server: grpc.aio.Server, path: Path) -> None:
-    """Binds a server to a unix socket with mode 0660. Call it with the lock held. Raises Misconfigured."""
+    """Binds a server to a unix socket with mode 0660; the caller holds the lock. Raises Misconfigured."""
     before = os.umask(0o117)
     try:
         _bind(server, f"unix:{path}")
@@ -81,7 +81,7 @@ def bind_path(server: grpc.aio.Server, path: Path) -> None:
 
 
 def socket_paths(addresses: Iterable[str]) -> list[Path]:
-    """Of the addresses that are unix sockets, where they are."""
+    """The paths of the unix sockets among the addresses."""
     return [Path(each.removeprefix("unix:")).absolute() for each in addresses if each.startswith("unix:")]
 
 

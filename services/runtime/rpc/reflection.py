@@ -1,6 +1,6 @@
-"""gRPC reflection under both its names, so that grpcurl needs no files and `describe` knows every symbol.
+"""gRPC reflection, v1 and v1alpha, so that grpcurl needs no .proto files and `describe` knows every symbol.
 
-grpcurl asks v1 first; grpcio has v1alpha only, and no descriptor of v1. Their messages are the same.
+grpcurl uses v1 first; grpcio has only v1alpha, and no descriptor of v1. The messages of both are the same.
 """
 
 from collections.abc import Iterable
@@ -18,14 +18,14 @@ _V1_SERVICE: Final = f"{_V1}.ServerReflection"
 
 
 class _Pool:
-    """The default pool; also finds a method, a field or a value of an enum by the file of what it is in."""
+    """The default pool, which here also finds methods, fields and enum values, by the file of their parent."""
 
     def __init__(self) -> None:
         self._pool: Any = descriptor_pool.Default()
         _add_v1(self._pool)
 
     def FindFileContainingSymbol(self, name: str) -> Any:  # noqa: N802 - grpcio's name
-        """Raises KeyError for a symbol that is in no file."""
+        """Raises KeyError for an unknown symbol."""
         try:
             return self._pool.FindFileContainingSymbol(name)
         except KeyError:
@@ -36,7 +36,7 @@ class _Pool:
 
 
 def enable_reflection(services: Iterable[str], server: grpc.aio.Server) -> None:
-    """Answers for these services, by full name, and for reflection itself."""
+    """Adds reflection of these services, by full name, and of reflection itself to the server."""
     names = (*services, reflection.SERVICE_NAME, _V1_SERVICE)
     servicer: Any = grpc_reflection.ReflectionServicer(names, _Pool())
     handler = grpc.stream_stream_rpc_method_handler(
@@ -53,14 +53,14 @@ def enable_reflection(services: Iterable[str], server: grpc.aio.Server) -> None:
 
 
 def _add_v1(pool: Any) -> None:
-    """The descriptor of v1: that of v1alpha under its name. Adding it again changes nothing."""
+    """Adds the descriptor of v1, a renamed copy of v1alpha's, to the pool. A second call changes nothing."""
     file = descriptor_pb2.FileDescriptorProto()
     reflection_pb2.DESCRIPTOR.CopyToProto(file)
     file.name = file.name.replace("v1alpha", "v1")
     file.package = _V1
     for message in file.message_type:
         for field in message.field:
-            if field.type_name:  # else it is set, to nothing
+            if field.type_name:  # assigning to an unset field would set it
                 field.type_name = field.type_name.replace(_V1ALPHA, _V1)
     for service in file.service:
         for method in service.method:

@@ -1,4 +1,4 @@
-"""A gRPC server with what every one of ours has: our errors, health, reflection v1 and v1alpha."""
+"""The gRPC server of every service: authorization, error mapping, health and reflection."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -14,21 +14,21 @@ from services.runtime.rpc.reflection import enable_reflection
 AddToServer = Callable[[grpc.aio.Server], None]
 
 _OPTIONS: Final = (
-    ("grpc.so_reuseport", 0),  # two processes on one port would share its connections
-    ("grpc.server.max_pending_requests", 100_000),  # thousands of watchers may come back at once
+    ("grpc.so_reuseport", 0),  # else two processes on one port share its connections
+    ("grpc.server.max_pending_requests", 100_000),  # thousands of watchers may reconnect at once
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
-    # A client that is frozen or without power is given up after 28 s. Ours ping every 10 s, which counts, so that
-    # 1,000 of them cost the same 0.4 % of a core with this and without.
+    # The connection of a frozen or dead client is closed after 28 s. Our clients ping every 10 s, which counts as
+    # activity: 1,000 of them cost 0.4 % of a core, with this option and without.
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.http2.ping_timeout_ms", 8_000),  # keepalive_timeout_ms has no effect in this core
 )
 
 
 class Server:
-    """Serves the given servicers, by full name; health of each and of the whole is NOT_SERVING at first.
+    """Serves the given servicers, by full name. Health, of each service and in total, is NOT_SERVING at first.
 
-    With an authorizer, every call over TLS needs a certificate that the method requires (authorization.py).
+    With an authorizer, every call over TLS needs the certificate that the method requires (authorization.py).
     """
 
     def __init__(
@@ -48,17 +48,17 @@ class Server:
         enable_reflection((*servicers, health_name), self.grpc)
 
     async def start(self) -> None:
-        """Accepts calls from now on."""
+        """Starts to accept calls."""
         await self.publish(ready=False)
         await self.grpc.start()
 
     async def publish(self, *, ready: bool) -> None:
-        """Tells gRPC health."""
+        """Sets the status of gRPC health."""
         serving, not_serving = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
         for name in self._names:
             await self._health.set(name, serving if ready else not_serving)
 
     async def stop(self, grace: float | None = None) -> None:
-        """NOT_SERVING for good; open calls have `grace` seconds. May be called again."""
+        """Sets health to NOT_SERVING for good, and ends open calls after `grace` seconds. May be called again."""
         await self._health.enter_graceful_shutdown()
         await self.grpc.stop(grace)

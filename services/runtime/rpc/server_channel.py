@@ -13,11 +13,11 @@ from services.runtime.rpc.transport import Options, Transport
 from services.runtime.tls.files import Material
 
 _LONGEST_CALL_SECONDS: Final = 60.0
-"""A replaced channel stays open so long, for calls that still run."""
-_SHORTEST_LOOK_SECONDS: Final = 0.01
-_LONGEST_LOOK_SECONDS: Final = 1.0
+"""Time that a replaced channel stays open, for calls that still run."""
+_SHORTEST_POLL_SECONDS: Final = 0.01
+_LONGEST_POLL_SECONDS: Final = 1.0
 _EXPLANATION_SECONDS: Final = 30.0
-"""An explanation is reused so long for the same message of gRPC."""
+"""Time that an explanation is reused for the same message of gRPC."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +47,15 @@ class ServerChannel:
         self._open()
 
     def _open(self) -> None:
-        self._shown = self._transport.material
+        self._presented = self._transport.material
         self.channel = self._transport.channel(self.address, self._options)
 
     async def renew(self) -> bool:
-        """Call it when the connection is lost: replaces `channel` if the certificate has changed, and says whether.
+        """Replaces `channel` if the certificate has changed; returns whether. For a lost connection.
 
         Calls on the previous channel continue: closing it would cancel them.
         """
-        if self._transport.material is self._shown:
+        if self._transport.material is self._presented:
             return False
         now = asyncio.get_running_loop().time()
         self._replaced.append((now, self.channel))
@@ -65,13 +65,13 @@ class ServerChannel:
         return True
 
     @property
-    def nobody(self) -> str:
-        """The explanation when no process listens on the unix socket."""
+    def absent_reason(self) -> str:
+        """A sentence that says that no process listens on the unix socket."""
         return f"no answer on {self.address}: is {self._program} running, and is its socket accessible?"
 
     @property
-    def is_deserted(self) -> bool:
-        """No process listens on the unix socket. Other faults show in a call."""
+    def is_absent(self) -> bool:
+        """Whether no process listens on the unix socket. Other faults appear in a call."""
         if not self._path:
             return False
         try:
@@ -82,27 +82,27 @@ class ServerChannel:
             return error.errno in (errno.ENOENT, errno.ECONNREFUSED)
         return False
 
-    async def until_attended(self) -> None:
+    async def until_present(self) -> None:
         """Waits until a process may listen on the unix socket.
 
-        Checks every tenth of the time waited so far, every 10 ms to every second: quick when both start together,
+        The interval between checks is a tenth of the time waited, from 10 ms to 1 s: quick when both start together,
         cheap in a long outage.
         """
         loop = asyncio.get_running_loop()
         since = loop.time()
-        while self.is_deserted:  # noqa: ASYNC110 - nothing reports that change
-            await asyncio.sleep(min(max(_SHORTEST_LOOK_SECONDS, (loop.time() - since) / 10), _LONGEST_LOOK_SECONDS))
+        while self.is_absent:  # noqa: ASYNC110 - nothing reports that change
+            await asyncio.sleep(min(max(_SHORTEST_POLL_SECONDS, (loop.time() - since) / 10), _LONGEST_POLL_SECONDS))
 
     async def why(self, error: grpc.aio.AioRpcError) -> str:
-        """The cause of the error, in a sentence that says what to do. Tries a handshake if there is no connection."""
+        """A sentence with the cause of the error and the remedy. Tries a handshake if there is no connection."""
         details = error.details() or error.code().name
         if error.code() is not grpc.StatusCode.UNAVAILABLE or "failed to connect" not in details:
             return f"{self.address}: {details}"
         if self._path:
-            return self.nobody
+            return self.absent_reason
         material, now = self._transport.material, asyncio.get_running_loop().time()
         if not self._explained.holds(material, details, now):
-            sentence = await asyncio.to_thread(self._transport.why_not, self.address, self._program, details)
+            sentence = await asyncio.to_thread(self._transport.explain_failure, self.address, self._program, details)
             self._explained = _Explanation(sentence, material, details, now + _EXPLANATION_SECONDS)
         return self._explained.sentence
 

@@ -1,4 +1,4 @@
-"""How this process talks TCP: with certificates, or without and then only on loopback. Unix sockets need neither."""
+"""Channels and server credentials: TCP with TLS, or without TLS on loopback only; unix sockets have no TLS."""
 
 import re
 from collections.abc import Sequence
@@ -19,27 +19,27 @@ Options = Sequence[tuple[str, str | int]]
 _HOST_AND_PORT: Final = re.compile(
     r"(\[(?P<ipv6>[0-9A-Fa-f:.]+(?:%[\w.-]+)?)\]|(?P<host>[^][:/\s]+)):(?P<port>\d{1,5})", re.ASCII
 )
-_NO_PROXY: Final = (("grpc.enable_http_proxy", 0),)  # a proxy of the environment is not meant for us
+_NO_PROXY: Final = (("grpc.enable_http_proxy", 0),)  # ignore proxies in the environment
 
 
 @dataclass(frozen=True, slots=True)
 class Transport:
-    """Makes every channel of ours, and knows what a server of ours may listen on."""
+    """The TLS setting of this process: makes channels, and says how a server may listen on an address."""
 
     credentials: Credentials | None = None
     """None: no TLS."""
     server_name: str = ""
     """The name that a server's certificate must have, if not the host of its address."""
     dangerously: bool = False
-    """Without TLS also beyond loopback."""
+    """Allows TCP without TLS also beyond loopback."""
 
     @property
     def material(self) -> Material | None:
-        """What a channel made now shows; another object as soon as the certificate was replaced."""
+        """The certificate that a new channel presents; another object once the files were replaced."""
         return self.credentials.material if self.credentials else None
 
     def channel(self, address: str, options: Options = ()) -> grpc.aio.Channel:
-        """A channel to `unix:PATH` or HOST:PORT. Raises Misconfigured: no address, or TCP that TLS must protect."""
+        """A channel to `unix:PATH` or HOST:PORT. Raises Misconfigured: malformed, or TLS is required."""
         options = (*_NO_PROXY, *options, *self._name_option())
         credentials = self._credentials_for(address)
         if credentials is None:
@@ -55,7 +55,7 @@ class Transport:
         return grpc.secure_channel(address, credentials, options=options)
 
     def server_credentials(self, address: str) -> grpc.ServerCredentials | None:
-        """What to serve with on this address; None: no TLS. Raises Misconfigured: TLS must protect it."""
+        """The credentials of a server on this address; None: no TLS. Raises Misconfigured: TLS is required."""
         if address.startswith("unix:"):
             return None
         host, _ = host_and_port(address)
@@ -73,16 +73,18 @@ class Transport:
             )
         return None
 
-    def why_not(self, address: str, program: str, details: str) -> str:
-        """Why there is no connection to HOST:PORT, where `program` should listen, in a sentence.
+    def explain_failure(self, address: str, program: str, details: str) -> str:
+        """A sentence that says why there is no connection to HOST:PORT, where `program` should listen.
 
-        `details` is what gRPC said. Takes up to 4 s: not for the event loop.
+        `details` is the message of gRPC. Takes up to 4 s: not for the event loop.
         """
         host, port = host_and_port(address)
         if self.credentials is not None:
             found = explain(host, port, self.credentials, self.server_name)
         else:
-            found = "it wants TLS: give --tls-cert-file, --tls-key-file and --tls-ca-file" * speaks_tls(host, port)
+            found = "the server requires TLS: give --tls-cert-file, --tls-key-file and --tls-ca-file" * speaks_tls(
+                host, port
+            )
         if found:
             return f"no connection to {address}: {found}"
         return f"no answer at {address}: is {program} running there, and is the address right? ({details})"
@@ -108,9 +110,9 @@ PLAIN: Final = Transport()
 
 
 def host_and_port(address: str) -> tuple[str, int]:
-    """Of HOST:PORT, `[::1]:7000` without its brackets. Raises Misconfigured.
+    """Host and port of HOST:PORT; brackets around IPv6 are removed. Raises Misconfigured.
 
-    Without brackets gRPC would take an IPv6 address for one without a port, so not for the one that we look at.
+    Without brackets, gRPC would read an IPv6 address and port as an address alone.
     """
     matched = _HOST_AND_PORT.fullmatch(address)
     if matched is None or int(matched["port"]) > 65535:
@@ -119,7 +121,7 @@ def host_and_port(address: str) -> tuple[str, int]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether nobody but this host reaches it."""
+    """Whether only this host reaches the address."""
     try:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:

@@ -4,9 +4,9 @@ import asyncio
 
 
 class Health:
-    """Ready when no condition has a reason against it.
+    """The readiness of the service: it is ready when every condition holds.
 
-    The same answer goes to gRPC health, `/readyz` and the status calls.
+    gRPC health, `/readyz` and the status calls report it.
     """
 
     def __init__(self) -> None:
@@ -16,9 +16,9 @@ class Health:
         self._stopping = False
 
     def set(self, condition: str, reason: str = "", *, of_host: bool = False) -> None:
-        """Says why the condition does not hold; empty: it holds.
+        """Sets the reason why the condition does not hold; empty: it holds.
 
-        `of_host`: others have to make it hold, and may wait for the start of this service to do so.
+        `of_host`: the condition depends on other programs, which may wait for the start of this service.
         """
         if of_host:
             self._of_host.add(condition)
@@ -27,18 +27,18 @@ class Health:
             self._changed.set()
 
     def stop(self) -> None:
-        """Not ready any more, for good."""
+        """Makes the service not ready for good."""
         self._stopping = True
         self._changed.set()
 
     @property
     def reasons(self) -> list[str]:
-        """Why not ready, one sentence each, oldest condition first. Empty when ready."""
+        """The reasons why the service is not ready, a sentence each, oldest condition first. Empty: ready."""
         return ["the service is stopping"] if self._stopping else [r for r in self._reasons.values() if r]
 
     @property
     def has_started(self) -> bool:
-        """Whether every condition holds that the service itself can make hold."""
+        """Whether all conditions hold that do not depend on other programs."""
         return not self._stopping and not any(r for name, r in self._reasons.items() if name not in self._of_host)
 
     @property
@@ -47,6 +47,6 @@ class Health:
         return not self.reasons
 
     async def changed(self) -> None:
-        """Returns when something may have changed since the last call."""
+        """Waits for a change since the last call."""
         await self._changed.wait()
         self._changed.clear()

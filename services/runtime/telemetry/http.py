@@ -15,9 +15,9 @@ Metrics: TypeAlias = Callable[[], Awaitable[tuple[str, bytes]]]
 
 _UNIX: Final = "unix:"
 _SECONDS: Final = 5.0
-"""For a request and its answer; a connection has one of each."""
+"""Time for the one request of a connection and its answer."""
 _MOST: Final = 128
-"""Simultaneous connections. One more closes the oldest, which has had time for its answer."""
+"""Simultaneous connections. One more closes the oldest."""
 _BACKLOG: Final = 1024
 """Connections that wait in the kernel to be accepted."""
 _LONGEST: Final = 8192
@@ -36,7 +36,7 @@ def is_served(ip: str, port: int) -> bool:
 
 @asynccontextmanager
 async def http_server(ip: str, port: int, health: Health, metrics: Metrics = own_metrics) -> AsyncIterator[None]:
-    """Serves on IP and port, or on `unix:PATH` whatever the port, while the block runs; port 0 serves nothing.
+    """Serves on IP and port, or on `unix:PATH` with any port, while the block runs; port 0 serves nothing.
 
     Raises Misconfigured when the address cannot be used.
     """

@@ -9,16 +9,16 @@ from typing import Any, Final
 
 _RICH: Final = "rich"
 _NOT_FIELDS: Final = frozenset(("exc_info", "stack"))
-"""What structlog renders in its own way."""
+"""Fields that structlog renders itself."""
 
 
 @contextmanager
 def _without_rich() -> Iterator[None]:
-    """structlog imports rich where it is installed, for tracebacks that we print plainly: 50 ms and 5 MB a start."""
+    """Hides rich from structlog, which would import it for tracebacks: 50 ms and 5 MB at each start."""
     if _RICH in sys.modules:
         yield
         return
-    sys.modules[_RICH] = None  # type: ignore[assignment]  # how Python marks what is not there
+    sys.modules[_RICH] = None  # type: ignore[assignment]  # how Python marks a module that does not exist
     try:
         yield
     finally:
@@ -30,29 +30,29 @@ with _without_rich():
 
 
 def get_logger() -> Any:
-    """What a module logs with, made once at its top."""
+    """The logger of a module, made once at its top."""
     return structlog.get_logger()
 
 
 class LogLimiter:
-    """Whether something is worth a line in the log: each thing once a minute, so that a fight does not fill it."""
+    """Limits log lines to one a minute for each key, so that a repeated event does not fill the log."""
 
     SECONDS: Final = 60.0
 
     def __init__(self) -> None:
-        self._said: dict[Hashable, float] = {}
+        self._logged: dict[Hashable, float] = {}
 
-    def __call__(self, what: Hashable) -> bool:
-        """True: say it."""
+    def __call__(self, key: Hashable) -> bool:
+        """Whether to log a line for this key now."""
         now = time.monotonic()
-        self._said = {each: when for each, when in self._said.items() if now - when < self.SECONDS}
-        is_news = what not in self._said
-        self._said.setdefault(what, now)
-        return is_news
+        self._logged = {each: when for each, when in self._logged.items() if now - when < self.SECONDS}
+        is_due = key not in self._logged
+        self._logged.setdefault(key, now)
+        return is_due
 
 
 def plain(value: Any) -> Any:
-    """A field's value as a reader wants it: `a, b` for several values, `k=v` for a mapping, text for an object."""
+    """A field's value as text for people: `a, b` for several values, `k=v` for a mapping."""
     match value:
         case str() | bool() | int() | float():
             return value
@@ -70,14 +70,14 @@ def _jsonable(value: Any) -> Any:
 
 
 def _plain_fields(_logger: object, _method: str, fields: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """For the console, where a field without a value is left out. JSON has lists, mappings and null of its own."""
+    """A processor for the console: values as text, and no fields without a value. JSON needs neither."""
     return {
         name: value if name in _NOT_FIELDS else plain(value) for name, value in fields.items() if value is not None
     }
 
 
 def configure_logs(service: str, log_format: str, verbosity: int) -> None:
-    """Sets up structlog for this process. Call once, before the first line."""
+    """Configures structlog for this process; to be called once, before the first line."""
     renderer: Any = (
         structlog.processors.JSONRenderer(default=_jsonable)
         if log_format == "json"

@@ -1,7 +1,7 @@
-"""The parts of Prometheus' client that a service counts with.
+"""The parts of Prometheus' client that a service needs to count.
 
-The package itself imports what serves and pushes metrics, 30 ms at every start. It is imported on request for
-an exposition, which then has the metrics of the process too.
+The whole package also imports an HTTP server and client, 30 ms at every start. It is imported with the first
+exposition, which then has the metrics of the process too.
 """
 
 from services.runtime.os.partial_import import partial_import
@@ -15,7 +15,7 @@ __all__ = ["REGISTRY", "Collector", "Counter", "Gauge", "GaugeMetricFamily", "Hi
 
 
 def exposition() -> tuple[str, bytes]:
-    """All metrics as Prometheus reads them, and their content type before."""
+    """The content type of the Prometheus format, and all metrics in it."""
     from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
     return CONTENT_TYPE_LATEST, generate_latest()

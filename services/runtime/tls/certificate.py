@@ -1,7 +1,7 @@
-"""What a certificate says, learned from a TLS handshake with ourselves in memory.
+"""The fields of a certificate, read by a TLS handshake in memory between two ends of this process.
 
-The standard library has no parser of certificates, but after a handshake it tells what the other side has shown.
-Such a handshake also proves that key and certificate belong together and which ends of a connection they suit.
+The standard library has no parser of certificates, but after a handshake it returns the peer's certificate. The
+handshake also shows that key and certificate belong together, and whether they are valid for servers and clients.
 """
 
 import ssl
@@ -13,37 +13,37 @@ from typing import Any, Final
 from services.core.errors import Misconfigured
 
 _NO_CHECK_TIME: Final = 0x200000
-"""X509_V_FLAG_NO_CHECK_TIME of OpenSSL: we want to say when it ran out, not only that it did."""
-_FLIGHTS: Final = 6
-"""A handshake is over after so many turns, or will never be."""
+"""X509_V_FLAG_NO_CHECK_TIME of OpenSSL: the time is checked here, to report when the certificate expired."""
+_MOST_ROUNDS: Final = 6
+"""Rounds of messages after which a handshake is complete, or never will be."""
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """Ours, as the other side sees it."""
+    """The certificate of this process."""
 
     uris: tuple[str, ...]
-    """Who we are to a server: see services/core/access.py."""
+    """The identities of the process: see services/core/access.py."""
     issuer: str
     not_before: float
     """Unix time, also below."""
     not_after: float
     serves: bool
-    """It suits a server."""
+    """Whether the certificate is valid for a server."""
     connects: bool
-    """It suits a client."""
+    """Whether the certificate is valid for a client."""
 
-    def doubt(self, now: float) -> str:
-        """Why nobody accepts it at this time, to be put behind "the certificate ..."; empty: its time is now."""
+    def invalid_reason(self, now: float) -> str:
+        """Why the certificate is not valid at this time, as a predicate ("expired on ..."); empty: it is valid."""
         if now < self.not_before:
             return f"is not valid before {_date(self.not_before)}: is the clock right?"
         if now > self.not_after:
-            return f"expired on {_date(self.not_after)}: put a new one in its place, no restart is needed"
+            return f"expired on {_date(self.not_after)}: replace the file, no restart is needed"
         return ""
 
 
 def certificate_of(chain: Path, key: Path) -> Certificate:
-    """What the first certificate of the chain says. Raises Misconfigured: key and certificate do not fit together."""
+    """The first certificate of the chain. Raises Misconfigured: key and certificate do not belong together."""
     served, connected = _shown_by_server(chain, key), _shown_by_client(chain, key)
     shown = served if isinstance(served, dict) else connected
     if not isinstance(shown, dict):
@@ -59,7 +59,7 @@ def certificate_of(chain: Path, key: Path) -> Certificate:
 
 
 def load_pair(context: ssl.SSLContext, chain: Path, key: Path) -> None:
-    """Gives a context our certificate. Raises Misconfigured."""
+    """Loads certificate and key into a context. Raises Misconfigured."""
     try:
         context.load_cert_chain(chain, key, password=lambda: b"")
     except ssl.SSLError as error:
@@ -91,7 +91,7 @@ def _shown_by_client(chain: Path, key: Path) -> Any:
 def _shown(
     server: ssl.SSLContext, client: ssl.SSLContext, chain: Path, key: Path, *, verifies: ssl.SSLContext
 ) -> dict[str, Any] | str:
-    """What the other side of `verifies` has shown, or why it was refused; it trusts this very certificate."""
+    """The certificate that the peer of `verifies` presents, or why it is refused; only this one is trusted."""
     load_pair(server, chain, key)
     verifies.load_verify_locations(chain)
     verifies.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | _NO_CHECK_TIME
@@ -102,7 +102,7 @@ def _shown(
     }
     undone = dict(ends)
     try:
-        for _ in range(_FLIGHTS):
+        for _ in range(_MOST_ROUNDS):
             for context, end in tuple(undone.items()):
                 try:
                     end.do_handshake()
@@ -113,7 +113,7 @@ def _shown(
         return error.verify_message
     except ssl.SSLError as error:
         return error.reason or str(error)
-    return ends[verifies].getpeercert() or "it shows nothing"
+    return ends[verifies].getpeercert() or "no certificate was presented"
 
 
 def _date(time: float) -> str:

@@ -1,4 +1,4 @@
-"""Our certificate as it is in force: serves and connects with it."""
+"""The TLS files in force, as gRPC credentials for servers and channels."""
 
 import time
 
@@ -8,25 +8,25 @@ from services.runtime.tls.files import Material, Stamp, TlsFiles, read
 
 
 class Credentials:
-    """Guarantee: what is in force was checked. Raises Misconfigured when made.
+    """Guarantee: files in force have been checked. Construction raises Misconfigured.
 
-    Open connections go on as they are; only new ones see a certificate that came later.
+    A replaced certificate is used for new connections only.
     """
 
     def __init__(self, files: TlsFiles) -> None:
         self.files = files
-        self.judged: Stamp = files.stamp()
-        """What the files looked like when they were last read, also if that failed."""
+        self.last_read: Stamp = files.stamp()
+        """The stamp of the files at the last attempt to read them, successful or not."""
         self.material: Material = read(files)
-        """In force; another object after every replacement."""
+        """The content in force; each replacement is a new object."""
 
     def replace(self) -> None:
-        """Reads the files again. Raises Misconfigured: what was in force before stays."""
-        self.judged = self.files.stamp()
+        """Reads the files again. Raises Misconfigured; the previous content then stays in force."""
+        self.last_read = self.files.stamp()
         self.material = read(self.files)
 
     def for_server(self) -> grpc.ServerCredentials:
-        """Of a server that accepts nobody without a certificate of the authorities; TLS 1.2 and newer."""
+        """For a server that accepts only clients with a certificate of the authorities; TLS 1.2 and newer."""
         served = self.material
 
         def replaced() -> grpc.ServerCertificateConfiguration | None:
@@ -44,14 +44,14 @@ class Credentials:
         )
 
     def for_channel(self) -> grpc.ChannelCredentials:
-        """Of a client; a channel keeps them for life."""
+        """For a channel, which keeps these credentials until it is closed."""
         material = self.material
         return grpc.ssl_channel_credentials(material.authorities, material.key, material.chain)
 
-    def doubt(self) -> str:
-        """Why nobody accepts our certificate now, in a sentence; empty: its time is now."""
-        doubt = self.material.certificate.doubt(time.time())
-        return doubt and f"the certificate {self.files.certificate} {doubt}"
+    def invalid_reason(self) -> str:
+        """A sentence that says why the certificate is not valid now; empty: it is."""
+        reason = self.material.certificate.invalid_reason(time.time())
+        return reason and f"the certificate {self.files.certificate} {reason}"
 
 
 def _configuration(material: Material) -> grpc.ServerCertificateConfiguration:

@@ -1,4 +1,4 @@
-"""The three files: our certificate, its key, and the authorities whose certificates we accept."""
+"""The three TLS files of a process: certificate, key, and the authorities whose certificates it accepts."""
 
 import binascii
 import ssl
@@ -10,40 +10,40 @@ from services.core.errors import Misconfigured
 from services.runtime.tls.certificate import Certificate, certificate_of, load_pair
 
 _NOT_IN_GRPC: Final = {bytes.fromhex("06032b6570"): "Ed25519", bytes.fromhex("06052b81040023"): "P-521"}
-"""By the object identifier in the key."""
+"""Key types that gRPC cannot use, by the object identifier in the key."""
 
 Stamp = tuple[tuple[int, int, int] | None, ...]
-"""Of each file time, inode and size: another one as soon as a file was replaced, also through a symbolic link."""
+"""Time, inode and size of each file: differs once a file was replaced, also through a symbolic link."""
 
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """Where they are; all PEM."""
+    """Paths of PEM files."""
 
     certificate: Path
-    """Ours, followed by the intermediate ones, if any."""
+    """The certificate of the process, followed by intermediate certificates, if any."""
     key: Path
     authorities: Path
 
     def stamp(self) -> Stamp:
-        """Costs three stat(2), 10 µs."""
+        """The stamp at this moment; three calls of stat(2), 10 µs."""
         return tuple(map(_stamp, (self.certificate, self.key, self.authorities)))
 
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """What was in the files, checked."""
+    """The checked content of the files."""
 
     chain: bytes
     key: bytes
     authorities: bytes
     certificate: Certificate
     context: ssl.SSLContext
-    """Of a client with all of it, to find out why gRPC cannot connect."""
+    """A client's context with the same content, to find out why gRPC cannot connect."""
 
 
 def chosen_files(certificate: str, key: str, authorities: str) -> TlsFiles | None:
-    """The files of the flags; None if none was given. Raises Misconfigured: they belong together."""
+    """The files of the three flags; None: no flag was given. Raises Misconfigured: a flag is missing."""
     given = {"--tls-cert-file": certificate, "--tls-key-file": key, "--tls-ca-file": authorities}
     missing = [flag for flag, path in given.items() if not path]
     if len(missing) == len(given):
@@ -57,9 +57,9 @@ def chosen_files(certificate: str, key: str, authorities: str) -> TlsFiles | Non
 
 
 def read(files: TlsFiles) -> Material:
-    """Reads and checks all three. Raises Misconfigured, naming the file and what is wrong with it.
+    """Reads and checks the files. Raises Misconfigured, naming the file and the fault.
 
-    A certificate whose time is not now is no error: it may be replaced before anybody is the worse for it.
+    An expired certificate is accepted here: it may be replaced while the process runs.
     """
     chain = _pem(files.certificate, "--tls-cert-file", b"-----BEGIN CERTIFICATE-----", "certificate")
     key = _pem(files.key, "--tls-key-file", b"PRIVATE KEY-----", "private key")
@@ -90,12 +90,12 @@ def _pem(path: Path, flag: str, mark: bytes, what: str) -> bytes:
 
 
 def _require_kind(key: bytes, path: Path) -> None:
-    """OpenSSL would take these kinds too, and the handshakes of gRPC would fail without a word."""
+    """Refuses a key that OpenSSL accepts, but with which handshakes of gRPC fail without an error message."""
     encoded = b"".join(line for line in key.splitlines() if not line.startswith(b"-----"))
     try:
         decoded = binascii.a2b_base64(encoded)
     except binascii.Error:
-        return  # OpenSSL has better words for that
+        return  # OpenSSL reports this better
     for mark, kind in _NOT_IN_GRPC.items():
         if mark in decoded:
             raise Misconfigured(

@@ -144,14 +144,14 @@ async def test_the_command_line_uses_what_was_made(tmp_path: Path) -> None:
         ran = await run(tmp_path, f"--lease={address}", "leases")
         assert (ran.code, ran.err) == (
             2,
-            f"flannelette: no connection to {address}: it wants TLS: give --tls-cert-file, --tls-key-file and "
-            "--tls-ca-file\n",
+            f"flannelette: no connection to {address}: the server requires TLS: give --tls-cert-file, --tls-key-file "
+            "and --tls-ca-file\n",
         )
         ran = await run(tmp_path, f"--lease={address}", f"--tls-cert-file={lab}/ada-admin.crt", "leases")
         assert (ran.code, "--tls-key-file and --tls-ca-file are missing" in ran.err) == (2, True)
         await made(tmp_path, "ca", str(lab), "--force")
         ran = await run(tmp_path, f"--lease={address}", *admin, "leases")
-        assert (ran.code, "has signed its certificate" in ran.err) == (2, True)
+        assert (ran.code, "has signed the server's certificate" in ran.err) == (2, True)
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")

@@ -28,7 +28,7 @@ async def test_the_width_of_the_terminal_is_kept(node: FakeNode, columns: int) -
 
 async def test_where_there_are_no_events_that_is_said(node: FakeNode) -> None:
     ran = await run_on_terminal(node.directory, "events", "h9", columns=80)
-    assert (ran.code, ran.out.strip()) == (0, "no event of h9 is remembered")
+    assert (ran.code, ran.out.strip()) == (0, "there is no event of h9")
     assert (await run(node.directory, "events", "h9")).out == ""
 
 

@@ -172,7 +172,8 @@ async def test_it_is_plain_that_nobody_is_there_if_nobody_listens(tmp_path: Path
             path.write_text("")
     connection = LeaseConnection(f"unix:{path}", "node1")
     assert (
-        connection.nobody == f"no answer on unix:{path}: is flannelette-lease running, and is its socket accessible?"
+        connection.absent_reason
+        == f"no answer on unix:{path}: is flannelette-lease running, and is its socket accessible?"
     )
     await connection.close()
 
@@ -181,7 +182,7 @@ async def test_where_somebody_may_be_only_a_call_tells(tmp_path: Path) -> None:
     async with serving(Script(), tmp_path) as address:
         for possible in (address, "127.0.0.1:1", f"unix:{tmp_path}/{'a' * 200}"):
             connection = LeaseConnection(possible, "node1")
-            assert connection.nobody == ""
+            assert connection.absent_reason == ""
             await connection.close()
 
 

@@ -18,7 +18,7 @@ async def test_a_socket_belongs_to_one_server_until_it_is_done(tmp_path: Path) -
     with bound(first, address):
         assert (tmp_path / "new").stat().st_mode & 0o777 == 0o770
         assert (tmp_path / "new" / "x.sock").stat().st_mode & 0o777 == 0o660
-        with pytest.raises(Misconfigured, match=r"x\.sock is taken by a running service"), bound(second, address):
+        with pytest.raises(Misconfigured, match=r"x\.sock is in use by a running service"), bound(second, address):
             pass
         await first.start()
     await first.stop(None)

@@ -70,7 +70,7 @@ async def test_a_server_without_health_is_told_as_such(tmp_path: Path) -> None:
     await bare.start()
     reason = await asyncio.to_thread(ask, f"unix:{tmp_path}/bare.sock")
     await bare.stop(None)
-    assert reason == f"what answers on unix:{tmp_path}/bare.sock has no gRPC health"
+    assert reason == f"the server on unix:{tmp_path}/bare.sock has no gRPC health service"
 
 
 def test_what_is_no_grpc_server_is_no_service(tmp_path: Path) -> None:

@@ -205,7 +205,10 @@ async def test_it_ends_when_it_belongs_in_another_network_namespace(tmp_path: Pa
         record.write_text("net:[1]\n")
         code, lines = tiny.ended()
     assert code == 1
-    assert f"{record} says that it belongs in net:[1]: it ends, to be started again there" in lines[-1]
+    assert (
+        f"{record} says that it belongs in net:[1]: the service ends, so that its supervisor restarts it there"
+        in lines[-1]
+    )
     assert not any("Traceback" in line for line in lines)
 
 

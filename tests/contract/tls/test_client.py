@@ -72,33 +72,33 @@ async def test_each_fault_has_a_sentence_of_its_own(labs: Labs) -> None:
     directory, authorities = ours.directory, ours.files("ca").certificate
     assert await fault_between(client, server) == ""
     assert await fault_between(client, transport(others.server())) == (
-        f"no authority in {authorities} has signed its certificate: is that the right --tls-ca-file? "
+        f"no authority in {authorities} has signed the server's certificate: is that the right --tls-ca-file? "
         "(unable to get local issuer certificate)"
     )
     elsewhere = transport(ours.server("elsewhere", addresses=("lease.example.org",)))
     assert await fault_between(client, elsewhere) == (
-        "its certificate is not for 127.0.0.1: connect to a name or an address that is in it, or give one that is "
-        "as --tls-server-name"
+        "the server's certificate is not for 127.0.0.1: connect to a name or an address in the certificate, or "
+        "give one as --tls-server-name"
     )
     assert await fault_between(transport(ours.client("h1"), "lease.example.org"), elsewhere) == ""
     assert await fault_between(client, transport(ours.server("old", start_days=-20))) == (
-        "its certificate is not valid now (certificate has expired): it needs a new one, or a clock is wrong"
+        "the server's certificate is not valid now (certificate has expired): replace it, or correct the clock"
     )
     expired = await fault_between(transport(ours.client("h2", start_days=-20)), server)
     assert expired.startswith(f"the certificate {directory}/h2.crt expired on ")
     unknown = replace(others.client("h1"), authorities=authorities)
     assert await fault_between(transport(unknown), server) == (
-        f"it refuses the certificate {unknown.certificate} (flannelette://node/h1/dataplane, issued by "
+        f"the server refuses the certificate {unknown.certificate} (flannelette://node/h1/dataplane, issued by "
         "commonName=authority others): the --tls-ca-file there must have that authority"
     )
     assert await fault_between(server, server) == (
         f"the certificate {directory}/server.crt is for servers only: give one that clients may use"
     )
     assert await fault_between(client, PLAIN) == (
-        "it does not speak TLS: start the service there with the --tls flags, or leave them out here"
+        "the server does not speak TLS: start the service there with the --tls flags, or leave them out here"
     )
     assert await fault_between(PLAIN, server) == (
-        "it wants TLS: give --tls-cert-file, --tls-key-file and --tls-ca-file"
+        "the server requires TLS: give --tls-cert-file, --tls-key-file and --tls-ca-file"
     )
 
 
@@ -152,7 +152,7 @@ async def test_the_feed_says_what_is_wrong_and_goes_on_with_a_new_certificate(la
         connection = LeaseConnection(address, "h1", client)
         feed = Feed(connection, pb.VIEW_ALL, lambda touched: None)
         running = asyncio.create_task(feed.run())
-        await eventually(lambda: "has signed its certificate" in feed.error)
+        await eventually(lambda: "has signed the server's certificate" in feed.error)
         put(ours.files("h1"), others.client("h1"))
         assert client.credentials is not None
         client.credentials.replace()
@@ -166,5 +166,5 @@ async def test_the_probe_asks_with_a_certificate_and_says_what_is_wrong(labs: La
     async with serving(transport(labs.ours.server())) as address:
         assert (await asyncio.to_thread(ask, address, client)).endswith("is not ready: `flannelette status` says why")
         assert (await asyncio.to_thread(ask, address)).endswith(
-            "it wants TLS: give --tls-cert-file, --tls-key-file and --tls-ca-file"
+            "the server requires TLS: give --tls-cert-file, --tls-key-file and --tls-ca-file"
         )

@@ -218,7 +218,7 @@ async def test_an_expired_certificate_is_a_reason_until_it_is_replaced(tmp_path:
         status = await Stub(channel).GetStatus(pb.GetStatusRequest())
         assert not status.ready
         (reason,) = [reason for reason in status.reasons if "expired on" in reason]
-        assert "put a new one in its place, no restart is needed" in reason
+        assert "replace the file, no restart is needed" in reason
         assert not await is_served(lab.client("h1"), service.address)
         lab.server()
         async for health in health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest()):

@@ -95,7 +95,7 @@ def lease_status(node: str = "h1") -> lease.GetStatusResponse:
 def quarantine() -> lease.ListQuarantineResponse:
     """One key of each kind, and removals that are held back."""
     overlap = (
-        "its subnet 10.5.28.0/25 overlaps 10.5.28.0/24 of the lease 10.5.28.0-24, which is older (node h2): delete "
+        "subnet 10.5.28.0/25 overlaps 10.5.28.0/24 of the lease 10.5.28.0-24, which is older (node h2): delete "
         "the one that is wrong"
     )
     return lease.ListQuarantineResponse(
@@ -110,8 +110,7 @@ def quarantine() -> lease.ListQuarantineResponse:
             lease.QuarantinedKey(
                 key="10.6.1.0-24",
                 kind=lease.REFUSAL_KIND_OUTSIDE_NETWORK,
-                reason="its subnet 10.6.1.0/24 lies outside the network 10.5.0.0/16: release it, or correct "
-                "the network",
+                reason="subnet 10.6.1.0/24 lies outside the network 10.5.0.0/16: release it, or correct the network",
                 first_seen_time=at(minutes=-3),
             ),
             lease.QuarantinedKey(

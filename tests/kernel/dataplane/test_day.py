@@ -8,7 +8,7 @@ from pathlib import Path
 from services.core.leases.lease import Lease, Subnet, VxlanData
 from services.core.leases.node_overrides import NONE
 from services.dataplane.api.status import status_of
-from services.runtime.cache.node_state import encode, snapshot_pieces
+from services.runtime.cache.node_state import encode, snapshot_parts
 from services.runtime.cache.state_file import StateFile
 from tests.examples.leases import SMALL
 from tests.hosts.namespaces import NetworkNamespace
@@ -91,7 +91,7 @@ def test_a_reboot_into_an_outage_that_lasts_a_day(netns: NetworkNamespace, tmp_p
     part = Subnet(ip_network("10.5.27.0/24"), ip_address("10.99.0.11"), VxlanData(1, mac))
     own = Lease("10.5.27.0-24", "n1", (part,), "vxlan", EPOCH + 12 * HOUR)
     with StateFile(str(tmp_path), "dataplane") as state:
-        snapshot = list(snapshot_pieces(SMALL, [peer(number, EPOCH + HOUR) for number in range(2, 7)], None, NONE))
+        snapshot = list(snapshot_parts(SMALL, [peer(number, EPOCH + HOUR) for number in range(2, 7)], None, NONE))
         state.write(encode("dataplane", "n1", own, own.cidrs, snapshot))
 
     async def story(world: World) -> None:

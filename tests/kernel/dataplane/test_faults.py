@@ -73,7 +73,7 @@ async def test_defect_05_a_fault_in_what_peers_need_is_healed(
     events = await running.events(kinds=[pb.EVENT_KIND_REPAIR])
     assert [event.cause for event in events] == [words] * bool(causes)
     assert all(event.microseconds > 0 for event in events)
-    assert running.log.count("what is ours in the kernel was changed") == len(causes)
+    assert running.log.count("another program changed our kernel objects") == len(causes)
 
 
 async def test_defect_04_a_device_that_went_down_has_its_routes_again(cluster: Cluster, running: Running) -> None:

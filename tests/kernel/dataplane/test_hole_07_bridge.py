@@ -21,7 +21,7 @@ async def test_hole_07_a_bridge_of_another_subnet_than_the_nodes_is_found(
             await running.until(ready=False, peers=0, lease_service_connected=True)
             found = await until_found(running)
             assert f"The bridge {bridge} has 10.5.99.1/24" in found
-            assert "Pods of this node are not in its subnet 10.5.27.0/24" in await asyncio.to_thread(doctor, cluster)
+            assert "Pods of this node are not in subnet 10.5.27.0/24" in await asyncio.to_thread(doctor, cluster)
 
 
 async def test_hole_07_a_bridge_of_dockers_own_is_nothing_to_tell(netns: NetworkNamespace) -> None:

@@ -28,7 +28,7 @@ async def test_what_the_kernel_has_is_newer_than_what_is_remembered(cluster: Clu
     kept = cluster.routes(), cluster.neighbours()
     cluster.leases.terminate()
     async with restarted(cluster) as running:
-        await eventually(lambda: "remembered leases are in force" in running.log)
+        await eventually(lambda: "cached leases are in force" in running.log)
         await running.resync()
         assert (cluster.routes(), cluster.neighbours()) == kept
         cluster.leases = cluster.start_leases()
@@ -61,7 +61,7 @@ async def test_a_lease_service_that_answers_is_not_preceded_by_what_is_remembere
     async with cluster.dataplane() as running:
         await running.until(peers=1)
         await asyncio.sleep(1.2)
-        assert "remembered leases are in force" not in running.log
+        assert "cached leases are in force" not in running.log
 
 
 async def test_an_own_lease_that_has_run_out_is_not_used_and_the_peers_are_kept(
@@ -74,7 +74,9 @@ async def test_an_own_lease_that_has_run_out_is_not_used_and_the_peers_are_kept(
     found = memory(cluster)
     assert found.own is not None
     gone = replace(found.own, expires_at=1_000_000.0)
-    state_file(cluster).write_bytes(b"".join(encode("dataplane", "n1", gone, found.former, [found.snapshot])))
+    state_file(cluster).write_bytes(
+        b"".join(encode("dataplane", "n1", gone, found.previous_subnets, [found.snapshot]))
+    )
     cluster.leases.terminate()
     reboot(cluster, make_netns)
     async with restarted(cluster) as running:
@@ -83,7 +85,7 @@ async def test_an_own_lease_that_has_run_out_is_not_used_and_the_peers_are_kept(
         assert not (cluster.directory / "subnet.env").exists()
         assert cluster.routes() == [route(name)]
         assert "inet 10.5." not in cluster.ip("addr show flannel.1")
-        assert "it has run out" in running.log
+        assert "the lease has expired" in running.log
         cluster.leases = cluster.start_leases()  # which still has it
         status = await running.until(peers=1)
         assert status.lease.subnets == before.lease.subnets
@@ -107,7 +109,7 @@ async def test_a_file_that_cannot_be_used_is_refused_in_one_line_and_kept(cluste
     cluster.leases.terminate()
     async with cluster.dataplane() as running:
         await asyncio.sleep(1.5)
-        assert "remembered leases are in force" not in running.log
+        assert "cached leases are in force" not in running.log
         assert path.read_bytes() == bad
         cluster.leases = cluster.start_leases()
         await running.until(peers=1)
@@ -120,11 +122,11 @@ async def test_a_file_that_cannot_be_used_is_refused_in_one_line_and_kept(cluste
 async def test_a_directory_that_cannot_be_used_costs_only_the_memory(cluster: Cluster) -> None:
     async with cluster.dataplane("--state-dir=/proc/no") as running:
         await running.until()
-        assert running.log.count("nothing is remembered") == 1
+        assert running.log.count("no state is kept for a reboot") == 1
         await running.end()
     async with cluster.dataplane("--state-dir=") as running:
         await running.until()
-        assert running.log.count("nothing is remembered") == 1
+        assert running.log.count("no state is kept for a reboot") == 1
         await running.end()
     assert not state_file(cluster).exists()
 

@@ -42,7 +42,7 @@ async def test_after_a_reboot_everything_is_as_it_was_and_status_says_since_when
         cluster.leases = cluster.start_leases()
         status = await running.until(peers=5)
         assert (status.lease.name, status.last_resync_changes) == (before.lease.name, 0)
-        assert running.log.count("remembered leases are in force") == 1
+        assert running.log.count("cached leases are in force") == 1
         assert running.log.count("] ready ") == 2  # one in each life
 
 

@@ -68,7 +68,7 @@ async def test_a_refused_certificate_is_the_reason_until_a_good_one_is_in_its_pl
     files.certificate.write_bytes(stranger.certificate.read_bytes())
     files.key.write_bytes(stranger.key.read_bytes())
     async with cluster.dataplane(f"--lease-address={LEASES}", *flags(files)) as running:
-        await reason(running, f"no connection to {LEASES}: it refuses the certificate {files.certificate}")
+        await reason(running, f"no connection to {LEASES}: the server refuses the certificate {files.certificate}")
         files.certificate.write_bytes(good[0])
         files.key.write_bytes(good[1])
         await running.until(peers=0)
@@ -95,7 +95,7 @@ async def test_others_may_look_at_a_dataplane_and_an_administrator_may_change_it
         assert (looked.returncode, "n2" in looked.stdout) == (0, True)
         refused = cluster.ctl("h2", "resync", "dataplane")
         assert refused.returncode == 1
-        assert "this needs a certificate with a URI flannelette://admin/NAME" in refused.stderr
+        assert "the call needs a certificate with a URI flannelette://admin/NAME" in refused.stderr
         assert cluster.ctl("admin", "teardown", "dataplane", "--yes").returncode == 0
         assert cluster.routes() == []
         assert cluster.ctl("admin", "resync", "dataplane").returncode == 0

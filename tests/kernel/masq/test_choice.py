@@ -87,7 +87,7 @@ async def test_a_network_that_is_only_remembered_moves_no_rules_to_another_firew
         assert await put_right(firewall, DUAL_CHAINS) == []
         assert firewall.name == kind
         assert HostProbe().state().with_our_rules == {kind}
-        assert firewall.reason == "there are rules of ours, and the network that decides is only remembered"
+        assert firewall.reason == "our rules are there, and only a cached network configuration is known"
         firewall.placement = Placement(not asked)
         await put_right(firewall, DUAL_CHAINS)
         assert firewall.name != kind

@@ -36,7 +36,7 @@ async def test_rules_come_with_network_and_lease_and_stay_when_these_are_lost(ho
             assert (await masq.health.Check(check)).status == health_pb2.HealthCheckResponse.SERVING
             await release(leases)
             status = await masq.until(ready=False)
-            assert "its last rules stay" in status.reasons[0]
+            assert "the last rules stay" in status.reasons[0]
             assert host.save() == golden("ipv4")
             await acquire(leases)
             await masq.until()

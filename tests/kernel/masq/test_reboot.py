@@ -130,7 +130,7 @@ async def test_an_own_lease_that_has_run_out_leaves_the_forward_rules(host: Host
     async with rebooted(host, make_netns) as (fresh, masq):
         status = await remembering(masq)
         assert fresh.save() == golden("ipv4-forward-only")
-        assert any("may be another node's by now: it has run out" in reason for reason in status.reasons)
+        assert any("may be another node's by now: the lease has expired" in reason for reason in status.reasons)
         with lease_service(fresh):
             await masq.until()
             assert fresh.save() == golden("ipv4")
@@ -139,7 +139,7 @@ async def test_an_own_lease_that_has_run_out_leaves_the_forward_rules(host: Host
 async def test_a_network_that_is_not_allowed_is_not_taken_from_memory(host: Host, make_netns: NamespaceMaker) -> None:
     await first_life(host)
     async with rebooted(host, make_netns, "--allowed-network=10.9.0.0/16") as (fresh, masq):
-        await eventually(lambda: "remembered leases are in force" in masq.log.read_text())
+        await eventually(lambda: "cached leases are in force" in masq.log.read_text())
         async with asyncio.timeout(PATIENCE):
             while "not within what --allowed-network allows" not in str((await masq.status()).reasons):  # noqa: ASYNC110 - another process decides
                 await asyncio.sleep(0.02)
@@ -155,7 +155,7 @@ async def test_of_a_restart_the_firewall_knows_more(host: Host, firewall: str) -
     _another_network(host, firewall)
     kept = shown(host)
     async with masq_on(host, "--ip-masq", firewall) as masq:
-        await eventually(lambda: "remembered leases are in force" in masq.log.read_text())
+        await eventually(lambda: "cached leases are in force" in masq.log.read_text())
         await eventually(lambda: "stay until a lease service sends the network" in masq.log.read_text())
         assert shown(host) == kept
         assert masq.log.read_text().count("stay until a lease service sends the network") == 1
@@ -201,4 +201,4 @@ async def test_a_directory_that_cannot_be_used_costs_only_the_memory(host: Host)
         await acquire(leases)
         async with masq_on(host, "--ip-masq", "--state-dir=/proc/no") as masq:
             await masq.until()
-            assert masq.log.read_text().count("nothing is remembered") == 1
+            assert masq.log.read_text().count("no state is kept for a reboot") == 1

@@ -28,7 +28,7 @@ async def test_over_tls_a_certificate_that_is_not_trusted_is_the_reason_until_it
         await acquire(leases)
         async with masq_on(host, "--ip-masq", f"--lease-address={address}", *flags(mine)) as masq:
             async with asyncio.timeout(PATIENCE):
-                while "has signed its certificate" not in str((await masq.status()).reasons):  # noqa: ASYNC110 - another process decides
+                while "has signed the server's certificate" not in str((await masq.status()).reasons):  # noqa: ASYNC110 - another process decides
                     await asyncio.sleep(0.02)
             for new, old in zip(astuple(ours.client("h1-masq")), astuple(mine), strict=True):
                 new.replace(old)

@@ -133,7 +133,7 @@ def test_hole_01_what_comes_and_goes_ends_as_told_at_once(leases: list[Lease], r
     left = claims[len(gone) :]
     if not any(clashed):
         assert losses(NETWORK, left).keys() == once.keys()
-    clashing = {name for lease, subnet in left for _, name in known.rivals((lease, subnet)) if name != lease.name}
+    clashing = {name for lease, subnet in left for _, name in known.conflicts((lease, subnet)) if name != lease.name}
     assert bool(clashing) == bool(losses(NETWORK, left))
     best = min(leases, key=rank_of, default=None)
     assert best is None or (best.name, 4) not in once, "the best of all keeps its own"

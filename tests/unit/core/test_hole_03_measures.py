@@ -106,5 +106,5 @@ def test_hole_03_a_memory_from_a_time_that_cannot_be_is_used_and_told(tmp_path: 
         os.utime(path, (0, moment))
         with StateFile(str(tmp_path), "dataplane") as file:
             cached_table = CachedTable("n1", file)
-        assert 0 <= cached_table.known_at <= LATEST
+        assert 0 <= cached_table.confirmed_at <= LATEST
         assert "no lease service has sent any" in cached_table.since

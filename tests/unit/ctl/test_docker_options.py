@@ -80,7 +80,7 @@ def test_it_can_be_looked_at_first(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("subnet", "words", "sentence"),
     [
-        ("FLANNEL_MTU=1450\n", [], "it has no FLANNEL_SUBNET"),
+        ("FLANNEL_MTU=1450\n", [], "the file has no FLANNEL_SUBNET"),
         ('FLANNEL_SUBNET=10.5.1.1/24" $(reboot)\nFLANNEL_MTU=1450\n', [], "is not an address with a prefix length"),
         ("FLANNEL_SUBNET=10.5.1.1/24\nFLANNEL_MTU=1450;x\n", [], "is not a number of bytes"),
         (SUBNET.format("yes"), [], "FLANNEL_IPMASQ='yes' is neither true nor false"),

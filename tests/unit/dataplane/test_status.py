@@ -61,7 +61,7 @@ async def test_every_state_has_its_reason() -> None:
             "failed",
             "10.5.82.0/24 via 10.5.82.0 dev flannel.1 proto 77 metric 1363 onlink: No route to host (EHOSTUNREACH)",
         ),
-        "n9": ("ignored", "its backend is host-gw, this network's is vxlan"),
+        "n9": ("ignored", "the backend type is host-gw, that of the network is vxlan"),
     }
     assert states(scene.programmer) == {"programmed": 1, "shadowed": 1, "failed": 1, "ignored": 1, "pending": 0}
     assert counts(scene.programmer) == pb.PeerCounts(
@@ -94,7 +94,7 @@ async def test_of_two_leases_with_one_mac_one_is_not_carried_and_the_other_named
         "n2": ("programmed", ""),
         "twin": (
             "ignored",
-            "its MAC 06:0c:56:6d:fb:b3 is that of the lease 10.5.53.0-24 of node n2, which goes first by its name",
+            "MAC 06:0c:56:6d:fb:b3 is that of the lease 10.5.53.0-24 of node n2, which goes first by its name",
         ),
     }
 
@@ -144,5 +144,5 @@ async def test_hole_01_who_claims_what_another_has_is_found_on_its_own_node_too(
     await scene.program()
     (found,) = claim_findings(scene.programmer.peer_set.own_losses, scene.programmer.peers.values())
     assert found.sentence == "Other nodes send no packets here: our lease loses to that of n2."
-    assert "its MAC 06:0c:56:6d:fb:b3 is that of the lease 10.5.53.0-24 of node n2, which is older" in found.cause
+    assert "MAC 06:0c:56:6d:fb:b3 is that of the lease 10.5.53.0-24 of node n2, which is older" in found.cause
     assert list(scene.shown()) == ["n2", "n3"], "the others are carried as before"

@@ -16,7 +16,7 @@ async def test_the_status_tells_what_is_kept() -> None:
         await it.tell(NETWORK_KNOWN, LEASE_KNOWN)
         status = await it.status()
         assert (status.ready, list(status.reasons), status.node) == (True, [], "n1")
-        assert (status.firewall, status.firewall_reason) == ("iptables-nft", "it is in memory")
+        assert (status.firewall, status.firewall_reason) == ("iptables-nft", "chosen by the test")
         assert (list(status.networks), list(status.subnets)) == (["10.5.0.0/16"], ["10.5.27.0/24"])
         assert (status.rules, status.rules_present, status.repairs) == (10, 10, 0)
         assert status.last_check_time.ToMicroseconds() == 1_234_500_000

@@ -16,7 +16,7 @@ from services.core.leases.table import Removed, Step, StoreStatus, Table, Upsert
 from services.core.network import parse_network
 from services.masq.reconcile.input_cache import InputCache
 from services.runtime.cache.cached_table import CachedTable
-from services.runtime.cache.node_state import decode, encode, snapshot_pieces
+from services.runtime.cache.node_state import decode, encode, snapshot_parts
 from services.runtime.cache.state_file import StateFile
 from tests.examples.masq_firewall import ALL, LEASE, LEASE_KNOWN, MOVED, NETWORK, NETWORK_KNOWN, Running, rules_for
 from tests.virtual_time import run_virtually
@@ -30,7 +30,7 @@ OTHER = parse_network('{"Network":"10.6.0.0/16","Backend":{"Type":"vxlan"}}')
 
 def remember(directory: Path, own: Lease | None = LEASE, *, node: str = "n1", store: StoreStatus = KUBE) -> None:
     with StateFile(str(directory), "masq") as file:
-        assert file.write(encode("masq", node, own, (), list(snapshot_pieces(NETWORK, (), store, NONE))))
+        assert file.write(encode("masq", node, own, (), list(snapshot_parts(NETWORK, (), store, NONE))))
 
 
 async def at_once(function: Callable[..., bool], *arguments: object) -> bool:
@@ -206,7 +206,7 @@ def test_a_file_that_cannot_be_used_changes_nothing_and_is_kept(
     remember(tmp_path)
     path = tmp_path / "masq.state"
     data = path.read_bytes()
-    snapshot = list(snapshot_pieces(NETWORK, (), None, NONE))
+    snapshot = list(snapshot_parts(NETWORK, (), None, NONE))
     bad = {
         "damaged": data[:-1] + bytes([data[-1] ^ 1]),
         "foreign": b"root:x:0:0:root:/root:/bin/bash\n",
@@ -241,7 +241,7 @@ def test_a_lease_that_is_lost_is_not_remembered(tmp_path: Path) -> None:
 
 def test_dataplane_and_masq_may_share_a_directory(tmp_path: Path) -> None:
     with StateFile(str(tmp_path), "dataplane") as one, StateFile(str(tmp_path), "masq") as other:
-        assert (one.is_kept, other.is_kept) == (True, True)
+        assert (one.is_usable, other.is_usable) == (True, True)
 
 
 def test_an_empty_table_is_not_mistaken_for_one(tmp_path: Path) -> None:

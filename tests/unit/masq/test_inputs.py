@@ -42,7 +42,7 @@ def test_a_lease_of_another_node_is_not_ours() -> None:
 def test_a_lost_lease_leaves_its_subnet_in_force_and_is_said() -> None:
     facts = follow(START, Step(changes=(Removed(LEASE.name),), synced=True))
     assert facts == RuleInputs(NETWORK, "", (SUBNET,), has_lease=False)
-    assert facts.reasons("n1")[1] == "node n1 has no lease: its last rules stay; is its dataplane running?"
+    assert facts.reasons("n1")[1] == "node n1 has no lease: the last rules stay; is its dataplane running?"
 
 
 def test_a_lost_lease_is_forgotten_when_the_network_has_no_room_for_it() -> None:

@@ -68,7 +68,7 @@ async def test_a_lost_lease_leaves_the_rules_and_is_said() -> None:
     async with Running() as it:
         await it.tell(NETWORK_KNOWN, LEASE_KNOWN, Step(changes=(Removed(LEASE.name),), synced=True))
         assert it.names() == ["FLANNEL-FWD", "FLANNEL-POSTRTG"]
-        assert it.health.reasons == ["node n1 has no lease: its last rules stay; is its dataplane running?"]
+        assert it.health.reasons == ["node n1 has no lease: the last rules stay; is its dataplane running?"]
 
 
 async def test_a_lost_lease_service_leaves_the_rules_and_is_said() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from services.core.leases.table import Removed, Step, Table, Upserted
-from services.runtime.cache.cache_writer import Apart, CacheWriter
+from services.runtime.cache.cache_writer import CacheWriter, RunBlocking
 from services.runtime.cache.node_state import decode
 from services.runtime.cache.state_file import StateFile
 from tests.examples.dataplane import CAPTURED, lease, subnet
@@ -42,15 +42,15 @@ class Disk(StateFile):
 
 
 class Scene:
-    def __init__(self, directory: Path, apart: Apart = at_once) -> None:
+    def __init__(self, directory: Path, run_blocking: RunBlocking = at_once) -> None:
         self.disk = Disk(directory)
-        self.cache_writer = CacheWriter("n1", self.disk, apart)
+        self.cache_writer = CacheWriter("n1", self.disk, run_blocking)
         self.table, self.own = Table(), OWN
 
     def tell(self, step: Step | None = None, *, is_current: bool = True) -> None:
         if step is not None:
             self.table.fold(step)
-        self.cache_writer.tell(self.table, self.own, [OWN.subnets[0].cidr], is_current=is_current)
+        self.cache_writer.update(self.table, self.own, [OWN.subnets[0].cidr], is_current=is_current)
 
     def names(self) -> set[str]:
         return set(decode("dataplane", self.disk.path.read_bytes(), "n1").table().leases)
@@ -192,12 +192,12 @@ def test_a_process_that_has_no_thread_left_goes_on_and_writes_later(tmp_path: Pa
     async def story() -> None:
         errors: list[Exception] = [RuntimeError("can't start new thread"), OSError(24, "Too many open files")]
 
-        async def apart(function: Callable[..., bool], *arguments: object) -> bool:
+        async def run_blocking(function: Callable[..., bool], *arguments: object) -> bool:
             if errors:
                 raise errors.pop()
             return function(*arguments)
 
-        async with Scene(tmp_path, apart) as scene:
+        async with Scene(tmp_path, run_blocking) as scene:
             scene.tell(SNAPSHOT)
             for _ in range(60):
                 await asyncio.sleep(60)

@@ -1,4 +1,4 @@
-"""When remembered leases are in force, and when an own lease of before may still be ours."""
+"""When cached leases are in force, and when an own lease of before may still be ours."""
 
 from pathlib import Path
 
@@ -6,8 +6,8 @@ import pytest
 
 from services.core.leases.node_overrides import NONE
 from services.core.leases.table import Step, Table, Upserted
-from services.runtime.cache.cached_table import CachedTable, expiry_doubt
-from services.runtime.cache.node_state import encode, snapshot_pieces
+from services.runtime.cache.cached_table import CachedTable, stale_reason
+from services.runtime.cache.node_state import encode, snapshot_parts
 from services.runtime.cache.state_file import StateFile
 from tests.examples.dataplane import CAPTURED, lease
 from tests.examples.leases import SMALL_JSON, network
@@ -48,11 +48,11 @@ def test_nothing_is_remembered_without_a_file_or_of_another_node(tmp_path: Path)
         assert CachedTable("n1", file).choose(Table(), is_away=True) is None
         file.write([written(node="n2")])
         found = CachedTable("n1", file)
-        assert (found.own, found.former, found.choose(Table(), is_away=True)) == (None, (), None)
+        assert (found.own, found.previous_subnets, found.choose(Table(), is_away=True)) == (None, (), None)
 
 
 def test_leases_that_cannot_be_read_are_nothing_and_stay_beside(tmp_path: Path) -> None:
-    pieces = [*snapshot_pieces(NETWORK, PEERS, None, NONE), b"\xff\xff"]
+    pieces = [*snapshot_parts(NETWORK, PEERS, None, NONE), b"\xff\xff"]
     with StateFile(str(tmp_path), "dataplane") as file:
         file.write(encode("dataplane", "n1", OWN, (), pieces))
         before = file.path.read_bytes()
@@ -66,12 +66,12 @@ def test_leases_that_cannot_be_read_are_nothing_and_stay_beside(tmp_path: Path) 
     [
         (None, 50.0, ""),
         (1_000.0, 999.0, ""),
-        (1_000.0, 1_000.0, "it has run out"),
+        (1_000.0, 1_000.0, "the lease has expired"),
         (1_000.0, 50.0, "the clock is behind"),
     ],
 )
 def test_an_own_lease_is_ours_until_it_runs_out_by_a_clock_that_can_be_right(
     expires_at: float | None, now: float, said: str
 ) -> None:
-    assert expiry_doubt(OWN.with_time(expires_at), known_at=100.0, now=now).startswith(said)
-    assert bool(said) == bool(expiry_doubt(OWN.with_time(expires_at), known_at=100.0, now=now))
+    assert stale_reason(OWN.with_time(expires_at), confirmed_at=100.0, now=now).startswith(said)
+    assert bool(said) == bool(stale_reason(OWN.with_time(expires_at), confirmed_at=100.0, now=now))

@@ -36,12 +36,12 @@ def test_hole_20_a_flag_of_another_service_is_called_that(service: str) -> None:
     for other in SERVICES.keys() - {service}:
         for flag in flags_of(SERVICES[other]) - flags_of(SERVICES[service]):
             said = answer(service, f"--{flag}=1")
-            assert re.fullmatch(rf"there is no flag --{flag} here: it is one of .*\bflannelette-{other}\b.*", said)
+            assert re.fullmatch(rf"there is no flag --{flag} here: it is a flag of .*\bflannelette-{other}\b.*", said)
 
 
 def test_hole_20_the_state_of_the_dataplane_and_masq_is_none_of_the_lease_services() -> None:
     assert answer("lease", "--state-dir=/x") == (
-        "there is no flag --state-dir here: it is one of flannelette-dataplane and flannelette-masq"
+        "there is no flag --state-dir here: it is a flag of flannelette-dataplane and flannelette-masq"
     )
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from services.core.leases.lease import Lease
 from services.core.leases.node_overrides import NONE, PublicIpOverride
-from services.runtime.cache.node_state import UnreadableState, decode, encode, snapshot_pieces
+from services.runtime.cache.node_state import UnreadableState, decode, encode, snapshot_parts
 from tests.examples.dataplane import CAPTURED, lease, subnet
 from tests.examples.leases import SMALL_JSON, network
 
@@ -21,20 +21,20 @@ FORMER = (ip_network("10.5.27.0/24"), ip_network("fd00:10:5:1b::/64"), ip_networ
 
 
 def written(leases: Sequence[Lease] = PEERS, own: Lease | None = OWN, node: str = "n1") -> bytes:
-    return b"".join(encode("dataplane", node, own, FORMER, list(snapshot_pieces(NETWORK, leases, None, NONE))))
+    return b"".join(encode("dataplane", node, own, FORMER, list(snapshot_parts(NETWORK, leases, None, NONE))))
 
 
 def test_it_comes_back_as_it_was() -> None:
     memory = decode("dataplane", written(), "n1")
     table = memory.table()
-    assert (memory.own, memory.former) == (OWN, FORMER)
+    assert (memory.own, memory.previous_subnets) == (OWN, FORMER)
     assert table.leases == {each.name: each for each in (*PEERS, OWN)}
     assert (table.network, table.synced, table.cursor) == (NETWORK, True, "")
 
 
 def test_what_operators_have_chosen_comes_back() -> None:
     overrides = {"n1": (PublicIpOverride(4, "10.98.0.11", "a note"),)}
-    pieces = list(snapshot_pieces(NETWORK, PEERS, None, overrides))
+    pieces = list(snapshot_parts(NETWORK, PEERS, None, overrides))
     memory = decode("dataplane", b"".join(encode("dataplane", "n1", OWN, FORMER, pieces)), "n1")
     assert memory.table().overrides == overrides
     assert decode("dataplane", written(), "n1").table().overrides == {}
@@ -48,7 +48,7 @@ def test_without_an_own_lease_there_is_none() -> None:
 
 def test_many_leases_are_put_into_bytes_some_at_a_time() -> None:
     many = [lease(subnet(f"10.5.{n >> 4}.{n % 16 * 16}/28"), node=f"n{n}") for n in range(600)]
-    assert len(list(snapshot_pieces(NETWORK, many, None, NONE))) == 4
+    assert len(list(snapshot_parts(NETWORK, many, None, NONE))) == 4
     assert len(decode("dataplane", written(many, None), "n1").table().leases) == 600
 
 
@@ -67,10 +67,10 @@ def test_whatever_is_wrong_with_it_it_is_refused(data: st.DataObject) -> None:
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (b"", "damaged or something else"),
-        (b"\x7fELF\x02\x01\x01\0\0\n", "damaged or something else"),
-        (written().replace(b"-state 1 ", b"-state 2 ", 1), "another version of this service has written it"),
-        (written(node="n2"), "it is of the node n2, and this is n1"),
+        (b"", "the file is damaged, or another kind of file"),
+        (b"\x7fELF\x02\x01\x01\0\0\n", "the file is damaged, or another kind of file"),
+        (written().replace(b"-state 1 ", b"-state 2 ", 1), "another version of this service has written the file"),
+        (written(node="n2"), "the file is of node n2, and this is node n1"),
     ],
 )
 def test_what_is_not_ours_says_what_it_is(data: bytes, reason: str) -> None:
@@ -80,5 +80,5 @@ def test_what_is_not_ours_says_what_it_is(data: bytes, reason: str) -> None:
 
 def test_a_table_that_was_never_complete_is_none() -> None:
     memory = decode("dataplane", b"".join(encode("dataplane", "n1", None, (), [])), "n1")
-    with pytest.raises(UnreadableState, match="no complete table"):
+    with pytest.raises(UnreadableState, match="no complete lease table"):
         memory.table()

@@ -40,9 +40,9 @@ def test_what_is_written_is_for_its_owner_alone_in_a_directory_likewise(tmp_path
 
 def test_a_directory_belongs_to_one_process_at_a_time(tmp_path: Path) -> None:
     with StateFile(str(tmp_path), "dataplane") as first, StateFile(str(tmp_path), "dataplane") as second:
-        assert (first.is_kept, second.is_kept, second.read("n1")) == (True, False, None)
+        assert (first.is_usable, second.is_usable, second.read("n1")) == (True, False, None)
     with StateFile(str(tmp_path), "dataplane") as third:
-        assert third.is_kept
+        assert third.is_usable
 
 
 @pytest.mark.parametrize("what", ["a directory", "a device"])

@@ -38,11 +38,11 @@ def test_a_certificate_says_who_it_is_and_what_it_is_for(lab: Certificates) -> N
 def test_a_certificate_whose_time_is_not_now_is_read_and_doubted(lab: Certificates) -> None:
     now = time.time()
     old = lab.client("h1", start_days=-20)
-    doubt = read(old).certificate.doubt(now)
+    doubt = read(old).certificate.invalid_reason(now)
     assert doubt.startswith("expired on 20")
-    assert doubt.endswith("UTC: put a new one in its place, no restart is needed")
-    assert read(lab.client("h1", start_days=2)).certificate.doubt(now).endswith("UTC: is the clock right?")
-    assert read(lab.client("h1")).certificate.doubt(now) == ""
+    assert doubt.endswith("UTC: replace the file, no restart is needed")
+    assert read(lab.client("h1", start_days=2)).certificate.invalid_reason(now).endswith("UTC: is the clock right?")
+    assert read(lab.client("h1")).certificate.invalid_reason(now) == ""
 
 
 def test_every_unusable_file_is_named_with_its_fault(lab: Certificates, tmp_path: Path) -> None:

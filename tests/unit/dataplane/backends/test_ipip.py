@@ -155,5 +155,5 @@ def test_a_peer_of_alloc_needs_nothing_and_is_carried() -> None:
     peer = peer_of(lease(PEER, kind=""), situation)
     assert (peer.objects, peer.reason, peer.ignored) == ((), "", "")
     foreign = peer_of(lease(PEER, kind="vxlan"), situation)
-    assert foreign.ignored == "its backend is vxlan, this network's is none"
+    assert foreign.ignored == "the backend type is vxlan, that of the network is none"
     assert Alloc().link(IPV4, UNDERLAY, NodeIdentity("n1", OWN)) is None

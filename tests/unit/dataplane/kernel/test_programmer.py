@@ -61,7 +61,7 @@ async def test_a_refusal_is_logged_and_counted_when_it_is_new() -> None:
         await node.change(bad)
         await node.change(replace(bad, subnets=(subnet("10.5.53.0/24", "::1", MAC),)))
     assert [(entry["event"], entry["reason"]) for entry in logs] == [
-        ("a lease is refused", "its public address 127.0.0.1 is a loopback address"),
-        ("a lease is refused", "its public address ::1 is not an IPv4 address"),
+        ("a lease is refused", "public address 127.0.0.1 is a loopback address"),
+        ("a lease is refused", "public address ::1 is not an IPv4 address"),
     ]
     assert REFUSED.labels("public-address")._value.get() == before + 2

@@ -46,7 +46,7 @@ def test_hole_05_no_address_of_a_row_is_a_peers(block: Block, limits: OperatorLi
     for number in {block.first, (block.first + block.last) // 2, block.last}:
         address = type(block.network.network_address)(number)
         said = public(str(address), situation(limits))
-        assert said.startswith(f"its public address {address} is "), said
+        assert said.startswith(f"public address {address} is "), said
         assert bool(never_public(address)) or block.is_link_local
     request = pb.AcquireLeaseRequest(subnets=[pb.Subnet(public_address=str(block.network.broadcast_address))])
     if not block.is_link_local and block.network.version == 4:
@@ -69,7 +69,7 @@ def test_hole_05_no_subnet_in_or_around_a_row_is_routed_nor_used(block: Block, l
         for found in (reject(part, wide.bounds), reject_own(part, wide.bounds)):
             assert found is not None
             assert found.rule == "special"
-            assert f"its subnet {cidr} covers addresses of " in found.reason
+            assert f"subnet {cidr} covers addresses of " in found.reason
 
 
 @LIMITS

@@ -26,29 +26,29 @@ def test_a_fitting_lease_has_its_objects_and_no_reason() -> None:
 @pytest.mark.parametrize(
     ("ignored", "reason"),
     [
-        (lease(CAPTURED["n2"], kind="host-gw"), "its backend is host-gw, this network's is vxlan"),
-        (lease(CAPTURED["n2"], kind=""), "its backend is none, this network's is vxlan"),
+        (lease(CAPTURED["n2"], kind="host-gw"), "the backend type is host-gw, that of the network is vxlan"),
+        (lease(CAPTURED["n2"], kind=""), "the backend type is none, that of the network is vxlan"),
         (
             lease(subnet("192.168.77.0/24", "10.99.0.12", MAC)),
-            "its subnet 192.168.77.0/24 lies outside the network 10.5.0.0/16",
+            "subnet 192.168.77.0/24 lies outside the network 10.5.0.0/16",
         ),
         (
             lease(subnet("10.5.0.0/16", "10.99.0.12", MAC)),
-            "its subnet 10.5.0.0/16 lies outside the network 10.5.0.0/16",
+            "subnet 10.5.0.0/16 lies outside the network 10.5.0.0/16",
         ),
         (
             lease(subnet("10.0.0.0/8", "10.99.0.12", MAC)),
-            "its subnet 10.0.0.0/8 lies outside the network 10.5.0.0/16",
+            "subnet 10.0.0.0/8 lies outside the network 10.5.0.0/16",
         ),
         (
             lease(subnet("10.5.27.128/25", "10.99.0.12", MAC)),
-            "its subnet 10.5.27.128/25 overlaps our own 10.5.27.0/24",
+            "subnet 10.5.27.128/25 overlaps our own 10.5.27.0/24",
         ),
         (
             lease(subnet("10.5.26.0/23", "10.99.0.12", MAC)),
-            "its subnet 10.5.26.0/23 overlaps our own 10.5.27.0/24",
+            "subnet 10.5.26.0/23 overlaps our own 10.5.27.0/24",
         ),
-        (lease(subnet("10.5.53.0/24", "10.99.0.11", MAC)), "its public address 10.99.0.11 is our own"),
+        (lease(subnet("10.5.53.0/24", "10.99.0.11", MAC)), "public address 10.99.0.11 is our own"),
         (lease(subnet("10.5.53.0/24", "10.99.0.12")), "the lease has no VTEP MAC"),
         (lease(subnet("10.5.53.0/24", "", MAC)), "the lease has no public IPv4 address"),
         (lease(subnet("fd00:10:5:35::/64", "fd00::12", MAC)), "the network has no IPv6"),
@@ -63,7 +63,7 @@ def test_behind_nat_a_lease_with_our_published_address_is_our_own_too() -> None:
     links = replace(LINKS, underlay=replace(UNDERLAY, public_addresses=(ip_address("203.0.113.5"),)))
     situation = replace(SITUATION, links=links)
     ignored = peer_of(lease(subnet("10.5.53.0/24", "203.0.113.5", MAC)), situation).ignored
-    assert ignored == "its public address 203.0.113.5 is our own"
+    assert ignored == "public address 203.0.113.5 is our own"
 
 
 def test_one_family_that_fits_is_programmed_without_the_other() -> None:

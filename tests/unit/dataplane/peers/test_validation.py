@@ -144,7 +144,7 @@ def test_of_overlapping_subnets_the_older_claim_goes_first_whatever_their_size()
         for order in ((old, young), (young, old)):
             cidr = young.subnets[0].cidr
             assert rivals(DUAL, *order) == {
-                young.name: f"its subnet {cidr} overlaps 10.5.53.0/24 of the lease 10.5.53.0-24 of node n2, "
+                young.name: f"subnet {cidr} overlaps 10.5.53.0/24 of the lease 10.5.53.0-24 of node n2, "
                 "which is older"
             }
 
@@ -153,7 +153,7 @@ def test_a_subnet_that_holds_another_nodes_public_address_is_refused() -> None:
     far = make_lease(subnet("10.5.53.0/24", "10.98.0.14", MAC), node="n4")
     bad = make_lease(subnet("10.98.0.0/24", "10.99.0.99", "02:00:00:00:00:99"), node="n9")
     assert rivals(WIDE, replace(far, claim_order=1), bad) == {
-        "10.98.0.0-24": "its subnet 10.98.0.0/24 covers the public address of the lease 10.5.53.0-24 of node n4, "
+        "10.98.0.0-24": "subnet 10.98.0.0/24 covers the public address of the lease 10.5.53.0-24 of node n4, "
         "which is older"
     }
 
@@ -166,7 +166,7 @@ def test_a_lease_that_loses_in_one_family_is_carried_in_the_other_and_says_so() 
     peer = peers_of([N2, both], "n1", DUAL)[both.name]
     assert {item.family for item in peer.objects if isinstance(item, Route)} == {10}
     assert peer.ignored == ""
-    assert peer.reason.startswith("its subnet 10.5.53.128/25 overlaps 10.5.53.0/24")
+    assert peer.reason.startswith("subnet 10.5.53.128/25 overlaps 10.5.53.0/24")
 
 
 def test_what_is_unchanged_is_not_thought_through_again() -> None:

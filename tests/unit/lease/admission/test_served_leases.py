@@ -51,7 +51,7 @@ async def test_a_lease_outside_the_network_is_refused_until_the_network_is_anoth
     """One of flannel's older defects: a lease outside the network is routed."""
     async with watched() as service:
         await service.take(Snapshot(by_name(A, STRAY), SMALL))
-        reason = "its subnet 10.6.1.0/24 lies outside the network 10.5.0.0/16: release it, or correct the network"
+        reason = "subnet 10.6.1.0/24 lies outside the network 10.5.0.0/16: release it, or correct the network"
         assert service.quarantine == {STRAY.name: (OUTSIDE, reason)}
         assert service.seen.leases == by_name(A)
         await service.take(Changed(network=OTHER))
