@@ -92,10 +92,10 @@ class Controller:
             connection.node, connection, kernel, self.journal, settings.route_protocol, self.cached_table.network
         )
         self.table: Table | None = None
-        """The leases in force: the last complete snapshot, or what is remembered; None: none yet."""
+        """The leases in force: the last complete snapshot, or the cached table; None: none yet."""
         self._limits = settings.limits()
         self._patient_until = 0.0
-        """The loop's time until which a lease service may begin a snapshot before we go by what is remembered."""
+        """The loop's time until which a lease service may begin a snapshot before the cached table is used."""
         self._touched: set[str] = set()
         self._touched_at: float | None = None
         """When the first of them was, on the monotonic clock."""
@@ -153,8 +153,8 @@ class Controller:
         self._wake.set()
 
     @property
-    def remembered_reason(self) -> str:
-        """Why we are not ready while remembered leases are in force."""
+    def cached_reason(self) -> str:
+        """Why the node is not ready while cached leases are in force."""
         return f"the leases are those of {self.cached_table.since}"
 
     def tell(self, progress: Progress | None) -> None:
@@ -209,7 +209,7 @@ class Controller:
             reason = told.network_error or "waiting for the first complete snapshot of leases"
             self.health.set("leases", "" if self.feed.error else reason)
             return
-        self.health.set("leases", "" if table is told else self.remembered_reason)
+        self.health.set("leases", "" if table is told else self.cached_reason)
         self.journal.cursor = table.cursor
         chosen = table.overrides.get(self.node, ())
         network = await self.change.network(table, self.renewer.lease, is_told=table is told)
@@ -231,28 +231,27 @@ class Controller:
         if table is told:
             await self.tracker.remove_stale()
             own, is_current = self.own.confirmed_by(table), not (self.feed.error or store_error)
-            self.cache_writer.update(
-                table, own, self.renewer.previous_subnets, is_current=is_current, network=network
-            )
+            previous = self.renewer.previous_subnets
+            self.cache_writer.update(table, own, previous, is_current=is_current, network=network)
         # It may have come while the kernel was programmed.
         state = self.own.refusal if self.own.is_settled else "the own subnet is being set up"
         self.health.set("own lease", self.own.reason or state)
         self.cursor = cursor or self.cursor
         self.health.set("kernel")
         if self.cursor and (self.health.ready or self.progress is not None):
-            now = time.monotonic()
-            self.progress = progress_after(self.progress, self.node, self.cursor, self.programmer.failed, now)
+            failed, now = self.programmer.failed, time.monotonic()
+            self.progress = progress_after(self.progress, self.node, self.cursor, failed, now)
 
     def _choose_table(self, *, is_away: bool) -> Table | None:
         is_away = is_away and asyncio.get_running_loop().time() >= self._patient_until
         table = self.cached_table.choose(self.feed.table, is_away=is_away)
         if table is not self.table:
             self.table, self._resync_due = table, True
-            is_remembered = table is not None and table is self.cached_table.table
-            self.own.use_cached(self.cached_table.confirmed_at if is_remembered else None)
-            if is_remembered:
+            is_cached = table is not None and table is self.cached_table.table
+            self.own.use_cached(self.cached_table.confirmed_at if is_cached else None)
+            if is_cached:
                 what = "the cached leases are in force"
-                self.journal.note(Event(EventKind.LEASE_SERVICE, what, self.remembered_reason))
+                self.journal.note(Event(EventKind.LEASE_SERVICE, what, self.cached_reason))
         return table
 
     async def _program(self, config: OverlayConfig, table: Table) -> None:

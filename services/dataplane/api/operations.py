@@ -81,7 +81,7 @@ async def _hand_over(dataplane: Controller, *, dry_run: bool) -> tuple[list[str]
     programmer = dataplane.programmer
     config, context, table = await _now(dataplane)
     if context.adds_only:
-        raise NotYet(f"{dataplane.remembered_reason}; hand over when a lease service is there")
+        raise NotYet(f"{dataplane.cached_reason}; hand over when a lease service is there")
     missing = context.links.devices.keys() - (await _present(config, dataplane.node)).keys()
     if missing:
         absent = ", ".join(sorted(context.links.devices[family].name for family in missing))
@@ -107,7 +107,7 @@ async def preview(dataplane: Controller) -> list[str]:
     config, context, table = await _now(dataplane)
     todo = await dataplane.programmer.plan(context, table.leases)
     own = dataplane.own
-    identity = dataplane.tracker.identity(own.lease, own.published(table), own.remembered)
+    identity = dataplane.tracker.identity(own.lease, own.published(table), own.cached)
     return await device_commands(config.devices(identity), dataplane.tracker.devices) + _commands(todo, context)
 
 

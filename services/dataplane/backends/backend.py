@@ -28,7 +28,7 @@ class NodeIdentity:
     """The lease whose addresses the devices get."""
     published: Lease | None = None
     """What peers know of this node, also while it does not hold the lease: devices get its MACs."""
-    remembered: Lease | None = None
+    cached: Lease | None = None
     """What peers knew of this node last: new devices get its MACs otherwise."""
     former: frozenset[Network] = frozenset()
     """Subnets that were this node's own: their addresses are removed."""

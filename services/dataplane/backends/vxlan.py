@@ -143,7 +143,7 @@ class Vxlan(Backend):
             ),
             parent=underlay.name,
             mtu=mtu,
-            mac=published or _mac_in(identity.remembered, family) or stable_mac(identity.node, name),
+            mac=published or _mac_in(identity.cached, family) or stable_mac(identity.node, name),
             is_mac_published=published != "",
             address=own_address(own.cidr) if own else None,
         )

@@ -102,7 +102,7 @@ async def inspect_peers(
 
 
 def state_in(peer: Peer, places: Sequence[ObjectCheck], names: DeviceNames) -> tuple[PeerState, str]:
-    """As `state_of` for a peer that is carried and not refused: from a look, not from what we remember."""
+    """As `state_of` for a peer that is carried and not refused: from a dump, not from memory."""
     for place in places:
         if place.is_lost and place.actual is not None:
             return PeerState.SHADOWED, f"{SHADOWED}: {text(place.actual, names)}"

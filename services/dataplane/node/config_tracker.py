@@ -154,12 +154,12 @@ class ConfigTracker:
         """What the objects of a peer refer to."""
         return NodeLinks(config.underlay, self.devices, self._settings.route_protocol, self.connected)
 
-    def identity(self, own: Lease | None, published: Lease | None, remembered: Lease | None) -> NodeIdentity:
+    def identity(self, own: Lease | None, published: Lease | None, cached: Lease | None) -> NodeIdentity:
         """What the devices shall say of this node."""
-        return NodeIdentity(self._node, own, published, remembered, self._former)
+        return NodeIdentity(self._node, own, published, cached, self._former)
 
     async def reconcile_links(
-        self, own: Lease | None, published: Lease | None, remembered: Lease | None, observed: Observations
+        self, own: Lease | None, published: Lease | None, cached: Lease | None, observed: Observations
     ) -> Observations:
         """Reconciles the devices with the kernel. Raises Misconfigured, Unavailable.
 
@@ -171,7 +171,7 @@ class ConfigTracker:
         self._left |= {device.name for device in self.devices.values()}
         if own is not None:
             self._former |= {subnet.cidr for subnet in own.subnets}
-        identity = self.identity(own, published, remembered)
+        identity = self.identity(own, published, cached)
         desired = self.config.devices(identity)
         if not self._has_looked_around:
             wanted = {each.name for each in desired}

@@ -35,77 +35,78 @@ class NodeLease:
         renewer: LeaseRenewer,
         health: Health,
         journal: Journal,
-        remembered: Lease | None = None,
+        cached: Lease | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.node = node
         self.renewer = renewer
-        self.remembered = remembered
-        """What peers knew of us before this process."""
+        self.cached = cached
+        """The lease that the node had published before this process."""
         self.assumed: Lease | None = None
-        """The same, taken for ours: as long as what is remembered is in force, and it may be."""
+        """The cached lease, as long as cached leases are in force and it may be assumed."""
         self.refusal = ""
-        """Why the lease that we were given must not be used."""
+        """Why the lease of the lease service must not be used."""
         self._settings = settings
         self._health = health
         self._clock = clock
         self._journal = journal
         self._settled: Lease | None = None
-        self._doubt = ""
-        """What is to be said of the lease that is remembered, while nobody can be asked."""
+        self._stale_reason = ""
+        """Why the cached lease is not certain, while no lease service answers."""
         self._is_asking = True
-        """There may be a lease service to ask for a lease."""
+        """A lease service may answer a request."""
 
     @property
     def lease(self) -> Lease | None:
-        """The lease that we hold, or assume to be ours."""
+        """The lease that the node holds, or assumes to hold."""
         return self.renewer.lease or self.assumed
 
     @property
     def is_settled(self) -> bool:
-        """Whether everything is as that lease says."""
+        """Whether this lease is applied."""
         return self._settled is self.lease
 
     @property
     def reason(self) -> str:
-        """Why it is not certain that we hold a lease; empty: it is."""
-        return self._doubt or self.renewer.reason
+        """Why it is not certain that the node holds a lease; empty: it is."""
+        return self._stale_reason or self.renewer.reason
 
     def published(self, table: Table) -> Lease | None:
-        """What peers know of us: the lease that we hold, or did before a restart."""
+        """The lease by which peers know this node: the one held, or the one of before a restart."""
         return self.renewer.lease or next((o for o in table.leases.values() if o.node == self.node), None)
 
     def confirmed_by(self, table: Table) -> Lease | None:
-        """The lease that a synced table does not deny to be ours: held, or of before and still there."""
-        lease = self.renewer.lease or self.remembered
+        """The lease that a synced table confirms as the node's: the one held, or the cached one."""
+        lease = self.renewer.lease or self.cached
         listed = table.leases.get(lease.name) if lease else None
         if listed is None:
             return self.renewer.lease if not self.renewer.reason else None
         return lease if listed.node == self.node else None
 
     def subnets(self, table: Table) -> tuple[Network, ...]:
-        """Those of the lease we hold; after a restart, until we do, of those that the table says are ours."""
+        """The subnets of the lease held; after a restart, until then, those that the table has for the node."""
         held = self.renewer.lease
         own = [held] if held else [lease for lease in table.leases.values() if lease.node == self.node]
         return tuple(subnet.cidr for lease in own for subnet in lease.subnets)
 
     def use_cached(self, confirmed_at: float | None) -> None:
-        """Whether leases of before are in force, known to be true at this time (Unix seconds); None: no more."""
-        lease, self._is_asking, self._doubt, self.assumed = self.remembered, confirmed_at is None, "", None
+        """Assumes the cached lease, confirmed at this time (Unix seconds); None: cached leases are not in force."""
+        lease, self._is_asking, self._stale_reason, self.assumed = self.cached, confirmed_at is None, "", None
         if lease is None or confirmed_at is None:
             return
         reason = stale_reason(lease, confirmed_at, self._clock())
         if reason:
-            self._doubt = f"the own lease {lease.name} may be another node's by now: {reason}"
-            log.warning("the cached own lease is not used", reason=self._doubt)
+            self._stale_reason = f"the own lease {lease.name} may be another node's by now: {reason}"
+            log.warning("the cached own lease is not used", reason=self._stale_reason)
         else:
             self.assumed = lease
-            self._doubt = f"the own lease {lease.name} is assumed: no lease service has confirmed it since the start"
+            unconfirmed = "no lease service has confirmed it since the start"
+            self._stale_reason = f"the own lease {lease.name} is assumed: {unconfirmed}"
 
     async def apply(
         self, config: OverlayConfig, tracker: ConfigTracker, table: Table, observed: Observations
     ) -> Observations:
-        """Brings device, own address and `subnet.env` into line. Raises Misconfigured, Unavailable.
+        """Reconciles the device, the own address and `subnet.env`. Raises Misconfigured, Unavailable.
 
         Returns what `ConfigTracker.reconcile_links` does.
         """
@@ -120,7 +121,7 @@ class NodeLease:
                 log.error("the own lease is refused", lease=name, reason=self.refusal)
                 self._journal.note(Event(EventKind.OWN_LEASE, f"own lease {name} not used", self.refusal))
             own = None
-        deleted = await tracker.reconcile_links(own, self.published(table), self.remembered, observed)
+        deleted = await tracker.reconcile_links(own, self.published(table), self.cached, observed)
         if self._is_asking:
             self.renewer.set_request(self._request(config, tracker), table.network)
         if held is not None and misfit and held is self.renewer.lease:
@@ -131,12 +132,12 @@ class NodeLease:
         return deleted
 
     def _keeps(self, held: Lease, network: NetworkConfig) -> bool:
-        """Whether a lease stays ours that the network has no room for: nobody but an operator takes it away."""
+        """Whether the node keeps a lease that is outside the network, until an operator decides (ADR 25)."""
         is_ours = held is not self.renewer.lease or not self.renewer.reason
         return is_ours and takes_away(network, held.cidrs)
 
     def _refused(self, config: OverlayConfig, tracker: ConfigTracker, own: Lease | None) -> list[str]:
-        """A lease service must not talk us into a subnet either that the operator or the underlay forbids."""
+        """Why the own subnets must not be used: an operator's limits and the underlay hold for the own lease, too."""
         context = PeerContext(config.network, config.backend, tracker.links(config), limits=self._settings.limits())
         found = [reject_own(subnet, context.bounds) for subnet in (own.subnets if own else ())]
         return [f"the own lease cannot be used: {each.reason}" for each in found if each]

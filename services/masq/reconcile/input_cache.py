@@ -1,4 +1,4 @@
-"""What the rules go by: what the feed says, or until that has a snapshot, what this node remembers of before."""
+"""The inputs of the rules: those of the feed, or until its first snapshot, those cached before a restart."""
 
 import asyncio
 import time
@@ -17,11 +17,11 @@ from services.runtime.telemetry.logs import get_logger
 log = get_logger()
 
 _LONGEST_LEASE: Final = 86_400.0
-"""Seconds, whatever the store: a lease that was there at a time has run out so much later, or was renewed."""
+"""Seconds after which a lease of any store has expired, or was renewed."""
 
 
 class InputCache:
-    """Tells the reconciler, and has on disk what it would need after a reboot."""
+    """Gives the inputs to the reconciler, and keeps them on disk for a reboot."""
 
     def __init__(
         self,
@@ -38,37 +38,38 @@ class InputCache:
         self._cached_table = cached
         self._cache_writer = CacheWriter(node, file, run_blocking)
         self._cached: CachedInputs | None = None
-        self._is_patient = True
-        self._told: tuple[Table, str] | None = None
+        self._waits_for_feed = True
+        self._received: tuple[Table, str] | None = None
 
-    def update(self, told: Table, away: str) -> None:
-        """Takes what the feed knows now. `away`: why the lease service does not answer; empty if it does."""
-        self._told = told, away
-        store_error = told.store.error if told.store else ""
-        is_away = not self._is_patient and bool(away or store_error or told.network_error)
-        table = self._cached_table.choose(told, is_away=is_away)
-        if table is None or table is told:
+    def update(self, received: Table, away: str) -> None:
+        """Takes the present state of the feed. `away`: why the lease service does not answer; empty if it does."""
+        self._received = received, away
+        store_error = received.store.error if received.store else ""
+        is_away = not self._waits_for_feed and bool(away or store_error or received.network_error)
+        table = self._cached_table.choose(received, is_away=is_away)
+        if table is None or table is received:
             self._cached = None
         elif self._cached is None:
             self._cached = self._recall(table)
-        self._reconciler.learn(told, away, self._cached)
+        self._reconciler.learn(received, away, self._cached)
         inputs = self._reconciler.inputs
-        if table is told and inputs.network_error == told.network_error:  # else it is not allowed here
-            own = own_lease(told, self._node)
-            allowed = replace(told, leases=dict(told.leases))
+        is_allowed = inputs.network_error == received.network_error
+        if table is received and is_allowed:
+            own = own_lease(received, self._node)
+            allowed = replace(received, leases=dict(received.leases))
             self._cache_writer.update(allowed, own, (), is_current=not (away or store_error), network=inputs.network)
 
     async def run(self) -> None:
-        """For ever."""
+        """Runs until cancelled."""
         await asyncio.sleep(PATIENCE)
-        self._is_patient = False
-        if self._told is not None:
-            self.update(*self._told)
+        self._waits_for_feed = False
+        if self._received is not None:
+            self.update(*self._received)
         await self._cache_writer.run()
         await asyncio.Event().wait()
 
     async def close(self) -> None:
-        """Writes what is not written yet. Call it when the job has ended."""
+        """Writes unwritten changes; for the end of the process, after the job."""
         await self._cache_writer.close()
 
     def _recall(self, table: Table) -> CachedInputs:
@@ -77,11 +78,11 @@ class InputCache:
         if own is None:
             return CachedInputs(table, reason)
         if own.expires_at is None and not own.reserved and (table.store is None or table.store.kind != KUBE):
-            own = own.with_time(confirmed_at + _LONGEST_LEASE)  # only its holder and the store know when it ends
+            own = own.with_time(confirmed_at + _LONGEST_LEASE)  # only the holder and the store know its end
         why_not = stale_reason(own, confirmed_at, self._clock())
         if not why_not:
             return CachedInputs(table, reason)
-        reason = f"{reason}; its lease {own.name} may be another node's by now: {why_not}"
+        reason = f"{reason}; the own lease {own.name} may be another node's by now: {why_not}"
         log.warning("the cached own lease is not used", lease=own.name, reason=why_not)
         others = {name: lease for name, lease in table.leases.items() if name != own.name}
         return CachedInputs(replace(table, leases=others), reason)

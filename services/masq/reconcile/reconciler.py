@@ -68,11 +68,11 @@ class Reconciler:
         self.inputs = RuleInputs()
         self.lease_service_connected = False
         self.states: tuple[ChainState, ...] = ()
-        """What the last check found, of the chains that were decided then."""
+        """The desired chains at the last check, as it found them."""
         self.last_check_time: float | None = None
         """Unix seconds."""
         self._earlier_network = earlier_network
-        """The one that an earlier process went by."""
+        """The network configuration that an earlier process applied."""
         self._resync_seconds = resync_seconds
         self._health = health
         self._clock = clock
@@ -82,19 +82,19 @@ class Reconciler:
         self._seen: Digest | None = None
         """The tables before the last check."""
         self._clean: tuple[tuple[Chain, ...], Placement, Digest] | None = None
-        """What the last repairing check went by, if there was nothing to repair: the same again needs no check."""
+        """The input of the last check, if it found nothing to repair: a check of the same input is skipped."""
         self._log = RepairLog()
         self._backoff = JumpBackoff()
         self._left: frozenset[Chain] = frozenset()
-        """Those whose jump stays where another program has put it."""
+        """Chains whose jump stays where another program has put it."""
         self._cached: CachedInputs | None = None
         self._newer: frozenset[Chain] | None = frozenset()
-        """Of the cached chains, those that the firewall had otherwise at the first check: it knows more, and they
-        stay as they are until there is a snapshot. None: there was no check yet."""
+        """The chains that differed from the cached inputs at the first check: the firewall is newer than the cache,
+        and they stay until there is a snapshot. None: there was no check yet."""
         self._failure = ""
         self._former: set[Network] = set()
-        """Networks that were in force before, until none of their rules can be left."""
-        self._health.set("firewall", "the firewall was not looked at yet")
+        """Networks that were in force before, until none of their rules is left."""
+        self._health.set("firewall", "the firewall was not read yet")
         self.learn(Table(), away="the lease service has not answered yet")
 
     @property
@@ -104,14 +104,14 @@ class Reconciler:
 
     @property
     def placement(self) -> Placement:
-        """What decides, beside the chains, where the rules are kept."""
+        """The input, beside the chains, of the choice of the firewall."""
         network = self.inputs.network
         return Placement(network is not None and network.enable_nftables, self._cached is not None)
 
     def learn(self, table: Table, away: str, cached: CachedInputs | None = None) -> None:
-        """Takes what the feed knows now. `away`: why the lease service does not answer; empty if it does.
+        """Takes the present state of the feed. `away`: why no lease service answers; empty: one does.
 
-        `cached` is in force instead, and only adds rules: of a restart without a reboot the firewall knows more.
+        `cached` is in force instead, and only adds rules: after a restart without a reboot, the firewall is newer.
         """
         self.lease_service_connected = not away
         self._health.set("lease service", away and f"the lease service is away, the rules stay as they are: {away}")
@@ -134,14 +134,14 @@ class Reconciler:
             self._news.set()
 
     async def run(self) -> None:
-        """Checks at every change of the inputs or of the firewall, and every `resync_seconds`. For ever."""
+        """Checks at every change of the inputs or of the firewall, and every `resync_seconds`, until cancelled."""
         while True:
             self._news.clear()
             await self._keep()
             await self._until_due()
 
     async def look(self) -> tuple[ChainState, ...]:
-        """The rules as they are now; as they were at the last look where the firewall cannot be read."""
+        """The rules as they are now; those of the last check if the firewall cannot be read."""
         async with self._lock:
             try:
                 return await self._check(repair=False)
@@ -150,7 +150,7 @@ class Reconciler:
                 return self.states
 
     def findings(self) -> list[Finding]:
-        """What else of the host is in the way, as it is now. Not ready while packets are lost by any of it."""
+        """The findings on the host now. The service is not ready while one of them drops packets."""
         inputs, name = self.inputs, self.firewall.name
         flows = flows_of(inputs.network, inputs.subnets)
         found = findings(self.host_checks(), name, flows, self.settings, tunnel_of(inputs.network))
@@ -168,15 +168,15 @@ class Reconciler:
             return _commands(await self._check(repair=not dry_run))
 
     async def teardown(self, *, dry_run: bool) -> list[str]:
-        """Removes exactly ours, in both families, and pauses; returns what was done, or would be.
+        """Removes our rules in both families, and pauses; returns what was done, or would be. Runs to its end, also
+        when the caller is cancelled.
 
-        Raises Unavailable; then some of it may be left, and the service is paused all the same. Whole, also when the
-        caller goes away meanwhile.
+        Raises Unavailable; then some rules may be left, and the service is paused all the same.
         """
         return await self._lock.run(partial(self._tear_down, dry_run=dry_run))
 
     async def close(self) -> None:
-        """Returns once nothing is being done; nothing begins any more."""
+        """Waits for running work; no other work begins afterwards."""
         await self._lock.acquire()
 
     async def _tear_down(self, *, dry_run: bool) -> list[str]:
@@ -195,7 +195,7 @@ class Reconciler:
         return belonging(chains, self._ours())
 
     def _ours(self) -> tuple[Network, ...] | None:
-        """Whose rules are ours: those of the network in force, and of the ones before whose rules may be left."""
+        """The networks whose rules are ours: the one in force, and earlier ones whose rules may be left."""
         network = self.inputs.network
         return None if network is None else tuple({*self._former, *networks_of(network)})
 
@@ -262,23 +262,21 @@ class Reconciler:
         return states
 
     async def _left_newer(self, chains: tuple[Chain, ...]) -> dict[Chain, ChainState]:
-        """While rules are in force that are remembered: the chains that the firewall has otherwise."""
+        """While cached inputs are in force: the chains that differ in the firewall, as they are there."""
         if self._newer is None:
             found = zip(chains, await self.firewall.check(chains, self.placement, repair=False), strict=True)
             self._newer = frozenset(
                 chain for chain, state in found if {RULE_EXTRA, NOT_WANTED}.intersection(state.causes)
             )
             for chain in self._newer:
-                what = (
-                    "rules that differ from those of the cached network stay until a lease service sends the network"
-                )
+                what = "rules that differ from the cached network's stay until a lease service sends the network"
                 log.warning(what, family=str(chain.family), chain=chain.name)
         newer = [chain for chain in chains if chain in self._newer]
         states = await self.firewall.check(newer, self.placement, repair=False) if newer else ()
         return {chain: replace(state, commands=(), causes=()) for chain, state in zip(newer, states, strict=True)}
 
     async def _left_behind(self, chains: tuple[Chain, ...]) -> dict[Chain, ChainState]:
-        """The chains whose jumps were moved back often enough, if nothing else is wrong with them."""
+        """The chains whose jumps are not moved back any more, if nothing else is wrong with them."""
         now = self._clock()
         tried = [chain for chain in chains if chain.rules and self._backoff.stays(chain, now)]
         states = await self.firewall.check(tried, self.placement, repair=False) if tried else ()

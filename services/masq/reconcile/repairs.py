@@ -1,4 +1,4 @@
-"""What is counted, logged and said of repairs, and how often a jump to our chain is moved back to its position."""
+"""Metrics and log lines of repairs, and the limit on moving a jump to our chain back to its position."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -39,17 +39,17 @@ _LEFT: Final = (
 
 
 class JumpBackoff:
-    """Limits how often a jump is moved back, by chain: two programs that both want to be first would never end."""
+    """Limits how often a jump is moved back, by chain: else two programs that both want to be first never end."""
 
     def __init__(self) -> None:
         self._times: dict[tuple[int, str], deque[float]] = {}
 
     def note(self, chain: Chain, now: float) -> None:
-        """The jump to the chain was moved back. `now` is of any clock that never goes back."""
+        """Records that the jump to the chain was moved back. `now` is of a monotonic clock."""
         self._of(chain).append(now)
 
     def stays(self, chain: Chain, now: float) -> bool:
-        """The jump was moved back three times within the last minute: now it stays where it is."""
+        """Whether the jump was moved back three times within the last minute, and now stays where it is."""
         times = self._of(chain)
         while times and times[0] <= now - _MOVES_SECONDS:
             times.popleft()
@@ -60,15 +60,15 @@ class JumpBackoff:
 
 
 class RepairLog:
-    """Says what was done to each chain, once, and counts the repairs of changes by other programs."""
+    """Logs what was done to each chain, once, and counts the repairs of changes by other programs."""
 
     def __init__(self) -> None:
         self.repairs = 0
         self._right: frozenset[Chain] = frozenset()
-        """Chains that were as wanted after the last check: a difference is another program's doing."""
+        """Chains that were as desired after the last check: a difference was made by another program."""
 
     def forget(self) -> None:
-        """The rules are removed by an operator."""
+        """Forgets the chains, because an operator removes the rules."""
         self._right = frozenset()
 
     def add(self, states: Sequence[ChainState], changed_by: Sequence[str]) -> None:
@@ -93,7 +93,7 @@ class RepairLog:
 
 
 def what_is_wrong(states: Sequence[ChainState]) -> str:
-    """With chains that do not stay; empty for none."""
+    """A sentence about the chains that another program keeps changing; empty: there is none."""
     left = [state for state in states if state.causes == (JUMP_NOT_FIRST,)]
     sentences = [_LEFT.format(chain=_name(state), most=_MOST_MOVES, rule=state.in_the_way) for state in left]
     others = [_name(state) for state in states if state not in left]

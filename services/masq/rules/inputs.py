@@ -1,4 +1,4 @@
-"""What masq knows of the world: the network and the own subnets, folded from the feed. Pure."""
+"""The inputs of the rules: the network in force and the own subnets, folded from the feed. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,17 +12,17 @@ from services.core.network import NetworkConfig, contains
 
 @dataclass(frozen=True, slots=True)
 class RuleInputs:
-    """The network in force and what this node holds of it. What was known once stays until it is known better."""
+    """The network in force and the own subnets. A value stays until a newer one is known."""
 
     network: NetworkConfig | None = None
     network_error: str = ""
-    """Why what the store has is not in force."""
+    """Why the network configuration of the store is not in force."""
     subnets: tuple[Network, ...] = ()
-    """The own ones, IPv4 first; the last known, once the lease is lost."""
+    """The own subnets, IPv4 first; the last known ones once the lease is lost."""
     has_lease: bool = False
 
     def reasons(self, node: str) -> tuple[str, str]:
-        """Why the rules may not be complete: for the network, for the lease. Empty: nothing in the way."""
+        """Why the rules may be incomplete: a reason for the network, one for the lease. Empty: they are."""
         network = lease = ""
         if self.network is None:
             network = "the network is not known yet: " + (self.network_error or "the lease service has not sent it")
@@ -41,12 +41,12 @@ class RuleInputs:
 
 @dataclass(frozen=True, slots=True)
 class CachedInputs:
-    """What is remembered of before the start, in force until there is a snapshot."""
+    """The cached table of before the start, in force until there is a snapshot."""
 
     table: Table
-    """With the own lease only if that is still to be assumed."""
+    """Has the own lease only if it may still be assumed."""
     reason: str
-    """Why we are not ready meanwhile."""
+    """Why the service is not ready meanwhile."""
 
 
 def next_inputs(
@@ -54,19 +54,19 @@ def next_inputs(
     table: Table,
     node: str,
     allowed: Sequence[Network] = (),
-    remembered: NetworkConfig | None = None,
+    cached: NetworkConfig | None = None,
 ) -> RuleInputs:
-    """What is known after a step of the feed. `remembered` is the network that an earlier process went by.
+    """The inputs after a step of the feed. `cached` is the network that an earlier process applied.
 
-    A lost lease leaves its subnets in force for as long as the network has room for them. A network outside of what
-    the operator allows is not taken, and the one before stays; so it does when the new one would take the own subnets
-    away, which waits for an operator (ADR 25).
+    The subnets of a lost lease stay in force as long as the network contains them. A network that the operator does
+    not allow is not applied, and the previous one stays; likewise if the new one would take the own subnets away,
+    which waits for an operator (ADR 25).
     """
     lease = own_lease(table, node)
     held = lease.cidrs if lease else ()
     network, network_error = before.network, table.network_error
     if table.network:
-        last = before.network or (None if remembered and _forbidden(remembered, allowed) else remembered)
+        last = before.network or (None if cached and _forbidden(cached, allowed) else cached)
         network = in_force(table.network, held, last)
         if not all(_is_allowed(cidr, allowed) for cidr in network.beside):
             network = replace(network, beside=tuple(cidr for cidr in network.beside if _is_allowed(cidr, allowed)))
@@ -80,12 +80,12 @@ def next_inputs(
 
 
 def networks_of(network: NetworkConfig) -> set[Network]:
-    """All that rules of a network are about."""
+    """The address ranges that rules of a network may name."""
     return {cidr for row in network.families for cidr in network.cidrs(row.family)}
 
 
 def own_lease(table: Table, node: str) -> Lease | None:
-    """The one that says what this node holds now."""
+    """The lease that this node holds in the table."""
     return next((lease for lease in table.leases.values() if lease.node == node and not lease.is_idle), None)
 
 
@@ -94,7 +94,7 @@ def _is_allowed(network: Network, allowed: Sequence[Network]) -> bool:
 
 
 def _forbidden(network: NetworkConfig, allowed: Sequence[Network]) -> str:
-    """Why a network may not be taken; empty if it may. Nothing is forbidden where nothing is said."""
+    """Why a network is not allowed; empty: it is. Without limits, all are."""
     for row in network.families if allowed else ():
         if not _is_allowed(row.cidr, allowed):
             limits = ", ".join(map(str, allowed))

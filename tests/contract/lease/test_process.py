@@ -62,8 +62,8 @@ async def test_a_second_service_on_the_socket_exits_1_with_one_line_and_the_firs
             with start(tmp_path, config, "memory") as second:
                 assert second.wait() == 1
             assert said(first).splitlines()[-1] == (
-                f"flannelette-lease: the socket {tmp_path}/lease.sock is in use by a running service: stop that service, "
-                "or use another --socket-dir"
+                f"flannelette-lease: the socket {tmp_path}/lease.sock is in use by a running service: stop that "
+                "service, or use another --socket-dir"
             )
             assert (await stub.GetStatus(pb.GetStatusRequest())).ready
 

@@ -55,7 +55,10 @@ async def test_a_path_that_is_too_long_is_told(length: int) -> None:
 
 async def test_a_directory_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(Misconfigured, match="cannot make"), bound(grpc.aio.server(), f"unix:{tmp_path}/file/x.sock"):
+    with (
+        pytest.raises(Misconfigured, match="cannot create"),
+        bound(grpc.aio.server(), f"unix:{tmp_path}/file/x.sock"),
+    ):
         pass
 
 

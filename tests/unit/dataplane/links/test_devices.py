@@ -183,7 +183,7 @@ def test_a_device_that_has_to_be_made_gets_the_mac_that_the_lease_publishes() ->
     wanted = device(NodeIdentity("n1", published=published(VxlanData(1, "c6:d2:32:6f:8f:44"))))
     assert (wanted.mac, wanted.is_mac_published) == ("c6:d2:32:6f:8f:44", True)
     assert "address c6:d2:32:6f:8f:44" in commands(None, wanted)[0]
-    wanted = device(NodeIdentity("n1", remembered=published(VxlanData(1, "c6:d2:32:6f:8f:44"))))
+    wanted = device(NodeIdentity("n1", cached=published(VxlanData(1, "c6:d2:32:6f:8f:44"))))
     assert (wanted.mac, wanted.is_mac_published) == ("c6:d2:32:6f:8f:44", False)
     assert commands(KEPT) == [], "one that is there keeps its own while nobody knows another"
 
@@ -202,7 +202,7 @@ def test_a_device_that_has_to_be_made_gets_the_mac_that_the_lease_publishes() ->
 )
 def test_what_is_no_mac_of_a_device_is_not_taken_from_the_lease(data: BackendData | None) -> None:
     stable = device(NodeIdentity("n1"))
-    assert device(NodeIdentity("n1", published=published(data), remembered=published(data))) == stable
+    assert device(NodeIdentity("n1", published=published(data), cached=published(data))) == stable
 
 
 def test_a_renamed_device_is_known_by_its_mac_or_its_index_and_a_rival_by_what_it_takes() -> None:
