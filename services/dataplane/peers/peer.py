@@ -42,7 +42,7 @@ class PeerContext:
     blackhole: bool = False
     """The own subnets get a route that swallows what no pod takes."""
     adds_only: bool = False
-    """The leases are remembered ones: what is missing is made, but what the kernel has was decided on later ones."""
+    """The leases are cached ones: missing objects are added, but those in the kernel are newer and stay."""
 
     @cached_property
     def bounds(self) -> Bounds:
