@@ -128,10 +128,7 @@ class ConflictIndex:
         )
         self._holders: dict[Identity, Lease | tuple[Lease, ...]] = {}
         """The leases with this identity; nearly always one."""
-        self._are_shared = False
-        for claim in claims:
-            self._are_shared = next(self._same_identity(claim), None) is not None or self._are_shared
-            self._hold(claim)
+        self._are_shared = sum(self._hold(claim) for claim in claims) > 0  # not any(): all are held
 
     def any(self) -> bool:
         """Whether two of the claims given at construction conflict."""
@@ -177,18 +174,22 @@ class ConflictIndex:
         yield from self._same_identity(claim)
 
     def _same_identity(self, claim: Claim) -> Iterator[tuple[str, str]]:
-        """Leases with an identity of this claim. Two leases of one node with the same end point do not conflict."""
-        lease, subnet = claim
-        for identity in self._identities(subnet):
+        """Leases with an identity of this claim that conflict with it."""
+        for identity in self._identities(claim[1]):
             for other in self._held(identity):
-                if other.name != lease.name and not _is_same_end(lease, subnet, other):
+                if _is_rival(claim, other):
                     yield _kind(identity), other.name
 
-    def _hold(self, claim: Claim) -> None:
+    def _hold(self, claim: Claim) -> bool:
+        """Adds the identities of a claim. Whether it conflicts with another lease that has one of them."""
         lease, subnet = claim
+        is_shared = False
         for identity in self._identities(subnet):
             held = self._held(identity)
+            if held:
+                is_shared |= any(_is_rival(claim, other) for other in held)
             self._holders[identity] = (*held, lease) if held else lease
+        return is_shared
 
     def _held(self, identity: Identity) -> tuple[Lease, ...]:
         held = self._holders.get(identity, ())
@@ -207,11 +208,19 @@ class ConflictIndex:
                 yield ip_network(address)
 
 
-def _is_same_end(lease: Lease, subnet: Subnet, other: Lease) -> bool:
-    return lease.node == other.node and any(
-        (subnet.public_address, subnet.data) == (theirs.public_address, theirs.data)
-        for theirs in other.subnets
-        if theirs.cidr.version == subnet.cidr.version
+def _is_rival(claim: Claim, other: Lease) -> bool:
+    """Whether a lease that has an identity of the claim conflicts with it.
+
+    Two leases of one node with the same end point do not.
+    """
+    lease, subnet = claim
+    return other.name != lease.name and not (
+        lease.node == other.node
+        and any(
+            (subnet.public_address, subnet.data) == (theirs.public_address, theirs.data)
+            for theirs in other.subnets
+            if theirs.cidr.version == subnet.cidr.version
+        )
     )
 
 

@@ -7,20 +7,21 @@ from services.dataplane.netlink.objects import Route
 
 def direct_route(family: Family, cidr: Network, gateway: Address, links: NodeLinks, *, onlink: bool = False) -> Route:
     """`cidr via gateway dev <underlay>`: not `onlink`, the kernel refuses a gateway that is not connected."""
-    return _route(family, cidr, gateway.packed, links.underlay.index, links, onlink=onlink)
+    return _route(family, cidr, gateway, links.underlay.index, links, onlink=onlink)
 
 
-def tunnel_route(family: Family, cidr: Network, gateway: Address, links: NodeLinks) -> Route:
-    """`cidr via gateway dev <overlay device> onlink`: the device takes any gateway."""
-    return _route(family, cidr, gateway.packed, links.devices[family].index, links, onlink=True)
+def tunnel_route(family: Family, cidr: Network, gateway: Address | None, links: NodeLinks) -> Route:
+    """`cidr via gateway dev <overlay device> onlink`: the device takes any gateway. None: the network address."""
+    return _route(family, cidr, gateway, links.devices[family].index, links, onlink=True)
 
 
 def _route(
-    family: Family, cidr: Network, gateway: bytes, ifindex: int, links: NodeLinks, *, onlink: bool = False
+    family: Family, cidr: Network, gateway: Address | None, ifindex: int, links: NodeLinks, *, onlink: bool = False
 ) -> Route:
+    destination = cidr.network_address.packed
     return Route(
-        cidr.network_address.packed,
-        gateway,
+        destination,
+        destination if gateway is None else gateway.packed,
         route_metric(cidr),
         family.af,
         cidr.prefixlen,

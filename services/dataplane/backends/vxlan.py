@@ -196,12 +196,11 @@ class Vxlan(Backend):
             if self.direct_routing and links.on_link.reaches(public):
                 objects.append(direct_route(family, subnet.cidr, public, links))
                 continue
-            gateway, device = subnet.cidr.network_address, links.devices[family].index
-            mac = bytes.fromhex(data.mac.replace(":", ""))
+            route, mac = tunnel_route(family, subnet.cidr, None, links), bytes.fromhex(data.mac.replace(":", ""))
             objects += (
-                Neighbour(gateway.packed, mac, family.af, device),
-                FdbEntry(mac, public.packed, device),
-                tunnel_route(family, subnet.cidr, gateway, links),
+                Neighbour(route.gateway, mac, family.af, route.ifindex),
+                FdbEntry(mac, public.packed, route.ifindex),
+                route,
             )
         return objects
 

@@ -126,7 +126,8 @@ class Reconciler:
         if not todo:
             return
         failed = await self.kernel.apply(todo)
-        self._deleted_keys -= {item.key for item in todo.put}
+        if self._deleted_keys:
+            self._deleted_keys -= {item.key for item in todo.put}
         self._deleted_keys |= {item.key for item in todo.delete if item.kind != ROUTE and item not in failed}
         self.programmed |= todo.put - failed.keys()
         self.programmed -= todo.delete - failed.keys()
