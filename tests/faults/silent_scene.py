@@ -4,9 +4,10 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from ipaddress import ip_address
+from typing import NamedTuple
 
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 
@@ -25,6 +26,15 @@ FAR = {"10.99.0.12": "10.98.0.12", "fd00:99::12": "fd00:98::12"}
 def pod_address(row: Row, number: int = 2) -> str:
     """A pod's in the subnet of a host."""
     return f"{row.gateway[:-1]}{number}"
+
+
+class Kind(NamedTuple):
+    """Of a scene."""
+
+    backend: str = "vxlan"
+    families: str = "dual"
+    is_far: bool = False
+    """n2 is behind a gateway, 10.99.0.1."""
 
 
 class Pods:
@@ -115,33 +125,34 @@ class Pods:
 
 
 @asynccontextmanager
-async def two_pods(
-    netns: NetworkNamespace,
-    make_netns: NamespaceMaker,
-    backend: str = "vxlan",
-    families: str = "dual",
-    *arguments: str,
-    is_far: bool = False,
-) -> AsyncIterator[Pods]:
-    """Packets flow between the two. With `is_far` n2 is behind a gateway, 10.99.0.1."""
+async def two_pods(kind: Kind) -> AsyncIterator[Pods]:
+    """Packets flow between the two."""
+    make_netns = NamespaceMaker()
     with ExitStack() as ending:
-        hosts = ending.enter_context(two_hosts(netns, make_netns, backend, families))
+        ending.callback(make_netns.close)
+        netns = make_netns()
+        hosts = ending.enter_context(two_hosts(netns, make_netns, kind.backend, kind.families))
         pods = (make_netns(), make_netns())
-        if is_far:
+        if kind.is_far:
             hosts.move_peer(FAR)
         hosts.leave_flanneld_state()
         for host, pod, rows in zip((netns, hosts.n2), pods, zip(*hosts.rows, strict=True), strict=True):
             _add_pod(host, pod, rows)
         await hosts.cluster.quiet()
         await hosts.join()
-        async with AsyncExitStack() as stack:
-            running = await stack.enter_async_context(
-                restarted(hosts.cluster, *(arguments or ("--audit-interval=600",)))
-            )
+        async with restarted(hosts.cluster, "--audit-interval=600") as running:
             await running.until(peers=1)
             scene = Pods(hosts, running, pods)
             await scene.until_it_flows()
             yield scene
+
+
+def state_of(pods: Pods) -> list[object]:
+    """What a test in whose scene others follow has to leave as it was on n1."""
+    cluster = pods.hosts.cluster
+    forwarding = "sysctl net.ipv4.ip_forward net.ipv4.conf.cni0.forwarding net.ipv4.conf.eth0.forwarding"
+    others = ("ip -4 rule show", "ip -6 rule show", "ip xfrm policy", "ip -br link show", forwarding)
+    return [*cluster.everything(details=""), *map(cluster.run, others)]
 
 
 def _add_pod(host: NetworkNamespace, pod: NetworkNamespace, rows: tuple[Row, ...]) -> None:

@@ -1,23 +1,41 @@
 """What is in the way of packets and not ours is found and named, and the command that is told cures it."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from typing import TypeAlias
 
 import pytest
+import pytest_asyncio
 
 from tests.faults.silent_rows import FAULTS, HEALTHY, words
-from tests.faults.silent_scene import two_pods
-from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
+from tests.faults.silent_scene import Kind, Pods, state_of, two_pods
+from tests.shared import Shared, sharing
 
-ROWS = [(name, version) for name, fault in FAULTS.items() for version in fault.versions]
 FAMILIES = {4: "ipv4", 6: "ipv6"}
+Scenes: TypeAlias = Shared[Kind, Pods]
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+def kind_of(name: str, version: int) -> Kind:
+    return Kind(FAULTS[name].backend, FAMILIES[version], FAULTS[name].is_far)
+
+
+ROWS = sorted(
+    ((name, version) for name, fault in FAULTS.items() for version in fault.versions), key=lambda row: kind_of(*row)
+)
+"""Those of one kind of scene follow each other."""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def scenes() -> AsyncIterator[Scenes]:
+    async with sharing(two_pods, state_of) as shared:
+        yield shared
 
 
 @pytest.mark.parametrize(("name", "version"), ROWS, ids=[f"{name}-ipv{version}" for name, version in ROWS])
-async def test_hole_11_a_silent_fault_is_named_and_its_cure_helps(
-    netns: NetworkNamespace, make_netns: NamespaceMaker, name: str, version: int
-) -> None:
+async def test_hole_11_a_silent_fault_is_named_and_its_cure_helps(scenes: Scenes, name: str, version: int) -> None:
     fault = FAULTS[name]
-    async with two_pods(netns, make_netns, fault.backend, FAMILIES[version], is_far=fault.is_far) as pods:
+    async with scenes.borrowed(kind_of(name, version)) as pods:
         ((own, peer),) = pods.hosts.rows
         said = words(own, peer)
         assert not (await pods.running.status()).findings
@@ -43,10 +61,8 @@ async def test_hole_11_a_silent_fault_is_named_and_its_cure_helps(
         await pods.running.until(peers=1)
 
 
-async def test_hole_11_the_overlays_device_forwards_again(
-    netns: NetworkNamespace, make_netns: NamespaceMaker
-) -> None:
-    async with two_pods(netns, make_netns) as pods:
+async def test_hole_11_the_overlays_device_forwards_again(scenes: Scenes) -> None:
+    async with scenes.borrowed(Kind()) as pods:
         with pods.stream() as stream:
             async with stream:
                 await asyncio.sleep(0.2)
@@ -57,8 +73,8 @@ async def test_hole_11_the_overlays_device_forwards_again(
         assert len(stream.lost) * stream.INTERVAL < 1
 
 
-async def test_hole_11_the_command_line_says_so(netns: NetworkNamespace, make_netns: NamespaceMaker) -> None:
-    async with two_pods(netns, make_netns, "vxlan", "ipv4") as pods:
+async def test_hole_11_the_command_line_says_so(scenes: Scenes) -> None:
+    async with scenes.borrowed(Kind(families="ipv4")) as pods:
         assert await pods.flannelette("doctor", "dataplane") == (0, "n1: no problems found\n")
         await pods.n1("ip rule add priority 100 to 10.5.53.0/24 blackhole")
         await pods.found("peer-route")
@@ -79,10 +95,8 @@ async def test_hole_11_the_command_line_says_so(netns: NetworkNamespace, make_ne
 
 
 @pytest.mark.parametrize("what", HEALTHY)
-async def test_hole_11_a_healthy_host_has_no_finding(
-    netns: NetworkNamespace, make_netns: NamespaceMaker, what: str
-) -> None:
-    async with two_pods(netns, make_netns) as pods:
+async def test_hole_11_a_healthy_host_has_no_finding(scenes: Scenes, what: str) -> None:
+    async with scenes.borrowed(Kind()) as pods:
         await pods.n1(HEALTHY[what])
         await pods.looked()
         assert await pods.flows() is ("ip_forward=0" not in HEALTHY[what])
@@ -92,10 +106,8 @@ async def test_hole_11_a_healthy_host_has_no_finding(
 
 
 @pytest.mark.parametrize(("backend", "is_far"), [("host-gw", False), ("direct", False), ("vxlan", True)])
-async def test_hole_11_every_backend_is_healthy(
-    netns: NetworkNamespace, make_netns: NamespaceMaker, backend: str, is_far: bool
-) -> None:
-    async with two_pods(netns, make_netns, backend, is_far=is_far) as pods:
+async def test_hole_11_every_backend_is_healthy(scenes: Scenes, backend: str, is_far: bool) -> None:
+    async with scenes.borrowed(Kind(backend, is_far=is_far)) as pods:
         await pods.looked()
         status = await pods.running.status()
         assert not status.findings, status
@@ -103,10 +115,8 @@ async def test_hole_11_every_backend_is_healthy(
 
 
 @pytest.mark.parametrize("commands", ["ip link del cni0", "ip link set veth0 down"])
-async def test_hole_11_a_node_without_pods_is_healthy(
-    netns: NetworkNamespace, make_netns: NamespaceMaker, commands: str
-) -> None:
-    async with two_pods(netns, make_netns) as pods:
+async def test_hole_11_a_node_without_pods_is_healthy(scenes: Scenes, commands: str) -> None:
+    async with scenes.borrowed(Kind()) as pods:
         await pods.n1(commands)
         await pods.looked()
         status = await pods.running.status()
