@@ -30,10 +30,23 @@ __all__ = ["kube", "kubectl", "shared_kube"]  # fixtures: a real kube-apiserver,
 
 _TESTS = Path(__file__).parent
 _NEED_NAMESPACES = tuple(_TESTS / directory for directory in ("kernel", "e2e"))
+LONGEST = (
+    "e2e/test_benches.py",
+    "kernel/cluster/test_hole_06_network_change.py",
+    "kernel/cluster/test_hole_11_silent_faults.py",
+    "kernel/cluster/test_hole_07_overwritten_keys.py",
+    "kernel/dataplane/test_faults.py",
+    "kernel/dataplane/test_fault_table.py",
+    "e2e/test_lab.py",
+    "kernel/cluster/test_hole_08_mass_removal.py",
+    "kernel/masq/test_process.py",
+)
+"""Files that take half a minute and more and need no tool that has to be built: a worker has a file to itself, and at
+the end one would work and the others be done."""
 _LONG_FIRST = ("e2e", "kernel", "contract")
-"""Directories whose files take long: they come first, for at the end one worker works and the others are done."""
+"""Directories whose files take long: behind those, they come first."""
 _SHORT_FIRST = "FLANNELETTE_TESTS_SHORT_FIRST"
-"""Whether short files come first, as while tools are built: they need none that takes minutes."""
+"""Whether short files come before these directories, as while tools are built: they need none that takes minutes."""
 _MARK = "FLANNELETTE_TESTS_PRIVATE"
 SOAK = os.environ.get("FLANNELETTE_SOAK") == "1"
 _WORTH_TELLING = 300
@@ -70,13 +83,16 @@ def pytest_report_header(config: pytest.Config) -> str:
     return f"namespaces: {config.stash.get(_forbidden, 'private')}{seed}"
 
 
-def _rank(item: pytest.Item) -> int:
-    level = item.path.relative_to(_TESTS).parts[0]
-    return _LONG_FIRST.index(level) if level in _LONG_FIRST else len(_LONG_FIRST)
+def _rank(item: pytest.Item) -> tuple[int, int]:
+    path = item.path.relative_to(_TESTS)
+    if str(path) in LONGEST:
+        return 0, LONGEST.index(str(path))
+    rank = _LONG_FIRST.index(path.parts[0]) if path.parts[0] in _LONG_FIRST else len(_LONG_FIRST)
+    return 1, -rank if os.environ[_SHORT_FIRST] == "1" else rank
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    items.sort(key=_rank, reverse=os.environ[_SHORT_FIRST] == "1")
+    items.sort(key=_rank)
     reason = config.stash.get(_forbidden, "")
     for item in items if reason else ():
         fixtures = getattr(item, "fixturenames", ())

@@ -6,9 +6,11 @@ import os
 import pty
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import ExitStack, asynccontextmanager
+from dataclasses import replace
 from ipaddress import IPv4Interface
 from pathlib import Path
 from typing import Any, Final
@@ -39,9 +41,12 @@ class Scene:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.pods: list[Pod] = []
+        self.settings: dict[str, object] = {}
+        """Of the configuration that was written last, beside those that the lab begins with."""
 
     async def configure(self, **settings: object) -> None:
         """Writes the configuration that the lab began with, with these settings."""
+        self.settings = settings
         text = json.dumps(NETWORK | settings)
         if self.cluster.options.store == "embedded":
             programs.config(self.cluster.directory).write_text(text)
@@ -196,24 +201,42 @@ class Scene:
             counted.append(sum(watch.look() for watch in watches))
 
 
+class _Watchful(Cluster):
+    """Its lease services list the store a second time after so many seconds."""
+
+    guard_seconds: float | None = None
+
+    async def start_leases(self) -> None:
+        flags = () if self.guard_seconds is None else (f"--guard-seconds={self.guard_seconds:g}",)
+        services = programs.lease_services(self.options, self.hosts, self.directory)
+        await self._start_all(replace(each, arguments=(*each.arguments, *flags)) for each in services)
+
+
 @asynccontextmanager
-async def pending_scene(directory: Path, store: str, nodes: int = 3) -> AsyncIterator[Scene]:
-    """Up, with pods. The namespaces go at the end."""
+async def pending_scene(store: str, nodes: int = 3, guard_seconds: float | None = None) -> AsyncIterator[Scene]:
+    """Up, with pods: one central lease service (`embedded`), or one on each host (`etcd`)."""
     options = Options(nodes=nodes, store=store)
-    async with asyncio.TaskGroup() as group:
-        cluster = Cluster(options, directory, group, lambda *death: None)
-        scene = Scene(cluster)
-        try:
-            await cluster.build()
-            await cluster.configure()
-            await cluster.start_leases()
-            await cluster.start_hosts()
-            scene.pods = await cluster.start_pods()
-            await scene.until_all_reach_all()
-            yield scene
-        finally:
-            await cluster.stop()
-            await asyncio.to_thread(remove_hosts, cluster.hosts)
+    with tempfile.TemporaryDirectory(prefix="fl-") as directory:  # short, for the sockets' sake
+        async with asyncio.TaskGroup() as group:
+            cluster = _Watchful(options, Path(directory), group, lambda *death: None)
+            cluster.guard_seconds = guard_seconds
+            scene = Scene(cluster)
+            try:
+                await cluster.build()
+                await cluster.configure()
+                await cluster.start_leases()
+                await cluster.start_hosts()
+                scene.pods = await cluster.start_pods()
+                await scene.until_all_reach_all()
+                yield scene
+            finally:
+                await cluster.stop()
+                await asyncio.to_thread(remove_hosts, cluster.hosts)
+
+
+def settings_of(scene: Scene) -> dict[str, object]:
+    """What a test in whose scene others follow has to undo."""
+    return scene.settings
 
 
 def _paths(reaching: Reach, but: str) -> list[Any]:

@@ -1,33 +1,46 @@
 """A network change that would take subnets away moves nobody, loses nothing, is told, and can be taken back."""
 
 import asyncio
-import tempfile
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+import os
+from collections.abc import AsyncIterator
+from itertools import permutations
 from typing import Final
 
 import pytest
+import pytest_asyncio
 
-from tests.hosts.network_change import Scene, pending_scene
+from tests.hosts.network_change import Scene, pending_scene, settings_of
 from tests.pages.host import commands_under
+from tests.shared import Shared, sharing
 
 CHANGES: Final[dict[str, dict[str, object]]] = {
     "SubnetMin": {"SubnetMin": "10.5.200.0"},
     "SubnetLen": {"SubnetLen": 26},
     "Network": {"Network": "10.6.0.0/16"},
 }
+SOAK: Final = bool(os.environ.get("FLANNELETTE_SOAK"))
+MOVES: Final = [("embedded", "SubnetMin"), ("etcd", "Network")]
+"""An operator moves a node: each store and each change; each of them with each only with FLANNELETTE_SOAK=1."""
+GUARD_SECONDS: Final = 30.0 if SOAK else 6.0
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-@pytest.fixture
-def short_path() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="fl-") as path:
-        yield Path(path)
-
-
-@pytest.fixture(params=["embedded", "etcd"])
-async def scene(short_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Scene]:
+@pytest.fixture(scope="module", params=["embedded", "etcd"])
+def store(request: pytest.FixtureRequest) -> str:
     """One central lease service, or one on each host."""
-    async with pending_scene(short_path, request.param) as made:
+    name: str = request.param
+    return name
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def scenes() -> AsyncIterator[Shared[str, Scene]]:
+    async with sharing(pending_scene, settings_of) as shared:
+        yield shared
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def scene(scenes: Shared[str, Scene], store: str) -> AsyncIterator[Scene]:
+    async with scenes.borrowed(store) as made:
         yield made
 
 
@@ -56,19 +69,6 @@ async def test_hole_06_a_change_that_takes_subnets_away_is_held_back_and_can_be_
     assert changes == [0]
 
 
-async def test_hole_06_what_leaves_every_lease_valid_is_carried_out_live(scene: Scene) -> None:
-    before = await scene.subnets()
-    for host in scene.cluster.hosts:  # what a policy of iptables drops, no rule in nftables brings back
-        host.namespace.run("iptables", "--policy", "FORWARD", "ACCEPT")
-    async with scene.pinged() as lost:
-        await scene.configure(SubnetMax="10.5.250.0", EnableNFTables=True)
-        await scene.until_in_force("10.5.250.0")
-        await scene.until_firewall("nftables")
-        assert not (await scene.status("h1")).pending
-    assert await scene.subnets() == before
-    assert lost == []
-
-
 async def test_hole_06_restarts_while_a_change_is_pending_lose_nothing_and_keep_it_pending(scene: Scene) -> None:
     before = await scene.subnets()
     async with scene.pinged() as lost, scene.changes() as changes:
@@ -84,7 +84,39 @@ async def test_hole_06_restarts_while_a_change_is_pending_lose_nothing_and_keep_
     assert changes == [0]
 
 
-@pytest.mark.parametrize("change", ["SubnetMin", "Network"])
+@pytest.mark.parametrize("store", ["etcd"], indirect=True)
+async def test_hole_06_an_emptied_store_moves_nobody_either_while_a_change_is_pending(scene: Scene) -> None:
+    before = await scene.subnets()
+    async with scene.pinged() as lost:
+        await scene.configure(**CHANGES["Network"])
+        await scene.until(lambda status: bool(status.pending))
+        await scene.empty_store()
+        await scene.until_stored(before.values())
+        await scene.until(lambda status: status.ready and bool(status.pending))
+        await scene.configure()
+        await scene.until(lambda status: not status.pending)
+    assert await scene.subnets() == before
+    assert lost == []
+
+
+async def test_hole_06_what_leaves_every_lease_valid_is_carried_out_live(scene: Scene) -> None:
+    before = await scene.subnets()
+    for host in scene.cluster.hosts:  # what a policy of iptables drops, no rule in nftables brings back
+        host.namespace.run("iptables", "--policy", "FORWARD", "ACCEPT")
+    async with scene.pinged() as lost:
+        await scene.configure(SubnetMax="10.5.250.0", EnableNFTables=True)
+        await scene.until_in_force("10.5.250.0")
+        await scene.until_firewall("nftables")
+        assert not (await scene.status("h1")).pending
+    assert await scene.subnets() == before
+    assert lost == []
+
+
+@pytest.mark.parametrize(
+    ("store", "change"),
+    [*MOVES, *((store, change) for (store, _), (_, change) in permutations(MOVES, 2) if SOAK)],
+    indirect=["store"],
+)
 async def test_hole_06_an_operator_moves_one_node_and_only_that_one(scene: Scene, change: str) -> None:
     before = await scene.subnets()
     wanted = {"SubnetMin": "10.5.2", "Network": "10.6."}[change]
@@ -137,10 +169,10 @@ async def test_hole_06_a_node_without_pods_moves_when_its_dataplane_starts(scene
     assert lost == []
 
 
-async def test_hole_06_the_page_says_what_to_type(short_path: Path) -> None:
+async def test_hole_06_the_page_says_what_to_type() -> None:
     (block,) = commands_under("docs/operations.md", "A network change that would move nodes")
     status, would, renumber, clear = block.splitlines()
-    async with pending_scene(short_path, "etcd", nodes=2) as scene:
+    async with pending_scene("etcd", nodes=2) as scene:
         before = (await scene.subnets())["h1"]
         await scene.configure(**CHANGES["Network"])
         await scene.until(lambda status: bool(status.pending))
@@ -153,28 +185,15 @@ async def test_hole_06_the_page_says_what_to_type(short_path: Path) -> None:
         assert (await scene.type(clear))[0] == 0
 
 
-async def test_hole_06_an_emptied_store_moves_nobody_either_while_a_change_is_pending(short_path: Path) -> None:
-    async with pending_scene(short_path, "etcd") as scene:
-        before = await scene.subnets()
-        async with scene.pinged() as lost:
-            await scene.configure(**CHANGES["Network"])
-            await scene.until(lambda status: bool(status.pending))
-            await scene.empty_store()
-            await scene.until_stored(before.values())
-            await scene.until(lambda status: status.ready and bool(status.pending))
-        assert await scene.subnets() == before
-        assert lost == []
-
-
-async def test_hole_06_a_store_that_comes_back_with_another_network_moves_nobody(short_path: Path) -> None:
-    async with pending_scene(short_path, "etcd") as scene:
+async def test_hole_06_a_store_that_comes_back_with_another_network_moves_nobody() -> None:
+    async with pending_scene("etcd", guard_seconds=GUARD_SECONDS) as scene:
         before = await scene.subnets()
         async with scene.pinged() as lost:
             await scene.lose_everything()
             await scene.configure(**CHANGES["Network"])
             await scene.until_stored(before.values())
             await scene.until(lambda status: status.ready and bool(status.pending))
-            await asyncio.sleep(35)  # past the second listing
+            await asyncio.sleep(GUARD_SECONDS + 4)  # past the second listing
             await scene.until(lambda status: status.ready and bool(status.pending))
         assert await scene.subnets() == before
         assert lost == []

@@ -8,7 +8,7 @@ import asyncio
 import json
 import os
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from pathlib import Path
 
 import grpc.aio
@@ -19,21 +19,24 @@ from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from tests.faults.rows import FAULTS, Fault
 from tests.faults.scene import OnEtcd, Scene
 from tests.hosts.dataplane import Cluster, Running
-from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
+from tests.hosts.namespaces import NamespaceMaker
 from tests.hosts.reboots import REMEMBERED, restarted
 from tests.hosts.two_hosts import two_hosts
 from tests.patience import PATIENCE
+from tests.shared import Shared, sharing
 
 SECONDS = PATIENCE / 4
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 DECISIONS = (pb.EVENT_KIND_REPAIR, pb.EVENT_KIND_UNDERLAY, pb.EVENT_KIND_DEVICE, pb.EVENT_KIND_RESYNC)
 
 
-@pytest_asyncio.fixture
-async def scene(netns: NetworkNamespace, make_netns: NamespaceMaker, name: str) -> AsyncIterator[Scene]:
-    fault = FAULTS[name]
+@asynccontextmanager
+async def scene_on(store: str) -> AsyncIterator[Scene]:
+    make_netns = NamespaceMaker()
     with ExitStack() as ending:
-        kind = OnEtcd if fault.store == "etcd" else Cluster
-        hosts = ending.enter_context(two_hosts(netns, make_netns, "vxlan", "ipv4", kind))
+        ending.callback(make_netns.close)
+        kind = OnEtcd if store == "etcd" else Cluster
+        hosts = ending.enter_context(two_hosts(make_netns(), make_netns, "vxlan", "ipv4", kind))
         if isinstance(hosts.cluster, OnEtcd):
             ending.callback(hosts.cluster.etcd.discard)
         hosts.leave_flanneld_state()
@@ -47,6 +50,23 @@ async def scene(netns: NetworkNamespace, make_netns: NamespaceMaker, name: str) 
             running = await start()
             await running.until(peers=1)
             yield Scene(hosts, start, running)
+
+
+def state_of(scene: Scene) -> tuple[list[str], ...]:
+    """What a fault leaves as it was, if it can: all but the numbers of the interfaces, and a bridge's timers."""
+    cluster = scene.cluster
+    links = [*cluster.ip("-o link show").splitlines(), cluster.ip("-d -o link show flannel.1")]
+    return (
+        scene.hosts.objects(),
+        [line.partition(": ")[2] for line in links],
+        cluster.ip("-br addr show").splitlines(),
+    )
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def scenes() -> AsyncIterator[Shared[str, Scene]]:
+    async with sharing(scene_on, state_of) as shared:
+        yield shared
 
 
 async def is_whole(scene: Scene, fault: Fault) -> bool:
@@ -69,8 +89,13 @@ def keep(line: str) -> None:
             file.write(f"{line}\n")
 
 
-@pytest.mark.parametrize("name", FAULTS)
-async def test_a_fault_is_repaired(scene: Scene, name: str) -> None:
+@pytest.mark.parametrize("name", sorted(FAULTS, key=lambda name: FAULTS[name].store))
+async def test_a_fault_is_repaired(scenes: Shared[str, Scene], name: str) -> None:
+    async with scenes.borrowed(FAULTS[name].store) as scene:
+        await measure(scene, name)
+
+
+async def measure(scene: Scene, name: str) -> None:
     fault = FAULTS[name]
     position = (await scene.running.events())[-1].position
     with scene.hosts.stream() as stream:

@@ -10,6 +10,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
+from tests.conftest import LONGEST
 from tests.paths import ROOT
 
 WORKFLOWS: Final = sorted((ROOT / ".github/workflows").glob("*.yml"))
@@ -20,6 +21,11 @@ BACKED: Final = re.findall(r"`(tests/\S+\.py)::(\w+)`", (ROOT / "SECURITY.md").r
 def test_what_the_threat_model_promises_is_tested(path: str, name: str) -> None:
     functions = (node for node in ast.walk(ast.parse((ROOT / path).read_text())) if hasattr(node, "name"))
     assert name in {node.name for node in functions}
+
+
+@pytest.mark.parametrize("path", LONGEST)
+def test_a_file_of_tests_that_comes_first_exists(path: str) -> None:
+    assert (ROOT / "tests" / path).is_file()
 
 
 def test_hole_17_every_promise_of_the_threat_model_names_a_test() -> None:
