@@ -61,7 +61,10 @@ async def test_defect_05_a_fault_in_what_peers_need_is_healed(
     cluster: Cluster, running: Running, fault: str, causes: dict[str, int], words: str
 ) -> None:
     before = cluster.ip("-d link show flannel.1")
+    if "times" in words:  # so that it is told of all of them at once
+        running.process.send_signal(signal.SIGSTOP)
     cluster.run(fault)
+    running.process.send_signal(signal.SIGCONT)
     if "eth0 down" in fault:
         cluster.ip("link set eth0 up")
     await healed(cluster)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
+from flannelette.dataplane.v1 import dataplane_pb2 as pb
 
 from tests.hosts.dataplane import HOST_GW, VXLAN, Cluster, cluster_in, monitored
 from tests.hosts.namespaces import NetworkNamespace
@@ -141,5 +142,8 @@ async def test_a_host_gw_peer_that_is_no_neighbour_fails_with_the_kernels_words(
         assert "Nexthop has invalid gateway" in failed.reason
         response = await running.resync()
         assert len(response.errors) == 1
+        position = (await running.events())[-1].position
         host_gw.ip("addr add 10.98.0.1/16 dev eth0")
-        await running.until(peers=2, within=4.5)  # by the event: the next try is 5 s away
+        await running.until(peers=2)
+        (repair,) = await running.events(after=position, kinds=[pb.EVENT_KIND_REPAIR])
+        assert repair.cause == "address added on eth0", "not because it is time for the next try"

@@ -108,6 +108,9 @@ async def test_changes_of_nftables_do_not_keep_a_host_with_legacy_tables_busy(
 
     monkeypatch.setattr(legacy_firewall, "digest", noted)
     host.run("nft", "add table ip foreign")
+    async with asyncio.timeout(PATIENCE):
+        while not digests:  # noqa: ASYNC110 - the kernel tells of it
+            await asyncio.sleep(0.01)
     await asyncio.sleep(1)
     assert not changed.done()
     assert len(digests) == 1, "it wakes again and again for one change"
