@@ -147,12 +147,17 @@ async def two_pods(kind: Kind) -> AsyncIterator[Pods]:
             yield scene
 
 
-def state_of(pods: Pods) -> list[object]:
+def state_of(pods: Pods) -> list[str]:
     """What a test in whose scene others follow has to leave as it was on n1."""
-    cluster = pods.hosts.cluster
-    forwarding = "sysctl net.ipv4.ip_forward net.ipv4.conf.cni0.forwarding net.ipv4.conf.eth0.forwarding"
-    others = ("ip -4 rule show", "ip -6 rule show", "ip xfrm policy", "ip -br link show", forwarding)
-    return [*cluster.everything(details=""), *map(cluster.run, others)]
+    commands = (
+        *(f"ip -{version} {what}" for version in (4, 6) for what in ("route show table all", "rule show")),
+        "ip -br link show",
+        "ip -br addr show",
+        "ip neigh show nud permanent",
+        "ip xfrm policy",
+        "sysctl net.ipv4.ip_forward net.ipv4.conf.cni0.forwarding net.ipv4.conf.eth0.forwarding",
+    )
+    return [pods.hosts.cluster.run(command) for command in commands]
 
 
 def _add_pod(host: NetworkNamespace, pod: NetworkNamespace, rows: tuple[Row, ...]) -> None:

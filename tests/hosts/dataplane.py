@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
@@ -189,10 +190,18 @@ class Running:
             options=[("grpc.max_reconnect_backoff_ms", 100), ("grpc.initial_reconnect_backoff_ms", 50)],
         )
         self.stub = dataplane_pb2_grpc.DataplaneServiceStub(self._channel)
+        self._past_repairs: dict[str, int] = {}
+        self._past_log, self._past = 0, ""
 
     @property
     def log(self) -> str:
-        return self.log_file.read_text()
+        return self.log_file.read_text()[self._past_log :]
+
+    async def forget_past(self) -> None:
+        """Log, events and repairs begin anew, for a test that is not the first one."""
+        self._past_repairs, self._past_log, self._past = {}, 0, ""
+        self._past_repairs, self._past_log = await self.repairs(), len(self.log)
+        self._past = (await self.events())[-1].position
 
     async def status(self) -> pb.Status:
         call = self.stub.GetStatus(pb.GetStatusRequest(), wait_for_ready=True, timeout=PATIENCE)
@@ -218,14 +227,17 @@ class Running:
 
     async def events(self, **request: Any) -> list[pb.WatchEventsResponse]:
         """What the journal has, as asked for."""
-        call = self.stub.WatchEvents(pb.WatchEventsRequest(no_follow=True, **request), timeout=PATIENCE)
+        wanted = pb.WatchEventsRequest(no_follow=True, **{"after": self._past, **request})
+        call = self.stub.WatchEvents(wanted, timeout=PATIENCE)
         return [event async for event in call]
 
     async def quiet(self) -> None:
         """Until it has nothing left to look at: it rests for five times what a comparison took, and no longer."""
         before: pb.WatchEventsResponse | None = None
         async with asyncio.timeout(PATIENCE):
-            while (last := (await self.events(kinds=[pb.EVENT_KIND_RESYNC, pb.EVENT_KIND_REPAIR]))[-1]) != before:
+            while (
+                last := (await self.events(after="", kinds=[pb.EVENT_KIND_RESYNC, pb.EVENT_KIND_REPAIR]))[-1]
+            ) != before:
                 before = last
                 await asyncio.sleep(max(0.3, 6e-6 * last.microseconds))
 
@@ -234,7 +246,10 @@ class Running:
         status = await self.status()
         assert status.repairs == sum(each.objects for each in status.repairs_by_cause)
         prefix = "REPAIR_CAUSE_"
-        return {pb.RepairCause.Name(c.cause).removeprefix(prefix): c.objects for c in status.repairs_by_cause}
+        found = Counter(
+            {pb.RepairCause.Name(c.cause).removeprefix(prefix): c.objects for c in status.repairs_by_cause}
+        )
+        return dict(found - Counter(self._past_repairs))
 
     async def resync(self, *, dry_run: bool = False) -> pb.ResyncKernelResponse:
         return await self.stub.ResyncKernel(pb.ResyncKernelRequest(dry_run=dry_run), timeout=PATIENCE)

@@ -3,9 +3,11 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
+from typing import NamedTuple
 
-from tests.hosts.dataplane import Cluster, Running
+from tests.hosts.dataplane import Cluster, Running, cluster_in
+from tests.hosts.namespaces import NamespaceMaker
 from tests.patience import PATIENCE
 
 SUBNETS = ("10.5.53.0/24", "10.5.97.0/24")
@@ -30,6 +32,30 @@ async def undisturbed(cluster: Cluster) -> AsyncIterator[Running]:
         await cluster.quiet()
         await made.quiet()
         yield made
+
+
+class Scene(NamedTuple):
+    """Such a dataplane, and where it runs."""
+
+    cluster: Cluster
+    running: Running
+
+
+@asynccontextmanager
+async def two_peers(_: None) -> AsyncIterator[Scene]:
+    with ExitStack() as ending:
+        make_netns = NamespaceMaker()
+        ending.callback(make_netns.close)
+        cluster = ending.enter_context(cluster_in(make_netns()))
+        async with undisturbed(cluster) as running:
+            yield Scene(cluster, running)
+
+
+def state_of(scene: Scene) -> tuple[object, ...]:
+    """What a test has to leave as it was, if others are to have its scene: all but the numbers of the interfaces."""
+    links = [line.partition(": ")[2] for line in scene.cluster.ip("-d -o link show").splitlines()]
+    addresses = scene.cluster.ip("-br addr show")
+    return programmed(scene.cluster), scene.cluster.ip("route show"), links, addresses, scene.running.process.poll()
 
 
 async def join(cluster: Cluster) -> None:

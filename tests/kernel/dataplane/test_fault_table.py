@@ -102,7 +102,7 @@ async def measure(scene: Scene, name: str) -> None:
         async with stream:
             await asyncio.sleep(0.3)
             at = await fault.act(scene)
-            async with asyncio.timeout(SECONDS):
+            async with asyncio.timeout(PATIENCE):
                 while fault.told and not await scene.running.events(after=position, kinds=fault.told):  # noqa: ASYNC110 - another process decides
                     await asyncio.sleep(0.02)
                 while not await is_whole(scene, fault):  # noqa: ASYNC110 - as above

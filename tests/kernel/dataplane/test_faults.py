@@ -11,14 +11,34 @@ from flannelette.dataplane.v1 import dataplane_pb2 as pb
 
 from tests.hosts.dataplane import Cluster, Running
 from tests.hosts.namespaces import NamespaceMaker
-from tests.hosts.two_peers import FDB, NEIGHBOURS, ROUTES, healed, undisturbed
+from tests.hosts.two_peers import FDB, NEIGHBOURS, ROUTES, Scene, healed, state_of, two_peers
 from tests.patience import PATIENCE
+from tests.shared import Shared, sharing
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-@pytest_asyncio.fixture
-async def running(cluster: Cluster) -> AsyncIterator[Running]:
-    async with undisturbed(cluster) as made:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def scenes() -> AsyncIterator[Shared[None, Scene]]:
+    async with sharing(two_peers, state_of) as shared:
+        yield shared
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def scene(scenes: Shared[None, Scene]) -> AsyncIterator[Scene]:
+    async with scenes.borrowed(None) as made:
+        await made.running.forget_past()
         yield made
+
+
+@pytest.fixture
+def cluster(scene: Scene) -> Cluster:
+    return scene.cluster
+
+
+@pytest.fixture
+def running(scene: Scene) -> Running:
+    return scene.running
 
 
 @pytest.mark.parametrize(
