@@ -155,7 +155,7 @@ def state_of(pods: Pods) -> list[str]:
         "ip -br addr show",
         "ip neigh show nud permanent",
         "ip xfrm policy",
-        "sysctl net.ipv4.ip_forward net.ipv4.conf.cni0.forwarding net.ipv4.conf.eth0.forwarding",
+        "sysctl -e net.ipv4.ip_forward net.ipv4.conf.cni0.forwarding net.ipv4.conf.eth0.forwarding",
     )
     return [pods.hosts.cluster.run(command) for command in commands]
 

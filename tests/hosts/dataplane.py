@@ -190,7 +190,8 @@ class Running:
             options=[("grpc.max_reconnect_backoff_ms", 100), ("grpc.initial_reconnect_backoff_ms", 50)],
         )
         self.stub = dataplane_pb2_grpc.DataplaneServiceStub(self._channel)
-        self._past_repairs: dict[str, int] = {}
+        self.past_repairs: dict[str, int] = {}
+        """By cause, of tests before this one."""
         self._past_log, self._past = 0, ""
 
     @property
@@ -199,8 +200,8 @@ class Running:
 
     async def forget_past(self) -> None:
         """Log, events and repairs begin anew, for a test that is not the first one."""
-        self._past_repairs, self._past_log, self._past = {}, 0, ""
-        self._past_repairs, self._past_log = await self.repairs(), len(self.log)
+        self.past_repairs, self._past_log, self._past = {}, 0, ""
+        self.past_repairs, self._past_log = await self.repairs(), len(self.log)
         self._past = (await self.events())[-1].position
 
     async def status(self) -> pb.Status:
@@ -249,7 +250,7 @@ class Running:
         found = Counter(
             {pb.RepairCause.Name(c.cause).removeprefix(prefix): c.objects for c in status.repairs_by_cause}
         )
-        return dict(found - Counter(self._past_repairs))
+        return dict(found - Counter(self.past_repairs))
 
     async def resync(self, *, dry_run: bool = False) -> pb.ResyncKernelResponse:
         return await self.stub.ResyncKernel(pb.ResyncKernelRequest(dry_run=dry_run), timeout=PATIENCE)
