@@ -16,7 +16,7 @@ from services.dataplane.kernel.reconciler import KernelPlan
 from services.dataplane.links.desired import Device
 from services.dataplane.links.reconcile import device_commands, present_devices
 from services.dataplane.netlink.kinds import command
-from services.dataplane.netlink.objects import KernelObject, Verb, steps, verb_of
+from services.dataplane.netlink.objects import KernelObject, steps, verb_of
 from services.dataplane.node.overlay_config import OverlayConfig
 from services.dataplane.peers.peer import PeerContext
 from services.runtime.telemetry.logs import get_logger
@@ -39,7 +39,7 @@ async def resync(dataplane: Controller, *, dry_run: bool) -> tuple[list[str], li
         await dataplane.changed.wait_for(lambda: dataplane.iterations >= turn)
     if dataplane.error:
         raise Unavailable(dataplane.error)
-    return commands, _sentences(dataplane, "replace", dataplane.programmer.reconciler.failures)
+    return commands, _sentences(dataplane, dataplane.programmer.reconciler.failures)
 
 
 async def teardown(dataplane: Controller, *, dry_run: bool) -> tuple[list[str], list[str]]:
@@ -62,19 +62,14 @@ async def _tear_down(dataplane: Controller, *, dry_run: bool) -> tuple[list[str]
     programmer = dataplane.programmer
     if programmer.context is None:
         raise NotYet("nothing has been programmed yet, so there is nothing to remove")
-    doomed, names = await programmer.plan(programmer.context, None), programmer.names()
-    commands = [command("del", item, names) for _, items in steps(doomed) for item in items]
-    failed: Mapping[KernelObject, str] = {}
+    todo = await programmer.plan(programmer.context, None)
+    commands, errors = _commands(todo, programmer.context), list[str]()
     if not dry_run:
-        log.warning("teardown: everything of ours is removed from the kernel", objects=len(doomed))
+        log.warning("teardown: everything of ours is removed from the kernel", objects=len(todo))
         dataplane.pause("torn down by an operator; `flannelette resync` or a restart ends it")
-        failed = await programmer.reconciler.kernel.apply(doomed)
-        programmer.forget()
-        event = Event(EventKind.TEARDOWN, "everything of ours removed; paused", "an operator", objects=len(doomed))
-        dataplane.journal.note(event)
-        dataplane.tell(dataplane.progress and Progress(dataplane.node, ""))
+        errors = await _carry_out(dataplane, todo, EventKind.TEARDOWN, "everything of ours removed; paused")
     commands += await dataplane.tracker.remove_all(dry_run=dry_run)
-    return commands, _sentences(dataplane, "del", failed)
+    return commands, errors
 
 
 async def _hand_over(dataplane: Controller, *, dry_run: bool) -> tuple[list[str], list[str]]:
@@ -87,19 +82,23 @@ async def _hand_over(dataplane: Controller, *, dry_run: bool) -> tuple[list[str]
         absent = ", ".join(sorted(context.links.devices[family].name for family in missing))
         raise NotYet(f"{absent} is missing, so there is nothing to hand over: `flannelette resync` first")
     todo = await programmer.plan(context, table.leases, flannel_shape)
-    failed: Mapping[KernelObject, str] = {}
+    errors: list[str] = []
     if not dry_run:
         log.warning("hand-over: everything of ours becomes flannel's", put=len(todo.put), deleted=len(todo.delete))
         dataplane.pause("handed over to flanneld by an operator; `flannelette resync` or a restart takes it back")
         dataplane.renewer.stop()
-        failed = await programmer.reconciler.kernel.apply(todo)
-        programmer.forget()
         what = "everything of ours handed over to flanneld, and paused"
-        dataplane.journal.note(Event(EventKind.HAND_OVER, what, "an operator", objects=len(todo)))
-        dataplane.tell(dataplane.progress and Progress(dataplane.node, ""))
-    names = programmer.names()
-    errors = [f"{command(verb_of(todo, item), item, names)}: {why}" for item, why in failed.items()]
+        errors = await _carry_out(dataplane, todo, EventKind.HAND_OVER, what)
     return _commands(todo, context), errors
+
+
+async def _carry_out(dataplane: Controller, todo: KernelPlan, kind: EventKind, what: str) -> list[str]:
+    """What failed of a plan after which nothing of ours is programmed."""
+    failed = await dataplane.programmer.reconciler.kernel.apply(todo)
+    dataplane.programmer.forget()
+    dataplane.journal.note(Event(kind, what, "an operator", objects=len(todo)))
+    dataplane.tell(dataplane.progress and Progress(dataplane.node, ""))
+    return _sentences(dataplane, failed, todo)
 
 
 async def preview(dataplane: Controller) -> list[str]:
@@ -132,6 +131,11 @@ def _commands(todo: KernelPlan, context: PeerContext) -> list[str]:
     return [command(verb, item, names) for verb, items in steps(todo) for item in items]
 
 
-def _sentences(dataplane: Controller, verb: Verb, failures: Mapping[KernelObject, str]) -> list[str]:
+def _sentences(
+    dataplane: Controller, failures: Mapping[KernelObject, str], todo: KernelPlan | None = None
+) -> list[str]:
     names = dataplane.programmer.names()
-    return [f"{command(verb, o, names)}: {why}" for o, why in failures.items()]
+    return [
+        f"{command('replace' if todo is None else verb_of(todo, item), item, names)}: {why}"
+        for item, why in failures.items()
+    ]

@@ -3,12 +3,12 @@
 import socket
 import struct
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 from services.core.family import FAMILIES, Family
 from services.dataplane.diagnose.seen import HostAddress, Lookup, Policy, PolicyRule
 from services.dataplane.netlink import uapi
-from services.dataplane.netlink.dumps import NEIGHBOURS, ROUTES
+from services.dataplane.netlink.dumps import NEIGHBOURS, ROUTES, fields_of
 from services.dataplane.netlink.objects import Route
 from services.dataplane.netlink.uapi import attribute, attributes, request
 
@@ -50,16 +50,8 @@ def neighbour_request(address: bytes, ifindex: int) -> bytes:
 
 def route_in(message: bytes) -> Route | None:
     """The route that answers a lookup."""
-    fields: dict[str, Any] = dict(
-        zip(ROUTES.header_names, ROUTES.header.unpack_from(message, 16), strict=True), rest=b""
-    )
-    for kind, value in attributes_of(message, ROUTES.header.size).items():
-        if kind in ROUTES.numbers and len(value) == 4:
-            (fields[ROUTES.numbers[kind]],) = struct.unpack("=I", value)
-        elif kind in ROUTES.blobs:
-            fields[ROUTES.blobs[kind]] = value
-    fields["source_length"] = 0
-    return ROUTES.build(fields)
+    walked = uapi.spans(message, 16 + ROUTES.header.size, len(message))
+    return ROUTES.build(fields_of(ROUTES, message, 0, walked) | {"source_length": 0, "rest": b""})
 
 
 def rule_in(family: Family, message: bytes) -> PolicyRule:

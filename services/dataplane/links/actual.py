@@ -47,14 +47,11 @@ async def interfaces() -> list[Interface]:
 async def interface(name: str) -> Interface | None:
     """One interface with its addresses; None if there is none."""
     async with open_socket() as ip:
-        try:
-            (found,) = await ip.link("get", ifname=name)
-            addresses = await _all(ip.addr("dump", index=found["index"]))
-        except NetlinkError as error:
-            if error.code == errno.ENODEV:
-                return None
-            raise
-    return Interface(found["index"], found.get("ifname"), found.get("mtu"), tuple(map(_address, addresses)))
+        found = await _link_of(ip, name)
+    if found is None:
+        return None
+    link, addresses = found
+    return Interface(link["index"], link.get("ifname"), link.get("mtu"), tuple(map(_address, addresses)))
 
 
 async def route_to(destination: Address) -> tuple[str, Address] | None:
@@ -74,14 +71,8 @@ async def route_to(destination: Address) -> tuple[str, Address] | None:
 async def find_link(name: str) -> LinkState | None:
     """The link of this name as it is, with its addresses; None if there is none."""
     async with open_socket() as ip:
-        try:
-            (found,) = await ip.link("get", ifname=name)
-            addresses = await _all(ip.addr("dump", index=found["index"]))
-        except NetlinkError as error:
-            if error.code == errno.ENODEV:  # also when it goes between the two questions
-                return None
-            raise
-    return _view(found, addresses)
+        found = await _link_of(ip, name)
+    return _view(*found) if found else None
 
 
 async def links_of(kind: str) -> list[LinkState]:
@@ -148,6 +139,16 @@ async def open_socket() -> AsyncIterator[Any]:
         raise Unavailable(f"the kernel does not list its links and addresses: {error.args[-1]}") from None
     except OSError as error:
         raise Unavailable(f"cannot ask the kernel for links and addresses: {error.strerror}") from None
+
+
+async def _link_of(ip: Any, name: str) -> tuple[Any, list[Any]] | None:
+    try:
+        (found,) = await ip.link("get", ifname=name)
+        return found, await _all(ip.addr("dump", index=found["index"]))
+    except NetlinkError as error:
+        if error.code == errno.ENODEV:  # also when it goes between the two questions
+            return None
+        raise
 
 
 async def _all(dump: Awaitable[AsyncIterator[Any]]) -> list[Any]:
