@@ -2,15 +2,17 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Final
+from contextlib import ExitStack, asynccontextmanager
+from typing import Final, NamedTuple
 
 import pytest
+import pytest_asyncio
 
 from tests.hosts.dataplane import Running
-from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
+from tests.hosts.namespaces import NamespaceMaker
 from tests.hosts.two_hosts import TwoHosts, two_hosts
 from tests.patience import PATIENCE
+from tests.shared import Shared, sharing
 
 MAC: Final = "06:0c:56:6d:fb:b3"
 """Of n2's device."""
@@ -29,10 +31,22 @@ REWRITES: Final = {
 """What is changed of n2's part on n1, and the command."""
 
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+class Scene(NamedTuple):
+    hosts: TwoHosts
+    running: Running
+
+
 @asynccontextmanager
-async def overlay(netns: NetworkNamespace, make_netns: NamespaceMaker) -> AsyncIterator[tuple[TwoHosts, Running]]:
+async def overlay(_: None) -> AsyncIterator[Scene]:
     """Two hosts, and a dataplane on n1 whose audits are ten minutes apart."""
-    with two_hosts(netns, make_netns, "vxlan", "ipv4") as hosts:
+    with ExitStack() as ending:
+        make_netns = NamespaceMaker()
+        ending.callback(make_netns.close)
+        netns = make_netns()
+        hosts = ending.enter_context(two_hosts(netns, make_netns, "vxlan", "ipv4"))
         netns.run("sysctl", "-qw", "net.ipv4.ip_forward=1")
         hosts.leave_flanneld_state()
         await hosts.join()
@@ -40,7 +54,20 @@ async def overlay(netns: NetworkNamespace, make_netns: NamespaceMaker) -> AsyncI
             await running.until(peers=1)
             await hosts.cluster.quiet()
             await running.quiet()
-            yield hosts, running
+            yield Scene(hosts, running)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def scenes() -> AsyncIterator[Shared[None, Scene]]:
+    async with sharing(overlay, lambda scene: scene.hosts.objects()) as shared:
+        yield shared
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def scene(scenes: Shared[None, Scene]) -> AsyncIterator[Scene]:
+    async with scenes.borrowed(None) as made:
+        await made.running.forget_past()
+        yield made
 
 
 async def is_again(hosts: TwoHosts, before: list[str]) -> None:
@@ -51,31 +78,27 @@ async def is_again(hosts: TwoHosts, before: list[str]) -> None:
 
 
 @pytest.mark.parametrize("what", REWRITES)
-async def test_hole_09_what_is_rewritten_is_put_right_at_once(
-    netns: NetworkNamespace, make_netns: NamespaceMaker, what: str
-) -> None:
-    async with overlay(netns, make_netns) as (hosts, running):
-        before = hosts.objects()
-        with hosts.stream() as stream:
-            async with stream:
-                await asyncio.to_thread(hosts.cluster.run, REWRITES[what])
-                await is_again(hosts, before)
-                await running.quiet()
-            assert len(stream.lost) < 100, "a second's worth"
-        assert sum((await running.repairs()).values()) == 1
+async def test_hole_09_what_is_rewritten_is_put_right_at_once(scene: Scene, what: str) -> None:
+    hosts, running = scene
+    before = hosts.objects()
+    with hosts.stream() as stream:
+        async with stream:
+            await asyncio.to_thread(hosts.cluster.run, REWRITES[what])
+            await is_again(hosts, before)
+            await running.quiet()
+        assert len(stream.lost) < 100, "a second's worth"
+    assert sum((await running.repairs()).values()) == 1
 
 
-async def test_hole_09_our_own_writes_and_what_the_kernel_learns_lead_to_no_comparison(
-    netns: NetworkNamespace, make_netns: NamespaceMaker
-) -> None:
-    async with overlay(netns, make_netns) as (hosts, running):
-        before = (await running.status()).last_resync_time
-        for number in range(13, 43):
-            subnet = f"10.5.{100 + number}.0/24"  # one that nobody else had: that would be compared anyway
-            name = await hosts.cluster.join(f"n{number}", f"10.99.0.{number}", f"02:00:00:00:00:{number}", subnet)
-            await hosts.cluster.leave(f"n{number}", name) if number % 2 else None
-        await running.until(peers=16)
-        assert (await running.status()).last_resync_time == before
-        for nud in ("reachable", "stale"):  # as the kernel learns them: nothing of ours is there
-            hosts.cluster.ip(f"neigh replace 10.5.200.9 lladdr 02:00:00:00:00:77 dev cni0 nud {nud}")
-        assert (await running.status()).repairs == 0
+async def test_hole_09_our_own_writes_and_what_the_kernel_learns_lead_to_no_comparison(scene: Scene) -> None:
+    hosts, running = scene
+    before = (await running.status()).last_resync_time
+    for number in range(13, 43):
+        subnet = f"10.5.{100 + number}.0/24"  # one that nobody else had: that would be compared anyway
+        name = await hosts.cluster.join(f"n{number}", f"10.99.0.{number}", f"02:00:00:00:00:{number}", subnet)
+        await hosts.cluster.leave(f"n{number}", name) if number % 2 else None
+    await running.until(peers=16)
+    assert (await running.status()).last_resync_time == before
+    for nud in ("reachable", "stale"):  # as the kernel learns them: nothing of ours is there
+        hosts.cluster.ip(f"neigh replace 10.5.200.9 lladdr 02:00:00:00:00:77 dev cni0 nud {nud}")
+    assert await running.repairs() == {}
