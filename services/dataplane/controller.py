@@ -211,9 +211,8 @@ class Controller:
             return
         self.health.set("leases", "" if table is told else self.cached_reason)
         self.journal.cursor = table.cursor
-        chosen = table.overrides.get(self.node, ())
         network = await self.change.network(table, self.renewer.lease, is_told=table is told)
-        if await self.tracker.update(network, chosen, look=self._resync_due):
+        if await self.tracker.update(network, table.overrides.get(self.node, ()), look=self._resync_due):
             self._resync_due = True
             self.health.set("kernel", "a new network configuration or underlay is not programmed yet")
         self.health.set("network", self.tracker.error)
@@ -237,7 +236,7 @@ class Controller:
         state = self.own.refusal if self.own.is_settled else "the own subnet is being set up"
         self.health.set("own lease", self.own.reason or state)
         self.cursor = cursor or self.cursor
-        self.health.set("kernel")
+        self.health.set("kernel", self.programmer.node_failure)
         if self.cursor and (self.health.ready or self.progress is not None):
             failed, now = self.programmer.failed, time.monotonic()
             self.progress = progress_after(self.progress, self.node, self.cursor, failed, now)
@@ -258,18 +257,18 @@ class Controller:
         if self._resync_due:
             await self.tracker.read_connected_routes()
         is_told = table is self.feed.table
-        links, own = self.tracker.links(config), self.own.subnets(table)
-        limits, blackhole = self._limits, self.settings.ip_blackhole_route
-        context = PeerContext(config.network, config.backend, links, own, limits, blackhole, adds_only=not is_told)
-        touched, self._touched = self._touched, set()
-        since, self._touched_at = self._touched_at, None
+        links, own, limits = self.tracker.links(config), self.own.subnets(table), self._limits
+        if config.backend.needs_own_subnet and not own:
+            return
+        where = (config.network, config.backend, links, own, limits, self.settings.ip_blackhole_route)
+        context = PeerContext(*where, adds_only=not is_told)
+        touched, since, self._touched, self._touched_at = self._touched, self._touched_at, set(), None
         is_whole = self._resync_due or context != self.programmer.context
         if not is_whole:
             if is_told and touched:
                 await self.programmer.program(context, table.leases, touched, since=since)
             return
-        self._resync_due = False
-        observed, self._observed = self._observed, Observations()
+        self._resync_due, observed, self._observed = False, self._observed, Observations()
         try:
             await self.programmer.program(context, table.leases, observed=observed, since=since)
         except Unavailable:

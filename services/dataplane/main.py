@@ -12,11 +12,13 @@ from services.dataplane.api.service import DataplaneServicer
 from services.dataplane.api.status import findings_of, states
 from services.dataplane.backends import BUILT
 from services.dataplane.backends.task import run_backend_task
+from services.dataplane.commands.runner import HookRunner
 from services.dataplane.controller import Controller
 from services.dataplane.diagnose.diagnosis import Diagnosis
 from services.dataplane.diagnose.inspector import Inspector
 from services.dataplane.events.metrics import FindingCollector, PeerCollector
 from services.dataplane.kernel.namespace import require_rights, sole_dataplane
+from services.dataplane.netlink.actuator import CombinedActuator
 from services.dataplane.netlink.kernel import KernelSocket
 from services.dataplane.netlink.monitor import Monitor
 from services.dataplane.node.cni import CniInstaller, read_configuration
@@ -53,8 +55,20 @@ async def build(settings: DataplaneSettings, process: Process) -> AsyncIterator[
         StateFile(settings.state_dir, "dataplane") as state,
     ):
         await require_rights(kernel)
+        hooks = HookRunner(
+            is_allowed=settings.allow_extension_commands,
+            seconds=settings.extension_timeout,
+            path=state.path.with_suffix(".hooks") if state.is_usable else None,
+        )
         connection = LeaseConnection(address, node_name(settings, os.environ), process.transport)
-        dataplane = Controller(settings, connection, kernel, BUILT, process.health, state)
+        dataplane = Controller(
+            settings,
+            connection,
+            CombinedActuator(kernel, [hooks]),
+            BUILT._replace(programs=hooks),
+            process.health,
+            state,
+        )
         servicer = DataplaneServicer(dataplane, process.health, process.stopping)
         process.servicers[_NAME] = lambda server: dataplane_pb2_grpc.add_DataplaneServiceServicer_to_server(
             servicer, server
@@ -70,6 +84,7 @@ async def build(settings: DataplaneSettings, process: Process) -> AsyncIterator[
             lambda: dataplane.iteration_after(dataplane.iterations),
             dataplane.audit,
         )
+        process.jobs["commands"] = partial(hooks.run, dataplane.journal.note, dataplane.audit)
         process.jobs["diagnosis"] = Diagnosis(dataplane, inspector).run
         process.jobs["healing"] = partial(watch_kernel, dataplane, kernel, kernel.port)
         if cni is not None:

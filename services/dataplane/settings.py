@@ -57,6 +57,11 @@ class DataplaneSettings(ProcessSettings):
         "which broke those of masqueraded packets.",
         choices=("auto", "on", "off"),
     )
+    allow_extension_commands: bool = flag(
+        False,
+        "Let the network configuration run its commands here (backend extension), with the rights of this process.",
+    )
+    extension_timeout: float = flag(30.0, "Seconds after which a command of backend extension is ended.")
     audit_interval: float = flag(60.0, "Seconds between two comparisons of the whole kernel state with the leases.")
 
     def __post_init__(self) -> None:
@@ -70,6 +75,8 @@ class DataplaneSettings(ProcessSettings):
             )
         if not self.audit_interval > 0:  # so that NaN is refused too
             raise Misconfigured(f"--audit-interval is {self.audit_interval:g}: use a number of seconds above 0")
+        if not self.extension_timeout > 0:
+            raise Misconfigured(f"--extension-timeout is {self.extension_timeout:g}: use a number of seconds above 0")
         for pattern in self.interface_choice().patterns:
             compile_pattern(pattern)
         self.limits()

@@ -10,12 +10,14 @@ from services.core.errors import InvalidInput
 from services.core.network import NetworkConfig
 from services.dataplane.backends.alloc import Alloc
 from services.dataplane.backends.backend import Backend, Backends
+from services.dataplane.backends.extension import Extension
 from services.dataplane.backends.host_gw import HostGw
 from services.dataplane.backends.ipip import Ipip
 from services.dataplane.backends.vxlan import Vxlan
 
 BACKENDS: Final[dict[str, type[Backend]]] = {
     "alloc": Alloc,
+    "extension": Extension,
     "host-gw": HostGw,
     "ipip": Ipip,
     "vxlan": Vxlan,

@@ -53,8 +53,20 @@ class NodeLinks:
         }
 
 
+class Programs(Protocol):
+    """What a backend may have the host run before it is in force."""
+
+    def require_permission(self, backend: str) -> None:
+        """Raises InvalidInput where the operator does not let the network configuration run programs."""
+        ...
+
+    async def output(self, command: str) -> str:
+        """What a command (`core.shell_words`) prints, once for this process. Raises Unavailable until it has."""
+        ...
+
+
 class Backend(Protocol):
-    """One way to carry the overlay. Every method but `run` is pure."""
+    """One way to carry the overlay. Every method but `prepare` and `run` is pure."""
 
     lease_type: ClassVar[str]
     """The BackendType that leases carry; empty where flannel writes none."""
@@ -64,6 +76,10 @@ class Backend(Protocol):
     """Whether several nodes, behind one NAT say, may publish one address."""
     follows_own_subnets: ClassVar[bool] = False
     """Whether what peers need depends on the subnets of this node."""
+    needs_own_subnet: ClassVar[bool] = False
+    """Whether no peer is programmed while this node has no subnet."""
+    ignores_public_ip: ClassVar[bool] = False
+    """Whether leases publish the interface's address whatever --public-ip says, as flannel's do."""
 
     @property
     def follows_routes(self) -> bool:
@@ -74,6 +90,13 @@ class Backend(Protocol):
     def parse(cls, options: GoObject) -> Self:
         """The backend with flannel's options. Raises InvalidInput, naming the option."""
         return cls()
+
+    async def prepare(self, network: NetworkConfig, programs: Programs | None) -> Self:
+        """The backend with what it takes from the host. Raises InvalidInput, Unavailable. Called at each new choice.
+
+        None: there is nobody to run programs.
+        """
+        return self
 
     def link(self, family: Family, underlay: Underlay, identity: NodeIdentity) -> LinkSpec | None:
         """The overlay device of a family; None: the underlay is enough. Raises InvalidInput, Misconfigured."""
@@ -87,8 +110,8 @@ class Backend(Protocol):
         """What the options ask for and the underlay does not give."""
         return ()
 
-    def lease_data(self, device: Device | None) -> BackendData | None:
-        """What the node's lease publishes in the family of this device."""
+    def lease_data(self, family: Family, device: Device | None) -> BackendData | None:
+        """What the node's lease publishes in a family, which has this device."""
         return None
 
     def rejection(self, subnet: Subnet, links: NodeLinks) -> str:
@@ -117,3 +140,5 @@ class Backends(NamedTuple):
     """The backend of a network. Raises InvalidInput, also if this version does not support it."""
     link_kinds: Sequence[type[LinkKind]]
     """The kinds of devices that some backend makes."""
+    programs: Programs | None = None
+    """Where they have programs run; None: nowhere."""

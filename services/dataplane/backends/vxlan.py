@@ -166,7 +166,7 @@ class Vxlan(Backend):
             "take the option away, or raise the interface's MTU"
         ]
 
-    def lease_data(self, device: Device | None) -> BackendData | None:
+    def lease_data(self, family: Family, device: Device | None) -> BackendData | None:
         """VNI and MAC of the tunnel end point."""
         return VxlanData(self.vni, device.mac) if device else None
 

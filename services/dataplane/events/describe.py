@@ -106,8 +106,8 @@ def describe_device(name: str, steps: Iterable[LinkChange], observed: Observatio
 def describe_failures(failed: Mapping[str, str], peers: Mapping[str, Peer], objects: int, first: str) -> Event:
     """What the kernel refuses."""
     named = tuple(_name(peers[name]) for name in islice(failed, MOST_NAMED) if name in peers)
-    what = f"the kernel refuses {_count(objects, 'object')}, retried later: {first}"
-    return Event(EventKind.FAILURE, what, "the kernel", peers=named, peer_count=len(failed), objects=objects)
+    what = f"{_count(objects, 'object')} not made, retried later: {first}"
+    return Event(EventKind.FAILURE, what, "refused", peers=named, peer_count=len(failed), objects=objects)
 
 
 def claim_findings(own_losses: Iterable[Loss], peers: Iterable[Peer]) -> list[Finding]:

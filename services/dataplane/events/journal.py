@@ -39,6 +39,7 @@ class EventKind(Enum):
     FAILURE = auto()
     TEARDOWN = auto()
     HAND_OVER = auto()
+    COMMAND = auto()
 
 
 class PeerName(NamedTuple):

@@ -10,7 +10,7 @@ from services.dataplane.kernel.peer_state import MISSING, SHADOWED, PeerState
 from services.dataplane.kernel.programmer import PeerProgrammer
 from services.dataplane.netlink.iproute2_text import DeviceNames
 from services.dataplane.netlink.kinds import text
-from services.dataplane.netlink.objects import RTPROT_BOOT, FdbEntry, KernelObject, Neighbour, Route
+from services.dataplane.netlink.objects import RTPROT_BOOT, FdbEntry, Hook, KernelObject, Neighbour, Route
 from services.dataplane.peers.peer import Peer
 
 _FLANNELS: Final = "as a flanneld makes it, so it goes once ours is there"
@@ -65,6 +65,8 @@ class KernelView:
                     is_its_own = (item.dst, item.length) in subnets
                 case Neighbour():
                     is_its_own = item.dst in gateways
+                case Hook():
+                    is_its_own = False  # other than by its slot
                 case FdbEntry():
                     is_its_own = item.dst in ends and item not in self.wanted
             if is_its_own or item.key in keys:

@@ -84,6 +84,8 @@ class PeerProgrammer:
         """Of the last call of `program`."""
         self.failed: dict[str, str] = {}
         """Leases whose objects are not in the kernel as desired, with the reasons."""
+        self.node_failure = ""
+        """Why what the node itself needs is not in the kernel; empty: it is."""
         self.unreachable: Mapping[str, str] = {}
         """Leases whose objects are complete but to which no packet gets, with the reasons."""
         self.peer_set = PeerSet(node)
@@ -122,6 +124,7 @@ class PeerProgrammer:
         started, cpu, last = time.monotonic(), time.thread_time(), self.context
         observed = observed or Observations()
         is_whole = changed is None or context != last
+        retried = frozenset(self.reconciler.failures)
         delta = self.peer_set.update(context, leases, None if is_whole else changed)
         _tell_rejections(delta)
         old, new = _objects(delta.old, last if is_whole else None), _objects(delta.new, context if is_whole else None)
@@ -139,8 +142,10 @@ class PeerProgrammer:
         in_doubt = self.peers if is_whole else {*(changed or ()), *delta.new, *self.failed}
         peers = (peer for name in in_doubt if (peer := self.peers.get(name)) is not None)
         self.failed = failed(self.reconciler, peers, self.names(), self.unreachable)
+        self.node_failure = self._node_failure(context)
         events = describe_peers(delta.old, delta.new, self.journal.cursor, _since(since or started))
         if is_whole:
+            done = Plan(done.put - retried, done.delete - retried)  # what succeeds at last is no repair
             events += self._repairs(done, edit, last, context, observed, started, has_news=bool(events))
         for event in events:
             self.journal.note(event)
@@ -191,13 +196,18 @@ class PeerProgrammer:
         self.reconciler.forget()
         self._is_torn_down = True
 
+    def _node_failure(self, context: PeerContext) -> str:
+        failures = self.reconciler.failures
+        items = node_objects(context) if failures else frozenset[KernelObject]()
+        return "; ".join(f"{text(item, self.names())}: {failures[item]}" for item in items if item in failures)
+
     def _tell_refusals(self) -> None:
         """Once, not at each attempt; ListPeers has all of them at any time."""
         failures = self.reconciler.failures
         if failures.keys() - self._refused.keys():
             item, reason = next(pair for pair in failures.items() if pair[0] not in self._refused)
             first = f"{text(item, self.names())}: {reason}"
-            log.warning("the kernel refuses objects that leases need; retrying", objects=len(failures), first=first)
+            log.warning("objects that leases need cannot be made; retrying", objects=len(failures), first=first)
             self.journal.note(describe_failures(self.failed, self.peers, len(failures), first))
         self._refused = dict(failures)
 

@@ -12,7 +12,7 @@ from typing import TypeAlias
 from services.core.family import FAMILIES, Address, Family, Network, family_of
 from services.dataplane.kernel.ownership import OwnedState, OwnershipRules, classify, next_hop_of, wins
 from services.dataplane.netlink.actuator import Actuator
-from services.dataplane.netlink.objects import ROUTE, KernelObject, Plan, Route, plan
+from services.dataplane.netlink.objects import HOOK, ROUTE, Hook, KernelObject, Plan, Route, plan
 from services.dataplane.peers.peer import Peer, PeerContext
 
 KernelPlan: TypeAlias = Plan[KernelObject]
@@ -151,7 +151,8 @@ def rules_of(context: PeerContext, peers: Iterable[Peer] = ()) -> OwnershipRules
 
 def _direct_routes(peers: Iterable[Peer], underlay: int) -> frozenset[Hashable]:
     """What the routes say that lead to the peers' subnets through their own addresses; see `OwnershipRules`."""
-    rows = (candidate for peer in peers if peer.objects for candidate in peer.candidates)
+    carried = (peer for peer in peers if peer.objects and peer.objects[0].kind != HOOK)  # a hook made its routes
+    rows = (candidate for peer in carried for candidate in peer.candidates)
     return frozenset(next_hop_of(_direct_route(s.cidr, s.public_address, underlay)) for s in rows if s.public_address)
 
 
@@ -164,7 +165,8 @@ def _plan(
 ) -> KernelPlan:
     todo = plan(ours, _without(desired, foreign_keys))
     if adds_only:
-        return Plan(frozenset(_without(todo.put, {item.key for item in ours})), frozenset())
+        kept = {item.key for item in ours if not isinstance(item, Hook)}  # an earlier process's may be lost by now
+        return Plan(frozenset(_without(todo.put, kept)), frozenset())
     return todo
 
 

@@ -1,14 +1,14 @@
 """The protocol by which kernel objects are read and changed. rtnetlink is one actuator, the fake here another."""
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Hashable, Iterable, Mapping
+from collections.abc import AsyncIterator, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from services.dataplane.netlink.iproute2_text import DeviceNames
 from services.dataplane.netlink.kinds import kind_of, text
 from services.dataplane.netlink.monitor import Change
-from services.dataplane.netlink.objects import KernelObject, Plan, Route, steps
+from services.dataplane.netlink.objects import HOOK, KernelObject, Plan, Route, steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,15 +18,14 @@ class Contents:
     routes: frozenset[Route]
     """Of the main table, foreign ones of every shape too."""
     on_devices: frozenset[KernelObject]
-    """All other objects: neighbours and forwarding entries."""
+    """All other objects: neighbours and forwarding entries, and those of a `PartActuator`."""
 
 
 class Actuator(Protocol):
     """Reads objects of the kernel, changes them, and tells what others change.
 
-    An actuator is needed for each interface of the kernel that carries objects: rtnetlink (`KernelSocket`), and for
-    backends to come generic netlink, xfrm or a command runner. Raises Misconfigured where this process has no right
-    to change anything, Unavailable where there is no answer.
+    rtnetlink is one (`KernelSocket`); with objects that it does not carry, `CombinedActuator`. Raises Misconfigured
+    where this process has no right to change anything, Unavailable where there is no answer.
     """
 
     async def contents(self, families: Collection[int], devices: Collection[int]) -> Contents:
@@ -51,6 +50,69 @@ class Actuator(Protocol):
     def waiting(self) -> list[Change]:
         """What is known already and `changes` has not yielded yet."""
         ...
+
+
+class PartActuator(Protocol):
+    """Reads and changes the objects of some kinds that rtnetlink does not carry. Raises as Actuator."""
+
+    @property
+    def kinds(self) -> frozenset[int]:
+        """The first fields of its objects."""
+        ...
+
+    async def contents(self, devices: Collection[int]) -> frozenset[KernelObject]:
+        """All of its objects, where they are a device's those on these devices (ifindex)."""
+        ...
+
+    async def apply(self, plan: Plan[KernelObject]) -> Mapping[KernelObject, str]:
+        """Carries out a plan of its objects; returns what failed, with the reason."""
+        ...
+
+
+class CombinedActuator:
+    """An `Actuator`: rtnetlink, and the actuators of what it does not carry.
+
+    Their objects are put before those of rtnetlink and deleted after them, as routes lead to them.
+    """
+
+    def __init__(self, rtnetlink: Actuator, parts: Sequence[PartActuator]) -> None:
+        self._rtnetlink = rtnetlink
+        self._parts = parts
+
+    async def contents(self, families: Collection[int], devices: Collection[int]) -> Contents:
+        """See Actuator."""
+        found = await self._rtnetlink.contents(families, devices)
+        parts = [await part.contents(devices) for part in self._parts]
+        return Contents(found.routes, found.on_devices.union(*parts)) if any(parts) else found
+
+    async def routes(self, family: int, *, protocol: int = 0, ifindex: int = 0) -> frozenset[Route]:
+        """See Actuator."""
+        return await self._rtnetlink.routes(family, protocol=protocol, ifindex=ifindex)
+
+    async def apply(self, plan: Plan[KernelObject]) -> Mapping[KernelObject, str]:
+        """See Actuator."""
+        nothing = frozenset[KernelObject]()
+        others, failed = plan, dict[KernelObject, str]()
+        todo = []
+        for part in self._parts:
+            put, delete = (frozenset(o for o in some if o.kind in part.kinds) for some in (plan.put, plan.delete))
+            if put or delete:
+                todo.append((part, put, delete))
+                others = Plan(others.put - put, others.delete - delete)
+        for part, put, _ in todo:
+            failed.update(await part.apply(Plan(put, nothing)) if put else {})
+        failed.update(await self._rtnetlink.apply(others) if others else {})
+        for part, _, delete in todo:
+            failed.update(await part.apply(Plan(nothing, delete)) if delete else {})
+        return failed
+
+    def changes(self) -> AsyncIterator[list[Change]]:
+        """See Actuator."""
+        return self._rtnetlink.changes()
+
+    def waiting(self) -> list[Change]:
+        """See Actuator."""
+        return self._rtnetlink.waiting()
 
 
 @dataclass
@@ -86,9 +148,8 @@ class FakeKernel:
         self._fail()
         self.dumps += 1
         routes = frozenset(o for o in self.objects if isinstance(o, Route) and o.family in families)
-        return Contents(
-            routes, frozenset(o for o in self.objects if not isinstance(o, Route) and o.ifindex in devices)
-        )
+        others = (o for o in self.objects if not isinstance(o, Route))
+        return Contents(routes, frozenset(o for o in others if o.kind == HOOK or o.ifindex in devices))
 
     async def routes(self, family: int, *, protocol: int = 0, ifindex: int = 0) -> frozenset[Route]:
         """See Actuator."""

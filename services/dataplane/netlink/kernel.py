@@ -11,7 +11,7 @@ from services.dataplane.netlink import dumps
 from services.dataplane.netlink.actuator import Contents
 from services.dataplane.netlink.dumps import Reader, Request
 from services.dataplane.netlink.iproute2_text import refusal
-from services.dataplane.netlink.kinds import KINDS, ObjectKind, kind_of
+from services.dataplane.netlink.kinds import KINDS, RtnetlinkKind, rtnetlink_kind_of
 from services.dataplane.netlink.messages import MessageBatch, batches
 from services.dataplane.netlink.monitor import Change, Monitor
 from services.dataplane.netlink.objects import (
@@ -132,7 +132,7 @@ class KernelSocket:
         return {
             item: refusal(why.error, why.detail)
             for item, why in refused
-            if not (verb == "del" and why.error in kind_of(item).gone)
+            if not (verb == "del" and why.error in rtnetlink_kind_of(item).gone)
         }
 
     async def _send_singly(self, verb: Verb, batch: MessageBatch) -> dict[KernelObject, str]:
@@ -143,7 +143,7 @@ class KernelSocket:
                 failures.update(await self._send(verb, single))
         return failures
 
-    async def _read(self, kind: ObjectKind[T], request: Request[T]) -> list[T]:
+    async def _read(self, kind: RtnetlinkKind[T], request: Request[T]) -> list[T]:
         """A complete and consistent dump."""
         for attempt in range(_DUMP_ATTEMPTS):
             await asyncio.sleep(attempt / 100)

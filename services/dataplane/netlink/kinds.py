@@ -4,16 +4,18 @@ A new kind is a class in `objects`, a member of `KernelObject` and a row here. m
 (`kind_of`), a row without a column, and a column of another kind's type.
 """
 
+import shlex
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from errno import EINVAL, ENODEV, ENOENT, ESRCH
 from typing import Any, Final, Generic, NamedTuple, TypeVar, assert_never
 
+from services.core.formats.shell_words import expand_words, split_words
 from services.dataplane.netlink import dumps, templates
 from services.dataplane.netlink import iproute2_text as iproute2
 from services.dataplane.netlink.dumps import MessageFormat, Request
 from services.dataplane.netlink.iproute2_text import DeviceNames
-from services.dataplane.netlink.objects import RT_TABLE_MAIN, FdbEntry, KernelObject, Neighbour, Route, Verb
+from services.dataplane.netlink.objects import RT_TABLE_MAIN, FdbEntry, Hook, KernelObject, Neighbour, Route, Verb
 from services.dataplane.netlink.templates import Template
 
 T = TypeVar("T", bound=KernelObject)
@@ -28,6 +30,16 @@ class ObjectKind(Generic[T]):
     """As `ip` and `bridge` call it, and status texts."""
     singular: str
     plural: str
+    text: Callable[[T, DeviceNames], str]
+    """As iproute2 prints it."""
+    command: Callable[[Verb, T, DeviceNames], str]
+    """The command that puts or deletes it, iproute2's where that can."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RtnetlinkKind(ObjectKind[T]):
+    """A kind that rtnetlink carries."""
+
     template: Callable[[Verb, int, tuple[Any, ...]], Template]
     """The message that puts or deletes objects of one shape: verb, length of field 2, and the constant fields."""
     first_constant: int
@@ -36,10 +48,6 @@ class ObjectKind(Generic[T]):
     """How an object lies in a message of the kernel."""
     requests: Callable[[Collection[int], Collection[int]], Sequence[Request[Any]]]
     """The dumps that show all objects: of these families (AF numbers), on these devices (ifindex)."""
-    text: Callable[[T, DeviceNames], str]
-    """As iproute2 prints it."""
-    command: Callable[[Verb, T, DeviceNames], str]
-    """The iproute2 command that puts or deletes it."""
     gone: frozenset[int]
     """errnos of a deletion that mean that the object, or its device, is gone already."""
     nowhere: frozenset[int]
@@ -47,15 +55,15 @@ class ObjectKind(Generic[T]):
 
 
 class Kinds(NamedTuple):
-    """A row for each kind."""
+    """A row for each kind that rtnetlink carries."""
 
-    neighbours: ObjectKind[Neighbour]
-    fdb_entries: ObjectKind[FdbEntry]
-    routes: ObjectKind[Route]
+    neighbours: RtnetlinkKind[Neighbour]
+    fdb_entries: RtnetlinkKind[FdbEntry]
+    routes: RtnetlinkKind[Route]
 
 
 KINDS: Final = Kinds(
-    neighbours=ObjectKind(
+    neighbours=RtnetlinkKind(
         made=Neighbour,
         label="neigh",
         singular="neighbour",
@@ -69,7 +77,7 @@ KINDS: Final = Kinds(
         gone=frozenset((ENOENT, ENODEV)),
         nowhere=frozenset((ENOENT, ENODEV)),
     ),
-    fdb_entries=ObjectKind(
+    fdb_entries=RtnetlinkKind(
         made=FdbEntry,
         label="fdb",
         singular="forwarding entry",
@@ -83,7 +91,7 @@ KINDS: Final = Kinds(
         gone=frozenset((ENOENT, ENODEV)),
         nowhere=frozenset((ENOENT, ENODEV, EINVAL)),  # EINVAL: not an Ethernet device (net/core/rtnetlink.c)
     ),
-    routes=ObjectKind(
+    routes=RtnetlinkKind(
         made=Route,
         label="route",
         singular="route",
@@ -100,9 +108,28 @@ KINDS: Final = Kinds(
 )
 
 
+HOOKS: Final = ObjectKind(
+    made=Hook,
+    label="command",
+    singular="command",
+    plural="commands",
+    text=lambda hook, names: _command_line(hook, hook.put),
+    command=lambda verb, hook, names: _hook_command(verb, hook),
+)
+
+
+def rtnetlink_kind_of(item: KernelObject) -> RtnetlinkKind[Any]:
+    """The row of an object that rtnetlink carries."""
+    kind = kind_of(item)
+    assert isinstance(kind, RtnetlinkKind)  # noqa: S101 - the others have actuators of their own
+    return kind
+
+
 def kind_of(item: KernelObject) -> ObjectKind[Any]:
     """The row of an object."""
     match item:
+        case Hook():
+            return HOOKS
         case Neighbour():
             return KINDS.neighbours
         case FdbEntry():
@@ -124,3 +151,17 @@ def command(verb: Verb, item: KernelObject, device_names: DeviceNames) -> str:
     Attributes of a foreign route that have no field (`Route.rest`) are not in it; none of ours has any.
     """
     return kind_of(item).command(verb, item, device_names)
+
+
+def _hook_command(verb: Verb, hook: Hook) -> str:
+    name, line = (hook.names()[verb == "del"], hook.delete if verb == "del" else hook.put)
+    if not line:
+        return f": there is no {name}"
+    return " ".join([*(f"{key}={shlex.quote(value)}" for key, value in hook.environment), _command_line(hook, line)])
+
+
+def _command_line(hook: Hook, line: str) -> str:
+    """With the values of the variables that we set; another one is shown by its name."""
+    words = split_words(line, "the command")
+    named = {piece.text: f"${piece.text}" for word in words for piece in word if piece.is_variable}
+    return shlex.join(expand_words(words, named | dict(hook.environment))) or "no command"

@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
 from services.dataplane.netlink import uapi
-from services.dataplane.netlink.kinds import kind_of
+from services.dataplane.netlink.kinds import rtnetlink_kind_of
 from services.dataplane.netlink.objects import KernelObject, Verb
 from services.dataplane.netlink.templates import Template
 
@@ -72,7 +72,7 @@ def _runs(verb: Verb, objects: Iterable[KernelObject]) -> Iterator[tuple[Templat
     """The objects, divided where the template changes; kinds in their order, and in each the families one by one."""
     for made, of_kind in groupby(objects, type):
         some = list(of_kind)
-        kind = kind_of(some[0])
+        kind = rtnetlink_kind_of(some[0])
         for alike in [some] if _are_of_one_length(some) else _by_lengths(some):
             for constant, each in groupby(alike, itemgetter(slice(kind.first_constant, None))):
                 yield _template(verb, (made, len(alike[0][2]), constant), kind.template), each

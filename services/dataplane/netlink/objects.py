@@ -1,4 +1,4 @@
-"""What the kernel holds and we program, as values: routes, neighbours, forwarding (FDB) entries.
+"""What is programmed for peers, as values: routes, neighbours, forwarding (FDB) entries, and hooks (commands).
 
 Tuples of int and bytes, because a node with 10,000 peers has 30,000 of them and compares all in a resync.
 Addresses are packed (4 or 16 bytes), MACs 6 bytes; `ipaddress` ends before this module. Both address families
@@ -9,7 +9,7 @@ order of kind (`steps`) nothing is made before what it leans on.
 from collections.abc import Callable, Collection, Hashable, Set
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any, Final, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, ClassVar, Final, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 
 class Keyed(Hashable, Protocol):
@@ -61,6 +61,7 @@ RTN_LOCAL: Final = 2
 RTN_BLACKHOLE: Final = 6
 RTN_THROW: Final = 9
 
+HOOK: Final = 0
 NEIGHBOUR: Final = 1
 FDB_ENTRY: Final = 2
 ROUTE: Final = 3
@@ -204,6 +205,55 @@ class FdbEntry(_FdbFields):
         return _FDB_KEY(self)
 
 
+class _HookFields(NamedTuple):
+    kind: int
+    subject: str
+    put: str
+    delete: str
+    environment: tuple[tuple[str, str], ...]
+    stdin: str
+    is_earlier: bool
+
+
+class Hook(_HookFields):
+    """Two commands: `put` is run when the hook is put, also in the place of another one, `delete` when it is deleted.
+
+    * `subject` is the subnet that they concern; empty: this node. Commands are command lines (`core.shell_words`);
+      an empty one runs nothing.
+    * What they are told is in `environment` and `stdin`, never in the command line.
+    * `is_earlier`: an earlier process ran the command, so that it is to be run again if the hook is still wanted.
+    """
+
+    __slots__ = ()
+    ifindex: ClassVar[int] = 0
+
+    def __new__(
+        cls,
+        subject: str,
+        put: str,
+        delete: str,
+        environment: tuple[tuple[str, str], ...],
+        stdin: str = "",
+        is_earlier: bool = False,
+    ) -> "Hook":
+        """The fields in their order, without the kind."""
+        return tuple.__new__(cls, (HOOK, subject, put, delete, environment, stdin, is_earlier))
+
+    def __getnewargs__(self) -> tuple[object, ...]:  # for copies and pickles: the kind is no argument
+        return self[1:]
+
+    @property
+    def key(self) -> Hashable:
+        """The subject."""
+        return HOOK, self.subject
+
+    def names(self) -> tuple[str, str]:
+        """What flannel's configuration calls the two commands."""
+        return (
+            ("SubnetAddCommand", "SubnetRemoveCommand") if self.subject else ("PostStartupCommand", "ShutdownCommand")
+        )
+
+
 def packed_mac(text: str) -> bytes | None:
     """The six bytes of a MAC address with colons; None: it is none."""
     try:
@@ -213,7 +263,8 @@ def packed_mac(text: str) -> bytes | None:
     return packed if len(packed) == 6 and len(text) == 17 else None
 
 
-KernelObject: TypeAlias = Route | Neighbour | FdbEntry
+RtnetlinkObject: TypeAlias = Route | Neighbour | FdbEntry
+KernelObject: TypeAlias = RtnetlinkObject | Hook
 Verb: TypeAlias = Literal["replace", "del"]
 
 _BY_KIND: Final = itemgetter(0)
@@ -227,7 +278,7 @@ def verb_of(plan: Plan[KernelObject], item: KernelObject) -> Verb:
 def steps(plan: Plan[KernelObject]) -> list[tuple[Verb, list[KernelObject]]]:
     """A plan in the order in which it is carried out.
 
-    Puts before deletes; neighbours and forwarding entries before the routes that lead to them, and on delete
+    Puts before deletes; hooks, neighbours and forwarding entries before the routes that lead to them, and on delete
     after them, so that at no moment a route leads nowhere.
     """
     return [

@@ -214,6 +214,7 @@ class ConfigTracker:
             return [step.command for step in steps]
         commands = await self._remove(names, "an operator")
         self.devices, self._kept = {}, None
+        self._is_overtaken = True  # so that the backend is prepared again
         self._left.clear()
         return commands
 

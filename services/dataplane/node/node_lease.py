@@ -163,6 +163,6 @@ class NodeLease:
         for family in config.families:
             address = config.underlay.public_address(family)
             assert address is not None  # noqa: S101 - an underlay has one for each enabled family
-            data = config.backend.lease_data(tracker.devices.get(family))
+            data = config.backend.lease_data(family, tracker.devices.get(family))
             parts.append(FamilyRequest(address, data))
         return LeaseRequest(self.node, config.backend.lease_type, tuple(parts))

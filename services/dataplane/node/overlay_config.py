@@ -83,9 +83,12 @@ async def _ground(
     chosen: PublicIpOverrides,
 ) -> OverlayConfig:
     families = tuple(n.family for n in network.families)
-    choice = with_chosen(settings.interface_choice(), chosen, families)
     _require_room(network, settings.limits())
-    backend = backends.make(network)
+    backend = await backends.make(network).prepare(network, backends.programs)
+    choice = settings.interface_choice()
+    if backend.ignores_public_ip:
+        choice = replace(choice, public_addresses=())
+    choice = with_chosen(choice, chosen, families)
     defaults = [r for f in families if choice.is_open for r in await kernel.routes(f.af) if is_default(r)]
     default_index = default_interface(defaults, families)
     underlay = choose_underlay(

@@ -209,6 +209,10 @@ class _EventKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventKind.V
     """An operator removed the objects of this service (TeardownKernel)."""
     EVENT_KIND_HAND_OVER: _EventKind.ValueType  # 16
     """An operator handed the kernel state over to a flanneld (HandOver)."""
+    EVENT_KIND_COMMAND: _EventKind.ValueType  # 17
+    """A command of the network configuration (backend `extension`) printed
+    something or failed; `what` has the end of its output.
+    """
 
 class EventKind(_EventKind, metaclass=_EventKindEnumTypeWrapper):
     """The subject of an event."""
@@ -256,6 +260,10 @@ EVENT_KIND_TEARDOWN: EventKind.ValueType  # 15
 """An operator removed the objects of this service (TeardownKernel)."""
 EVENT_KIND_HAND_OVER: EventKind.ValueType  # 16
 """An operator handed the kernel state over to a flanneld (HandOver)."""
+EVENT_KIND_COMMAND: EventKind.ValueType  # 17
+"""A command of the network configuration (backend `extension`) printed
+something or failed; `what` has the end of its output.
+"""
 Global___EventKind: _TypeAlias = EventKind  # noqa: Y015
 
 @_typing.final

@@ -125,9 +125,9 @@ def test_a_stable_mac_is_local_unicast_and_differs_by_node_and_device() -> None:
 
 
 def test_what_is_published() -> None:
-    assert Vxlan(vni=5).lease_data(DEVICE) == VxlanData(5, DEVICE.mac)
-    assert Vxlan().lease_data(None) is None
-    assert HostGw().lease_data(DEVICE) is None
+    assert Vxlan(vni=5).lease_data(IPV4, DEVICE) == VxlanData(5, DEVICE.mac)
+    assert Vxlan().lease_data(IPV4, None) is None
+    assert HostGw().lease_data(IPV4, DEVICE) is None
 
 
 @pytest.mark.parametrize(
@@ -176,9 +176,9 @@ def test_a_wrong_option_is_named(options: str, key: str) -> None:
 def test_a_backend_that_is_not_built_yet_says_which_are() -> None:
     with pytest.raises(
         InvalidInput,
-        match=r"^backend 'wireguard' is not supported by this version: use one of alloc, host-gw, ipip, vxlan",
+        match=r"^backend 'gce' is not supported by this version: use one of alloc, extension, ",
     ):
-        make_backend(network('{"Network":"10.5.0.0/16","Backend":{"Type":"wireguard"}}'))
+        make_backend(network('{"Network":"10.5.0.0/16","Backend":{"Type":"gce"}}'))
 
 
 @pytest.mark.parametrize(

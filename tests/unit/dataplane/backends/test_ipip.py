@@ -147,7 +147,7 @@ def test_a_configuration_chooses_them(kind: str, backend: Ipip | Alloc, mtu: int
     found = make_backend(network(NETWORK % kind))
     assert found == backend
     assert found.mtu(UNDERLAY) == mtu
-    assert found.lease_data(None) is None
+    assert found.lease_data(IPV4, None) is None
 
 
 def test_a_peer_of_alloc_needs_nothing_and_is_carried() -> None:

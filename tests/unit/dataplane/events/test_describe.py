@@ -198,5 +198,5 @@ async def test_what_the_kernel_refuses_is_told_once() -> None:
     refused = next(iter(sorted(peers(N2)[N2.name].objects)))
     scene.kernel.refused[refused] = "No buffer space available (ENOBUFS)"
     *_, failure = await scene.all(N2)
-    assert failure.startswith("the kernel refuses 1 object, retried later: 10.5.53.0 dev flannel.1 lladdr ")
+    assert failure.startswith("1 object not made, retried later: 10.5.53.0 dev flannel.1 lladdr ")
     assert await scene.all(N2) == []

@@ -45,7 +45,7 @@ async def test_what_the_kernel_refuses_is_logged_once_and_is_no_repair() -> None
         await node.change(N2, N3)
         for _ in range(3):
             await node.program()
-    assert [entry["event"] for entry in logs] == ["the kernel refuses objects that leases need; retrying"]
+    assert [entry["event"] for entry in logs] == ["objects that leases need cannot be made; retrying"]
     assert logs[0]["first"].endswith("PERMANENT: Operation not supported (ENOTSUP)")
     assert (node.programmer.last_resync_changes, node.journal.repairs.total()) == (0, 0)
 

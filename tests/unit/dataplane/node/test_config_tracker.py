@@ -10,7 +10,7 @@ from services.core.errors import Misconfigured, Unavailable
 from services.core.family import IPV4, IPV6
 from services.core.leases.node_overrides import PublicIpOverride
 from services.core.network import NetworkConfig
-from services.dataplane.backends import BUILT
+from services.dataplane.backends import BACKENDS, BUILT
 from services.dataplane.backends.backend import NodeIdentity
 from services.dataplane.backends.host_gw import HostGw
 from services.dataplane.backends.vxlan import Vxlan
@@ -26,7 +26,7 @@ from tests.examples.dataplane import DEVICE, DUAL_UNDERLAY, ETH0, UNDERLAY, Fake
 from tests.examples.leases import DUAL_JSON, network
 
 HOST_GW = network('{"Network":"10.5.0.0/16","Backend":{"Type":"host-gw"}}')
-WIREGUARD = network('{"Network":"10.5.0.0/16","Backend":{"Type":"wireguard"}}')
+GCE = network('{"Network":"10.5.0.0/16","Backend":{"Type":"gce"}}')
 WRONG = network('{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan","VNI":16777216}}')
 GROUND = OverlayConfig(HOST_GW, HostGw(), (IPV4,), UNDERLAY)
 
@@ -40,7 +40,7 @@ def tracker(ground: OverlayConfig | None = None) -> ConfigTracker:
 @pytest.mark.parametrize(
     ("bad", "trouble"),
     [
-        (WIREGUARD, "backend 'wireguard' is not supported by this version: use one of alloc, host-gw, ipip, vxlan"),
+        (GCE, f"backend 'gce' is not supported by this version: use one of {', '.join(sorted(BACKENDS))}"),
         (
             WRONG,
             "VNI in Backend in the network configuration must be a whole number from 0 to 16777215, not 16777216",
@@ -55,9 +55,9 @@ async def test_a_network_that_cannot_be_carried_is_told_and_waited_out(bad: Netw
 
 async def test_the_last_ground_stays_in_force_until_a_better_network_comes() -> None:
     standing = tracker(GROUND)
-    assert not await standing.update(WIREGUARD, look=False)
+    assert not await standing.update(GCE, look=False)
     assert standing.config is GROUND
-    assert standing.error.startswith("backend 'wireguard' is not supported")
+    assert standing.error.startswith("backend 'gce' is not supported")
     assert not await standing.update(HOST_GW, look=False), "back to what is in force: nothing is new"
     assert (standing.config, standing.error) == (GROUND, "")
 
@@ -66,21 +66,21 @@ async def test_what_was_refused_is_tried_again_only_with_a_look_and_told_once() 
     standing = tracker(GROUND)
     with capture_logs() as logs:
         for look in (False, False, True, True):
-            await standing.update(WIREGUARD, look=look)
+            await standing.update(GCE, look=look)
     assert [entry["event"] for entry in logs] == ["the network configuration cannot be applied"]
     standing.error = "as it was"
-    await standing.update(WIREGUARD, look=False)
+    await standing.update(GCE, look=False)
     assert standing.error == "as it was"
-    await standing.update(WIREGUARD, look=True)
-    assert standing.error.startswith("backend 'wireguard'")
+    await standing.update(GCE, look=True)
+    assert standing.error.startswith("backend 'gce'")
 
 
 async def test_a_refused_network_that_comes_back_is_looked_at_again() -> None:
     standing = tracker(GROUND)
-    await standing.update(WIREGUARD, look=False)
+    await standing.update(GCE, look=False)
     await standing.update(HOST_GW, look=False)
-    await standing.update(WIREGUARD, look=False)
-    assert standing.error.startswith("backend 'wireguard'")
+    await standing.update(GCE, look=False)
+    assert standing.error.startswith("backend 'gce'")
 
 
 async def test_warnings_of_a_configuration_are_told_once() -> None:

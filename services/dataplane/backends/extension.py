@@ -1,0 +1,124 @@
+"""extension: what carries the packets is made by commands of the network configuration (flannel's `extension`)."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import ClassVar, Final, Self
+
+from services.core.family import FAMILIES, IPV4, Address, Family, Network, family_of
+from services.core.formats.gojson import GoObject
+from services.core.formats.shell_words import split_words
+from services.core.leases.lease import BackendData, OpaqueData, Subnet
+from services.core.network import NetworkConfig
+from services.dataplane.backends.backend import Backend, NodeLinks, Programs
+from services.dataplane.links.desired import Device
+from services.dataplane.netlink.objects import Hook, KernelObject
+
+_SUBNETS: Final = {4: "SUBNET", 6: "IPV6SUBNET"}
+_ADDRESSES: Final = {4: "PUBLIC_IP", 6: "PUBLIC_IPV6"}
+
+
+@dataclass(frozen=True)
+class Commands:
+    """flannel's options (`pre_startup`: PreStartupCommand), as command lines (`core.shell_words`); empty: none."""
+
+    pre_startup: str = ""
+    """Run before the node has a subnet; its output is the backend data of the node's lease."""
+    post_startup: str = ""
+    """Run with the node's subnet, before any peer is added, and again when the subnet changes."""
+    shutdown: str = ""
+    """Run when the network gets another backend, and at a teardown. No flannel ever ran it."""
+    subnet_add: str = ""
+    """Run for each peer, with its backend data as input; again when the peer changes, and after a restart."""
+    subnet_remove: str = ""
+    """The same for a peer that has left."""
+
+
+@dataclass(frozen=True)
+class Extension(Backend):
+    """It has no device, and the MTU of the underlay; each peer is a hook, and so is this node.
+
+    What a lease says gets to a command by the environment and the standard input only, never as words.
+    """
+
+    commands: Commands = Commands()
+    network: str = ""
+    """The IPv4 network."""
+    data: OpaqueData | None = None
+    """The output of PreStartupCommand as a JSON string; None: there is no such command."""
+    data_family: Family = IPV4
+    """The one in which the lease publishes the data."""
+    lease_type: ClassVar[str] = "extension"
+    needs_own_subnet: ClassVar[bool] = True
+    ignores_public_ip: ClassVar[bool] = True
+
+    @classmethod
+    def parse(cls, options: GoObject) -> Self:
+        """See Backend."""
+        found = {}
+        for each in fields(Commands):
+            name = f"{each.name.title().replace('_', '')}Command"
+            found[each.name] = options.text(name)
+            split_words(found[each.name], name)
+        return cls(Commands(**found))
+
+    async def prepare(self, network: NetworkConfig, programs: Programs | None) -> Self:
+        """Runs PreStartupCommand. Raises InvalidInput where no command may be run, Unavailable until it has ended."""
+        if self.commands == Commands() or programs is None:
+            return self
+        programs.require_permission(self.lease_type)
+        command, ipv4 = self.commands.pre_startup, network.family(IPV4)
+        data = OpaqueData(json.dumps(await programs.output(command), ensure_ascii=False)) if command else None
+        first = network.families[0].family
+        return replace(self, network=str(ipv4.cidr) if ipv4 else "", data=data, data_family=first)
+
+    def lease_data(self, family: Family, device: Device | None) -> BackendData | None:
+        """The output of PreStartupCommand."""
+        return self.data if family is self.data_family else None
+
+    def rejection(self, subnet: Subnet, links: NodeLinks) -> str:
+        """A lease without a public address, or with backend data that are no string."""
+        if subnet.public_address is None:
+            return f"the lease has no public {family_of(subnet.cidr)} address"
+        return "" if _text(subnet) is not None else "the lease's BackendData is not a string"
+
+    def peer_objects(
+        self, subnets: Sequence[Subnet], own_subnets: Sequence[Network], links: NodeLinks
+    ) -> Iterable[KernelObject]:
+        """One hook for all subnets of a peer, named by the first."""
+        told = _environment(
+            {s.cidr.version: s.cidr for s in subnets},
+            {s.cidr.version: s.public_address for s in subnets if s.public_address},
+        )
+        data = next(filter(None, map(_text, subnets)), "")
+        return [Hook(str(subnets[0].cidr), self.commands.subnet_add, self.commands.subnet_remove, told, data)]
+
+    def node_objects(self, own_subnets: Sequence[Network], links: NodeLinks) -> Iterable[KernelObject]:
+        """The hook of the node: PostStartupCommand and ShutdownCommand."""
+        if not (own_subnets and (self.commands.post_startup or self.commands.shutdown)):
+            return ()
+        told = _environment(
+            {cidr.version: cidr for cidr in own_subnets},
+            {address.version: address for address in links.underlay.public_addresses},
+        )
+        return [Hook("", self.commands.post_startup, self.commands.shutdown, (("NETWORK", self.network), *told))]
+
+
+def _environment(subnets: Mapping[int, Network], addresses: Mapping[int, Address]) -> tuple[tuple[str, str], ...]:
+    """flannel's variables; those of a family that there is not are empty."""
+    return tuple(
+        (names[family.version], str(values.get(family.version, "")))
+        for family in FAMILIES
+        for names, values in ((_SUBNETS, subnets), (_ADDRESSES, addresses))
+    )
+
+
+def _text(subnet: Subnet) -> str | None:
+    """What a peer's PreStartupCommand has printed; empty: it has none. None: the data are no string."""
+    if not isinstance(subnet.data, OpaqueData):
+        return "" if subnet.data is None else None
+    try:
+        found = json.loads(subnet.data.json)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, str) else None

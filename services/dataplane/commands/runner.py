@@ -1,0 +1,248 @@
+"""Puts and deletes hooks: runs their commands, side by side, and tries again later what has failed."""
+
+import asyncio
+import os
+from collections.abc import Callable, Collection, Coroutine, Hashable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from services.core.errors import InvalidInput, Unavailable
+from services.core.formats.shell_words import expand_words, split_words
+from services.dataplane.commands.hook_file import HookFile
+from services.dataplane.commands.program import Outcome, run_program
+from services.dataplane.events.journal import Event, EventKind
+from services.dataplane.netlink.objects import HOOK, Hook, KernelObject, Plan, Verb
+
+ALLOW: Final = "--allow-extension-commands"
+_PRE: Final = "PreStartupCommand"
+_AT_ONCE: Final = 8
+"""Commands."""
+_PATIENCE_SECONDS: Final = 1.0
+"""So long a plan waits for a command to end; then the others' answers count, and the rest comes later."""
+_FIRST_RETRY_SECONDS: Final = 5.0
+_LAST_RETRY_SECONDS: Final = 60.0
+_MOST_DELETIONS: Final = 5
+"""Attempts to delete a hook whose command fails: then it counts as deleted."""
+_NODE: Final = (HOOK, "")
+_MOST_TEXT: Final = 1000
+"""Characters of output in an event, the last ones."""
+
+
+@dataclass(slots=True)
+class Job:
+    """A command that is running, or waits for its turn."""
+
+    verb: Verb
+    hook: Hook
+    task: asyncio.Task[None]
+    is_awaited: bool = True
+    """Whether a plan waits for its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailedCommand:
+    """A command that has failed."""
+
+    work: Hashable
+    """What was run; other work of the same key is run at once."""
+    reason: str
+    attempts: int
+    due: float
+    """When it is tried again; the loop's time."""
+
+
+class HookRunner:
+    """The `PartActuator` of hooks, and the `Programs` of the backend. Nothing is done before `run` runs.
+
+    A command that hangs delays no other: a plan returns without it, and `changed` is called when it has ended.
+    """
+
+    kinds: Final = frozenset({HOOK})
+
+    def __init__(self, *, is_allowed: bool, seconds: float, path: Path | None) -> None:
+        self._note: Callable[[Event], None] = lambda event: None
+        self._changed: Callable[[], None] = lambda: None
+        self._is_allowed = is_allowed
+        self._seconds = seconds
+        self._file = HookFile(path if is_allowed else None)
+        self._done: dict[Hashable, Hook] = {hook.key: hook for hook in self._file.read()}
+        self._jobs: dict[Hashable, Job] = {}
+        self._failures: dict[Hashable, FailedCommand] = {}
+        self._outputs: dict[str, str] = {}
+        self._output_task: tuple[str, asyncio.Task[None]] | None = None
+        self._room = asyncio.Semaphore(_AT_ONCE)
+        self._group: asyncio.TaskGroup | None = None
+        self._is_running = asyncio.Event()
+
+    async def run(self, note: Callable[[Event], None], changed: Callable[[], None]) -> None:
+        """For ever: owns the commands. `note` is told what they print, `changed` that a late one has ended."""
+        self._note, self._changed = note, changed
+        async with asyncio.TaskGroup() as self._group:
+            self._is_running.set()
+            await asyncio.Event().wait()
+
+    def require_permission(self, backend: str) -> None:
+        """See Programs."""
+        if not self._is_allowed:
+            raise InvalidInput(
+                f"backend {backend} has this node run commands of the network configuration, with all rights of the "
+                f"dataplane: start it with {ALLOW} if all who may write the configuration may do that"
+            )
+
+    async def output(self, command: str) -> str:
+        """See Programs."""
+        if command in self._outputs:
+            return self._outputs[command]
+        failure = self._failures.get(_PRE)
+        if failure is not None and failure.work == command and _now() < failure.due:
+            raise Unavailable(failure.reason)
+        await self._is_running.wait()
+        if self._output_task is None or self._output_task[0] != command or self._output_task[1].done():
+            self._output_task = command, self._start(self._read_output(command))
+        await asyncio.wait({self._output_task[1]}, timeout=_PATIENCE_SECONDS)
+        if command in self._outputs:
+            return self._outputs[command]
+        failure = self._failures.get(_PRE)
+        raise Unavailable(failure.reason if failure and failure.work == command else f"{_PRE} is running")
+
+    async def contents(self, devices: Collection[int]) -> frozenset[KernelObject]:
+        """See PartActuator: what was put, by this process or an earlier one, and not deleted."""
+        return frozenset(self._done.values())
+
+    async def apply(self, plan: Plan[KernelObject]) -> Mapping[KernelObject, str]:
+        """See PartActuator. The node's own hook is put first and deleted last; without it no other is put."""
+        put = [item for item in plan.put if isinstance(item, Hook)]
+        delete = [item for item in plan.delete if isinstance(item, Hook)]
+        await self._is_running.wait()
+        # Written before a command is run: what was half done is undone too.
+        self._file.write([*self._done.values(), *(hook for hook in put if hook.key not in self._done)])
+        failures: dict[KernelObject, str] = {}
+        failures.update(await self._run("replace", _of_node(put), _PATIENCE_SECONDS))
+        reason = next(iter(failures.values()), "") or self._node_failure
+        if reason:
+            failures.update(dict.fromkeys(_of_peers(put), f"waits for {reason}"))
+        else:
+            failures.update(await self._run("replace", _of_peers(put), _PATIENCE_SECONDS))
+        failures.update(await self._run("del", _of_peers(delete), _PATIENCE_SECONDS))
+        running = [job.task for job in self._jobs.values()]
+        last = _of_node(delete)
+        if last and running:
+            await asyncio.wait(running)  # each has a limit of time
+        failures.update(await self._run("del", last, None))
+        if last:
+            self._outputs.clear()  # what PreStartupCommand has prepared is gone
+        self._file.write(self._done.values())
+        return failures
+
+    async def _run(self, verb: Verb, hooks: Iterable[Hook], patience: float | None) -> dict[KernelObject, str]:
+        """Runs the commands, until all have ended or for so many seconds none has; what failed or is not done."""
+        failures: dict[KernelObject, str] = {}
+        jobs: dict[Hook, Job] = {}
+        for hook in hooks:
+            failure = self._failures.get(hook.key)
+            if failure is not None and failure.work == (verb, hook) and _now() < failure.due:
+                failures[hook] = failure.reason
+            else:
+                jobs[hook] = self._job(verb, hook)
+        pending = {job.task for job in jobs.values()}
+        while pending:
+            done, pending = await asyncio.wait(pending, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                break
+        for hook, job in jobs.items():
+            failure = self._failures.get(hook.key)
+            if not job.task.done():
+                job.is_awaited = False
+                failures[hook] = f"{hook.names()[verb == 'del']} is running"
+            elif failure is not None or job.task.cancelled():
+                failures[hook] = failure.reason if failure else "the service was stopped meanwhile"
+        return failures
+
+    def _job(self, verb: Verb, hook: Hook) -> Job:
+        """The job that does it: the one that is under way, or a new one after whatever is under way for its key."""
+        before = self._jobs.get(hook.key)
+        if before is None or (before.verb, before.hook) != (verb, hook):
+            task = self._start(self._carry_out(verb, hook, before.task if before else None))
+            self._jobs[hook.key] = Job(verb, hook, task)
+        job = self._jobs[hook.key]
+        job.is_awaited = True
+        return job
+
+    async def _carry_out(self, verb: Verb, hook: Hook, before: asyncio.Task[None] | None) -> None:
+        if before is not None:
+            await asyncio.wait({before})
+        name = hook.names()[verb == "del"]
+        command = hook.delete if verb == "del" else hook.put
+        outcome = await self._outcome(command, name, dict(hook.environment), hook.stdin)
+        about = f" for {hook.subject}" if hook.subject else ""
+        is_done = self._judge(hook.key, (verb, hook), f"{name}{about}", outcome)
+        if verb == "replace" and is_done:
+            self._done[hook.key] = hook
+        elif verb == "del" and (is_done or self._failures[hook.key].attempts >= _MOST_DELETIONS):
+            self._failures.pop(hook.key, None)
+            self._done.pop(hook.key, None)
+        job = self._jobs[hook.key]
+        if job.task is asyncio.current_task():
+            del self._jobs[hook.key]
+            if not job.is_awaited:
+                self._changed()
+
+    async def _read_output(self, command: str) -> None:
+        outcome = await self._outcome(command, _PRE, {}, "")
+        if outcome.is_cut:
+            outcome = Outcome("it prints more than a lease can hold", outcome.output)
+        if self._judge(_PRE, command, _PRE, outcome):
+            self._outputs[command] = outcome.output
+        self._changed()
+
+    async def _outcome(self, command: str, where: str, variables: dict[str, str], stdin: str) -> Outcome:
+        """The line after `stdin` ends it, as flannel writes it."""
+        if not self._is_allowed:
+            return Outcome(f"not allowed without {ALLOW}")
+        argv = expand_words(split_words(command, where), os.environ | variables)
+        if not argv:
+            return Outcome("")
+        async with self._room:
+            return await run_program(argv, variables, f"{stdin}\n", self._seconds)
+
+    def _judge(self, key: Hashable, work: Hashable, what: str, outcome: Outcome) -> bool:
+        """Whether the command has succeeded; tells what is worth it, and notes when it is tried again."""
+        shown = "".join(sign if sign.isprintable() else " " for sign in outcome.output[-_MOST_TEXT:])
+        before = self._failures.pop(key, None)
+        if not outcome.error:
+            if shown or before:
+                self._note(Event(EventKind.COMMAND, f"{what}: {shown or 'done'}", "network configuration"))
+            return True
+        attempts = before.attempts + 1 if before is not None and before.work == work else 1
+        reason = f"{what.partition(' ')[0]}: {outcome.error}{': ' if shown else ''}{shown}"
+        pause = min(_FIRST_RETRY_SECONDS * 2 ** (attempts - 1), _LAST_RETRY_SECONDS)
+        self._failures[key] = FailedCommand(work, reason, attempts, _now() + pause)
+        if before is None or before.reason != reason:
+            told = f"{what} failed, {outcome.error}{': ' if shown else ''}{shown}"
+            self._note(Event(EventKind.COMMAND, told, "network configuration"))
+        return False
+
+    @property
+    def _node_failure(self) -> str:
+        """Why the node's own hook is not put."""
+        failure, job = self._failures.get(_NODE), self._jobs.get(_NODE)
+        if job is not None and job.verb == "replace":
+            return f"{job.hook.names()[0]}, which is running"
+        return failure.reason if failure is not None else ""
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        assert self._group is not None  # noqa: S101 - whoever comes here has waited for `run`
+        return self._group.create_task(work)
+
+
+def _of_node(hooks: Iterable[Hook]) -> list[Hook]:
+    return [hook for hook in hooks if not hook.subject]
+
+
+def _of_peers(hooks: Iterable[Hook]) -> list[Hook]:
+    return [hook for hook in hooks if hook.subject]
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
