@@ -5,7 +5,7 @@ import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from bench.leases import lease as lease_of
@@ -95,12 +95,10 @@ async def fill(endpoint: str, leases: int) -> None:
 async def _until_answering(client: EtcdClient, keyspace: Keyspace) -> None:
     async with asyncio.timeout(20):
         while True:
-            try:
-                await client.read(keyspace.config)
-            except Unavailable:
-                await asyncio.sleep(0.05)
-            else:
+            with suppress(Unavailable):
+                await anext(client.pages(keyspace.config))
                 return
+            await asyncio.sleep(0.05)
 
 
 def _free_port() -> int:

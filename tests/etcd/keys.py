@@ -7,10 +7,7 @@ from typing import Final
 
 from services.core.leases.lease import FamilyRequest, LeaseRequest
 from services.lease.stores.etcd.rpc.client import EtcdClient
-from services.lease.stores.etcd.rpc.members import Timing
-from services.lease.stores.etcd.rpc.settings import EtcdSettings
-from services.lease.stores.etcd.rpc.values import Delete, Put, Transaction, Write
-from services.lease.stores.etcd.store import EtcdStore
+from services.lease.stores.etcd.rpc.values import Delete, Item, Put, Transaction, Write
 from tests.etcd.server import EtcdServer
 
 QUICK: Final = Timing(call=2.0, ping=0.5, pong=0.5, retry_first=0.05, retry_most=0.2, retry_not_allowed=0.2)
@@ -22,6 +19,12 @@ CONFIG_PUT: Final = Put(f"{PREFIX}/config".encode(), CONFIG.encode())
 def wants(node: str = "n1", address: str = "10.99.0.1") -> LeaseRequest:
     """A node asks for a lease in the network of CONFIG."""
     return LeaseRequest(node, "", (FamilyRequest(ip_address(address)),))
+
+
+async def item_at(client: EtcdClient, key: bytes) -> Item | None:
+    """The key, if it exists; linearizable."""
+    items = {item.key: item async for page in client.pages(key) for item in page.items}
+    return items.get(key)
 
 
 def name(number: int) -> str:

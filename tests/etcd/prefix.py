@@ -13,7 +13,7 @@ from services.lease.stores.etcd.rpc.client import EtcdClient
 from services.lease.stores.etcd.rpc.members import Timing
 from services.lease.stores.etcd.rpc.settings import EtcdSettings
 from services.lease.stores.etcd.rpc.values import Delete, Item, Put, Transaction, Write
-from services.lease.stores.etcd.store import EtcdStore
+from tests.etcd.keys import item_at
 from tests.etcd.server import EtcdServer
 
 VXLAN = '{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}'
@@ -37,8 +37,7 @@ class Prefix:
         assert await self.client.transact(Transaction((), writes))
 
     async def get(self, name: str) -> Item | None:
-        (item,) = await self.client.read(self.key(name))
-        return item
+        return await item_at(self.client, self.key(name))
 
     async def values(self) -> dict[str, str]:
         pages = [page async for page in self.client.pages(self.key(""))]

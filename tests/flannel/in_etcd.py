@@ -19,6 +19,7 @@ from services.lease.stores.etcd.rpc.client import EtcdClient
 from services.lease.stores.etcd.rpc.members import Timing
 from services.lease.stores.etcd.rpc.settings import EtcdSettings
 from services.lease.stores.etcd.rpc.values import EtcdLeaseGone, Put, Transaction, Unchanged
+from tests.etcd.keys import item_at
 
 _LIVES: Final = 86_400
 _CANDIDATES: Final = 100
@@ -60,7 +61,7 @@ class Flanneld:
     async def start(self) -> None:
         """A new process gets its lease. Raises Exited."""
         try:
-            (config,) = await self._client.read(self.keys.config)
+            config = await item_at(self._client, self.keys.config)
             if config is None:
                 raise Exited("there is no configuration")
             network = parse_network(config.value.decode()).families[0]

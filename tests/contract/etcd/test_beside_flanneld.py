@@ -10,9 +10,9 @@ import random
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from ipaddress import IPv4Network, ip_address, ip_network
 from itertools import pairwise
+from operator import methodcaller
 from typing import Any, Final, TypeVar
 
 import pytest
@@ -25,7 +25,7 @@ from services.lease.stores.etcd.rpc.settings import EtcdSettings
 from services.lease.stores.etcd.rpc.values import DeletedKey, Event, Item, Position, Put
 from services.lease.stores.etcd.store import EtcdStore
 from tests.etcd.expected import truth_of
-from tests.etcd.keys import PREFIX, QUICK, write
+from tests.etcd.keys import PREFIX, QUICK, item_at, write
 from tests.etcd.server import EtcdServer
 from tests.faults.cable import Cable
 from tests.flannel.in_etcd import Exited, Flanneld
@@ -83,12 +83,12 @@ async def live(service: Service, number: int, chance: random.Random, is_over: as
         try:
             was_over = is_over.is_set()
             lease = await service.call(lambda store: store.acquire(asks(number)))
-            await service.call(partial(EtcdStore.renew, node=lease.node, name=lease.name))
+            await service.call(methodcaller("renew", lease.node, lease.name))
             if was_over:
                 return lease
             await asyncio.sleep(chance.uniform(0, 0.3))
             if chance.random() < 0.3:
-                await service.call(partial(EtcdStore.release, node=lease.node, name=lease.name))
+                await service.call(methodcaller("release", lease.node, lease.name))
         except (Unavailable, LostRace, NotFound):
             await asyncio.sleep(chance.uniform(0.01, 0.1))
 
@@ -194,7 +194,7 @@ async def test_a_flanneld_here_writes_what_a_real_one_wrote_and_takes_its_lease_
     client = EtcdClient(settings, QUICK, "test")
     for turn in range(2):
         await flanneld.start()
-        (item,) = await client.read(KEYS.subnet(name))
+        item = await item_at(client, KEYS.subnet(name))
         assert item
         assert (flanneld.name, item.value) == (name, captured)
         assert await client.renewed_ago(item.etcd_lease) < 60

@@ -19,7 +19,7 @@ from services.lease.stores.etcd.rpc.members import Timing
 from services.lease.stores.etcd.rpc.settings import EtcdSettings
 from services.lease.stores.etcd.rpc.values import Delete, Item, Put, Transaction
 from services.lease.stores.etcd.sessions import SessionTiming
-from services.lease.stores.etcd.store import EtcdStore
+from tests.etcd.keys import item_at
 from tests.etcd.server import EtcdServer
 from tests.patience import PATIENCE
 from tests.services.follower import following
@@ -54,8 +54,7 @@ class Cluster:
         return Service(store, connected_nodes)
 
     async def session(self, node: str) -> Item | None:
-        (item,) = await self.client.read(f"{self.settings.prefix}/sessions/{node}".encode())
-        return item
+        return await item_at(self.client, f"{self.settings.prefix}/sessions/{node}".encode())
 
     async def until(self, node: str, *, there: bool, not_on: int = 0) -> Item | None:
         """The session as soon as it is there (on another etcd lease) or not: a call may take 10 s, and a pause 5."""

@@ -12,6 +12,7 @@ from services.core.leases.lease import FamilyRequest, LeaseRequest, VxlanData, W
 from services.lease.stores.etcd.rpc.client import EtcdClient
 from services.lease.stores.etcd.rpc.members import Timing
 from services.lease.stores.etcd.rpc.values import Put, Transaction
+from tests.etcd.keys import item_at
 from tests.kubernetes.api_server import ApiServer
 from tests.kubernetes.stores import Open
 from tests.kubernetes.stores import asks as kube_asks
@@ -89,7 +90,7 @@ async def test_hole_01_a_renewal_is_refused_to_who_came_second_and_not_to_the_fi
         honest = await store.acquire(asks(4))
         client = EtcdClient(world.settings, Timing(), "test")
         key = f"{world.settings.prefix}/subnets/{first.name}".encode()
-        (item,) = await client.read(key)
+        item = await item_at(client, key)
         assert item is not None
         value = item.value.replace(b"02:00:00:00:00:01", b"02:00:00:00:00:04")
         await client.transact(Transaction((), (Put(key, value, item.etcd_lease),)))

@@ -1,13 +1,11 @@
 """The store etcd: flannel's keys, compare-and-swap, one watch."""
 
 import random
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator
 
-from services.core.family import Family, Network
+from services.core.family import Family
 from services.core.ipam.subnet_choice import Draw
 from services.core.ipam.subnet_pool import Usage
-from services.core.leases.lease import Lease, LeaseRequest
 from services.core.leases.progress import Progress
 from services.lease.progress.connected import ALIVE_SECONDS, ConnectedNodes
 from services.lease.stores.etcd.acquire import NodeCalls
@@ -20,7 +18,7 @@ from services.lease.stores.etcd.rpc.settings import EtcdSettings
 from services.lease.stores.etcd.sessions import Sessions, SessionTiming
 from services.lease.stores.etcd.transactor import Replica, Transactor
 from services.lease.stores.etcd.watch import KIND, Watcher
-from services.lease.stores.store import Reclaim, Reclaimed, Snapshot, StoreEvent
+from services.lease.stores.store import Snapshot, StoreEvent
 
 
 class EtcdStore:
@@ -29,7 +27,8 @@ class EtcdStore:
     Every write is a compare-and-swap on what was looked at; repeated after a lost answer it changes nothing more.
     Construction opens nothing; it raises Misconfigured for files that cannot be used. `node` is the node that the
     process serves, empty if central: etcd sees it in the user agent. A node counts as alive as long as it has a
-    session, and for `alive_seconds` after it was given a lease or renewed it.
+    session, and for `alive_seconds` after it was given a lease or renewed it. `keep_sessions` runs for as long as the
+    store is in use: it tells other lease services which nodes' dataplanes are connected to this one.
     """
 
     kind = KIND
@@ -52,62 +51,26 @@ class EtcdStore:
         self._replica = Replica(self._client, keyspace, connected_nodes)
         transactor = Transactor(self._client, keyspace, self._replica)
         etcd_leases = EtcdLeases(self._client, lease_seconds, alive_seconds)
-        self._node_calls = NodeCalls(self._replica, transactor, etcd_leases, draw)
-        self._operator_calls = OperatorCalls(transactor, etcd_leases)
-        self._sessions = Sessions(
-            self._client, self._replica, transactor, connected_nodes, node or "central", session_timing
-        )
+        nodes = NodeCalls(self._replica, transactor, etcd_leases, draw)
+        operators = OperatorCalls(transactor, etcd_leases)
+        self.acquire, self.renew, self.release = nodes.acquire, nodes.renew, nodes.release
+        self.reserve, self.unreserve, self.reclaim = operators.reserve, operators.unreserve, operators.reclaim
+        self.discard = operators.discard
+        service = node or "central"
+        sessions = Sessions(self._client, self._replica, transactor, connected_nodes, service, session_timing)
+        self.keep_sessions, self.close = sessions.run, self._client.close
 
-    async def watch(self) -> AsyncGenerator[StoreEvent, None]:
+    def watch(self) -> AsyncGenerator[StoreEvent, None]:
         """See Store; the order of events is in Watcher."""
-        watcher = Watcher(self._client, self._replica, self._timing)
-        async with aclosing(watcher.events()) as events:
-            async for event in events:
-                yield event
+        return Watcher(self._client, self._replica, self._timing).events()
 
     def usage(self, family: Family) -> Usage:
         """How full the network is in one family, as far as the watch has told."""
         return self._replica.prefix.usage(family)
 
-    async def keep_sessions(self) -> None:
-        """For ever: tells other lease services which nodes' dataplanes are connected to this one."""
-        await self._sessions.run()
-
     async def relist(self) -> Snapshot:
         """See Store."""
         return (await self._replica.anew()).snapshot()
 
-    async def acquire(self, request: LeaseRequest) -> Lease:
-        """See Store."""
-        return await self._node_calls.acquire(request)
-
-    async def renew(self, node: str, name: str) -> Lease:
-        """See Store."""
-        return await self._node_calls.renew(node, name)
-
-    async def release(self, node: str, name: str) -> None:
-        """See Store."""
-        await self._node_calls.release(node, name)
-
-    async def reserve(self, cidrs: Sequence[Network], node: str) -> Lease:
-        """See Store."""
-        return await self._operator_calls.reserve(cidrs, node)
-
-    async def unreserve(self, name: str) -> None:
-        """See Store."""
-        await self._operator_calls.unreserve(name)
-
-    async def reclaim(self, wanted: Reclaim, *, dry_run: bool) -> tuple[Reclaimed, ...]:
-        """See Store."""
-        return await self._operator_calls.reclaim(wanted, dry_run=dry_run)
-
     async def report(self, progress: Progress) -> None:
         """See Store. Nobody asks this store."""
-
-    async def discard(self, key: str, seen: Lease | str) -> None:
-        """See Store."""
-        await self._operator_calls.discard(key, seen)
-
-    async def close(self) -> None:
-        """See Store."""
-        await self._client.close()

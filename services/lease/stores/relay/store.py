@@ -1,7 +1,7 @@
 """The store relay: the table, the leases and the errors of another lease service, handed on."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import suppress
 from typing import Final
 
@@ -9,15 +9,14 @@ import grpc.aio
 from flannelette.lease.v1 import lease_pb2 as pb
 
 from services.core.errors import FlanneletteError, Unavailable
-from services.core.family import Network
-from services.core.leases.lease import Lease, LeaseRequest
+from services.core.leases.lease import Lease
 from services.core.leases.progress import Progress
 from services.core.limits import MOST_LEASES
 from services.lease.progress.connected import ConnectedNodes
 from services.lease.stores.relay.events import KIND, TableEvents
 from services.lease.stores.relay.nodes import NodeStreams, ReportForwarder
 from services.lease.stores.relay.upstream import Upstream
-from services.lease.stores.store import LostLease, Reclaim, Reclaimed, Snapshot, StoreEvent
+from services.lease.stores.store import LostLease, StoreEvent
 from services.lease.watch.log import ChangeLog
 from services.runtime.lease.feed import Feed, LeaseConnection
 from services.runtime.rpc.interceptor import readable
@@ -52,6 +51,10 @@ class RelayStore:
         self._most = most
         self._lost: Mapping[str, LostLease] = {}
         self._upstream = Upstream(connection)
+        above = self._upstream
+        self.relist, self.acquire, self.renew, self.release = above.list, above.acquire, above.renew, above.release
+        self.reserve, self.unreserve, self.reclaim = above.reserve, above.unreserve, above.reclaim
+        self.close = above.close
         self._reports = ReportForwarder(change_log, self._upstream.report)
         self._node_streams = NodeStreams(self._keep_connected)
         connected_nodes.subscribe(self._reports)
@@ -95,34 +98,6 @@ class RelayStore:
             group.create_task(self._node_streams.run())
             group.create_task(self._reports.run())
 
-    async def relist(self) -> Snapshot:
-        """See Store."""
-        return await self._upstream.list()
-
-    async def acquire(self, request: LeaseRequest) -> Lease:
-        """See Store."""
-        return await self._upstream.acquire(request)
-
-    async def renew(self, node: str, name: str) -> Lease:
-        """See Store."""
-        return await self._upstream.renew(node, name)
-
-    async def release(self, node: str, name: str) -> None:
-        """See Store."""
-        await self._upstream.release(node, name)
-
-    async def reserve(self, cidrs: Sequence[Network], node: str) -> Lease:
-        """See Store."""
-        return await self._upstream.reserve(cidrs, node)
-
-    async def unreserve(self, name: str) -> None:
-        """See Store."""
-        await self._upstream.unreserve(name)
-
-    async def reclaim(self, wanted: Reclaim, *, dry_run: bool) -> tuple[Reclaimed, ...]:
-        """See Store. Who is alive, the lease service above knows."""
-        return await self._upstream.reclaim(wanted, dry_run=dry_run)
-
     async def report(self, progress: Progress) -> None:
         """See Store."""
         await self._reports.take(progress)
@@ -130,10 +105,6 @@ class RelayStore:
     async def discard(self, key: str, seen: Lease | str) -> None:
         """See Store. The lease service above compares with what it has seen itself."""
         await self._upstream.discard(key)
-
-    async def close(self) -> None:
-        """See Store."""
-        await self._upstream.close()
 
     async def _poll_quarantine(self, feed: Feed, events: TableEvents, changed: asyncio.Event) -> None:
         while True:

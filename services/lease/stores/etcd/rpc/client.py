@@ -5,23 +5,12 @@ What every call may raise, and what that means for a write, is in `services.leas
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from typing import Any, Final
 
 from services.core.errors import Unavailable
 from services.lease.stores.etcd.rpc.cluster import Cluster
-from services.lease.stores.etcd.rpc.conversion import (
-    batch_of,
-    item_of,
-    newest_of,
-    newest_request,
-    page_of,
-    range_request,
-    read_request,
-    txn_request,
-    watch_requests,
-)
 from services.lease.stores.etcd.rpc.members import Timing
 from services.lease.stores.etcd.rpc.messages import rpc
 from services.lease.stores.etcd.rpc.settings import EtcdSettings
@@ -29,18 +18,27 @@ from services.lease.stores.etcd.rpc.values import (
     Batch,
     EtcdLeaseExists,
     EtcdLeaseGone,
+    Event,
+    Gone,
+    Guard,
     HistoryLost,
     Item,
     Newest,
     NotAllowed,
     Page,
     Position,
+    Put,
     TooLarge,
     Transaction,
+    Unchanged,
+    Write,
+    end_of,
 )
 
 PAGE: Final = 2_000
 """Keys in a page: some 400 KB."""
+_PUT: Final = 0
+"""mvccpb.Event.PUT"""
 
 
 class EtcdClient:
@@ -55,39 +53,26 @@ class EtcdClient:
         A page that would be too large to take is asked for again in smaller ones. Raises HistoryLost when that
         revision is compacted or its cluster replaced meanwhile.
         """
-        key, position, limit = prefix, None, PAGE
+        key, limit = prefix, PAGE
+        position: Position | None = None
         while True:
             try:
-                response = await self._ask(
-                    "range", range_request(key, prefix, limit, position.revision if position else 0)
-                )
+                revision = position.revision if position else 0
+                request = rpc.RangeRequest(key=key, range_end=end_of(prefix), limit=limit, revision=revision)
+                response = await self._ask("range", request)
             except TooLarge as error:
                 if limit == 1:
                     raise Unavailable(f"a key of etcd under {prefix!r} is too large to read: {error}") from None
                 limit = max(1, limit // 8)
                 continue
-            page = page_of(response, position)
-            if position and page.position != position:
+            header, items = response.header, tuple(map(_item, response.kvs))
+            position = position or Position(header.cluster_id, header.revision)
+            if header.cluster_id != position.cluster:
                 raise HistoryLost("another cluster answers")
-            yield page
+            yield Page(items, position)
             if not response.more:
                 return
-            key, position = page.items[-1].key + b"\0", page.position
-
-    async def read(self, *keys: bytes) -> tuple[Item | None, ...]:
-        """These keys at one revision, None where there is none; linearizable.
-
-        Not in one transaction: an etcd older than 3.5.5 panics when who asks for one that only reads goes away
-        meanwhile, so that a broken connection of ours would end it.
-        """
-        while True:
-            revision, items = 0, list[Item | None]()
-            with suppress(HistoryLost):  # compacted between two keys
-                for key in keys:
-                    response = await self._ask("range", read_request(key, revision))
-                    revision = revision or response.header.revision
-                    items.append(item_of(response))
-                return tuple(items)
+            key = items[-1].key + b"\0"
 
     async def require_history(self, prefix: bytes, position: Position, newest: Newest) -> None:
         """Raises HistoryLost unless a watch can go on from there, in the history that had this newest key there.
@@ -95,15 +80,24 @@ class EtcdClient:
         An etcd that was restored from a backup has the same revisions again, often in the same cluster, and by the
         time we see it perhaps more of them than before, but not with the same keys. Linearizable.
         """
-        response = await self._ask("range", newest_request(prefix, position.revision))
+        request = rpc.RangeRequest(
+            key=prefix,
+            range_end=end_of(prefix),
+            revision=position.revision,
+            limit=1,
+            sort_order=rpc.RangeRequest.DESCEND,
+            sort_target=rpc.RangeRequest.MOD,
+        )
+        response = await self._ask("range", request)
         if response.header.cluster_id != position.cluster:
             raise HistoryLost("another cluster answers")
-        if not newest.is_in(newest_of(response)):
+        if not newest.is_in(Newest(response.count, frozenset(map(_item, response.kvs)))):
             raise HistoryLost("etcd was restored from a backup")
 
     async def transact(self, transaction: Transaction) -> int:
         """The revision at which the guards held and the writes were done; 0: they did not. Raises EtcdLeaseGone."""
-        response = await self._ask("txn", txn_request(transaction))
+        compare, success = map(_compare, transaction.guards), map(_operation, transaction.writes)
+        response = await self._ask("txn", rpc.TxnRequest(compare=compare, success=success))
         return int(response.header.revision) if response.succeeded else 0
 
     async def grant(self, etcd_lease: int, seconds: int) -> int:
@@ -163,10 +157,10 @@ class EtcdClient:
         """The same on one member."""
         over = asyncio.Event()
         try:
-            async with aclosing(self._cluster.messages(watch_requests(prefix, position, over))) as messages:
+            async with aclosing(self._cluster.messages(_watch_requests(prefix, position, over))) as messages:
                 async for response in messages:
                     _check_watch(response, position)
-                    batch = batch_of(response, position)
+                    batch = _batch(response, position)
                     position = batch.position
                     yield batch
         except TooLarge as error:
@@ -185,3 +179,56 @@ def _check_watch(response: Any, position: Position) -> None:
     now = Position(response.header.cluster_id, response.header.revision)
     if now.cluster != position.cluster or now.revision < position.revision:
         raise HistoryLost("etcd was replaced or restored from a backup")
+
+
+async def _watch_requests(prefix: bytes, position: Position, over: asyncio.Event) -> AsyncIterator[Any]:
+    """Asks for what happens after a position, until it is over."""
+    create = rpc.WatchCreateRequest(
+        key=prefix, range_end=end_of(prefix), start_revision=position.revision + 1, progress_notify=True
+    )
+    yield rpc.WatchRequest(create_request=create)
+    await over.wait()  # the end of the requests would end the watch
+
+
+def _batch(response: Any, position: Position) -> Batch:
+    """What a message of a watch says has happened since a position.
+
+    The new position is that of the last event, for the header may be ahead of the events; only a progress message,
+    which has none, means its header. Events from before the position, which a member that catches up may tell again
+    (etcd issue 15220), are left out.
+    """
+    revision = position.revision
+    if response.events:
+        revision = max(revision, response.events[-1].kv.mod_revision)
+    elif not response.created:
+        revision = response.header.revision
+    new = (event for event in response.events if event.kv.mod_revision > position.revision)
+    return Batch(tuple(map(_event, new)), Position(position.cluster, revision))
+
+
+def _item(kv: Any) -> Item:
+    return Item(kv.key, kv.value, kv.mod_revision, kv.lease, kv.create_revision)
+
+
+def _event(event: Any) -> Event:
+    return _item(event.kv) if event.type == _PUT else Gone(event.kv.key, event.kv.mod_revision)
+
+
+def _compare(guard: Guard) -> Any:
+    if isinstance(guard, Unchanged):
+        return rpc.Compare(
+            result=rpc.Compare.EQUAL, target=rpc.Compare.MOD, key=guard.key, mod_revision=guard.revision
+        )
+    return rpc.Compare(
+        result=rpc.Compare.LESS,
+        target=rpc.Compare.MOD,
+        key=guard.prefix,
+        range_end=end_of(guard.prefix),
+        mod_revision=guard.revision + 1,
+    )
+
+
+def _operation(write: Write) -> Any:
+    if isinstance(write, Put):
+        return rpc.RequestOp(request_put=rpc.PutRequest(key=write.key, value=write.value, lease=write.etcd_lease))
+    return rpc.RequestOp(request_delete_range=rpc.DeleteRangeRequest(key=write.key))
