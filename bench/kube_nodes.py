@@ -12,6 +12,9 @@ from aiohttp import web
 
 _PREFIX: Final = "flannel.alpha.coreos.com/"
 PAGE: Final = 500
+"""Nodes in a page of client-go, and of the peers."""
+_SIZES: Final = (100, PAGE)
+"""Of pages: ours, and theirs."""
 MOST_NODES: Final = 65_000
 """So many /24 podCIDRs has 10.0.0.0/8."""
 
@@ -57,8 +60,8 @@ def node(number: int, version: int = 1) -> dict[str, Any]:
     }
 
 
-def _page(start: int, nodes: int) -> bytes:
-    end = min(start + PAGE, nodes)
+def _page(start: int, size: int, nodes: int) -> bytes:
+    end = min(start + size, nodes)
     metadata = {"resourceVersion": "1"} | ({"continue": str(end)} if end < nodes else {})
     items = [node(number) for number in range(start, end)]
     page = {"kind": "NodeList", "apiVersion": "v1", "metadata": metadata, "items": items}
@@ -66,10 +69,11 @@ def _page(start: int, nodes: int) -> bytes:
 
 
 async def _serve(nodes: int) -> None:
-    pages = {start: _page(start, nodes) for start in range(0, nodes, PAGE)}
+    pages = {(start, size): _page(start, size, nodes) for size in _SIZES for start in range(0, nodes, size)}
 
     async def listing(request: web.Request) -> web.Response:
-        return web.Response(body=pages[int(request.query.get("continue") or 0)], content_type="application/json")
+        key = int(request.query.get("continue") or 0), int(request.query["limit"])
+        return web.Response(body=pages[key], content_type="application/json")
 
     app = web.Application()
     app.router.add_get("/api/v1/nodes", listing)

@@ -11,6 +11,7 @@ import socket
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import aiohttp
@@ -19,13 +20,11 @@ from kubernetes.aio.config import ConfigException, load_kube_config
 
 from services.core.errors import Unavailable
 from services.lease.stores.kube.access import Access
-from services.lease.stores.kube.json_reader import ITEMS, Lines, members, read_batch, read_node, read_version
+from services.lease.stores.kube.json_reader import Lines, read_batch, read_page
 from services.lease.stores.kube.values import UNAUTHORIZED, Batch, Gone, Node, Silent, Timing, away, broken, refusal
 
-PAGE: Final = 500
-"""Nodes in a page: client-go's choice."""
-_BREATH: Final = 50
-"""Nodes read at a time, some 10 ms; then others may run."""
+PAGE: Final = 100
+"""Nodes in a page: 1.4 MB of JSON, 7 MB as Python objects, and some 20 ms in which nothing else runs."""
 _NODES: Final = "/api/v1/nodes"
 _STRATEGIC: Final = "application/strategic-merge-patch+json"
 _KEEPALIVE: Final = ((socket.TCP_KEEPIDLE, 15), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
@@ -52,23 +51,14 @@ class KubeClient:
         nodes: list[Node] = []
         query: dict[str, str] = {"limit": str(PAGE)} | _selection(selector)
         while True:
-            metadata: Any = {}
-            text = await self._text("list nodes", _NODES, query)
+            document = await self._document("list nodes", _NODES, query, self._timing.page)
             try:
-                for key, value in members(text):
-                    if key == ITEMS:
-                        nodes.append(read_node(value, self._prefix))
-                        if len(nodes) % _BREATH == 0:
-                            await asyncio.sleep(0)
-                    elif key == "metadata":
-                        metadata = value
-                position = read_version({"metadata": metadata})
+                page, position, query["continue"] = read_page(document, self._prefix)
             except ValueError as error:
                 raise broken(self._access.name, error) from None
-            del text  # before the next one comes
-            if not metadata.get("continue"):
+            nodes += page
+            if not query["continue"]:
                 return tuple(nodes), position
-            query["continue"] = str(metadata["continue"])
 
     async def watch_nodes(self, position: str, selector: str = "") -> AsyncGenerator[Batch, None]:
         """What happens to nodes after a position; first an empty batch: the watch is open.
@@ -123,9 +113,11 @@ class KubeClient:
         if client is not None:
             await client.close()
 
-    async def _document(self, what: str, path: str) -> dict[str, Any]:
-        timeout = aiohttp.ClientTimeout(total=self._timing.call)
-        async with self._request(what, "GET", path, {}, timeout) as response:
+    async def _document(
+        self, what: str, path: str, query: Mapping[str, str] = MappingProxyType({}), seconds: float = 0.0
+    ) -> dict[str, Any]:
+        timeout = aiohttp.ClientTimeout(total=seconds or self._timing.call)
+        async with self._request(what, "GET", path, query, timeout) as response:
             return await self._object(response)
 
     async def _object(self, response: aiohttp.ClientResponse) -> dict[str, Any]:
@@ -136,14 +128,6 @@ class KubeClient:
         if not isinstance(document, dict):
             raise broken(self._access.name, ValueError("no JSON object"))
         return document
-
-    async def _text(self, what: str, path: str, query: Mapping[str, str]) -> str:
-        timeout = aiohttp.ClientTimeout(total=self._timing.page)
-        async with self._request(what, "GET", path, query, timeout) as response:
-            try:
-                return await response.text("utf-8")
-            except ValueError as error:
-                raise broken(self._access.name, error) from None
 
     @asynccontextmanager
     async def _request(

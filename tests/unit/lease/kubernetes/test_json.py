@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.lease.stores.kube.json_reader import ITEMS, Lines, NotANode, members, read_batch, read_node
+from services.lease.stores.kube.json_reader import Lines, NotANode, read_batch, read_node
 from services.lease.stores.kube.values import Expired, Node
 from tests.kubernetes.node_examples import KEYS, F
 
@@ -63,36 +63,6 @@ def test_a_claim_is_as_old_as_what_was_written_of_ours_last_and_not_as_its_node(
 def test_what_is_no_node_is_told(document: Any) -> None:
     with pytest.raises(NotANode):
         read_node(document, KEYS.prefix)
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-    max_leaves=8,
-)
-
-
-@given(st.dictionaries(st.text(), JSON, max_size=4), st.lists(JSON, max_size=5), st.sampled_from([None, 0, 3]))
-def test_a_page_is_read_as_the_whole_would_be(other: dict[str, Any], items: list[Any], indent: int | None) -> None:
-    other.pop(ITEMS, None)
-    document = {**other, ITEMS: items, "last": 1}
-    found = list(members(json.dumps(document, indent=indent)))
-    assert [value for key, value in found if key == ITEMS] == items
-    assert {key: value for key, value in found if key != ITEMS} == {**other, "last": 1}
-
-
-@given(st.lists(JSON, max_size=3), st.integers(0, 10_000))
-def test_a_page_that_is_cut_anywhere_is_refused(items: list[Any], place: int) -> None:
-    text = json.dumps({"kind": "NodeList", ITEMS: items, "metadata": {"resourceVersion": "1"}})
-    with pytest.raises(ValueError):  # noqa: PT011 - json's own, too
-        list(members(text[: place % len(text)]))
-
-
-@pytest.mark.parametrize("text", ["", "[]", "null", "{]", '{"items":[1 2]}', '{"a":1}}', '{"a" 1}', '{"items":[}'])
-def test_what_is_no_page_is_refused(text: str) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011 - json's own, too
-        list(members(text))
-    assert list(members('{"items":null}')) == [("items", None)]
 
 
 @given(
