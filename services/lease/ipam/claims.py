@@ -1,12 +1,14 @@
-"""Every key of a store that takes a subnet, found by node, by address, MAC or key. No IO."""
+"""Every key of a store that takes a subnet, found by node, by address, MAC or key; and whose it is. No IO."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from services.core.errors import NotFound
 from services.core.family import Address, Family, Network
 from services.core.ipam.subnet_pool import SubnetPool, Taken, Usage, Use
-from services.core.leases.conflicts import Identity, Rank, rank
+from services.core.leases.conflicts import Identity, Rank, identities_of, rank
+from services.core.leases.lease import Lease
 from services.core.network import FamilyNetwork, NetworkConfig, contains
 
 Key = TypeVar("Key")
@@ -45,6 +47,35 @@ class Claim:
         """What it takes, and as what it counts."""
         use = Use.RESERVED if self.reserved else Use.LEASED if self.addresses else Use.BLOCKED
         return [(cidr, use) for cidr in self.cidrs]
+
+
+def claim_of(lease: Lease) -> Claim:
+    """What a lease claims. A reservation that names a node is bound to it."""
+    is_bound, identities = lease.reserved and bool(lease.node), identities_of(lease)
+    return Claim(lease.name, lease.node, lease.cidrs, lease.addresses, lease.reserved, is_bound, identities)
+
+
+def is_own(lease: Claim | Lease, node: str, addresses: Collection[Address] = ()) -> bool:
+    """Whether a lease is this node's, which has these public addresses: the one answer, whatever the store.
+
+    It is where the node holds it. A lease that nobody is known to hold, such as one of a flanneld, is the node's
+    whose address it publishes. The store says who holds a lease: etcd by the holder key (`read_entry`), the embedded
+    store by its row, Kubernetes by the name of the Node, a relay by what the lease service above says.
+    """
+    return lease.node == node if lease.node else any(address in lease.addresses for address in addresses)
+
+
+def require_held(claims: "Claims", node: str, name: str) -> Claim:
+    """The lease of this name, which the node holds. Raises NotFound."""
+    claim = claims.get(name)
+    if claim is None or not is_own(claim, node):
+        raise not_held(node, name)
+    return claim
+
+
+def not_held(node: str, name: str) -> NotFound:
+    """The answer to a node that renews a lease which is another's, or gone."""
+    return NotFound(f"node {node} does not hold lease {name} any more: acquire a lease again")
 
 
 class Claims:

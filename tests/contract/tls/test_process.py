@@ -103,7 +103,7 @@ async def test_a_node_gets_its_lease_and_nobody_else_takes_it(tmp_path: Path, la
                     await call
                 assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
                 assert "flannelette://node/h1/dataplane; this is flannelette://node/h2/dataplane" in str(caught.value)
-            with pytest.raises(grpc.aio.AioRpcError, match="node h2 does not hold the lease"):
+            with pytest.raises(grpc.aio.AioRpcError, match="node h2 does not hold lease"):
                 await h2.RenewLease(pb.RenewLeaseRequest(node="h2", name=lease.name))
             await h2.ReleaseLease(pb.ReleaseLeaseRequest(node="h2", name=lease.name))
             assert (await h1.RenewLease(pb.RenewLeaseRequest(node="h1", name=lease.name))).lease.name == lease.name

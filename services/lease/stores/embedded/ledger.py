@@ -5,11 +5,10 @@ import math
 from collections.abc import Iterable
 
 from services.core.errors import InvalidInput
-from services.core.leases.conflicts import identities_of
 from services.core.leases.flannel_json import parse_key
 from services.core.leases.lease import Lease
 from services.core.leases.table import Change, Removed, Upserted
-from services.lease.ipam.claims import Claim, Claims
+from services.lease.ipam.claims import Claim, Claims, claim_of
 from services.lease.stores.embedded.database import Database
 
 
@@ -74,17 +73,6 @@ class Ledger:
         return lease is not None and lease.expires_at is not None and lease.expires_at <= time
 
     def _note(self, lease: Lease) -> None:
-        held = bool(lease.node)
-        self.claims.put(
-            Claim(
-                lease.name,
-                lease.node,
-                lease.cidrs,
-                lease.addresses,
-                lease.reserved,
-                lease.reserved and held,
-                identities_of(lease),
-            )
-        )
+        self.claims.put(claim_of(lease))
         if lease.expires_at is not None:
             heapq.heappush(self._times, (lease.expires_at, lease.name))

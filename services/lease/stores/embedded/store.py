@@ -18,6 +18,7 @@ from services.core.leases.lease import Lease, LeaseRequest, Subnet, lease_key
 from services.core.leases.progress import Progress
 from services.core.leases.table import StoreStatus
 from services.lease.ipam.allocation import allocate, require_own
+from services.lease.ipam.claims import is_own, require_held
 from services.lease.ipam.reservations import Sighting, check_reservation, concerned, find_reservation, reclaimable
 from services.lease.progress.connected import ALIVE_SECONDS, ConnectedNodes
 from services.lease.stores.embedded.database import Database
@@ -130,9 +131,7 @@ class EmbeddedStore:
     async def renew(self, node: str, name: str) -> Lease:
         """See Store."""
         self._expire()
-        lease = self._ledger.leases.get(name)
-        if lease is None or lease.node != node:
-            raise NotFound(f"node {node} does not hold the lease {name} any more: acquire again")
+        lease = self._ledger.leases[require_held(self._ledger.claims, node, name).name]
         require_own(self._ledger.claims, name, self._is_alive)
         if lease.reserved:
             return lease
@@ -144,7 +143,7 @@ class EmbeddedStore:
         """See Store."""
         self._expire()
         lease = self._ledger.leases.get(name)
-        if lease is None or lease.node != node:
+        if lease is None or not is_own(lease, node):
             return
         log.info("lease released", lease=name, node=node)
         if lease.reserved:

@@ -5,11 +5,12 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from services.core.errors import Exhausted, InvalidInput, NotFound, NotYet, Unavailable
+from services.core.errors import Exhausted, InvalidInput, NotYet, Unavailable
 from services.core.ipam.subnet_choice import Draw
 from services.core.leases.conflicts import identities_in
 from services.core.leases.lease import Lease, LeaseRequest
 from services.lease.ipam.allocation import Allocation, allocate, require_own, rivals_of
+from services.lease.ipam.claims import is_own, not_held, require_held
 from services.lease.stores.etcd.entry import Entry
 from services.lease.stores.etcd.etcd_leases import EtcdLease, EtcdLeases
 from services.lease.stores.etcd.prefix import Prefix
@@ -69,9 +70,9 @@ class NodeCalls:
         """See Store. A key that is attached to another etcd lease is put again, on the node's."""
 
         async def decide(prefix: Prefix) -> tuple[Transaction, tuple[Lease, int, EtcdLease | None]]:
-            entry = prefix.entries.get(name)
-            if entry is None or entry.lease is None or entry.node != node:
-                raise NotFound(f"node {node} does not hold lease {name} any more: acquire a lease again")
+            entry = prefix.entries[require_held(prefix.claims, node, name).name]
+            if entry.lease is None:  # another program has overwritten it: an acquisition writes it again
+                raise not_held(node, name)
             await self._require_own(prefix, entry)
             if entry.bound:
                 return leaving(prefix, name), (entry.lease, entry.claim_order, None)
@@ -90,9 +91,10 @@ class NodeCalls:
         """See Store. A reservation stays. One that had happened (its answer was lost) is brought to its end."""
 
         async def decide(prefix: Prefix) -> tuple[Transaction, int]:
-            entry = prefix.entries.get(name)
-            if entry is None or entry.node != node or not (entry.claim and entry.claim.in_use):
+            claim = prefix.claims.get(name)
+            if claim is None or not (is_own(claim, node) and claim.in_use):
                 return leaving(prefix, name), 0
+            entry = prefix.entries[name]
             return giving_back(prefix.keyspace, entry), entry.etcd_lease
 
         written = await self._transactor.write(decide, _KEEPS_CHANGING.format(name=name, node=node))

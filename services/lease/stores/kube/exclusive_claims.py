@@ -15,7 +15,7 @@ from services.core.leases.conflicts import Identity, identities_of, rank_of
 from services.core.leases.lease import Lease
 from services.core.network import NetworkConfig
 from services.lease.ipam.allocation import held_by
-from services.lease.ipam.claims import Claim
+from services.lease.ipam.claims import claim_of
 from services.lease.stores.kube.annotations import Annotations
 from services.lease.stores.kube.client import KubeClient
 from services.lease.stores.kube.node_leases import lease_of, withdrawal_patch
@@ -84,8 +84,7 @@ class ExclusiveClaims:
 
 
 def _refused(rival: Lease, identity: Identity, node: str) -> str:
-    claim = Claim(rival.name, rival.node, rival.cidrs, rival.addresses)
-    return held_by(claim, identity, node, f"delete the Node {rival.name}, if it is gone")
+    return held_by(claim_of(rival), identity, node, f"delete the Node {rival.name}, if it is gone")
 
 
 def _is_alive(document: Mapping[str, Any]) -> bool:

@@ -8,12 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from services.core.errors import InvalidInput, Misconfigured, NotFound, NotImplementedYet, NotYet, Unavailable
+from services.core.errors import InvalidInput, Misconfigured, NotImplementedYet, NotYet, Unavailable
 from services.core.family import Network
 from services.core.leases.lease import Lease, LeaseRequest
 from services.core.leases.progress import Progress
 from services.core.leases.table import KUBE, Removed
 from services.core.network import NetworkConfig, parse_network
+from services.lease.ipam.claims import not_held
 from services.lease.stores.kube.access import Access, KubeSettings, find_access
 from services.lease.stores.kube.client import KubeClient
 from services.lease.stores.kube.exclusive_claims import ExclusiveClaims
@@ -44,9 +45,10 @@ _LISTINGS: Final = 3
 class KubeStore:
     """A Store (services.lease.stores.store) in the Node objects of a Kubernetes cluster.
 
-    A lease is called as its node, never runs out, and changes when the node's podCIDR or annotations do. Who gets
-    which subnet is Kubernetes' business. Construction opens nothing; it raises Misconfigured for a network file or
-    credentials that cannot be used. `node` is the node that the process serves, empty if central.
+    A lease is called as its node, which alone can hold it: whose a lease is needs no decision here. It never runs
+    out, and changes when the node's podCIDR or annotations do. Who gets which subnet is Kubernetes' business.
+    Construction opens nothing; it raises Misconfigured for a network file or credentials that cannot be used. `node`
+    is the node that the process serves, empty if central.
     """
 
     kind = KUBE
@@ -123,7 +125,7 @@ class KubeStore:
             with suppress(NotYet):
                 lease = self._lease(await self._node(node))
         if lease is None:
-            raise NotFound(f"node {node} does not hold lease {name} any more: acquire a lease again")
+            raise not_held(node, name)
         return lease
 
     async def release(self, node: str, name: str) -> None:

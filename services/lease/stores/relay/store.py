@@ -29,6 +29,7 @@ class RelayStore:
     """A Store (services.lease.stores.store) in another lease service, which may be a relay itself.
 
     * One stream of the whole table from above, however many watchers there are below.
+    * Whose a lease is, the lease service above decides: nothing here looks for it.
     * A write is answered when the lease service above has answered it; its errors come back as they are.
     * A node that is connected here counts as connected above, and its reports are handed on.
 

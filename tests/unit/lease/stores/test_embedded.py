@@ -46,10 +46,10 @@ async def test_the_watch_starts_with_everything_and_goes_on_without_a_gap(store:
 async def test_renewing_what_is_not_held_is_not_found(store: EmbeddedStore, clock: Clock) -> None:
     lease = await store.acquire(make_request("a", "172.16.0.1"))
     for node, name in (("b", lease.name), ("a", "10.5.2.0-24"), ("a", "")):
-        with pytest.raises(NotFound, match="acquire again"):
+        with pytest.raises(NotFound, match="acquire a lease again"):
             await store.renew(node, name)
     clock.now += 101
-    with pytest.raises(NotFound, match="acquire again"):
+    with pytest.raises(NotFound, match="acquire a lease again"):
         await store.renew("a", lease.name)
 
 
