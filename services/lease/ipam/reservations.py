@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from services.core.errors import AlreadyExists, InvalidInput, NotFound, NotYet
 from services.core.family import Network, family_of
 from services.core.ipam.subnet_pool import SubnetPool
-from services.core.leases.lease import lease_key
+from services.core.leases.lease import Lease, Subnet, lease_key
 from services.lease.ipam.claims import Claim, Claims
 from services.lease.stores.store import Reclaim
 
@@ -18,6 +18,12 @@ class Sighting:
     alive: bool
     seen_at: float
     """Unix time until which it may have been connected; the time before this process started is not known."""
+
+
+def set_aside(cidrs: Iterable[Network], node: str) -> Lease:
+    """A reservation that nobody uses, of this node or (empty) of nobody: without an address, no peer sends there."""
+    subnets = tuple(map(Subnet, sorted(cidrs, key=lambda cidr: cidr.version)))
+    return Lease(lease_key(subnet.cidr for subnet in subnets), node, subnets, reserved=True)
 
 
 def check_reservation(claims: Claims, pool: SubnetPool, cidrs: Sequence[Network], node: str) -> Claim | None:

@@ -12,7 +12,7 @@ from services.core.leases.lease import Lease, LeaseRequest, Subnet
 from services.core.network import NetworkConfig
 from services.lease.ipam.allocation import Allocation, allocate
 from services.lease.ipam.claims import Claim, Claims
-from services.lease.stores.embedded.store import vacated
+from services.lease.ipam.reservations import set_aside
 from tests.examples.leases import DUAL_JSON, SMALL, make_request, network
 
 ADDRESS = "172.16.0.1"
@@ -233,7 +233,7 @@ def test_a_node_stays_where_it_is_when_another_subnet_is_reserved_for_it() -> No
 
 
 def test_a_reservation_that_nobody_uses_is_reached_by_nobody() -> None:
-    freed = vacated(lease("10.5.77.0/24", "a", ADDRESS, reserved=True))
+    freed = set_aside([ip_network("10.5.77.0/24")], "a")
     assert freed == Lease("10.5.77.0-24", "a", (Subnet(ip_network("10.5.77.0/24")),), reserved=True)
 
 

@@ -1,8 +1,9 @@
-"""The leases of the embedded store in memory, one step behind the file that they are written to first."""
+"""The leases of the embedded store in memory, one step behind the file that they are written to first, with times."""
 
 import heapq
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Final
 
 from services.core.errors import InvalidInput
 from services.core.leases.flannel_json import parse_key
@@ -10,6 +11,31 @@ from services.core.leases.lease import Lease
 from services.core.leases.table import Change, Removed, Upserted
 from services.lease.ipam.claims import Claim, Claims, claim_of
 from services.lease.stores.embedded.database import Database
+
+_TOLERANCE: Final = 5.0
+"""Seconds. NTP moves a clock that is off by less without a jump; small steps add up."""
+
+
+class ClockJumps:
+    """`clock` is Unix time, `timer` one that only ever goes on. Neither knows what passed between two processes."""
+
+    def __init__(self, clock: Callable[[], float], timer: Callable[[], float]) -> None:
+        self._clock = clock
+        self._timer = timer
+        self._offset = self._now()
+
+    @property
+    def seconds(self) -> float:
+        """How far the clock was set since the last `take`; 0 if that is next to nothing."""
+        seconds = self._now() - self._offset
+        return seconds if abs(seconds) > _TOLERANCE else 0.0
+
+    def take(self) -> None:
+        """What was written by the clock of before is right again."""
+        self._offset = self._now()
+
+    def _now(self) -> float:
+        return self._clock() - self._timer()
 
 
 class Ledger:

@@ -10,20 +10,28 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from services.core.errors import LostRace, NotFound, NotYet, Unavailable
+from services.core.errors import InvalidInput, LostRace, NotFound, NotYet, Unavailable
 from services.core.family import Family, Network
 from services.core.ipam.subnet_choice import Draw
 from services.core.ipam.subnet_pool import SubnetPool, Usage
-from services.core.leases.lease import Lease, LeaseRequest, Subnet, lease_key
+from services.core.leases.lease import Lease, LeaseRequest
 from services.core.leases.progress import Progress
 from services.core.leases.table import StoreStatus
+from services.core.network import NetworkConfig
 from services.lease.ipam.allocation import allocate, require_own
 from services.lease.ipam.claims import is_own, require_held
-from services.lease.ipam.reservations import Sighting, check_reservation, concerned, find_reservation, reclaimable
+from services.lease.ipam.reservations import (
+    Sighting,
+    check_reservation,
+    concerned,
+    find_reservation,
+    reclaimable,
+    set_aside,
+)
 from services.lease.progress.connected import ALIVE_SECONDS, ConnectedNodes
 from services.lease.stores.embedded.database import Database
-from services.lease.stores.embedded.inputs import ClockJumps, NetworkFile
-from services.lease.stores.embedded.ledger import Ledger
+from services.lease.stores.embedded.ledger import ClockJumps, Ledger
+from services.lease.stores.network_file import read_network_file
 from services.lease.stores.store import Changed, Reclaim, Reclaimed, Snapshot, StoreEvent
 from services.runtime.telemetry.logs import get_logger
 
@@ -65,8 +73,11 @@ class EmbeddedStore:
         self._clock = clock
         self._jumps = ClockJumps(clock, timer)
         self._draw = draw
-        self._file = NetworkFile(net_config_path)
-        self._file.refresh()
+        self._net_config_path = net_config_path
+        self._network: NetworkConfig | None = None
+        """The last good one."""
+        self._network_error = ""
+        self._read_network()
         self._ledger = Ledger(self._database)
         self._changed = asyncio.Event()
         self._are_times_believed = False
@@ -78,7 +89,7 @@ class EmbeddedStore:
             self._expire()
         self._ledger.pending.clear()
         self._ledger.released.clear()
-        yield Snapshot(dict(self._ledger.leases), self._file.network, self._file.error, self._ledger.refused)
+        yield Snapshot(dict(self._ledger.leases), self._network, self._network_error, self._ledger.refused)
         connected = True
         while True:
             try:
@@ -91,13 +102,13 @@ class EmbeddedStore:
             if not connected:
                 connected = True
                 yield StoreStatus(self.kind, connected)
-            has_changed, ledger = self._file.refresh(), self._ledger
+            has_changed, ledger = self._read_network(), self._ledger
             if has_changed or ledger.pending:
-                network = self._file.network if has_changed and not self._file.error else None
+                network = self._network if has_changed and not self._network_error else None
                 changes, ledger.pending = tuple(ledger.pending), []
                 cleared, ledger.cleared = frozenset(ledger.cleared), set()
                 released, ledger.released = frozenset(ledger.released), set()
-                network_error = self._file.error if has_changed else ""
+                network_error = self._network_error if has_changed else ""
                 yield Changed(changes, network, network_error, cleared=cleared, released=released)
             else:
                 self._changed.clear()
@@ -106,7 +117,7 @@ class EmbeddedStore:
     async def relist(self) -> Snapshot:
         """See Store: what the file says, not what is in memory. The network is the one in force."""
         leases, refused = self._database.load()
-        return Snapshot(leases, self._file.network, self._file.error, refused)
+        return Snapshot(leases, self._network, self._network_error, refused)
 
     async def acquire(self, request: LeaseRequest) -> Lease:
         """See Store. Never LostRace: nobody else writes."""
@@ -123,7 +134,7 @@ class EmbeddedStore:
         if lease.name not in self._ledger.leases:
             log.info("lease given", lease=lease.name, node=request.node)
         self._write(
-            put=[*(vacated(gone) for gone in given_up if gone.reserved), lease],
+            put=[*(set_aside(gone.cidrs, gone.node) for gone in given_up if gone.reserved), lease],
             delete=[gone.name for gone in given_up if not gone.reserved],
         )
         return lease
@@ -147,7 +158,7 @@ class EmbeddedStore:
             return
         log.info("lease released", lease=name, node=node)
         if lease.reserved:
-            self._write(put=[vacated(lease)])
+            self._write(put=[set_aside(lease.cidrs, node)])
         else:
             self._write(delete=[name])
 
@@ -157,8 +168,7 @@ class EmbeddedStore:
         claims, pool = self._ledger.claims, self._pool()
         existing = check_reservation(claims, pool, cidrs, node)
         if existing is None:
-            unused = tuple(map(Subnet, sorted(cidrs, key=lambda cidr: cidr.version)))
-            lease = Lease(lease_key(cidrs), node, unused, reserved=True)
+            lease = set_aside(cidrs, node)
         else:
             lease = replace(self._ledger.leases[existing.name], reserved=True, expires_at=None)
         log.info("subnet reserved", reservation=lease.name, node=node)
@@ -205,12 +215,21 @@ class EmbeddedStore:
 
     def usage(self, family: Family) -> Usage:
         """How full the network is in one family."""
-        self._ledger.claims.lease_from(self._file.network)
+        self._ledger.claims.lease_from(self._network)
         return self._ledger.claims.usage(family)
 
     async def close(self) -> None:
         """See Store."""
         self._database.close()
+
+    def _read_network(self) -> bool:
+        """Reads the file again, and says whether anything is new. The last good configuration stays in force."""
+        before = self._network, self._network_error
+        try:
+            self._network, self._network_error = read_network_file(self._net_config_path), ""
+        except InvalidInput as error:
+            self._network_error = str(error)
+        return before != (self._network, self._network_error)
 
     def _full_time(self) -> float:
         """Whole seconds read well, and survive the wire unchanged."""
@@ -250,9 +269,9 @@ class EmbeddedStore:
 
     def _pool(self) -> SubnetPool:
         claims = self._ledger.claims
-        claims.lease_from(self._file.network)
+        claims.lease_from(self._network)
         if claims.pool is None:
-            raise NotYet(self._file.error)
+            raise NotYet(self._network_error)
         return claims.pool
 
     def _is_alive(self, node: str) -> bool:
@@ -272,13 +291,6 @@ class EmbeddedStore:
         return max(0.0, min(_REFRESH_SECONDS, self._ledger.next_time - self._clock()))
 
     async def _wait_at_most(self, seconds: float) -> None:
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._changed.wait()
-        except TimeoutError:
-            pass
-
-
-def vacated(lease: Lease) -> Lease:
-    """A reservation that nobody uses: without an address, so that no peer sends there. It stays its node's."""
-    return replace(lease, subnets=tuple(Subnet(cidr) for cidr in lease.cidrs), backend_type="", expires_at=None)

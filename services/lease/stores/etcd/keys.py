@@ -184,14 +184,6 @@ class Keyspace:
             return KeyKind.RELEASED, readable(key)
         return KeyKind.FOREIGN if key.startswith(self.subnets[:-1]) else KeyKind.OTHER, readable(key)
 
-    def keys_called(self, name: str) -> tuple[bytes, ...]:
-        """The keys that a listing may refuse, or list as a lease, under this name: rarely more than one exists."""
-        key = as_key(name)
-        named = [self.subnets + key, key]
-        if name.startswith("holders/"):
-            named.insert(1, self.holders + key.removeprefix(b"holders/"))
-        return tuple(k for k in named if k.startswith(self.root))
-
 
 class Decoded(NamedTuple):
     """One version of a key, decoded."""
@@ -205,6 +197,11 @@ class Decoded(NamedTuple):
     """What a holder key says."""
     error: str
     """Why the value of a lease or holder key is invalid, with the key; empty: it is valid."""
+
+    @property
+    def label(self) -> str:
+        """The name under which the key is refused."""
+        return f"holders/{self.name}" if self.kind is Kind.HOLDER else self.name
 
 
 def decode(keyspace: Keyspace, item: Item, known: Decoded | None = None) -> Decoded:
@@ -269,14 +266,5 @@ def readable(key: bytes) -> str:
     return "".join(map(_printable, text))
 
 
-def as_key(text: str) -> bytes:
-    """The key that is readable like this."""
-    return re.sub(rb"\\(?:x([0-9a-f]{2})|\\)", _unescaped, text.encode())
-
-
 def _printable(character: str) -> str:
     return character if character.isprintable() else "".join(f"\\x{byte:02x}" for byte in character.encode())
-
-
-def _unescaped(match: re.Match[bytes]) -> bytes:
-    return bytes.fromhex(match[1].decode()) if match[1] else b"\\"

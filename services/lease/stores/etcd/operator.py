@@ -13,10 +13,11 @@ from services.lease.ipam.reservations import (
     concerned,
     find_reservation,
     reclaimable,
+    set_aside,
 )
 from services.lease.stores.etcd.entry import Entry
 from services.lease.stores.etcd.etcd_leases import EtcdLeases
-from services.lease.stores.etcd.keys import KeyKind
+from services.lease.stores.etcd.keys import Decoded, Kind
 from services.lease.stores.etcd.prefix import Prefix
 from services.lease.stores.etcd.rpc.values import Transaction
 from services.lease.stores.etcd.transactions import deleting, freeing, keeping, reclaiming, reserving, unreserving
@@ -44,8 +45,8 @@ class OperatorCalls:
         async def decide(prefix: Prefix) -> tuple[Transaction, tuple[Prefix, Entry | None, Lease]]:
             existing = check_reservation(prefix.claims, prefix.pool, cidrs, node)
             if existing is None:
-                unused = tuple(map(Subnet, sorted(cidrs, key=lambda cidr: cidr.version)))
-                return reserving(prefix, unused, node), (prefix, None, Lease(name, node, unused, reserved=True))
+                unused = set_aside(cidrs, node)
+                return reserving(prefix, unused), (prefix, None, unused)
             entry = prefix.entries[name]
             if entry.lease is None:
                 raise LostRace(f"the key {name} was overwritten by another program: see `flannelette quarantine`")
@@ -98,13 +99,13 @@ class OperatorCalls:
         """See Store. The holder beside a lease key goes with it."""
 
         async def decide(prefix: Prefix) -> tuple[Transaction, None]:
-            keys = [key for key in prefix.keyspace.keys_called(name) if prefix.key(key)]
+            keys = [decoded for decoded in prefix.keys().values() if decoded.label == name]
             if not keys:
                 raise NotFound(f"etcd has no key {name} any more")
-            found = next((key for key in keys if _what_is(prefix, key) == seen), None)
+            found = next((decoded for decoded in keys if _what_is(prefix, decoded) == seen), None)
             if found is None:
                 raise LostRace(f"the key {name} is something else by now: look at the quarantine again")
-            return deleting(prefix.keyspace, found, prefix), None
+            return deleting(prefix, found), None
 
         await self._transactor.write(decide, _KEEPS_CHANGING.format(name=name))
 
@@ -116,10 +117,7 @@ class OperatorCalls:
         return Sighting(self._etcd_leases.is_recent(renewed_ago), now - min(renewed_ago, connected_ago))
 
 
-def _what_is(prefix: Prefix, key: bytes) -> Lease | str | None:
+def _what_is(prefix: Prefix, key: Decoded) -> Lease | str | None:
     """What watchers were told of a key: why it is refused, else its lease."""
-    kind, name = prefix.keyspace.classify(key)
-    if reason := prefix.refused.get(f"holders/{name}" if kind is KeyKind.HOLDER else name):
-        return reason
-    entry = prefix.entries.get(name) if kind is KeyKind.SUBNET else None
-    return entry.served if entry else None
+    entry = prefix.entries.get(key.name) if key.kind is Kind.SUBNET else None
+    return prefix.refused.get(key.label) or (entry.served if entry else None)

@@ -160,7 +160,7 @@ class Prefix:
         for subnet in subnets:
             known = self._entries.get(subnet.name)
             new._put(subnet.name, subnet, new.orphans.get(subnet.name), known)
-        new.refused |= {f"holders/{name}": beside.error for name, beside in new.orphans.items() if beside.error}
+        new.refused |= {beside.label: beside.error for beside in new.orphans.values() if beside.error}
         new._leaving |= self.session_ended.keys()
         return new
 

@@ -4,13 +4,11 @@ Every write is guarded by the revisions of the keys that it replaces, so that it
 not at all; repeating one that had happened (its answer was lost) changes nothing.
 """
 
-from collections.abc import Sequence
-
-from services.core.family import Network
 from services.core.leases.conflicts import identities_of
 from services.core.leases.flannel_json import format_value
-from services.core.leases.lease import Lease, Subnet, lease_key
+from services.core.leases.lease import Lease
 from services.lease.ipam.allocation import Allocation
+from services.lease.ipam.reservations import set_aside
 from services.lease.stores.etcd.entry import Entry
 from services.lease.stores.etcd.keys import Decoded, Holder, KeyKind, Keyspace, format_holder, holder_of
 from services.lease.stores.etcd.prefix import Prefix, orphans_of
@@ -74,22 +72,21 @@ def giving_back(keyspace: Keyspace, entry: Entry) -> Transaction:
     """Deletes a lease and its holder. Of a reservation only the holder; one that is bound to its node keeps it."""
     guards = _as_seen(keyspace, entry)
     if entry.bound and (claim := entry.claim):
-        return Transaction(guards, _setting_aside(keyspace, entry.name, claim.cidrs, entry.node))
+        return Transaction(guards, _putting(keyspace, set_aside(claim.cidrs, entry.node)))
     writes: list[Write] = [] if entry.reserved else [Delete(keyspace.subnet(entry.name))]
     if entry.beside:
         writes.append(Delete(keyspace.holder(entry.name)))
     return Transaction(guards, tuple(writes))
 
 
-def reserving(prefix: Prefix, subnets: tuple[Subnet, ...], node: str) -> Transaction:
+def reserving(prefix: Prefix, unused: Lease) -> Transaction:
     """Sets new subnets aside; guarded as a new lease is."""
-    name, cidrs = lease_key(subnet.cidr for subnet in subnets), [subnet.cidr for subnet in subnets]
     guards = (
-        *_as_absent(prefix, name),
+        *_as_absent(prefix, unused.name),
         Unchanged(prefix.keyspace.config, _revision(prefix.config)),
         NothingPutSince(prefix.keyspace.subnets, prefix.revision),
     )
-    return Transaction(guards, _setting_aside(prefix.keyspace, name, cidrs, node))
+    return Transaction(guards, _putting(prefix.keyspace, unused))
 
 
 def keeping(keyspace: Keyspace, entry: Entry) -> Transaction:
@@ -128,10 +125,9 @@ def clearing(prefix: Prefix) -> tuple[Transaction, ...]:
     )
 
 
-def deleting(keyspace: Keyspace, key: bytes, prefix: Prefix) -> Transaction:
+def deleting(prefix: Prefix, key: Decoded) -> Transaction:
     """Deletes one key, whatever it is; the holder beside a lease goes with it."""
-    kind, name = keyspace.classify(key)
-    keys = (key, keyspace.holder(name)) if kind is KeyKind.SUBNET else (key,)
+    keys = (key.item.key, prefix.keyspace.holder(key.name)) if key.kind is Kind.SUBNET else (key.item.key,)
     found = [(each, prefix.key(each)) for each in keys]
     guards = (Unchanged(each, decoded.item.revision if decoded else 0) for each, decoded in found)
     return Transaction(tuple(guards), tuple(Delete(each) for each, decoded in found if decoded))
@@ -153,11 +149,11 @@ def _replacing(
     ]
 
 
-def _setting_aside(keyspace: Keyspace, name: str, cidrs: Sequence[Network], node: str) -> tuple[Write, ...]:
-    """A reservation that nobody uses, for this node or (empty) for nobody: its value has no address."""
-    unused = Lease(name, node, tuple(map(Subnet, cidrs)), reserved=True)
-    subnet = Put(keyspace.subnet(name), format_value(unused).encode())
-    return (subnet, Put(keyspace.holder(name), format_holder(Holder(node, "", "")))) if node else (subnet,)
+def _putting(keyspace: Keyspace, unused: Lease) -> tuple[Write, ...]:
+    """A reservation that nobody uses: its value has no address."""
+    subnet = Put(keyspace.subnet(unused.name), format_value(unused).encode())
+    holder = Put(keyspace.holder(unused.name), format_holder(Holder(unused.node, "", "")))
+    return (subnet, holder) if unused.node else (subnet,)
 
 
 def _as_seen(keyspace: Keyspace, entry: Entry) -> tuple[Guard, ...]:

@@ -13,7 +13,7 @@ from services.core.family import Network
 from services.core.leases.lease import Lease, LeaseRequest
 from services.core.leases.progress import Progress
 from services.core.leases.table import KUBE, Removed
-from services.core.network import NetworkConfig, parse_network
+from services.core.network import NetworkConfig
 from services.lease.ipam.claims import not_held
 from services.lease.stores.kube.access import Access, KubeSettings, find_access
 from services.lease.stores.kube.client import KubeClient
@@ -29,6 +29,7 @@ from services.lease.stores.kube.node_leases import (
 from services.lease.stores.kube.nodes import read, write
 from services.lease.stores.kube.values import Expired, Node, Timing
 from services.lease.stores.kube.watch import Mirror, Watcher
+from services.lease.stores.network_file import read_network_file
 from services.lease.stores.store import Changed, Reclaim, Reclaimed, Snapshot, StoreEvent
 from services.runtime.telemetry.logs import get_logger
 
@@ -59,7 +60,7 @@ class KubeStore:
         self._settings = settings
         self._keys = settings.annotations
         self._timing = timing or Timing()
-        self._network = read_network_file(settings.network_file)
+        self._network = _network_of(settings.network_file)
         agent = f"flannelette-lease/{node or 'central'}"
         self._client = KubeClient(access or find_access(settings), self._timing, self._keys.prefix, agent)
         self._mirror = Mirror(self._network, self._keys)
@@ -187,19 +188,10 @@ class KubeStore:
             raise NotYet(str(error)) from None
 
 
-def read_network_file(path: Path) -> NetworkConfig:
+def _network_of(path: Path) -> NetworkConfig:
     """The configuration, with the time of the file. Raises Misconfigured: changing it takes a restart."""
     try:
-        network = parse_network(path.read_text(encoding="utf-8"), leases_subnets=False)
-        return replace(network, revision=int(path.stat().st_mtime))
-    except FileNotFoundError:
-        raise Misconfigured(
-            f"there is no network configuration {path}: mount the ConfigMap with flannel's net-conf.json there, or "
-            "name another file with --net-config-path"
-        ) from None
-    except OSError as error:
-        raise Misconfigured(f"cannot read the network configuration {path}: {error.strerror}") from None
+        network = read_network_file(path, leases_subnets=False)
     except InvalidInput as error:
-        raise Misconfigured(f"{error} (in {path}; start again when it is corrected)") from None
-    except ValueError:
-        raise Misconfigured(f"the network configuration {path} is not UTF-8 text") from None
+        raise Misconfigured(f"{error}; start again when it is corrected") from None
+    return replace(network, revision=int(path.stat().st_mtime))

@@ -1,28 +1,32 @@
 """The store relay: the table, the leases and the errors of another lease service, handed on."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 import grpc.aio
 from flannelette.lease.v1 import lease_pb2 as pb
 
 from services.core.errors import FlanneletteError, Unavailable
-from services.core.leases.lease import Lease
+from services.core.family import Network
+from services.core.leases.lease import Lease, LeaseRequest
 from services.core.leases.progress import Progress
-from services.core.limits import MOST_LEASES
+from services.core.limits import MOST_LEASES, unix_time
 from services.lease.progress.connected import ConnectedNodes
 from services.lease.stores.relay.events import KIND, TableEvents
 from services.lease.stores.relay.nodes import NodeStreams, ReportForwarder
-from services.lease.stores.relay.upstream import Upstream
-from services.lease.stores.store import LostLease, StoreEvent
+from services.lease.stores.store import LostLease, Reclaim, Reclaimed, Refusal, RefusalKind, Snapshot, StoreEvent
 from services.lease.watch.log import ChangeLog
-from services.runtime.lease.feed import Feed, LeaseConnection
-from services.runtime.rpc.interceptor import readable
+from services.runtime.lease.feed import Feed, LeaseConnection, readable_lease
+from services.runtime.lease.lifetime import held_lease
+from services.runtime.lease.wire import lease_from_proto, network_from_proto, progress_to_proto, request_to_proto
+from services.runtime.rpc.interceptor import error_of, readable
 
 _QUARANTINE_SECONDS: Final = 15.0
 """Between two calls of ListQuarantine above, which no stream covers."""
+_CALL_SECONDS: Final = 15.0
+_AWAY: Final = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED})
 
 
 class RelayStore:
@@ -51,12 +55,7 @@ class RelayStore:
         self._lose = lose
         self._most = most
         self._lost: Mapping[str, LostLease] = {}
-        self._upstream = Upstream(connection)
-        above = self._upstream
-        self.relist, self.acquire, self.renew, self.release = above.list, above.acquire, above.renew, above.release
-        self.reserve, self.unreserve, self.reclaim = above.reserve, above.unreserve, above.reclaim
-        self.close = above.close
-        self._reports = ReportForwarder(change_log, self._upstream.report)
+        self._reports = ReportForwarder(change_log, self._report_above)
         self._node_streams = NodeStreams(self._keep_connected)
         connected_nodes.subscribe(self._reports)
         connected_nodes.subscribe(self._node_streams)
@@ -70,10 +69,8 @@ class RelayStore:
             changed.set()
 
         feed = Feed(self._connection, pb.VIEW_ALL, notice, relayed=True, most=self._most)
-        tasks = [
-            asyncio.create_task(feed.run()),
-            asyncio.create_task(self._poll_quarantine(feed, events, changed)),
-        ]
+        jobs = feed.run(), self._poll_quarantine(feed, events, changed)
+        tasks = [asyncio.create_task(job) for job in jobs]
         for task in tasks:
             task.add_done_callback(lambda _: changed.set())
         try:
@@ -99,26 +96,79 @@ class RelayStore:
             group.create_task(self._node_streams.run())
             group.create_task(self._reports.run())
 
+    async def acquire(self, request: LeaseRequest) -> Lease:
+        """See Store; for any node."""
+        return held_lease(await self._call("AcquireLease", request_to_proto(request)))
+
+    async def renew(self, node: str, name: str) -> Lease:
+        """See Store; for any node."""
+        return held_lease(await self._call("RenewLease", pb.RenewLeaseRequest(node=node, name=name)))
+
+    async def release(self, node: str, name: str) -> None:
+        """See Store; for any node."""
+        await self._call("ReleaseLease", pb.ReleaseLeaseRequest(node=node, name=name))
+
+    async def reserve(self, cidrs: Sequence[Network], node: str) -> Lease:
+        """Over TLS this needs the certificate of an administrator, which a relay has not."""
+        request = pb.ReserveSubnetRequest(cidrs=map(str, cidrs), node=node)
+        return lease_from_proto((await self._call("ReserveSubnet", request)).lease)
+
+    async def unreserve(self, name: str) -> None:
+        """As `reserve`."""
+        await self._call("ReleaseSubnet", pb.ReleaseSubnetRequest(name=name))
+
+    async def reclaim(self, wanted: Reclaim, *, dry_run: bool) -> tuple[Reclaimed, ...]:
+        """As `reserve`."""
+        request = pb.ReclaimLeasesRequest(names=wanted.names, node=wanted.node, dry_run=dry_run)
+        if wanted.unseen_seconds is not None:
+            request.unseen_for.FromNanoseconds(int(wanted.unseen_seconds * 1e9))
+        return tuple(map(_reclaimed_from_proto, (await self._call("ReclaimLeases", request)).reclaimed))
+
+    async def relist(self) -> Snapshot:
+        """See Store. Unavailable also when the store above is away: then nobody knows what is there."""
+        response = await self._call("ListLeases", pb.ListLeasesRequest())
+        if not response.store.connected:
+            raise Unavailable(f"{self._connection.address} has lost its {response.store.kind} store")
+        return Snapshot(
+            {lease.name: lease for lease in map(readable_lease, response.leases) if lease is not None},
+            network_from_proto(response.network) if response.HasField("network") else None,
+            response.network_error,
+            await self._quarantined(),
+        )
+
     async def report(self, progress: Progress) -> None:
         """See Store."""
         await self._reports.take(progress)
 
     async def discard(self, key: str, seen: Lease | str) -> None:
         """See Store. The lease service above compares with what it has seen itself."""
-        await self._upstream.discard(key)
+        await self._call("DeleteQuarantined", pb.DeleteQuarantinedRequest(key=key))
+
+    async def close(self) -> None:
+        """See Store."""
+        await self._connection.close()
+
+    async def _report_above(self, progress: Progress) -> None:
+        """With a cursor of the lease service above."""
+        await self._call("ReportProgress", progress_to_proto(progress))
+
+    async def _quarantined(self) -> dict[str, Refusal]:
+        """Keys that are quarantined above, and why."""
+        response = await self._call("ListQuarantine", pb.ListQuarantineRequest())
+        return {entry.key: _refusal_from_proto(entry) for entry in response.keys}
 
     async def _poll_quarantine(self, feed: Feed, events: TableEvents, changed: asyncio.Event) -> None:
         while True:
             if feed.connected:
                 with suppress(FlanneletteError):
-                    refused = await self._upstream.refused()
+                    refused = await self._quarantined()
                     if refused != events.refused:
                         events.refused = refused
                         changed.set()
             await asyncio.sleep(_QUARANTINE_SECONDS if feed.connected else 1)
 
     async def _keep_connected(self, node: str) -> bool:
-        """See Behind."""
+        """See NodeStreams."""
         request = pb.WatchLeasesRequest(node=node, view=pb.VIEW_OWN, relayed=True)
         is_open = False
         try:
@@ -139,3 +189,23 @@ class RelayStore:
         others = {other: what for other, what in self._lost.items() if other != node}
         self._lost = {**others, node: lost} if lost else others
         self._lose(self._lost)
+
+    async def _call(self, method: str, request: Any) -> Any:
+        """Raises the errors that lease.proto names for it, and Unavailable when nobody answers in time."""
+        try:
+            return readable(await getattr(self._connection.stub, method)(request, timeout=_CALL_SECONDS))
+        except grpc.aio.AioRpcError as error:
+            if error.code() in _AWAY:
+                raise Unavailable(await self._connection.lost(error)) from None
+            raise error_of(error) from None
+
+
+def _reclaimed_from_proto(each: pb.ReclaimedLease) -> Reclaimed:
+    seen = unix_time(each.last_seen_time, "last_seen_time") if each.HasField("last_seen_time") else None
+    return Reclaimed(lease_from_proto(each.lease), seen)
+
+
+def _refusal_from_proto(entry: pb.QuarantinedKey) -> Refusal:
+    """A kind of another release counts as unreadable."""
+    is_outside = entry.kind == pb.REFUSAL_KIND_OUTSIDE_NETWORK
+    return Refusal(RefusalKind.OUTSIDE_NETWORK if is_outside else RefusalKind.UNREADABLE, entry.reason)

@@ -6,7 +6,6 @@ import pytest
 
 from services.core.errors import Misconfigured, Unavailable
 from services.lease.stores.kube.access import Access, KubeSettings, find_access
-from services.lease.stores.kube.store import read_network_file
 from services.lease.stores.kube.values import Busy, Expired, Gone, away, refusal
 
 IN_CLUSTER = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}
@@ -55,31 +54,6 @@ def test_no_way_in_is_told_with_the_flags_to_set(account: Path) -> None:
     for url in ("api.example", "ftp://x", "https://"):
         with pytest.raises(Misconfigured, match="write for instance https"):
             KubeSettings(api_url=url)
-
-
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        (None, "there is no network configuration .* mount the ConfigMap"),
-        ("{", "is not valid JSON"),
-        ('{"Network":"10.0.0.0/8","Backend":{"Type":"nonsense"}}', "does not exist: write one of"),
-        ("\udcff", "is not UTF-8"),
-    ],
-)
-def test_a_network_file_that_cannot_be_used_is_told(tmp_path: Path, text: str | None, sentence: str) -> None:
-    path = tmp_path / "net-conf.json"
-    if text is not None:
-        path.write_bytes(text.encode(errors="surrogateescape"))
-    with pytest.raises(Misconfigured, match=sentence):
-        read_network_file(path)
-
-
-def test_defect_21_a_network_without_backend_is_udp_as_in_flannels_code_and_warns(tmp_path: Path) -> None:
-    path = tmp_path / "net-conf.json"
-    path.write_text('{"Network":"10.244.0.0/16"}')
-    network = read_network_file(path)
-    assert network.backend_type == "udp"
-    assert "its documentation says vxlan" in network.warnings[0]
 
 
 def test_what_the_server_says_becomes_an_error_that_says_what_to_do() -> None:

@@ -10,8 +10,8 @@ from hypothesis import given
 
 from services.core.errors import Misconfigured, Unavailable
 from services.core.leases.lease import Lease
+from services.lease.ipam.reservations import set_aside
 from services.lease.stores.embedded.database import Database
-from services.lease.stores.embedded.store import vacated
 from tests.examples.leases import by_name, make_lease
 from tests.examples.strategies import leases
 
@@ -28,7 +28,7 @@ def test_every_lease_comes_back_as_it_was_put(lease: Lease) -> None:
 
 def test_a_reservation_that_nobody_holds_comes_back() -> None:
     with closing(Database(None)) as database:
-        free = vacated(replace(A, reserved=True))
+        free = set_aside(A.cidrs, A.node)
         database.write(put=[free])
         assert database.load() == (by_name(free), {})
 
