@@ -7,10 +7,8 @@ import http.client
 import importlib.util
 import os
 import shutil
-import signal
 import socket
 import subprocess
-import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -23,6 +21,7 @@ import pytest
 from lab.netns import NetworkNamespace
 from tests.patience import PATIENCE
 from tests.ports import free_port
+from tests.server_process import ServerProcess
 
 _QUICK: Final = (
     "--unsafe-no-fsync",
@@ -43,10 +42,10 @@ def find_program(name: str) -> str | None:
 
 
 @dataclass
-class EtcdServer:
+class EtcdServer(ServerProcess):
     """One etcd process, quick at everything; its data survive kill() and start()."""
 
-    directory: Path
+    program = "etcd"
     arguments: Sequence[str] = ()
     """More arguments for etcd."""
     scheme: str = "http"
@@ -58,7 +57,6 @@ class EtcdServer:
     """etcd's --initial-cluster; empty: it is alone."""
     namespace: NetworkNamespace | None = None
     """Where it runs; None: here."""
-    process: "subprocess.Popen[bytes] | None" = None
 
     @property
     def endpoint(self) -> str:
@@ -74,11 +72,6 @@ class EtcdServer:
     def data(self) -> Path:
         """Where it keeps what it knows."""
         return self.directory / "data"
-
-    @property
-    def log(self) -> str:
-        """What it has logged."""
-        return (self.directory / "etcd.log").read_text(errors="replace")
 
     def start(self) -> None:
         """Starts it and waits until it serves."""
@@ -104,39 +97,12 @@ class EtcdServer:
         ]
         if self.namespace is not None:
             command = list(self.namespace.command(*command))
-        with (self.directory / "etcd.log").open("ab") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log)
-
-    def wait(self) -> None:
-        """Waits until it serves."""
-        assert self.process is not None
-        deadline = time.monotonic() + PATIENCE
-        while not self._serves():
-            assert self.process.poll() is None, f"etcd ended by itself:\n{self.log}"
-            assert time.monotonic() < deadline, f"etcd does not serve:\n{self.log}"
-            time.sleep(0.02)
-
-    def kill(self) -> None:
-        """As a power cut."""
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-            self.process = None
+        self.run(command)
 
     def discard(self) -> None:
         """Ends it; only its log stays, for the data take 64 MB at least."""
         self.kill()
         shutil.rmtree(self.data, ignore_errors=True)
-
-    def freeze(self) -> None:
-        """It keeps its connections and does nothing."""
-        assert self.process is not None
-        self.process.send_signal(signal.SIGSTOP)
-
-    def thaw(self) -> None:
-        """It goes on."""
-        assert self.process is not None
-        self.process.send_signal(signal.SIGCONT)
 
     def back_up(self, path: Path) -> None:
         """Saves what it holds now."""
@@ -173,7 +139,8 @@ class EtcdServer:
         )
         return done.stdout
 
-    def _serves(self) -> bool:
+    def answers(self) -> bool:
+        """Whether it serves, now."""
         if self.scheme == "https":
             with socket.socket() as probe:
                 return probe.connect_ex((self.host, self.port)) == 0

@@ -8,10 +8,7 @@ There is no kubelet and no controller: a Node is what the test makes it. The pro
 import http.client
 import json
 import secrets
-import signal
 import ssl
-import subprocess
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -26,6 +23,7 @@ from services.lease.stores.kube.access import Access
 from tests.etcd.server import EtcdMaker
 from tests.patience import PATIENCE
 from tests.ports import free_port
+from tests.server_process import ServerProcess
 from tests.tools import find_tool
 
 Document = dict[str, Any]
@@ -36,10 +34,10 @@ class Refused(Exception):
 
 
 @dataclass
-class ApiServer:
+class ApiServer(ServerProcess):
     """One kube-apiserver process with RBAC; what it holds survives kill() and start()."""
 
-    directory: Path
+    program = "kube-apiserver"
     etcd: str
     """URL of its etcd."""
     port: int = field(default_factory=free_port)
@@ -48,7 +46,6 @@ class ApiServer:
     nobody: str = field(default_factory=lambda: secrets.token_hex(8))
     """A token that may do nothing."""
     arguments: Sequence[str] = ()
-    process: "subprocess.Popen[bytes] | None" = None
 
     @property
     def url(self) -> str:
@@ -58,10 +55,6 @@ class ApiServer:
     def ca_file(self) -> Path:
         """It signs its own certificate."""
         return self.directory / "apiserver.crt"
-
-    @property
-    def log(self) -> str:
-        return (self.directory / "apiserver.log").read_text(errors="replace")
 
     def access(self, token: str = "") -> Access:
         """The way in for a store, as from a service account: a CA and a token in files."""
@@ -97,50 +90,26 @@ class ApiServer:
             keys.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption()))
             users = f"{self.admin},admin,1,system:masters\n{self.nobody},nobody,2\n"
             (self.directory / "tokens.csv").write_text(users)
-        with (self.directory / "apiserver.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [
-                    program,
-                    f"--etcd-servers={self.etcd}",
-                    f"--secure-port={self.port}",
-                    "--bind-address=127.0.0.1",
-                    "--advertise-address=127.0.0.1",
-                    "--endpoint-reconciler-type=none",
-                    f"--cert-dir={self.directory}",
-                    f"--token-auth-file={self.directory / 'tokens.csv'}",
-                    "--authorization-mode=RBAC",
-                    "--service-cluster-ip-range=10.96.0.0/16",
-                    "--service-account-issuer=https://kubernetes.default.svc",
-                    f"--service-account-key-file={keys}",
-                    f"--service-account-signing-key-file={keys}",
-                    "--disable-admission-plugins=ServiceAccount",  # pods of ours name none
-                    *self.arguments,
-                ],
-                stdout=log,
-                stderr=log,
-            )
-        deadline = time.monotonic() + 60
-        while not self._is_ready():
-            assert self.process.poll() is None, f"kube-apiserver ended by itself:\n{self.log[-4000:]}"
-            assert time.monotonic() < deadline, f"kube-apiserver does not get ready:\n{self.log[-4000:]}"
-            time.sleep(0.05)
-
-    def kill(self) -> None:
-        """As a power cut."""
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-            self.process = None
-
-    def freeze(self) -> None:
-        """It keeps its connections and does nothing."""
-        assert self.process is not None
-        self.process.send_signal(signal.SIGSTOP)
-
-    def thaw(self) -> None:
-        """It goes on."""
-        assert self.process is not None
-        self.process.send_signal(signal.SIGCONT)
+        self.run(
+            [
+                program,
+                f"--etcd-servers={self.etcd}",
+                f"--secure-port={self.port}",
+                "--bind-address=127.0.0.1",
+                "--advertise-address=127.0.0.1",
+                "--endpoint-reconciler-type=none",
+                f"--cert-dir={self.directory}",
+                f"--token-auth-file={self.directory / 'tokens.csv'}",
+                "--authorization-mode=RBAC",
+                "--service-cluster-ip-range=10.96.0.0/16",
+                "--service-account-issuer=https://kubernetes.default.svc",
+                f"--service-account-key-file={keys}",
+                f"--service-account-signing-key-file={keys}",
+                "--disable-admission-plugins=ServiceAccount",  # pods of ours name none
+                *self.arguments,
+            ]
+        )
+        self.wait()
 
     def call(self, method: str, path: str, body: Document | None = None, kind: str = "application/json") -> Document:
         """Asks as the administrator; returns the object, or what came instead as `text`."""
@@ -195,7 +164,8 @@ class ApiServer:
     def delete_all_nodes(self) -> None:
         self.call("DELETE", "/api/v1/nodes")
 
-    def _is_ready(self) -> bool:
+    def answers(self) -> bool:
+        """Whether it is ready, now."""
         try:
             return self.call("GET", "/readyz") == {"text": "ok"}
         except (OSError, http.client.HTTPException, Refused):

@@ -1,0 +1,64 @@
+"""A server of others as a process: started with its log in a file, waited for until it answers, killed and frozen."""
+
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+from tests.patience import PATIENCE
+
+
+@dataclass
+class ServerProcess:
+    """What etcd and kube-apiserver have in common; data survive kill() and a new start."""
+
+    directory: Path
+    process: "subprocess.Popen[bytes] | None" = field(default=None, init=False)
+    program: ClassVar[str]
+
+    @property
+    def log(self) -> str:
+        """What it has logged."""
+        return self._log_file.read_text(errors="replace")
+
+    def run(self, command: Sequence[str]) -> None:
+        """Starts it."""
+        with self._log_file.open("ab") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+
+    def wait(self) -> None:
+        """Waits until it answers."""
+        assert self.process is not None
+        deadline = time.monotonic() + PATIENCE
+        while not self.answers():
+            assert self.process.poll() is None, f"{self.program} ended by itself:\n{self.log[-4000:]}"
+            assert time.monotonic() < deadline, f"{self.program} does not answer:\n{self.log[-4000:]}"
+            time.sleep(0.02)
+
+    def answers(self) -> bool:
+        """Whether it does, now."""
+        raise NotImplementedError
+
+    def kill(self) -> None:
+        """As a power cut."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def freeze(self) -> None:
+        """It keeps its connections and does nothing."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """It goes on."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGCONT)
+
+    @property
+    def _log_file(self) -> Path:
+        return self.directory / f"{self.program}.log"
