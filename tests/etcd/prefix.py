@@ -13,6 +13,7 @@ from services.lease.stores.etcd.rpc.client import EtcdClient
 from services.lease.stores.etcd.rpc.members import Timing
 from services.lease.stores.etcd.rpc.settings import EtcdSettings
 from services.lease.stores.etcd.rpc.values import Delete, Item, Put, Transaction, Write
+from services.lease.stores.etcd.store import EtcdStore
 from tests.etcd.keys import item_at
 from tests.etcd.server import EtcdServer
 

@@ -154,8 +154,7 @@ class StorePipeline:
 
         Those of other nodes are excluded; what the node itself has lost goes with the request.
         """
-        leases = self._broker.table.leases
-        held = [leases[name] for name in self._guard.held if name in leases]
+        held = [lease for name in self._guard.held if (lease := self._broker.table.leases.get(name))]
         addresses = {part.public_address for part in request.parts}
         others = (lease for lease in held if lease.node != request.node and addresses.isdisjoint(lease.addresses))
         own = next((lease.cidrs for lease in held if is_own(lease, request.node, addresses)), ())

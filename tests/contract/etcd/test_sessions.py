@@ -19,6 +19,7 @@ from services.lease.stores.etcd.rpc.members import Timing
 from services.lease.stores.etcd.rpc.settings import EtcdSettings
 from services.lease.stores.etcd.rpc.values import Delete, Item, Put, Transaction
 from services.lease.stores.etcd.sessions import SessionTiming
+from services.lease.stores.etcd.store import EtcdStore
 from tests.etcd.keys import item_at
 from tests.etcd.server import EtcdServer
 from tests.patience import PATIENCE

@@ -16,6 +16,7 @@ from services.dataplane.node.lease_renewer import LeaseRenewer
 from services.lease.stores.etcd.rpc.client import EtcdClient
 from services.lease.stores.etcd.rpc.settings import EtcdSettings
 from services.lease.stores.etcd.rpc.values import Delete, Item, Put, Transaction, Write
+from services.lease.stores.etcd.store import EtcdStore
 from tests.etcd.keys import CONFIG_PUT, PREFIX, QUICK, item_at, wants, write
 from tests.etcd.server import EtcdServer
 from tests.patience import PATIENCE

@@ -5,7 +5,8 @@ import json
 import os
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -138,63 +139,59 @@ def whole(cluster: Nodes) -> Sequence[str]:
     return [cluster.get(f"{kind}/{node.key}") for node in cluster.nodes for kind in ("subnets", "holders")]
 
 
+@asynccontextmanager
+async def without_loss(cluster: Nodes) -> AsyncIterator[None]:
+    """Whatever happens meanwhile, all is put back, and no ping is lost."""
+    before = whole(cluster)
+    with cluster.stream() as stream:
+        async with stream:
+            yield
+            await cluster.until(lambda: whole(cluster) == before)
+            await cluster.until_as_before()
+    assert not stream.lost, f"{len(stream.lost)} of {stream.sent} pings lost"
+
+
 async def test_hole_07_a_node_that_restarts_finds_its_subnet_and_its_peers_whatever_their_keys_say(
     own_etcd: EtcdServer,
 ) -> None:
     """Its own key and that of a peer are overwritten while its services are down."""
     async with cluster_of_nodes(3, own_etcd) as cluster:
-        before = whole(cluster)
         h1 = cluster.nodes[0]
-        with cluster.stream() as stream:
-            async with stream:
-                await h1.end()
-                await value_of_another_node(cluster, *cluster.nodes[:2])
-                await garbage(cluster, *cluster.nodes[1:])
-                cluster.start_leases(h1)
-                h1.start_dataplane()
-                await cluster.until(lambda: whole(cluster) == before)
-                await cluster.until_as_before()
-        assert not stream.lost, f"{len(stream.lost)} of {stream.sent} pings lost"
+        async with without_loss(cluster):
+            await h1.end()
+            await value_of_another_node(cluster, *cluster.nodes[:2])
+            await garbage(cluster, *cluster.nodes[1:])
+            cluster.start_leases(h1)
+            h1.start_dataplane()
 
 
 async def test_hole_07_a_node_that_restarts_keeps_what_the_overwritten_key_of_a_node_that_is_down_held(
     own_etcd: EtcdServer,
 ) -> None:
     async with cluster_of_nodes(3, own_etcd) as cluster:
-        before = whole(cluster)
         h1, h2, _ = cluster.nodes
-        with cluster.stream() as stream:
-            async with stream:
-                await h2.end()
-                assert h1.leases
-                h1.leases.terminate()  # it leaves what it knows to the next one
-                await h1.end()
-                await garbage(cluster, h2, h1)
-                cluster.start_leases(h1)
-                h1.start_dataplane()
-                await h1.dataplane.until(peers=2)
-                cluster.start_leases(h2)
-                h2.start_dataplane()
-                await cluster.until(lambda: whole(cluster) == before)
-                await cluster.until_as_before()
-        assert not stream.lost, f"{len(stream.lost)} of {stream.sent} pings lost"
+        async with without_loss(cluster):
+            await h2.end()
+            assert h1.leases
+            h1.leases.terminate()  # it leaves what it knows to the next one
+            await h1.end()
+            await garbage(cluster, h2, h1)
+            cluster.start_leases(h1)
+            h1.start_dataplane()
+            await h1.dataplane.until(peers=2)
+            cluster.start_leases(h2)
+            h2.start_dataplane()
 
 
 async def test_hole_07_a_central_lease_service_that_starts_after_keys_were_overwritten_cuts_nobody_off(
     own_etcd: EtcdServer,
 ) -> None:
-    async with cluster_of_nodes(3, own_etcd, central=True) as cluster:
-        before = whole(cluster)
-        with cluster.stream() as stream:
-            async with stream:
-                assert cluster.central
-                cluster.central.terminate()
-                await value_of_another_node(cluster, *cluster.nodes[:2])
-                await garbage(cluster, *cluster.nodes[1:])
-                cluster.start_central()
-                await cluster.until(lambda: whole(cluster) == before)
-                await cluster.until_as_before()
-        assert not stream.lost, f"{len(stream.lost)} of {stream.sent} pings lost"
+    async with cluster_of_nodes(3, own_etcd, central=True) as cluster, without_loss(cluster):
+        assert cluster.central
+        cluster.central.terminate()
+        await value_of_another_node(cluster, *cluster.nodes[:2])
+        await garbage(cluster, *cluster.nodes[1:])
+        cluster.start_central()
 
 
 async def test_hole_07_a_program_that_overwrites_a_key_again_and_again_is_slowed_down_and_named(
@@ -203,15 +200,12 @@ async def test_hole_07_a_program_that_overwrites_a_key_again_and_again_is_slowed
     async with cluster_of_nodes(2, own_etcd) as cluster:
         before = whole(cluster)
         h1, started = cluster.nodes[0], time.monotonic()
-        with cluster.stream() as stream:
-            async with stream:
-                for _ in range(TIMES):
-                    await address_of_a_stranger(cluster, *cluster.nodes)
-                    await cluster.until(lambda: whole(cluster) == before)
-                seconds = time.monotonic() - started
-                status = await h1.dataplane.until(peers=1)
-                await cluster.until_as_before()
-        assert not stream.lost, f"{len(stream.lost)} of {stream.sent} pings lost"
+        async with without_loss(cluster):
+            for _ in range(TIMES):
+                await address_of_a_stranger(cluster, *cluster.nodes)
+                await cluster.until(lambda: whole(cluster) == before)
+            seconds = time.monotonic() - started
+            status = await h1.dataplane.until(peers=1)
         log, said = h1.log("dataplane"), rf"he key of h1 \({h1.key}\) was overwritten or deleted \d+ times"
     assert seconds > 5, "after the first few there are pauses"
     assert re.search(said, log)

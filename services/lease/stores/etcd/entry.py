@@ -8,6 +8,7 @@ from services.core.leases.flannel_json import parse_key
 from services.core.leases.lease import Lease
 from services.lease.ipam.claims import Claim
 from services.lease.stores.etcd.keys import Decoded, Holder, is_foreign, is_overwritten
+from services.lease.stores.etcd.rpc.values import Item
 
 _OVERWRITTEN: Final = (
     "the value of {name} says {names}, where node {node}, which holds it, has {theirs}: another program has "
@@ -42,6 +43,11 @@ class Entry(NamedTuple):
     def etcd_lease(self) -> int:
         """The etcd lease of the node that holds it; 0: none is known."""
         return self.holder.item.etcd_lease if self.node and self.holder else 0
+
+    @property
+    def items(self) -> tuple[Item, Item | None]:
+        """The lease key and the holder key, as they are in etcd."""
+        return self.subnet.item, self.beside.item if self.beside else None
 
     @property
     def claim_order(self) -> int:

@@ -91,24 +91,20 @@ def reserving(prefix: Prefix, unused: Lease) -> Transaction:
 
 def keeping(keyspace: Keyspace, entry: Entry) -> Transaction:
     """Makes a node's lease its reservation, in use: neither key runs out any more; without writes if it is one."""
-    items = (entry.subnet.item, entry.beside.item if entry.beside else None)
     is_done = (entry.reserved, entry.bound)
-    writes = (Put(item.key, item.value) for item, done in zip(items, is_done, strict=True) if item and not done)
+    writes = (Put(item.key, item.value) for item, done in zip(entry.items, is_done, strict=True) if item and not done)
     return Transaction(_as_seen(keyspace, entry), tuple(writes))
 
 
 def unreserving(keyspace: Keyspace, entry: Entry, etcd_lease: int) -> Transaction:
     """Makes a reservation that is in use an ordinary lease of its node."""
-    items = (entry.subnet.item, entry.beside.item if entry.beside else None)
-    return Transaction(
-        _as_seen(keyspace, entry), tuple(Put(item.key, item.value, etcd_lease) for item in items if item)
-    )
+    writes = (Put(item.key, item.value, etcd_lease) for item in entry.items if item)
+    return Transaction(_as_seen(keyspace, entry), tuple(writes))
 
 
 def freeing(keyspace: Keyspace, entry: Entry) -> Transaction:
     """Deletes a lease or reservation, whatever it is."""
-    items = (entry.subnet.item, entry.beside.item if entry.beside else None)
-    return Transaction(_as_seen(keyspace, entry), tuple(Delete(item.key) for item in items if item))
+    return Transaction(_as_seen(keyspace, entry), tuple(Delete(item.key) for item in entry.items if item))
 
 
 def reclaiming(keyspace: Keyspace, entry: Entry) -> Transaction:
@@ -137,14 +133,14 @@ def _replacing(
     keyspace: Keyspace, entry: Entry, values: tuple[bytes, bytes], etcd_lease: int, *, is_holder_wrong: bool = False
 ) -> list[Write]:
     """Puts the lease key and the holder key where value or etcd lease differ; a reservation gets no etcd lease."""
-    beside = entry.beside.item if entry.beside and not is_holder_wrong else None
+    subnet, beside = entry.items
     wanted = (
         Put(keyspace.subnet(entry.name), values[0], 0 if entry.reserved else etcd_lease),
         Put(keyspace.holder(entry.name), values[1], 0 if entry.bound else etcd_lease),
     )
     return [
         put
-        for put, item in zip(wanted, (entry.subnet.item, beside), strict=True)
+        for put, item in zip(wanted, (subnet, None if is_holder_wrong else beside), strict=True)
         if item is None or (item.value, item.etcd_lease) != (put.value, put.etcd_lease)
     ]
 
