@@ -17,14 +17,6 @@ async def test_a_lease_has_its_full_time_in_whole_seconds(store: EmbeddedStore) 
     assert (lease.name, lease.node, lease.expires_at) == ("10.5.1.0-24", "a", 1_000_101.0)
 
 
-async def test_renewing_gives_the_full_time_again(store: EmbeddedStore, clock: Clock) -> None:
-    lease = await store.acquire(make_request("a", "172.16.0.1"))
-    clock.now += 99
-    assert (await store.renew("a", lease.name)).expires_at == 1_000_200.0
-    clock.now += 99
-    assert (await store.renew("a", lease.name)).name == lease.name
-
-
 async def test_a_lease_runs_out_at_its_time(store: EmbeddedStore, clock: Clock) -> None:
     lease = await store.acquire(make_request("a", "172.16.0.1"))
     events = store.watch()
@@ -35,12 +27,6 @@ async def test_a_lease_runs_out_at_its_time(store: EmbeddedStore, clock: Clock) 
     assert await anext(events) == Changed((Removed(lease.name),))
     again = await store.acquire(make_request("b", "172.16.0.1", "10.5.1.0/24"))
     assert (again.name, again.node) == (lease.name, "b"), "neither its subnet nor its address is held any more"
-
-
-async def test_the_wait_is_no_longer_than_the_look_at_the_file(store: EmbeddedStore) -> None:
-    assert store._seconds_to_wait() == 1.0
-    await store.acquire(make_request("a", "172.16.0.1"))
-    assert store._seconds_to_wait() == 1.0
 
 
 @pytest.mark.parametrize("jump", [3600.0, -3600.0, DAY, -DAY, 40 * 365 * DAY])
