@@ -16,7 +16,7 @@ from services.core.leases.flannel_json import format_value, parse_lease
 from services.core.leases.lease import Lease, LeaseRequest, Subnet, lease_key
 from services.core.network import parse_network
 from services.lease.main import main
-from services.lease.stores.etcd.keys import Kind
+from services.lease.stores.etcd.keys import KeyKind
 from services.lease.stores.etcd.rpc.values import Put, Transaction, Unchanged
 from services.lease.stores.etcd.store import EtcdStore
 

@@ -18,7 +18,7 @@ import pytest
 
 from services.core.errors import Exhausted, InvalidInput, LostRace, NotFound, NotYet, Unavailable
 from services.core.leases.lease import FamilyRequest, Lease, LeaseRequest
-from services.lease.stores.etcd.keys import Keyspace, Kind, parse_holder
+from services.lease.stores.etcd.keys import KeyKind, Keyspace, parse_holder
 from services.lease.stores.etcd.rpc.client import EtcdClient
 from services.lease.stores.etcd.rpc.settings import EtcdSettings
 from services.lease.stores.etcd.rpc.values import Put

@@ -22,7 +22,7 @@ from services.core.leases.lease import FamilyRequest, Lease, LeaseRequest, Vxlan
 from services.lease.stores.etcd.keys import Keyspace
 from services.lease.stores.etcd.rpc.client import EtcdClient
 from services.lease.stores.etcd.rpc.settings import EtcdSettings
-from services.lease.stores.etcd.rpc.values import Event, Gone, Item, Position, Put
+from services.lease.stores.etcd.rpc.values import DeletedKey, Event, Item, Position, Put
 from services.lease.stores.etcd.store import EtcdStore
 from tests.etcd.expected import truth_of
 from tests.etcd.keys import PREFIX, QUICK, item_at, write

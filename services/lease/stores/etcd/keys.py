@@ -201,7 +201,7 @@ class Decoded(NamedTuple):
     @property
     def label(self) -> str:
         """The name under which the key is refused."""
-        return f"holders/{self.name}" if self.kind is Kind.HOLDER else self.name
+        return f"holders/{self.name}" if self.kind is KeyKind.HOLDER else self.name
 
 
 def decode(keyspace: Keyspace, item: Item, known: Decoded | None = None) -> Decoded:

@@ -17,7 +17,7 @@ from services.lease.ipam.reservations import (
 )
 from services.lease.stores.etcd.entry import Entry
 from services.lease.stores.etcd.etcd_leases import EtcdLeases
-from services.lease.stores.etcd.keys import Decoded, Kind
+from services.lease.stores.etcd.keys import Decoded, KeyKind
 from services.lease.stores.etcd.prefix import Prefix
 from services.lease.stores.etcd.rpc.values import Transaction
 from services.lease.stores.etcd.transactions import deleting, freeing, keeping, reclaiming, reserving, unreserving
@@ -119,5 +119,5 @@ class OperatorCalls:
 
 def _what_is(prefix: Prefix, key: Decoded) -> Lease | str | None:
     """What watchers were told of a key: why it is refused, else its lease."""
-    entry = prefix.entries.get(key.name) if key.kind is Kind.SUBNET else None
+    entry = prefix.entries.get(key.name) if key.kind is KeyKind.SUBNET else None
     return prefix.refused.get(key.label) or (entry.served if entry else None)

@@ -123,7 +123,7 @@ def clearing(prefix: Prefix) -> tuple[Transaction, ...]:
 
 def deleting(prefix: Prefix, key: Decoded) -> Transaction:
     """Deletes one key, whatever it is; the holder beside a lease goes with it."""
-    keys = (key.item.key, prefix.keyspace.holder(key.name)) if key.kind is Kind.SUBNET else (key.item.key,)
+    keys = (key.item.key, prefix.keyspace.holder(key.name)) if key.kind is KeyKind.SUBNET else (key.item.key,)
     found = [(each, prefix.key(each)) for each in keys]
     guards = (Unchanged(each, decoded.item.revision if decoded else 0) for each, decoded in found)
     return Transaction(tuple(guards), tuple(Delete(each) for each, decoded in found if decoded))

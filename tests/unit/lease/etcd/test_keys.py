@@ -10,7 +10,6 @@ from services.lease.stores.etcd.keys import (
     Holder,
     KeyKind,
     Keyspace,
-    Kind,
     format_holder,
     holder_of,
     parse_holder,

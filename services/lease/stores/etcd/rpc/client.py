@@ -16,10 +16,10 @@ from services.lease.stores.etcd.rpc.messages import rpc
 from services.lease.stores.etcd.rpc.settings import EtcdSettings
 from services.lease.stores.etcd.rpc.values import (
     Batch,
+    DeletedKey,
     EtcdLeaseExists,
     EtcdLeaseGone,
     Event,
-    Gone,
     Guard,
     HistoryLost,
     Item,
@@ -211,7 +211,7 @@ def _item(kv: Any) -> Item:
 
 
 def _event(event: Any) -> Event:
-    return _item(event.kv) if event.type == _PUT else Gone(event.kv.key, event.kv.mod_revision)
+    return _item(event.kv) if event.type == _PUT else DeletedKey(event.kv.key, event.kv.mod_revision)
 
 
 def _compare(guard: Guard) -> Any:
