@@ -1,4 +1,4 @@
-"""Times and counts as people say them."""
+"""Durations, times and counts as text for people."""
 
 from datetime import UTC, datetime
 from typing import Final
@@ -24,7 +24,7 @@ def duration(seconds: float) -> str:
 
 
 def short_time(time: Duration) -> str:
-    """What a machine needs: `12 ms`, `3.4 s`, `2 m 5 s`."""
+    """A delay: `12 ms`, `3.4 s`, `2 m 5 s`."""
     seconds = time.seconds + time.nanos / 1e9
     if seconds >= 60:
         return duration(seconds)
@@ -32,7 +32,7 @@ def short_time(time: Duration) -> str:
 
 
 def took(microseconds: int) -> str:
-    """What a machine needed: `480 µs`, `1.2 ms`, `53 ms`, `3.4 s`, `2 m 5 s`."""
+    """A run time: `480 µs`, `1.2 ms`, `53 ms`, `3.4 s`, `2 m 5 s`."""
     if microseconds < 1000:
         return f"{microseconds} µs"
     if microseconds < 1_000_000:

@@ -68,7 +68,7 @@ class Duration(click.ParamType[float]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
-    """Their values; None where not given."""
+    """The values of the shared options; None: not given."""
 
     socket_dir: Path | None = None
     lease: str | None = None
@@ -91,14 +91,14 @@ class Shared:
         )
 
     def overridden_by(self, other: "Shared") -> "Shared":
-        """What stands behind the command's name wins."""
+        """The values after replacement by those given behind the command's name."""
         return Shared(
             **{f.name: getattr(self if getattr(other, f.name) is None else other, f.name) for f in fields(self)}
         )
 
 
 def shared_options(*, environment: bool) -> Callable[[F], F]:
-    """Adds them to a command. Only one place may read the environment: the outermost."""
+    """Adds the shared options to a command. Only those of the outermost group may read the environment."""
 
     def variable(name: str) -> str | None:
         return f"FLANNELETTE_{name}" if environment else None
@@ -144,6 +144,6 @@ def shared_options(*, environment: bool) -> Callable[[F], F]:
 
 
 def require_terminal(screen: "Screen", instead: str = "--yes") -> None:
-    """Raises UsageError, which says what to give instead, where nobody can answer a question."""
+    """Raises UsageError, with the option to give instead, if standard input is not a terminal."""
     if screen.json or not sys.stdin.isatty():
         raise click.UsageError(f"there is no terminal to ask on: give {instead}")

@@ -52,28 +52,30 @@ async def diff(targets: Sequence[Target], screen: Screen) -> int:
 
 
 async def resync(targets: Sequence[Target], screen: Screen, *, dry_run: bool) -> int:
-    """Brings the kernel into line. 1 if that failed in part, or if a dry run finds something to do."""
+    """Reconciles the kernel. 1 if that failed in part, or if a dry run finds something to do."""
     replies = await _call_all(_RESYNC, targets, dry_run)
     _show(replies, screen, dry_run)
     return max(_exit_code(replies), int(dry_run and _has_commands(replies)))
 
 
 async def teardown(targets: Sequence[Target], screen: Screen, *, dry_run: bool) -> int:
-    """Removes what is ours. 1 if that failed in part."""
-    replies = await _call_all(_TEARDOWN, targets, dry_run)
-    _show(replies, screen, dry_run)
-    return _exit_code(replies)
+    """Removes our kernel objects. 1 if that failed in part."""
+    return await _run(_TEARDOWN, targets, screen, dry_run)
 
 
 async def hand_over(targets: Sequence[Target], screen: Screen, *, dry_run: bool) -> int:
     """Leaves the kernel to a flanneld. 1 if that failed in part."""
-    replies = await _call_all(_HAND_OVER, targets, dry_run)
+    return await _run(_HAND_OVER, targets, screen, dry_run)
+
+
+async def _run(calls: Mapping[Service, Call], targets: Sequence[Target], screen: Screen, dry_run: bool) -> int:
+    replies = await _call_all(calls, targets, dry_run)
     _show(replies, screen, dry_run)
     return _exit_code(replies)
 
 
 async def clean_up(screen: Screen, *, dry_run: bool) -> int:
-    """Removes what a stopped dataplane has left beside a flanneld: no service is asked. 1 if that failed in part."""
+    """Removes what a stopped dataplane has left beside a flanneld; calls no service. 1 if that failed in part."""
     words = [sys.executable, "-m", "services.dataplane.api.cleanup", *(["--dry-run"] if dry_run else [])]
     child = await asyncio.create_subprocess_exec(*words, stdout=PIPE, stderr=PIPE)
     printed, complaint = await child.communicate()
@@ -87,7 +89,7 @@ async def clean_up(screen: Screen, *, dry_run: bool) -> int:
 
 
 async def _call_all(calls: Mapping[Service, Call], targets: Sequence[Target], dry_run: bool) -> dict[Service, Reply]:
-    """One after the other, and the second also if the first fails."""
+    """Calls the services one after the other, each also if another fails."""
     replies: dict[Service, Reply] = {}
     for target in targets:
         try:

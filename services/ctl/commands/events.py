@@ -21,9 +21,9 @@ _ANSWER_SECONDS: Final = 15.0
 
 
 async def events(target: Target, screen: Screen, peer: str, *, is_following: bool, since: float | None) -> None:
-    """Shows what is remembered, of the last `since` seconds; then, with `is_following`, what comes, until cancelled.
+    """Shows the events of the last `since` seconds; then, with `is_following`, new events until cancelled.
 
-    After a lost connection it goes on behind the last event that was shown. Raises CallFailed if the first connection
+    After a lost connection it continues behind the last event shown. Raises CallFailed if the first connection
     fails, or any other without `is_following`.
     """
     request = pb.WatchEventsRequest(peer=peer, no_follow=not is_following)

@@ -1,4 +1,4 @@
-"""The commands about what the lease service refuses to act on. Each returns the exit code."""
+"""The commands about refused keys and held removals. Each returns the exit code."""
 
 from collections.abc import Awaitable, Sequence
 from datetime import UTC, datetime
@@ -11,18 +11,15 @@ from flannelette.lease.v1.lease_pb2_grpc import LeaseServiceStub
 from services.ctl.connect.call import SHORT_SECONDS, CallFailed, ask, ask_lease_service
 from services.ctl.connect.targets import Target
 from services.ctl.render.leases import held_text, quarantine_text, removed_text
-from services.ctl.render.screen import Screen, to_json
+from services.ctl.render.screen import Screen
 
 _DELETE_SECONDS = 15.0
 
 
 async def quarantine(target: Target, screen: Screen) -> int:
-    """All of it. 1 if there is any."""
+    """Shows refused keys and held removals. 1 if there are any."""
     response = await _listed(target)
-    if screen.json:
-        screen.show_json(to_json(response))
-    else:
-        screen.show(quarantine_text(response, datetime.now(UTC), screen.width))
+    screen.answer(response, lambda: quarantine_text(response, datetime.now(UTC), screen.width))
     return 1 if response.keys or response.held_removals else 0
 
 
@@ -47,7 +44,7 @@ def _delete(key: str, channel: grpc.aio.Channel) -> Awaitable[pb.DeleteQuarantin
 
 
 async def held(target: Target, screen: Screen) -> bool:
-    """Shows the removals that are held back; says whether there are any."""
+    """Shows the removals that are held back; returns whether there are any."""
     response = await _listed(target)
     if response.held_removals:
         screen.show(held_text(response, datetime.now(UTC), screen.width))
@@ -55,14 +52,11 @@ async def held(target: Target, screen: Screen) -> bool:
 
 
 async def confirm_removal(target: Target, screen: Screen) -> int:
-    """Has them carried out. Raises CallFailed when there are none."""
+    """Confirms the removals that are held back. Raises CallFailed when there are none."""
     response = await ask(
         target, lambda c: LeaseServiceStub(c).ConfirmRemoval(pb.ConfirmRemovalRequest()), SHORT_SECONDS
     )
-    if screen.json:
-        screen.show_json(to_json(response))
-    else:
-        screen.show(removed_text(response, screen.width))
+    screen.answer(response, lambda: removed_text(response, screen.width))
     return 0
 
 

@@ -28,7 +28,7 @@ M = TypeVar("M")
 
 
 async def status(targets: Targets, screen: Screen) -> int:
-    """How the node is; all three are asked at once."""
+    """The state of the node; calls the three services at once."""
     verdict = judge(await answers_of(targets), targets)
     if screen.json:
         screen.show_json(status_document(verdict))
@@ -38,7 +38,7 @@ async def status(targets: Targets, screen: Screen) -> int:
 
 
 async def answers_of(targets: Targets) -> Answers:
-    """What each service says of itself, or why it says nothing."""
+    """The status of each service, or why it did not answer."""
     lease, dataplane, masq = await asyncio.gather(
         _try(targets["lease"], lambda c: LeaseServiceStub(c).GetStatus(lease_pb2.GetStatusRequest())),
         _try(targets["dataplane"], lambda c: DataplaneServiceStub(c).GetStatus(dataplane_pb2.GetStatusRequest())),
@@ -52,10 +52,7 @@ async def leases(targets: Targets, screen: Screen) -> int:
     response = await ask_lease_service(
         targets["lease"], lambda c: LeaseServiceStub(c).ListLeases(lease_pb2.ListLeasesRequest())
     )
-    if screen.json:
-        screen.show_json(to_json(response))
-    else:
-        screen.show(leases_render.leases_text(response, datetime.now(UTC), screen.width))
+    screen.answer(response, lambda: leases_render.leases_text(response, datetime.now(UTC), screen.width))
     remarks = leases_render.lease_remarks(response)
     for remark in remarks:
         screen.warn(remark)
@@ -67,10 +64,7 @@ async def nodes(targets: Targets, screen: Screen) -> int:
     response = await ask_lease_service(
         targets["lease"], lambda c: LeaseServiceStub(c).ListNodes(lease_pb2.ListNodesRequest())
     )
-    if screen.json:
-        screen.show_json(to_json(response))
-    else:
-        screen.show(nodes_render.nodes_text(response.nodes, screen.width))
+    screen.answer(response, lambda: nodes_render.nodes_text(response.nodes, screen.width))
     return 0 if nodes_render.all_well(response.nodes) else 1
 
 
@@ -96,10 +90,7 @@ async def rules(targets: Targets, screen: Screen) -> int:
     response = await ask(
         targets["masq"], lambda c: MasqServiceStub(c).ListRules(masq_pb2.ListRulesRequest()), LIST_SECONDS
     )
-    if screen.json:
-        screen.show_json(to_json(response))
-    else:
-        screen.show(rules_render.rules_text(response.rules, screen.width))
+    screen.answer(response, lambda: rules_render.rules_text(response.rules, screen.width))
     if response.rules and rules_render.all_well(response.rules):
         return 0
     answer = await ask(targets["masq"], lambda c: MasqServiceStub(c).GetStatus(masq_pb2.GetStatusRequest()))
@@ -107,18 +98,15 @@ async def rules(targets: Targets, screen: Screen) -> int:
 
 
 async def explain(targets: Targets, screen: Screen, source: str, destination: str, mark: int) -> int:
-    """What becomes of a packet. 1 if the rule that decides is missing, or another program drops it."""
+    """The source address that a packet gets. 1 if the deciding rule is missing, or another program drops the packet."""
     request = masq_pb2.ExplainRequest(source=source, destination=destination, mark=mark)
     response = await ask(targets["masq"], lambda c: MasqServiceStub(c).Explain(request), LIST_SECONDS)
-    if screen.json:
-        screen.show_json(to_json(response))
-    else:
-        screen.show(rules_render.explanation_text(response, screen.width))
+    screen.answer(response, lambda: rules_render.explanation_text(response, screen.width))
     return 0 if rules_render.all_well(response.rules) and not response.findings else 1
 
 
 def _why(status: dataplane_pb2.Status | masq_pb2.Status, screen: Screen) -> int:
-    """An empty list may be right, or too early, and what is missing may be so on purpose; the service knows."""
+    """Prints the reasons of the service for an empty or incomplete list, which may be right. 1 if it is not ready."""
     for reason in status.reasons:
         screen.warn(reason)
     return 0 if status.ready else 1

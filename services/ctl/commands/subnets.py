@@ -1,4 +1,4 @@
-"""The commands about who may have which subnet: reserve, release, reclaim, renumber. Each returns the exit code."""
+"""The commands that change leases and reservations. Each returns the exit code."""
 
 from collections.abc import Awaitable, Sequence
 from datetime import UTC, datetime
@@ -19,18 +19,15 @@ _UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
 async def reserve(target: Target, screen: Screen, cidrs: Sequence[str], node: str) -> int:
-    """Sets subnets aside."""
+    """Reserves subnets."""
     request = pb.ReserveSubnetRequest(cidrs=cidrs, node=node)
     response = await ask_lease_service(target, lambda c: LeaseServiceStub(c).ReserveSubnet(request))
-    if screen.json:
-        screen.show_json(to_json(response))
-    else:
-        screen.show(reserved_text(response.lease))
+    screen.answer(response, lambda: reserved_text(response.lease))
     return 0
 
 
 async def reservations(target: Target, screen: Screen) -> int:
-    """Those that there are."""
+    """Shows the reservations."""
     response = await ask_lease_service(target, lambda c: LeaseServiceStub(c).ListLeases(pb.ListLeasesRequest()))
     found = [lease for lease in response.leases if lease.reserved]
     if screen.json:
@@ -41,7 +38,7 @@ async def reservations(target: Target, screen: Screen) -> int:
 
 
 async def unreserve(target: Target, screen: Screen, names: Sequence[str]) -> int:
-    """Ends reservations, one after the other, up to the first that there is none of."""
+    """Removes reservations, one after the other, up to the first name without one."""
     for name in names:
         await ask_lease_service(target, partial(_unreserve, name_of(name)))
     if screen.json:
@@ -54,7 +51,7 @@ def _unreserve(name: str, channel: grpc.aio.Channel) -> Awaitable[pb.ReleaseSubn
 
 
 async def release(target: Target, screen: Screen, node: str, name: str) -> int:
-    """Gives the lease of a node back."""
+    """Releases the lease of a node."""
     request = pb.ReleaseLeaseRequest(node=node, name=name_of(name))
     response = await ask_lease_service(target, lambda c: LeaseServiceStub(c).ReleaseLease(request))
     if screen.json:
@@ -63,30 +60,25 @@ async def release(target: Target, screen: Screen, node: str, name: str) -> int:
 
 
 async def reclaim(target: Target, screen: Screen, request: pb.ReclaimLeasesRequest) -> int:
-    """Takes leases back, or says which would be. 1 if a dry run finds any."""
+    """Reclaims leases, or shows which would be. 1 if a dry run finds any."""
     response = await ask_lease_service(target, lambda c: LeaseServiceStub(c).ReclaimLeases(request))
-    if screen.json:
-        screen.show_json(to_json(response))
-    else:
-        screen.show(reclaimed_text(response, datetime.now(UTC), screen.width, dry_run=request.dry_run))
-    return int(request.dry_run and bool(response.reclaimed))
+    now, dry_run = datetime.now(UTC), request.dry_run
+    screen.answer(response, lambda: reclaimed_text(response, now, screen.width, dry_run=dry_run))
+    return int(dry_run and bool(response.reclaimed))
 
 
 async def renumber(target: Target, screen: Screen, node: str, *, dry_run: bool) -> int:
-    """Lets a node move to another subnet, or says where it would. 1: a dry run, for there is something to do."""
+    """Moves a node to another subnet, or shows the move. 1 for a dry run, as something is pending."""
     request = pb.RenumberNodeRequest(node=node, dry_run=dry_run)
     response = await ask_lease_service(target, lambda c: LeaseServiceStub(c).RenumberNode(request))
-    if screen.json:
-        screen.show_json(to_json(response))
-    else:
-        screen.show(renumbered_text(response.move, dry_run=dry_run))
+    screen.answer(response, lambda: renumbered_text(response.move, dry_run=dry_run))
     return int(dry_run)
 
 
 def reclaim_request(
     names: Sequence[str], node: str, unseen_for: float | None, *, dry_run: bool
 ) -> pb.ReclaimLeasesRequest:
-    """What to ask for."""
+    """The request for these leases."""
     return pb.ReclaimLeasesRequest(
         names=map(name_of, names),
         node=node,
@@ -96,7 +88,7 @@ def reclaim_request(
 
 
 def name_of(text: str) -> str:
-    """The name of a lease, also for who writes its subnet: `10.5.7.0/24` is `10.5.7.0-24`."""
+    """The name of a lease, from its name or its subnet: `10.5.7.0/24` is `10.5.7.0-24`."""
     return text.replace("/", "-")
 
 

@@ -42,7 +42,7 @@ _CHANNEL_OPTIONS: Final = (
 
 
 class CallFailed(Exception):
-    """A call that brought no answer; the message is one or two sentences that say what to do."""
+    """A failed call; the message is one or two sentences with the cause and the remedy."""
 
     def __init__(
         self, sentence: str, *, reached: bool = False, missing: bool = False, may_pass: bool = False
@@ -53,11 +53,11 @@ class CallFailed(Exception):
         self.missing = missing
         """There is no socket: the service does not run here, or has stopped."""
         self.may_pass = may_pass
-        """Asking again later can help."""
+        """A later call may succeed."""
 
     @property
     def exit_code(self) -> int:
-        """1: the service says that something is not well. 2: it could not be asked."""
+        """1: the service answered with an error. 2: the service did not answer."""
         return 1 if self.reached else 2
 
 
@@ -94,7 +94,7 @@ async def ask(target: Target, call: Callable[[grpc.aio.Channel], Awaitable[M]], 
 
 
 async def ask_lease_service(target: Target, call: Callable[[grpc.aio.Channel], Awaitable[M]]) -> M:
-    """As `ask`; where it has no socket, says how to name a central one."""
+    """As `ask`; the error for a missing socket says how to name a central lease service."""
     try:
         return await ask(target, call, LIST_SECONDS)
     except CallFailed as failure:
@@ -102,7 +102,7 @@ async def ask_lease_service(target: Target, call: Callable[[grpc.aio.Channel], A
 
 
 def with_hint(target: Target, failure: CallFailed) -> CallFailed:
-    """The failure of a call to the lease service, which may well be elsewhere."""
+    """The failure of a call to the lease service, with a hint that this may run on another host."""
     if not failure.missing or target.named:
         return failure
     return CallFailed(
@@ -115,7 +115,7 @@ async def _failure(target: Target, error: grpc.aio.AioRpcError, channel: grpc.ai
     if error.code() is grpc.StatusCode.UNIMPLEMENTED and "ethod not found" in details:
         return CallFailed(f"the server at {target.address} is not {target.program}: check --{target.service}")
     away = error.code() is grpc.StatusCode.UNAVAILABLE
-    # A server that is there can say UNAVAILABLE too; the state of the channel tells it from one that is not.
+    # A connected server can answer UNAVAILABLE too; the state of the channel shows whether there is one.
     if not away or channel.get_state() is grpc.ChannelConnectivity.READY:
         return CallFailed(details, reached=True, may_pass=away)
     diagnosis = await asyncio.to_thread(diagnose, target, details)
@@ -124,7 +124,7 @@ async def _failure(target: Target, error: grpc.aio.AioRpcError, channel: grpc.ai
 
 @dataclass(frozen=True, slots=True)
 class AddressProblem:
-    """What is wrong with an address, one sentence."""
+    """Why a service cannot be reached at an address."""
 
     sentence: str
     missing: bool = False
@@ -132,7 +132,7 @@ class AddressProblem:
 
 
 def diagnose(target: Target, details: str) -> AddressProblem:
-    """Tries the address once more, without gRPC, to learn why it failed; `details` is what gRPC said."""
+    """Connects to the address without gRPC, to find out why a call failed; `details` is the message of gRPC."""
     if target.path is None:
         return AddressProblem(target.transport.explain_failure(target.address, target.program, details))
     return _diagnose_path(target, target.path, details)
@@ -178,7 +178,7 @@ def _option(target: Target) -> str:
 
 
 def _denied(path: Path) -> str:
-    """Names the first thing on the way that is closed to us, and who may pass."""
+    """Names the first directory of the path, or the socket, that denies access, and who has it."""
     way = [*reversed(path.absolute().parents), path.absolute()]
     closed = next((p for p in way if not os.access(p, os.X_OK if p != way[-1] else os.W_OK)), path)
     kind = "socket" if closed == way[-1] else "directory"

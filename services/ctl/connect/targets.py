@@ -15,7 +15,7 @@ Service: TypeAlias = Literal["lease", "dataplane", "masq"]
 SERVICES: Final[tuple[Service, ...]] = ("lease", "dataplane", "masq")
 
 ANYWHERE: Final = Transport(dangerously=True)
-"""Without TLS, also beyond loopback: who looks gives nothing away, and the address was typed by hand."""
+"""Without TLS, also beyond loopback: the user has typed the address, and no secret is sent."""
 
 
 @dataclass(frozen=True, slots=True)

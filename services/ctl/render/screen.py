@@ -1,7 +1,8 @@
-"""The terminal, or whatever stands in for it."""
+"""Output of the command line: to a terminal, a pipe or a file, as text or JSON."""
 
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from io import TextIOWrapper
 from typing import Any, Final
@@ -13,13 +14,13 @@ from rich.text import Text
 
 from services.ctl.render.layout import Width
 
-# Names and reasons come from other nodes. What could steer a terminal is shown as a box; the length is kept.
+# Names and reasons come from other nodes: control characters are replaced, so that none reaches the terminal.
 _HARMLESS: Final = {code: "\N{REPLACEMENT CHARACTER}" for code in (*range(32), *range(127, 160)) if code != ord("\n")}
 
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """Where a command prints. Colours only on a terminal, and not with NO_COLOR; nothing is ever cut."""
+    """Standard output of a command. Colours only on a terminal, and not with NO_COLOR; text is never cut."""
 
     json: bool
     console: Console
@@ -45,8 +46,15 @@ class Screen:
         text = json.dumps(document, ensure_ascii=not self._is_unicode, indent=None if one_line else 2)
         print(text, file=self.console.file, flush=True)
 
+    def answer(self, message: Message, text: Callable[[], Text]) -> None:
+        """Prints the answer of a service: with `-o json` the message, else its text."""
+        if self.json:
+            self.show_json(to_json(message))
+        else:
+            self.show(text())
+
     def warn(self, sentence: str) -> None:
-        """Says something on standard error, where it is in nobody's way."""
+        """Prints a sentence on standard error, so that standard output stays parsable."""
         print(f"flannelette: {sentence.translate(_HARMLESS)}", file=sys.stderr, flush=True)
 
 
