@@ -8,14 +8,14 @@ from rich.text import Text
 from services.ctl.commands.show import answers_of
 from services.ctl.connect.call import CallFailed
 from services.ctl.connect.targets import SERVICES, Service, Targets
+from services.ctl.node_health import BROKEN, NodeHealth, State, assess
 from services.ctl.render.layout import Width, fold, lines, table
 from services.ctl.render.screen import Screen
 from services.ctl.units import count
-from services.ctl.verdict import BROKEN, State, Verdict, judge
 
 
 @dataclass(frozen=True, slots=True)
-class Ailment:
+class Problem:
     """One thing that is not as it should be."""
 
     service: Service
@@ -30,35 +30,35 @@ class Ailment:
 async def doctor(targets: Targets, screen: Screen, services: Collection[str]) -> int:
     """Prints the problems of these services, or of all. 0: none. 1: some. 2: no service answers."""
     asked = [service for service in SERVICES if not services or service in services]
-    verdict = judge(await answers_of(targets), targets)
-    found = [ailment for service in asked for ailment in ailments(verdict, service)]
+    node = assess(await answers_of(targets), targets)
+    found = [problem for service in asked for problem in problems(node, service)]
     if screen.json:
-        screen.show_json({"node": verdict.node, "ailments": [asdict(each) for each in found]})
+        screen.show_json({"node": node.name, "ailments": [asdict(each) for each in found]})
     else:
-        screen.show(doctor_text(verdict.node or "this host", found, screen.width))
-    if all(verdict.standings[service].state is State.AWAY for service in asked):
+        screen.show(doctor_text(node.name or "this host", found, screen.width))
+    if all(node.services[service].state is State.AWAY for service in asked):
         return 2
     return 1 if found else 0
 
 
-def ailments(verdict: Verdict, service: Service) -> Iterator[Ailment]:
+def problems(node: NodeHealth, service: Service) -> Iterator[Problem]:
     """The problems of one service, the gravest first."""
-    standing = verdict.standings[service]
-    masq, dataplane = verdict.answers.masq, verdict.answers.dataplane
+    health = node.services[service]
+    masq, dataplane = node.answers.masq, node.answers.dataplane
     found = dataplane.status.findings if service == "dataplane" and not isinstance(dataplane, CallFailed) else ()
     others = masq.status.findings if service == "masq" and not isinstance(masq, CallFailed) else ()
     told = {finding.problem for finding in found}
     for finding in found:
-        yield Ailment(service, f"{finding.problem} {finding.cause}", finding.cure, finding.evidence)
-    for remark in () if standing.well else standing.remarks:
+        yield Problem(service, f"{finding.problem} {finding.cause}", finding.cure, finding.evidence)
+    for remark in () if health.well else health.remarks:
         problem, _, cure = remark.partition("; cure: ")
         if problem not in told and not ((found or others) and problem.startswith(BROKEN)):
-            yield Ailment(service, problem, cure)
+            yield Problem(service, problem, cure)
     for each in others:
-        yield Ailment(service, each.problem, each.cure)
+        yield Problem(service, each.problem, each.cure)
 
 
-def doctor_text(name: str, found: Collection[Ailment], width: Width) -> Text:
+def doctor_text(name: str, found: Collection[Problem], width: Width) -> Text:
     """On a terminal each with its cure below it, else a table of one line each; a sentence where there is nothing."""
     if not found:
         return Text(f"{name}: no problems found", style="bold green")

@@ -15,6 +15,7 @@ from flannelette.masq.v1.masq_pb2_grpc import MasqServiceStub
 
 from services.ctl.connect.call import LIST_SECONDS, CallFailed, ask, ask_lease_service
 from services.ctl.connect.targets import Target, Targets
+from services.ctl.node_health import Answers, NodeHealth, assess
 from services.ctl.render import leases as leases_render
 from services.ctl.render import nodes as nodes_render
 from services.ctl.render import peers as peers_render
@@ -22,19 +23,18 @@ from services.ctl.render import rules as rules_render
 from services.ctl.render.layout import lines
 from services.ctl.render.screen import Screen, to_json
 from services.ctl.render.status import status_text
-from services.ctl.verdict import Answers, Verdict, judge
 
 M = TypeVar("M")
 
 
 async def status(targets: Targets, screen: Screen) -> int:
     """The state of the node; calls the three services at once."""
-    verdict = judge(await answers_of(targets), targets)
+    node = assess(await answers_of(targets), targets)
     if screen.json:
-        screen.show_json(status_document(verdict))
+        screen.show_json(status_document(node))
     else:
-        screen.show(status_text(verdict, datetime.now(UTC), screen.width))
-    return verdict.exit_code
+        screen.show(status_text(node, datetime.now(UTC), screen.width))
+    return node.exit_code
 
 
 async def answers_of(targets: Targets) -> Answers:
@@ -98,7 +98,7 @@ async def rules(targets: Targets, screen: Screen) -> int:
 
 
 async def explain(targets: Targets, screen: Screen, source: str, destination: str, mark: int) -> int:
-    """The source address that a packet gets. 1 if the deciding rule is missing, or another program drops the packet."""
+    """The source address of a packet. 1 if the deciding rule is missing, or another program drops the packet."""
     request = masq_pb2.ExplainRequest(source=source, destination=destination, mark=mark)
     response = await ask(targets["masq"], lambda c: MasqServiceStub(c).Explain(request), LIST_SECONDS)
     screen.answer(response, lambda: rules_render.explanation_text(response, screen.width))
@@ -112,15 +112,15 @@ def _why(status: dataplane_pb2.Status | masq_pb2.Status, screen: Screen) -> int:
     return 0 if status.ready else 1
 
 
-def status_document(verdict: Verdict) -> dict[str, Any]:
-    """The status for programs: the verdict, and what each service answered."""
-    document: dict[str, Any] = {"healthy": verdict.healthy, "node": verdict.node}
-    for service, standing in verdict.standings.items():
-        answer = verdict.answers.of(service)
+def status_document(node: NodeHealth) -> dict[str, Any]:
+    """The status as a JSON document: health of the node, and the answer of each service."""
+    document: dict[str, Any] = {"healthy": node.healthy, "node": node.name}
+    for service, health in node.services.items():
+        answer = node.answers.of(service)
         document[service] = {
-            "state": standing.state.name,
-            "address": standing.target.address,
-            "remarks": list(standing.remarks),
+            "state": health.state.name,
+            "address": health.target.address,
+            "remarks": list(health.remarks),
         }
         if not isinstance(answer, CallFailed):
             document[service]["response"] = to_json(answer)

@@ -12,9 +12,9 @@ from google.protobuf.duration_pb2 import Duration
 from services.ctl.commands.show import answers_of
 from services.ctl.connect.call import SHORT_SECONDS, CallFailed, ask, ask_lease_service, with_hint
 from services.ctl.connect.targets import Target, Targets
+from services.ctl.node_health import assess
 from services.ctl.render.nodes import converged_text, pending_text
 from services.ctl.render.screen import Screen, to_json
-from services.ctl.verdict import judge
 
 _LONGEST_CALL: Final = 30.0
 """The lease service answers as soon as there is something to say, so the calls may be few."""
@@ -39,14 +39,14 @@ async def wait(targets: Targets, screen: Screen, *, ready: bool, converged: bool
 async def until_ready(targets: Targets, screen: Screen, deadline: float) -> int:
     """Until `flannelette status` finds nothing; says what is missing when the time is over."""
     while True:
-        verdict = judge(await answers_of(targets), targets)
-        if verdict.healthy:
+        node = assess(await answers_of(targets), targets)
+        if node.healthy:
             return 0
         if _left(deadline) <= 0:
-            for service, standing in verdict.standings.items():
-                for remark in () if standing.well else standing.remarks or (standing.state.value,):
+            for service, health in node.services.items():
+                for remark in () if health.well else health.remarks or (health.state.value,):
                     screen.warn(f"{service}: {remark}")
-            return verdict.exit_code
+            return node.exit_code
         await asyncio.sleep(min(_READY_PAUSE, max(_left(deadline), 0)))
 
 

@@ -10,10 +10,10 @@ from flannelette.masq.v1 import masq_pb2
 from google.protobuf.timestamp_pb2 import Timestamp
 from rich.text import Text
 
+from services.ctl.node_health import Answer, NodeHealth, ServiceHealth, State
 from services.ctl.render.layout import Width, fold, labelled, lines
 from services.ctl.render.leases import network_words, store_words
 from services.ctl.units import ago, count, mtu, phrase, until
-from services.ctl.verdict import Answer, Standing, State, Verdict
 
 Fact: TypeAlias = tuple[str, str]
 """A label and what there is to say; it is not shown where that is empty."""
@@ -24,30 +24,30 @@ _MOST_MOVES: Final = 5
 _STYLES: Final = {State.READY: "green", State.NOT_READY: "red", State.AWAY: "red", State.ELSEWHERE: "dim"}
 
 
-def status_text(verdict: Verdict, now: datetime, width: Width) -> Text:
-    """The verdict in one line, then each service: how it is, what is wrong, and what it says of itself."""
-    out: list[str | Text] = [fold(_headline(verdict), width)]
-    for standing in verdict.standings.values():
-        answer = verdict.answers.of(standing.target.service)
-        out += ["", *_service(standing, answer, now, width)]
+def status_text(node: NodeHealth, now: datetime, width: Width) -> Text:
+    """The state of the node in one line, then each service with its state, its faults and its figures."""
+    out: list[str | Text] = [fold(_headline(node), width)]
+    for health in node.services.values():
+        answer = node.answers.of(health.target.service)
+        out += ["", *_service(health, answer, now, width)]
     return lines(out)
 
 
-def _headline(verdict: Verdict) -> Text:
-    name = verdict.node or "this host"
-    if not verdict.answered:
+def _headline(node: NodeHealth) -> Text:
+    name = node.name or "this host"
+    if not node.answered:
         return Text(f"{name}: no service answers", style="bold red")
-    if verdict.healthy:
+    if node.healthy:
         return Text(f"{name} is healthy", style="bold green")
-    return Text(f"{name} is not healthy" + (f": {verdict.broken}" if verdict.broken else ""), style="bold red")
+    return Text(f"{name} is not healthy" + (f": {node.broken}" if node.broken else ""), style="bold red")
 
 
-def _service(standing: Standing, answer: Answer, now: datetime, width: Width) -> Iterator[Text]:
-    style = _STYLES[standing.state]
-    name = Text(f"{standing.target.service:<12} ", style="bold")
-    yield fold(name + Text(standing.state.value, style=style), width)
-    for remark in standing.remarks:
-        calm = standing.state is State.ELSEWHERE
+def _service(health: ServiceHealth, answer: Answer, now: datetime, width: Width) -> Iterator[Text]:
+    style = _STYLES[health.state]
+    name = Text(f"{health.target.service:<12} ", style="bold")
+    yield fold(name + Text(health.state.value, style=style), width)
+    for remark in health.remarks:
+        calm = health.state is State.ELSEWHERE
         yield fold(Text(f"  {'-' if calm else '!'} {remark}", style="dim" if calm else "yellow"), width, 4)
     for label, text in facts(answer, now):
         if text:

@@ -10,9 +10,10 @@ from flannelette.lease.v1 import lease_pb2
 from flannelette.masq.v1 import masq_pb2
 from rich.text import Text
 
-from services.ctl.commands.doctor import Ailment, ailments, doctor_text
+from services.ctl.commands.doctor import Problem, doctor_text, problems
 from services.ctl.connect.call import CallFailed
 from services.ctl.connect.targets import SERVICES, targets
+from services.ctl.node_health import Answers, NodeHealth, assess
 from services.ctl.render.changes import event_text, plan_text
 from services.ctl.render.layout import Width, lines, table
 from services.ctl.render.leases import leases_text, quarantine_text
@@ -21,7 +22,6 @@ from services.ctl.render.peers import peer_text, peers_text
 from services.ctl.render.rules import rules_text
 from services.ctl.render.screen import screen
 from services.ctl.render.status import in_the_way, status_text
-from services.ctl.verdict import Answers, Verdict, judge
 from tests import paths
 from tests.ctl import nodes as ctl_nodes
 from tests.ctl import samples as samples
@@ -32,7 +32,7 @@ _WIDTHS: tuple[Width, ...] = (60, 80, 120, None)
 
 def _status(width: Width) -> Text:
     answers = Answers(samples.lease_status(), samples.dataplane_status(), samples.masq_status())
-    return status_text(judge(answers, targets(Path("/run/flannelette"), {})), samples.NOW, width)
+    return status_text(assess(answers, targets(Path("/run/flannelette"), {})), samples.NOW, width)
 
 
 def _unwell(width: Width) -> Text:
@@ -44,7 +44,7 @@ def _unwell(width: Width) -> Text:
     dataplane.status.warnings.append("the backend's option MTU is 9000, but eth0 has 1500, which counts")
     masq = CallFailed("no process listens on /run/flannelette/masq.sock: flannelette-masq was killed; start it again")
     answers = Answers(CallFailed("there is no socket /run/flannelette/lease.sock", missing=True), dataplane, masq)
-    return status_text(judge(answers, targets(Path("/run/flannelette"), {})), samples.NOW, width)
+    return status_text(assess(answers, targets(Path("/run/flannelette"), {})), samples.NOW, width)
 
 
 def _remembered(width: Width) -> Text:
@@ -58,10 +58,10 @@ def _remembered(width: Width) -> Text:
     answers = Answers(
         CallFailed("there is no socket /run/flannelette/lease.sock", missing=True), dataplane, samples.masq_status()
     )
-    return status_text(judge(answers, targets(Path("/run/flannelette"), {})), samples.NOW, width)
+    return status_text(assess(answers, targets(Path("/run/flannelette"), {})), samples.NOW, width)
 
 
-def _pending() -> Verdict:
+def _pending() -> NodeHealth:
     """Of a node whose lease service is central, and asked for its status, too."""
     dataplane, lease = samples.dataplane_status(), samples.lease_status("")
     moves = [
@@ -71,20 +71,20 @@ def _pending() -> Verdict:
     lease.pending_moves.extend(moves)
     (subnet,) = moves[0].subnets
     dataplane.status.pending = f"network change pending: h1 would move from {subnet} to {moves[0].where}"
-    return judge(Answers(lease, dataplane, samples.masq_status()), targets(Path("/run/flannelette"), {}))
+    return assess(Answers(lease, dataplane, samples.masq_status()), targets(Path("/run/flannelette"), {}))
 
 
 def _doctor_pending(width: Width) -> Text:
-    verdict = _pending()
-    found = [each for service in SERVICES for each in ailments(verdict, service)]
+    node = _pending()
+    found = [each for service in SERVICES for each in problems(node, service)]
     return doctor_text("h1", found, width)
 
 
 def _doctor(width: Width) -> Text:
     found = [
-        Ailment("masq", "--ip-masq is false here and true on the dataplane, so no rule masquerades.", "start it so"),
-        Ailment("masq", "The kernel forwards no IPv4 packets.", "sysctl -w net.ipv4.ip_forward=1"),
-        Ailment("lease", "there is no socket /run/flannelette/lease.sock: start flannelette-lease"),
+        Problem("masq", "--ip-masq is false here and true on the dataplane, so no rule masquerades.", "start it so"),
+        Problem("masq", "The kernel forwards no IPv4 packets.", "sysctl -w net.ipv4.ip_forward=1"),
+        Problem("lease", "there is no socket /run/flannelette/lease.sock: start flannelette-lease"),
     ]
     return doctor_text("h1", found, width)
 

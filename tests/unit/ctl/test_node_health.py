@@ -5,7 +5,7 @@ from pathlib import Path
 
 from services.ctl.connect.call import CallFailed
 from services.ctl.connect.targets import targets
-from services.ctl.verdict import Answers, State, Verdict, judge
+from services.ctl.node_health import Answers, NodeHealth, State, assess
 from tests.ctl import samples as samples
 
 MISSING = CallFailed("there is no socket", missing=True)
@@ -13,26 +13,26 @@ KILLED = CallFailed("nobody listens")
 WELL = Answers(samples.lease_status(), samples.dataplane_status(), samples.masq_status())
 
 
-def judged(answers: Answers, *, lease: str | None = None) -> Verdict:
-    return judge(answers, targets(Path("/run/flannelette"), {"lease": lease}))
+def assessed(answers: Answers, *, lease: str | None = None) -> NodeHealth:
+    return assess(answers, targets(Path("/run/flannelette"), {"lease": lease}))
 
 
 def test_three_ready_services_are_healthy() -> None:
-    verdict = judged(WELL)
-    assert (verdict.exit_code, verdict.node) == (0, "h1")
-    assert {s.state for s in verdict.standings.values()} == {State.READY}
+    node = assessed(WELL)
+    assert (node.exit_code, node.name) == (0, "h1")
+    assert {s.state for s in node.services.values()} == {State.READY}
 
 
 def test_nobody_answering_is_not_the_same_as_unhealthy() -> None:
-    assert judged(Answers(MISSING, MISSING, MISSING)).exit_code == 2
-    assert judged(Answers(KILLED, KILLED, KILLED)).exit_code == 2
+    assert assessed(Answers(MISSING, MISSING, MISSING)).exit_code == 2
+    assert assessed(Answers(KILLED, KILLED, KILLED)).exit_code == 2
 
 
 def test_one_service_away_is_unhealthy_and_the_others_are_still_judged() -> None:
-    verdict = judged(replace(WELL, masq=KILLED))
-    assert verdict.exit_code == 1
-    assert [s.state for s in verdict.standings.values()] == [State.READY, State.READY, State.AWAY]
-    assert verdict.standings["masq"].remarks == ("nobody listens",)
+    node = assessed(replace(WELL, masq=KILLED))
+    assert node.exit_code == 1
+    assert [s.state for s in node.services.values()] == [State.READY, State.READY, State.AWAY]
+    assert node.services["masq"].remarks == ("nobody listens",)
 
 
 def test_a_service_that_is_not_ready_gives_its_own_reasons() -> None:
@@ -40,83 +40,83 @@ def test_a_service_that_is_not_ready_gives_its_own_reasons() -> None:
     dataplane.status.ready = False
     dataplane.status.reasons.append("no lease yet")
     dataplane.status.lease_service_connected = False
-    verdict = judged(replace(WELL, dataplane=dataplane))
-    assert verdict.exit_code == 1
-    assert verdict.standings["dataplane"].remarks == ("no lease yet",)
+    node = assessed(replace(WELL, dataplane=dataplane))
+    assert node.exit_code == 1
+    assert node.services["dataplane"].remarks == ("no lease yet",)
 
 
 def test_a_node_of_a_central_lease_service_is_healthy_without_a_lease_socket() -> None:
-    verdict = judged(replace(WELL, lease=MISSING))
-    assert verdict.exit_code == 0
-    assert verdict.standings["lease"].state is State.ELSEWHERE
-    assert "--lease" in verdict.standings["lease"].remarks[0]
+    node = assessed(replace(WELL, lease=MISSING))
+    assert node.exit_code == 0
+    assert node.services["lease"].state is State.ELSEWHERE
+    assert "--lease" in node.services["lease"].remarks[0]
 
 
 def test_a_lease_service_is_missed_when_the_dataplane_is_connected_to_none() -> None:
     dataplane = samples.dataplane_status()
     dataplane.status.lease_service_connected = False
-    verdict = judged(replace(WELL, lease=MISSING, dataplane=dataplane))
-    assert verdict.exit_code == 1
-    assert verdict.standings["lease"].state is State.AWAY
-    assert "--lease-address" in verdict.standings["lease"].remarks[1]
+    node = assessed(replace(WELL, lease=MISSING, dataplane=dataplane))
+    assert node.exit_code == 1
+    assert node.services["lease"].state is State.AWAY
+    assert "--lease-address" in node.services["lease"].remarks[1]
 
 
 def test_a_lease_service_that_was_named_or_killed_is_missed_in_any_case() -> None:
-    assert judged(replace(WELL, lease=MISSING), lease="unix:/elsewhere/lease.sock").exit_code == 1
-    assert judged(replace(WELL, lease=KILLED)).exit_code == 1
+    assert assessed(replace(WELL, lease=MISSING), lease="unix:/elsewhere/lease.sock").exit_code == 1
+    assert assessed(replace(WELL, lease=KILLED)).exit_code == 1
 
 
 def test_the_host_of_a_central_lease_service_needs_neither_dataplane_nor_masq() -> None:
-    verdict = judged(Answers(samples.lease_status(node=""), MISSING, MISSING))
-    assert (verdict.exit_code, verdict.node) == (0, "")
-    assert verdict.standings["masq"].state is State.ELSEWHERE
+    node = assessed(Answers(samples.lease_status(node=""), MISSING, MISSING))
+    assert (node.exit_code, node.name) == (0, "")
+    assert node.services["masq"].state is State.ELSEWHERE
 
 
 def test_beside_a_dataplane_masq_is_missed_also_with_a_central_lease_service() -> None:
-    assert judged(Answers(samples.lease_status(node=""), samples.dataplane_status(), MISSING)).exit_code == 1
+    assert assessed(Answers(samples.lease_status(node=""), samples.dataplane_status(), MISSING)).exit_code == 1
 
 
 def test_a_lease_service_of_one_node_wants_both() -> None:
-    assert judged(Answers(samples.lease_status(node="h1"), MISSING, MISSING)).exit_code == 1
+    assert assessed(Answers(samples.lease_status(node="h1"), MISSING, MISSING)).exit_code == 1
 
 
 def test_a_ready_dataplane_that_follows_nobody_is_not_well() -> None:
     dataplane = samples.dataplane_status()
     dataplane.status.lease_service_connected = False
-    verdict = judged(replace(WELL, dataplane=dataplane))
-    assert verdict.exit_code == 1
-    assert "last ones known" in verdict.standings["dataplane"].remarks[0]
+    node = assessed(replace(WELL, dataplane=dataplane))
+    assert node.exit_code == 1
+    assert "last ones known" in node.services["dataplane"].remarks[0]
 
 
 def test_a_difference_in_ip_masq_is_found() -> None:
     masq = samples.masq_status()
     masq.status.masquerade = False
-    verdict = judged(replace(WELL, masq=masq))
-    assert verdict.exit_code == 1
-    assert verdict.standings["masq"].remarks == (
+    node = assessed(replace(WELL, masq=masq))
+    assert node.exit_code == 1
+    assert node.services["masq"].remarks == (
         "--ip-masq is false here and true on the dataplane, so no rule masquerades what pods send to the outside; "
         "cure: flannelette-masq --ip-masq",
     )
     masq.status.masquerade, dataplane = True, samples.dataplane_status()
     dataplane.status.ip_masq = False
-    (remark,) = judged(replace(WELL, masq=masq, dataplane=dataplane)).standings["masq"].remarks
+    (remark,) = assessed(replace(WELL, masq=masq, dataplane=dataplane)).services["masq"].remarks
     assert remark.endswith("cure: flannelette-dataplane --ip-masq")
 
 
 def test_peers_that_cannot_be_reached_are_not_well_although_the_dataplane_is_ready() -> None:
     dataplane = samples.dataplane_status()
     dataplane.status.peers.total, dataplane.status.peers.failed = 3, 1
-    verdict = judged(replace(WELL, dataplane=dataplane))
-    assert verdict.exit_code == 1
-    assert verdict.standings["dataplane"].remarks == ("1 of 3 peers cannot be reached: `flannelette peers` says why",)
+    node = assessed(replace(WELL, dataplane=dataplane))
+    assert node.exit_code == 1
+    assert node.services["dataplane"].remarks == ("1 of 3 peers cannot be reached: `flannelette peers` says why",)
 
 
 def test_a_configuration_that_is_not_in_force_is_not_well() -> None:
     lease = samples.lease_status()
     lease.network_error = "it is not valid JSON"
-    verdict = judged(replace(WELL, lease=lease))
-    assert verdict.exit_code == 1
-    assert verdict.standings["lease"].remarks == (
+    node = assessed(replace(WELL, lease=lease))
+    assert node.exit_code == 1
+    assert node.services["lease"].remarks == (
         "the stored network configuration is not in force: it is not valid JSON",
     )
 
@@ -124,9 +124,9 @@ def test_a_configuration_that_is_not_in_force_is_not_well() -> None:
 def test_a_lease_service_with_quarantined_keys_or_held_removals_is_not_well_and_says_what_to_do() -> None:
     lease = samples.lease_status()
     lease.quarantined, lease.held_removals, lease.held_reason = 1, 20, "20 leases went at once"
-    verdict = judged(replace(WELL, lease=lease))
-    assert verdict.exit_code == 1
-    assert verdict.standings["lease"].remarks == (
+    node = assessed(replace(WELL, lease=lease))
+    assert node.exit_code == 1
+    assert node.services["lease"].remarks == (
         "1 key of the store refused: `flannelette quarantine` says why",
         "20 leases went at once (`flannelette confirm-removal`)",
     )

@@ -1,4 +1,4 @@
-"""What the answers of a node's services mean together. Pure."""
+"""The health of a node, from the answers of its services. Pure."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -14,18 +14,18 @@ from services.ctl.connect.targets import Service, Target
 from services.ctl.units import count
 
 BROKEN: Final = "forwarding is broken: "
-"""How a service begins the reason why no packet gets through."""
+"""Prefix of a service's reason when no packet is forwarded."""
 
 
 class State(Enum):
-    """How a service is."""
+    """The state of a service."""
 
     READY = "ready"
     NOT_READY = "not ready"
     AWAY = "away"
-    """It should answer, and does not."""
+    """The service should answer, and does not."""
     ELSEWHERE = "not here"
-    """It does not run here, and need not."""
+    """The service does not run on this host, and need not."""
 
 
 Answer: TypeAlias = (
@@ -35,77 +35,77 @@ Answer: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What each service said of itself, or why it did not."""
+    """The status of each service, or why it did not answer."""
 
     lease: lease_pb2.GetStatusResponse | CallFailed
     dataplane: dataplane_pb2.GetStatusResponse | CallFailed
     masq: masq_pb2.GetStatusResponse | CallFailed
 
     def of(self, service: Service) -> Answer:
-        """What this service said."""
+        """The answer of one service."""
         answer: Answer = getattr(self, service)
         return answer
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """One service, judged."""
+class ServiceHealth:
+    """The health of one service."""
 
     target: Target
     state: State
     remarks: tuple[str, ...] = ()
-    """What is wrong, or why nothing is although the service is not here; one sentence each."""
+    """The faults, or why the service need not run here; one sentence each."""
     well: bool = False
-    """Nothing has to be done about it."""
+    """Whether there is nothing to do about the service."""
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """The whole node, judged."""
+class NodeHealth:
+    """The health of the whole node."""
 
     answers: Answers
-    standings: Mapping[Service, Standing]
+    services: Mapping[Service, ServiceHealth]
 
     @property
-    def node(self) -> str:
-        """Its name; empty on the host of a central lease service, and when nobody answers."""
+    def name(self) -> str:
+        """The name of the node; empty on the host of a central lease service, and if no service answers."""
         return _node(self.answers)
 
     @property
     def healthy(self) -> bool:
-        """Everything that should run here is ready."""
-        return self.answered and all(standing.well for standing in self.standings.values())
+        """Whether all services that should run here are ready."""
+        return self.answered and all(health.well for health in self.services.values())
 
     @property
     def answered(self) -> bool:
-        """At least one service answered."""
-        return any(s.state in (State.READY, State.NOT_READY) for s in self.standings.values())
+        """Whether a service answered."""
+        return any(s.state in (State.READY, State.NOT_READY) for s in self.services.values())
 
     @property
     def broken(self) -> str:
-        """Why no packet gets through, if a service says so for certain; empty: none does."""
-        remarks = (remark for standing in self.standings.values() for remark in standing.remarks)
+        """Why no packet is forwarded, if a service reports that; empty: none does."""
+        remarks = (remark for health in self.services.values() for remark in health.remarks)
         return next((remark for remark in remarks if remark.startswith(BROKEN)), "")
 
     @property
     def exit_code(self) -> int:
-        """0: healthy. 1: not. 2: nobody answered, so who knows."""
+        """0: healthy. 1: not healthy. 2: no service answered."""
         if not self.answered:
             return 2
         return 0 if self.healthy else 1
 
 
-def judge(answers: Answers, targets: Mapping[Service, Target]) -> Verdict:
-    """Judges a node by what its services say.
+def assess(answers: Answers, targets: Mapping[Service, Target]) -> NodeHealth:
+    """The health of a node, from the answers of its services.
 
     A service without a socket is away, with two exceptions, provided the user named no address for it:
     * The lease service may be central. It is elsewhere if the dataplane is connected to one.
     * The host of a central lease service (its socket is here, and it serves no node) may have neither dataplane nor
-      masq. One that the user named says nothing about this host.
+      masq. A lease service that the user named says nothing about this host.
     """
     answer = answers.lease
     central_here = not isinstance(answer, CallFailed) and not answer.node and not targets["lease"].named
-    return Verdict(
+    return NodeHealth(
         answers,
         {
             "lease": _lease(answers, targets["lease"]),
@@ -115,73 +115,73 @@ def judge(answers: Answers, targets: Mapping[Service, Target]) -> Verdict:
     )
 
 
-def _lease(answers: Answers, target: Target) -> Standing:
+def _lease(answers: Answers, target: Target) -> ServiceHealth:
     answer = answers.lease
     if not isinstance(answer, CallFailed):
-        doubts = []
+        remarks = []
         if answer.network_error:
-            doubts.append(f"the stored network configuration is not in force: {answer.network_error}")
+            remarks.append(f"the stored network configuration is not in force: {answer.network_error}")
         if answer.quarantined:
             refused = count(answer.quarantined, "key")
-            doubts.append(f"{refused} of the store refused: `flannelette quarantine` says why")
+            remarks.append(f"{refused} of the store refused: `flannelette quarantine` says why")
         if answer.held_removals:
-            doubts.append(f"{answer.held_reason} (`flannelette confirm-removal`)")
+            remarks.append(f"{answer.held_reason} (`flannelette confirm-removal`)")
         if answer.pending_moves and not answer.node:
             nodes, first = count(len(answer.pending_moves), "node"), answer.pending_moves[0].node
-            doubts.append(f"network change pending for {nodes}, which keep their subnets{_renumber(answer, first)}")
-        return _own_word(target, answer.ready, answer.reasons, doubts)
+            remarks.append(f"network change pending for {nodes}, which keep their subnets{_renumber(answer, first)}")
+        return _reported(target, answer.ready, answer.reasons, remarks)
     if answer.missing and not target.named:
         dataplane = answers.dataplane
         if not isinstance(dataplane, CallFailed) and dataplane.status.lease_service_connected:
             hint = "the dataplane is connected to a lease service elsewhere; name it with --lease to see it"
-            return Standing(target, State.ELSEWHERE, (hint,), well=True)
+            return ServiceHealth(target, State.ELSEWHERE, (hint,), well=True)
         if not isinstance(dataplane, CallFailed):
             more = "if the lease service is elsewhere, the dataplane cannot reach it (its --lease-address)"
-            return Standing(target, State.AWAY, (str(answer), more))
-    return Standing(target, State.AWAY, (str(answer),))
+            return ServiceHealth(target, State.AWAY, (str(answer), more))
+    return ServiceHealth(target, State.AWAY, (str(answer),))
 
 
-def _dataplane(answers: Answers, target: Target, *, central_here: bool) -> Standing:
+def _dataplane(answers: Answers, target: Target, *, central_here: bool) -> ServiceHealth:
     answer = answers.dataplane
     if isinstance(answer, CallFailed):
         return _away(answers, target, answer, central_here=central_here)
     status = answer.status
-    doubts = []
+    remarks = []
     if not status.lease_service_connected:
-        doubts.append("no connection to the lease service: the leases are the last ones known")
+        remarks.append("no connection to the lease service: the leases are the last ones known")
     elif not status.store_connected:
-        doubts.append("the lease service has lost its store: the leases are the last ones known")
+        remarks.append("the lease service has lost its store: the leases are the last ones known")
     if status.pending:
-        doubts.append(f"{status.pending}{_renumber(answers.lease, status.node)}")
+        remarks.append(f"{status.pending}{_renumber(answers.lease, status.node)}")
     unreached = status.peers.failed + status.peers.shadowed
     if unreached:
-        doubts.append(f"{unreached} of {status.peers.total} peers cannot be reached: `flannelette peers` says why")
-    doubts += [finding.problem for finding in status.findings]
-    return _own_word(target, status.ready, status.reasons, doubts)
+        remarks.append(f"{unreached} of {status.peers.total} peers cannot be reached: `flannelette peers` says why")
+    remarks += [finding.problem for finding in status.findings]
+    return _reported(target, status.ready, status.reasons, remarks)
 
 
 def _renumber(lease: lease_pb2.GetStatusResponse | CallFailed, node: str) -> str:
-    """What carries out a change that is pending, if anything does: nobody moves a podCIDR."""
+    """The remedy for a pending network change; with Kubernetes, a podCIDR cannot be moved."""
     is_kube = not isinstance(lease, CallFailed) and lease.store.kind == "kube"
     return "; put the configuration back" if is_kube else f"; cure: flannelette renumber --node {node}"
 
 
-def _masq(answers: Answers, target: Target, *, central_here: bool) -> Standing:
+def _masq(answers: Answers, target: Target, *, central_here: bool) -> ServiceHealth:
     answer = answers.masq
     if isinstance(answer, CallFailed):
         return _away(answers, target, answer, central_here=central_here)
     status = answer.status
-    doubts = []
+    remarks = []
     if not status.lease_service_connected:
-        doubts.append("no connection to the lease service: the network and the lease are the last ones known")
+        remarks.append("no connection to the lease service: the network and the lease are the last ones known")
     dataplane = answers.dataplane
     if not isinstance(dataplane, CallFailed) and dataplane.status.ip_masq != status.masquerade:
-        doubts.append(_different(masquerade=status.masquerade))
-    return _own_word(target, status.ready, status.reasons, doubts)
+        remarks.append(_different(masquerade=status.masquerade))
+    return _reported(target, status.ready, status.reasons, remarks)
 
 
 def _different(*, masquerade: bool) -> str:
-    """What --ip-masq leads to where only one of the two services has it."""
+    """The consequence if only one of dataplane and masq has --ip-masq."""
     if masquerade:
         return (
             "--ip-masq is true here and false on the dataplane, so the CNI plugin masquerades too; "
@@ -193,19 +193,19 @@ def _different(*, masquerade: bool) -> str:
     )
 
 
-def _away(answers: Answers, target: Target, failure: CallFailed, *, central_here: bool) -> Standing:
+def _away(answers: Answers, target: Target, failure: CallFailed, *, central_here: bool) -> ServiceHealth:
     alone = all(isinstance(a, CallFailed) and a.missing for a in (answers.dataplane, answers.masq))
     if central_here and alone and not target.named:
-        return Standing(
+        return ServiceHealth(
             target, State.ELSEWHERE, ("the lease service is central; this is not one of its nodes",), True
         )
-    return Standing(target, State.AWAY, (str(failure),))
+    return ServiceHealth(target, State.AWAY, (str(failure),))
 
 
-def _own_word(target: Target, ready: bool, reasons: Iterable[str], doubts: Iterable[str] = ()) -> Standing:
-    """What the service says of itself; if it says that all is well, what speaks against that."""
-    remarks = (*reasons,) if not ready else (*doubts,)
-    return Standing(target, State.READY if ready else State.NOT_READY, remarks, well=ready and not remarks)
+def _reported(target: Target, ready: bool, reasons: Iterable[str], remarks: Iterable[str] = ()) -> ServiceHealth:
+    """The health that a service reports; of a ready service, with the remarks found here."""
+    remarks = (*reasons,) if not ready else (*remarks,)
+    return ServiceHealth(target, State.READY if ready else State.NOT_READY, remarks, well=ready and not remarks)
 
 
 def _node(answers: Answers) -> str:
