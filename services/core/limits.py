@@ -12,7 +12,7 @@ from services.core.errors import InvalidInput
 LATEST: Final = 253_402_300_798.0
 """Unix seconds: a second before the year 10000, where a Timestamp ends."""
 LONGEST: Final = 1e9
-"""Seconds, some thirty years: no lease lives, and nobody waits, that long."""
+"""Seconds, some thirty years: longer than any lease or wait."""
 SMALLEST_MTU: Final = {4: 68, 6: 1280}
 """Bytes, by IP version: what every link must carry (RFC 791, RFC 8200). The kernel refuses less for IPv4, and takes
 IPv6 away from a device with less."""

@@ -91,7 +91,7 @@ def _refuse(constant: str) -> Any:
     raise ValueError(f"{constant} is not a JSON value")
 
 
-# `number` reads the text itself: Python's int refuses more than 4,300 digits, and Go ignores what nobody asks for.
+# `number` reads the text itself: Python's int refuses more than 4,300 digits, and Go ignores unused fields.
 _decoder: Final = json.JSONDecoder(parse_int=float, parse_constant=_refuse)
 
 

@@ -21,7 +21,7 @@ class VxlanData:
 
 @light_dataclass
 class WireguardData:
-    """A WireGuard peer: flannel's `{"PublicKey":"...","Port":51820}`; port 0 means not told."""
+    """A WireGuard peer: flannel's `{"PublicKey":"...","Port":51820}`; port 0: unknown."""
 
     public_key: str
     port: int
@@ -43,7 +43,7 @@ class Subnet:
 
     cidr: Network
     public_address: Address | None = None
-    """Where peers send to; of the same family. None: not told, so no peer reaches it."""
+    """The address that peers send to, of the same family. None: unknown, so that no peer can send."""
     data: BackendData | None = None
 
 
@@ -53,7 +53,7 @@ class Lease:
 
     name: str
     node: str
-    """Empty: not known (a flanneld's), or a reservation that nobody holds."""
+    """Empty: not known (a flanneld's), or a reservation without a holder."""
     subnets: tuple[Subnet, ...]
     """At most one a family, IPv4 first."""
     backend_type: str = ""
@@ -61,7 +61,7 @@ class Lease:
     """Unix seconds; None: never, or only the store knows."""
     reserved: bool = False
     claim_order: int = 0
-    """How old the claim is, in an order of the store's own, the older one first; 0: not told. See lease.proto."""
+    """The age of the claim: a number in an order of the store, older claims first; 0: unknown. See lease.proto."""
 
     @property
     def cidrs(self) -> tuple[Network, ...]:

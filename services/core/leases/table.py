@@ -78,7 +78,7 @@ class Table:
     revision: int = 0
     """How many steps have changed a lease or a choice, or brought a network configuration."""
     lost: str = ""
-    """What the last step said of an own lease that the store has lost; see Step."""
+    """The own lease that the store has lost, by the last step; see Step."""
     overrides: Mapping[str, PublicIpOverrides] = field(default_factory=dict)
     """Overrides of public addresses that operators have set, by node."""
     _unconfirmed: set[str] | None = None
@@ -92,7 +92,7 @@ class Table:
         return self.synced and self._unconfirmed is None
 
     def has_room(self, step: Step, most: int) -> bool:
-        """Whether after the step no more leases than these are told, nor added by snapshots that are not complete."""
+        """Whether the table, and separately an incomplete snapshot, has at most `most` leases after the step."""
         is_staged = step.reset or self._unconfirmed is not None
         old: Set[str] = self.leases.keys() if step.reset else self._unconfirmed or set()
         told, staged = len(self.leases) - len(old), len(self._staged) if is_staged else 0

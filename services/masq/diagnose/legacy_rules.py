@@ -84,7 +84,7 @@ def read_legacy(raw: RawTable) -> ForeignTable:
     found = {}
     for each in sorted({*names.values()} - {_ERROR}):
         hook, rules = by_name.get(each), listed.get(each, [])
-        # The kernel ends each chain of a user's with a rule that nobody has written.
+        # The kernel ends each user-defined chain with a rule of its own.
         found[each] = ForeignChain(each, tuple(rules if hook is not None else rules[:-1]), hook, 0, hook in drops)
     return ForeignTable(FIREWALL, version, name, found)
 

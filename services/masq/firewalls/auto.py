@@ -1,4 +1,4 @@
-"""The firewall of the host, whichever kind that is: chosen, cleared of our rules elsewhere, watched for changes."""
+"""The firewall of the host: chooses the kind, removes our rules from the others, and waits for changes."""
 
 import asyncio
 import time
@@ -23,18 +23,18 @@ from services.runtime.telemetry.logs import get_logger
 log = get_logger()
 
 _POLL_SECONDS: Final = 1.25
-"""Between two looks at the sizes of the legacy tables, for programs that do not take the xtables lock."""
+"""Interval between two reads of the sizes of the legacy tables, for programs that do not take the xtables lock."""
 _SHORTEST_PAUSE: Final = 0.02
 _DIGEST_SHARE: Final = 100
 """A digest is taken at most one part in this many of the time."""
 
 
 class AutoFirewall:
-    """A HostFirewall that is one of three.
+    """A HostFirewall that uses one of three kinds.
 
-    When the choice changes, the rules are put in place in the new firewall before they are removed from the old one:
-    at no time are there none. The same holds for what a flanneld or an earlier version of this service has left
-    elsewhere. A cached network moves nothing, and what is elsewhere stays beside its rules.
+    When the choice changes, the rules are added to the new firewall before they are removed from the old one, so that
+    there are always rules. The same holds for rules that a flanneld or an earlier version of this service has left in
+    another firewall. With a cached network, no rules are moved or removed elsewhere.
     """
 
     def __init__(self, setting: str, lock: Path, probe: HostProbe) -> None:
@@ -54,7 +54,7 @@ class AutoFirewall:
         self._locking = Watch(lock, CLOSED)
         """A program that changes legacy tables with iptables holds the lock open for as long as that takes."""
         self._own_generation = -1
-        """The newest when our last repair had ended."""
+        """The generation number after our last repair."""
 
     @property
     def name(self) -> str:
@@ -126,7 +126,7 @@ class AutoFirewall:
             is_news = await _first_of(waits, poll)
 
     async def close(self) -> None:
-        """Frees what it holds on to. The rules stay."""
+        """Frees sockets and processes. The rules stay."""
         for firewall in self._firewalls.values():
             await firewall.close()
         if self._listener:
@@ -134,7 +134,7 @@ class AutoFirewall:
         self._locking.close()
 
     def _listen(self) -> GenerationListener | None:
-        """None where the kernel has no nftables: nobody changes any."""
+        """The listener for nftables transactions; None: the kernel has no nftables."""
         try:
             self._listener = self._listener or GenerationListener()
         except Unavailable:
@@ -166,7 +166,7 @@ class AutoFirewall:
     async def _remove_elsewhere(
         self, host: HostState, chosen: FirewallKind, states: tuple[ChainState, ...], *, repair: bool
     ) -> tuple[ChainState, ...]:
-        """Removes from other firewalls what is in place in this one; the states with the commands of that."""
+        """Removes rules from the other firewalls that are in place here; returns the states with those commands."""
         self.stale_rules_error = ""
         for other in sorted(set(FirewallKind) - {chosen}):
             unwanted = [_unwanted(state.chain, other, host) for state in states]
@@ -185,18 +185,18 @@ class AutoFirewall:
                 for state, there in zip(states, removed, strict=True)
             )
             if other not in host.with_our_rules and not any(state.causes for state in removed):
-                await self._firewalls[other].close()  # what was started for the search
+                await self._firewalls[other].close()  # ends the worker that the search has started
         return states
 
 
 def _unwanted(chain: Chain, kind: FirewallKind, host: HostState) -> Chain:
-    """The chain, which shall not exist in this kind of firewall."""
+    """The chain without rules, to be removed from this kind of firewall."""
     is_searched = chain.replaces_old and host.has_iptables_rules(kind, chain.family.version)
     return replace(chain, rules=(), replaces_old=is_searched)
 
 
 async def _first_of(waits: Sequence[Coroutine[Any, Any, None]], seconds: float | None) -> bool:
-    """Whether one of them has ended within so many seconds; the others are cancelled. May be cancelled."""
+    """Whether one of the waits ends within so many seconds; the others are cancelled. May be cancelled."""
     tasks = [asyncio.ensure_future(wait) for wait in waits]
     try:
         if not tasks:
@@ -211,7 +211,7 @@ async def _first_of(waits: Sequence[Coroutine[Any, Any, None]], seconds: float |
 
 
 def _flows(chains: Sequence[Chain]) -> list[Flow]:
-    """What the chains are to let pass: the packets of the networks that they name."""
+    """The packets that the chains accept: those of the networks that they name."""
     sources = (rule.source for chain in chains if chain.table == "filter" for rule in chain.rules)
     return [Flow(source.cidr, source.cidr) for source in sources if source]
 

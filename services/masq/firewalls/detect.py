@@ -20,7 +20,7 @@ from services.masq.rules.model import no_chains
 T = TypeVar("T")
 
 HINTS: Final = ("KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY")
-"""Chains that a kubelet makes with the host's own iptables, for others to see which that is."""
+"""Chains that a kubelet makes with the host's own iptables, to show other programs which variant that is."""
 _OURS: Final = frozenset(chain.name for chain in no_chains())
 _OWN_TABLES: Final = frozenset((TABLE, *FLANNEL_TABLES.values()))
 _IPTABLES_TABLES: Final = frozenset(("filter", "nat", "mangle", "raw", "security"))
@@ -28,7 +28,7 @@ _IPTABLES_TABLES: Final = frozenset(("filter", "nat", "mangle", "raw", "security
 
 @dataclass(frozen=True, slots=True)
 class HostState:
-    """What of a host tells which firewall it uses."""
+    """The state of a host that shows which firewall it uses."""
 
     nft: frozenset[ChainName] = frozenset()
     nft_rules: bool = False
@@ -80,7 +80,7 @@ class HostProbe:
         return tuple(reader.sizes() for reader in self._readers)
 
     def state(self) -> HostState:
-        """As it is now. Raises Unavailable: nftables cannot be read."""
+        """The state of the host now. Raises Unavailable: nftables cannot be read."""
         return self._unchanged("state", self._read_state)
 
     def tables(self) -> tuple[ForeignTable, ...]:
@@ -146,7 +146,7 @@ class HostProbe:
 
 
 WouldDrop = Callable[[FirewallKind], frozenset[Drop]]
-"""What would drop the overlay's packets if our rules were in a firewall of this kind."""
+"""Returns what would drop the overlay's packets if our rules were in a firewall of this kind."""
 
 _IPTABLES: Final = (FirewallKind.IPTABLES_NFT, FirewallKind.LEGACY)
 _WHERE: Final = {
@@ -158,7 +158,7 @@ _WHERE: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A firewall, and why that one."""
+    """The chosen kind of firewall, and the reason."""
 
     kind: FirewallKind
     reason: str

@@ -84,7 +84,7 @@ class Firewall(Protocol):
         ...
 
     async def open(self) -> None:
-        """Finds out whether it can work here at all. Raises Misconfigured."""
+        """Checks that this kind of firewall can be used on the host. Raises Misconfigured."""
         ...
 
     async def check(self, chains: Sequence[Chain], *, repair: bool) -> tuple[ChainState, ...]:
@@ -107,7 +107,7 @@ class Digest:
     """A summary of all firewall tables of the host. Two equal digests: no rule, chain or policy differs."""
 
     generation: int | None
-    """The number of the last nftables transaction; None: the kernel does not tell."""
+    """The number of the last nftables transaction; None: the kernel does not report it."""
     sizes: Hashable
     """Where the chains of the legacy tables begin and end."""
     legacy: Hashable
@@ -116,7 +116,7 @@ class Digest:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """What decides, beside the chains, in which firewall the rules are kept."""
+    """The input, beside the chains, of the choice of the firewall."""
 
     asks_for_nftables: bool = False
     """EnableNFTables of the network configuration."""

@@ -67,7 +67,7 @@ def existing_tables(family: Family) -> tuple[str, ...]:
         finally:
             os.close(descriptor)
     except FileNotFoundError:
-        return ()  # the module is not loaded: nobody uses any
+        return ()  # the module is not loaded: there are no legacy tables
     except PermissionError:
         raise Unavailable(
             "only root may list the kernel's tables: run the service as root, with the capabilities NET_ADMIN "

@@ -96,7 +96,7 @@ def nft_rule_versions(tables: Container[str]) -> frozenset[int]:
 
 
 def generation() -> int:
-    """The number of the last transaction of any program; it only grows. Raises Unavailable: not told."""
+    """The number of the last transaction of any program; it only grows. Raises Unavailable: not reported."""
     try:
         with _open_socket() as kernel:
             kernel.send(_question(_GETGEN))

@@ -51,7 +51,7 @@ class Rule:
     mark: tuple[int, int] | None = None
     """Value and mask."""
     fully_random: bool = False
-    """MASQUERADE chooses source ports that nobody can guess, and two CPUs never choose the same."""
+    """MASQUERADE chooses random source ports: they cannot be guessed, and two CPUs rarely choose the same."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ def lock_path() -> Path:
 
 @contextmanager
 def xtables_lock(path: Path, seconds: float) -> Iterator[None]:
-    """Holds the lock while the block runs: nobody who takes it changes a table between our look and our commit.
+    """Holds the lock while the block runs: no program that takes the lock changes a table between read and commit.
 
     Waits in the kernel's queue, so that busy writers cannot starve us. Raises Unavailable: not free within
     `seconds`, or the file cannot be made. Main thread only (it borrows SIGALRM).

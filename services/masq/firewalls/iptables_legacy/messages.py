@@ -1,7 +1,7 @@
 """The messages between the firewall and its worker process: a length in four bytes, then a pickled object.
 
-The worker greets first, with a Hello; then every CheckRequest is answered with the states of its chains. Instead of
-either there may be a Failure. Both ends run the same code with the same rights on a socket pair that nobody else has.
+The worker first sends a Hello, then answers every CheckRequest with the states of its chains; in either case it may
+send a Failure instead. Both ends run the same code with the same rights, on a socket pair of their own.
 """
 
 import pickle
@@ -18,7 +18,7 @@ LENGTH: Final = struct.Struct("=I")
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The worker can work."""
+    """The worker has what it needs."""
 
     fully_random: bool
     """MASQUERADE knows `--random-fully`."""
@@ -34,10 +34,10 @@ class CheckRequest:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """It did not work; nothing was done."""
+    """The request failed, and nothing was changed."""
 
     reason: str
-    """What is wrong and what to do about it, one sentence or two."""
+    """The cause and the remedy, in one or two sentences."""
 
 
 Message: TypeAlias = Hello | CheckRequest | Failure | tuple[ChainState, ...]

@@ -1,8 +1,7 @@
-"""The worker process of one address family: holds python-iptables, and answers on the socket it was given.
+"""The worker process of one address family: uses python-iptables, and answers requests on a socket.
 
-It is started once by `WorkerProcess`, lives as long as its parent holds the other end of the socket, and ends by
-itself when that closes, also when the parent was killed: it never outlives it. A check under way is finished
-first. Between requests it sleeps in a read.
+`WorkerProcess` starts the worker. When the parent closes its end of the socket, or is killed, the worker finishes a
+running check and ends. Between requests the worker blocks in a read.
 """
 
 import ctypes.util
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 
 _LOCK_SECONDS: Final = 5.0
 _ATTEMPTS: Final = 4
-"""Commits against writers who do not take the lock."""
+"""Attempts to commit while a program without the lock changes the table."""
 _CAPABILITIES: Final = {"CAP_NET_ADMIN": 12, "CAP_NET_RAW": 13}
 """Of capabilities(7), with their bit numbers."""
 _LIBRARIES: Final = {"xtables": "libxtables12", "ip4tc": "libip4tc2", "ip6tc": "libip6tc2"}
@@ -54,7 +53,7 @@ class Worker:
         self._tables: dict[str, LegacyTable] = {}
 
     def hello(self) -> Message:
-        """Whether this machine has what the worker needs."""
+        """Hello, or a Failure with what this machine lacks."""
         missing = missing_capabilities()
         if missing:
             return Failure(
@@ -66,12 +65,12 @@ class Worker:
             return Hello(masquerade_knows_fully_random(self._family))
         except Unavailable as error:
             return Failure(str(error))
-        except Exception as error:  # iptc finds its libraries while it is imported, and fails in every way there is
+        except Exception as error:  # iptc loads its libraries at import, and fails in many ways
             missing = [library for library in _LIBRARIES if not ctypes.util.find_library(library)]
             return Failure(why_import_failed(error, missing, has_ldconfig=Path("/sbin/ldconfig").exists()))
 
     def check(self, request: CheckRequest) -> Message:
-        """Carries out a request, a table at a time, with the xtables lock held from the look to the commit."""
+        """Carries out a request, a table at a time, with the xtables lock held from read to commit."""
         try:
             with xtables_lock(self._lock, _LOCK_SECONDS):
                 by_table = groupby(request.chains, key=lambda chain: chain.table)
@@ -127,7 +126,7 @@ def why_import_failed(error: Exception, missing: Sequence[str], *, has_ldconfig:
 
 
 def serve(connection: socket.socket, worker: Worker) -> None:
-    """Greets, then answers until the other end is closed."""
+    """Sends Hello, then answers requests until the other end is closed."""
     with connection, connection.makefile("rwb") as stream:
         stream.write(encode(worker.hello()))
         stream.flush()

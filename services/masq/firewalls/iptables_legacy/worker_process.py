@@ -1,4 +1,4 @@
-"""The worker process as its parent sees it: started when it is needed, and again when it has died."""
+"""The parent's end of a worker process: starts the worker on demand, and again after its death."""
 
 import asyncio
 import os
@@ -28,11 +28,11 @@ _ANSWER_SECONDS: Final = 15.0  # the worker itself waits 5 s for the lock
 
 
 class WorkerEnded(Unavailable):
-    """The worker is gone; asking again starts another."""
+    """The worker process has ended; the next request starts another."""
 
 
 class WorkerProcess:
-    """Asks the worker of one family. Started by the first request; one that died is replaced by the next one.
+    """The worker process of one family. The first request starts it; a request after its death starts another.
 
     One request at a time. A request that is cancelled or takes too long ends the worker, so that an answer can
     never be taken for that of another request; what it was about to commit is then committed whole or not at all.
@@ -46,17 +46,17 @@ class WorkerProcess:
         self._reader: asyncio.StreamReader
         self._writer: asyncio.StreamWriter
         self._complaints: IO[bytes]
-        """What the worker prints, which nobody reads unless it ends."""
+        """The output of the worker, read only when it has ended."""
         self.hello: Hello | None = None
         """What the worker can do; None before `start`."""
 
     @property
     def pid(self) -> int | None:
-        """Its process id, while it runs."""
+        """The process id of a running worker."""
         return self._process.pid if self._process else None
 
     async def start(self) -> Hello:
-        """Starts it if it does not run. Raises Unavailable, with what the machine lacks."""
+        """Starts the worker if it does not run. Raises Unavailable, with what the machine lacks."""
         async with self._calls:
             return await self._running()
 
@@ -75,7 +75,7 @@ class WorkerProcess:
         return answer
 
     def close(self) -> None:
-        """Ends it. The next request starts another."""
+        """Ends the worker. The next request starts another."""
         self._end()
 
     async def _running(self) -> Hello:
@@ -101,7 +101,7 @@ class WorkerProcess:
                 raise Unavailable(f"cannot start the {self._family} worker: {error}") from None
 
     def _popen(self, descriptor: int) -> "subprocess.Popen[bytes]":
-        """With exec, not as a fork of a process that runs gRPC's threads; it imports what we import."""
+        """Starts the worker by exec, not by fork, which would copy the state of gRPC's threads."""
         self._complaints = os.fdopen(os.memfd_create("complaints"), "r+b", buffering=0)
         return subprocess.Popen(
             [sys.executable, "-P", "-m", _WORKER, str(descriptor), str(self._family.version), str(self._lock)],
@@ -113,7 +113,7 @@ class WorkerProcess:
         )
 
     async def _ask(self, request: CheckRequest | None) -> Message:
-        """Sends, and waits for one line. Whatever goes wrong ends the worker."""
+        """Sends a request, and waits for the answer. Any error ends the worker."""
         answered = False
         try:
             if request:
@@ -136,7 +136,7 @@ class WorkerProcess:
                 self._end()
 
     def _epitaph(self) -> str:
-        """How it ended, with the last that it said: libxtables complains there before it ends its process."""
+        """How the worker ended, with its last output: libxtables prints its errors before it ends the process."""
         complaints = self._complaints
         status = self._end()
         complaints.seek(0)
