@@ -1,6 +1,6 @@
 """What it takes to list and follow all nodes of a Kubernetes cluster: memory, time, and CPU for each event.
 
-Ours is what the lease service does: pages of 100, of which each node becomes a lease and is forgotten. The peers keep
+Ours is what the lease service does: pages of 50, of which each node becomes a lease and is forgotten. The peers keep
 what they get, as informers do: the client's own models (V1Node), and the documents of json.loads, page by page. Each
 contender is a process of its own, and none pays for its imports; the server is the same for all.
 """

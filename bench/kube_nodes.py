@@ -13,7 +13,7 @@ from aiohttp import web
 _PREFIX: Final = "flannel.alpha.coreos.com/"
 PAGE: Final = 500
 """Nodes in a page of client-go, and of the peers."""
-_SIZES: Final = (100, PAGE)
+_SIZES: Final = (50, PAGE)
 """Of pages: ours, and theirs."""
 MOST_NODES: Final = 65_000
 """So many /24 podCIDRs has 10.0.0.0/8."""

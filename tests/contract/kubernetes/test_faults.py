@@ -22,7 +22,7 @@ async def test_a_listing_comes_in_pages_and_the_watch_begins_where_it_ended(api:
         assert watch.query["resourceVersion"] == "41"
         assert watch.query["allowWatchBookmarks"] == "true"
     assert [query.get("continue") for kind, query in api.requests if kind != "watch"] == [None, "0-3", "0-6"]
-    assert api.requests[0][1]["limit"] == "100"
+    assert api.requests[0][1]["limit"] == "50"
 
 
 async def test_a_continuation_that_expired_starts_the_listing_anew(api: ScriptedApi, scripted: Open) -> None:
