@@ -54,8 +54,8 @@ async def two_peers(_: None) -> AsyncIterator[Scene]:
 def state_of(scene: Scene) -> tuple[object, ...]:
     """What a test has to leave as it was, if others are to have its scene: all but the numbers of the interfaces."""
     links = [line.partition(": ")[2] for line in scene.cluster.ip("-d -o link show").splitlines()]
-    addresses = scene.cluster.ip("-br addr show")
-    return programmed(scene.cluster), scene.cluster.ip("route show"), links, addresses, scene.running.process.poll()
+    kernel = scene.cluster.ip("route show"), links, scene.cluster.ip("-br addr show")
+    return programmed(scene.cluster), kernel, scene.running.process.poll(), scene.cluster.leases.is_running
 
 
 async def join(cluster: Cluster) -> None:

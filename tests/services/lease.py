@@ -183,6 +183,11 @@ class ServiceProcess:
             )
 
     @property
+    def is_running(self) -> bool:
+        """It has not ended."""
+        return self._process.poll() is None
+
+    @property
     def descriptors(self) -> int:
         return len(list(Path(f"/proc/{self._process.pid}/fd").iterdir()))
 

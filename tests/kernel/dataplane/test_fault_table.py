@@ -52,15 +52,12 @@ async def scene_on(store: str) -> AsyncIterator[Scene]:
             yield Scene(hosts, start, running)
 
 
-def state_of(scene: Scene) -> tuple[list[str], ...]:
+def state_of(scene: Scene) -> tuple[object, ...]:
     """What a fault leaves as it was, if it can: all but the numbers of the interfaces, and a bridge's timers."""
     cluster = scene.cluster
     links = [*cluster.ip("-o link show").splitlines(), cluster.ip("-d -o link show flannel.1")]
-    return (
-        scene.hosts.objects(),
-        [line.partition(": ")[2] for line in links],
-        cluster.ip("-br addr show").splitlines(),
-    )
+    kernel = scene.hosts.objects(), [line.partition(": ")[2] for line in links], cluster.ip("-br addr show")
+    return kernel, scene.running.process.poll(), cluster.leases.is_running
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
