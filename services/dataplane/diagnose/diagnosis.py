@@ -55,7 +55,7 @@ class Diagnosis:
     def __init__(self, dataplane: ControllerView, inspector: Inspector) -> None:
         self._dataplane = dataplane
         self._inspector = inspector
-        self._lock = 0
+        self._round = 0
         self._bridges: dict[Family, int] = {}
         self._remembered: dict[bytes, Route] = {}
         self._suspected: frozenset[Finding] = frozenset()
@@ -77,7 +77,7 @@ class Diagnosis:
         """Looks and tells. True: there is something new, which another look has to confirm."""
         dataplane, started = self._dataplane, time.thread_time()
         again = [lease for each in dataplane.findings for lease, _ in each.peers]
-        subject = subject_of(dataplane.programmer, self._lock, again)
+        subject = subject_of(dataplane.programmer, self._round, again)
         if subject is None or dataplane.is_paused:
             self._tell(())
             return False
@@ -97,7 +97,7 @@ class Diagnosis:
         self._cost = time.thread_time() - started
         is_new = len(sure) < len(found)
         if not is_new:
-            self._lock += 1
+            self._round += 1
         return is_new
 
     async def _find(self, subject: Scope) -> tuple[Seen, tuple[Finding, ...]]:

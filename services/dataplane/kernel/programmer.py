@@ -145,8 +145,8 @@ class PeerProgrammer:
         self.node_failure = self._node_failure(context)
         events = describe_peers(delta.old, delta.new, self.journal.cursor, _since(since or started))
         if is_whole:
-            done = Plan(done.put - retried, done.delete - retried)  # what succeeds at last is no repair
-            events += self._repairs(done, edit, last, context, observed, started, has_news=bool(events))
+            has_news = bool(events)
+            events += self._repairs(done, edit, last, context, observed, started, retried, has_news=has_news)
         for event in events:
             self.journal.note(event)
         self._tell_refusals()
@@ -166,12 +166,14 @@ class PeerProgrammer:
         context: PeerContext,
         observed: Observations,
         started: float,
+        retried: Set[KernelObject],
         *,
         has_news: bool,
     ) -> list[Event]:
-        """The events of a full comparison: what it repaired, and what else it did."""
+        """The events of a full comparison: what it repaired, and what else it did. What is `retried` is no repair."""
         is_drift = last is not None and not self._is_torn_down
         repaired = _repaired(done, edit, last, context) if last is not None and is_drift else []
+        repaired = [item for item in repaired if item not in retried]
         self._is_torn_down = False
         events = []
         if repaired:

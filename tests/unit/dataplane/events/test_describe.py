@@ -200,3 +200,13 @@ async def test_what_the_kernel_refuses_is_told_once() -> None:
     *_, failure = await scene.all(N2)
     assert failure.startswith("1 object not made, retried later: 10.5.53.0 dev flannel.1 lladdr ")
     assert await scene.all(N2) == []
+
+
+async def test_what_the_kernel_takes_at_last_is_told_and_is_no_repair() -> None:
+    scene = Scene()
+    refused = min(peers(N2)[N2.name].objects)
+    scene.kernel.refused[refused] = "No buffer space available (ENOBUFS)"
+    await scene.all(N2)
+    scene.kernel.refused.clear()
+    assert await scene.all(N2) == ["compared with the kernel: 1 peer, 1 put, 0 deleted (audit)"]
+    assert not scene.journal.repairs
