@@ -98,6 +98,8 @@ class PeerProgrammer:
         self._refs = ObjectRefs()
         self._refused: dict[KernelObject, str] = {}
         """The failures that were logged last."""
+        self._unfinished: Set[KernelObject] = frozenset()
+        """Failures of what a decision of ours added or removed: what succeeds at last is no repair."""
         self._own_losses: tuple[Loss, ...] = ()
         """The losses that were logged last."""
         self._is_torn_down = False
@@ -124,7 +126,6 @@ class PeerProgrammer:
         started, cpu, last = time.monotonic(), time.thread_time(), self.context
         observed = observed or Observations()
         is_whole = changed is None or context != last
-        retried = frozenset(self.reconciler.failures)
         delta = self.peer_set.update(context, leases, None if is_whole else changed)
         _tell_rejections(delta)
         old, new = _objects(delta.old, last if is_whole else None), _objects(delta.new, context if is_whole else None)
@@ -146,7 +147,9 @@ class PeerProgrammer:
         events = describe_peers(delta.old, delta.new, self.journal.cursor, _since(since or started))
         if is_whole:
             has_news = bool(events)
-            events += self._repairs(done, edit, last, context, observed, started, retried, has_news=has_news)
+            events += self._repairs(done, edit, last, context, observed, started, has_news=has_news)
+        decided = (self._unfinished, edit.added, edit.removed)
+        self._unfinished = {o for o in self.reconciler.failures if any(o in some for some in decided)}
         for event in events:
             self.journal.note(event)
         self._tell_refusals()
@@ -166,14 +169,13 @@ class PeerProgrammer:
         context: PeerContext,
         observed: Observations,
         started: float,
-        retried: Set[KernelObject],
         *,
         has_news: bool,
     ) -> list[Event]:
-        """The events of a full comparison: what it repaired, and what else it did. What is `retried` is no repair."""
+        """The events of a full comparison: what it repaired, and what else it did."""
         is_drift = last is not None and not self._is_torn_down
         repaired = _repaired(done, edit, last, context) if last is not None and is_drift else []
-        repaired = [item for item in repaired if item not in retried]
+        repaired = [item for item in repaired if item not in self._unfinished]
         self._is_torn_down = False
         events = []
         if repaired:

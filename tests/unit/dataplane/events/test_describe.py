@@ -210,3 +210,16 @@ async def test_what_the_kernel_takes_at_last_is_told_and_is_no_repair() -> None:
     scene.kernel.refused.clear()
     assert await scene.all(N2) == ["compared with the kernel: 1 peer, 1 put, 0 deleted (audit)"]
     assert not scene.journal.repairs
+
+
+async def test_what_was_lost_is_a_repair_also_if_the_kernel_refused_it_meanwhile() -> None:
+    scene = Scene()
+    await scene.all(N2)
+    (lost,) = (item for item in scene.kernel.objects if item.kind == ROUTE)
+    scene.kernel.objects.remove(lost)
+    scene.kernel.refused[lost] = "Network is down (ENETDOWN)"
+    await scene.all(N2)
+    scene.kernel.refused.clear()
+    (repair,) = await scene.all(N2, observations=Observations({(Cause.LINK_DOWN, "eth0"): 1}))
+    assert repair.startswith("repaired: 1 route: 10.5.53.0/24 ")
+    assert scene.journal.repairs == {Cause.LINK_DOWN: 1}
