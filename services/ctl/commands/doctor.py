@@ -52,6 +52,9 @@ def problems(node: NodeHealth, service: Service) -> Iterator[Problem]:
         yield Problem(service, f"{finding.problem} {finding.cause}", finding.cure, finding.evidence)
     for remark in () if health.well else health.remarks:
         problem, _, cure = remark.partition("; cure: ")
+        if health.state is State.AWAY and not cure:
+            problem, _, advice = problem.partition(": start ")
+            cure = f"start {advice or f'{health.target.program}, or name where it is with --{service}'}"
         if problem not in told and not ((found or others) and problem.startswith(BROKEN)):
             yield Problem(service, problem, cure)
     for each in others:

@@ -89,6 +89,17 @@ def _doctor(width: Width) -> Text:
     return doctor_text("h1", found, width)
 
 
+def test_a_service_that_does_not_answer_has_a_cure() -> None:
+    missing = CallFailed("there is no socket /run/flannelette/masq.sock: start flannelette-masq, or check --masq")
+    killed = CallFailed("no process listens on /run/flannelette/dataplane.sock: flannelette-dataplane was killed")
+    node = assess(Answers(missing, killed, missing), targets(Path("/run/flannelette"), {}))
+    found = [(each.problem, each.cure) for each in (*problems(node, "masq"), *problems(node, "dataplane"))]
+    assert found == [
+        ("there is no socket /run/flannelette/masq.sock", "start flannelette-masq, or check --masq"),
+        (str(killed), "start flannelette-dataplane, or name where it is with --dataplane"),
+    ]
+
+
 RENDERED: dict[str, Callable[[Width], Text]] = {
     "status": _status,
     "status-unwell": _unwell,
