@@ -1,10 +1,12 @@
 """Carries out what `topology` says."""
 
 import asyncio
+import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+from lab.options import KERNEL_KINDS, BadOption
 from lab.topology import Batch, Host
 
 _FORWARDING: Final = {
@@ -12,6 +14,22 @@ _FORWARDING: Final = {
     6: (Path("/proc/sys/net/ipv6/conf/all/forwarding"), "ip6tables"),
 }
 """The switch, and the machine's own iptables, whichever that is: masq follows it."""
+
+
+def require_kind(backend: str) -> None:
+    """Raises BadOption where the kernel has no devices that the backend needs. Makes one, in this namespace."""
+    if backend not in KERNEL_KINDS:
+        return
+    local = ("local", "192.0.2.1") if backend == "ipip" else ()
+    made = subprocess.run(
+        ["ip", "link", "add", "name", "probe", "type", backend, *local], capture_output=True, check=False
+    )
+    if made.returncode:
+        raise BadOption(
+            f"BACKEND={backend}: this kernel has no {backend} devices ({made.stderr.decode().strip()}): "
+            f"`modprobe {backend}`, or use vxlan or host-gw"
+        )
+    subprocess.run(["ip", "link", "del", "probe"], check=True)
 
 
 class CommandFailed(Exception):

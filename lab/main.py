@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from lab import private, show
-from lab.build import CommandFailed
+from lab.build import CommandFailed, require_kind
 from lab.cluster import LabFailed
 from lab.directory import DirectoryUnusable, held, where
 from lab.etcd import EtcdRefuses
@@ -41,6 +41,7 @@ def main() -> int:
         options = parse(arguments, os.environ)
         if not private.is_private(_MARK):
             private.restart(_MARK, [sys.executable, "-m", "lab", *arguments])
+        require_kind(options.backend)
         with held(where(private.user_id(_MARK))) as directory:
             return asyncio.run(_run(options, directory))
     except* _OURS as errors:

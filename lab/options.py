@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-BACKENDS: Final = ("vxlan", "host-gw")
+BACKENDS: Final = ("vxlan", "host-gw", "ipip", "wireguard")
+KERNEL_KINDS: Final = ("ipip", "wireguard")
+"""Backends that need a kind of device, of their own name, that not every kernel has."""
 FAMILIES: Final = {"ipv4": (4,), "ipv6": (6,), "dual": (4, 6)}
 STORES: Final = ("embedded", "etcd")
 MOST_NODES: Final = 200
@@ -62,6 +64,8 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
         once=_one_of("ONCE", given["ONCE"] or "0", ("1", "0")) == "1",
         json=Path(given["JSON"]).absolute() if given["JSON"] else None,
     )
+    if options.backend == "ipip" and options.family != "ipv4":
+        raise BadOption(f"FAMILY={options.family}: ipip carries IPv4 only, use FAMILY=ipv4")
     if options.json and not options.once:
         raise BadOption("JSON needs ONCE=1: only a trial has figures to write")
     if options.json and not options.json.parent.is_dir():

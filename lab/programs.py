@@ -3,7 +3,7 @@
 import os
 import shutil
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -75,8 +75,10 @@ def host_services(options: Options, host: Host, directory: Path) -> tuple[Progra
     where = directory / (_LEASE if options.store == "embedded" else host.name) / f"{_LEASE}.sock"
     state = directory / host.name / "state"
     shared = (f"--lease-address=unix:{where}", f"--state-dir={state}", "--ip-masq")
+    dataplane = _on_host("dataplane", host, directory, *shared, f"--subnet-file={subnet_file(host, directory)}")
+    key_file = f"WIREGUARD_KEY_FILE={directory / host.name / 'wgkey'}"  # the hosts share the lab's /run
     return (
-        _on_host("dataplane", host, directory, *shared, f"--subnet-file={subnet_file(host, directory)}"),
+        replace(dataplane, arguments=("env", key_file, *dataplane.arguments)),
         _on_host("masq", host, directory, *shared),
     )
 
