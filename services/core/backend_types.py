@@ -3,8 +3,9 @@
 How a backend works is in services/dataplane/backends; which types are built is decided there.
 """
 
+from base64 import b64decode
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from services.core.errors import InvalidInput
@@ -12,11 +13,16 @@ from services.core.family import IPV4, Family
 from services.core.formats.gojson import GoObject
 from services.core.limits import LARGEST_MTU, SMALLEST_MTU
 
+_WHERE: Final = "the network configuration"
 _UDP: Final = 17
 _IPIP: Final = 4
 VXLAN_PORT: Final = 8472
 """Linux's own default (drivers/net/vxlan), older than IANA's 4789; flannel's `Port` 0."""
 IPIP_DEVICE: Final = "flannel.ipip"
+WIREGUARD_DEVICE: Final = "flannel-wg"
+WIREGUARD_DEVICE_V6: Final = "flannel-wg-v6"
+_WIREGUARD_MODES: Final = ("separate", "auto", "ipv4", "ipv6")
+_WIREGUARD_OVERHEAD: Final = 80
 LARGEST_VNI: Final = 2**24 - 1
 
 
@@ -30,6 +36,8 @@ class Tunnel:
     """The IP protocol that carries packets between the nodes."""
     port: int = 0
     """Its destination port; 0: the protocol has none."""
+    port_v6: int = 0
+    """That between IPv6 addresses; 0: the same."""
 
     @property
     def text(self) -> str:
@@ -80,12 +88,93 @@ def _ipip_tunnel(options: GoObject) -> Tunnel:
     return Tunnel({} if options.flag("DirectRouting") else {4: IPIP_DEVICE}, _IPIP)
 
 
+@dataclass(frozen=True, slots=True)
+class WireguardOptions:
+    """flannel's options of the same names."""
+
+    psk: bytes = field(repr=False)
+    """Empty: none."""
+    port: int
+    port_v6: int
+    mode: str
+    mtu: int
+    """Of the underlay; 0: as it is."""
+    keepalive: int
+
+
+def wireguard_options(options: GoObject) -> WireguardOptions:
+    """Raises InvalidInput, naming the option."""
+    mode = options.text("Mode", "separate")
+    if mode not in _WIREGUARD_MODES:
+        raise InvalidInput(f"Mode {mode!r} of Backend in {_WHERE} does not exist: write {_one_of(_WIREGUARD_MODES)}")
+    return WireguardOptions(
+        psk=_psk(options.text("PSK")),
+        port=_port(options, "ListenPort", 51820),
+        port_v6=_port(options, "ListenPortV6", 51821),
+        mode=mode,
+        mtu=options.number("MTU", most=LARGEST_MTU),
+        keepalive=options.number("PersistentKeepaliveInterval", most=65535),
+    )
+
+
+def _psk(text: str) -> bytes:
+    """The key in base64; what is wrong with it is said without it."""
+    try:
+        key = b64decode(text, validate=True)
+    except ValueError:
+        key = b"?"
+    if len(key) not in (0, 32):
+        raise InvalidInput(f"PSK of Backend in {_WHERE} must be 32 bytes in base64, as `wg genpsk` prints them")
+    return key if any(key) else b""
+
+
+def _port(options: GoObject, name: str, default: int) -> int:
+    port = options.number(name, default, most=65535)
+    if not port:
+        raise InvalidInput(f"{name} of Backend in {_WHERE} must be 1 to 65535: other nodes send to it")
+    return port
+
+
+def _one_of(words: tuple[str, ...]) -> str:
+    return f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+def _check_wireguard(options: GoObject, families: tuple[Family, ...]) -> None:
+    """An MTU that leaves too little, two devices on one port, or an endpoint of a family that no node has."""
+    found = wireguard_options(options)
+    if found.mode == "separate" and len(families) > 1 and found.port == found.port_v6:
+        raise InvalidInput(
+            f"ListenPort and ListenPortV6 of Backend in {_WHERE} are both {found.port}, and with Mode separate each "
+            "family has a device: write two ports, or another Mode"
+        )
+    if found.mode in ("ipv4", "ipv6") and all(f"ipv{family.version}" != found.mode for family in families):
+        enabled = ", ".join(map(str, families))
+        raise InvalidInput(
+            f"Mode {found.mode} of Backend in {_WHERE} sends packets to addresses that nodes do not publish, for the "
+            f"network has {enabled} only: write Mode separate"
+        )
+    for family in families if found.mtu else ():
+        least, left = SMALLEST_MTU[family.version], max(found.mtu - _WIREGUARD_OVERHEAD, 0)
+        if left < least:
+            raise InvalidInput(
+                f"MTU {found.mtu} of Backend in {_WHERE} leaves {left} bytes for packets, "
+                f"and {family} needs {least}: write at least {least + _WIREGUARD_OVERHEAD}, or leave MTU out"
+            )
+
+
+def _wireguard_tunnel(options: GoObject) -> Tunnel:
+    found = wireguard_options(options)
+    is_single = found.mode != "separate"
+    devices = {4: WIREGUARD_DEVICE, 6: WIREGUARD_DEVICE if is_single else WIREGUARD_DEVICE_V6}
+    return Tunnel(devices, _UDP, found.port, 0 if is_single else found.port_v6)
+
+
 BACKEND_TYPES: Final[dict[str, BackendType]] = {
     "vxlan": BackendType(needs_data=True, publishes_ipv6=True, check=_check_vxlan, tunnel=_vxlan_tunnel),
     "host-gw": BackendType(publishes_ipv6=True),
     "ipip": BackendType(carries_ipv6=False, check=_check_ipip, tunnel=_ipip_tunnel),
     "alloc": BackendType(carries_ipv6=False),
-    "wireguard": BackendType(needs_data=True, publishes_ipv6=True),
+    "wireguard": BackendType(needs_data=True, publishes_ipv6=True, check=_check_wireguard, tunnel=_wireguard_tunnel),
     "extension": BackendType(publishes_ipv6=True),
     "udp": BackendType(carries_ipv6=False),
     "ipsec": BackendType(carries_ipv6=False),

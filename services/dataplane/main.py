@@ -21,6 +21,7 @@ from services.dataplane.kernel.namespace import require_rights, sole_dataplane
 from services.dataplane.netlink.actuator import CombinedActuator
 from services.dataplane.netlink.kernel import KernelSocket
 from services.dataplane.netlink.monitor import Monitor
+from services.dataplane.netlink.wireguard.wireguard_socket import WireguardSocket
 from services.dataplane.node.cni import CniInstaller, read_configuration
 from services.dataplane.settings import DataplaneSettings
 from services.dataplane.watch import watch_kernel
@@ -50,21 +51,23 @@ async def build(settings: DataplaneSettings, process: Process) -> AsyncIterator[
     with (
         sole_dataplane(),
         Monitor() as monitor,
-        KernelSocket(monitor=monitor) as kernel,
+        KernelSocket(monitor=monitor) as rtnetlink,
+        WireguardSocket() as wireguard,
         Inspector() as inspector,
         StateFile(settings.state_dir, "dataplane") as state,
     ):
-        await require_rights(kernel)
+        await require_rights(rtnetlink)
         hooks = HookRunner(
             is_allowed=settings.allow_extension_commands,
             seconds=settings.extension_timeout,
             path=state.path.with_suffix(".hooks") if state.is_usable else None,
         )
         connection = LeaseConnection(address, node_name(settings, os.environ), process.transport)
+        kernel = CombinedActuator(rtnetlink, [wireguard, hooks])
         dataplane = Controller(
             settings,
             connection,
-            CombinedActuator(kernel, [hooks]),
+            kernel,
             BUILT._replace(programs=hooks),
             process.health,
             state,
@@ -86,7 +89,7 @@ async def build(settings: DataplaneSettings, process: Process) -> AsyncIterator[
         )
         process.jobs["commands"] = partial(hooks.run, dataplane.journal.note, dataplane.audit)
         process.jobs["diagnosis"] = Diagnosis(dataplane, inspector).run
-        process.jobs["healing"] = partial(watch_kernel, dataplane, kernel, kernel.port)
+        process.jobs["healing"] = partial(watch_kernel, dataplane, kernel, rtnetlink.port)
         if cni is not None:
             process.jobs["CNI configuration"] = partial(CniInstaller(cni, process.health).run, dataplane)
         peers = PeerCollector(lambda: states(dataplane.programmer))

@@ -1,6 +1,7 @@
 """The dataplane's settings: flannel's flags of the same names, and a few of our own."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 from services.core.errors import Misconfigured
 from services.core.family import FAMILIES, Address, Network
 from services.core.formats.ip_text import parse_address, parse_cidr
+from services.dataplane.backends.backend import NodeFiles
 from services.dataplane.peers.validation import OperatorLimits
 from services.dataplane.underlay.selection import InterfaceChoice, compile_pattern
 from services.runtime.process.options import ProcessSettings
@@ -80,6 +82,11 @@ class DataplaneSettings(ProcessSettings):
         for pattern in self.interface_choice().patterns:
             compile_pattern(pattern)
         self.limits()
+
+    def node_files(self, environment: Mapping[str, str]) -> NodeFiles:
+        """Where backends keep files; flannel's variables of the same names, empty means unset."""
+        key = environment.get("WIREGUARD_KEY_FILE")
+        return NodeFiles(Path(key)) if key else NodeFiles()
 
     def limits(self) -> OperatorLimits:
         """What the flags say about leases. Raises Misconfigured for a network that is none."""

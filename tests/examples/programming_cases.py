@@ -343,8 +343,8 @@ async def result_of(case: Case, kernel: Actuator, names: Mapping[int, str] = NAM
     assert node.reconciler.failures == {}
     assert node.journal.repairs.total() == 0
     assert not await node.programmer.plan(node.context, node.leases)
-    state, _ = await node.programmer.inspect()
-    assert node.reconciler.programmed == state.ours or case.context.adds_only
+    now, _ = await node.programmer.inspect()
+    assert node.reconciler.programmed == now.state.ours or case.context.adds_only
     if case.is_torn_down:
         await node.tear_down()
     return await node.dump(names)

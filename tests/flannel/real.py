@@ -68,6 +68,8 @@ class Flanneld:
         self.home = home
         self.log_file = home / "flanneld.log"
         self._command = host.command(
+            "env",
+            f"WIREGUARD_KEY_FILE={home}/wgkey",  # the hosts share /run
             require_flanneld(),
             f"--etcd-endpoints={cluster.etcd.endpoint}",
             "--iface=eth0",

@@ -83,7 +83,7 @@ async def node(
 
 
 def _is_added(peer: Row) -> str:
-    return f"{peer.cidr} (PublicIP(v6)?:|via) {peer.public}"
+    return rf"{peer.cidr} (PublicIP(v6)?:|via) \[?{peer.public}"
 
 
 async def assert_turns_change_nothing(

@@ -181,7 +181,7 @@ class Running:
         with self.log_file.open("ab") as log:
             self.process = subprocess.Popen(
                 cluster.namespace.command(*around, sys.executable, *MODULE, *cluster.arguments(*arguments)),
-                env=environment(),
+                env=environment() | {"WIREGUARD_KEY_FILE": f"{cluster.directory}/wgkey"},
                 stdout=log,
                 stderr=log,
             )

@@ -27,8 +27,15 @@ _BACKENDS: Final = {
     "direct": '{"Type":"vxlan","DirectRouting":true}',
     "host-gw": '{"Type":"host-gw"}',
     "ipip": '{"Type":"ipip"}',
+    "wireguard": '{"Type":"wireguard"}',
     "ipip-direct": '{"Type":"ipip","DirectRouting":true}',
 }
+_DEVICES: Final = {
+    "ipip": {4: "flannel.ipip"},
+    "ipip-direct": {4: "flannel.ipip"},
+    "wireguard": {4: "flannel-wg", 6: "flannel-wg-v6"},
+}
+"""Where they are not VXLAN's."""
 FAMILIES: Final = ("ipv4", "ipv6", "dual")
 BACKENDS: Final = ("vxlan", "direct", "host-gw")
 """Those that every kernel carries in a namespace."""
@@ -89,9 +96,11 @@ class TwoHosts:
         self._backend = backend
         versions = {"ipv6": (6,), "dual": (4, 6)}.get(families, (4,))
         vni = json.loads(cluster.network_file.read_text())["Backend"].get("VNI", 1)
-        device = "flannel.ipip" if backend.startswith("ipip") else ""
+        devices = _DEVICES.get(backend, {})
         self.rows = [
-            (a.of(vni, device), b.of(vni, device)) for a, b in zip(_N1, _N2, strict=True) if a.version in versions
+            (a.of(vni, devices.get(a.version, "")), b.of(vni, devices.get(b.version, "")))
+            for a, b in zip(_N1, _N2, strict=True)
+            if a.version in versions
         ]
 
     def leave_flanneld_state(self) -> None:
@@ -133,7 +142,7 @@ class TwoHosts:
         lines = self.cluster.ip("route show table main").splitlines()
         lines += self.cluster.ip("-6 route show table main").splitlines()
         lines += self.cluster.ip("neigh show nud permanent").splitlines()
-        for device in self._devices:
+        for device in self._devices if self._backend != "wireguard" else ():
             lines += self.cluster.fdb(device)
         return sorted(" ".join(line.split()) for line in lines)
 

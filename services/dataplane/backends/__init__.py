@@ -14,6 +14,7 @@ from services.dataplane.backends.extension import Extension
 from services.dataplane.backends.host_gw import HostGw
 from services.dataplane.backends.ipip import Ipip
 from services.dataplane.backends.vxlan import Vxlan
+from services.dataplane.backends.wireguard import Wireguard
 
 BACKENDS: Final[dict[str, type[Backend]]] = {
     "alloc": Alloc,
@@ -21,6 +22,7 @@ BACKENDS: Final[dict[str, type[Backend]]] = {
     "host-gw": HostGw,
     "ipip": Ipip,
     "vxlan": Vxlan,
+    "wireguard": Wireguard,
 }
 """The backends that are built, by flannel's name."""
 

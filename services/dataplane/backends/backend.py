@@ -6,6 +6,7 @@ A backend is a frozen dataclass of its options that inherits from `Backend`, in 
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar, NamedTuple, Protocol, Self
 
 from services.core.family import Family, Network
@@ -43,6 +44,8 @@ class NodeLinks:
     route_protocol: int
     on_link: ConnectedRoutes = ConnectedRoutes()
     """Known only to a backend that `follows_routes`."""
+    networks: tuple[Network, ...] = ()
+    """Where the subnets of leases lie."""
 
     def names(self) -> dict[int, str]:
         """Interface names by index, for texts."""
@@ -65,8 +68,15 @@ class Programs(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class NodeFiles:
+    """Files of this node that belong to a backend."""
+
+    wireguard_key: Path = Path("/run/flannel/wgkey")
+
+
 class Backend(Protocol):
-    """One way to carry the overlay. Every method but `prepare` and `run` is pure."""
+    """One way to carry the overlay. Every method but `on_node`, `prepare` and `run` is pure."""
 
     lease_type: ClassVar[str]
     """The BackendType that leases carry; empty where flannel writes none."""
@@ -90,6 +100,10 @@ class Backend(Protocol):
     def parse(cls, options: GoObject) -> Self:
         """The backend with flannel's options. Raises InvalidInput, naming the option."""
         return cls()
+
+    def on_node(self, files: NodeFiles) -> Self:
+        """The backend with what this node keeps for it. May read and write files. Raises Misconfigured."""
+        return self
 
     async def prepare(self, network: NetworkConfig, programs: Programs | None) -> Self:
         """The backend with what it takes from the host. Raises InvalidInput, Unavailable. Called at each new choice.

@@ -34,6 +34,7 @@ class IpipLink:
     encap_type: int = 0
     """FOU or GUE around it; 0: none."""
     kind: ClassVar[str] = "ipip"
+    instead: ClassVar[str] = "vxlan"
     offloads_checksums: ClassVar[bool] = False
 
     def encode(self) -> dict[str, Any]:

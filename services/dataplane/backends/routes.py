@@ -1,8 +1,8 @@
 """Routes to a peer's subnet, as the backends make them."""
 
-from services.core.family import Address, Family, Network
+from services.core.family import IPV4, Address, Family, Network
 from services.dataplane.backends.backend import NodeLinks
-from services.dataplane.netlink.objects import Route
+from services.dataplane.netlink.objects import RT_SCOPE_LINK, RT_SCOPE_UNIVERSE, Route
 
 
 def direct_route(family: Family, cidr: Network, gateway: Address, links: NodeLinks, *, onlink: bool = False) -> Route:
@@ -13,6 +13,17 @@ def direct_route(family: Family, cidr: Network, gateway: Address, links: NodeLin
 def tunnel_route(family: Family, cidr: Network, gateway: Address | None, links: NodeLinks) -> Route:
     """`cidr via gateway dev <overlay device> onlink`: the device takes any gateway. None: the network address."""
     return _route(family, cidr, gateway, links.devices[family].index, links, onlink=True)
+
+
+def device_route(family: Family, cidr: Network, links: NodeLinks) -> Route:
+    """`cidr dev <overlay device>`: the device itself knows where packets go."""
+    scope = RT_SCOPE_LINK if family is IPV4 else RT_SCOPE_UNIVERSE
+    return _route(family, cidr, None, links.devices[family].index, links)._replace(gateway=b"", scope=scope)
+
+
+def network_route(family: Family, cidr: Network, links: NodeLinks) -> Route:
+    """`network dev <overlay device>`, with the key that flannel's has, so that the one replaces the other."""
+    return device_route(family, cidr, links)._replace(metric=family.default_metric)
 
 
 def _route(

@@ -32,6 +32,7 @@ class VxlanLink:
     group: str | None = None
     """The multicast group, or the one remote, that unknown destinations go to; none of ours has any."""
     kind: ClassVar[str] = "vxlan"
+    instead: ClassVar[str] = "host-gw"
     offloads_checksums: ClassVar[bool] = True
 
     def encode(self) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from services.core.formats.shell_words import expand_words, split_words
 from services.dataplane.commands.hook_file import HookFile
 from services.dataplane.commands.program import Outcome, run_program
 from services.dataplane.events.journal import Event, EventKind
+from services.dataplane.netlink.actuator import Contents
 from services.dataplane.netlink.objects import HOOK, Hook, KernelObject, Plan, Verb
 
 ALLOW: Final = "--allow-extension-commands"
@@ -106,9 +107,12 @@ class HookRunner:
         failure = self._failures.get(_PRE)
         raise Unavailable(failure.reason if failure and failure.work == command else f"{_PRE} is running")
 
-    async def contents(self, devices: Collection[int]) -> frozenset[KernelObject]:
+    async def contents(self, devices: Collection[int]) -> Contents:
         """See PartActuator: what was put, by this process or an earlier one, and not deleted."""
-        return frozenset(self._done.values())
+        return Contents(frozenset(), frozenset(self._done.values()))
+
+    async def finish(self, plan: Plan[KernelObject]) -> None:
+        """See PartActuator."""
 
     async def apply(self, plan: Plan[KernelObject]) -> Mapping[KernelObject, str]:
         """See PartActuator. The node's own hook is put first and deleted last; without it no other is put."""

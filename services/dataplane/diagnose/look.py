@@ -6,6 +6,7 @@ from itertools import chain, islice
 
 from services.core.family import FAMILIES, family_of
 from services.dataplane.backends.vxlan import Vxlan
+from services.dataplane.backends.wireguard import Wireguard
 from services.dataplane.diagnose.bridge import bridge_index, bridges_of
 from services.dataplane.diagnose.checks import CHECKS, forwarding_places
 from services.dataplane.diagnose.inspector import Inspector
@@ -26,7 +27,7 @@ def subject_of(programmer: PeerProgrammer, turn: int, again: Iterable[str] = ())
     context = programmer.context
     if context is None:
         return None
-    links, port = context.links, context.backend.port if isinstance(context.backend, Vxlan) else 0
+    links, port = context.links, context.backend.port if isinstance(context.backend, Vxlan | Wireguard) else 0
     count = len(programmer.peers)
     start = turn * AT_ONCE % count if count > AT_ONCE else 0
     some = islice(

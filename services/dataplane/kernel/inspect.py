@@ -1,7 +1,7 @@
 """One peer's objects beside what the kernel has in their places now: what is wanted, what is there, and why."""
 
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Container, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from services.core.leases.lease import Lease
@@ -11,6 +11,7 @@ from services.dataplane.kernel.programmer import PeerProgrammer
 from services.dataplane.netlink.iproute2_text import DeviceNames
 from services.dataplane.netlink.kinds import text
 from services.dataplane.netlink.objects import RTPROT_BOOT, FdbEntry, Hook, KernelObject, Neighbour, Route
+from services.dataplane.netlink.wireguard.values import WireguardDevice, WireguardPeer
 from services.dataplane.peers.peer import Peer
 
 _FLANNELS: Final = "as a flanneld makes it, so it goes once ours is there"
@@ -43,6 +44,8 @@ class KernelView:
     """By all peers together."""
     failures: Mapping[KernelObject, str]
     """What the kernel has refused, with its words."""
+    states: Mapping[Hashable, object] = field(default_factory=dict)
+    """See Contents."""
 
     def places(self, peer: Peer) -> tuple[ObjectCheck, ...]:
         """Of everything that the peer needs, then of whatever else leads to it."""
@@ -58,6 +61,7 @@ class KernelView:
         keys = {item.key for item in objects}
         subnets = {(s.cidr.network_address.packed, s.cidr.prefixlen) for s in lease.subnets}
         gateways = {address for address, _ in subnets}
+        public_keys = {item.public_key for item in objects if isinstance(item, WireguardPeer)}
         ends = {s.public_address.packed for s in lease.subnets if s.public_address}
         for item in (*self.divided.ours, *self.divided.foreign):
             match item:
@@ -65,6 +69,10 @@ class KernelView:
                     is_its_own = (item.dst, item.length) in subnets
                 case Neighbour():
                     is_its_own = item.dst in gateways
+                case WireguardDevice():
+                    is_its_own = False
+                case WireguardPeer():
+                    is_its_own = item.public_key in public_keys or not subnets.isdisjoint(item.allowed_ips)
                 case Hook():
                     is_its_own = False  # other than by its slot
                 case FdbEntry():
@@ -74,11 +82,14 @@ class KernelView:
 
     def _place(self, wanted: KernelObject, actual: KernelObject | None) -> ObjectCheck:
         if wanted == actual:
-            return ObjectCheck(wanted, actual)
+            return ObjectCheck(wanted, actual, self._state(wanted))
         if actual in self.divided.foreign:
             return ObjectCheck(wanted, actual, "not ours, so it stays, and ours cannot be added", is_lost=True)
         refused = self.failures.get(wanted)
-        return ObjectCheck(wanted, actual, f"the kernel refuses ours: {refused}" if refused else "")
+        return ObjectCheck(wanted, actual, f"the kernel refuses ours: {refused}" if refused else self._state(wanted))
+
+    def _state(self, item: KernelObject) -> str:
+        return str(self.states.get(item.key, ""))
 
     def _beside(self, actual: KernelObject, objects: Collection[KernelObject]) -> ObjectCheck:
         if actual not in self.divided.foreign:
@@ -98,8 +109,8 @@ async def inspect_peers(
 
     Call it between two turns, so that the kernel is not in the middle of a change of ours.
     """
-    divided, wanted = await programmer.inspect()
-    look = KernelView(divided, wanted, programmer.reconciler.failures)
+    now, wanted = await programmer.inspect()
+    look = KernelView(now.state, wanted, programmer.reconciler.failures, now.found.states)
     return [(peer, look.places(peer)) for peer in peers]
 
 

@@ -50,6 +50,9 @@ def state_of(
         foreign = reconciler.shadow(route)
         if foreign is not None:
             return PeerState.SHADOWED, f"{SHADOWED}: {text(foreign, names)}"
+    for item in peer.objects if reconciler.faults else ():
+        if item.key in reconciler.faults:
+            return PeerState.FAILED, f"unreachable: {reconciler.faults[item.key]}"
     if unreachable and peer.lease.name in unreachable:
         return PeerState.FAILED, f"unreachable: {unreachable[peer.lease.name]}"
     if reconciler.programmed.issuperset(peer.objects):
@@ -61,10 +64,17 @@ def failed(
     reconciler: Reconciler, peers: Iterable[Peer], names: DeviceNames, unreachable: Mapping[str, str] = _NONE
 ) -> dict[str, str]:
     """The leases that are not in the kernel as they shall be, with the reasons; costs nothing if all are."""
-    if not (reconciler.failures or reconciler.foreign or unreachable):
+    if not (reconciler.failures or reconciler.faults or reconciler.foreign or unreachable):
         return {}
     states = ((peer.lease.name, *state_of(reconciler, peer, names, unreachable)) for peer in peers)
     return {name: reason for name, state, reason in states if state not in AS_IT_SHALL_BE}
+
+
+def unreached(reconciler: Reconciler, peers: Iterable[Peer]) -> str:
+    """Why no peer is reached although all have what they need; empty: some are, as far as is known."""
+    carried = [peer for peer in peers if peer.objects] if reconciler.faults else []
+    faults = [next((reconciler.faults[o.key] for o in p.objects if o.key in reconciler.faults), "") for p in carried]
+    return f"no peer is reached: {faults[0]}" if faults and all(faults) else ""
 
 
 def _routes(objects: Iterable[KernelObject]) -> Iterable[Route]:

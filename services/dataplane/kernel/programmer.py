@@ -19,9 +19,8 @@ from services.dataplane.events.describe import (
     resync_cause,
 )
 from services.dataplane.events.journal import Event, EventKind, Journal
-from services.dataplane.kernel.ownership import OwnedState
-from services.dataplane.kernel.peer_state import failed
-from services.dataplane.kernel.reconciler import KernelPlan, Reconciler, Scope, scope_of
+from services.dataplane.kernel.peer_state import failed, unreached
+from services.dataplane.kernel.reconciler import Comparison, KernelPlan, Reconciler, Scope, scope_of
 from services.dataplane.netlink.actuator import Actuator
 from services.dataplane.netlink.kinds import text
 from services.dataplane.netlink.objects import KernelObject, Plan
@@ -203,7 +202,8 @@ class PeerProgrammer:
     def _node_failure(self, context: PeerContext) -> str:
         failures = self.reconciler.failures
         items = node_objects(context) if failures else frozenset[KernelObject]()
-        return "; ".join(f"{text(item, self.names())}: {failures[item]}" for item in items if item in failures)
+        refused = "; ".join(f"{text(item, self.names())}: {failures[item]}" for item in items if item in failures)
+        return refused or unreached(self.reconciler, self.peers.values())
 
     def _tell_refusals(self) -> None:
         """Once, not at each attempt; ListPeers has all of them at any time."""
@@ -247,11 +247,11 @@ class PeerProgrammer:
         desired = shape([*chain.from_iterable(peer.objects for peer in peers), *node_objects(context)])
         return (await self.reconciler.compare(desired, scope)).todo
 
-    async def inspect(self) -> tuple[OwnedState, Set[KernelObject]]:
+    async def inspect(self) -> tuple[Comparison, Set[KernelObject]]:
         """The objects in the kernel now, by owner; and the desired ones."""
         assert self.context is not None  # noqa: S101 - something was programmed before
         comparison = await self.reconciler.compare(self._refs.desired, scope_of(self.context, self.peers.values()))
-        return comparison.state, self._refs.desired
+        return comparison, self._refs.desired
 
     async def observe(self) -> None:
         """Notes which foreign routes there are, and changes nothing. Raises Unavailable."""

@@ -4,14 +4,14 @@ One way for everything and for a part: everything is compared with a dump of the
 with what the last dump and our own changes say. Teardown is the same with nothing desired.
 """
 
-from collections.abc import Hashable, Iterable, Set
+from collections.abc import Hashable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeAlias
 
 from services.core.family import FAMILIES, Address, Family, Network, family_of
 from services.dataplane.kernel.ownership import OwnedState, OwnershipRules, classify, next_hop_of, wins
-from services.dataplane.netlink.actuator import Actuator
+from services.dataplane.netlink.actuator import Actuator, Contents
 from services.dataplane.netlink.objects import HOOK, ROUTE, Hook, KernelObject, Plan, Route, plan
 from services.dataplane.peers.peer import Peer, PeerContext
 
@@ -36,6 +36,7 @@ class Comparison:
     state: OwnedState
     missing: Set[KernelObject]
     """Desired and not in the kernel, also what cannot be put."""
+    found: Contents
 
 
 @dataclass(slots=True)
@@ -47,6 +48,8 @@ class Reconciler:
     """Ours and present, by the last dump and our own changes."""
     failures: dict[KernelObject, str] = field(default_factory=dict)
     """Desired objects that the kernel refused, with its reason. Tried again at each full comparison."""
+    faults: Mapping[Hashable, str] = field(default_factory=dict)
+    """By slot, why an object does not work although it is as desired, at the last dump."""
     foreign: tuple[Route, ...] = ()
     """Routes inside the network that are not ours."""
     foreign_devices: Set[int] = frozenset()
@@ -66,7 +69,7 @@ class Reconciler:
         foreign_keys = {route.key for route in state.foreign}
         todo = _plan(state.ours, desired, foreign_keys, adds_only=scope.adds_only)
         is_all_put = not foreign_keys and not scope.adds_only
-        return Comparison(todo, state, todo.put if is_all_put else desired - state.ours)
+        return Comparison(todo, state, todo.put if is_all_put else desired - state.ours, found)
 
     async def reconcile(
         self, desired: Set[KernelObject], scope: Scope, within: Set[KernelObject] | None = None
@@ -80,6 +83,7 @@ class Reconciler:
             comparison = await self.compare(desired, scope)
             todo, ours = comparison.todo, comparison.state.ours
             self._note_foreign(comparison.state)
+            self.faults = comparison.found.faults
             present = desired - comparison.missing  # the values of the dump, but those of `desired`: once in memory
             strangers: Set[KernelObject] = ours - desired if len(ours) > len(present) else frozenset()
             self.programmed = {*present, *strangers}

@@ -82,6 +82,10 @@ async def links_of(kind: str) -> list[LinkState]:
     return [_view(message, []) for message in found]
 
 
+class UnknownKind(Unavailable):
+    """The kernel has no links of such a kind (EOPNOTSUPP)."""
+
+
 class Taken(Unavailable):
     """The kernel has such a thing already (EEXIST)."""
 
@@ -124,6 +128,8 @@ async def _carry_out(ip: Any, step: LinkChange) -> None:
                 f"no permission for `{step.command}`: the dataplane needs the capability NET_ADMIN"
             ) from None
         kind = Taken if error.code == errno.EEXIST else Unavailable
+        if error.code == errno.EOPNOTSUPP and (step.call, step.verb) == ("link", "add"):
+            kind = UnknownKind
         raise kind(f"`{step.command}` failed: {error.args[-1]}") from None
     except OSError as error:
         raise Unavailable(f"`{step.command}` failed: {error.strerror}") from None

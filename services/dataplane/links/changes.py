@@ -123,7 +123,7 @@ def as_created(wanted: LinkSpec) -> LinkState:
 def as_device(link: LinkState, wanted: LinkSpec) -> Device:
     """The device for those who use it."""
     attributes, mac = wanted.attributes.decode(link.data), link.mac if wanted.mac else ""
-    words = f"{attributes.kind} {attributes.text()} mtu {link.mtu}{f' address {mac}' if mac else ''}"
+    words = " ".join(filter(None, (attributes.kind, attributes.text(), f"mtu {link.mtu}", mac and f"address {mac}")))
     return Device(link.name, link.index, mac, link.mtu, f"{link.name}: {words} {'up' if link.up else 'down'}")
 
 
@@ -152,7 +152,7 @@ def _add(wanted: LinkSpec) -> LinkChange:
     command = (
         f"ip link add {wanted.name}{f' address {wanted.mac}' if wanted.mac else ''} mtu {wanted.mtu} "
         f"type {attributes.kind} {attributes.text(wanted.parent)}"
-    )
+    ).rstrip()
     own = _prefixed(attributes.kind, attributes.encode())
     arguments = {"ifname": wanted.name, "kind": attributes.kind, **mac, "mtu": wanted.mtu, **own}
     return LinkChange(command, "link", "add", arguments)

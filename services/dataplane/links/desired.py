@@ -28,6 +28,8 @@ class LinkKind(Protocol):
 
     kind: ClassVar[str]
     """The kernel's name of the kind, as in `ip link add NAME type KIND`."""
+    instead: ClassVar[str]
+    """The backend that does without links of this kind, for a kernel that has none."""
     offloads_checksums: ClassVar[bool]
     """Whether --checksum-offload is about links of this kind."""
 

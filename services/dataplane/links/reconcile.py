@@ -131,6 +131,12 @@ async def _reconcile(spec: LinkSpec, known: Device | None, done: list[LinkChange
 
 async def _require_retry(error: FlanneletteError, spec: LinkSpec) -> None:
     """Returns if another round may succeed, as the device exists by now. Else raises the error, explained."""
+    if isinstance(error, actual.UnknownKind):
+        kind = spec.attributes.kind
+        raise Unavailable(
+            f"{error}; the kernel has no {kind} devices: load the module on the host (`modprobe {kind}`), or write "
+            f"another backend into the network configuration, such as {spec.attributes.instead}"
+        )
     if not isinstance(error, actual.Taken):
         raise error
     links = await actual.links_of(spec.attributes.kind)

@@ -1,4 +1,4 @@
-"""The protocol by which kernel objects are read and changed. rtnetlink is one actuator, the fake here another."""
+"""The protocols by which objects are read and changed: rtnetlink's, those beside it, both together, and a fake."""
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Hashable, Iterable, Mapping, Sequence
@@ -9,6 +9,7 @@ from services.dataplane.netlink.iproute2_text import DeviceNames
 from services.dataplane.netlink.kinds import kind_of, text
 from services.dataplane.netlink.monitor import Change
 from services.dataplane.netlink.objects import HOOK, KernelObject, Plan, Route, steps
+from services.dataplane.netlink.wireguard.values import WireguardPeer
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,10 @@ class Contents:
     """Of the main table, foreign ones of every shape too."""
     on_devices: frozenset[KernelObject]
     """All other objects: neighbours and forwarding entries, and those of a `PartActuator`."""
+    states: Mapping[Hashable, object] = field(default_factory=dict)
+    """By slot, what is to be told of an object beside its value; its `str` is for people."""
+    faults: Mapping[Hashable, str] = field(default_factory=dict)
+    """By slot, why an object does not work although it is as it should be."""
 
 
 class Actuator(Protocol):
@@ -60,12 +65,16 @@ class PartActuator(Protocol):
         """The first fields of its objects."""
         ...
 
-    async def contents(self, devices: Collection[int]) -> frozenset[KernelObject]:
+    async def contents(self, devices: Collection[int]) -> Contents:
         """All of its objects, where they are a device's those on these devices (ifindex)."""
         ...
 
     async def apply(self, plan: Plan[KernelObject]) -> Mapping[KernelObject, str]:
         """Carries out a plan of its objects; returns what failed, with the reason."""
+        ...
+
+    async def finish(self, plan: Plan[KernelObject]) -> None:
+        """Called when a whole plan, with the objects of other kinds, was carried out."""
         ...
 
 
@@ -82,8 +91,12 @@ class CombinedActuator:
     async def contents(self, families: Collection[int], devices: Collection[int]) -> Contents:
         """See Actuator."""
         found = await self._rtnetlink.contents(families, devices)
-        parts = [await part.contents(devices) for part in self._parts]
-        return Contents(found.routes, found.on_devices.union(*parts)) if any(parts) else found
+        for part in self._parts:
+            more = await part.contents(devices)
+            if more.on_devices:
+                objects, states, faults = found.on_devices | more.on_devices, more.states, more.faults
+                found = Contents(found.routes, objects, {**found.states, **states}, {**found.faults, **faults})
+        return found
 
     async def routes(self, family: int, *, protocol: int = 0, ifindex: int = 0) -> frozenset[Route]:
         """See Actuator."""
@@ -104,6 +117,8 @@ class CombinedActuator:
         failed.update(await self._rtnetlink.apply(others) if others else {})
         for part, _, delete in todo:
             failed.update(await part.apply(Plan(nothing, delete)) if delete else {})
+        for part in self._parts:
+            await part.finish(plan)
         return failed
 
     def changes(self) -> AsyncIterator[list[Change]]:
@@ -131,6 +146,8 @@ class FakeKernel:
     done: list[str] = field(default_factory=list)
     """`replace 10.5.2.0/24 via ...`, in order."""
     dumps: int = 0
+    states: dict[Hashable, object] = field(default_factory=dict)
+    faults: dict[Hashable, str] = field(default_factory=dict)
     told: asyncio.Queue[list[Change]] = field(default_factory=asyncio.Queue)
     """What `changes` tells."""
 
@@ -141,6 +158,8 @@ class FakeKernel:
     def put(self, item: KernelObject) -> None:
         """Another program replaces the object with this key."""
         self.objects -= _replaced_by(item, self.objects)
+        if isinstance(item, WireguardPeer):
+            self.objects = {_without_allowed_ips(each, item) for each in self.objects}
         self.objects.add(item)
 
     async def contents(self, families: Collection[int], devices: Collection[int]) -> Contents:
@@ -149,7 +168,8 @@ class FakeKernel:
         self.dumps += 1
         routes = frozenset(o for o in self.objects if isinstance(o, Route) and o.family in families)
         others = (o for o in self.objects if not isinstance(o, Route))
-        return Contents(routes, frozenset(o for o in others if o.kind == HOOK or o.ifindex in devices))
+        found = frozenset(o for o in others if o.kind == HOOK or o.ifindex in devices)
+        return Contents(routes, found, self.states, self.faults)
 
     async def routes(self, family: int, *, protocol: int = 0, ifindex: int = 0) -> frozenset[Route]:
         """See Actuator."""
@@ -188,6 +208,15 @@ class FakeKernel:
         fault, self.fault = self.fault, None
         if fault is not None:
             raise fault
+
+
+def _without_allowed_ips(each: KernelObject, taker: WireguardPeer) -> KernelObject:
+    """On one device an allowed IP is of one peer: the last one that was given it."""
+    if not isinstance(each, WireguardPeer) or each.ifindex != taker.ifindex:
+        return each
+    return each._replace(
+        allowed_ips=tuple(network for network in each.allowed_ips if network not in taker.allowed_ips)
+    )
 
 
 def _replaced_by(item: KernelObject, objects: Iterable[KernelObject]) -> set[KernelObject]:

@@ -17,6 +17,8 @@ from services.dataplane.netlink.dumps import MessageFormat, Request
 from services.dataplane.netlink.iproute2_text import DeviceNames
 from services.dataplane.netlink.objects import RT_TABLE_MAIN, FdbEntry, Hook, KernelObject, Neighbour, Route, Verb
 from services.dataplane.netlink.templates import Template
+from services.dataplane.netlink.wireguard import wg_text
+from services.dataplane.netlink.wireguard.values import WireguardDevice, WireguardPeer
 
 T = TypeVar("T", bound=KernelObject)
 
@@ -31,7 +33,7 @@ class ObjectKind(Generic[T]):
     singular: str
     plural: str
     text: Callable[[T, DeviceNames], str]
-    """As iproute2 prints it."""
+    """As iproute2 prints it, or the tool of the field."""
     command: Callable[[Verb, T, DeviceNames], str]
     """The command that puts or deletes it, iproute2's where that can."""
 
@@ -116,6 +118,22 @@ HOOKS: Final = ObjectKind(
     text=lambda hook, names: _command_line(hook, hook.put),
     command=lambda verb, hook, names: _hook_command(verb, hook),
 )
+WIREGUARD_DEVICES: Final = ObjectKind(
+    made=WireguardDevice,
+    label="wg",
+    singular="WireGuard device",
+    plural="WireGuard devices",
+    text=wg_text.device,
+    command=wg_text.device_command,
+)
+WIREGUARD_PEERS: Final = ObjectKind(
+    made=WireguardPeer,
+    label="wg",
+    singular="WireGuard peer",
+    plural="WireGuard peers",
+    text=wg_text.peer,
+    command=wg_text.peer_command,
+)
 
 
 def rtnetlink_kind_of(item: KernelObject) -> RtnetlinkKind[Any]:
@@ -130,6 +148,10 @@ def kind_of(item: KernelObject) -> ObjectKind[Any]:
     match item:
         case Hook():
             return HOOKS
+        case WireguardDevice():
+            return WIREGUARD_DEVICES
+        case WireguardPeer():
+            return WIREGUARD_PEERS
         case Neighbour():
             return KINDS.neighbours
         case FdbEntry():
@@ -141,12 +163,15 @@ def kind_of(item: KernelObject) -> ObjectKind[Any]:
 
 
 def text(item: KernelObject, device_names: DeviceNames) -> str:
-    """As `ip route show`, `ip neigh show` or `bridge fdb show` prints it, without `pref medium` of IPv6 routes."""
+    """As `ip route show`, `ip neigh show` or `bridge fdb show` prints it, without `pref medium` of IPv6 routes.
+
+    What WireGuard has is as `wg set` takes it.
+    """
     return kind_of(item).text(item, device_names)
 
 
 def command(verb: Verb, item: KernelObject, device_names: DeviceNames) -> str:
-    """The `ip` or `bridge` command that does what we do with it.
+    """The `ip`, `bridge` or `wg` command that does what we do with it.
 
     Attributes of a foreign route that have no field (`Route.rest`) are not in it; none of ours has any.
     """

@@ -152,7 +152,8 @@ class ConfigTracker:
 
     def links(self, config: OverlayConfig) -> NodeLinks:
         """What the objects of a peer refer to."""
-        return NodeLinks(config.underlay, self.devices, self._settings.route_protocol, self.connected)
+        networks = tuple(cidr for family in config.families for cidr in config.network.cidrs(family))
+        return NodeLinks(config.underlay, self.devices, self._settings.route_protocol, self.connected, networks)
 
     def identity(self, own: Lease | None, published: Lease | None, cached: Lease | None) -> NodeIdentity:
         """What the devices shall say of this node."""

@@ -84,7 +84,8 @@ async def _ground(
 ) -> OverlayConfig:
     families = tuple(n.family for n in network.families)
     _require_room(network, settings.limits())
-    backend = await backends.make(network).prepare(network, backends.programs)
+    backend = backends.make(network).on_node(settings.node_files(os.environ))
+    backend = await backend.prepare(network, backends.programs)
     choice = settings.interface_choice()
     if backend.ignores_public_ip:
         choice = replace(choice, public_addresses=())

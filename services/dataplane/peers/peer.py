@@ -48,7 +48,14 @@ class PeerContext:
     def bounds(self) -> Bounds:
         """By IP version."""
         own_macs = {packed_mac(device.mac) for device in self.links.devices.values()}
-        parts = (self.network, self.links.underlay, self.own_subnets, self.limits, own_macs)
+        parts = (
+            self.network,
+            self.links.underlay,
+            self.own_subnets,
+            self.limits,
+            own_macs,
+            self.backend.shares_addresses,
+        )
         return {family.version: address_limits(family, *parts) for family in FAMILIES}
 
     def differs_by_devices_only(self, earlier: "PeerContext") -> bool:

@@ -59,6 +59,8 @@ class AddressLimits:
     """The network has our own address in the underlay inside."""
     own_macs: Set[bytes | None]
     """Of our own devices."""
+    shares_addresses: bool
+    """Nodes behind one NAT have one public address."""
 
 
 def address_limits(
@@ -68,6 +70,7 @@ def address_limits(
     own_subnets: Iterable[Network],
     limits: OperatorLimits,
     own_macs: Set[bytes | None] = frozenset(),
+    shares_addresses: bool = False,
 ) -> AddressLimits:
     """What the subnets of leases must keep to in a family, as numbers: 10,000 are compared with it."""
     enabled = network.family(family)
@@ -87,6 +90,7 @@ def address_limits(
         unroutable=subnet_blocks(family.version),
         holds_underlay=enabled is not None and address is not None and address in enabled.cidr,
         own_macs=own_macs,
+        shares_addresses=shares_addresses,
     )
 
 
@@ -222,7 +226,9 @@ def _public_address(offer: Candidate, bounds: AddressLimits) -> str:
 
 
 def _own_address(offer: Candidate, bounds: AddressLimits) -> str:
-    return f"public address {offer.public_address} is our own" if offer.end in bounds.own_addresses else ""
+    if bounds.shares_addresses or offer.end not in bounds.own_addresses:
+        return ""
+    return f"public address {offer.public_address} is our own"
 
 
 def _pod_address(offer: Candidate, bounds: AddressLimits) -> str:

@@ -70,7 +70,8 @@ def tunnel_of(network: NetworkConfig | None) -> list[Flow]:
     if network is None or tunnel is None:
         return []
     everywhere = (ip_network((bytes(row.family.bits // 8), 0)) for row in network.families)
-    return [Flow(each, each, protocol=tunnel.protocol, port=tunnel.port) for each in everywhere]
+    ports = {4: tunnel.port, 6: tunnel.port_v6 or tunnel.port}
+    return [Flow(each, each, protocol=tunnel.protocol, port=ports[each.version]) for each in everywhere]
 
 
 def _tunnel(network: NetworkConfig | None) -> Tunnel | None:
@@ -115,8 +116,10 @@ def dropping(tables: Iterable[ForeignTable], kind: str, flows: Sequence[Flow]) -
 
 def dropping_tunnel(tables: Iterable[ForeignTable], flows: Sequence[Flow]) -> list[Finding]:
     """What other programs have that drops the packets between the nodes for certain, for every peer."""
-    found = [drop for flow in flows for drop in obstacles(tables, [flow], way=_TUNNELS_WAY) if drop.is_certain]
-    return list(dict.fromkeys(_tunnel_drop(drop, flows[0].protocol, flows[0].port) for drop in found))
+    found = [
+        (flow, drop) for flow in flows for drop in obstacles(tables, [flow], way=_TUNNELS_WAY) if drop.is_certain
+    ]
+    return list(dict.fromkeys(_tunnel_drop(drop, flow.protocol, flow.port) for flow, drop in found))
 
 
 def obstacles(tables: Iterable[ForeignTable], flows: Sequence[Flow], *, way: Sequence[Hook] = _WAY) -> list[Drop]:

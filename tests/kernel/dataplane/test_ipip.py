@@ -1,15 +1,10 @@
 """ipip beside a real flanneld: taken over and handed back without a loss, repaired, cleaned up.
 
 Few kernels have ipip in a container: where this one has none, the tests run in a machine that has it, if
-$FLANNELETTE_VM is a command that runs another command as root in such a machine (`FLANNELETTE_VM -- pytest ...`),
-on the same files. It may be emulated, and slow: then set FLANNELETTE_PATIENCE to 10.
+$FLANNELETTE_VM is a command that runs another one there (`tests/kinds.py`).
 """
 
 import asyncio
-import os
-import shlex
-import subprocess
-import sys
 from contextlib import suppress
 from typing import Final
 
@@ -18,20 +13,10 @@ import pytest
 from tests.flannel.turns import assert_turns_change_nothing, node
 from tests.hosts.dataplane import Cluster
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
-from tests.paths import ROOT
+from tests.kinds import require_kind, run_in_another_machine
 from tests.patience import PATIENCE
 
 DEVICE: Final = "flannel.ipip"
-VM: Final = shlex.split(os.environ.get("FLANNELETTE_VM", ""))
-
-
-def has_ipip(host: NetworkNamespace) -> bool:
-    """Whether the kernel has ipip, or loads it."""
-    words = "ip link add probe type ipip local 192.0.2.1".split()
-    is_made = subprocess.run(host.command(*words), capture_output=True, check=False).returncode == 0
-    if is_made:
-        host.ip("link", "del", "probe")
-    return is_made
 
 
 def shown(cluster: Cluster) -> str:
@@ -57,19 +42,11 @@ async def comes_to(cluster: Cluster, wanted: str) -> bool:
 
 @pytest.fixture
 def ipip_host(netns: NetworkNamespace) -> NetworkNamespace:
-    if not has_ipip(netns):
-        pytest.skip("this kernel has no ipip: modprobe ipip, or see FLANNELETTE_VM in this file")
-    return netns
+    return require_kind(netns, "ipip")
 
 
 def test_ipip_in_another_machine(netns: NetworkNamespace) -> None:
-    if has_ipip(netns):
-        pytest.skip("this kernel has ipip itself")
-    if not VM:
-        pytest.skip("FLANNELETTE_VM names no command that runs another one in a machine with ipip")
-    tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/kernel/dataplane/test_ipip.py"]
-    done = subprocess.run([*VM, "--", *tests], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    run_in_another_machine(netns, "ipip", "tests/kernel/dataplane/test_ipip.py")
 
 
 @pytest.mark.parametrize("backend", ["ipip", "ipip-direct"])

@@ -12,7 +12,7 @@ from tests import house
 MOST_LINES: Final = 36_000
 """In services/: down with it whenever much has gone."""
 LARGE_FOLDERS: Final[dict[str, int]] = {}
-DEEP_SERVICES: Final = {"dataplane": 11}
+DEEP_SERVICES: Final = {"dataplane": 12}
 MOST_SMALL: Final = 8
 """Short modules with one importer; seams (a protocol, a pure table) among them stay."""
 

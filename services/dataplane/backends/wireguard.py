@@ -1,0 +1,219 @@
+"""WireGuard: every peer is a key with its subnets on one encrypted device of each family (flannel's `wireguard`)."""
+
+from base64 import b64encode
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from ipaddress import ip_network
+from typing import Any, ClassVar, Final, Self
+
+from services.core.backend_types import WIREGUARD_DEVICE, WIREGUARD_DEVICE_V6, wireguard_options
+from services.core.errors import InvalidInput
+from services.core.family import IPV4, Address, Family, Network, family_of
+from services.core.formats.gojson import GoObject
+from services.core.leases.lease import BackendData, Subnet, WireguardData
+from services.core.limits import SMALLEST_MTU
+from services.core.network import contains
+from services.dataplane.backends.backend import Backend, NodeFiles, NodeIdentity, NodeLinks
+from services.dataplane.backends.routes import device_route, network_route
+from services.dataplane.links.desired import Device, LinkEdit, LinkSpec, own_address
+from services.dataplane.netlink.objects import KernelObject
+from services.dataplane.netlink.wireguard.key_file import decoded, private_key, public_key
+from services.dataplane.netlink.wireguard.values import Secret, WireguardDevice, WireguardPeer
+from services.dataplane.underlay.selection import Underlay
+
+_OVERHEAD: Final = 80
+"""Bytes: IPv6 40, UDP 8, WireGuard's header 16 and tag 16. flannel takes it off in both families."""
+_PRIVATE: Final = tuple(map(ip_network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7")))
+"""RFC 1918 and RFC 4193: what Go's IsPrivate knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class WireguardLink:
+    """A WireGuard device. rtnetlink knows nothing of it: its key, port and peers are objects of generic netlink."""
+
+    kind: ClassVar[str] = "wireguard"
+    instead: ClassVar[str] = "vxlan"
+    offloads_checksums: ClassVar[bool] = False
+
+    def encode(self) -> dict[str, Any]:
+        """No attributes."""
+        return {}
+
+    @classmethod
+    def decode(cls, data: Mapping[str, Any]) -> Self:
+        """See LinkKind."""
+        return cls()
+
+    def text(self, parent: str = "") -> str:
+        """Nothing: `ip link add NAME type wireguard` is all."""
+        return ""
+
+    def edit(self, wanted: Self) -> LinkEdit | None:
+        """Every device of the kind can stay: to delete one ends its peers' sessions."""
+        return LinkEdit()
+
+    def excludes(self, wanted: Self) -> bool:
+        """Never: but a device that is known to be ours and was renamed is recognised by this."""
+        return True
+
+    def identity(self) -> str:
+        """See LinkKind."""
+        return "name"
+
+    def is_named(self, name: str) -> bool:
+        """See LinkKind."""
+        return name in (WIREGUARD_DEVICE, WIREGUARD_DEVICE_V6)
+
+
+@dataclass(frozen=True)
+class Wireguard(Backend):
+    """flannel's options of the same names, and the node's keys."""
+
+    psk: Secret = Secret()
+    port: int = 51820
+    port_v6: int = 51821
+    mode: str = "separate"
+    """`separate`: a device for each family; else one for both, which uses `ipv4`, `ipv6`, or `auto`."""
+    parent_mtu: int = 0
+    """Taken for the underlay's; 0: as it is."""
+    keepalive: int = 0
+    """Seconds; 0: none."""
+    private_key: Secret = Secret()
+    public_key: bytes = b""
+    """Empty, as the private one, until `on_node`."""
+    lease_type: ClassVar[str] = "wireguard"
+    link_kind: ClassVar[type[WireguardLink]] = WireguardLink
+    shares_addresses: ClassVar[bool] = True
+
+    @classmethod
+    def parse(cls, options: GoObject) -> Self:
+        """See Backend."""
+        found = wireguard_options(options)
+        return cls(Secret(found.psk), found.port, found.port_v6, found.mode, found.mtu, found.keepalive)
+
+    def on_node(self, files: NodeFiles) -> Self:
+        """With the key in flannel's key file."""
+        private = private_key(files.wireguard_key)
+        return replace(self, private_key=private, public_key=public_key(private))
+
+    def link(self, family: Family, underlay: Underlay, identity: NodeIdentity) -> LinkSpec | None:
+        """`flannel-wg`, and for IPv6 `flannel-wg-v6` unless one device carries both. Raises InvalidInput."""
+        mtu, least = self.mtu(underlay), SMALLEST_MTU[family.version]
+        if mtu < least:
+            raise InvalidInput(
+                f"{underlay.name} has MTU {underlay.mtu}, of which WireGuard leaves {max(mtu, 0)} bytes for packets, "
+                f"and {family} needs {least}: raise it, or choose another interface with --iface"
+            )
+        own = identity.own.subnet(family) if identity.own else None
+        return LinkSpec(
+            name=WIREGUARD_DEVICE if family is IPV4 or self._is_single else WIREGUARD_DEVICE_V6,
+            family=family,
+            attributes=WireguardLink(),
+            parent=underlay.name,
+            mtu=mtu,
+            address=own_address(own.cidr) if own else None,
+        )
+
+    @property
+    def _is_single(self) -> bool:
+        return self.mode != "separate"
+
+    def mtu(self, underlay: Underlay) -> int:
+        """The same in both families, as flannel's."""
+        return min(self.parent_mtu or underlay.mtu, underlay.mtu) - _OVERHEAD
+
+    def warnings(self, underlay: Underlay) -> Sequence[str]:
+        """The option MTU, where it is more than there is."""
+        if self.parent_mtu <= underlay.mtu:
+            return ()
+        return [
+            f"the backend's option MTU is {self.parent_mtu}, but {underlay.name} has {underlay.mtu}, which counts: "
+            "take the option away, or raise the interface's MTU"
+        ]
+
+    def lease_data(self, family: Family, device: Device | None) -> BackendData | None:
+        """The public key, and the port that the device of the family listens on."""
+        if device is None or not self.public_key:
+            return None
+        return WireguardData(b64encode(self.public_key).decode(), self._port_of(device))
+
+    def _port_of(self, device: Device) -> int:
+        return self.port if self._is_single or device.name == WIREGUARD_DEVICE else self.port_v6
+
+    def rejection(self, subnet: Subnet, links: NodeLinks) -> str:
+        """A lease without a key, with this node's, or without the address that packets are sent to."""
+        if not isinstance(subnet.data, WireguardData):
+            return "the lease has no public key"
+        key = decoded(subnet.data.public_key)
+        if key is None:
+            return f"invalid public key {subnet.data.public_key!r}"
+        if key == self.public_key:
+            return f"public key {subnet.data.public_key} is this node's own"
+        family = family_of(subnet.cidr)
+        is_needed = self.mode in ("separate", f"ipv{family.version}")
+        return "" if subnet.public_address or not is_needed else f"the lease has no public {family} address"
+
+    def peer_objects(
+        self, subnets: Sequence[Subnet], own_subnets: Sequence[Network], links: NodeLinks
+    ) -> Iterable[KernelObject]:
+        """`wg set flannel-wg peer KEY endpoint PublicIP:Port allowed-ips SUBNET`, and a route to each subnet.
+
+        One device for both families has one peer with both subnets. The routes lead where the network's does; by
+        them another program's route to the peer is noticed, and a lost session.
+        """
+        together: dict[tuple[int, bytes], list[Subnet]] = {}
+        objects: list[KernelObject] = []
+        for subnet in subnets:
+            key = decoded(subnet.data.public_key) if isinstance(subnet.data, WireguardData) else None
+            if key is not None:
+                family = family_of(subnet.cidr)
+                together.setdefault((links.devices[family].index, key), []).append(subnet)
+                objects.append(device_route(family, subnet.cidr, links))
+        for (ifindex, key), some in together.items():
+            allowed = tuple(sorted((s.cidr.network_address.packed, s.cidr.prefixlen) for s in some))
+            end = self._endpoint(some, links.underlay)
+            address, port = (end.public_address.packed, self._port(end)) if end and end.public_address else (b"", 0)
+            objects.append(WireguardPeer(key, allowed, address, port, self.psk, self.keepalive, ifindex))
+        return objects
+
+    def node_objects(self, own_subnets: Sequence[Network], links: NodeLinks) -> Iterable[KernelObject]:
+        """The keys and ports of the devices, and a route to the whole network.
+
+        So a packet to a subnet that no peer has ends here, and does not leave by the default route in clear.
+        """
+        objects: list[KernelObject] = [
+            WireguardDevice(self.public_key, self.private_key, self._port_of(device), 0, device.index)
+            for device in {device.index: device for device in links.devices.values()}.values()
+        ]
+        carried = (network for network in links.networks if family_of(network) in links.devices)
+        return objects + [network_route(family_of(network), network, links) for network in carried]
+
+    def _endpoint(self, subnets: Sequence[Subnet], underlay: Underlay) -> Subnet | None:
+        """The subnet to whose public address packets are sent."""
+        by_version = dict[int, Subnet]((s.cidr.version, s) for s in subnets if s.public_address is not None)
+        four, six = by_version.get(4), by_version.get(6)
+        if not self._is_single:
+            return four or six
+        if self.mode != "auto":
+            return by_version.get(int(self.mode[-1]))
+        if four is None or six is None:
+            return four or six
+        ours = {each.version: each for each in underlay.public_addresses}
+        if 4 in ours and not _is_private(four.public_address):
+            return four
+        is_global = not _is_private(six.public_address) and not _is_private(ours.get(6))
+        return six if is_global else four
+
+    def _port(self, subnet: Subnet) -> int:
+        """The port that the peer listens on; leases of flannel before v0.26.6 do not say it.
+
+        flannel's single device listens on ListenPort, and its lease says ListenPortV6 in IPv6.
+        """
+        own = self.port if self._is_single or subnet.cidr.version == 4 else self.port_v6
+        port = subnet.data.port if isinstance(subnet.data, WireguardData) else 0
+        return own if not port or (self._is_single and port == self.port_v6) else port
+
+
+def _is_private(address: Address | None) -> bool:
+    """As Go's IsPrivate; no address counts as one that nobody reaches."""
+    return address is None or any(contains(block, ip_network(address)) for block in _PRIVATE)

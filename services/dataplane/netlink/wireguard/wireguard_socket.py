@@ -1,0 +1,257 @@
+"""The actuator of WireGuard's objects, over generic netlink: what a device has, and a plan carried out.
+
+Of peers the kernel reports no change: what others do to them is found by the next dump.
+"""
+
+import asyncio
+import sys
+import time
+from collections.abc import Collection, Hashable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from errno import EADDRINUSE, ENODEV, EOPNOTSUPP
+from itertools import islice
+from typing import Final, Self, TypeAlias
+
+from services.core.errors import Unavailable
+from services.dataplane.netlink import uapi
+from services.dataplane.netlink.actuator import Contents
+from services.dataplane.netlink.iproute2_text import refusal
+from services.dataplane.netlink.objects import KernelObject, Plan, Route, steps
+from services.dataplane.netlink.transport import AnswersLost, RawTransport
+from services.dataplane.netlink.uapi import KernelError
+from services.dataplane.netlink.wireguard import genetlink, wg_text
+from services.dataplane.netlink.wireguard.genetlink import DeviceReader, FamilyReader, PeerState
+from services.dataplane.netlink.wireguard.values import (
+    WIREGUARD_DEVICE,
+    WIREGUARD_PEER,
+    WireguardDevice,
+    WireguardPeer,
+)
+
+_DUMP_ATTEMPTS: Final = 10
+_AT_ONCE: Final = 100
+"""Messages in one send, about 16 KiB."""
+_SAMPLE_SECONDS: Final = 15.0
+"""A peer that got a packet has answered by then, be it with a keepalive (KEEPALIVE_TIMEOUT + REKEY_TIMEOUT)."""
+_STRIKES: Final = 2
+"""Samples in which packets went to a peer and none came back, after which its handshakes count as failing."""
+_NO_MODULE: Final = "the kernel has no WireGuard: load its module with `modprobe wireguard`"
+_LOST: Final = "the kernel's answer was lost, so whether it is done is not known: the next resync will tell"
+
+Change: TypeAlias = tuple[KernelObject, bytes]
+"""An object, and the message about it."""
+
+
+@dataclass(slots=True)
+class Session:
+    """What is known of a peer from dump to dump."""
+
+    given: tuple[bytes, int] | None = None
+    """The endpoint that the lease says, since it was set, or since the kernel's own was found good; None: not yet."""
+    sampled_at: float = 0.0
+    handshake: float = 0.0
+    received: int = 0
+    sent: int = 0
+    strikes: int = 0
+
+    @property
+    def fails(self) -> bool:
+        """No handshake succeeds, although packets are sent."""
+        return self.strikes >= _STRIKES
+
+    def note(self, state: PeerState, now: float) -> None:
+        """Takes what a dump says of the peer. `now` is any clock of seconds."""
+        if state.received > self.received or state.handshake > self.handshake:
+            self.strikes = 0
+        elif now - self.sampled_at < _SAMPLE_SECONDS:
+            return
+        elif not state.handshake and state.sent:
+            self.strikes = _STRIKES
+        elif state.sent > self.sent:
+            self.strikes += 1
+        elif not self.fails:
+            self.strikes = 0
+        self.sampled_at, self.handshake = now, state.handshake
+        self.received, self.sent = state.received, state.sent
+
+
+@dataclass(slots=True)
+class Known:
+    """A peer in the kernel."""
+
+    value: WireguardPeer
+    state: PeerState = field(default_factory=lambda: PeerState(b""))
+
+
+class WireguardSocket:
+    """One socket of generic netlink, for one event loop; as `KernelSocket`, for WireGuard's kinds.
+
+    The endpoint of a peer is that of its lease when the peer is new, when its lease has changed, or while its
+    handshakes fail. Otherwise it is what the kernel has learned from the peer's own packets, and counts as the
+    lease's.
+    """
+
+    kinds: Final = frozenset((WIREGUARD_DEVICE, WIREGUARD_PEER))
+
+    def __init__(self) -> None:
+        self._transport = RawTransport(protocol=uapi.NETLINK_GENERIC)
+        self._family = 0
+        self._known: dict[Hashable, Known] = {}
+        """By slot: the peers at the last dump, and what was put since."""
+        self._sessions: dict[Hashable, Session] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends it; nothing in the kernel changes."""
+        self._transport.close()
+
+    async def contents(self, devices: Collection[int]) -> Contents:
+        """Configuration and peers of those of these devices that are WireGuard's. Raises Unavailable."""
+        found: set[KernelObject] = set()
+        known: dict[Hashable, Known] = {}
+        now = time.monotonic()
+        for ifindex in devices:
+            reader = await self._dump(ifindex)
+            if reader is not None and reader.device is not None:
+                found.add(reader.device)
+            for state in reader.peers.values() if reader is not None else ():
+                value = state.value(ifindex, state.endpoint, state.port)
+                session = self._sessions.setdefault(value.key, Session(sampled_at=now))
+                session.note(state, now)
+                if session.given is not None and state.handshake and not session.fails:
+                    value = value._replace(endpoint=session.given[0], port=session.given[1])
+                known[value.key] = Known(value, state)
+                found.add(value)
+        self._known = known
+        self._sessions = {slot: each for slot, each in self._sessions.items() if slot in known}
+        faults = {slot: _fault(known[slot].state) for slot, each in self._sessions.items() if each.fails}
+        return Contents(frozenset(), frozenset(found), {slot: each.state for slot, each in known.items()}, faults)
+
+    async def apply(self, plan: Plan[KernelObject]) -> Mapping[KernelObject, str]:
+        """Carries out a plan; returns what failed, with the reason. To delete what is not there is no failure."""
+        failures: dict[KernelObject, str] = {}
+        for verb, items in steps(plan):
+            is_put = verb == "replace"
+            if items and not await self._find_family():
+                failures |= dict.fromkeys(items, _NO_MODULE) if is_put else {}
+                continue
+            change = self._put if is_put else self._remove
+            failures |= await self._send([made for item in items if (made := change(item)) is not None])
+            for item in items:
+                if isinstance(item, WireguardPeer) and item not in failures:
+                    self._note(item, is_put=is_put)
+        return failures
+
+    async def finish(self, plan: Plan[KernelObject]) -> None:
+        """Sends a packet to each peer whose route was lost, as when the device was down: so is its session.
+
+        Else the peer would notice after 15 s, and this node not before it sends.
+        """
+        if not self._known:
+            return
+        routed = {(o.ifindex, o.dst, o.length) for o in plan.put if isinstance(o, Route)}
+        lost = [
+            known.value
+            for known in self._known.values()
+            if known.value not in plan.put
+            and any((known.value.ifindex, *network) in routed for network in known.value.allowed_ips)
+        ]
+        if lost:
+            await self._send([(item, genetlink.greet_peer(self._family, item, 0)) for item in lost])
+
+    def _put(self, item: KernelObject) -> Change | None:
+        if isinstance(item, WireguardDevice):
+            return item, genetlink.set_device(self._family, item, 0)
+        if not isinstance(item, WireguardPeer):
+            return None
+        known, session = self._known.get(item.key), self._sessions.get(item.key)
+        is_learned = known is not None and known.state.handshake > 0 and session is not None and session.given is None
+        is_new = known is None
+        return item, genetlink.set_peer(self._family, item, 0, with_endpoint=not is_learned, greets=is_new)
+
+    def _remove(self, item: KernelObject) -> Change | None:
+        return (item, genetlink.remove_peer(self._family, item, 0)) if isinstance(item, WireguardPeer) else None
+
+    def _note(self, item: WireguardPeer, *, is_put: bool) -> None:
+        if not is_put:
+            self._known.pop(item.key, None)
+            self._sessions.pop(item.key, None)
+            return
+        known = self._known.get(item.key)
+        self._known[item.key] = Known(item, known.state if known else PeerState(item.public_key))
+        session = self._sessions.setdefault(item.key, Session(sampled_at=time.monotonic()))
+        session.given = item.endpoint, item.port
+
+    async def _send(self, changes: Iterable[Change]) -> dict[KernelObject, str]:
+        """Sends all; what was refused, with the reason."""
+        failures: dict[KernelObject, str] = {}
+        rest = iter(changes)
+        while some := list(islice(rest, _AT_ONCE)):
+            first = self._transport.reserve(len(some))
+            data = b"".join(_numbered(message, number) for number, (_, message) in enumerate(some, first))
+            try:
+                refused = await self._transport.exchange(data, first, first + len(some) - 1)
+            except AnswersLost:
+                failures.update((item, _LOST) for item, _ in some)
+                continue
+            for number, why in refused.items():
+                item = some[number - first][0]
+                failures[item] = _words(item, why)
+            await asyncio.sleep(0)
+        return failures
+
+    async def _dump(self, ifindex: int) -> DeviceReader | None:
+        """What a device has; None: it is not there, or not WireGuard's."""
+        family = await self._find_family()
+        for attempt in range(_DUMP_ATTEMPTS if family else 0):
+            await asyncio.sleep(attempt / 100)
+            sequence = self._transport.reserve(1)
+            reader = DeviceReader(family, ifindex, sequence)
+            try:
+                await self._transport.dump(genetlink.device_request(family, ifindex, sequence), reader.take)
+            except AnswersLost:
+                continue
+            if reader.refusal is not None:
+                if reader.refusal.error in (ENODEV, EOPNOTSUPP):
+                    return None
+                why = refusal(reader.refusal.error, reader.refusal.detail)
+                raise Unavailable(f"the kernel does not list its WireGuard peers: {why}")
+            if not reader.inconsistent:
+                return reader
+        if not family:
+            return None
+        raise Unavailable("the kernel's WireGuard peers kept changing while they were read: try again")
+
+    async def _find_family(self) -> int:
+        """The number of WireGuard's family; 0: the kernel has none, or has not loaded the module."""
+        if not self._family:
+            number = self._transport.reserve(1)
+            reader = FamilyReader("wireguard", number)
+            with suppress(AnswersLost):
+                await self._transport.dump(genetlink.families_request(number), reader.take)
+            self._family = reader.number
+        return self._family
+
+
+def _numbered(message: bytes, number: int) -> bytes:
+    return message[:8] + number.to_bytes(4, sys.byteorder) + message[12:]
+
+
+def _words(item: KernelObject, why: KernelError) -> str:
+    if isinstance(item, WireguardDevice) and why.error == EADDRINUSE:
+        return f"UDP port {item.port} is taken: `ss -lunp` says by whom; change ListenPort, or end that program"
+    return refusal(why.error, why.detail)
+
+
+def _fault(state: PeerState) -> str:
+    where = f" with {wg_text.endpoint(state.endpoint, state.port)}" if state.endpoint else ""
+    return (
+        f"no WireGuard handshake{where} succeeds ({wg_text.handshake(state.handshake)}): is the peer up, does a "
+        "firewall let its UDP port through, and has it the same PSK?"
+    )

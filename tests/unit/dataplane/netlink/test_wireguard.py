@@ -1,0 +1,247 @@
+"""WireGuard's messages, its words, the key file, and when an endpoint counts as learned or a handshake as failing."""
+
+import socket
+import struct
+import time
+from base64 import b64decode, b64encode
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from pyroute2.netlink.generic.wireguard import wgmsg
+
+from services.core.errors import Misconfigured
+from services.dataplane.netlink.kinds import command, text
+from services.dataplane.netlink.wireguard import genetlink
+from services.dataplane.netlink.wireguard.genetlink import DeviceReader, PeerState
+from services.dataplane.netlink.wireguard.key_file import decoded, private_key, public_key
+from services.dataplane.netlink.wireguard.values import Secret, WireguardDevice, WireguardPeer
+from services.dataplane.netlink.wireguard.wireguard_socket import Session
+
+PRIVATE = Secret(bytes(range(32)))
+PSK = Secret(bytes(range(100, 132)))
+KEY = bytes(range(200, 232))
+NAMES = {7: "flannel-wg"}
+NETWORKS = ((bytes((10, 5, 53, 0)), 24), (socket.inet_pton(socket.AF_INET6, "fd00:10:5:35::"), 64))
+PEER = WireguardPeer(KEY, NETWORKS, bytes((10, 99, 0, 12)), 51820, PSK, 25, 7)
+PLAIN = WireguardPeer(KEY, NETWORKS[:1], bytes((10, 99, 0, 12)), 51820, Secret(), 0, 7)
+DEVICE = WireguardDevice(KEY, PRIVATE, 51820, 0, 7)
+FAMILY = 31
+
+
+def decode(message: bytes) -> wgmsg:
+    """By pyroute2."""
+    found = wgmsg(message)
+    found.decode()
+    return found
+
+
+def encoded(peers: list[dict[str, object]], command: int = 1) -> bytes:
+    """What pyroute2 makes of such a message."""
+    message = wgmsg()
+    message["cmd"], message["version"] = command, 1
+    message["attrs"] = [["WGDEVICE_A_IFINDEX", 7], ["WGDEVICE_A_PEERS", [{"attrs": list(p.items())} for p in peers]]]
+    message["header"]["type"], message["header"]["flags"] = FAMILY, 5
+    message["header"]["sequence_number"], message["header"]["pid"] = 9, 0
+    message.encode()
+    return bytes(message.data)
+
+
+def dumped(*peers: bytes, key: bytes = PRIVATE) -> bytes:
+    """A message of a dump, as the kernel writes it, from the attributes of peers."""
+    own = genetlink.set_device(FAMILY, DEVICE._replace(private_key=Secret(key)), 9)[20:] if key else b""
+    body = (
+        struct.pack("=BBH", 0, 1, 0)
+        + own
+        + attribute(4, KEY)
+        + attribute(8, b"".join(attribute(0, p) for p in peers))
+    )
+    return struct.pack("=IHHII", 16 + len(body), FAMILY, 2, 9, 0) + body
+
+
+def attribute(kind: int, value: bytes) -> bytes:
+    return struct.pack("=HH", 4 + len(value), kind) + value + bytes(-len(value) % 4)
+
+
+def state_of(item: WireguardPeer, handshake: int = 0, received: int = 0, sent: int = 0) -> bytes:
+    """The attributes of a peer in a dump: as in a request, and what it did."""
+    message = genetlink.set_peer(FAMILY, item, 9, with_endpoint=True, greets=False)
+    inner = message[36:]  # behind the headers, the device and the two nests
+    moment = struct.pack("=qq", handshake, 500_000_000)
+    counts = attribute(7, struct.pack("=Q", received)) + attribute(8, struct.pack("=Q", sent))
+    return inner + attribute(6, moment) + counts
+
+
+def test_a_peer_is_the_message_that_pyroute2_makes() -> None:
+    wanted = {
+        "WGPEER_A_PUBLIC_KEY": b64encode(KEY),
+        "WGPEER_A_PRESHARED_KEY": b64encode(PSK),
+        "WGPEER_A_FLAGS": 2,
+        "WGPEER_A_ENDPOINT": {"addr": "10.99.0.12", "port": 51820},
+        "WGPEER_A_PERSISTENT_KEEPALIVE_INTERVAL": 25,
+    }
+    ours = decode(genetlink.set_peer(FAMILY, PEER, 9, with_endpoint=True, greets=False))
+    theirs = decode(encoded([wanted]))
+    (peer,), (expected,) = ours.get_attr("WGDEVICE_A_PEERS"), theirs.get_attr("WGDEVICE_A_PEERS")
+    for name in wanted:
+        got, want = peer.get_attr(name), expected.get_attr(name)
+        if name == "WGPEER_A_ENDPOINT":
+            got, want = (got["addr"], got["port"]), (want["addr"], want["port"])
+        assert got == want, name
+    assert [each["addr"] for each in peer.get_attr("WGPEER_A_ALLOWEDIPS")] == ["10.5.53.0/24", "fd00:10:5:35::/64"]
+    assert ours["header"]["flags"] == 5
+
+
+def test_removing_a_peer_is_the_message_that_pyroute2_makes() -> None:
+    theirs = encoded([{"WGPEER_A_PUBLIC_KEY": b64encode(KEY), "WGPEER_A_FLAGS": 1}])
+    ours = genetlink.remove_peer(FAMILY, PEER, 9)
+    (peer,), (expected,) = (decode(each).get_attr("WGDEVICE_A_PEERS") for each in (ours, theirs))
+    for name in ("WGPEER_A_PUBLIC_KEY", "WGPEER_A_FLAGS"):
+        assert peer.get_attr(name) == expected.get_attr(name)
+
+
+def test_a_new_peer_gets_a_packet_at_once_by_a_keepalive_that_is_turned_on() -> None:
+    for item, seconds in ((PLAIN, [None, 1, 0]), (PEER, [None, 0, 25])):
+        message = decode(genetlink.set_peer(FAMILY, item, 9, with_endpoint=True, greets=True))
+        told = [
+            each.get_attr("WGPEER_A_PERSISTENT_KEEPALIVE_INTERVAL") for each in message.get_attr("WGDEVICE_A_PEERS")
+        ]
+        assert told == seconds
+    message = decode(genetlink.greet_peer(FAMILY, PLAIN, 9))
+    assert [each.get_attr("WGPEER_A_FLAGS") for each in message.get_attr("WGDEVICE_A_PEERS")] == [4, 4], "update only"
+
+
+def test_a_device_is_set_with_its_key_and_port() -> None:
+    message = decode(genetlink.set_device(FAMILY, DEVICE, 9))
+    assert message.get_attr("WGDEVICE_A_PRIVATE_KEY") == b64encode(PRIVATE)
+    assert message.get_attr("WGDEVICE_A_LISTEN_PORT") == 51820
+    assert message.get_attr("WGDEVICE_A_IFINDEX") == 7
+
+
+def test_a_dump_is_the_objects_that_were_put() -> None:
+    other = PLAIN._replace(public_key=bytes(range(1, 33)), endpoint=socket.inet_pton(socket.AF_INET6, "fd00:99::13"))
+    reader = DeviceReader(FAMILY, 7, 9)
+    assert not reader.take(dumped(state_of(PEER, 1_700_000_000, 148, 92), state_of(other)))
+    assert reader.take(struct.pack("=IHHIIi", 20, 3, 2, 9, 0, 0))
+    assert reader.device == DEVICE
+    states = reader.peers.values()
+    assert [each.value(7, each.endpoint, each.port) for each in states] == [PEER, other]
+    assert [(each.handshake, each.received, each.sent) for each in states] == [
+        (1_700_000_000.5, 148, 92),
+        (0.5, 0, 0),
+    ]
+
+
+def test_a_peer_whose_allowed_ips_are_divided_between_two_messages_is_one() -> None:
+    first, second = PEER._replace(allowed_ips=NETWORKS[:1]), PEER._replace(allowed_ips=NETWORKS[1:])
+    message = genetlink.set_peer(FAMILY, second, 9, with_endpoint=False, greets=False)
+    allowed = message[message.index(struct.pack("=H", 0x8009)) - 2 :]
+    reader = DeviceReader(FAMILY, 7, 9)
+    reader.take(dumped(state_of(first, 5)))
+    reader.take(dumped(attribute(1, KEY) + allowed, key=b""))
+    (peer,) = reader.peers.values()
+    assert (tuple(peer.allowed), peer.handshake, reader.device) == (NETWORKS, 5.5, DEVICE)
+
+
+def test_a_device_without_a_key_has_no_object() -> None:
+    reader = DeviceReader(FAMILY, 7, 9)
+    reader.take(dumped(key=bytes(32)))
+    assert reader.device is None
+
+
+def test_objects_are_shown_as_wg_set_takes_them_without_their_secrets() -> None:
+    key = b64encode(KEY).decode()
+    assert text(PEER, NAMES) == (
+        f"flannel-wg peer {key} preshared-key (hidden) endpoint 10.99.0.12:51820 persistent-keepalive 25 "
+        "allowed-ips 10.5.53.0/24,fd00:10:5:35::/64"
+    )
+    assert command("replace", PLAIN, NAMES) == (
+        f"wg set flannel-wg peer {key} endpoint 10.99.0.12:51820 allowed-ips 10.5.53.0/24"
+    )
+    assert command("del", PLAIN, NAMES) == f"wg set flannel-wg peer {key} remove"
+    assert command("replace", DEVICE, NAMES) == "wg set flannel-wg listen-port 51820 private-key (hidden)"
+    assert text(DEVICE, NAMES) == f"flannel-wg listen-port 51820 private-key (hidden) public-key {key}"
+
+
+def test_no_text_of_an_object_has_a_secret() -> None:
+    for item in (DEVICE, PEER, PeerState(KEY, PSK)):
+        for words in (repr(item), str(item), f"{item}"):
+            assert repr(bytes(PRIVATE))[2:-1] not in words
+            assert repr(bytes(PSK))[2:-1] not in words
+    assert (f"{PRIVATE}", str([PRIVATE])) == ("(hidden)", "[(hidden)]")
+
+
+def test_the_state_of_a_peer_is_told_as_wg_show_tells_it() -> None:
+    state = PeerState(KEY, PSK, bytes((10, 99, 0, 12)), 51820, 25, time.time() - 3725, 1500, 92)
+    assert str(state) == (
+        "endpoint: 10.99.0.12:51820, latest handshake: 1 hour, 2 minutes, 5 seconds ago, "
+        "transfer: 1.46 KiB received, 92 B sent"
+    )
+    assert str(PeerState(KEY)) == "latest handshake: none, transfer: 0 B received, 0 B sent"
+
+
+def test_handshakes_fail_once_packets_were_sent_twice_and_none_came_back() -> None:
+    session = Session(sampled_at=0.0)
+    session.note(PeerState(KEY, handshake=1.0, received=100, sent=100), 1.0)
+    for now, sent in ((60.0, 200), (61.0, 300)):
+        session.note(PeerState(KEY, handshake=1.0, received=100, sent=sent), now)
+        assert session.strikes == 1, "a second sample right after the first says nothing"
+    found = []
+    for now, received in ((120.0, 100), (180.0, 100), (181.0, 101)):
+        session.note(PeerState(KEY, handshake=1.0, received=received, sent=400), now)
+        found.append(session.fails)
+    assert found == [True, True, False], "an idle peer is not reached by that, and one that answers is"
+
+
+def test_a_peer_that_never_answered_fails_after_fifteen_seconds_and_an_idle_one_does_not() -> None:
+    session = Session(sampled_at=0.0)
+    found = []
+    for now, sent in ((5.0, 148), (16.0, 444)):
+        session.note(PeerState(KEY, sent=sent), now)
+        found.append(session.fails)
+    assert found == [False, True]
+    idle = Session(sampled_at=0.0)
+    idle.note(PeerState(KEY, handshake=1.0, received=100, sent=100), 1.0)
+    for now in (60.0, 120.0, 180.0):
+        idle.note(PeerState(KEY, handshake=1.0, received=100, sent=132), now)
+        assert not idle.fails
+
+
+def test_a_key_file_is_made_as_flannel_makes_it_and_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "flannel" / "wgkey"
+    made = private_key(path)
+    content = path.read_text()
+    assert (len(content), b64decode(content), path.stat().st_mode & 0o7777) == (44, bytes(made), 0o400)
+    assert (made[0] & 7, made[31] >> 6) == (0, 1)
+    assert private_key(path) == made
+    assert [each.name for each in path.parent.iterdir()] == ["wgkey"]
+    path.chmod(0o600)
+    path.write_text(content + "\n")
+    assert private_key(path) == made
+
+
+@pytest.mark.parametrize("mode", [0o440, 0o404, 0o644])
+def test_a_key_file_that_others_may_read_is_refused(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "wgkey"
+    private_key(path)
+    path.chmod(mode)
+    with pytest.raises(Misconfigured, match=rf"wgkey may be read by others \(mode {mode:04o}\): `chmod 0400"):
+        private_key(path)
+
+
+@pytest.mark.parametrize("content", ["", "nonsense", b64encode(bytes(31)).decode(), b64encode(bytes(32)).decode()])
+def test_a_key_file_without_a_key_is_refused(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "wgkey"
+    path.write_text(content)
+    path.chmod(0o400)
+    with pytest.raises(Misconfigured, match=r"wgkey holds no key: delete it") as refused:
+        private_key(path)
+    assert not content or content not in str(refused.value)
+
+
+def test_the_public_key_is_that_of_x25519() -> None:
+    alice = bytes.fromhex("77076d0a7318a57d3c16c17251b26645df4c2f92ebc099d6aa9f0ba47c2a6e2a")
+    for private in (alice, bytes(PRIVATE), bytes(range(255, 223, -1))):
+        theirs = X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
+        assert public_key(private) == theirs
+    assert decoded("not base64") is None
