@@ -23,6 +23,8 @@ WIREGUARD_DEVICE: Final = "flannel-wg"
 WIREGUARD_DEVICE_V6: Final = "flannel-wg-v6"
 _WIREGUARD_MODES: Final = ("separate", "auto", "ipv4", "ipv6")
 _WIREGUARD_OVERHEAD: Final = 80
+UDP_DEVICE: Final = "flannel0"
+UDP_PORT: Final = 8285
 LARGEST_VNI: Final = 2**24 - 1
 
 
@@ -169,6 +171,10 @@ def _wireguard_tunnel(options: GoObject) -> Tunnel:
     return Tunnel(devices, _UDP, found.port, 0 if is_single else found.port_v6)
 
 
+def _udp_tunnel(options: GoObject) -> Tunnel:
+    return Tunnel({4: UDP_DEVICE}, _UDP, options.number("Port", most=65535) or UDP_PORT)
+
+
 BACKEND_TYPES: Final[dict[str, BackendType]] = {
     "vxlan": BackendType(needs_data=True, publishes_ipv6=True, check=_check_vxlan, tunnel=_vxlan_tunnel),
     "host-gw": BackendType(publishes_ipv6=True),
@@ -176,7 +182,7 @@ BACKEND_TYPES: Final[dict[str, BackendType]] = {
     "alloc": BackendType(carries_ipv6=False),
     "wireguard": BackendType(needs_data=True, publishes_ipv6=True, check=_check_wireguard, tunnel=_wireguard_tunnel),
     "extension": BackendType(publishes_ipv6=True),
-    "udp": BackendType(carries_ipv6=False),
+    "udp": BackendType(carries_ipv6=False, tunnel=_udp_tunnel),
     "ipsec": BackendType(carries_ipv6=False),
     "aws-vpc": BackendType(carries_ipv6=False),
     "gce": BackendType(carries_ipv6=False),

@@ -83,9 +83,10 @@ async def build(settings: DataplaneSettings, process: Process) -> AsyncIterator[
         process.jobs["dataplane"] = dataplane.run
         process.jobs["backend"] = partial(
             run_backend_task,
-            lambda: config.backend if (config := dataplane.tracker.config) else None,
+            lambda: (config.backend, config.underlay) if (config := dataplane.tracker.config) else None,
             lambda: dataplane.iteration_after(dataplane.iterations),
             dataplane.audit,
+            partial(process.health.set, "backend"),
         )
         process.jobs["commands"] = partial(hooks.run, dataplane.journal.note, dataplane.audit)
         process.jobs["diagnosis"] = Diagnosis(dataplane, inspector).run

@@ -95,7 +95,7 @@ class TwoHosts:
         self.n2 = n2
         self._backend = backend
         versions = {"ipv6": (6,), "dual": (4, 6)}.get(families, (4,))
-        vni = json.loads(cluster.network_file.read_text())["Backend"].get("VNI", 1)
+        vni = json.loads(cluster.network_file.read_text()).get("Backend", {}).get("VNI", 1)
         devices = _DEVICES.get(backend, {})
         self.rows = [
             (a.of(vni, devices.get(a.version, "")), b.of(vni, devices.get(b.version, "")))

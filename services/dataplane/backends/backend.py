@@ -75,6 +75,16 @@ class NodeFiles:
     wireguard_key: Path = Path("/run/flannel/wgkey")
 
 
+class Host(NamedTuple):
+    """What a backend's own task has to do with."""
+
+    underlay: Underlay
+    audit: Callable[[], None]
+    """Has everything compared."""
+    report: Callable[[str], None]
+    """Takes the reason why the backend carries nothing, which makes the node not ready; empty: it does."""
+
+
 class Backend(Protocol):
     """One way to carry the overlay. Every method but `on_node`, `prepare` and `run` is pure."""
 
@@ -142,8 +152,8 @@ class Backend(Protocol):
         """The objects that the node needs independent of its peers, beside its devices and their addresses."""
         return ()
 
-    async def run(self, audit: Callable[[], None]) -> None:
-        """The backend's own task, cancelled when another backend is in force; `audit` has everything compared."""
+    async def run(self, host: Host) -> None:
+        """The backend's own task, cancelled when another backend or underlay is in force."""
         return
 
 

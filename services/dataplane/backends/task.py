@@ -3,22 +3,27 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from services.dataplane.backends.backend import Backend
+from services.dataplane.backends.backend import Backend, Host
+from services.dataplane.underlay.selection import Underlay
 
 
 async def run_backend_task(
-    in_force: Callable[[], Backend | None], changed: Callable[[], Awaitable[None]], audit: Callable[[], None]
+    in_force: Callable[[], tuple[Backend, Underlay] | None],
+    changed: Callable[[], Awaitable[None]],
+    audit: Callable[[], None],
+    report: Callable[[str], None],
 ) -> None:
-    """For ever: runs `Backend.run` of the backend in force, and cancels it when another one is.
+    """For ever: runs `Backend.run` of the backend in force, and cancels it when another one, or underlay, is.
 
     `changed` returns after each step of the controller. A task that ends by itself is not started again; one that
     fails ends the service.
     """
     while True:
-        backend = in_force()
+        found = in_force()
+        report("")
         async with asyncio.TaskGroup() as group:
-            task = group.create_task(backend.run(audit)) if backend is not None else None
-            while in_force() == backend:
+            task = group.create_task(found[0].run(Host(found[1], audit, report))) if found is not None else None
+            while in_force() == found:
                 await changed()
             if task is not None:
                 task.cancel()

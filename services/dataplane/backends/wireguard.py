@@ -1,10 +1,10 @@
 """WireGuard: every peer is a key with its subnets on one encrypted device of each family (flannel's `wireguard`)."""
 
 from base64 import b64encode
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from ipaddress import ip_network
-from typing import Any, ClassVar, Final, Self
+from typing import ClassVar, Final, Self
 
 from services.core.backend_types import WIREGUARD_DEVICE, WIREGUARD_DEVICE_V6, wireguard_options
 from services.core.errors import InvalidInput
@@ -15,7 +15,7 @@ from services.core.limits import SMALLEST_MTU
 from services.core.network import contains
 from services.dataplane.backends.backend import Backend, NodeFiles, NodeIdentity, NodeLinks
 from services.dataplane.backends.routes import device_route, network_route
-from services.dataplane.links.desired import Device, LinkEdit, LinkSpec, own_address
+from services.dataplane.links.desired import BareLink, Device, LinkSpec, own_address
 from services.dataplane.netlink.objects import KernelObject
 from services.dataplane.netlink.wireguard.key_file import decoded, private_key, public_key
 from services.dataplane.netlink.wireguard.values import Secret, WireguardDevice, WireguardPeer
@@ -28,29 +28,14 @@ _PRIVATE: Final = tuple(map(ip_network, ("10.0.0.0/8", "172.16.0.0/12", "192.168
 
 
 @dataclass(frozen=True, slots=True)
-class WireguardLink:
-    """A WireGuard device. rtnetlink knows nothing of it: its key, port and peers are objects of generic netlink."""
+class WireguardLink(BareLink):
+    """A WireGuard device. rtnetlink knows nothing of it: its key, port and peers are objects of generic netlink.
+
+    It is never made again: to delete one ends its peers' sessions.
+    """
 
     kind: ClassVar[str] = "wireguard"
     instead: ClassVar[str] = "vxlan"
-    offloads_checksums: ClassVar[bool] = False
-
-    def encode(self) -> dict[str, Any]:
-        """No attributes."""
-        return {}
-
-    @classmethod
-    def decode(cls, data: Mapping[str, Any]) -> Self:
-        """See LinkKind."""
-        return cls()
-
-    def text(self, parent: str = "") -> str:
-        """Nothing: `ip link add NAME type wireguard` is all."""
-        return ""
-
-    def edit(self, wanted: Self) -> LinkEdit | None:
-        """Every device of the kind can stay: to delete one ends its peers' sessions."""
-        return LinkEdit()
 
     def excludes(self, wanted: Self) -> bool:
         """Never: but a device that is known to be ours and was renamed is recognised by this."""

@@ -16,6 +16,7 @@ from services.core.family import Address
 from services.dataplane.links.changes import LinkChange, LinkState
 from services.dataplane.links.ethtool import checksum_offload, set_checksum_offload
 from services.dataplane.links.interfaces import Interface, InterfaceAddress
+from services.dataplane.links.tun import make_tun
 from services.dataplane.netlink import uapi
 from services.dataplane.netlink.pyroute2_parts import AsyncIPRoute, NetlinkError
 from services.dataplane.netlink.transport import AnswersLost, RawTransport
@@ -118,6 +119,8 @@ async def _carry_out(ip: Any, step: LinkChange) -> None:
             _write_sysctl(step)
         elif step.call == "forwarding":
             await _set_forwarding(**step.arguments)
+        elif step.call == "tun":
+            make_tun(**step.arguments)
         elif step.call == "offload":
             set_checksum_offload(**step.arguments)
         else:

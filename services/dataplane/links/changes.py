@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from services.core.network import contains
-from services.dataplane.links.desired import Device, InterfaceAddress, LinkEdit, LinkSpec
+from services.dataplane.links.desired import TUN, Device, InterfaceAddress, LinkEdit, LinkSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class LinkChange:
     command: str
     """The command that does the same."""
     call: str
-    """`link`, `addr`, `sysctl`, `forwarding` or `offload`."""
+    """`link`, `addr`, `tun`, `sysctl`, `forwarding` or `offload`."""
     verb: str
     arguments: Mapping[str, Any]
 
@@ -149,6 +149,8 @@ def _address(link: LinkState, verb: str, address: InterfaceAddress) -> LinkChang
 
 def _add(wanted: LinkSpec) -> LinkChange:
     attributes, mac = wanted.attributes, {"address": wanted.mac} if wanted.mac else {}
+    if attributes.kind == TUN:  # the one kind that rtnetlink does not make
+        return LinkChange(f"ip tuntap add {wanted.name} mode tun", "tun", "add", {"name": wanted.name})
     command = (
         f"ip link add {wanted.name}{f' address {wanted.mac}' if wanted.mac else ''} mtu {wanted.mtu} "
         f"type {attributes.kind} {attributes.text(wanted.parent)}"

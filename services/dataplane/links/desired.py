@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv4Interface, IPv6Interface, ip_interface
-from typing import Any, ClassVar, Protocol, Self, TypeAlias
+from typing import Any, ClassVar, Final, Protocol, Self, TypeAlias
 
 from services.core.family import Family, Network
 
@@ -18,6 +18,10 @@ class LinkEdit:
     """Behind `ip link set NAME type KIND`."""
     attributes: Mapping[str, Any] = field(default_factory=dict)
     """As `LinkKind.encode` names them."""
+
+
+TUN: Final = "tun"
+"""The kind of devices whose packets a process carries."""
 
 
 class LinkKind(Protocol):
@@ -61,6 +65,30 @@ class LinkKind(Protocol):
     def is_named(self, name: str) -> bool:
         """Whether flannel and this service give a link with these attributes this name."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class BareLink:
+    """What LinkKinds without attributes have in common: any device of the kind can stay."""
+
+    offloads_checksums: ClassVar[bool] = False
+
+    def encode(self) -> dict[str, Any]:
+        """See LinkKind."""
+        return {}
+
+    @classmethod
+    def decode(cls, data: Mapping[str, Any]) -> Self:
+        """See LinkKind."""
+        return cls()
+
+    def text(self, parent: str = "") -> str:
+        """See LinkKind."""
+        return ""
+
+    def edit(self, wanted: Self) -> LinkEdit | None:
+        """See LinkKind."""
+        return LinkEdit()
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,7 +75,6 @@ async def test_another_network_gives_another_subnet(cluster: Cluster) -> None:
     ("network", "reason"),
     [
         ('{"Network":"10.5.0.0/16","Backend":{"Type":"gce"}}', "backend 'gce' is not supported"),
-        ('{"Network":"10.5.0.0/16"}', "backend 'udp' is not supported"),
         ('{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan","VNI":16777216}}', "VNI in "),
         ('{"Network":"10.5.0.0/16","Backend":{"Type":"nonsense"}}', "Type 'nonsense' of Backend in "),
         ('{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan","VNI":"x"}}', "VNI in "),

@@ -1,15 +1,17 @@
 """A backend's own task runs while that backend is in force."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 from services.core.family import Network
 from services.core.leases.lease import Subnet
-from services.dataplane.backends.backend import Backend, NodeLinks
+from services.dataplane.backends.backend import Backend, Host, NodeLinks
 from services.dataplane.backends.task import run_backend_task
 from services.dataplane.netlink.objects import KernelObject
+from services.dataplane.underlay.selection import Underlay
+from tests.examples.dataplane import UNDERLAY
 
 
 @dataclass(frozen=True)
@@ -23,9 +25,9 @@ class Busy(Backend):
     ) -> Iterable[KernelObject]:
         return ()
 
-    async def run(self, audit: Callable[[], None]) -> None:
-        self.log.append(f"{self.name} starts")
-        audit()
+    async def run(self, host: Host) -> None:
+        self.log.append(f"{self.name} starts on {host.underlay.name}")
+        host.audit()
         try:
             await asyncio.Event().wait()
         finally:
@@ -35,18 +37,19 @@ class Busy(Backend):
 async def test_the_task_of_the_backend_in_force_runs_and_ends_with_it() -> None:
     log: list[str] = []
     script = iter([None, Busy("a", log), Busy("a", log), Busy("b", log)])
-    now: list[Backend | None] = [next(script)]
+    now: list[tuple[Backend, Underlay] | None] = [None]
 
     async def changed() -> None:
         await asyncio.sleep(0)
         try:
-            now[0] = next(script)
+            backend = next(script)
+            now[0] = (backend, UNDERLAY) if backend else None
         except StopIteration:
             await asyncio.Event().wait()
 
-    task = asyncio.create_task(run_backend_task(lambda: now[0], changed, lambda: log.append("audit")))
+    task = asyncio.create_task(run_backend_task(lambda: now[0], changed, lambda: log.append("audit"), lambda _: None))
     for _ in range(20):
         await asyncio.sleep(0)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    assert log == ["a starts", "audit", "a ends", "b starts", "audit", "b ends"]
+    assert log == ["a starts on eth0", "audit", "a ends", "b starts on eth0", "audit", "b ends"]

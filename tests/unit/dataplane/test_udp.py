@@ -1,0 +1,104 @@
+"""udp: what the backend makes of leases, and what its proxy does to packets."""
+
+import struct
+from dataclasses import replace
+from ipaddress import ip_network
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.core.errors import InvalidInput
+from services.core.family import IPV4
+from services.core.formats.gojson import GoObject
+from services.core.leases.lease import Lease
+from services.dataplane.backends.backend import NodeIdentity, NodeLinks
+from services.dataplane.backends.udp import Udp
+from services.dataplane.links.changes import LinkState, link_changes
+from services.dataplane.links.desired import Device, LinkSpec
+from services.dataplane.netlink.kinds import text
+from services.dataplane.udp.packets import NET_UNREACHABLE, decrement_ttl, icmp_error
+from tests.examples.dataplane import FLANNEL, NAMES, UNDERLAY, subnet
+
+LINKS = NodeLinks(UNDERLAY, {IPV4: Device("flannel0", FLANNEL, "", 1472, "")}, 77)
+OWN = Lease("10.5.27.0-24", "n1", (subnet("10.5.27.0/24", "10.99.0.11"),))
+PEER = subnet("10.5.53.0/24", "10.99.0.12")
+SHOWN = {**NAMES, FLANNEL: "flannel0"}
+
+
+def device(mtu: int = 1500) -> LinkSpec:
+    found = Udp().link(IPV4, replace(UNDERLAY, mtu=mtu), NodeIdentity("n1", OWN))
+    assert found is not None
+    return found
+
+
+def checksum(data: bytes | bytearray) -> int:
+    """RFC 1071; 0 over a header that is right."""
+    total: int = sum(struct.unpack(f"!{len(data) // 2}H", data))
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return ~total & 0xFFFF
+
+
+def packet(ttl: int = 64, protocol: int = 17, flags: int = 0, payload: bytes = b"12345678rest") -> bytearray:
+    header = struct.pack("!BBHHHBBH4s4s", 0x45, 0, 20 + len(payload), 1, flags, ttl, protocol, 0, b"src.", b"dst.")
+    header = header[:10] + struct.pack("!H", checksum(header)) + header[12:]
+    return bytearray(header + payload)
+
+
+def test_a_peer_is_a_route_through_its_public_address_and_the_network_is_one_too() -> None:
+    (peer,) = Udp().peer_objects([PEER], (), LINKS)
+    assert text(peer, SHOWN) == "10.5.53.0/24 via 10.99.0.12 dev flannel0 proto 77 metric 1334 onlink"
+    (whole,) = Udp().node_objects((), replace(LINKS, networks=(ip_network("10.5.0.0/16"),)))
+    assert text(whole, SHOWN) == "10.5.0.0/16 dev flannel0 proto 77 scope link metric 2566"
+    covering = replace(LINKS, networks=(ip_network("10.0.0.0/8"),))
+    assert not Udp().node_objects((), covering), "it would swallow the underlay"
+
+
+def test_the_device_is_made_by_an_ioctl() -> None:
+    assert [change.command for change in link_changes(None, device())] == ["ip tuntap add flannel0 mode tun"]
+    made = LinkState("flannel0", 3, "tun", "", 1500, up=False)
+    assert [change.command for change in link_changes(made, device())] == [
+        "ip link set flannel0 mtu 1472",
+        "ip addr add 10.5.27.0/32 dev flannel0",
+        "ip link set flannel0 up",
+    ]
+    with pytest.raises(InvalidInput, match="eth0 has MTU 90, of which UDP leaves 62 bytes"):
+        device(90)
+
+
+def test_the_port_is_flannels() -> None:
+    assert Udp.parse(GoObject.parse("{}", "Backend")).port == 8285
+    assert Udp.parse(GoObject.parse('{"Port":9000}', "Backend")).port == 9000
+    with pytest.raises(InvalidInput, match=r"^Port in Backend must be a whole number from 0 to 65535"):
+        Udp.parse(GoObject.parse('{"Port":65536}', "Backend"))
+    assert Udp().lease_type == ""
+    assert Udp().lease_data(IPV4, None) is None
+
+
+@given(st.integers(2, 255), st.integers(0, 255), st.integers(0, 0xFFFF))
+def test_one_hop_is_taken_off_and_the_checksum_is_right(ttl: int, protocol: int, flags: int) -> None:
+    before = packet(ttl, protocol, flags)
+    after = bytearray(before)
+    assert decrement_ttl(after)
+    assert (after[8], checksum(after[:20])) == (ttl - 1, 0)
+    assert (after[:8], after[9:10], after[12:]) == (before[:8], before[9:10], before[12:])
+
+
+@pytest.mark.parametrize("ttl", [0, 1])
+def test_a_packet_without_a_hop_left_is_dropped(ttl: int) -> None:
+    assert not decrement_ttl(packet(ttl))
+
+
+def test_net_unreachable_is_as_flannel_answers() -> None:
+    asked = bytes(packet())
+    answer = icmp_error(asked, b"own.", NET_UNREACHABLE)
+    assert answer is not None
+    assert (len(answer), answer[8], answer[9], answer[12:16], answer[16:20]) == (56, 8, 1, b"own.", b"src.")
+    assert (answer[20:22], answer[28:]) == (b"\x03\x00", asked[:28])
+    assert (checksum(answer[:20]), checksum(answer[20:])) == (0, 0)
+
+
+@pytest.mark.parametrize("asked", [packet(protocol=1), packet(flags=1), packet(flags=0x2100)])
+def test_nothing_is_answered_to_icmp_or_to_a_later_fragment(asked: bytearray) -> None:
+    assert icmp_error(bytes(asked), b"own.", NET_UNREACHABLE) is None
