@@ -7,7 +7,7 @@ from asyncio.subprocess import STDOUT, Process
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
 _MOST_OUTPUT: Final = 64 * 1024
 """Bytes that are kept; the rest is read and thrown away, so that the program does not wait."""
@@ -35,26 +35,24 @@ async def run_program(argv: Sequence[str], variables: dict[str, str], stdin: str
     After so many seconds, and when this is cancelled, the group is ended; what the program itself leaves running in
     the background stays. Never raises but for a cancellation.
     """
-    source = os.memfd_create("stdin", os.MFD_CLOEXEC)
-    receiver, sender = os.pipe2(os.O_CLOEXEC)
-    pipe = _Output(receiver)
     try:
-        os.write(source, stdin.encode(errors="replace"))
-        os.lseek(source, 0, os.SEEK_SET)
-        try:
-            process = await asyncio.create_subprocess_exec(
-                *argv, env=os.environ | variables, stdin=source, stdout=sender, stderr=STDOUT, start_new_session=True
-            )
-        except (OSError, ValueError) as error:  # ValueError: a NUL in a word
-            reason = error.strerror if isinstance(error, OSError) else str(error)
-            return Outcome(f"cannot run {argv[0]}: {reason}")
-        finally:
-            os.close(sender)
-        status = await _wait(process, seconds)
-        await pipe.ended(_LINGER_SECONDS)
-    finally:
-        pipe.close()
-        os.close(source)
+        with os.fdopen(os.memfd_create("stdin"), "wb", 0) as source, _Output() as pipe:
+            source.write(stdin.encode(errors="replace"))
+            source.seek(0)
+            with pipe.sender as stdout:
+                process = await asyncio.create_subprocess_exec(
+                    *argv,
+                    env=os.environ | variables,
+                    stdin=source,
+                    stdout=stdout,
+                    stderr=STDOUT,
+                    start_new_session=True,
+                )
+            status = await _wait(process, seconds)
+            await pipe.ended(_LINGER_SECONDS)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in a word
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        return Outcome(f"cannot run {argv[0]}: {reason}")
     output = pipe.kept.decode(errors="replace").strip()
     return Outcome(_error(status, seconds), output, pipe.is_cut)
 
@@ -89,26 +87,31 @@ def _error(status: int | None, seconds: float) -> str:
 
 
 class _Output:
-    """The reading end of a pipe, emptied as data come."""
+    """A pipe that is emptied as data come."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self) -> None:
         self.kept = bytearray()
         self.is_cut = False
-        self._descriptor = descriptor
+        self._descriptor, sender = os.pipe2(os.O_CLOEXEC)
+        self.sender = os.fdopen(sender, "wb", 0)
+        """The end for the program."""
         self._end = asyncio.Event()
-        os.set_blocking(descriptor, False)
-        asyncio.get_running_loop().add_reader(descriptor, self._read)
+        os.set_blocking(self._descriptor, False)
+        asyncio.get_running_loop().add_reader(self._descriptor, self._read)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        asyncio.get_running_loop().remove_reader(self._descriptor)
+        self.sender.close()
+        os.close(self._descriptor)
 
     async def ended(self, seconds: float) -> None:
         """Returns once every writer has closed the pipe, and after so many seconds at the latest."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._end.wait()
-
-    def close(self) -> None:
-        """Frees it."""
-        asyncio.get_running_loop().remove_reader(self._descriptor)
-        os.close(self._descriptor)
 
     def _read(self) -> None:
         with suppress(BlockingIOError):

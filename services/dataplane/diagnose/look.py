@@ -11,7 +11,7 @@ from services.dataplane.diagnose.bridge import bridge_index, bridges_of
 from services.dataplane.diagnose.checks import CHECKS, forwarding_places
 from services.dataplane.diagnose.inspector import Inspector
 from services.dataplane.diagnose.paths import is_as_expected, merged, next_hops, path_findings, questions, ways
-from services.dataplane.diagnose.seen import PeerPath, Scope, Seen, family_of_af
+from services.dataplane.diagnose.seen import PeerPath, Seen, Subject, family_of_af
 from services.dataplane.events.finding import Finding
 from services.dataplane.kernel.peer_state import PeerState, state_of
 from services.dataplane.kernel.programmer import PeerProgrammer
@@ -22,7 +22,7 @@ AT_ONCE = 250
 """Peers a look, each in its turn: their lookups take about 15 ms."""
 
 
-def subject_of(programmer: PeerProgrammer, turn: int, again: Iterable[str] = ()) -> Scope | None:
+def subject_of(programmer: PeerProgrammer, turn: int, again: Iterable[str] = ()) -> Subject | None:
     """What to look at, with the peers whose `turn` it is and some `again`; None: nothing is programmed yet."""
     context = programmer.context
     if context is None:
@@ -35,7 +35,7 @@ def subject_of(programmer: PeerProgrammer, turn: int, again: Iterable[str] = ())
     )
     more = islice((programmer.peers[lease] for lease in dict.fromkeys(again) if lease in programmer.peers), AT_ONCE)
     peers = {peer.lease.name: peer for peer in (*some, *more)}
-    return Scope(
+    return Subject(
         {n.family: n.cidr for n in context.network.families},
         {family_of(subnet): subnet for subnet in context.own_subnets},
         links.underlay,
@@ -50,7 +50,7 @@ def subject_of(programmer: PeerProgrammer, turn: int, again: Iterable[str] = ())
     )
 
 
-async def look(inspector: Inspector, subject: Scope) -> Seen:
+async def look(inspector: Inspector, subject: Subject) -> Seen:
     """Asks the kernel. Raises Unavailable."""
     addresses = await inspector.addresses()
     seen = Seen(
@@ -79,7 +79,7 @@ async def look(inspector: Inspector, subject: Scope) -> Seen:
     )
 
 
-def findings(subject: Scope, seen: Seen) -> tuple[Finding, ...]:
+def findings(subject: Subject, seen: Seen) -> tuple[Finding, ...]:
     """What is in the way, the gravest first. Pure."""
     host = (finding for check in CHECKS.values() for finding in check(subject, seen))
     return merged([*path_findings(subject, seen), *host])

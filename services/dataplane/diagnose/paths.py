@@ -17,8 +17,8 @@ from services.dataplane.diagnose.seen import (
     HostAddress,
     Lookup,
     PeerPath,
-    Scope,
     Seen,
+    Subject,
     Way,
     gateway_of,
     ip,
@@ -34,12 +34,12 @@ _AWAY, _BACK, _TUNNEL = "peer-route", "peer-return", "underlay-route"
 """The lookups, by the check whose findings they are."""
 
 
-def ways(subject: Scope, seen: Seen) -> tuple[Way, ...]:
+def ways(subject: Subject, seen: Seen) -> tuple[Way, ...]:
     """The lookups for the peers."""
     return tuple(way for path in subject.paths for way in _ways(subject, seen, path))
 
 
-def questions(subject: Scope, seen: Seen) -> list[Lookup]:
+def questions(subject: Subject, seen: Seen) -> list[Lookup]:
     """The lookups for the peers and for the own addresses; none twice."""
     asked = [way.question for way in seen.ways]
     asked += [Lookup(family, pod_address(own)) for family, own in subject.own.items()]
@@ -47,7 +47,7 @@ def questions(subject: Scope, seen: Seen) -> list[Lookup]:
     return list(dict.fromkeys(asked))
 
 
-def is_as_expected(subject: Scope, seen: Seen) -> bool:
+def is_as_expected(subject: Subject, seen: Seen) -> bool:
     """Whether every lookup gave the expected route, so that rules and routes need not be read."""
     are_ours = all(_leads_to_bridge(seen, family, pod_address(own)) for family, own in subject.own.items())
     return are_ours and all(_is_right(seen, way) for way in seen.ways)
@@ -58,7 +58,7 @@ def next_hops(seen: Seen) -> list[tuple[bytes, int]]:
     return list(dict.fromkeys(hop for way in seen.ways if (hop := _next_hop(seen, way)) is not None))
 
 
-def path_findings(subject: Scope, seen: Seen) -> Iterator[Finding]:
+def path_findings(subject: Subject, seen: Seen) -> Iterator[Finding]:
     """Findings from the lookups of the peers."""
     connected = [
         (each, ip_network((each.address, each.length), strict=False))
@@ -89,7 +89,7 @@ def merged(found: Sequence[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted(by_cause.values(), key=lambda each: (not each.breaks_node, not each.is_broken)))
 
 
-def _ways(subject: Scope, seen: Seen, path: PeerPath) -> Iterator[Way]:
+def _ways(subject: Subject, seen: Seen, path: PeerPath) -> Iterator[Way]:
     family = family_of(path.subnet)
     own, bridge = subject.own.get(family), seen.bridges.get(family)
     network = subject.networks[family]
@@ -133,7 +133,7 @@ def _leads_to_bridge(seen: Seen, family: Family, pod: bytes) -> bool:
     return answer is None or bridge is None or (isinstance(answer, Route) and answer.ifindex == bridge)
 
 
-def _of_way(seen: Seen, subject: Scope, way: Way) -> Iterator[Finding]:
+def _of_way(seen: Seen, subject: Subject, way: Way) -> Iterator[Finding]:
     question, answer = way.question, seen.answers[way.question]
     refused = None if isinstance(answer, Route) else answer.error
     # A flag of the interface, and addresses of the peer on this host, are findings of their own.
@@ -158,7 +158,7 @@ def _of_way(seen: Seen, subject: Scope, way: Way) -> Iterator[Finding]:
     )
 
 
-def _unexplained(subject: Scope, seen: Seen, way: Way) -> Culprit:
+def _unexplained(subject: Subject, seen: Seen, way: Way) -> Culprit:
     question = way.question
     before = subject.remembered.get(question.dst) if way.check == _TUNNEL else None
     if before is not None:
@@ -209,7 +209,7 @@ def _neighbour(seen: Seen, way: Way) -> Iterator[Finding]:
 
 
 def _connected_route(
-    subject: Scope, seen: Seen, way: Way, connected: Sequence[tuple[HostAddress, Network]]
+    subject: Subject, seen: Seen, way: Way, connected: Sequence[tuple[HostAddress, Network]]
 ) -> Iterator[Finding]:
     """An address without NOPREFIXROUTE has a route to its network, as long as nobody deletes that."""
     question, public = way.question, way.path.public

@@ -120,7 +120,7 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class Subject:
     """What a look is about."""
 
     networks: Mapping[Family, Network]
