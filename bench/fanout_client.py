@@ -78,17 +78,18 @@ async def main(address: str, streams: int) -> None:
     crowd = Crowd(streams)
     options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1)]
     channels = [grpc.aio.insecure_channel(address, options=options) for _ in range(-(-streams // STREAMS_A_CHANNEL))]
-    tasks = [asyncio.create_task(crowd.subscribe(channels[n // STREAMS_A_CHANNEL])) for n in range(streams)]
-    await crowd.until_synced()
-    gc.collect()
-    gc.freeze()
-    print("ready", flush=True)
-    while line := await asyncio.to_thread(sys.stdin.readline):
-        crowd.expect(line.strip())
-        print("expecting", flush=True)
-        print(json.dumps(await crowd.told()), flush=True)
-    for task in tasks:
-        task.cancel()
+    async with asyncio.TaskGroup() as group:  # a stream that the service refuses ends the process
+        tasks = [group.create_task(crowd.subscribe(channels[n // STREAMS_A_CHANNEL])) for n in range(streams)]
+        await crowd.until_synced()
+        gc.collect()
+        gc.freeze()
+        print("ready", flush=True)
+        while line := await asyncio.to_thread(sys.stdin.readline):
+            crowd.expect(line.strip())
+            print("expecting", flush=True)
+            print(json.dumps(await crowd.told()), flush=True)
+        for task in tasks:
+            task.cancel()
 
 
 if __name__ == "__main__":

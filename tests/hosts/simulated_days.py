@@ -110,7 +110,7 @@ class Connection:
 
     address = "in this process"
     node = "n1"
-    nobody = ""
+    absent_reason = ""
 
     def __init__(self, service: LeaseService) -> None:
         self.service = service

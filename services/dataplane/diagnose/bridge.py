@@ -11,8 +11,8 @@ from services.dataplane.diagnose.seen import (
     DOCKER,
     HostAddress,
     Lookup,
-    Scope,
     Seen,
+    Subject,
     gateway_of,
     ip,
     pod_address,
@@ -24,7 +24,7 @@ from services.dataplane.netlink.objects import RT_TABLE_MAIN, Route
 from services.dataplane.netlink.uapi import KernelError
 
 
-def bridge_index(subject: Scope, seen: Seen, family: Family) -> int | None:
+def bridge_index(subject: Subject, seen: Seen, family: Family) -> int | None:
     """The pods' bridge: the interface with an address in the own subnet, else that of an earlier look, else cni0.
 
     docker0 counts if it has an address in the network: by default docker's subnet is elsewhere.
@@ -42,7 +42,7 @@ def bridge_index(subject: Scope, seen: Seen, family: Family) -> int | None:
     return docker if any(is_in(each, network.network_address.packed, network.prefixlen) for each in there) else None
 
 
-def bridges_of(subject: Scope, addresses: list[HostAddress]) -> dict[Family, int]:
+def bridges_of(subject: Subject, addresses: list[HostAddress]) -> dict[Family, int]:
     """The interface with an address in each own subnet; none where pods have no bridge."""
     apart = {subject.underlay.index, *(device.index for device in subject.devices.values())}
     found: dict[Family, int] = {}
@@ -55,7 +55,7 @@ def bridges_of(subject: Scope, addresses: list[HostAddress]) -> dict[Family, int
     return found
 
 
-def check_bridge(subject: Scope, seen: Seen) -> Iterator[Finding]:
+def check_bridge(subject: Subject, seen: Seen) -> Iterator[Finding]:
     """A check: the bridge is up, has its address, and its route leads there."""
     for family, own in subject.own.items():
         index = bridge_index(subject, seen, family)
@@ -79,7 +79,7 @@ def check_bridge(subject: Scope, seen: Seen) -> Iterator[Finding]:
 
 
 def _bridge_address(
-    subject: Scope, seen: Seen, family: Family, own: Network, index: int, name: str
+    subject: Subject, seen: Seen, family: Family, own: Network, index: int, name: str
 ) -> Iterator[Finding]:
     others = [f"{address(a.address)}/{a.length}" for a in seen.addresses if _is_routed(a, family, index)]
     wanted = f"{gateway_of(own)}/{own.prefixlen}"

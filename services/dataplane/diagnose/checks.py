@@ -7,20 +7,20 @@ from typing import Final, TypeAlias
 from services.core.family import Address, Family, Network, family_of
 from services.dataplane.diagnose.bridge import check_bridge
 from services.dataplane.diagnose.culprit import is_in, plain
-from services.dataplane.diagnose.seen import BRIDGE, Lookup, Policy, Scope, Seen, ip, sysctl
+from services.dataplane.diagnose.seen import BRIDGE, Lookup, Policy, Seen, Subject, ip, sysctl
 from services.dataplane.events.finding import Finding
 from services.dataplane.netlink import uapi
 from services.dataplane.netlink.iproute2_text import address
 from services.dataplane.netlink.kinds import command, text
 from services.dataplane.netlink.objects import RTN_LOCAL, Route
 
-Check: TypeAlias = Callable[[Scope, Seen], Iterator[Finding]]
+Check: TypeAlias = Callable[[Subject, Seen], Iterator[Finding]]
 
 _DIRECTIONS: Final = ("in", "out", "fwd")
 _UDP: Final = 17
 
 
-def forwarding_places(subject: Scope, bridge: dict[Family, int]) -> list[tuple[Family, int]]:
+def forwarding_places(subject: Subject, bridge: dict[Family, int]) -> list[tuple[Family, int]]:
     """Interfaces on which packets to forward arrive, whose own `forwarding` flag decides (IPv4 alone)."""
     found = [(family, index) for family, index in bridge.items() if family.version == 4]
     found += [(family, device.index) for family, device in subject.devices.items() if family.version == 4]
@@ -29,7 +29,7 @@ def forwarding_places(subject: Scope, bridge: dict[Family, int]) -> list[tuple[F
     return found
 
 
-def _forwarding(subject: Scope, seen: Seen) -> Iterator[Finding]:
+def _forwarding(subject: Subject, seen: Seen) -> Iterator[Finding]:
     for (family, index), forwards in seen.forwarding.items():
         if forwards or not index or not seen.forwarding.get((family, 0)):
             continue
@@ -44,7 +44,7 @@ def _forwarding(subject: Scope, seen: Seen) -> Iterator[Finding]:
         )
 
 
-def _local_address(subject: Scope, seen: Seen) -> Iterator[Finding]:
+def _local_address(subject: Subject, seen: Seen) -> Iterator[Finding]:
     name = subject.underlay.name
     held = {each.address for each in seen.addresses}
     for own in subject.underlay.addresses:
@@ -74,7 +74,7 @@ def _local_address(subject: Scope, seen: Seen) -> Iterator[Finding]:
         )
 
 
-def _pod_address_on_host(subject: Scope, seen: Seen) -> Iterator[Finding]:
+def _pod_address_on_host(subject: Subject, seen: Seen) -> Iterator[Finding]:
     ours = {device.index for device in subject.devices.values()}
     for each in seen.addresses:
         network, own = subject.networks.get(each.family), subject.own.get(each.family)
@@ -97,7 +97,7 @@ def _pod_address_on_host(subject: Scope, seen: Seen) -> Iterator[Finding]:
                 )
 
 
-def _part_of_a_peer(subject: Scope, seen: Seen) -> Iterator[Finding]:
+def _part_of_a_peer(subject: Subject, seen: Seen) -> Iterator[Finding]:
     ours = {device.index for device in subject.devices.values()}
     held = {each.address for each in seen.addresses}
     for route in map(plain, subject.foreign):
@@ -124,7 +124,7 @@ def _is_part(route: Route, subnet: Network) -> bool:
     return is_longer and is_in(route.dst, subnet.network_address.packed, subnet.prefixlen)
 
 
-def _xfrm(subject: Scope, seen: Seen) -> Iterator[Finding]:
+def _xfrm(subject: Subject, seen: Seen) -> Iterator[Finding]:
     for policy in seen.policies:
         if policy.action != uapi.XFRM_POLICY_BLOCK or policy.direction >= len(_DIRECTIONS):
             continue
@@ -143,7 +143,7 @@ def _xfrm(subject: Scope, seen: Seen) -> Iterator[Finding]:
         )
 
 
-def _blocks_tunnel(subject: Scope, policy: Policy) -> bool:
+def _blocks_tunnel(subject: Subject, policy: Policy) -> bool:
     """Whether the policy drops the tunnel's packets between the nodes."""
     if not subject.port or policy.direction == 2 or policy.protocol not in (0, _UDP):
         return False
@@ -155,7 +155,7 @@ def _blocks_tunnel(subject: Scope, policy: Policy) -> bool:
     return any(_covers(here, each) for each in own) and any(_covers(there, each) for each in theirs)
 
 
-def _blocks_pods(subject: Scope, policy: Policy) -> bool:
+def _blocks_pods(subject: Subject, policy: Policy) -> bool:
     own = subject.own.get(policy.family)
     if own is None or policy.protocol or policy.dport:
         return False

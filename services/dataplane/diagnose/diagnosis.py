@@ -15,7 +15,7 @@ from services.core.errors import Unavailable
 from services.core.family import Family
 from services.dataplane.diagnose.inspector import Inspector
 from services.dataplane.diagnose.look import findings, look, subject_of
-from services.dataplane.diagnose.seen import Scope, Seen
+from services.dataplane.diagnose.seen import Seen, Subject
 from services.dataplane.events.finding import Finding
 from services.dataplane.events.journal import Event, EventKind, Journal
 from services.dataplane.kernel.programmer import PeerProgrammer
@@ -100,12 +100,12 @@ class Diagnosis:
             self._round += 1
         return is_new
 
-    async def _find(self, subject: Scope) -> tuple[Seen, tuple[Finding, ...]]:
+    async def _find(self, subject: Subject) -> tuple[Seen, tuple[Finding, ...]]:
         subject = replace(subject, bridges=self._bridges, remembered=self._remembered)
         seen = await look(self._inspector, subject)
         return seen, findings(subject, seen)
 
-    def _note(self, subject: Scope, seen: Seen) -> None:
+    def _note(self, subject: Subject, seen: Seen) -> None:
         self._bridges.update(seen.bridges)
         addresses = {path.public.packed for path in subject.paths if path.public is not None}
         for question, answer in seen.answers.items():

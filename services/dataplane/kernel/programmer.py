@@ -97,8 +97,6 @@ class PeerProgrammer:
         self._refs = ObjectRefs()
         self._refused: dict[KernelObject, str] = {}
         """The failures that were logged last."""
-        self._unfinished: Set[KernelObject] = frozenset()
-        """Failures of what a decision of ours added or removed: what succeeds at last is no repair."""
         self._own_losses: tuple[Loss, ...] = ()
         """The losses that were logged last."""
         self._is_torn_down = False
@@ -147,8 +145,6 @@ class PeerProgrammer:
         if is_whole:
             has_news = bool(events)
             events += self._repairs(done, edit, last, context, observed, started, has_news=has_news)
-        decided = (self._unfinished, edit.added, edit.removed)
-        self._unfinished = {o for o in self.reconciler.failures if any(o in some for some in decided)}
         for event in events:
             self.journal.note(event)
         self._tell_refusals()
@@ -174,7 +170,6 @@ class PeerProgrammer:
         """The events of a full comparison: what it repaired, and what else it did."""
         is_drift = last is not None and not self._is_torn_down
         repaired = _repaired(done, edit, last, context) if last is not None and is_drift else []
-        repaired = [item for item in repaired if item not in self._unfinished]
         self._is_torn_down = False
         events = []
         if repaired:

@@ -15,7 +15,9 @@ AddToServer = Callable[[grpc.aio.Server], None]
 
 _OPTIONS: Final = (
     ("grpc.so_reuseport", 0),  # else two processes on one port share its connections
-    ("grpc.server.max_pending_requests", 100_000),  # thousands of watchers may reconnect at once
+    # Thousands of watchers may reconnect at once: the core's own limits are 1,000 and 3,000.
+    ("grpc.server.max_pending_requests", 100_000),
+    ("grpc.server.max_pending_requests_hard_limit", 100_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     # The connection of a frozen or dead client is closed after 28 s. Our clients ping every 10 s, which counts as
