@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
@@ -13,7 +12,7 @@ import pytest
 from tests.etcd.server import EtcdServer
 from tests.hosts.nodes import Node, Nodes, cluster_of_nodes
 
-TIMES = 10 if os.environ.get("FLANNELETTE_SOAK") else 6
+TIMES = 10
 """More than are answered at once."""
 
 
