@@ -16,17 +16,17 @@ from services.core.leases.flannel_json import format_value, parse_lease
 from services.core.leases.lease import Lease, LeaseRequest, Subnet, lease_key
 from services.core.network import parse_network
 from services.lease.main import main
+from services.lease.stores.etcd.acquire import NodeCalls
 from services.lease.stores.etcd.keys import KeyKind
 from services.lease.stores.etcd.rpc.values import Put, Transaction, Unchanged
-from services.lease.stores.etcd.store import EtcdStore
 
 _turn = asyncio.Lock()
 """Hundreds of listings at once would only need more memory."""
 
 
-async def acquire(store: EtcdStore, request: LeaseRequest) -> Lease:
+async def acquire(calls: NodeCalls, request: LeaseRequest) -> Lease:
     """One listing, parsed anew, for each try."""
-    client, keys = store._client, store._replica.prefix.keyspace
+    client, keys = calls._transactor._client, calls._replica.prefix.keyspace
     async with _turn:
         while True:
             items = [item async for page in client.pages(keys.root) for item in page.items]
@@ -58,5 +58,5 @@ async def acquire(store: EtcdStore, request: LeaseRequest) -> Lease:
 
 
 if __name__ == "__main__":
-    setattr(EtcdStore, "acquire", acquire)  # noqa: B010 - the whole point of this program
+    setattr(NodeCalls, "acquire", acquire)  # noqa: B010 - the whole point of this program
     sys.exit(main())
