@@ -91,6 +91,10 @@ class BenchFailed(Exception):
     """A contender did not do its work, so there is nothing to compare; the message says which and how."""
 
 
+class NotHere(BenchFailed):
+    """This machine cannot run a contender; the message says what it lacks."""
+
+
 def percentiles(milliseconds: Sequence[float]) -> dict[str, float]:
     """`p50_ms`, `p95_ms` and `p99_ms`; empty for no values."""
     ordered = sorted(milliseconds)

@@ -37,6 +37,8 @@ def test_a_bench_runs_and_compares_us_with_a_peer(name: str) -> None:
     parameters = [f"--{parameter}={TINY[parameter]}" for parameter in BENCHES[name].parameters]
     command = [sys.executable, "-m", "bench", name, *parameters, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=5 * PATIENCE)
+    if "this kernel has no " in done.stderr or " is not installed" in done.stderr:
+        pytest.skip(done.stderr.strip())
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["ours"] > 0
