@@ -3,10 +3,10 @@
 from dataclasses import dataclass, field
 from typing import Final
 
-from services.core.backend_types import BACKEND_TYPES
+from services.core.backend_types import BACKEND_TYPES, SECRETS
 from services.core.errors import InvalidInput
 from services.core.family import FAMILIES, IPV4, Address, Family, Network
-from services.core.formats.gojson import GoObject
+from services.core.formats.gojson import GoObject, without_secrets
 from services.core.formats.ip_text import parse_address, parse_cidr
 
 _WHERE: Final = "the network configuration"
@@ -47,8 +47,8 @@ class NetworkConfig:
     backend_options: GoObject = field(compare=False, repr=False)
     """The backend's own options, unchecked."""
     enable_nftables: bool
-    source: str
-    """The original JSON text."""
+    source: str = field(repr=False)
+    """The original JSON text. May have keys and passwords."""
     warnings: tuple[str, ...] = ()
     beside: tuple[Network, ...] = ()
     """Where leases lie beside, as long as a change of the network is pending for their nodes: see `pending`."""
@@ -58,6 +58,11 @@ class NetworkConfig:
     def family(self, family: Family) -> FamilyNetwork | None:
         """The overlay in one family, if that is enabled."""
         return next((n for n in self.families if n.family is family), None)
+
+    @property
+    def shown(self) -> str:
+        """The JSON text without keys and passwords, for people."""
+        return without_secrets(self.source, SECRETS)
 
     def cidrs(self, family: Family) -> tuple[Network, ...]:
         """Where leases lie in one family, the network itself first; none if it is not enabled."""

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from typing import Any, Final
 
 from services.core.errors import InvalidInput
@@ -52,6 +52,13 @@ class GoObject:
         value: str = self._get(key, str, "a string", default)
         return _LONE_SURROGATE.sub("\ufffd", value)
 
+    def secret(self, key: str) -> str:
+        """A string that no error shows, empty when absent."""
+        value, _ = self._values.get(key.casefold(), ("", ""))
+        if not isinstance(value, str):
+            raise InvalidInput(f"{key} in {self._where} must be a string")
+        return value
+
     def flag(self, key: str, default: bool = False) -> bool:
         """A boolean."""
         value: bool = self._get(key, bool, "true or false", default)
@@ -85,6 +92,21 @@ class GoObject:
         if not isinstance(value, kind):
             raise InvalidInput(f"{key} in {self._where} must be {what}, not {_shown(raw)}")
         return value
+
+
+def without_secrets(text: str, keys: Set[str]) -> str:
+    """JSON text, with `(hidden)` as the value of each member that has one of these keys (folded)."""
+    found: list[str] = []
+
+    def shown(members: list[tuple[str, Any]]) -> dict[str, Any]:
+        found.extend(key for key, _ in members if key.casefold() in keys)
+        return {key: "(hidden)" if key.casefold() in keys else value for key, value in members}
+
+    try:
+        document = json.loads(text, object_pairs_hook=shown)
+    except (ValueError, RecursionError):
+        return "(hidden)"
+    return json.dumps(document) if found else text
 
 
 def _refuse(constant: str) -> Any:

@@ -12,6 +12,8 @@ from google.protobuf.message import Message
 from rich.console import Console
 from rich.text import Text
 
+from services.core.backend_types import SECRETS
+from services.core.formats.gojson import without_secrets
 from services.ctl.render.layout import Width
 
 # Names and reasons come from other nodes: control characters are replaced, so that none reaches the terminal.
@@ -66,5 +68,11 @@ def screen(output: str) -> Screen:
 
 
 def to_json(message: Message) -> Any:
-    """JSON as grpcurl prints it: fields are named as in the .proto files, those at their default left out."""
-    return MessageToDict(message, preserving_proto_field_name=True)
+    """JSON as grpcurl prints it: fields are named as in the .proto files, those at their default left out.
+
+    Keys and passwords in the network configuration are hidden.
+    """
+    document = MessageToDict(message, preserving_proto_field_name=True)
+    if "json" in (network := document.get("network", {})):
+        network["json"] = without_secrets(network["json"], SECRETS)
+    return document

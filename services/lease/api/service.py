@@ -147,7 +147,7 @@ class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
             quarantined=len(self._pipeline.quarantine.keys),
             held_removals=len(self._pipeline.held),
             held_reason=self._pipeline.held_reason,
-            network=network_to_proto(table.network) if table.network else None,
+            network=network_to_proto(replace(table.network, source=table.network.shown)) if table.network else None,
             network_error=table.network_error,
             pending_moves=map(move_to_proto, self._moves.all()),
         )

@@ -1,5 +1,7 @@
 """The command line shows leases, peers, rules and packets, as text and as JSON."""
 
+import json
+
 import grpc
 from flannelette.dataplane.v1 import dataplane_pb2
 
@@ -47,6 +49,14 @@ async def test_what_is_missing_on_purpose_is_told_with_its_reason(node: FakeNode
     for words in (("peers",), ("peers", "h3")):
         ran = await run(node.directory, *words)
         assert (ran.code, ran.err) == (1, "flannelette: torn down by an operator\n")
+
+
+async def test_no_list_shows_a_key_of_the_network_configuration(node: FakeNode) -> None:
+    leases = samples.leases()
+    leases.network.json = '{"Network":"10.5.0.0/16","Backend":{"Type":"wireguard","PSK":"c2VjcmV0"}}'
+    node.lease.replies.by_method["ListLeases"] = leases
+    ran = await run(node.directory, "-o", "json", "leases")
+    assert json.loads(ran.json["network"]["json"])["Backend"] == {"Type": "wireguard", "PSK": "(hidden)"}
 
 
 async def test_lists_as_json_are_the_responses(node: FakeNode) -> None:

@@ -1,5 +1,6 @@
 """The unary calls of the lease service: what they answer, and with which status they refuse."""
 
+import json
 from collections.abc import Callable
 from ipaddress import ip_network
 from pathlib import Path
@@ -14,6 +15,7 @@ from flannelette.lease.v1 import lease_pb2_grpc
 from services.core.errors import Exhausted, LostRace, NotYet, Unavailable
 from services.core.leases.lease import Lease, LeaseRequest
 from services.core.leases.table import StoreStatus, Upserted
+from services.core.network import parse_network
 from services.lease.stores.store import Changed, Reclaim
 from services.runtime.lease.wire import lease_from_proto, lease_to_proto, request_to_proto
 from tests.examples.leases import NETWORK_JSON, make_lease, make_request
@@ -158,6 +160,18 @@ async def test_a_call_about_a_node_needs_it_and_serves_no_other(
         assert (await refusal(call(central.stub, "a b")))[0] is grpc.StatusCode.INVALID_ARGUMENT
     async with serving(FakeStore(), tmp_path, node="a") as own:
         assert (await refusal(call(own.stub, "b")))[0] is grpc.StatusCode.PERMISSION_DENIED
+
+
+async def test_the_status_shows_no_key_of_the_network_configuration(tmp_path: Path) -> None:
+    key = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
+    text = f'{{"Network":"10.5.0.0/16","Backend":{{"Type":"wireguard","PSK":"{key}"}}}}'
+    async with serving(FakeStore(), tmp_path) as running:
+        running.gate.take(Changed(network=parse_network(text)))
+        status = await running.stub.GetStatus(pb.GetStatusRequest())
+        assert key not in str(status)
+        assert json.loads(status.network.json)["Backend"] == {"Type": "wireguard", "PSK": "(hidden)"}
+        answer = await running.stub.ListLeases(pb.ListLeasesRequest())
+        assert answer.network.json == text, "from which a relay and the nodes have it"
 
 
 async def test_the_status_says_what_is_missing_and_then_ready(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.core.errors import InvalidInput
-from services.core.formats.gojson import GoObject
+from services.core.formats.gojson import GoObject, without_secrets
 
 
 def parse(text: str | bytes) -> GoObject:
@@ -236,3 +236,30 @@ def test_any_text_that_looks_like_json_is_read_as_python_reads_it(text: str) -> 
         document = parse(text)
         for key in expected:
             assert document.compact(key) is not None
+
+
+def test_no_error_shows_a_secret() -> None:
+    assert parse('{"psk": "abc"}').secret("PSK") == "abc"
+    assert parse("{}").secret("PSK") == ""
+    with pytest.raises(InvalidInput, match=r"^PSK in the test must be a string$"):
+        parse('{"PSK": ["abc"]}').secret("PSK")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (
+            '{"Network": "10.5.0.0/16", "Backend": {"Type": "vxlan"}}',
+            '{"Network": "10.5.0.0/16", "Backend": {"Type": "vxlan"}}',
+        ),
+        ('{"Backend":{"Type":"wireguard","PSK":"abc"}}', '{"Backend": {"Type": "wireguard", "PSK": "(hidden)"}}'),
+        (
+            '{"Backend":{"psK":"abc","PSK":null,"\\u0050\u017fK":["abc"]}}',
+            '{"Backend": {"psK": "(hidden)", "PSK": "(hidden)", "P\\u017fK": "(hidden)"}}',
+        ),
+        ("abc", "(hidden)"),
+        ("[" * 100_000, "(hidden)"),
+    ],
+)
+def test_a_text_is_shown_without_its_secrets(text: str, shown: str) -> None:
+    assert without_secrets(text, {"psk"}) == shown

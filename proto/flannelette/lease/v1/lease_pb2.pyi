@@ -968,7 +968,9 @@ class GetStatusResponse(_message.Message):
 
     @_builtins.property
     def network(self) -> Global___Network:
-        """The network in force; unset if there is none yet."""
+        """The network in force, with `(hidden)` for keys and passwords in its JSON;
+        unset if there is none yet.
+        """
 
     @_builtins.property
     def pending_moves(self) -> _containers.RepeatedCompositeFieldContainer[Global___PendingMove]:
