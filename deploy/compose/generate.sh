@@ -19,7 +19,8 @@ cat <<'END'
 #   docker compose up --detach
 #   docker compose exec h1 flannelette status
 #
-# BACKEND=host-gw is another network. --env-file embedded.env is another store: one lease service, and no etcd.
+# BACKEND=host-gw is another network (a file in networks). --env-file embedded.env is another store: one lease service,
+# and no etcd.
 
 x-service: &service
   restart: unless-stopped
@@ -76,6 +77,7 @@ x-settings: &settings
   FLANNELD_ETCD_ENDPOINTS: http://${UNDERLAY:-10.99.0}.2:2379
   FLANNELD_IP_MASQ: "true"
   XTABLES_LOCKFILE: /run/flannelette/xtables.lock
+  WIREGUARD_KEY_FILE: /var/lib/flannelette/wgkey
 
 x-volume: &volume
   driver_opts: {type: tmpfs, device: tmpfs, o: "uid=0,gid=10001,mode=0770"}

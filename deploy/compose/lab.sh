@@ -1,6 +1,6 @@
 #!/bin/sh
 # The compose lab, until Ctrl-C: builds the images, starts it, says what to try, and shows the logs.
-# NODES, BACKEND (vxlan, host-gw) and STORE (etcd, embedded) make it another lab.
+# NODES, BACKEND (a file in networks) and STORE (etcd, embedded) make it another lab.
 set -eu
 cd "$(dirname "$0")/../.."
 
@@ -10,7 +10,8 @@ store=${STORE:-etcd}
 settings=.env
 [ "$store" = etcd ] || settings=$store.env
 if [ ! -f "deploy/compose/$settings" ] || [ ! -f "deploy/compose/networks/$backend.json" ]; then
-    echo "compose-lab: STORE is etcd or embedded, BACKEND is vxlan or host-gw" >&2
+    backends=$(cd deploy/compose/networks && for each in *.json; do printf ' %s' "${each%.json}"; done)
+    echo "compose-lab: STORE is etcd or embedded, BACKEND is one of$backends" >&2
     exit 2
 fi
 compose() { sh deploy/compose/compose.sh --env-file "$settings" "$@"; }

@@ -23,6 +23,8 @@ WIREGUARD_DEVICE: Final = "flannel-wg"
 WIREGUARD_DEVICE_V6: Final = "flannel-wg-v6"
 _WIREGUARD_MODES: Final = ("separate", "auto", "ipv4", "ipv6")
 _WIREGUARD_OVERHEAD: Final = 80
+SECRETS: Final = frozenset({"psk", "accesskeysecret"})
+"""Options, in lower case, that no answer for people shows."""
 UDP_DEVICE: Final = "flannel0"
 UDP_PORT: Final = 8285
 LARGEST_VNI: Final = 2**24 - 1
@@ -57,6 +59,8 @@ class BackendType:
     """On Kubernetes a node publishes a family only with data in it."""
     publishes_ipv6: bool = False
     """On Kubernetes a node publishes an IPv6 address."""
+    shares_addresses: bool = False
+    """Several nodes, behind one NAT say, may publish one address: their keys tell them apart."""
     check: Callable[[GoObject, tuple[Family, ...]], None] = lambda options, families: None
     """Raises InvalidInput for options that no node could use in these families."""
     tunnel: Callable[[GoObject], Tunnel | None] = lambda options: None
@@ -110,7 +114,7 @@ def wireguard_options(options: GoObject) -> WireguardOptions:
     if mode not in _WIREGUARD_MODES:
         raise InvalidInput(f"Mode {mode!r} of Backend in {_WHERE} does not exist: write {_one_of(_WIREGUARD_MODES)}")
     return WireguardOptions(
-        psk=_psk(options.text("PSK")),
+        psk=_psk(options.secret("PSK")),
         port=_port(options, "ListenPort", 51820),
         port_v6=_port(options, "ListenPortV6", 51821),
         mode=mode,
@@ -180,7 +184,13 @@ BACKEND_TYPES: Final[dict[str, BackendType]] = {
     "host-gw": BackendType(publishes_ipv6=True),
     "ipip": BackendType(carries_ipv6=False, check=_check_ipip, tunnel=_ipip_tunnel),
     "alloc": BackendType(carries_ipv6=False),
-    "wireguard": BackendType(needs_data=True, publishes_ipv6=True, check=_check_wireguard, tunnel=_wireguard_tunnel),
+    "wireguard": BackendType(
+        needs_data=True,
+        publishes_ipv6=True,
+        shares_addresses=True,
+        check=_check_wireguard,
+        tunnel=_wireguard_tunnel,
+    ),
     "extension": BackendType(publishes_ipv6=True),
     "udp": BackendType(carries_ipv6=False, tunnel=_udp_tunnel),
     "ipsec": BackendType(carries_ipv6=False),
@@ -190,3 +200,8 @@ BACKEND_TYPES: Final[dict[str, BackendType]] = {
     "tencent-vpc": BackendType(carries_ipv6=False),
 }
 """By flannel's `Type`, in lower case."""
+
+
+def shares_addresses(backend_type: str) -> bool:
+    """Whether several nodes of this backend may publish one address; see BackendType."""
+    return backend_type in BACKEND_TYPES and BACKEND_TYPES[backend_type].shares_addresses

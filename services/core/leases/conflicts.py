@@ -13,6 +13,7 @@ from ipaddress import ip_address, ip_network
 from sys import maxsize
 from typing import Final, TypeAlias
 
+from services.core.backend_types import shares_addresses
 from services.core.family import Address, Network
 from services.core.leases.lease import BackendData, FamilyRequest, Lease, Subnet, VxlanData, WireguardData
 from services.core.leases.overlap_index import OverlapIndex
@@ -54,15 +55,10 @@ def rank_of(lease: Lease) -> Rank:
     return rank(lease.node, lease.claim_order, lease.name)
 
 
-def identities(
-    version: int, address: Address | None, data: BackendData | None, *, shares_addresses: bool = False
-) -> list[Identity]:
-    """The values of a subnet that only one node may have.
-
-    With a backend that `shares_addresses`, nodes behind one NAT have the same public address.
-    """
+def identities(version: int, address: Address | None, data: BackendData | None, backend_type: str) -> list[Identity]:
+    """The values of a subnet that only one node may have. The public address is none where nodes may share it."""
     found: list[Identity] = []
-    if address is not None and not shares_addresses:
+    if address is not None and not shares_addresses(backend_type):
         found.append(address.packed)
     if isinstance(data, VxlanData):
         mac = data.mac.lower()
@@ -74,12 +70,15 @@ def identities(
 
 def identities_of(lease: Lease) -> tuple[Identity, ...]:
     """The values of a lease that only one node may have."""
-    return tuple(each for s in lease.subnets for each in identities(s.cidr.version, s.public_address, s.data))
+    kind = lease.backend_type
+    return tuple(each for s in lease.subnets for each in identities(s.cidr.version, s.public_address, s.data, kind))
 
 
-def identities_in(parts: Iterable[FamilyRequest]) -> tuple[Identity, ...]:
+def identities_in(parts: Iterable[FamilyRequest], backend_type: str) -> tuple[Identity, ...]:
     """The values of these requests that only one node may have."""
-    return tuple(each for w in parts for each in identities(w.public_address.version, w.public_address, w.data))
+    return tuple(
+        each for w in parts for each in identities(w.public_address.version, w.public_address, w.data, backend_type)
+    )
 
 
 def in_words(identity: Identity) -> tuple[str, str]:
@@ -92,14 +91,15 @@ def in_words(identity: Identity) -> tuple[str, str]:
     )
 
 
-def losses(
-    network: NetworkConfig, claims: Iterable[Claim], *, shares_addresses: bool = False
-) -> Mapping[tuple[str, int], Loss]:
+def losses(network: NetworkConfig, claims: Iterable[Claim]) -> Mapping[tuple[str, int], Loss]:
     """The lost claims among these, by the name of the lease and the IP version."""
-    kept, leases = ConflictIndex(network, shares_addresses=shares_addresses), dict[str, Lease]()
-    found: dict[tuple[str, int], Loss] = {}
+    claims = list(claims)
+    kept, leases = ConflictIndex(network), dict[str, Lease]()
+    found = _superseded(claims)
     for claim in sorted(claims, key=lambda claim: rank_of(claim[0])):
         lease, subnet = claim
+        if (lease.name, subnet.cidr.version) in found:
+            continue
         kind, name = next(kept.conflicts(claim), ("", ""))
         if kind:
             winner = leases[name]
@@ -110,17 +110,41 @@ def losses(
     return found
 
 
+def _superseded(claims: Iterable[Claim]) -> dict[tuple[str, int], Loss]:
+    """Where a key has one subnet of each family: the older ones of a node that has several, as after it moved."""
+    newest: dict[Hashable, Claim] = {}
+    older: list[tuple[Hashable, Claim]] = []
+    for claim in claims:
+        lease, subnet = claim
+        if not shares_addresses(lease.backend_type):
+            continue
+        end = lease.node, subnet.cidr.version, subnet.public_address, subnet.data
+        other = newest.get(end)
+        if other is None:
+            newest[end] = claim
+            continue
+        first, last = sorted((other, claim), key=lambda each: (each[0].claim_order, each[0].name))
+        newest[end] = last
+        older.append((end, first))
+    return {
+        (lease.name, subnet.cidr.version): Loss(
+            _SUPERSEDED,
+            f"public key {getattr(subnet.data, 'public_key', '')} is in the newer lease {newest[end][0].name} too",
+            lease,
+            newest[end][0],
+        )
+        for end, (lease, subnet) in older
+    }
+
+
 class ConflictIndex:
     """An index of claims by subnet and identity. Each operation takes a few microseconds among 10,000 claims."""
 
-    def __init__(
-        self, network: NetworkConfig, claims: Iterable[Claim] = (), *, shares_addresses: bool = False
-    ) -> None:
+    def __init__(self, network: NetworkConfig, claims: Iterable[Claim] = ()) -> None:
         claims = list(claims)
         self._bounds = {
             n.family.version: (int(n.cidr.network_address), int(n.cidr.broadcast_address)) for n in network.families
         }
-        self._shares_addresses = shares_addresses
         self._subnets = OverlapIndex((subnet.cidr, lease.name) for lease, subnet in claims)
         # Empty unless the network contains the underlay, which is rare.
         self._addresses = OverlapIndex(
@@ -150,7 +174,7 @@ class ConflictIndex:
         self._subnets.remove(subnet.cidr, lease.name)
         for inner in self._inner(subnet):
             self._addresses.remove(inner, lease.name)
-        for identity in self._identities(subnet):
+        for identity in _identities(claim):
             left = tuple(other for other in self._held(identity) if other.name != lease.name)
             if left:
                 self._holders[identity] = left
@@ -175,16 +199,16 @@ class ConflictIndex:
 
     def _same_identity(self, claim: Claim) -> Iterator[tuple[str, str]]:
         """Leases with an identity of this claim that conflict with it."""
-        for identity in self._identities(claim[1]):
+        for identity in _identities(claim):
             for other in self._held(identity):
                 if _is_rival(claim, other):
                     yield _kind(identity), other.name
 
     def _hold(self, claim: Claim) -> bool:
         """Adds the identities of a claim. Whether it conflicts with another lease that has one of them."""
-        lease, subnet = claim
+        lease, _ = claim
         is_shared = False
-        for identity in self._identities(subnet):
+        for identity in _identities(claim):
             held = self._held(identity)
             if held:
                 is_shared |= any(_is_rival(claim, other) for other in held)
@@ -195,10 +219,6 @@ class ConflictIndex:
         held = self._holders.get(identity, ())
         return held if isinstance(held, tuple) else (held,)
 
-    def _identities(self, subnet: Subnet) -> list[Identity]:
-        version = subnet.cidr.version
-        return identities(version, subnet.public_address, subnet.data, shares_addresses=self._shares_addresses)
-
     def _inner(self, subnet: Subnet) -> Iterator[Network]:
         """The public address, if it lies in the network."""
         address = subnet.public_address
@@ -208,14 +228,20 @@ class ConflictIndex:
                 yield ip_network(address)
 
 
+def _identities(claim: Claim) -> list[Identity]:
+    lease, subnet = claim
+    return identities(subnet.cidr.version, subnet.public_address, subnet.data, lease.backend_type)
+
+
 def _is_rival(claim: Claim, other: Lease) -> bool:
     """Whether a lease that has an identity of the claim conflicts with it.
 
-    Two leases of one node with the same end point do not.
+    Two leases of one node with the same end point do not, unless a key may have one subnet only.
     """
     lease, subnet = claim
     return other.name != lease.name and not (
-        lease.node == other.node
+        not shares_addresses(lease.backend_type)
+        and lease.node == other.node
         and any(
             (subnet.public_address, subnet.data) == (theirs.public_address, theirs.data)
             for theirs in other.subnets
@@ -261,6 +287,7 @@ def _canonical(key: str) -> str | bytes:
 
 _MAC: Final = "shared-mac"
 _KEY: Final = "shared-key"
+_SUPERSEDED: Final = "superseded"
 
-KINDS: Final = frozenset({"overlap", "peer-address", "inner-address", "shared-address", _MAC, _KEY})
+KINDS: Final = frozenset({"overlap", "peer-address", "inner-address", "shared-address", _MAC, _KEY, _SUPERSEDED})
 """The kinds of conflicts."""

@@ -92,8 +92,6 @@ class Backend(Protocol):
     """The BackendType that leases carry; empty where flannel writes none."""
     link_kind: ClassVar[type[LinkKind] | None] = None
     """The kind of its overlay devices; None: it has none."""
-    shares_addresses: ClassVar[bool] = False
-    """Whether several nodes, behind one NAT say, may publish one address."""
     follows_own_subnets: ClassVar[bool] = False
     """Whether what peers need depends on the subnets of this node."""
     needs_own_subnet: ClassVar[bool] = False

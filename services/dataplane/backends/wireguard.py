@@ -68,7 +68,6 @@ class Wireguard(Backend):
     """Empty, as the private one, until `on_node`."""
     lease_type: ClassVar[str] = "wireguard"
     link_kind: ClassVar[type[WireguardLink]] = WireguardLink
-    shares_addresses: ClassVar[bool] = True
 
     @classmethod
     def parse(cls, options: GoObject) -> Self:

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Collection, Coroutine, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Hashable, Iterable, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -107,7 +107,7 @@ class HookRunner:
         failure = self._failures.get(_PRE)
         raise Unavailable(failure.reason if failure and failure.work == command else f"{_PRE} is running")
 
-    async def contents(self, devices: Collection[int]) -> Contents:
+    async def contents(self, devices: Collection[int], desired: Set[KernelObject] = frozenset()) -> Contents:
         """See PartActuator: what was put, by this process or an earlier one, and not deleted."""
         return Contents(frozenset(), frozenset(self._done.values()))
 

@@ -64,7 +64,7 @@ class Reconciler:
 
     async def compare(self, desired: Set[KernelObject], scope: Scope) -> Comparison:
         """What `reconcile` would do with everything, from a dump. Changes nothing."""
-        found = await self.kernel.contents([family.af for family in scope.families], scope.rules.devices)
+        found = await self.kernel.contents([f.af for f in scope.families], scope.rules.devices, desired)
         state = classify(found.routes, found.on_devices, desired, scope.rules)
         foreign_keys = {route.key for route in state.foreign}
         todo = _plan(state.ours, desired, foreign_keys, adds_only=scope.adds_only)

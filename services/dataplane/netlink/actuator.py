@@ -1,7 +1,7 @@
 """The protocols by which objects are read and changed: rtnetlink's, those beside it, both together, and a fake."""
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -33,8 +33,14 @@ class Actuator(Protocol):
     where this process has no right to change anything, Unavailable where there is no answer.
     """
 
-    async def contents(self, families: Collection[int], devices: Collection[int]) -> Contents:
-        """All objects in these families (AF numbers), and on these devices (ifindex) where objects are a device's."""
+    async def contents(
+        self, families: Collection[int], devices: Collection[int], desired: Set[KernelObject] = frozenset()
+    ) -> Contents:
+        """All objects in these families (AF numbers), and on these devices (ifindex) where objects are a device's.
+
+        `desired` is what they will be compared with: where the kernel itself changes a part of an object, that may
+        count as no difference.
+        """
         ...
 
     async def routes(self, family: int, *, protocol: int = 0, ifindex: int = 0) -> frozenset[Route]:
@@ -65,8 +71,8 @@ class PartActuator(Protocol):
         """The first fields of its objects."""
         ...
 
-    async def contents(self, devices: Collection[int]) -> Contents:
-        """All of its objects, where they are a device's those on these devices (ifindex)."""
+    async def contents(self, devices: Collection[int], desired: Set[KernelObject] = frozenset()) -> Contents:
+        """All of its objects, where they are a device's those on these devices; `desired` as in Actuator."""
         ...
 
     async def apply(self, plan: Plan[KernelObject]) -> Mapping[KernelObject, str]:
@@ -88,11 +94,13 @@ class CombinedActuator:
         self._rtnetlink = rtnetlink
         self._parts = parts
 
-    async def contents(self, families: Collection[int], devices: Collection[int]) -> Contents:
+    async def contents(
+        self, families: Collection[int], devices: Collection[int], desired: Set[KernelObject] = frozenset()
+    ) -> Contents:
         """See Actuator."""
         found = await self._rtnetlink.contents(families, devices)
         for part in self._parts:
-            more = await part.contents(devices)
+            more = await part.contents(devices, desired)
             if more.on_devices:
                 objects, states, faults = found.on_devices | more.on_devices, more.states, more.faults
                 found = Contents(found.routes, objects, {**found.states, **states}, {**found.faults, **faults})
@@ -162,7 +170,9 @@ class FakeKernel:
             self.objects = {_without_allowed_ips(each, item) for each in self.objects}
         self.objects.add(item)
 
-    async def contents(self, families: Collection[int], devices: Collection[int]) -> Contents:
+    async def contents(
+        self, families: Collection[int], devices: Collection[int], desired: Set[KernelObject] = frozenset()
+    ) -> Contents:
         """See Actuator."""
         self._fail()
         self.dumps += 1

@@ -1,7 +1,7 @@
 """The kernel's routes, neighbours and forwarding entries: what is there, and a plan carried out."""
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence, Set
 from errno import EPERM
 from itertools import chain
 from typing import Any, Final, Self, TypeVar
@@ -107,7 +107,9 @@ class KernelSocket:
         """The permanent neighbours of one device in a family; empty if there is no such device."""
         return frozenset(await self._read(KINDS.neighbours, dumps.neighbours_request(family, ifindex)))
 
-    async def contents(self, families: Collection[int], devices: Collection[int]) -> Contents:
+    async def contents(
+        self, families: Collection[int], devices: Collection[int], desired: Set[KernelObject] = frozenset()
+    ) -> Contents:
         """All routes, and what is on these devices, in these families. Raises Unavailable.
 
         On a device are its permanent neighbours and, of a VXLAN device, the forwarding entries that never age.

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final, TypeAlias
 
+from services.core.backend_types import shares_addresses
 from services.core.family import FAMILIES, Network, family_of
 from services.core.leases.conflicts import Loss
 from services.core.leases.lease import Lease, Subnet
@@ -54,7 +55,7 @@ class PeerContext:
             self.own_subnets,
             self.limits,
             own_macs,
-            self.backend.shares_addresses,
+            shares_addresses(self.backend.lease_type),
         )
         return {family.version: address_limits(family, *parts) for family in FAMILIES}
 

@@ -69,7 +69,8 @@ class PeerSet:
         if lost is not self._lost:
             fresh += {name for name, _ in (*lost, *self._lost)}.difference(fresh)
             self._lost = lost
-            self.own_losses = tuple(loss for loss in lost.values() if loss.lease.node == self._node)
+            own = (loss for loss in lost.values() if loss.lease.node == self._node)
+            self.own_losses = tuple(loss for loss in own if loss.winner.node != self._node)
         return self._replace(context, fresh)
 
     def _evaluate(self, lease: Lease, context: PeerContext) -> Peer:
@@ -81,10 +82,9 @@ class PeerSet:
 
     def _losses(self, context: PeerContext, old: Iterable[Peer], new: Iterable[Peer], *, is_alike: bool) -> Losses:
         """The claims that do not count, after these peers have changed; computed anew only if one of them clashes."""
-        shares_addresses = context.backend.shares_addresses
         index = self._conflicts
         if index is None or not is_alike:
-            index = ConflictIndex(context.network, _claims(self._alone.values()), shares_addresses=shares_addresses)
+            index = ConflictIndex(context.network, _claims(self._alone.values()))
             is_clash, known = index.any(), _NONE if self._lost else self._lost
         else:
             clashes = [index.remove(claim) for claim in _claims(old)]
@@ -93,7 +93,7 @@ class PeerSet:
         self._conflicts = index
         if not is_clash:
             return known
-        return losses(context.network, _claims(self._alone.values()), shares_addresses=shares_addresses)
+        return losses(context.network, _claims(self._alone.values()))
 
     def _replace(self, context: PeerContext, names: Collection[str]) -> PeerDelta:
         """Puts the peers of these names into `peers`; what has changed."""

@@ -16,7 +16,7 @@ from services.lease import metrics
 from services.lease.admission.lease_filter import LeaseFilter
 from services.lease.admission.mass_removal import MassRemovalGuard
 from services.lease.admission.quarantine import Quarantine
-from services.lease.ipam.claims import is_own
+from services.lease.ipam.claims import is_own, publishes_same
 from services.lease.stores.store import Changed, LostLease, Snapshot, Store, StoreEvent
 from services.lease.watch.broker import Broker
 from services.runtime.telemetry.logs import get_logger
@@ -155,9 +155,9 @@ class StorePipeline:
         Those of other nodes are excluded; what the node itself has lost goes with the request.
         """
         held = [lease for name in self._guard.held if (lease := self._broker.table.leases.get(name))]
-        addresses = {part.public_address for part in request.parts}
-        others = (lease for lease in held if lease.node != request.node and addresses.isdisjoint(lease.addresses))
-        own = next((lease.cidrs for lease in held if is_own(lease, request.node, addresses)), ())
+        parts = request.parts
+        others = (lease for lease in held if lease.node != request.node and not publishes_same(lease, parts))
+        own = next((lease.cidrs for lease in held if is_own(lease, request.node, parts)), ())
         return replace(request, excluded=tuple(cidr for lease in others for cidr in lease.cidrs), lost=own)
 
     def _with_kept(self, event: Snapshot | Changed) -> Snapshot | Changed:

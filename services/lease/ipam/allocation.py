@@ -13,7 +13,7 @@ from services.core.leases.conflicts import Identity, identities_in, in_words
 from services.core.leases.lease import FamilyRequest, Lease, LeaseRequest, Subnet, lease_key
 from services.core.leases.network_moves import takes_away
 from services.core.network import NetworkConfig
-from services.lease.ipam.claims import Claim, Claims, is_own
+from services.lease.ipam.claims import Claim, Claims, everything_in, is_own
 
 _MOST_NAMED: Final = 3
 _EVERYTHING: Final = {4: ip_network("0.0.0.0/0"), 6: ip_network("::/0")}
@@ -50,11 +50,11 @@ def allocate(claims: Claims, pool: SubnetPool, request: LeaseRequest, draw: Draw
     kept = _kept(network, own, request)
     lost = () if own else _lost(network, claims, request)
     parts = _parts_in(kept.cidrs if kept else lost, request) or _parts(network, request)
-    _refuse_what_others_have(claims, parts, request.node, is_alive)
-    rivals = [claim for claim in rivals_of(claims, request.node, identities_in(parts)) if not is_alive(claim.node)]
-    addresses = [part.public_address for part in parts]
-    found = [claim for address in addresses for claim in claims.of_address(address) if claim not in own]
-    unheld = [claim for claim in found if is_own(claim, request.node, addresses)]
+    _refuse_what_others_have(claims, parts, request, is_alive)
+    wanted = identities_in(parts, request.backend_type)
+    rivals = [claim for claim in rivals_of(claims, request.node, wanted) if not is_alive(claim.node)]
+    found = [claim for each in everything_in(parts) for claim in claims.of_identity(each) if claim not in own]
+    unheld = [claim for claim in dict.fromkeys(found) if is_own(claim, request.node, parts)]
     inheritable = [claim for claim in rivals if not claim.bound]
     candidates = (claim for claim in (*own, *unheld, *inheritable) if claim.addresses or claim.reserved)
     current = kept or next((claim for claim in candidates if not lost and all_fit(network, claim.cidrs)), None)
@@ -126,17 +126,19 @@ def _parts(network: NetworkConfig, request: LeaseRequest) -> tuple[FamilyRequest
     return parts
 
 
-def _refuse_what_others_have(claims: Claims, parts: Iterable[FamilyRequest], node: str, is_alive: IsAlive) -> None:
+def _refuse_what_others_have(
+    claims: Claims, parts: Sequence[FamilyRequest], request: LeaseRequest, is_alive: IsAlive
+) -> None:
     """Raises NotYet where the rule for claims (`services.core.leases.conflicts`) gives it to another node.
 
-    A lease that nobody is known to hold counts as living until it runs out; with our address it is our own.
+    A lease that nobody is known to hold counts as living until it runs out, unless it is this node's own (`is_own`).
     """
-    addresses = [part.public_address for part in parts]
-    for identity in sorted(identities_in(parts), key=lambda each: not isinstance(each, bytes)):  # addresses first
+    node, wanted = request.node, identities_in(parts, request.backend_type)
+    for identity in sorted(wanted, key=lambda each: not isinstance(each, bytes)):  # addresses first
         holders = claims.of_identity(identity)
         mine = min((claim.rank for claim in holders if claim.node == node), default=None)
         for claim in holders:
-            is_others = not is_own(claim, node, addresses) and (not claim.node or is_alive(claim.node))
+            is_others = not is_own(claim, node, parts) and (not claim.node or is_alive(claim.node))
             if is_others and not (mine and mine < claim.rank):
                 raise NotYet(held_by(claim, identity, node))
 

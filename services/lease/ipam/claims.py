@@ -7,8 +7,8 @@ from typing import TypeVar
 from services.core.errors import NotFound
 from services.core.family import Address, Family, Network
 from services.core.ipam.subnet_pool import SubnetPool, Taken, Usage, Use
-from services.core.leases.conflicts import Identity, Rank, identities_of, rank
-from services.core.leases.lease import Lease
+from services.core.leases.conflicts import Identity, Rank, identities_in, identities_of, rank
+from services.core.leases.lease import FamilyRequest, Lease
 from services.core.network import FamilyNetwork, NetworkConfig, contains
 
 Key = TypeVar("Key")
@@ -28,7 +28,7 @@ class Claim:
     bound: bool = False
     """Reserved for `node` by an operator: no other node gets it, also when this one is gone."""
     identities: tuple[Identity, ...] = ()
-    """What it publishes that no other node may have: public addresses, MACs or keys."""
+    """What it publishes that no other node may have: public addresses (but WireGuard's), MACs or keys."""
     claim_order: int = 0
     """See Lease."""
 
@@ -55,14 +55,27 @@ def claim_of(lease: Lease) -> Claim:
     return Claim(lease.name, lease.node, lease.cidrs, lease.addresses, lease.reserved, is_bound, identities)
 
 
-def is_own(lease: Claim | Lease, node: str, addresses: Collection[Address] = ()) -> bool:
-    """Whether a lease is this node's, which has these public addresses: the one answer, whatever the store.
+def is_own(lease: Claim | Lease, node: str, parts: Collection[FamilyRequest] = ()) -> bool:
+    """Whether a lease is this node's, which asks for these parts: the one answer, whatever the store.
 
     It is where the node holds it. A lease that nobody is known to hold, such as one of a flanneld, is the node's
-    whose address it publishes. The store says who holds a lease: etcd by the holder key (`read_entry`), the embedded
+    that `publishes_same`. The store says who holds a lease: etcd by the holder key (`read_entry`), the embedded
     store by its row, Kubernetes by the name of the Node, a relay by what the lease service above says.
     """
-    return lease.node == node if lease.node else any(address in lease.addresses for address in addresses)
+    return lease.node == node if lease.node else publishes_same(lease, parts)
+
+
+def publishes_same(lease: Claim | Lease, parts: Collection[FamilyRequest]) -> bool:
+    """Whether a lease has a public address of these parts, and their key too where nodes may share addresses."""
+    if all(part.public_address not in lease.addresses for part in parts):
+        return False
+    only_one_has = lease.identities if isinstance(lease, Claim) else identities_of(lease)
+    return not set(everything_in(parts)).isdisjoint(only_one_has)
+
+
+def everything_in(parts: Iterable[FamilyRequest]) -> tuple[Identity, ...]:
+    """The addresses, MACs and keys of a request, also those that nodes may share: to look leases up."""
+    return identities_in(parts, "")
 
 
 def require_held(claims: "Claims", node: str, name: str) -> Claim:
@@ -113,10 +126,6 @@ class Claims:
     def of_node(self, node: str) -> list[Claim]:
         """What the node holds, by name."""
         return self._named(self._of_node.get(node, ()))
-
-    def of_address(self, address: Address) -> list[Claim]:
-        """What publishes this address, by name."""
-        return self.of_identity(address.packed)
 
     def of_identity(self, identity: Identity) -> list[Claim]:
         """What publishes this, by name."""

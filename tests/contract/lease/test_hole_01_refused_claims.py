@@ -66,6 +66,54 @@ async def test_hole_01_a_public_key_is_refused_too(world: World) -> None:
             await store.acquire(LeaseRequest("n1", "wireguard", (parts[1],)))
 
 
+def asks_wireguard(node: str, key: str, *, address: str = "10.99.0.9", kind: str = "wireguard") -> LeaseRequest:
+    """What a node behind the NAT with this address asks for; `key` is a letter."""
+    data = WireguardData(key * 43 + "=", 51820) if kind == "wireguard" else VxlanData(1, f"02:00:00:00:00:0{key}")
+    return LeaseRequest(node, kind, (FamilyRequest(ip_address(address), data),))
+
+
+async def test_nodes_behind_one_nat_have_one_address_with_wireguard_and_with_no_other_backend(world: World) -> None:
+    store = world.open()
+    await world.write_network('{"Network":"10.5.0.0/16","Backend":{"Type":"wireguard"}}')
+    async with following(store) as seen:
+        await seen.until(lambda f: f.network is not None and f.network.backend_type == "wireguard")
+        given = [await store.acquire(asks_wireguard(f"n{n}", letter)) for n, letter in enumerate("AEI")]
+        assert len({lease.name for lease in given}) == 3
+        for lease in given:
+            assert (await store.renew(lease.node, lease.name)).subnets == lease.subnets
+        again = await store.acquire(asks_wireguard("n1", "M"))
+        assert again.name == given[1].name, "a new key is of the same node"
+        with pytest.raises(NotYet, match=re.escape(f"the public key {'A' * 43}=: node n0 holds it")):
+            await store.acquire(asks_wireguard("n1", "A"))
+        for n in (0, 1):
+            change = asks_wireguard(f"n{n}", str(n), kind="vxlan")
+            if n == 0:
+                assert (await store.acquire(change)).name == given[0].name
+            else:
+                with pytest.raises(NotYet, match=r"the public address 10\.99\.0\.9: node n0 holds it"):
+                    await store.acquire(change)
+
+
+@pytest.mark.parametrize("world", ["etcd"], indirect=True)
+async def test_a_flannelds_lease_behind_one_nat_is_adopted_by_the_node_that_has_its_key(world: World) -> None:
+    assert isinstance(world, EtcdWorld)
+    await world.write_network('{"Network":"10.5.0.0/16","Backend":{"Type":"wireguard"}}')
+    client = EtcdClient(world.settings, Timing(), "test")
+    number = 4711
+    await client.grant(number, 600)
+    value = (
+        '{"PublicIP":"10.99.0.9","PublicIPv6":null,"BackendType":"wireguard",'
+        f'"BackendData":{{"PublicKey":"{"A" * 43}=","Port":51820}}}}'
+    )
+    key = f"{world.settings.prefix}/subnets/10.5.53.0-24".encode()
+    await client.transact(Transaction((), (Put(key, value.encode(), number),)))
+    store = world.open()
+    other = await store.acquire(asks_wireguard("n2", "E"))
+    assert other.name != "10.5.53.0-24", "a living flanneld behind the same NAT may have it"
+    assert (await store.acquire(asks_wireguard("n1", "A"))).name == "10.5.53.0-24"
+    await client.close()
+
+
 async def test_hole_01_of_nodes_that_ask_at_once_with_one_mac_one_gets_a_lease(world: World) -> None:
     """In etcd through two lease services."""
     stores = [world.open(), world.open()] if isinstance(world, EtcdWorld) else [world.open()] * 2
@@ -124,3 +172,19 @@ async def test_hole_01_with_kubernetes_too_until_the_other_node_is_gone(kube: Ap
         await one.release("a", "a")
         await seen_by_two.until(lambda f: not f.leases)
         assert (await two.acquire(copy)).node == "b"
+
+
+async def test_nodes_of_kubernetes_behind_one_nat_have_one_address_with_wireguard(
+    kube: ApiServer, opened: Open
+) -> None:
+    kube.make_node("a", "10.244.1.0/24")
+    kube.make_node("b", "10.244.2.0/24")
+    network = '{"Network":"10.244.0.0/16","Backend":{"Type":"wireguard"}}'
+    one, two = opened(network, node="a"), opened(network, node="b")
+    async with following(one) as seen_by_one, following(two) as seen_by_two:
+        await one.acquire(asks_wireguard("a", "A"))
+        await seen_by_two.until(lambda f: "a" in f.leases)
+        assert (await two.acquire(asks_wireguard("b", "E"))).node == "b"
+        await seen_by_one.until(lambda f: set(f.leases) == {"a", "b"})
+        with pytest.raises(NotYet, match=re.escape(f"node b cannot have the public key {'A' * 43}=: node a holds")):
+            await two.acquire(asks_wireguard("b", "A"))

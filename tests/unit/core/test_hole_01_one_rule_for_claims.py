@@ -26,22 +26,23 @@ def lease(
     cidr: str = "",
     end: int = 0,
     data: BackendData | None = None,
+    kind: str = "vxlan",
 ) -> Lease:
     subnet = ip_network(cidr or f"10.5.{number}.0/24")
     data = data or VxlanData(1, f"02:00:00:00:00:{number:02x}")
     part = Subnet(subnet, ip_address(f"10.99.0.{end or number}"), data)
     name = str(subnet).replace("/", "-")
-    return Lease(name, f"h{number}" if node is None else node, (part,), "vxlan", claim_order=order)
+    return Lease(name, f"h{number}" if node is None else node, (part,), kind, claim_order=order)
 
 
-def lost(*leases: Lease, shares_addresses: bool = False, network: str = "") -> dict[str, str]:
+def lost(*leases: Lease, network: str = "") -> dict[str, str]:
     """The kinds of conflict by the lease that loses, which are the same in every order of arrival."""
     config = HOLDS_UNDERLAY if network else NETWORK
     found = []
     for order in (leases, leases[::-1]):
         claims = [(each, subnet) for each in order for subnet in each.subnets]
-        known = ConflictIndex(config, claims, shares_addresses=shares_addresses)
-        found.append({n: x.kind for (n, _), x in losses(config, claims, shares_addresses=shares_addresses).items()})
+        known = ConflictIndex(config, claims)
+        found.append({n: x.kind for (n, _), x in losses(config, claims).items()})
         assert known.any() >= bool(found[-1])
     assert found[0] == found[1]
     return found[0]
@@ -71,15 +72,25 @@ def test_hole_01_of_one_age_the_name_decides() -> None:
 
 
 def test_hole_01_a_public_key_is_one_nodes_and_an_address_is_where_the_backend_says_so() -> None:
-    first, second = (lease(n, n, end=9, data=WireguardData(KEY, 51820)) for n in (1, 2))
-    assert lost(first, second, shares_addresses=True) == {second.name: "shared-key"}
+    first, second = (lease(n, n, end=9, data=WireguardData(KEY, 51820), kind="wireguard") for n in (1, 2))
+    assert lost(first, second) == {second.name: "shared-key"}
     same = replace(second, subnets=(replace(second.subnets[0], data=WireguardData("A" * 42 + "9=", 51820)),))
-    assert lost(first, same, shares_addresses=True) == {same.name: "shared-key"}, (
-        "32 bytes said otherwise are the same"
-    )
+    assert lost(first, same) == {same.name: "shared-key"}, "32 bytes said otherwise are the same"
     other = replace(second, subnets=(replace(second.subnets[0], data=WireguardData("B" * 43 + "=", 51820)),))
-    assert lost(first, other, shares_addresses=True) == {}
-    assert lost(first, other) == {other.name: "shared-address"}
+    assert lost(first, other) == {}
+    both = [replace(each, backend_type="vxlan") for each in (first, other)]
+    assert lost(*both) == {other.name: "shared-address"}
+
+
+def test_of_two_subnets_of_one_node_a_public_key_has_the_newer_one() -> None:
+    """WireGuard's peer is its key: one with other subnets would replace it, at each comparison anew."""
+    for node in ("h1", ""):
+        first, second, third = (
+            lease(n, n * 10, node=node, end=9, data=WireguardData(KEY, 51820), kind="wireguard") for n in (1, 2, 3)
+        )
+        assert lost(first, second) == {first.name: "superseded"}
+        assert lost(first, third, second) == {first.name: "superseded", second.name: "superseded"}
+        assert lost(first, replace(second, node="h7")) == {(second if node else first).name: "shared-key"}
 
 
 def test_hole_01_who_lost_takes_nothing_from_anybody() -> None:

@@ -13,6 +13,7 @@ from tests.patience import PATIENCE
 
 CHECK, LAB, TEST = "deploy/check.sh", "deploy/compose/lab.sh", "deploy/compose/test.sh"
 TOOLS = "sh awk cat cut date df dirname head id mktemp printf rm sed sleep tail tr true unshare stty".split()
+NETWORKS = " ".join(sorted(path.stem for path in (ROOT / "deploy/compose/networks").iterdir()))
 NO_COMPOSE = "missing: docker compose: apt-get install docker-compose (version 1.29 and 2 will do)"
 
 
@@ -109,8 +110,8 @@ def test_hole_19_a_disk_that_is_too_small_is_said_with_what_it_takes(machine: Ma
     [
         ({"NODES": "abc"}, "abc is not a number of hosts: use 1 to 244"),
         ({"NODES": "500"}, "500 is not a number of hosts: use 1 to 244"),
-        ({"BACKEND": "vxlam"}, "compose-lab: STORE is etcd or embedded, BACKEND is vxlan or host-gw"),
-        ({"STORE": "disk"}, "compose-lab: STORE is etcd or embedded, BACKEND is vxlan or host-gw"),
+        ({"BACKEND": "vxlam"}, f"compose-lab: STORE is etcd or embedded, BACKEND is one of {NETWORKS}"),
+        ({"STORE": "disk"}, f"compose-lab: STORE is etcd or embedded, BACKEND is one of {NETWORKS}"),
     ],
 )
 def test_hole_19_wrong_settings_are_said_before_the_engine_is_asked(

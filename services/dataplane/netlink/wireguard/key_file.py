@@ -2,6 +2,7 @@
 
 import binascii
 import os
+import stat
 from base64 import b64decode, b64encode
 from contextlib import suppress
 from pathlib import Path
@@ -25,9 +26,22 @@ def private_key(path: Path) -> Secret:
     try:
         if not path.exists():
             _make(path)
-        mode, text = path.stat().st_mode, path.read_bytes()
+        status = path.stat()
+        mode, text = status.st_mode, path.read_bytes() if stat.S_ISREG(status.st_mode) else b""
+    except PermissionError:
+        raise Misconfigured(
+            f"cannot use the WireGuard key file {path}: Permission denied; one that a flanneld "
+            f"has made is root's: `chown {os.geteuid()} {path}`"
+        ) from None
     except OSError as error:
         raise Misconfigured(f"cannot use the WireGuard key file {path}: {error.strerror}") from None
+    if not stat.S_ISREG(mode):
+        raise Misconfigured(f"the WireGuard key file {path} is no file: name another one in WIREGUARD_KEY_FILE")
+    if status.st_uid not in (0, os.geteuid()):
+        raise Misconfigured(
+            f"the WireGuard key file {path} belongs to user {status.st_uid}, who may read it: "
+            f"`chown root {path}`, or delete it, so that the node gets a new key"
+        )
     if mode & _OTHERS:
         raise Misconfigured(
             f"the WireGuard key file {path} may be read by others (mode {mode & 0o777:04o}): `chmod 0400 {path}`, "

@@ -6,7 +6,7 @@ Of peers the kernel reports no change: what others do to them is found by the ne
 import asyncio
 import sys
 import time
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from errno import EADDRINUSE, ENODEV, EOPNOTSUPP
@@ -48,7 +48,7 @@ class Session:
     """What is known of a peer from dump to dump."""
 
     given: tuple[bytes, int] | None = None
-    """The endpoint that the lease says, since it was set, or since the kernel's own was found good; None: not yet."""
+    """The endpoint of the lease since which the kernel has its own; None: not known yet."""
     sampled_at: float = 0.0
     handshake: float = 0.0
     received: int = 0
@@ -59,6 +59,10 @@ class Session:
     def fails(self) -> bool:
         """No handshake succeeds, although packets are sent."""
         return self.strikes >= _STRIKES
+
+    def keeps(self, state: PeerState) -> bool:
+        """Whether the endpoint in the kernel stands for `given`: the peer has answered there, and does still."""
+        return self.given is not None and state.handshake > 0 and not self.fails
 
     def note(self, state: PeerState, now: float) -> None:
         """Takes what a dump says of the peer. `now` is any clock of seconds."""
@@ -89,7 +93,7 @@ class WireguardSocket:
 
     The endpoint of a peer is that of its lease when the peer is new, when its lease has changed, or while its
     handshakes fail. Otherwise it is what the kernel has learned from the peer's own packets, and counts as the
-    lease's.
+    lease's. Of a peer that an earlier process has left with a session, that is what the first lease says.
     """
 
     kinds: Final = frozenset((WIREGUARD_DEVICE, WIREGUARD_PEER))
@@ -111,10 +115,11 @@ class WireguardSocket:
         """Ends it; nothing in the kernel changes."""
         self._transport.close()
 
-    async def contents(self, devices: Collection[int]) -> Contents:
+    async def contents(self, devices: Collection[int], desired: Set[KernelObject] = frozenset()) -> Contents:
         """Configuration and peers of those of these devices that are WireGuard's. Raises Unavailable."""
         found: set[KernelObject] = set()
         known: dict[Hashable, Known] = {}
+        leases: dict[Hashable, tuple[bytes, int]] = {}
         now = time.monotonic()
         for ifindex in devices:
             reader = await self._dump(ifindex)
@@ -124,7 +129,10 @@ class WireguardSocket:
                 value = state.value(ifindex, state.endpoint, state.port)
                 session = self._sessions.setdefault(value.key, Session(sampled_at=now))
                 session.note(state, now)
-                if session.given is not None and state.handshake and not session.fails:
+                if session.given is None and state.handshake:
+                    leases = leases or {o.key: (o.endpoint, o.port) for o in desired if isinstance(o, WireguardPeer)}
+                    session.given = leases.get(value.key)
+                if session.given is not None and session.keeps(state):
                     value = value._replace(endpoint=session.given[0], port=session.given[1])
                 known[value.key] = Known(value, state)
                 found.add(value)
@@ -171,9 +179,9 @@ class WireguardSocket:
         if not isinstance(item, WireguardPeer):
             return None
         known, session = self._known.get(item.key), self._sessions.get(item.key)
-        is_learned = known is not None and known.state.handshake > 0 and session is not None and session.given is None
-        is_new = known is None
-        return item, genetlink.set_peer(self._family, item, 0, with_endpoint=not is_learned, greets=is_new)
+        is_same = session is not None and session.given == (item.endpoint, item.port)
+        is_kept = is_same and known is not None and session is not None and session.keeps(known.state)
+        return item, genetlink.set_peer(self._family, item, 0, with_endpoint=not is_kept, greets=known is None)
 
     def _remove(self, item: KernelObject) -> Change | None:
         return (item, genetlink.remove_peer(self._family, item, 0)) if isinstance(item, WireguardPeer) else None

@@ -46,7 +46,7 @@ class NodeCalls:
             if kept is None or prefix.etcd_lease_of(node) not in (0, kept.number):
                 kept = await self._keep(node, prefix)
             etcd_lease, kept = kept, None  # for one try: on the second it may be gone
-            rivals = rivals_of(prefix.claims, node, identities_in(request.parts))
+            rivals = rivals_of(prefix.claims, node, identities_in(request.parts, request.backend_type))
             alive = await self._living(prefix, {rival.node for rival in rivals})
             allocation = allocate(prefix.claims, prefix.pool, request, self._draw, alive.__contains__)
             current = prefix.entries.get(allocation.lease.name)

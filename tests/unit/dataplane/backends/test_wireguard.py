@@ -225,6 +225,7 @@ def test_options_are_flannels() -> None:
         ('"PSK":"c2hvcnQ="', "PSK of Backend .* must be 32 bytes in base64, as `wg genpsk` prints them"),
         ('"PSK":"no base64!"', "PSK of Backend .* must be 32 bytes in base64"),
         ('"PSK":7', "PSK in Backend .* must be a string"),
+        ('"PSK":["c2hvcnQ="]', "PSK in Backend .* must be a string"),
         ('"ListenPort":65536', "ListenPort in Backend .* must be a whole number from 0 to 65535, not 65536"),
         ('"ListenPort":0', "ListenPort of Backend .* must be 1 to 65535"),
         ('"ListenPortV6":"x"', "ListenPortV6 in Backend .* must be a whole number"),

@@ -1,9 +1,11 @@
 """WireGuard's messages, its words, the key file, and when an endpoint counts as learned or a handshake as failing."""
 
+import os
 import socket
 import struct
 import time
 from base64 import b64decode, b64encode
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,11 +14,13 @@ from pyroute2.netlink.generic.wireguard import wgmsg
 
 from services.core.errors import Misconfigured
 from services.dataplane.netlink.kinds import command, text
-from services.dataplane.netlink.wireguard import genetlink
+from services.dataplane.netlink.objects import Plan
+from services.dataplane.netlink.uapi import KernelError
+from services.dataplane.netlink.wireguard import genetlink, wireguard_socket
 from services.dataplane.netlink.wireguard.genetlink import DeviceReader, PeerState
 from services.dataplane.netlink.wireguard.key_file import decoded, private_key, public_key
 from services.dataplane.netlink.wireguard.values import Secret, WireguardDevice, WireguardPeer
-from services.dataplane.netlink.wireguard.wireguard_socket import Session
+from services.dataplane.netlink.wireguard.wireguard_socket import Session, WireguardSocket
 
 PRIVATE = Secret(bytes(range(32)))
 PSK = Secret(bytes(range(100, 132)))
@@ -207,6 +211,74 @@ def test_a_peer_that_never_answered_fails_after_fifteen_seconds_and_an_idle_one_
         assert not idle.fails
 
 
+class PlayedTransport:
+    """What the kernel would answer: its family, and the peers of device 7; notes the peers that are set."""
+
+    def __init__(self, *peers: bytes) -> None:
+        self.peers = peers
+        self.set: list[wgmsg] = []
+
+    def reserve(self, count: int) -> int:
+        return 9
+
+    async def dump(self, request: bytes, take: Callable[[bytes], bool]) -> None:
+        is_device = struct.unpack_from("=H", request, 4)[0] == FAMILY
+        body = struct.pack("=BBH", 1, 2, 0) + attribute(1, struct.pack("=H", FAMILY)) + attribute(2, b"wireguard\0")
+        take(dumped(*self.peers) if is_device else struct.pack("=IHHII", 16 + len(body), 16, 2, 9, 0) + body)
+        take(struct.pack("=IHHIIi", 20, 3, 2, 9, 0, 0))
+
+    async def exchange(self, batch: bytes, first: int, last: int) -> dict[int, KernelError]:
+        self.set += decode(batch).get_attr("WGDEVICE_A_PEERS")
+        return {}
+
+
+@pytest.fixture
+def played(monkeypatch: pytest.MonkeyPatch) -> tuple[WireguardSocket, PlayedTransport]:
+    """A new process, with a kernel in which the peer is at 10.99.0.77, from where it has answered."""
+    roamed = PLAIN._replace(endpoint=bytes((10, 99, 0, 77)), port=4000)
+    transport = PlayedTransport(state_of(roamed, 1_700_000_000, 148, 92))
+    monkeypatch.setattr(wireguard_socket, "RawTransport", lambda **_: transport)
+    return WireguardSocket(), transport
+
+
+async def put(socket: WireguardSocket, item: WireguardPeer) -> None:
+    assert await socket.apply(Plan(frozenset({item}), frozenset())) == {}
+
+
+async def test_an_endpoint_that_was_learned_stands_for_the_leases_also_for_a_new_process(
+    played: tuple[WireguardSocket, PlayedTransport],
+) -> None:
+    kernel, transport = played
+    assert PLAIN in (await kernel.contents([7], {PLAIN})).on_devices
+    await put(kernel, PLAIN._replace(keepalive=25))
+    assert transport.set[-1].get_attr("WGPEER_A_ENDPOINT") is None, "what else changes leaves it alone"
+    moved = PLAIN._replace(endpoint=bytes((10, 99, 0, 13)))
+    assert moved not in (await kernel.contents([7], {moved})).on_devices
+    await put(kernel, moved)
+    assert transport.set[-1].get_attr("WGPEER_A_ENDPOINT")["addr"] == "10.99.0.13"
+
+
+async def test_a_changed_lease_is_followed_also_if_nothing_had_to_be_set_since_the_start(
+    played: tuple[WireguardSocket, PlayedTransport],
+) -> None:
+    kernel, transport = played
+    transport.peers = (state_of(PLAIN, 1_700_000_000, 148, 92),)
+    assert PLAIN in (await kernel.contents([7], {PLAIN})).on_devices
+    await put(kernel, PLAIN._replace(endpoint=bytes((10, 99, 0, 13))))
+    assert transport.set[-1].get_attr("WGPEER_A_ENDPOINT")["addr"] == "10.99.0.13"
+
+
+async def test_a_peer_that_never_answered_gets_the_endpoint_of_its_lease(
+    played: tuple[WireguardSocket, PlayedTransport],
+) -> None:
+    kernel, transport = played
+    transport.peers = (state_of(PLAIN._replace(endpoint=bytes((10, 99, 0, 77)))),)
+    transport.peers = (transport.peers[0].replace(struct.pack("=qq", 0, 500_000_000), bytes(16)),)
+    assert PLAIN not in (await kernel.contents([7], {PLAIN})).on_devices
+    await put(kernel, PLAIN)
+    assert transport.set[-1].get_attr("WGPEER_A_ENDPOINT")["addr"] == "10.99.0.12"
+
+
 def test_a_key_file_is_made_as_flannel_makes_it_and_read_again(tmp_path: Path) -> None:
     path = tmp_path / "flannel" / "wgkey"
     made = private_key(path)
@@ -227,6 +299,22 @@ def test_a_key_file_that_others_may_read_is_refused(tmp_path: Path, mode: int) -
     path.chmod(mode)
     with pytest.raises(Misconfigured, match=rf"wgkey may be read by others \(mode {mode:04o}\): `chmod 0400"):
         private_key(path)
+
+
+def test_a_key_file_of_another_user_or_that_is_no_file_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "wgkey"
+    private_key(path)
+    monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
+    if path.stat().st_uid:
+        with pytest.raises(Misconfigured, match=r"wgkey belongs to user \d+, who may read it"):
+            private_key(path)
+    for other in (tmp_path, tmp_path / "pipe"):
+        if other.name == "pipe":
+            os.mkfifo(other, 0o400)
+        with pytest.raises(Misconfigured, match=r"is no file"):
+            private_key(other)
 
 
 @pytest.mark.parametrize("content", ["", "nonsense", b64encode(bytes(31)).decode(), b64encode(bytes(32)).decode()])
