@@ -47,8 +47,8 @@ class Round:
 
 async def _ours(url: str) -> tuple[int, Fold]:
     from services.core.network import parse_network
-    from services.lease.stores.kube.access import Access
     from services.lease.stores.kube.annotations import annotations
+    from services.lease.stores.kube.api_server import Access
     from services.lease.stores.kube.client import KubeClient
     from services.lease.stores.kube.json_reader import read_batch
     from services.lease.stores.kube.values import Timing

@@ -28,7 +28,7 @@ from services.runtime.process.process import Process, run
 from services.runtime.telemetry.health import Health
 
 if TYPE_CHECKING:
-    from services.lease.stores.kube.access import KubeSettings
+    from services.lease.stores.kube.api_server import KubeSettings
 
 _LARGEST_LISTING = 64 << 20
 """Bytes: ListLeases of the lease service above has every lease in one message."""
@@ -138,8 +138,8 @@ def _kube(settings: LeaseSettings, node: str, broker: Broker, process: Process) 
 
 
 def _kube_settings(settings: LeaseSettings) -> "KubeSettings":
-    from services.lease.stores.kube.access import KubeSettings
     from services.lease.stores.kube.annotations import annotations
+    from services.lease.stores.kube.api_server import KubeSettings
 
     return KubeSettings(
         api_url=settings.kube_api_url,

@@ -14,7 +14,7 @@ from typing import Any
 
 from aiohttp import web
 
-from services.lease.stores.kube.access import Access
+from services.lease.stores.kube.api_server import Access
 from tests.patience import PATIENCE
 
 Document = dict[str, Any]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from services.core.leases.lease import FamilyRequest, Lease, LeaseRequest, VxlanData
-from services.lease.stores.kube.access import KubeSettings
+from services.lease.stores.kube.api_server import KubeSettings
 from services.lease.stores.kube.store import KubeStore
 from services.lease.stores.kube.values import Timing
 from tests.kubernetes.played_api import ScriptedApi, node, scripted_api

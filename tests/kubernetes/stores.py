@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from services.core.leases.lease import BackendData, FamilyRequest, LeaseRequest, VxlanData
-from services.lease.stores.kube.access import KubeSettings
 from services.lease.stores.kube.annotations import annotations
+from services.lease.stores.kube.api_server import KubeSettings
 from services.lease.stores.kube.store import KubeStore
 from services.lease.stores.kube.values import Timing
 from tests.kubernetes.api_server import ApiServer

@@ -11,16 +11,16 @@ from services.core.family import Family, Network, family_of
 from services.core.network import NetworkConfig
 from services.masq.diagnose import legacy_rules as legacy
 from services.masq.diagnose import nft_rules as nft
-from services.masq.diagnose.verdict import Drop, Flow, ForeignTable, Hook, drops, without
+from services.masq.diagnose.verdict import Drop, Flow, ForeignTable, NfHook, drops, without
 from services.masq.firewalls.firewall import FirewallKind
 from services.masq.rules.model import RuleSettings, no_chains
 
 FORWARDING: Final = {4: "net.ipv4.ip_forward", 6: "net.ipv6.conf.all.forwarding"}
 BRIDGE: Final = "cni0"
 OUR_CHAINS: Final = frozenset(chain.name for chain in no_chains())
-_WAY: Final = (Hook.PREROUTING, Hook.FORWARD, Hook.POSTROUTING)
+_WAY: Final = (NfHook.PREROUTING, NfHook.FORWARD, NfHook.POSTROUTING)
 """Of a packet that the node forwards."""
-_TUNNELS_WAY: Final = (Hook.PREROUTING, Hook.INPUT, Hook.OUTPUT, Hook.POSTROUTING)
+_TUNNELS_WAY: Final = (NfHook.PREROUTING, NfHook.INPUT, NfHook.OUTPUT, NfHook.POSTROUTING)
 _OF_IPTABLES: Final = frozenset((table, hook.name) for table, hooks in nft.IPTABLES.items() for hook in hooks)
 BRIDGE_CALLS: Final = "net.bridge.bridge-nf-call-iptables"
 
@@ -122,7 +122,7 @@ def dropping_tunnel(tables: Iterable[ForeignTable], flows: Sequence[Flow]) -> li
     return list(dict.fromkeys(_tunnel_drop(drop, flow.protocol, flow.port) for flow, drop in found))
 
 
-def obstacles(tables: Iterable[ForeignTable], flows: Sequence[Flow], *, way: Sequence[Hook] = _WAY) -> list[Drop]:
+def obstacles(tables: Iterable[ForeignTable], flows: Sequence[Flow], *, way: Sequence[NfHook] = _WAY) -> list[Drop]:
     """What drops these packets: for certain, or by a policy that rules before may keep from doing so."""
     found = [drop for table in tables for hook in way for flow in flows for drop in drops(table, hook, flow)]
     certain = {drop for drop in found if drop.is_certain}

@@ -12,7 +12,7 @@ from typing import Final
 
 from services.core.family import Network
 from services.masq.diagnose.extensions import PROTOCOLS, TARGETS, condition_of, port_text
-from services.masq.diagnose.verdict import Condition, Effect, ForeignChain, ForeignRule, ForeignTable, Hook
+from services.masq.diagnose.verdict import Condition, Effect, ForeignChain, ForeignRule, ForeignTable, NfHook
 from services.masq.kernel.legacy_tables import RawTable
 
 FIREWALL: Final = "iptables-legacy"
@@ -50,7 +50,7 @@ _LAYOUTS: Final = {
 def read_legacy(raw: RawTable) -> ForeignTable:
     """The table. Of one with more than a thousand entries only the policies are read."""
     version, name, entries, layout = raw.version, raw.name, raw.entries, _LAYOUTS[raw.version]
-    starts = {start: Hook(number) for number, start in enumerate(raw.starts) if start is not None}
+    starts = {start: NfHook(number) for number, start in enumerate(raw.starts) if start is not None}
     if raw.number > _MOST_ENTRIES:
         verdicts = {
             hook.name: (hook, _verdict(entries, _target_of(layout, entries, raw.policies[hook])))
@@ -67,7 +67,7 @@ def read_legacy(raw: RawTable) -> ForeignTable:
         if _name(entries, target) == _ERROR:
             names[end] = _text(entries[target + _HEADER : end])
     listed: dict[str, list[ForeignRule]] = {}
-    drops: set[Hook] = set()
+    drops: set[NfHook] = set()
     current = ""
     for start, end in _places(layout, entries):
         current = names.get(start, current)

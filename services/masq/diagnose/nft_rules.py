@@ -9,18 +9,23 @@ from typing import Final
 
 from services.core.family import Network
 from services.masq.diagnose.extensions import PROTOCOLS, TARGETS, condition_of, port_text
-from services.masq.diagnose.verdict import Condition, Effect, ForeignChain, ForeignRule, ForeignTable, Hook
+from services.masq.diagnose.verdict import Condition, Effect, ForeignChain, ForeignRule, ForeignTable, NfHook
 from services.masq.kernel.nf_tables import FAMILIES, INET, attribute_list, attributes, chain_dump, rule_dump, text
 
 FIREWALL: Final = "nft"
 _MOST_RULES: Final = 1000
 """Of a table: a thousand take about 10 ms."""
-_FILTER: Final = (Hook.INPUT, Hook.FORWARD, Hook.OUTPUT)
-IPTABLES: Final[Mapping[str, Mapping[Hook, int]]] = {
+_FILTER: Final = (NfHook.INPUT, NfHook.FORWARD, NfHook.OUTPUT)
+IPTABLES: Final[Mapping[str, Mapping[NfHook, int]]] = {
     "filter": dict.fromkeys(_FILTER, 0),
-    "nat": {Hook.PREROUTING: -100, Hook.INPUT: 100, Hook.OUTPUT: -100, Hook.POSTROUTING: 100},
-    "mangle": dict.fromkeys(Hook, -150),
-    "raw": {Hook.PREROUTING: -300, Hook.OUTPUT: -300},
+    "nat": {
+        NfHook.PREROUTING: -100,
+        NfHook.INPUT: 100,
+        NfHook.OUTPUT: -100,
+        NfHook.POSTROUTING: 100,
+    },
+    "mangle": dict.fromkeys(NfHook, -150),
+    "raw": {NfHook.PREROUTING: -300, NfHook.OUTPUT: -300},
     "security": dict.fromkeys(_FILTER, 50),
 }
 """The base chains of iptables-nft, named like their hooks, with their priorities, by table."""
@@ -75,9 +80,9 @@ def _chain(name: str, values: Mapping[int, bytes]) -> ForeignChain:
     if not hook:
         return ForeignChain(name, ())
     number, priority = (int.from_bytes(hook.get(i, bytes(4)), "big", signed=True) for i in (1, 2))
-    if number not in Hook.__members__.values():
+    if number not in NfHook.__members__.values():
         return ForeignChain(name, ())  # ingress, egress
-    return ForeignChain(name, (), Hook(number), priority, values.get(5) == bytes(4))
+    return ForeignChain(name, (), NfHook(number), priority, values.get(5) == bytes(4))
 
 
 def _table(family: int, name: str, chains: Mapping[str, ForeignChain]) -> ForeignTable:

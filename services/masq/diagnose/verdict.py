@@ -12,7 +12,7 @@ from services.core.family import Network
 from services.core.network import contains
 
 
-class Hook(IntEnum):
+class NfHook(IntEnum):
     """Where the kernel calls a base chain: enum nf_inet_hooks."""
 
     PREROUTING = 0
@@ -125,7 +125,7 @@ class ForeignChain:
 
     name: str
     rules: tuple[ForeignRule, ...]
-    hook: Hook | None = None
+    hook: NfHook | None = None
     """None: no base chain."""
     priority: int = 0
     drops: bool = False
@@ -161,7 +161,7 @@ class Drop:
     """No rule before may accept them."""
 
 
-def drops(table: ForeignTable, hook: Hook, flow: Flow) -> list[Drop]:
+def drops(table: ForeignTable, hook: NfHook, flow: Flow) -> list[Drop]:
     """By what the base chains of a table at this hook drop the packets of the flow."""
     if table.version not in (0, flow.source.version):
         return []

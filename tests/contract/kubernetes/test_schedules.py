@@ -12,8 +12,8 @@ import pytest
 from services.core.errors import InvalidInput
 from services.core.leases.lease import Lease
 from services.core.network import parse_network
-from services.lease.stores.kube.access import KubeSettings
 from services.lease.stores.kube.annotations import annotations
+from services.lease.stores.kube.api_server import KubeSettings
 from services.lease.stores.kube.json_reader import read_node
 from services.lease.stores.kube.node_leases import lease_of
 from services.lease.stores.kube.store import KubeStore

@@ -11,7 +11,7 @@ from flannelette.lease.v1 import lease_pb2 as pb
 
 from services.core.errors import Misconfigured, Unavailable
 from services.core.leases.table import Table, Upserted
-from services.lease.stores.kube.access import KubeSettings
+from services.lease.stores.kube.api_server import KubeSettings
 from services.lease.stores.kube.nodes import node_of_our_pod
 from services.lease.stores.kube.store import KubeStore
 from services.lease.stores.store import Changed

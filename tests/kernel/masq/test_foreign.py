@@ -8,7 +8,7 @@ import pytest
 from services.core.family import FAMILIES, IPV4, Family
 from services.masq.diagnose.legacy_rules import read_legacy
 from services.masq.diagnose.nft_rules import read_nft
-from services.masq.diagnose.verdict import Drop, Flow, ForeignTable, Hook, drops
+from services.masq.diagnose.verdict import Drop, Flow, ForeignTable, NfHook, drops
 from services.masq.kernel.legacy_tables import TableReader
 from tests.hosts.masq import Host
 
@@ -39,7 +39,7 @@ def tables(host: Host, firewall: str, family: Family = IPV4) -> list[ForeignTabl
 
 def fates(host: Host, firewall: str, flow: Flow) -> list[Drop]:
     family = next(family for family in FAMILIES if family.version == flow.source.version)
-    return [drop for table in tables(host, firewall, family) for drop in drops(table, Hook.FORWARD, flow)]
+    return [drop for table in tables(host, firewall, family) for drop in drops(table, NfHook.FORWARD, flow)]
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=str)

@@ -8,7 +8,7 @@ import pytest
 from services.core.network import parse_network
 from services.masq.diagnose.host_checks import Finding, HostChecks, findings, flows_of
 from services.masq.diagnose.verdict import Effect as Does
-from services.masq.diagnose.verdict import ForeignChain, ForeignRule, ForeignTable, Hook
+from services.masq.diagnose.verdict import ForeignChain, ForeignRule, ForeignTable, NfHook
 from services.masq.firewalls.firewall import FirewallKind as Kind
 from services.masq.rules.model import RuleSettings
 
@@ -21,7 +21,7 @@ ALL = RuleSettings(masquerade=True, forward=True, fully_random=True)
 
 
 def drops(firewall: str, version: int, chain: str) -> HostChecks:
-    made = ForeignChain(chain, (), Hook.FORWARD, 0, drops=True)
+    made = ForeignChain(chain, (), NfHook.FORWARD, 0, drops=True)
     return HostChecks(tables=(ForeignTable(firewall, version, "filter", {chain: made}),))
 
 
@@ -89,7 +89,7 @@ def test_where_our_forward_rules_are_switched_off_a_policy_that_drops_is_in_the_
 @pytest.mark.parametrize("firewall", ["iptables-legacy", "nft"])
 def test_a_rule_that_drops_is_named_with_what_removes_it(firewall: str) -> None:
     rule = ForeignRule("-A FORWARD -j DROP", "iptables-legacy -t filter -D FORWARD 1", (), Does.DROP)
-    chain = ForeignChain("FORWARD", (rule,), Hook.FORWARD)
+    chain = ForeignChain("FORWARD", (rule,), NfHook.FORWARD)
     around = HostChecks(tables=(ForeignTable(firewall, 4, "filter", {"FORWARD": chain}),))
     (found,) = found_in(around, Kind.LEGACY)
     assert found.broken

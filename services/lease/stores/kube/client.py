@@ -19,7 +19,7 @@ from kubernetes.aio.client import ApiClient, Configuration
 from kubernetes.aio.config import ConfigException, load_kube_config
 
 from services.core.errors import Unavailable
-from services.lease.stores.kube.access import Access
+from services.lease.stores.kube.api_server import Access
 from services.lease.stores.kube.json_reader import Lines, read_batch, read_page
 from services.lease.stores.kube.values import UNAUTHORIZED, Batch, Gone, Node, Silent, Timing, away, broken, refusal
 

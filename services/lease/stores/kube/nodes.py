@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from services.core.errors import Misconfigured, NotYet, Unavailable
-from services.lease.stores.kube.access import Access, KubeSettings, find_access
+from services.lease.stores.kube.api_server import Access, KubeSettings, find_access
 from services.lease.stores.kube.client import KubeClient
 from services.lease.stores.kube.values import Busy, Gone, Timing
 from services.runtime.telemetry.logs import get_logger

@@ -15,7 +15,7 @@ from services.core.leases.progress import Progress
 from services.core.leases.table import KUBE, Removed
 from services.core.network import NetworkConfig
 from services.lease.ipam.claims import not_held
-from services.lease.stores.kube.access import Access, KubeSettings, find_access
+from services.lease.stores.kube.api_server import Access, KubeSettings, find_access
 from services.lease.stores.kube.client import KubeClient
 from services.lease.stores.kube.exclusive_claims import ExclusiveClaims
 from services.lease.stores.kube.json_reader import NotANode, read_node
