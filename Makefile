@@ -1,12 +1,12 @@
 # One line per target. Settings go behind: make lab NODES=5 BACKEND=host-gw FAMILY=dual STORE=etcd ONCE=1 JSON=lab.json
-export PYTHON NODES BACKEND FAMILY STORE ONCE JSON
+export PYTHON NODES BACKEND FAMILY STORE VM ONCE JSON
 CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/flannelette
 export PATH := $(PATH):$(CACHE)/bin
 BIN := .venv/bin
 PARALLEL ?= -n 3 --dist loadfile --no-loadscope-reorder
 SLOWEST := --durations=30 --durations-min=5
 .DEFAULT_GOAL := help
-.PHONY: help venv lab test soak tools lint house map types proto check-generated bench bench-docs images constraints compose-lab compose-test clean
+.PHONY: help venv lab test soak tools lint house map types proto check-generated bench bench-docs images constraints compose-lab compose-test vm-test clean
 
 help: ; @awk -F'  ## ' '/^[a-z-]+:/ {split($$1, target, ":"); printf "%-16s %s\n", target[1], $$NF}' Makefile  ## this list
 venv: ; @sh lab/prepare.sh  ## .venv and the system packages it needs; PYTHON= chooses the Python
@@ -26,4 +26,5 @@ images: ; @sh deploy/engine.sh build sh deploy/images/build.sh  ## the container
 constraints: ; @sh deploy/images/constraints.sh  ## deploy/images/constraints.txt: the versions in the images
 compose-lab: ; @exec sh deploy/compose/lab.sh  ## three hosts in containers until Ctrl-C; NODES= BACKEND= STORE=
 compose-test: venv ; @sh lab/tools.sh grpcurl $(CACHE) && sh deploy/compose/test.sh $(BIN)/pytest -rfEs $(ARGS)  ## the images and the compose lab, tried
+vm-test: venv ; @exec $(BIN)/python -m tests.vm $(ARGS)  ## the tests that need kernel modules, in a VM that has them; ARGS='-k ipip'
 clean: ; rm -rf .venv .build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache  ## leaves what git knows

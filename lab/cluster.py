@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from lab.topology import NETWORK, NETWORK_V6, Address, Host, Interface
 
 _READY_SECONDS: Final = 60.0
 _READY_SECONDS_PER_NODE: Final = 2.0
+_FACTOR: Final = float(os.environ.get("FLANNELETTE_PATIENCE") or 1)
+"""For an emulated machine."""
 _CONFIG_KEY: Final = "/coreos.com/network/config"
 _HOPELESS: Final = 3
 """A service that has died so often before it was ready ever will not be."""
@@ -47,7 +50,7 @@ class Cluster:
         self.hosts = tuple(Host(number) for number in range(1, options.nodes + 1))
         self.services: list[Supervised] = []
         self.is_up = False
-        self._patience_seconds = _READY_SECONDS + _READY_SECONDS_PER_NODE * options.nodes
+        self._patience_seconds = _FACTOR * (_READY_SECONDS + _READY_SECONDS_PER_NODE * options.nodes)
         self._group = group
         self._tasks: list[asyncio.Task[Never]] = []
         self._report_death = died

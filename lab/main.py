@@ -17,6 +17,10 @@ from lab.options import USAGE, BadOption, Options, parse
 from lab.programs import NoEtcd
 from lab.session import Session
 from lab.trial import FiguresUnwritable
+from lab.vm import is_guest
+from lab.vm.machine import MEMORY, Job
+from lab.vm.machine import run as run_in_vm
+from lab.vm.packages import VmUnusable
 
 _MARK: Final = "FLANNELETTE_LAB_PRIVATE"
 _OURS: Final = (
@@ -28,7 +32,10 @@ _OURS: Final = (
     EtcdRefuses,
     LabFailed,
     FiguresUnwritable,
+    VmUnusable,
 )
+_MEMORY_PER_NODE: Final = 200
+"""In MiB, in the virtual machine: for its services."""
 
 
 def main() -> int:
@@ -39,6 +46,8 @@ def main() -> int:
         return 0
     try:
         options = parse(arguments, os.environ)
+        if options.vm and not is_guest():
+            return _run_in_vm(options, arguments)
         if not private.is_private(_MARK):
             private.restart(_MARK, [sys.executable, "-m", "lab", *arguments])
         require_kind(options.backend)
@@ -62,6 +71,18 @@ async def _run(options: Options, directory: Path) -> int:
         async with asyncio.TaskGroup() as group:
             return await Session(options, directory, private.way_in(_MARK), group).run()
     except asyncio.CancelledError:
+        return 130 if options.once else 0
+
+
+def _run_in_vm(options: Options, arguments: list[str]) -> int:
+    """The same lab in a virtual machine, which has our terminal."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    command = [sys.executable, "-m", "lab", *arguments]
+    shares = [options.json.parent] if options.json else []
+    memory = max(MEMORY, _MEMORY_PER_NODE * options.nodes)
+    try:
+        return run_in_vm(Job(command, shares=shares, environment=os.environ, memory=memory))
+    except KeyboardInterrupt:
         return 130 if options.once else 0
 
 

@@ -20,6 +20,7 @@ NODES=3            hosts, 1 to {MOST_NODES}
 BACKEND=vxlan      {" or ".join(BACKENDS)}
 FAMILY=ipv4        {" or ".join(FAMILIES)}: the address family of the pods, or both
 STORE=embedded     {" or ".join(STORES)}: one central lease service, or an etcd and a lease service on each host
+VM=1               in a virtual machine, for a backend that this kernel has no module for
 ONCE=1             try everything, tear down, and exit non-zero if anything failed
 JSON=path          with ONCE=1: write the figures there"""
 
@@ -36,6 +37,8 @@ class Options:
     backend: str = "vxlan"
     store: str = "embedded"
     family: str = "ipv4"
+    vm: bool = False
+    """In a virtual machine with Debian's kernel, instead of on this one."""
     once: bool = False
     """Try everything and leave, instead of waiting for Ctrl-C."""
     json: Path | None = None
@@ -49,7 +52,7 @@ class Options:
 
 def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
     """The options; arguments win over the environment, and empty means unset. Raises BadOption."""
-    names = ("NODES", "BACKEND", "FAMILY", "STORE", "ONCE", "JSON")
+    names = ("NODES", "BACKEND", "FAMILY", "STORE", "VM", "ONCE", "JSON")
     given = {name: environment.get(name, "") for name in names}
     for argument in arguments:
         name, equals, value = argument.partition("=")
@@ -61,6 +64,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
         backend=_one_of("BACKEND", given["BACKEND"] or "vxlan", BACKENDS),
         family=_one_of("FAMILY", given["FAMILY"] or "ipv4", tuple(FAMILIES)),
         store=_one_of("STORE", given["STORE"] or "embedded", STORES),
+        vm=_one_of("VM", given["VM"] or "0", ("1", "0")) == "1",
         once=_one_of("ONCE", given["ONCE"] or "0", ("1", "0")) == "1",
         json=Path(given["JSON"]).absolute() if given["JSON"] else None,
     )

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from lab.cluster import Pod
 from lab.reach import Answer, Matrix, Outside
+from lab.vm import is_guest
 
 _TITLE: Final = 10
 """The width of a step's title."""
@@ -95,7 +96,7 @@ class Screen:
         flannelette = f"{_flannelette()} --socket-dir {home}" + ("" if lease.parent == home else f" --lease {lease}")
         list_peers = "flannelette.dataplane.v1.DataplaneService/ListPeers"
         self._console.print(
-            "From a second terminal:\n\n"
+            f"{_where_to_look()}:\n\n"
             f"  {flannelette} status\n"
             f"  grpcurl -plaintext -unix {home}/dataplane.sock {list_peers}\n"
             f"  {way_in} ip -n h1 route\n"
@@ -103,6 +104,12 @@ class Screen:
             "[dim]Ctrl-C ends the lab.[/]\n",
             soft_wrap=True,
         )
+
+
+def _where_to_look() -> str:
+    if is_guest():
+        return "With a shell in the virtual machine (`python -m lab.vm -- bash`), and the lab in its background"
+    return "From a second terminal"
 
 
 def complain(text: str) -> None:

@@ -31,15 +31,16 @@ class Lost:
 
 
 class Stream:
-    """100 pings a second on each path, while its block runs; then `sent` and `lost` stand."""
+    """100 pings a second on each path, while its block runs, or one each `interval`; then `sent` and `lost` stand."""
 
     INTERVAL: Final = 0.01
     PATIENCE: Final = 2.0
     """How long after the end a reply still counts."""
 
-    def __init__(self, paths: Sequence[Path]) -> None:
+    def __init__(self, paths: Sequence[Path], interval: float = INTERVAL) -> None:
         self.sent = 0
         self._paths = paths
+        self._interval = interval
         self._waiting: dict[int, Lost] = {}
         self._answered_all = asyncio.Event()
 
@@ -67,7 +68,7 @@ class Stream:
         while True:
             for path in self._paths:
                 self._send(path)
-            due = max(due + self.INTERVAL, loop.time())  # a late round is not made up for: bursts are no stream
+            due = max(due + self._interval, loop.time())  # a late round is not made up for: bursts are no stream
             await asyncio.sleep(due - loop.time())
 
     def _send(self, path: Path) -> None:

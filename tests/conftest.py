@@ -21,6 +21,7 @@ from lab import private
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
 from tests.kubernetes.api_server import kube, shared_kube
 from tests.kubernetes.manifests import kubectl
+from tests.modules import require_modules
 from tests.tools import CACHE, pending_tools
 
 if TYPE_CHECKING:
@@ -98,6 +99,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         fixtures = getattr(item, "fixturenames", ())
         if "make_netns" in fixtures or any(item.path.is_relative_to(directory) for directory in _NEED_NAMESPACES):
             item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    require_modules(item)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -3,5 +3,7 @@
 import os
 from typing import Final
 
-PATIENCE: Final = 60.0 * float(os.environ.get("FLANNELETTE_PATIENCE") or 1)
-"""Seconds. What takes longer will not come any more; $FLANNELETTE_PATIENCE is a factor, for an emulated machine."""
+FACTOR: Final = float(os.environ.get("FLANNELETTE_PATIENCE") or 1)
+"""For an emulated machine, which is slower."""
+PATIENCE: Final = 60.0 * FACTOR
+"""Seconds. What takes longer will not come any more."""

@@ -11,7 +11,7 @@ import subprocess
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import pytest
 
@@ -61,10 +61,16 @@ class SharedStore(Cluster):
             return self.etcd.etcdctl("get", "--prefix", prefix, "-w", "json")
 
 
+class OnEtcd(Protocol):
+    """Whose nodes have their leases in an etcd."""
+
+    etcd: EtcdServer
+
+
 class Flanneld:
     """One process on a host; its log grows over restarts."""
 
-    def __init__(self, cluster: SharedStore, host: NetworkNamespace, home: Path, *flags: str) -> None:
+    def __init__(self, cluster: OnEtcd, host: NetworkNamespace, home: Path, *flags: str) -> None:
         self.home = home
         self.log_file = home / "flanneld.log"
         self._command = host.command(

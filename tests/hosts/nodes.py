@@ -3,7 +3,7 @@
 import asyncio
 import signal
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from ipaddress import ip_interface
 from itertools import combinations
@@ -28,13 +28,14 @@ NETWORK: Final = '{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}'
 class Node:
     """A host, its services and its pod."""
 
-    def __init__(self, number: int, directory: Path, central: Path | None) -> None:
+    def __init__(self, number: int, directory: Path, central: Path | None, flags: Sequence[str] = ()) -> None:
         self.host = topology.Host(number)
         self.name = self.host.name
         self.namespace = self.host.namespace
         self.directory = directory
         self.leases: ServiceProcess | None = None
         self._central = central
+        self._flags = flags
         self._dataplane: Running | None = None
 
     def arguments(self, *more: str) -> list[str]:
@@ -45,6 +46,7 @@ class Node:
             f"--lease-address=unix:{self._central or self.directory}/lease.sock",
             f"--subnet-file={self.directory}/subnet.env",
             f"--state-dir={self.directory}/state",
+            *self._flags,
             *more,
         ]
 
@@ -55,6 +57,11 @@ class Node:
 
     def start_dataplane(self) -> None:
         self._dataplane = Running(self, (), ())
+
+    @property
+    def is_started(self) -> bool:
+        """Whether it has a dataplane."""
+        return self._dataplane is not None
 
     @property
     def dataplane(self) -> Running:
@@ -68,6 +75,7 @@ class Node:
             self.leases.__exit__(None, None, None)
         if self._dataplane is not None:
             await self._dataplane.end(signal.SIGKILL)
+            self._dataplane = None
 
     @property
     def gateway(self) -> topology.Interface:

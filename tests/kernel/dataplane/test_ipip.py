@@ -1,8 +1,4 @@
-"""ipip beside a real flanneld: taken over and handed back without a loss, repaired, cleaned up.
-
-Few kernels have ipip in a container: where this one has none, the tests run in a machine that has it, if
-$FLANNELETTE_VM is a command that runs another one there (`tests/kinds.py`).
-"""
+"""ipip beside a real flanneld: taken over and handed back without a loss, repaired, cleaned up."""
 
 import asyncio
 from contextlib import suppress
@@ -13,9 +9,9 @@ import pytest
 from tests.flannel.turns import assert_turns_change_nothing, node
 from tests.hosts.dataplane import Cluster
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
-from tests.kinds import require_kind, run_in_another_machine
 from tests.patience import PATIENCE
 
+pytestmark = pytest.mark.modules("ipip")
 DEVICE: Final = "flannel.ipip"
 
 
@@ -40,28 +36,19 @@ async def comes_to(cluster: Cluster, wanted: str) -> bool:
     return False
 
 
-@pytest.fixture
-def ipip_host(netns: NetworkNamespace) -> NetworkNamespace:
-    return require_kind(netns, "ipip")
-
-
-def test_ipip_in_another_machine(netns: NetworkNamespace) -> None:
-    run_in_another_machine(netns, "ipip", "tests/kernel/dataplane/test_ipip.py")
-
-
 @pytest.mark.parametrize("backend", ["ipip", "ipip-direct"])
 async def test_taken_over_from_flanneld_and_handed_back_without_a_loss(
-    ipip_host: NetworkNamespace, make_netns: NamespaceMaker, backend: str
+    netns: NetworkNamespace, make_netns: NamespaceMaker, backend: str
 ) -> None:
-    async with node(ipip_host, make_netns, backend, "ipv4") as n1:
+    async with node(netns, make_netns, backend, "ipv4") as n1:
         largest = 1480 if backend == "ipip" else 1500
         await assert_turns_change_nothing(n1, sizes={4: largest - 28})
 
 
 async def test_damage_is_repaired_and_a_peer_that_left_meanwhile_is_gone(
-    ipip_host: NetworkNamespace, make_netns: NamespaceMaker
+    netns: NetworkNamespace, make_netns: NamespaceMaker
 ) -> None:
-    async with node(ipip_host, make_netns, "ipip", "ipv4") as n1:
+    async with node(netns, make_netns, "ipip", "ipv4") as n1:
         ((own, peer),) = n1.hosts.rows
         stale = f"10.5.99.0/24 via 10.99.0.99 dev {DEVICE} onlink"
         n1.cluster.ip(f"route add {stale}")

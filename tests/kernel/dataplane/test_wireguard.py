@@ -1,8 +1,4 @@
-"""wireguard: a node beside a real flanneld, its restarts, repairs and hostile leases.
-
-Where this kernel has no WireGuard, the tests run in a machine that has it, see `tests/kinds.py`, with those of
-tests/kernel/netlink/test_wireguard.py.
-"""
+"""wireguard: a node beside a real flanneld, its restarts, repairs and hostile leases."""
 
 import asyncio
 import signal
@@ -25,9 +21,9 @@ from services.dataplane.netlink.wireguard.key_file import private_key, public_ke
 from tests.flannel.turns import node
 from tests.hosts.dataplane import Cluster, Running, cluster_in
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
-from tests.kinds import require_kind
 from tests.patience import PATIENCE
 
+pytestmark = pytest.mark.modules("wireguard")
 PSK: Final = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
 NETWORK: Final = f'{{"Network":"10.5.0.0/16","Backend":{{"Type":"wireguard","PSK":"{PSK}"}}}}'
 DEVICE: Final = "flannel-wg"
@@ -81,7 +77,6 @@ class Peer:
 
 @asynccontextmanager
 async def two(netns: NetworkNamespace, make_netns: NamespaceMaker) -> AsyncIterator[tuple[Cluster, Peer]]:
-    require_kind(netns, "wireguard")
     n2 = make_netns()
     with cluster_in(netns, NETWORK) as cluster:
         netns.ip("link", "set", "far", "netns", n2.name)
@@ -203,7 +198,6 @@ async def test_a_node_is_taken_over_from_flanneld_and_goes_back(
 
     Of the gaps, this counts those of pings from the other node, to which this one can only answer.
     """
-    require_kind(netns, "wireguard")
     async with node(netns, make_netns, "wireguard", "dual") as n1:
         await n1.start_flanneld()
         with n1.hosts.stream({4: 1420 - 28, 6: 1420 - 48}) as stream:

@@ -1,7 +1,4 @@
-"""WireGuard's actuator on a real kernel: what was put is dumped, drift is a difference, sessions live on.
-
-Where this kernel has no WireGuard, the tests run in a machine that has it, see `tests/kinds.py`.
-"""
+"""WireGuard's actuator on a real kernel: what was put is dumped, drift is a difference, sessions live on."""
 
 import asyncio
 from base64 import b64encode
@@ -10,6 +7,8 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
 from typing import Final
+
+import pytest
 
 from lab.pings import Pinger
 from services.core.family import IPV4, IPV6
@@ -24,17 +23,11 @@ from services.dataplane.netlink.wireguard.values import Secret, WireguardDevice,
 from services.dataplane.netlink.wireguard.wireguard_socket import WireguardSocket
 from tests.examples.dataplane import DUAL_UNDERLAY
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
-from tests.kinds import require_kind, run_in_another_machine
 from tests.patience import PATIENCE
 
+pytestmark = pytest.mark.modules("wireguard")
 DEVICE: Final = "flannel-wg"
 PSK: Final = Secret(bytes(range(32)))
-
-
-def test_wireguard_in_another_machine(netns: NetworkNamespace) -> None:
-    run_in_another_machine(
-        netns, "wireguard", "tests/kernel/netlink/test_wireguard.py", "tests/kernel/dataplane/test_wireguard.py"
-    )
 
 
 @dataclass
@@ -124,7 +117,6 @@ async def until(is_so: Callable[[], bool]) -> None:
 async def two(make_netns: NamespaceMaker) -> AsyncIterator[tuple[WireguardHost, WireguardHost]]:
     """Hosts 1 and 2 on one underlay, each programmed with the other as its peer."""
     first, second = make_netns(), make_netns()
-    require_kind(first, "wireguard")
     make_netns.connect(first, "10.99.0.1/16", second, "10.99.0.2/16")
     with actuators(first) as kernel1, actuators(second) as kernel2:
         n1, n2 = WireguardHost(first, 1, kernel1), WireguardHost(second, 2, kernel2)

@@ -11,9 +11,9 @@ def test_without_settings_the_lab_is_three_vxlan_hosts_with_the_embedded_store()
 
 def test_the_environment_is_read_as_make_gives_it_and_empty_means_unset(tmp_path: Path) -> None:
     figures = str(tmp_path / "lab.json")
-    environment = {"NODES": "5", "BACKEND": "host-gw", "STORE": "etcd", "FAMILY": "dual", "ONCE": "1", "PYTHON": "x"}
-    environment["JSON"] = figures
-    assert parse([], environment) == Options(5, "host-gw", "etcd", "dual", once=True, json=Path(figures))
+    environment = {"NODES": "5", "BACKEND": "host-gw", "STORE": "etcd", "FAMILY": "dual", "VM": "1"}
+    environment |= {"ONCE": "1", "PYTHON": "x", "JSON": figures}
+    assert parse([], environment) == Options(5, "host-gw", "etcd", "dual", vm=True, once=True, json=Path(figures))
     assert parse([], dict.fromkeys(environment, "")) == Options()
 
 
@@ -34,9 +34,10 @@ def test_an_argument_wins_over_the_environment() -> None:
         ("STORE=x", "STORE=x: use embedded or etcd"),
         ("FAMILY=6", "FAMILY=6: use ipv4 or ipv6 or dual"),
         ("ONCE=yes", "ONCE=yes: use 1 or 0"),
+        ("VM=kvm", "VM=kvm: use 1 or 0"),
         ("JSON=lab.json", "JSON needs ONCE=1: only a trial has figures to write"),
-        ("NODE=3", "'NODE=3' is no option of the lab: use NODES=, BACKEND=, FAMILY=, STORE=, ONCE=, JSON="),
-        ("up", "'up' is no option of the lab: use NODES=, BACKEND=, FAMILY=, STORE=, ONCE=, JSON="),
+        ("NODE=3", "'NODE=3' is no option of the lab: use NODES=, BACKEND=, FAMILY=, STORE=, VM=, ONCE=, JSON="),
+        ("up", "'up' is no option of the lab: use NODES=, BACKEND=, FAMILY=, STORE=, VM=, ONCE=, JSON="),
     ],
 )
 def test_a_wrong_option_gets_one_line_that_says_what_is_right(argument: str, complaint: str) -> None:

@@ -1,0 +1,90 @@
+"""Debian packages, fetched and unpacked into the cache; only QEMU is installed on this machine."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+QEMU: Final = "qemu-system-x86_64"
+_QEMU_PACKAGE: Final = "qemu-system-x86"
+_MERGED: Final = ("bin", "sbin", "lib", "lib64")
+"""Links to the directories of /usr, as on the machine below the layer: else a layer would hide the machine's."""
+_UNPACK: Final = 'dpkg-deb --fsys-tarfile "$1" | tar -x --keep-directory-symlink -C "$2"'
+_APT: Final = {"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"}
+
+
+class VmUnusable(Exception):
+    """There can be no VM on this machine, or it did not run; one line says why and what to do."""
+
+
+def require_qemu() -> None:
+    """Installs QEMU if it is missing. Raises VmUnusable."""
+    if shutil.which(QEMU):
+        return
+    install = f"apt-get install --yes --no-install-recommends {_QEMU_PACKAGE}"
+    if os.getuid() or not shutil.which("apt-get"):
+        raise VmUnusable(f"there is no {QEMU} on this machine: sudo {install}")
+    print(f"vm: + {install}", flush=True)
+    _apt(*install.split()[1:])
+
+
+def dependency(package: str, prefix: str) -> str:
+    """The package with this prefix that a package depends on. Raises VmUnusable."""
+    lines = _apt("show", "--no-all-versions", package, program="apt-cache").splitlines()
+    (words,) = (line.replace(",", " ").split()[1:] for line in lines if line.startswith("Depends: "))
+    return next(word for word in words if word.startswith(prefix))
+
+
+def with_dependencies(packages: Sequence[str]) -> list[str]:
+    """These packages and those they need, without what is installed on this machine. Raises VmUnusable."""
+    lines = _apt("--simulate", "--no-install-recommends", "install", *packages).splitlines()
+    return sorted(line.split()[1] for line in lines if line.startswith("Inst "))
+
+
+def unpack(packages: Iterable[str], directory: Path) -> None:
+    """Fetches packages and unpacks them into a directory, which is there complete or not. Raises VmUnusable."""
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=directory.parent, prefix=".new-") as place:
+        fetched, tree = Path(place, "fetched"), Path(place, "tree")
+        fetched.mkdir()
+        for name in _MERGED:
+            (tree / "usr" / name).mkdir(parents=True)
+            (tree / name).symlink_to(f"usr/{name}")
+        _apt("-o", "APT::Sandbox::User=root", "download", *packages, directory=fetched)
+        for file in fetched.iterdir():
+            _run(["sh", "-c", _UNPACK, "sh", file, tree])
+        with suppress(OSError):  # another run was faster
+            tree.rename(directory)
+
+
+def _apt(*arguments: str, program: str = "apt-get", directory: Path | None = None) -> str:
+    """What apt prints; with fresh lists of packages, if it fails with those that there are. Raises VmUnusable."""
+    if not shutil.which(program):
+        raise VmUnusable(f"there is no {program} on this machine: the VM is made of Debian's packages")
+    command = [program, *(["-qq"] if "--simulate" not in arguments and program == "apt-get" else []), *arguments]
+    try:
+        return _run(command, directory)
+    except VmUnusable:
+        with suppress(VmUnusable):  # an ordinary user may not
+            _run(["apt-get", "-qq", "update"])
+        return _run(command, directory)
+
+
+def _run(command: Sequence[str | Path], directory: Path | None = None) -> str:
+    done = subprocess.run(
+        command,
+        cwd=directory,
+        env=os.environ | _APT,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        words = " ".join(map(str, command))
+        raise VmUnusable(f"`{words}` failed: {done.stderr.strip().rpartition(chr(10))[2]}")
+    return done.stdout

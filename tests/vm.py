@@ -1,0 +1,42 @@
+"""`make vm-test`: every test with the marker `modules`, in one VM. `python -m tests.vm [ARGUMENTS OF PYTEST]`."""
+
+import os
+import sys
+from typing import Final
+
+from lab.vm.__main__ import UNUSABLE
+from lab.vm.machine import Job, run
+from lab.vm.packages import VmUnusable
+from tests.paths import ROOT
+
+PACKAGES: Final = ("wireguard-tools",)
+"""What the tests run beside the programs of this machine."""
+RESULTS: Final = ROOT / ".build/vm"
+"""What the tests write that is kept."""
+_SECONDS: Final = 45 * 60
+
+
+def files() -> list[str]:
+    """The files with such tests: collecting all others takes minutes in the VM."""
+    found = (path for path in (ROOT / "tests/kernel").rglob("test_*.py") if "mark.modules(" in path.read_text())
+    return sorted(str(path.relative_to(ROOT)) for path in found)
+
+
+def main(arguments: list[str]) -> int:
+    """The exit code of pytest."""
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    os.chdir(ROOT)
+    names_files = any((ROOT / each.partition("::")[0]).exists() for each in arguments)
+    options = ("-m", "modules", "-p", "no:cacheprovider", "-rfEs", "--durations=20", "--durations-min=5")
+    command = [sys.executable, "-m", "pytest", *options, *arguments, *([] if names_files else files())]
+    try:
+        return run(Job(command, PACKAGES, [RESULTS], os.environ, _SECONDS))
+    except VmUnusable as error:
+        print(f"vm: {error}", file=sys.stderr)
+        return UNUSABLE
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
