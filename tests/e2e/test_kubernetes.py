@@ -103,21 +103,62 @@ def hand_out(tls: Path, node: Kubelet) -> None:
         shutil.copy(path, there)
 
 
-async def test_the_central_overlay_on_a_control_plane_and_two_nodes(
-    nodes: list[Kubelet], kube: ApiServer, kubectl: Kubectl, make_netns: NamespaceMaker, tmp_path: Path
-) -> None:
-    tls = str(tmp_path / "tls")
+def make_central(nodes: list[Kubelet], kube: ApiServer, kubectl: Kubectl, directory: Path) -> None:
+    """The certificates, the overlay, and a way from every node to the lease service, which is on the first."""
+    tls = str(directory / "tls")
     certs("ca", tls)
     certs("server", "lease", tls, "--address", "10.96.0.70")
     kubectl("apply", "-k", str(OVERLAYS / "central"))
     files = {"tls.crt": "lease-server.crt", "tls.key": "lease-server.key", "ca.crt": "ca.crt"}
     secret = ("create", "secret", "generic", "flannelette-lease", "--namespace=kube-flannel")
     kubectl(*secret, *(f"--from-file={key}={tls}/{name}" for key, name in files.items()))
-    for number, node in enumerate(nodes, 1):
-        kube.make_node(node.node, f"10.244.{number}.0/24")
+    for node in nodes:
         certs("node", node.node, tls)
         hand_out(Path(tls), node)
         proxy(node, {"10.96.0.1:443": "172.18.255.1:6443", "10.96.0.70:7070": f"{nodes[0].address}:7070"})
+
+
+async def test_nodes_go_to_central_lease_services_and_back_one_by_one(
+    nodes: list[Kubelet], kube: ApiServer, kubectl: Kubectl, tmp_path: Path
+) -> None:
+    first, second, third = nodes
+    kubectl("apply", "-k", str(OVERLAYS / "per-node"))
+    own = template(kube)
+    for number, node in enumerate(nodes, 1):
+        kube.make_node(node.node, f"10.244.{number}.0/24")
+    with ExitStack() as stack:
+        running = {n: stack.enter_context(n.start("own", own)) for n in (first, second)}
+        for pod in running.values():
+            await pod.until_ready()
+        make_central(nodes, kube, kubectl, tmp_path)
+        central = template(kube)
+        lease = stack.enter_context(first.start("lease", template(kube, LEASE)))
+        await lease.until_ready()
+        for node, pod in running.items():
+            pod.end()
+            running[node] = stack.enter_context(node.start("central", central))
+            await running[node].until_ready()
+        kubectl("apply", "-k", str(OVERLAYS / "per-node"))
+        for node, pod in running.items():
+            pod.end()
+            running[node] = stack.enter_context(node.start("own-again", template(kube)))
+            await running[node].until_ready()
+        lease.end()
+        stack.enter_context(third.start("own", template(kube)))
+        for node in (first, second):
+            await eventually(partial(has_route, node, "10.244.3.0/24"))
+
+
+def has_route(node: Kubelet, subnet: str) -> bool:
+    return subnet in node.namespace.ip("route", "show")
+
+
+async def test_the_central_overlay_on_a_control_plane_and_two_nodes(
+    nodes: list[Kubelet], kube: ApiServer, kubectl: Kubectl, make_netns: NamespaceMaker, tmp_path: Path
+) -> None:
+    for number, node in enumerate(nodes, 1):
+        kube.make_node(node.node, f"10.244.{number}.0/24")
+    make_central(nodes, kube, kubectl, tmp_path)
     with ExitStack() as stack:
         lease = stack.enter_context(nodes[0].start("lease", template(kube, LEASE)))
         running = [stack.enter_context(node.start("flannel", template(kube))) for node in nodes]

@@ -139,8 +139,12 @@ class Pod:
         return self
 
     def __exit__(self, *exception: object) -> None:
+        self.end(signal.SIGKILL)
+
+    def end(self, number: int = signal.SIGTERM) -> None:
+        """All of its containers."""
         for name in list(self._processes):
-            self.stop(name, signal.SIGKILL)
+            self.stop(name, number)
 
     def log(self, name: str) -> str:
         return (self.directory / f"{name}.log").read_text()

@@ -53,6 +53,7 @@ def test_every_section_with_commands_is_read_here() -> None:
         "In the place of kube-flannel",
         "With helm",
         "Large clusters",
+        "To central lease services and back",
         "Look inside",
     ]
 
@@ -94,6 +95,23 @@ def test_a_large_cluster_gets_central_lease_services(tmp_path: Path, kube: ApiSe
     assert [each["name"] for each in pod_of([daemon_set(kube)])["containers"]] == ["dataplane", "masq"]
     secret = kube.call("GET", "/api/v1/namespaces/kube-flannel/secrets/flannelette-lease")
     assert secret["data"].keys() == {"tls.crt", "tls.key", "ca.crt"}
+
+
+def test_the_way_back_from_central_lease_services_leaves_nothing_of_them(
+    tmp_path: Path, kube: ApiServer, kubectl: Kubectl
+) -> None:
+    overlays = ROOT / "deploy/kubernetes/overlays"
+    kubectl("apply", "-k", str(overlays / "per-node"))
+    before = daemon_set(kube)["spec"]["template"]
+    kubectl("apply", "-k", str(overlays / "central"))
+    kubectl("create", "secret", "generic", "flannelette-lease", "--namespace=kube-flannel")
+    assert daemon_set(kube)["spec"]["template"] != before
+    observed = '--patch={"status": {"observedGeneration": 1000}}'  # there is no controller manager
+    kubectl("patch", "daemonset/kube-flannel-ds", "-n=kube-flannel", "--subresource=status", "--type=merge", observed)
+    read("To central lease services and back", tmp_path, kube)
+    assert daemon_set(kube)["spec"]["template"] == before
+    left = kubectl("get", "deployment,service,poddisruptionbudget,secret", "--namespace=kube-flannel", "-o=name")
+    assert left == ""
 
 
 def test_a_look_inside_has_the_sockets_and_no_rights(tmp_path: Path, kube: ApiServer, kubectl: Kubectl) -> None:

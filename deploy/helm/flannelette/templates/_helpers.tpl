@@ -71,11 +71,13 @@ annotations:
 {{- end -}}
 {{- end -}}
 
-{{/* The port for probes of one service; nothing where there are none. */}}
+{{/* The port for probes of one service; nothing where there are none. A central lease service has one of its own:
+while nodes are moved, it is beside the lease service of its node. */}}
 {{- define "flannelette.port" -}}
 {{- $first := int .root.Values.flannel.healthz.port -}}
 {{- if $first -}}
-{{- add $first (dict "lease" 0 "dataplane" 1 "masq" 2 | dig .service 0) -}}
+{{- $lease := .root.Values.flannelette.central.enabled | ternary 3 0 -}}
+{{- add $first (dict "lease" $lease "dataplane" 1 "masq" 2 | dig .service 0) -}}
 {{- end -}}
 {{- end -}}
 
