@@ -13,7 +13,7 @@ from tests.paths import ROOT
 pytestmark = [pytest.mark.compose, pytest.mark.usefixtures("directory")]
 
 SERVICES = ["lease", "dataplane", "masq", "ctl"]
-OWN = {"lease": ["etcd3", "kubernetes"], "dataplane": ["pyroute2", "re2"], "masq": ["iptc"], "ctl": ["rich"]}
+OWN = {"lease": ["etcd3", "kubernetes"], "dataplane": ["pyroute2", "re2"], "masq": ["iptc"], "ctl": ["cryptography"]}
 LEAST = ("--network=none", "--read-only", "--cap-drop=ALL", "--security-opt=no-new-privileges", "--rm")
 NOT_THERE = "gcc cc make pip pip3 git curl wget"
 
@@ -40,6 +40,12 @@ def test_its_program_starts_on_a_read_only_root_without_a_right(name: str) -> No
     done = run(name, program, "--version")
     assert (done.returncode, done.stderr) == (0, "")
     assert "0.1.0" in done.stdout
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_the_command_line_is_in_every_image(name: str) -> None:
+    done = run(name, "flannelette", "status")
+    assert (done.returncode, "no service answers" in done.stdout) == (2, True), done.stderr
 
 
 @pytest.mark.parametrize("name", SERVICES)

@@ -195,6 +195,13 @@ class Pod:
         code = self._run({**container, "args": arguments}, "ctl", _CTL_USER).wait(PATIENCE)
         return code, self.log(container["name"])
 
+    def execute(self, name: str, *command: str) -> tuple[int, str]:
+        """Runs `flannelette` in a container that runs, as `kubectl exec` does: its exit code, and what it prints."""
+        program, *arguments = command
+        assert program == "flannelette"
+        container = {**container_of(self._spec, name), "name": f"{name}-exec", "args": arguments}
+        return self._run(container, "ctl").wait(PATIENCE), self.log(container["name"])
+
     def _start(self, container: Document) -> "subprocess.Popen[bytes]":
         return self._run(container, container["name"])
 

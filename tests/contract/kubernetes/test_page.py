@@ -17,6 +17,8 @@ from tests.tools import find_tool
 
 PAGE = sections(ROOT / "docs" / "kubernetes.md")
 PODS = "/api/v1/namespaces/kube-flannel/pods"
+_KUBELETS = ("kubectl exec", "kubectl logs")
+"""Commands that a kubelet would answer."""
 
 
 def read(title: str, home: Path, kube: ApiServer) -> None:
@@ -33,7 +35,7 @@ def read(title: str, home: Path, kube: ApiServer) -> None:
         "HOME": str(home),
     }
     (section,) = (each for each in PAGE if each.title == title)
-    commands = "\n".join(block.commands for block in section.blocks)
+    commands = "\n".join(block.commands for block in section.blocks if not block.commands.startswith(_KUBELETS))
     commands = commands.replace(".venv/bin/flannelette", f"{sys.executable} -m services.ctl.main")
     typed = ["sh", "-euc", commands]
     done = subprocess.run(
@@ -120,9 +122,11 @@ def test_a_look_inside_has_the_sockets_and_no_rights(tmp_path: Path, kube: ApiSe
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod_of([daemon_set(kube)])}
     kube.call("POST", PODS, pod)
     read("Look inside", tmp_path, kube)
-    (look,) = kube.call("GET", f"{PODS}/kube-flannel-ds-x7k2p")["spec"]["ephemeralContainers"]
-    assert look["command"] == ["flannelette", "status"]
-    assert look["volumeMounts"] == [{"name": "sockets", "mountPath": "/run/flannelette"}]
-    rights = look["securityContext"]
-    assert (rights["runAsNonRoot"], rights["allowPrivilegeEscalation"]) == (True, False)
-    assert rights["capabilities"]["drop"] == ["ALL"]
+    looks = kube.call("GET", f"{PODS}/kube-flannel-ds-x7k2p")["spec"]["ephemeralContainers"]
+    assert [(look["name"], look["command"][0]) for look in looks] == [("look", "flannelette"), ("call", "grpcurl")]
+    for look in looks:
+        assert look["volumeMounts"] == [{"name": "sockets", "mountPath": "/run/flannelette"}]
+        rights = look["securityContext"]
+        assert (rights["runAsNonRoot"], rights["allowPrivilegeEscalation"]) == (True, False)
+        assert (rights["runAsUser"], rights["runAsGroup"]) == (10001, 10001), "whose the sockets are"
+        assert rights["capabilities"]["drop"] == ["ALL"]

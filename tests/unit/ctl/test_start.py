@@ -1,0 +1,31 @@
+"""The command line where not all of its packages are installed."""
+
+import subprocess
+import sys
+
+import pytest
+
+
+def run(*missing: str, arguments: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+    """`flannelette` without these packages."""
+    code = (
+        f"import sys; sys.modules.update(dict.fromkeys({missing!r})); from services.ctl.__main__ import main; main()"
+    )
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("package", ["click", "rich"])
+def test_a_missing_package_is_named_with_the_command_that_installs_it(package: str) -> None:
+    done = run(package, arguments=("status",))
+    wanted = f"flannelette: the command line needs the package {package}: pip install 'flannelette[ctl]'\n"
+    assert (done.returncode, done.stderr) == (1, wanted)
+
+
+@pytest.mark.parametrize("command", ["status", "peers", "leases", "rules"])
+def test_in_the_images_of_the_services_there_is_less_of_it_and_enough(command: str) -> None:
+    missing = ("cryptography", "pygments", "markdown_it")
+    done = run(*missing, arguments=("--socket-dir=/nonexistent", command))
+    assert done.returncode == 2
+    assert "there is no directory /nonexistent" in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
