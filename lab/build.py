@@ -9,6 +9,7 @@ from typing import Final
 from lab.options import KERNEL_KINDS, BadOption
 from lab.topology import Batch, Host
 
+_TUN: Final = Path("/dev/net/tun")
 _FORWARDING: Final = {
     4: (Path("/proc/sys/net/ipv4/ip_forward"), "iptables"),
     6: (Path("/proc/sys/net/ipv6/conf/all/forwarding"), "ip6tables"),
@@ -18,6 +19,8 @@ _FORWARDING: Final = {
 
 def require_kind(backend: str) -> None:
     """Raises BadOption where the kernel has no devices that the backend needs. Makes one, in this namespace."""
+    if backend == "udp" and not _TUN.exists():
+        raise BadOption(f"BACKEND=udp: there is no {_TUN}: `modprobe tun`, in a container let it in, or use vxlan")
     if backend not in KERNEL_KINDS:
         return
     local = ("local", "192.0.2.1") if backend == "ipip" else ()

@@ -1,15 +1,22 @@
 #!/bin/sh
 # Builds a real flanneld into a directory, its manifest, its chart and mk-docker-opts.sh beside it: flanneld.sh DIRECTORY.
-# Without two backends: tencent-vpc pulls in a cloud's whole client, and udp needs cgo.
-# A cold build takes a minute or two and is done once. Where Go is missing or too old it says so and succeeds.
+# Without the backend tencent-vpc, which pulls in a cloud's whole client; and without udp where there is no gcc, or no
+# amd64: it is in C. A cold build takes a minute or two and is done once. Where Go is missing or too old it says so and
+# succeeds.
 set -eu
 
 version=0.28.9
 directory=$1
 program=$directory/bin/flanneld
 manifests=$directory/kube-flannel-$version
+without='tencentvpc\|udp'
+cgo=0
+built=$version
+if command -v gcc >/dev/null && [ "$(uname -m)" = x86_64 ]; then
+    without=tencentvpc cgo=1 built="$version with udp"
+fi
 
-if [ -x "$program" ] && [ "$(cat "$program.version" 2>/dev/null)" = "$version" ] && [ -e "$manifests/mk-docker-opts.sh" ]; then
+if [ -x "$program" ] && [ "$(cat "$program.version" 2>/dev/null)" = "$built" ] && [ -e "$manifests/mk-docker-opts.sh" ]; then
     exit 0
 fi
 if ! command -v go >/dev/null || ! go version | grep -Eq 'go1\.(2[5-9]|[3-9][0-9])'; then
@@ -21,17 +28,18 @@ mkdir -p "$directory/bin"
 module=$(mktemp -d)
 trap 'rm -rf "$module"' EXIT
 cd "$module"
-export GOFLAGS="-mod=mod -buildvcs=false" GOTOOLCHAIN=local GOWORK=off CGO_ENABLED=0
+export GOFLAGS="-mod=mod -buildvcs=false" GOTOOLCHAIN=local GOWORK=off CGO_ENABLED=$cgo
 package=github.com/flannel-io/flannel
 printf 'module flannelette.invalid/flanneld\n\ngo 1.25.0\n\nrequire %s v%s\n' "$package" "$version" >go.mod
 if sources=$(go mod download -json "$package@v$version" | sed -n 's/^[[:space:]]*"Dir": "\(.*\)",*$/\1/p') &&
-    sed '/pkg\/backend\/\(tencentvpc\|udp\)"/d' "$sources/main.go" >main.go &&
-    nice go build -p 2 -trimpath -ldflags "-s -w -X $package/pkg/version.Version=v$version" -o "$program" .; then
+    sed "/pkg\/backend\/\($without\)\"/d" "$sources/main.go" >main.go &&
+    nice go build -p 2 -trimpath -ldflags "-s -w -X $package/pkg/version.Version=v$version" -o "$program.new" .; then
+    mv "$program.new" "$program" # at once: another one may be running
     rm -rf "$manifests"
     cp -R --no-preserve=mode "$sources/chart/kube-flannel" "$manifests"
     cp -R --no-preserve=mode "$sources/Documentation/kustomization/kube-flannel" "$manifests/released"
     cp --no-preserve=mode "$sources/dist/mk-docker-opts.sh" "$manifests"
-    echo "$version" >"$program.version"
+    echo "$built" >"$program.version"
 else
     echo "flanneld is left out: go build failed, see above" >&2
 fi

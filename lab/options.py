@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-BACKENDS: Final = ("vxlan", "host-gw", "ipip", "wireguard")
+BACKENDS: Final = ("vxlan", "host-gw", "ipip", "wireguard", "udp")
 KERNEL_KINDS: Final = ("ipip", "wireguard")
 """Backends that need a kind of device, of their own name, that not every kernel has."""
 FAMILIES: Final = {"ipv4": (4,), "ipv6": (6,), "dual": (4, 6)}
@@ -17,7 +17,7 @@ USAGE: Final = f"""\
 make lab [NAME=value ...]    or    python -m lab [NAME=value ...]
 
 NODES=3            hosts, 1 to {MOST_NODES}
-BACKEND=vxlan      {" or ".join(BACKENDS)}
+BACKEND=vxlan      {" or ".join(BACKENDS)}; udp: a network configuration without Backend
 FAMILY=ipv4        {" or ".join(FAMILIES)}: the address family of the pods, or both
 STORE=embedded     {" or ".join(STORES)}: one central lease service, or an etcd and a lease service on each host
 VM=1               in a virtual machine, for a backend that this kernel has no module for
@@ -68,8 +68,8 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
         once=_one_of("ONCE", given["ONCE"] or "0", ("1", "0")) == "1",
         json=Path(given["JSON"]).absolute() if given["JSON"] else None,
     )
-    if options.backend == "ipip" and options.family != "ipv4":
-        raise BadOption(f"FAMILY={options.family}: ipip carries IPv4 only, use FAMILY=ipv4")
+    if options.backend in ("ipip", "udp") and options.family != "ipv4":
+        raise BadOption(f"FAMILY={options.family}: {options.backend} carries IPv4 only, use FAMILY=ipv4")
     if options.json and not options.once:
         raise BadOption("JSON needs ONCE=1: only a trial has figures to write")
     if options.json and not options.json.parent.is_dir():

@@ -26,6 +26,10 @@ _WIREGUARD_OVERHEAD: Final = 80
 SECRETS: Final = frozenset({"psk", "accesskeysecret"})
 """Options, in lower case, that no answer for people shows."""
 UDP_DEVICE: Final = "flannel0"
+"""A TUN device, whose packets a process carries."""
+UDP_FOU_DEVICE: Final = "flannel.fou"
+"""A tunnel of the kernel, which must not take the name that a running flanneld's device has."""
+_UDP_MODES: Final = ("auto", "kernel", "user")
 UDP_PORT: Final = 8285
 LARGEST_VNI: Final = 2**24 - 1
 
@@ -35,7 +39,7 @@ class Tunnel:
     """How a backend's packets look from outside: on the node's devices, and between the nodes."""
 
     devices: dict[int, str]
-    """The overlay device by IP version; empty: which device a packet takes depends on the routes."""
+    """The overlay device by IP version; empty: which device a packet takes depends on the routes, or the kernel."""
     protocol: int
     """The IP protocol that carries packets between the nodes."""
     port: int = 0
@@ -175,8 +179,31 @@ def _wireguard_tunnel(options: GoObject) -> Tunnel:
     return Tunnel(devices, _UDP, found.port, 0 if is_single else found.port_v6)
 
 
+@dataclass(frozen=True, slots=True)
+class UdpOptions:
+    """flannel's `Port`, and our own `Mode`, which flannel ignores."""
+
+    port: int
+    mode: str
+    """Who carries the packets: the `kernel`, a process in `user` space, or `auto`: the kernel where it can."""
+
+
+def udp_options(options: GoObject) -> UdpOptions:
+    """Raises InvalidInput, naming the option."""
+    mode = options.text("Mode", "auto")
+    if mode not in _UDP_MODES:
+        raise InvalidInput(f"Mode {mode!r} of Backend in {_WHERE} does not exist: write {_one_of(_UDP_MODES)}")
+    return UdpOptions(options.number("Port", most=65535) or UDP_PORT, mode)
+
+
+def _check_udp(options: GoObject, families: tuple[Family, ...]) -> None:
+    udp_options(options)
+
+
 def _udp_tunnel(options: GoObject) -> Tunnel:
-    return Tunnel({4: UDP_DEVICE}, _UDP, options.number("Port", most=65535) or UDP_PORT)
+    found = udp_options(options)
+    devices = {"kernel": {4: UDP_FOU_DEVICE}, "user": {4: UDP_DEVICE}}
+    return Tunnel(devices.get(found.mode, {}), _UDP, found.port)
 
 
 BACKEND_TYPES: Final[dict[str, BackendType]] = {
@@ -192,7 +219,7 @@ BACKEND_TYPES: Final[dict[str, BackendType]] = {
         tunnel=_wireguard_tunnel,
     ),
     "extension": BackendType(publishes_ipv6=True),
-    "udp": BackendType(carries_ipv6=False, tunnel=_udp_tunnel),
+    "udp": BackendType(carries_ipv6=False, check=_check_udp, tunnel=_udp_tunnel),
     "ipsec": BackendType(carries_ipv6=False),
     "aws-vpc": BackendType(carries_ipv6=False),
     "gce": BackendType(carries_ipv6=False),

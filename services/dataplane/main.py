@@ -19,6 +19,7 @@ from services.dataplane.diagnose.inspector import Inspector
 from services.dataplane.events.metrics import FindingCollector, PeerCollector
 from services.dataplane.kernel.namespace import require_rights, sole_dataplane
 from services.dataplane.netlink.actuator import CombinedActuator
+from services.dataplane.netlink.fou.fou_actuator import FouActuator
 from services.dataplane.netlink.kernel import KernelSocket
 from services.dataplane.netlink.monitor import Monitor
 from services.dataplane.netlink.wireguard.wireguard_socket import WireguardSocket
@@ -53,6 +54,7 @@ async def build(settings: DataplaneSettings, process: Process) -> AsyncIterator[
         Monitor() as monitor,
         KernelSocket(monitor=monitor) as rtnetlink,
         WireguardSocket() as wireguard,
+        FouActuator() as fou,
         Inspector() as inspector,
         StateFile(settings.state_dir, "dataplane") as state,
     ):
@@ -63,7 +65,7 @@ async def build(settings: DataplaneSettings, process: Process) -> AsyncIterator[
             path=state.path.with_suffix(".hooks") if state.is_usable else None,
         )
         connection = LeaseConnection(address, node_name(settings, os.environ), process.transport)
-        kernel = CombinedActuator(rtnetlink, [wireguard, hooks])
+        kernel = CombinedActuator(rtnetlink, [wireguard, fou, hooks])
         dataplane = Controller(
             settings,
             connection,
@@ -84,6 +86,7 @@ async def build(settings: DataplaneSettings, process: Process) -> AsyncIterator[
         process.jobs["backend"] = partial(
             run_backend_task,
             lambda: (config.backend, config.underlay) if (config := dataplane.tracker.config) else None,
+            settings.socket_dir,
             lambda: dataplane.iteration_after(dataplane.iterations),
             dataplane.audit,
             partial(process.health.set, "backend"),

@@ -81,7 +81,7 @@ def _lease(status: lease_pb2.GetStatusResponse, now: datetime) -> Iterator[Fact]
 
 def _dataplane(status: dataplane_pb2.Status, now: datetime) -> Iterator[Fact]:
     yield "lease", _own_lease(status.lease, now) if status.HasField("lease") else "none yet"
-    yield "backend", phrase(status.backend, f"{mtu(status.mtu)} for pods" if status.mtu else "")
+    yield "backend", phrase(status.backend, f"{mtu(status.mtu)} for pods" if status.mtu else "", status.backend_way)
     yield "underlay", _underlay(status.underlay)
     yield from (("device", f"{device.name} {device.mac} {mtu(device.mtu)}") for device in status.devices)
     if status.HasField("remembered_time"):

@@ -42,6 +42,7 @@ def status_of(dataplane: Controller, health: Health, started_at: float) -> pb.St
         node=dataplane.node,
         version=version(),
         backend=config.network.backend_type if config else "",
+        backend_way=config.backend.way if config else "",
         lease=_own_lease(dataplane),
         underlay=_underlay(dataplane),
         devices=[

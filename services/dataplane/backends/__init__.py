@@ -38,6 +38,6 @@ def make_backend(network: NetworkConfig) -> Backend:
     return backend.parse(network.backend_options)
 
 
-_LINK_KINDS: Final = tuple(backend.link_kind for backend in BACKENDS.values() if backend.link_kind is not None)
+_LINK_KINDS: Final = tuple(kind for backend in BACKENDS.values() for kind in backend.link_kinds)
 
 BUILT: Final = Backends(make_backend, _LINK_KINDS)

@@ -79,6 +79,8 @@ class Host(NamedTuple):
     """What a backend's own task has to do with."""
 
     underlay: Underlay
+    directory: Path
+    """Of the services' unix sockets."""
     audit: Callable[[], None]
     """Has everything compared."""
     report: Callable[[str], None]
@@ -90,8 +92,8 @@ class Backend(Protocol):
 
     lease_type: ClassVar[str]
     """The BackendType that leases carry; empty where flannel writes none."""
-    link_kind: ClassVar[type[LinkKind] | None] = None
-    """The kind of its overlay devices; None: it has none."""
+    link_kinds: ClassVar[Sequence[type[LinkKind]]] = ()
+    """The kinds of its overlay devices."""
     follows_own_subnets: ClassVar[bool] = False
     """Whether what peers need depends on the subnets of this node."""
     needs_own_subnet: ClassVar[bool] = False
@@ -103,6 +105,11 @@ class Backend(Protocol):
     def follows_routes(self) -> bool:
         """Whether what peers need depends on which addresses are connected."""
         return False
+
+    @property
+    def way(self) -> str:
+        """Which way packets take, and why, where the backend knows several; empty: it has one."""
+        return ""
 
     @classmethod
     def parse(cls, options: GoObject) -> Self:

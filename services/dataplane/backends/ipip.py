@@ -33,6 +33,9 @@ class IpipLink:
     """The outer packet is never fragmented, whatever the inner one says: iproute2's default, and not flannel's."""
     encap_type: int = 0
     """FOU or GUE around it; 0: none."""
+    encap_flags: int = 0
+    encap_sport: int = 0
+    encap_dport: int = 0
     kind: ClassVar[str] = "ipip"
     instead: ClassVar[str] = "vxlan"
     offloads_checksums: ClassVar[bool] = False
@@ -59,7 +62,7 @@ class IpipLink:
             data.get("remote") or _ANY,
             data.get("ttl") or 0,
             bool(data.get("pmtudisc")),
-            data.get("encap_type") or 0,
+            *(data.get(f"encap_{name}") or 0 for name in ("type", "flags", "sport", "dport")),
         )
 
     def text(self, parent: str = "") -> str:
@@ -96,7 +99,7 @@ class Ipip(Backend):
     direct_routing: bool = False
     """A peer that is connected is reached through the underlay, without the tunnel."""
     lease_type: ClassVar[str] = "ipip"
-    link_kind: ClassVar[type[IpipLink]] = IpipLink
+    link_kinds: ClassVar[tuple[type[IpipLink], ...]] = (IpipLink,)
 
     @property
     def follows_routes(self) -> bool:

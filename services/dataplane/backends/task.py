@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 from services.dataplane.backends.backend import Backend, Host
 from services.dataplane.underlay.selection import Underlay
@@ -9,6 +10,7 @@ from services.dataplane.underlay.selection import Underlay
 
 async def run_backend_task(
     in_force: Callable[[], tuple[Backend, Underlay] | None],
+    directory: Path,
     changed: Callable[[], Awaitable[None]],
     audit: Callable[[], None],
     report: Callable[[str], None],
@@ -22,7 +24,11 @@ async def run_backend_task(
         found = in_force()
         report("")
         async with asyncio.TaskGroup() as group:
-            task = group.create_task(found[0].run(Host(found[1], audit, report))) if found is not None else None
+            task = (
+                group.create_task(found[0].run(Host(found[1], directory, audit, report)))
+                if found is not None
+                else None
+            )
             while in_force() == found:
                 await changed()
             if task is not None:

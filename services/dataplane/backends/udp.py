@@ -1,36 +1,52 @@
-"""udp: IPv4 packets in UDP datagrams, carried by a process through a TUN device (flannel's `udp`). IPv4 only.
+"""udp: IPv4 packets in UDP datagrams, through a TUN device or the kernel's FOU (flannel's `udp`). IPv4 only.
 
-Slow, as each packet passes user space twice; for hosts whose kernel has nothing better, and beside flannel's own.
+The datagrams are the same both ways. In user space a process carries them, and each packet passes it; in the kernel
+a tunnel device does.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from ipaddress import ip_network
-from typing import ClassVar, Final, Self
+from typing import Any, ClassVar, Final, Self
 
-from services.core.backend_types import UDP_DEVICE, UDP_PORT
-from services.core.errors import InvalidInput
+from services.core.backend_types import UDP_DEVICE, UDP_FOU_DEVICE, UDP_PORT, udp_options
+from services.core.errors import InvalidInput, Unavailable
 from services.core.family import IPV4, Family, Network, family_of
 from services.core.formats.gojson import GoObject
 from services.core.leases.lease import Subnet
 from services.core.limits import SMALLEST_MTU
-from services.dataplane.backends.backend import Backend, Host, NodeIdentity, NodeLinks
+from services.core.network import NetworkConfig
+from services.dataplane.backends.backend import Backend, Host, NodeIdentity, NodeLinks, Programs
+from services.dataplane.backends.ipip import IpipLink
 from services.dataplane.backends.routes import device_route, tunnel_route
-from services.dataplane.links.desired import TUN, BareLink, LinkSpec, own_address
+from services.dataplane.links.desired import TUN, BareLink, LinkKind, LinkSpec, own_address
+from services.dataplane.netlink.fou.ports import FouPorts
+from services.dataplane.netlink.fou.values import ENCAP_FOU, FouPort
 from services.dataplane.netlink.objects import KernelObject
+from services.dataplane.udp.fou_watch import watch_port
 from services.dataplane.udp.supervisor import keep_running
 from services.dataplane.underlay.selection import Underlay
 
 _OVERHEAD: Final = 28
 """Bytes: the outer IPv4 and UDP headers."""
+_IPIP: Final = 4
+_WITHIN_THE_HOST: Final = frozenset(("veth", "bridge", "macvlan", "ipvlan"))
+"""Kinds of interfaces that hand packets to other namespaces as they are."""
 
 
 @dataclass(frozen=True, slots=True)
 class TunLink(BareLink):
     """A TUN device; what it has of its own (owner, queues) is left to whoever has it open."""
 
+    is_persistent: bool = True
+    """It stays when no process has it open. A flanneld's does not, and is never ours."""
     kind: ClassVar[str] = TUN
     instead: ClassVar[str] = "vxlan"
+
+    @classmethod
+    def decode(cls, data: Mapping[str, Any]) -> Self:
+        """See LinkKind."""
+        return cls(bool(data.get("persist", True)))
 
     def excludes(self, wanted: Self) -> bool:
         """Many may be there."""
@@ -42,25 +58,74 @@ class TunLink(BareLink):
 
     def is_named(self, name: str) -> bool:
         """See LinkKind."""
-        return name == UDP_DEVICE
+        return name == UDP_DEVICE and self.is_persistent
+
+
+@dataclass(frozen=True, slots=True)
+class FouLink(IpipLink):
+    """An IPIP device that puts a UDP header before each packet, from and to the port of the FOU port beside it."""
+
+    instead: ClassVar[str] = 'udp with the option "Mode": "user"'
+    offloads_checksums: ClassVar[bool] = True
+
+    def encode(self) -> dict[str, Any]:
+        """See LinkKind."""
+        ports = {"encap_flags": self.encap_flags, "encap_sport": self.encap_sport, "encap_dport": self.encap_dport}
+        return IpipLink.encode(self) | {"proto": _IPIP} | ports
+
+    def text(self, parent: str = "") -> str:
+        """`local 10.99.0.11 ttl inherit nopmtudisc encap fou encap-sport 8285 encap-dport 8285`."""
+        plain = IpipLink.text(replace(self, encap_type=0), parent)
+        encap = "fou" if self.encap_type == ENCAP_FOU else self.encap_type or "none"
+        return f"{plain} encap {encap} encap-sport {self.encap_sport} encap-dport {self.encap_dport}"
+
+    def is_named(self, name: str) -> bool:
+        """See LinkKind."""
+        return name == UDP_FOU_DEVICE
 
 
 @dataclass(frozen=True)
 class Udp(Backend):
-    """flannel's option of the same name."""
+    """flannel's `Port`, and `Mode`, which is ours."""
 
     port: int = UDP_PORT
     """Of this node and of every peer: leases do not publish it."""
+    mode: str = "auto"
+    """`kernel`, `user`, or `auto`: the kernel where it can."""
+    is_in_kernel: bool = False
+    """Chosen by `prepare`."""
+    reason: str = ""
+    """Why so."""
     lease_type: ClassVar[str] = ""
-    link_kind: ClassVar[type[TunLink]] = TunLink
+    link_kinds: ClassVar[tuple[type[LinkKind], ...]] = (TunLink, FouLink)
 
     @classmethod
     def parse(cls, options: GoObject) -> Self:
         """See Backend."""
-        return cls(options.number("Port", most=65535) or UDP_PORT)
+        found = udp_options(options)
+        return cls(found.port, found.mode)
+
+    async def prepare(self, network: NetworkConfig, programs: Programs | None) -> Self:
+        """Chooses the way by what the kernel has."""
+        if self.mode == "user":
+            return replace(self, reason="the option Mode says so")
+        with FouPorts() as kernel:
+            obstacle = await kernel.obstacle()
+        if obstacle and self.mode == "kernel":
+            raise Unavailable(f"{obstacle}, and backend udp has Mode kernel: remedy that, or write Mode auto or user")
+        return replace(self, is_in_kernel=not obstacle, reason=obstacle or "the kernel has FOU")
+
+    @property
+    def way(self) -> str:
+        """See Backend."""
+        return f"in {'the kernel' if self.is_in_kernel else 'user space'}: {self.reason}" if self.reason else ""
 
     def link(self, family: Family, underlay: Underlay, identity: NodeIdentity) -> LinkSpec | None:
-        """`flannel0`. Raises InvalidInput where the underlay leaves it less than IPv4 needs."""
+        """`flannel.fou` or `flannel0`. Raises InvalidInput where the underlay leaves it less than IPv4 needs.
+
+        Where packets stay on the host, nothing completes the checksums that the kernel leaves to a network card, and
+        a peer in user space reads them as they are: there the device of the kernel computes them.
+        """
         mtu, least = self.mtu(underlay), SMALLEST_MTU[family.version]
         if mtu < least:
             raise InvalidInput(
@@ -69,7 +134,12 @@ class Udp(Backend):
             )
         own = identity.own.subnet(family) if identity.own else None
         address = own_address(own.cidr) if own else None
-        return LinkSpec(UDP_DEVICE, family, TunLink(), underlay.name, mtu, address=address)
+        if not self.is_in_kernel:
+            return LinkSpec(UDP_DEVICE, family, TunLink(), underlay.name, mtu, address=address)
+        local, port = str(underlay.address(family)), self.port
+        tunnel = FouLink(local, encap_type=ENCAP_FOU, encap_sport=port, encap_dport=port)
+        offload = False if underlay.kind in _WITHIN_THE_HOST else None
+        return LinkSpec(UDP_FOU_DEVICE, family, tunnel, underlay.name, mtu, address=address, checksum_offload=offload)
 
     def mtu(self, underlay: Underlay) -> int:
         """The underlay's without the outer headers."""
@@ -82,7 +152,7 @@ class Udp(Backend):
     def peer_objects(
         self, subnets: Sequence[Subnet], own_subnets: Sequence[Network], links: NodeLinks
     ) -> Iterable[KernelObject]:
-        """`subnet via PublicIP dev flannel0 onlink`: the kernel ignores the gateway, and the proxy reads it."""
+        """`subnet via PublicIP dev <device> onlink`: where the outer packet goes to. The proxy reads it too."""
         return [
             tunnel_route(family_of(subnet.cidr), subnet.cidr, subnet.public_address, links)
             for subnet in subnets
@@ -90,10 +160,13 @@ class Udp(Backend):
         ]
 
     def node_objects(self, own_subnets: Sequence[Network], links: NodeLinks) -> Iterable[KernelObject]:
-        """`network dev flannel0`, so that the proxy answers packets to subnets that no node has.
+        """In the kernel the FOU port; else `network dev flannel0`, so that the proxy answers for unknown subnets.
 
-        Not where the network covers the underlay, whose packets would be lost.
+        No such route where the network covers the underlay, whose packets would be lost.
         """
+        local = links.underlay.address(IPV4)
+        if self.is_in_kernel and local is not None:
+            return [FouPort(local.packed, self.port, links.devices[IPV4].index)]
         places = [*links.underlay.networks, *map(ip_network, links.underlay.addresses)]
         return [
             device_route(IPV4, network, links)
@@ -102,6 +175,9 @@ class Udp(Backend):
         ]
 
     async def run(self, host: Host) -> None:
-        """Keeps the proxy running."""
+        """Keeps the proxy running, or watches the FOU port."""
         address = str(host.underlay.address(IPV4))
-        await keep_running(("services.dataplane.udp.proxy", UDP_DEVICE, address, str(self.port)), host.report)
+        if self.is_in_kernel:
+            await watch_port(address, self.port, host.audit)
+        else:
+            await keep_running(UDP_DEVICE, address, self.port, host.directory / "udp.sock", host.report)

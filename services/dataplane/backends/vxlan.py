@@ -101,7 +101,7 @@ class Vxlan(Backend):
     direct_routing: bool = False
     """A peer that is connected is reached by a plain route, as in host-gw."""
     lease_type: ClassVar[str] = "vxlan"
-    link_kind: ClassVar[type[VxlanLink]] = VxlanLink
+    link_kinds: ClassVar[tuple[type[VxlanLink], ...]] = (VxlanLink,)
 
     @property
     def follows_routes(self) -> bool:

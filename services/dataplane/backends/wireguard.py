@@ -67,7 +67,7 @@ class Wireguard(Backend):
     public_key: bytes = b""
     """Empty, as the private one, until `on_node`."""
     lease_type: ClassVar[str] = "wireguard"
-    link_kind: ClassVar[type[WireguardLink]] = WireguardLink
+    link_kinds: ClassVar[tuple[type[WireguardLink], ...]] = (WireguardLink,)
 
     @classmethod
     def parse(cls, options: GoObject) -> Self:

@@ -8,6 +8,7 @@ from services.core.leases.lease import Lease
 from services.dataplane.kernel.ownership import OwnedState, wins
 from services.dataplane.kernel.peer_state import MISSING, SHADOWED, PeerState
 from services.dataplane.kernel.programmer import PeerProgrammer
+from services.dataplane.netlink.fou.values import FouPort
 from services.dataplane.netlink.iproute2_text import DeviceNames
 from services.dataplane.netlink.kinds import text
 from services.dataplane.netlink.objects import RTPROT_BOOT, FdbEntry, Hook, KernelObject, Neighbour, Route
@@ -69,7 +70,7 @@ class KernelView:
                     is_its_own = (item.dst, item.length) in subnets
                 case Neighbour():
                     is_its_own = item.dst in gateways
-                case WireguardDevice():
+                case WireguardDevice() | FouPort():
                     is_its_own = False
                 case WireguardPeer():
                     is_its_own = item.public_key in public_keys or not subnets.isdisjoint(item.allowed_ips)

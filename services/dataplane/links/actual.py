@@ -3,7 +3,7 @@
 import errno
 import socket
 import struct
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_interface, ip_network
@@ -18,6 +18,7 @@ from services.dataplane.links.ethtool import checksum_offload, set_checksum_offl
 from services.dataplane.links.interfaces import Interface, InterfaceAddress
 from services.dataplane.links.tun import make_tun
 from services.dataplane.netlink import uapi
+from services.dataplane.netlink.fou.ports import delete_port
 from services.dataplane.netlink.pyroute2_parts import AsyncIPRoute, NetlinkError
 from services.dataplane.netlink.transport import AnswersLost, RawTransport
 
@@ -39,10 +40,7 @@ async def interfaces() -> list[Interface]:
     async with open_socket() as ip:
         for message in await _all(ip.addr("dump")):
             addresses.setdefault(message["index"], []).append(_address(message))
-        return [
-            Interface(m["index"], m.get("ifname"), m.get("mtu"), tuple(addresses.get(m["index"], ())))
-            for m in await _all(ip.link("dump"))
-        ]
+        return [_interface(m, addresses.get(m["index"], ())) for m in await _all(ip.link("dump"))]
 
 
 async def interface(name: str) -> Interface | None:
@@ -52,7 +50,7 @@ async def interface(name: str) -> Interface | None:
     if found is None:
         return None
     link, addresses = found
-    return Interface(link["index"], link.get("ifname"), link.get("mtu"), tuple(map(_address, addresses)))
+    return _interface(link, map(_address, addresses))
 
 
 async def route_to(destination: Address) -> tuple[str, Address] | None:
@@ -121,6 +119,8 @@ async def _carry_out(ip: Any, step: LinkChange) -> None:
             await _set_forwarding(**step.arguments)
         elif step.call == "tun":
             make_tun(**step.arguments)
+        elif step.call == "fou":
+            await delete_port(**step.arguments)
         elif step.call == "offload":
             set_checksum_offload(**step.arguments)
         else:
@@ -162,6 +162,11 @@ async def _link_of(ip: Any, name: str) -> tuple[Any, list[Any]] | None:
 
 async def _all(dump: Awaitable[AsyncIterator[Any]]) -> list[Any]:
     return [message async for message in await dump]
+
+
+def _interface(message: Any, addresses: Iterable[InterfaceAddress]) -> Interface:
+    kind = message.get(("linkinfo", "kind")) or ""
+    return Interface(message["index"], message.get("ifname"), message.get("mtu"), tuple(addresses), kind)
 
 
 def _address(message: Any) -> InterfaceAddress:

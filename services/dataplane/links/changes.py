@@ -2,10 +2,14 @@
 
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
+from services.core.backend_types import UDP_FOU_DEVICE
 from services.core.network import contains
 from services.dataplane.links.desired import TUN, Device, InterfaceAddress, LinkEdit, LinkSpec
+
+_PORT: Final = ("encap_dport", "local")
+"""The attributes of a tunnel that say its FOU port."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +45,7 @@ class LinkChange:
     command: str
     """The command that does the same."""
     call: str
-    """`link`, `addr`, `tun`, `sysctl`, `forwarding` or `offload`."""
+    """`link`, `addr`, `tun`, `fou`, `sysctl`, `forwarding` or `offload`."""
     verb: str
     arguments: Mapping[str, Any]
 
@@ -56,9 +60,10 @@ def link_changes(link: LinkState | None, wanted: LinkSpec) -> tuple[LinkChange, 
         return (_add(wanted),)
     edit = _edit(link, wanted)
     if edit is None:
-        return (deletion(link), _add(wanted))
+        return (*deletions(link), _add(wanted))
     if link.name != wanted.name:  # before Linux 6.2 only while it is down
-        return (_set(link, "down", state="down"), _set(link, f"name {wanted.name}", ifname=wanted.name))
+        renamed = _set(link, f"name {wanted.name}", ifname=wanted.name)
+        return (_set(link, "down", state="down"), *_closed_port(link), renamed)
     changes = []
     if link.enslaved:
         changes.append(_set(link, "nomaster", master=0))
@@ -69,6 +74,7 @@ def link_changes(link: LinkState | None, wanted: LinkSpec) -> tuple[LinkChange, 
     if edit.words:
         kind = wanted.attributes.kind
         changes.append(_set(link, f"type {kind} {edit.words}", kind=kind, **_prefixed(kind, edit.attributes)))
+        changes += [each for each in _closed_port(link) if any(edit.attributes.get(k) != link.data[k] for k in _PORT)]
     if link.mtu != wanted.mtu:
         changes.append(_set(link, f"mtu {wanted.mtu}", mtu=wanted.mtu))
     if link.accepts_ra:
@@ -127,9 +133,17 @@ def as_device(link: LinkState, wanted: LinkSpec) -> Device:
     return Device(link.name, link.index, mac, link.mtu, f"{link.name}: {words} {'up' if link.up else 'down'}")
 
 
-def deletion(link: LinkState) -> LinkChange:
+def deletions(link: LinkState) -> tuple[LinkChange, ...]:
     """What removes a device, with everything on it."""
-    return LinkChange(f"ip link del {link.name}", "link", "del", {"ifname": link.name})
+    return (LinkChange(f"ip link del {link.name}", "link", "del", {"ifname": link.name}), *_closed_port(link))
+
+
+def _closed_port(link: LinkState) -> tuple[LinkChange, ...]:
+    """What closes the FOU port that our device of this name sends from: no other mark says that it is ours."""
+    if link.name != UDP_FOU_DEVICE or not all(link.data.get(key) for key in _PORT):
+        return ()
+    port, local = (link.data[key] for key in _PORT)
+    return (LinkChange(f"ip fou del port {port} local {local}", "fou", "del", {"local": local, "port": port}),)
 
 
 def _edit(link: LinkState, wanted: LinkSpec) -> LinkEdit | None:

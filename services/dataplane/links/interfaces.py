@@ -30,6 +30,8 @@ class Interface:
     name: str
     mtu: int
     addresses: tuple[InterfaceAddress, ...] = ()
+    kind: str = ""
+    """`veth`, `bridge`, ...; empty: none, as of a physical interface."""
 
 
 def best_address(interface: Interface, family: Family) -> Address | None:

@@ -13,7 +13,7 @@ from services.dataplane.links.changes import (
     LinkState,
     as_created,
     as_device,
-    deletion,
+    deletions,
     is_renamed,
     is_rival,
     link_changes,
@@ -40,13 +40,21 @@ class LinkResult:
     """Misconfigured or Unavailable: why the rest was not done."""
 
 
-async def reconcile_devices(desired: Iterable[LinkSpec], known: Mapping[Family, Device] = NONE) -> LinkResult:
-    """Brings the devices into line. Those that are `known` are ours, whatever they are called now."""
+async def reconcile_devices(
+    desired: Sequence[LinkSpec], known: Mapping[Family, Device] = NONE, left: Set[str] = frozenset()
+) -> LinkResult:
+    """Brings the devices into line. Those that are `known` are ours, whatever they are called now.
+
+    Ours are also those of the names `left` by an earlier configuration: where the kernel refuses a desired device
+    beside one of these, that becomes it.
+    """
     devices: dict[Family, Device] = {}
     done: dict[str, list[LinkChange]] = {}
+    spare = left - {each.name for each in desired}
     try:
         for each in desired:
-            devices[each.family] = await _reconcile(each, known.get(each.family), done.setdefault(each.name, []))
+            steps = done.setdefault(each.name, [])
+            devices[each.family] = await _reconcile(each, known.get(each.family), spare, steps)
     except FlanneletteError as error:
         return LinkResult(devices, done, error)
     return LinkResult(devices, done)
@@ -76,7 +84,7 @@ async def remove_devices(
 ) -> tuple[Sequence[LinkChange], actual.Outcome]:
     """Deletes these devices with everything on them: the steps, and what came of them."""
     found = [await actual.find_link(name) for name in names]
-    steps = tuple(deletion(link) for link in found if link is not None)
+    steps = tuple(step for link in found if link is not None for step in deletions(link))
     return steps, actual.Outcome(()) if dry_run else await actual.carry_out(steps)
 
 
@@ -112,10 +120,10 @@ def is_leftover(link: LinkState, kind: type[LinkKind], *, has_our_routes: bool, 
     return has_our_routes or not frozenset(map(own_address, former)).isdisjoint(link.addresses)
 
 
-async def _reconcile(spec: LinkSpec, known: Device | None, done: list[LinkChange]) -> Device:
+async def _reconcile(spec: LinkSpec, known: Device | None, spare: Set[str], done: list[LinkChange]) -> Device:
     """The device once it is as desired; each change carried out is added to `done`."""
     for _ in range(_ROUNDS):
-        link = await _find(spec, known)
+        link = await _find(spec, known, spare)
         spec = with_kept_mac(spec, link)
         changes = link_changes(link, spec)
         if link is not None and not changes:
@@ -157,11 +165,15 @@ def _moved_away(spec: LinkSpec) -> str:
     )
 
 
-async def _find(spec: LinkSpec, known: Device | None) -> LinkState | None:
-    """The device, also if another program has renamed it. `known` is the one that this family had."""
+async def _find(spec: LinkSpec, known: Device | None, spare: Set[str] = frozenset()) -> LinkState | None:
+    """The device, also if another program has renamed it. `known` is the one that this family had.
+
+    Else one of ours that is spare and in the way.
+    """
     link = await actual.find_link(spec.name)
     if link is not None:
         return link
     indexes = (known.index,) if known else ()
     others = await actual.links_of(spec.attributes.kind)
-    return next((other for other in others if is_renamed(other, spec, indexes)), None)
+    in_place = (o for o in others if is_renamed(o, spec, indexes) or (o.name in spare and is_rival(o, spec)))
+    return next(in_place, None)

@@ -14,6 +14,8 @@ from services.core.formats.shell_words import expand_words, split_words
 from services.dataplane.netlink import dumps, templates
 from services.dataplane.netlink import iproute2_text as iproute2
 from services.dataplane.netlink.dumps import MessageFormat, Request
+from services.dataplane.netlink.fou import values as fou
+from services.dataplane.netlink.fou.values import FouPort
 from services.dataplane.netlink.iproute2_text import DeviceNames
 from services.dataplane.netlink.objects import RT_TABLE_MAIN, FdbEntry, Hook, KernelObject, Neighbour, Route, Verb
 from services.dataplane.netlink.templates import Template
@@ -118,6 +120,9 @@ HOOKS: Final = ObjectKind(
     text=lambda hook, names: _command_line(hook, hook.put),
     command=lambda verb, hook, names: _hook_command(verb, hook),
 )
+FOU_PORTS: Final = ObjectKind(
+    made=FouPort, label="fou", singular="FOU port", plural="FOU ports", text=fou.text, command=fou.command
+)
 WIREGUARD_DEVICES: Final = ObjectKind(
     made=WireguardDevice,
     label="wg",
@@ -148,6 +153,8 @@ def kind_of(item: KernelObject) -> ObjectKind[Any]:
     match item:
         case Hook():
             return HOOKS
+        case FouPort():
+            return FOU_PORTS
         case WireguardDevice():
             return WIREGUARD_DEVICES
         case WireguardPeer():
@@ -165,7 +172,7 @@ def kind_of(item: KernelObject) -> ObjectKind[Any]:
 def text(item: KernelObject, device_names: DeviceNames) -> str:
     """As `ip route show`, `ip neigh show` or `bridge fdb show` prints it, without `pref medium` of IPv6 routes.
 
-    What WireGuard has is as `wg set` takes it.
+    What WireGuard has is as `wg set` takes it, a FOU port as `ip fou` does.
     """
     return kind_of(item).text(item, device_names)
 

@@ -71,7 +71,7 @@ def encode(verb: Verb, item: KernelObject, sequence: int) -> bytes:
 def _runs(verb: Verb, objects: Iterable[KernelObject]) -> Iterator[tuple[Template, Iterator[KernelObject]]]:
     """The objects, divided where the template changes; kinds in their order, and in each the families one by one."""
     for made, of_kind in groupby(objects, type):
-        some = list(of_kind)
+        some: list[Any] = list(of_kind)
         kind = rtnetlink_kind_of(some[0])
         for alike in [some] if _are_of_one_length(some) else _by_lengths(some):
             for constant, each in groupby(alike, itemgetter(slice(kind.first_constant, None))):
@@ -83,8 +83,8 @@ def _are_of_one_length(objects: Sequence[KernelObject]) -> bool:
     return all(len(set(map(len, map(part, objects)))) == 1 for part in _VARIABLE)
 
 
-def _by_lengths(objects: Iterable[KernelObject]) -> list[list[KernelObject]]:
-    divided: dict[tuple[int, int], list[KernelObject]] = {}
+def _by_lengths(objects: Iterable[Any]) -> list[list[Any]]:
+    divided: dict[tuple[int, int], list[Any]] = {}
     for item in objects:
         divided.setdefault((len(item[1]), len(item[2])), []).append(item)
     return list(divided.values())

@@ -1,4 +1,4 @@
-"""What is programmed for peers, as values: routes, neighbours, forwarding (FDB) entries, WireGuard peers, hooks.
+"""What is programmed for peers, as values: routes, neighbours, forwarding (FDB) entries, WireGuard, FOU, hooks.
 
 Tuples of int and bytes, because a node with 10,000 peers has 30,000 of them and compares all in a resync.
 Addresses are packed (4 or 16 bytes), MACs 6 bytes; `ipaddress` ends before this module. Both address families
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, ClassVar, Final, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
+from services.dataplane.netlink.fou.values import FouPort
 from services.dataplane.netlink.wireguard.values import WireguardDevice, WireguardPeer
 
 
@@ -266,7 +267,7 @@ def packed_mac(text: str) -> bytes | None:
 
 
 RtnetlinkObject: TypeAlias = Route | Neighbour | FdbEntry
-KernelObject: TypeAlias = RtnetlinkObject | WireguardDevice | WireguardPeer | Hook
+KernelObject: TypeAlias = RtnetlinkObject | WireguardDevice | WireguardPeer | FouPort | Hook
 Verb: TypeAlias = Literal["replace", "del"]
 
 _BY_KIND: Final = itemgetter(0)
@@ -280,8 +281,8 @@ def verb_of(plan: Plan[KernelObject], item: KernelObject) -> Verb:
 def steps(plan: Plan[KernelObject]) -> list[tuple[Verb, list[KernelObject]]]:
     """A plan in the order in which it is carried out.
 
-    Puts before deletes; hooks, WireGuard peers, neighbours and forwarding entries before the routes that lead to
-    them, and on delete after them, so that at no moment a route leads nowhere.
+    Puts before deletes; hooks, FOU ports, WireGuard peers, neighbours and forwarding entries before the routes that
+    lead to them, and on delete after them, so that at no moment a route leads nowhere.
     """
     return [
         ("replace", sorted(plan.put, key=_BY_KIND)),

@@ -107,9 +107,9 @@ class ConfigTracker:
         if found == config:
             return False
         self.config = found
-        if config is None or config.network != found.network:
+        if config is None or (config.network, config.backend.way) != (found.network, found.backend.way):
             self._journal.note(
-                Event(EventKind.NETWORK, f"network configuration: {_network_words(network)}", "lease service")
+                Event(EventKind.NETWORK, f"network configuration: {_network_words(found)}", "lease service")
             )
         if config is not None and _place(config) == _place(found):
             return True
@@ -180,7 +180,7 @@ class ConfigTracker:
             self._left |= await find_leftovers(self._kernel, protocol, wanted, self._former, kinds)
             self._has_looked_around = True
         is_repair, before = self._kept == (self.config, identity), self.devices
-        result = await reconcile_devices(desired, before)
+        result = await reconcile_devices(desired, before, self._left)
         deleted = Observations()
         if result.error is None:
             self.devices, self._kept = result.devices, (self.config, identity)
@@ -247,8 +247,9 @@ def _place(config: OverlayConfig) -> tuple[object, ...]:
     return config.underlay.index, config.underlay.addresses, config.underlay.public_addresses
 
 
-def _network_words(network: NetworkConfig) -> str:
-    return f"{', '.join(str(n.cidr) for n in network.families)}, {network.backend_type}"
+def _network_words(config: OverlayConfig) -> str:
+    words = [*(str(n.cidr) for n in config.network.families), config.network.backend_type]
+    return ", ".join([*words, config.backend.way] if config.backend.way else words)
 
 
 def _place_words(config: OverlayConfig) -> str:

@@ -46,6 +46,7 @@ class OverlayConfig:
             if spec is not None and network is not None:
                 former = frozenset(map(own_address, identity.former))
                 offload = self.checksum_offload if spec.attributes.offloads_checksums else None
+                offload = spec.checksum_offload if offload is None else offload
                 found.append(replace(spec, network=network.cidr, former=former, checksum_offload=offload))
         return found
 

@@ -1,4 +1,4 @@
-"""Carries the packets of backend `udp` in user space: a process of its own, and what starts it.
+"""What backend `udp` needs beside kernel objects: the process that carries packets in user space, and watchers.
 
-Imports little, as the process shall be there soon; the dataplane's other rooms know its commands only.
+The proxy imports little, as it shall be there soon; the dataplane's other rooms know its command line only.
 """

@@ -1,7 +1,8 @@
-"""`python -m services.dataplane.udp.proxy DEVICE ADDRESS PORT`: carries packets between a TUN device and UDP.
+"""`python -m services.dataplane.udp.proxy DEVICE ADDRESS PORT SOCKET`: carries packets between a TUN device and UDP.
 
 The payload of a datagram is an IPv4 packet and nothing else, as flannel's proxy has it. Peers are the kernel's routes
-through the device. Ends when its parent does, and with exit status 1 and a reason when it cannot start.
+through the device. Prints `ready`, or what it waits for. Ends when the next proxy takes over at SOCKET, or the device
+is gone; where SOCKET is missing or cannot be made, with its parent.
 """
 
 import ctypes
@@ -14,9 +15,10 @@ import socket
 import struct
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from services.dataplane.links.tun import open_tun
 from services.dataplane.udp.fib import Fib
@@ -27,13 +29,14 @@ from services.dataplane.udp.packets import (
     decrement_ttl,
     icmp_error,
 )
+from services.dataplane.udp.succession import Estate, await_heirs, bequeath, inherit
 
 _SIOCGIFADDR: Final = 0x8915
 _IP_MTU_DISCOVER: Final = 10
 _IP_PMTUDISC_DO: Final = 2
 _PR_SET_PDEATHSIG: Final = 1
 _LARGEST: Final = 1 << 16
-_PATIENCE_SECONDS: Final = 5.0
+_PAUSE_SECONDS: Final = 0.01
 _BURST: Final = 64
 """Packets of one side before the other gets its turn."""
 _QUEUE: Final = 4 << 20
@@ -42,36 +45,45 @@ _SO_RCVBUFFORCE: Final = 33
 OVERHEAD: Final = 28
 """Bytes: the outer IPv4 and UDP headers."""
 
+T = TypeVar("T")
+
+
+class TakenOver(Exception):
+    """The next proxy has everything."""
+
 
 class Proxy:
     """A TUN device, a UDP socket and a table of next hops."""
 
-    def __init__(self, device: str, address: str, port: int) -> None:
-        index = _index_of(device)  # which others make: a teardown is not undone here
+    def __init__(self, device: str, port: int, fib: Fib, estate: Estate) -> None:
         self._device = device
         self._port = port
-        self._udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
-        self._udp.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _IP_PMTUDISC_DO)
-        with suppress(PermissionError):
-            self._udp.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _QUEUE)
-        self._udp.bind((address, port))
-        self._udp.setblocking(False)
-        self._tun = open_tun(device)
-        os.set_blocking(self._tun, False)
-        self._fib = Fib(index)
+        self._fib = fib
+        self._estate = estate
+        self._tun = estate.tun
+        self._udp = socket.socket(fileno=estate.udp)
         with suppress(OSError):  # else the kernel drops ICMP errors, whose source is an address of this host
             Path(f"/proc/sys/net/ipv4/conf/{device}/accept_local").write_text("1")
 
     def run(self) -> None:
-        """For ever. Raises OSError when the device is gone."""
+        """For ever. Raises OSError when the device is gone, TakenOver."""
         poll = select.epoll()
-        news = self._fib.socket.fileno()
-        work = {self._tun: self._send, self._udp.fileno(): self._receive, news: self._fib.refresh}
+        work = {
+            self._tun: self._send,
+            self._udp.fileno(): self._receive,
+            self._fib.socket.fileno(): self._fib.refresh,
+        }
+        if self._estate.heirs >= 0:
+            work[self._estate.heirs] = self._end
         for descriptor in work:
             poll.register(descriptor, select.EPOLLIN)
         while True:
             for descriptor, _ in poll.poll():
                 work[descriptor]()
+
+    def _end(self) -> None:
+        if bequeath(self._estate):
+            raise TakenOver
 
     def _send(self) -> None:
         """From the device to the peers."""
@@ -124,32 +136,86 @@ class Proxy:
             return probe.getsockopt(socket.IPPROTO_IP, 14) - OVERHEAD  # IP_MTU
 
 
+def _begin(device: str, address: str, port: int, path: Path | None) -> Estate:
+    """Everything of the proxy before, or, one after the other, as soon as it can be had. Others make the device."""
+    words = f"{device} {address} {port}"
+    if path is not None and (left := inherit(path)) is not None:
+        if left.words == words:
+            return left
+        os.close(left.udp)
+        return left._replace(words=words, udp=_patiently(f"UDP {address}:{port}", lambda: _bound(address, port)))
+    tun = _patiently(device, lambda: _opened(device))
+    udp = _patiently(f"UDP {address}:{port}", lambda: _bound(address, port))
+    heirs = -1
+    with suppress(OSError):
+        heirs = await_heirs(path) if path is not None else -1
+    return Estate(words, tun, udp, heirs)
+
+
 def _index_of(device: str) -> int:
-    """The device's, once it is there. Raises OSError if that takes long."""
-    end = time.monotonic() + _PATIENCE_SECONDS
+    """The device's; others make it, as a teardown is not undone here. Raises OSError."""
+    try:
+        return socket.if_nametoindex(device)
+    except OSError as error:
+        raise OSError(errno.ENODEV, os.strerror(errno.ENODEV)) from error
+
+
+def _opened(device: str) -> int:
+    _index_of(device)
+    tun = open_tun(device)
+    os.set_blocking(tun, False)
+    return tun
+
+
+def _bound(address: str, port: int) -> int:
+    udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+    udp.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _IP_PMTUDISC_DO)
+    with suppress(PermissionError):
+        udp.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _QUEUE)
+    try:
+        udp.bind((address, port))
+    except OSError:
+        udp.close()
+        raise
+    udp.setblocking(False)
+    return udp.detach()
+
+
+def _patiently(what: str, get: Callable[[], T]) -> T:
+    """What `get` returns, once it can; says meanwhile why it cannot."""
+    told = ""
     while True:
         try:
-            return socket.if_nametoindex(device)
+            return get()
         except OSError as error:
-            if time.monotonic() > end:
-                raise OSError(errno.ENODEV, os.strerror(errno.ENODEV)) from error
-        time.sleep(0.02)
+            reason = f"cannot have {what}: {error.strerror}"
+        if reason != told:
+            print(reason, flush=True)
+            told = reason
+        time.sleep(_PAUSE_SECONDS)
 
 
 def main() -> int:
     """The exit status."""
-    device, address, port = sys.argv[1:4]
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    device, address, port, *more = sys.argv[1:]
+    mourn = ctypes.CDLL(None).prctl
+    mourn(_PR_SET_PDEATHSIG, signal.SIGTERM)
     try:
-        proxy = Proxy(device, address, int(port))
-    except OSError as error:
-        print(f"cannot carry packets between {device} and UDP {address}:{port}: {error.strerror}", file=sys.stderr)
-        return 1
-    print("ready", flush=True)
-    try:
+        index = _patiently(device, lambda: _index_of(device))
+        fib = Fib(index)  # before the proxy in charge ends
+        estate = _begin(device, address, int(port), Path(more[0]) if more else None)
+        if _index_of(device) != index:
+            fib = Fib(_index_of(device))
+        proxy = Proxy(device, int(port), fib, estate)
+        if estate.heirs >= 0:
+            mourn(_PR_SET_PDEATHSIG, 0)
+        print("ready", flush=True)
         proxy.run()
+    except TakenOver:
+        return 0
     except OSError as error:
-        print(f"{device}: {error.strerror}", file=sys.stderr)
+        with suppress(OSError):  # nobody reads it when the dataplane has gone
+            print(f"{device}: {error.strerror or error}", flush=True)
     return 1
 
 

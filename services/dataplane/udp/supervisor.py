@@ -1,11 +1,14 @@
-"""Keeps the proxy of backend `udp` running, and says why it does not run."""
+"""Keeps the proxy of backend `udp` running, and says why it does not run.
+
+The proxy outlives the dataplane, so that packets pass while that restarts; the next dataplane's proxy takes over.
+"""
 
 import asyncio
 import os
 import sys
-from asyncio.subprocess import DEVNULL, PIPE
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import DEVNULL, PIPE, STDOUT, Popen
 from typing import Final
 
 from services.runtime.telemetry.logs import get_logger
@@ -14,41 +17,64 @@ log = get_logger()
 
 _FIRST_PAUSE: Final = 0.05
 _LAST_PAUSE: Final = 2.0
-_END_SECONDS: Final = 2.0
+PROXY: Final = "services.dataplane.udp.proxy"
+READY: Final = "ready"
 
 
-async def keep_running(command: Sequence[str], report: Callable[[str], None]) -> None:
-    """For ever: runs a Python module with arguments, again whenever it ends; ends it when this is cancelled.
+async def keep_running(device: str, address: str, port: int, path: Path, report: Callable[[str], None]) -> None:
+    """For ever: runs the proxy, again whenever it ends. When this is cancelled, the proxy stays.
 
-    It prints a line once it works; `report` is told the reason while it does not, and nothing when it does.
+    It ends with its device, or when the next proxy takes over, which asks at the unix socket of this path. `report`
+    is told why packets are not carried, and nothing when they are.
     """
     pause, told = _FIRST_PAUSE, ""
     report("the proxy of backend udp starts")
     while True:
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", *command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, env=environment
-        )
-        assert process.stdout is not None  # noqa: S101 - pipes, see above
-        assert process.stderr is not None  # noqa: S101
+        process = _start(device, address, str(port), str(path))
         try:
-            if await process.stdout.readline():
-                report("")
-                log.info("the proxy of backend udp runs", pid=process.pid)
-                pause, told = _FIRST_PAUSE, ""
-            errors = await process.stderr.read()
-            await process.wait()
-        finally:
-            if process.returncode is None:
+            reason = await _follow(process, report)
+        except asyncio.CancelledError:
+            if process.poll() is None and not process.is_ready:
                 process.terminate()
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(_END_SECONDS):
-                        await process.wait()
-        lines = errors.decode(errors="replace").strip().splitlines()
-        reason = lines[-1] if lines else f"the proxy of backend udp ended with status {process.returncode}"
+            raise
+        if process.is_ready:
+            pause, told = _FIRST_PAUSE, ""
+        reason = reason or f"the proxy of backend udp ended with status {process.wait()}"
         report(reason)
         if reason != told:
             log.warning("the proxy of backend udp does not run; it is started again", reason=reason)
         told = reason
         await asyncio.sleep(pause)
         pause = min(2 * pause, _LAST_PAUSE)
+
+
+class _Process(Popen[bytes]):
+    """The proxy."""
+
+    is_ready = False
+
+
+def _start(*arguments: str) -> _Process:
+    """In a session of its own, as what interrupts the dataplane shall not interrupt packets."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = (sys.executable, "-m", PROXY, *arguments)
+    return _Process(command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, env=environment, start_new_session=True)
+
+
+async def _follow(process: _Process, report: Callable[[str], None]) -> str:
+    """Reads what the proxy says until it ends; the last of that, if it was a reason."""
+    reader, last = asyncio.StreamReader(), ""
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), process.stdout
+    )
+    try:
+        while line := await reader.readline():
+            last = line.decode(errors="replace").strip()
+            if last == READY:
+                process.is_ready, last = True, ""
+                log.info("the proxy of backend udp runs", pid=process.pid)
+            report(last)
+    finally:
+        transport.close()
+    await asyncio.to_thread(process.wait)
+    return last

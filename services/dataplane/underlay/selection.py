@@ -82,6 +82,8 @@ class Underlay:
     """Which rule chose it, in words."""
     networks: tuple[Network, ...] = ()
     """What is reached through the interface without a gateway, link-local networks left out."""
+    kind: str = ""
+    """Of the interface."""
 
     def address(self, family: Family) -> Address | None:
         """The address in a family."""
@@ -127,6 +129,7 @@ def choose_underlay(
         tuple(given.get(address.version, address) for address in addresses),
         "; ".join((found.reason, *_translations(choice, found))),
         networks_of(found.interface),
+        found.interface.kind,
     )
 
 

@@ -1,115 +1,54 @@
-"""udp in user space: a dataplane and its proxy on n1, a proxy alone on n2."""
+"""udp in user space: a dataplane and its proxy on n1, a proxy alone or a real flanneld on n2."""
 
 import asyncio
 import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import suppress
-from ipaddress import ip_address
-from pathlib import Path
-from typing import Final, NamedTuple
+from contextlib import AsyncExitStack
+from typing import Final
 
 import pytest
 
-from lab.pings import Pinger
-from tests.flannel.real import SharedStore
-from tests.hosts.dataplane import Running, environment
+from tests.flannel.udp import UdpHosts, UserPeer, udp_hosts
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
-from tests.hosts.two_hosts import Row, two_hosts
+from tests.kinds import has_kind
 from tests.patience import PATIENCE
 from tests.services.lease import eventually
 
-UDP: Final = '{"Network":"10.5.0.0/16"}'
-"""No `Backend` means udp."""
-SUBNETS: Final = "/coreos.com/network/subnets"
-PROXY: Final = b"services.dataplane.udp.proxy"
-
-
-class Scene(NamedTuple):
-    cluster: SharedStore
-    n2: NetworkNamespace
-    own: Row
-    peer: Row
-
-
-class Peer:
-    """n2: a TUN device, a route and our proxy, without a dataplane."""
-
-    def __init__(self, host: NetworkNamespace, own: Row, other: Row) -> None:
-        for line in (
-            "tuntap add flannel0 mode tun",
-            "link set flannel0 mtu 1472 up",
-            f"addr add {own.subnet}/32 dev flannel0",
-            f"route add {other.cidr} via {other.public} dev flannel0 onlink",
-        ):
-            host.ip(*line.split())
-        command = (sys.executable, "-m", PROXY.decode(), "flannel0", own.public, "8285")
-        self._process = subprocess.Popen(host.command(*command), env=environment(), stdout=subprocess.PIPE)
-        assert self._process.stdout
-        assert self._process.stdout.readline() == b"ready\n"
-
-    def end(self) -> None:
-        self._process.kill()
-        self._process.wait()
+USER: Final = '{"Network":"10.5.0.0/16","Backend":{"Type":"udp","Mode":"user"}}'
 
 
 @pytest.fixture
-def scene(netns: NetworkNamespace, make_netns: NamespaceMaker) -> Iterator[Scene]:
-    """n2 carries packets already, n1 has nothing yet; the lease of n2 is there."""
-    with two_hosts(netns, make_netns, "host-gw", "ipv4", SharedStore, UDP) as hosts:
-        cluster = hosts.cluster
-        assert isinstance(cluster, SharedStore)
-        ((own, peer),) = hosts.rows
-        value = json.dumps({"PublicIP": peer.public, "PublicIPv6": None})
-        with netns.inside():
-            cluster.etcd.etcdctl("put", f"{SUBNETS}/{peer.subnet}-24", value)
-        n2 = Peer(hosts.n2, peer, own)
-        try:
-            yield Scene(cluster, hosts.n2, own, peer)
-        finally:
-            n2.end()
-            cluster.close()
+def hosts(netns: NetworkNamespace, make_netns: NamespaceMaker) -> Iterator[UdpHosts]:
+    with udp_hosts(netns, make_netns, USER) as found:
+        yield found
 
 
-def proxies(running: Running) -> list[int]:
-    """The process ids of a dataplane's proxies."""
-    found = []
-    for each in Path("/proc").glob("[0-9]*/cmdline"):
-        with suppress(OSError):
-            if (
-                PROXY in each.read_bytes()
-                and f"PPid:\t{running.process.pid}\n" in each.with_name("status").read_text()
-            ):
-                found.append(int(each.parent.name))
-    return found
+@pytest.fixture
+def scene(hosts: UdpHosts) -> Iterator[UdpHosts]:
+    """n2 carries packets already, n1 has nothing yet."""
+    n2 = UserPeer(hosts.n2, hosts.peer, hosts.own)
+    try:
+        yield hosts
+    finally:
+        n2.end()
 
 
-async def answers(host: NetworkNamespace, address: str, size: int = 0, seconds: float = PATIENCE) -> bool:
-    """Whether a ping is answered in time; with a `size`, of so many bytes, which nobody divides."""
-    with Pinger(host, size=size) as pinger:
-        found, waited = None, 0.0
-        while found is None and waited < seconds:
-            _, found = await pinger.ping(ip_address(address), 0.5)
-            waited += 0.5
-    return found is not None
-
-
-async def test_pods_of_two_hosts_reach_each_other(netns: NetworkNamespace, scene: Scene) -> None:
-    cluster, n2, own, peer = scene
+async def test_pods_of_two_hosts_reach_each_other(scene: UdpHosts) -> None:
+    cluster, own, peer = scene.cluster, scene.own, scene.peer
     async with cluster.dataplane() as running:
         status = await running.until(peers=1)
         assert (status.backend, status.mtu) == ("udp", 1472)
-        assert await answers(netns, peer.gateway)
-        assert await answers(n2, own.gateway)
-        assert await answers(netns, peer.gateway, 1472)
-        assert not await answers(netns, peer.gateway, 1474, 1)
-        key = f"/coreos.com/network/subnets/{own.subnet}-24"
-        with netns.inside():
-            value = cluster.etcd.etcdctl("get", key).splitlines()[1]
-        assert value == '{"PublicIP":"10.99.0.11","PublicIPv6":null}'
+        assert status.backend_way == "in user space: the option Mode says so"
+        assert await scene.answers()
+        assert await scene.answers(back=True)
+        assert await scene.answers(size=1472)
+        assert not await scene.answers(size=1474, seconds=1)
+        assert await scene.sends()
+        assert await scene.sends(back=True)
+        assert scene.lease(own) == '{"PublicIP":"10.99.0.11","PublicIPv6":null}'
         address = json.loads(cluster.ip("-j addr show flannel0"))[0]
         assert (address["mtu"], address["addr_info"][0]["local"]) == (1472, own.subnet)
         assert sorted(cluster.routes()) == [
@@ -117,41 +56,61 @@ async def test_pods_of_two_hosts_reach_each_other(netns: NetworkNamespace, scene
             f"{own.cidr} dev cni0 proto kernel scope link src {own.gateway}",
             f"{peer.cidr} via {peer.public} dev flannel0 proto 77 metric 1334 onlink",
         ]
-        (proxy,) = proxies(running)
+        (proxy,) = scene.proxies()
         assert not (await running.teardown()).errors
         assert "flannel0" not in cluster.ip("link show")
-        await eventually(lambda: proxies(running) not in ([], [proxy]))
+        await eventually(lambda: scene.proxies() not in ([], [proxy]))
         assert "flannel0" not in cluster.ip("link show"), "the next proxy waits for the device"
         await running.resync()
-        assert await answers(netns, peer.gateway)
+        assert await scene.answers()
 
 
-async def test_a_packet_to_a_subnet_that_no_node_has_is_answered(netns: NetworkNamespace, scene: Scene) -> None:
-    cluster, _, _, peer = scene
-    async with cluster.dataplane() as running:
+async def test_a_configuration_without_a_backend_takes_what_the_kernel_has(
+    netns: NetworkNamespace, make_netns: NamespaceMaker
+) -> None:
+    with udp_hosts(netns, make_netns) as hosts:
+        async with hosts.cluster.dataplane() as running:
+            status = await running.until(peers=1)
+            way = (
+                "in the kernel: the kernel has FOU" if status.devices[0].name == "flannel.fou" else "in user space: "
+            )
+            assert status.backend_way.startswith(way)
+            assert status.backend_way in str(await running.events())
+
+
+async def test_mode_kernel_waits_for_the_module(netns: NetworkNamespace, make_netns: NamespaceMaker) -> None:
+    if has_kind(netns, "fou"):
+        pytest.skip("this kernel has FOU")
+    kernel = USER.replace('"user"', '"kernel"')
+    with udp_hosts(netns, make_netns, kernel) as hosts:
+        async with hosts.cluster.dataplane() as running, asyncio.timeout(PATIENCE):
+            while "modprobe fou" not in str((await running.status()).reasons):  # noqa: ASYNC110 - another process decides
+                await asyncio.sleep(0.05)
+
+
+async def test_a_packet_to_a_subnet_that_no_node_has_is_answered(scene: UdpHosts) -> None:
+    async with scene.cluster.dataplane() as running:
         await running.until(peers=1)
-        assert await answers(netns, peer.gateway)
+        assert await scene.answers()
         program = (
             "import socket; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(20); "
             "s.setsockopt(0, 11, 1); s.connect(('10.5.200.1', 9)); s.send(b'x'); s.recv(1)"
         )
         done = await asyncio.to_thread(
-            subprocess.run, netns.command("python3", "-c", program), capture_output=True, text=True, check=False
+            subprocess.run, scene.n1.command("python3", "-c", program), capture_output=True, text=True, check=False
         )
         assert "Network is unreachable" in done.stderr
 
 
-async def test_a_dead_proxy_and_drift_are_repaired_and_a_restart_keeps_the_routes(
-    netns: NetworkNamespace, scene: Scene
-) -> None:
-    cluster, n2, own, peer = scene
+async def test_a_dead_proxy_and_drift_are_repaired(scene: UdpHosts) -> None:
+    cluster, own, peer = scene.cluster, scene.own, scene.peer
     async with cluster.dataplane() as running:
         await running.until(peers=1)
-        assert await answers(netns, peer.gateway)
-        (proxy,) = proxies(running)
+        assert await scene.answers()
+        (proxy,) = scene.proxies()
         os.kill(proxy, signal.SIGKILL)
-        await eventually(lambda: proxies(running) not in ([], [proxy]))
-        assert await answers(netns, peer.gateway)
+        await eventually(lambda: scene.proxies() not in ([], [proxy]))
+        assert await scene.answers()
         for damage in (
             f"route del {peer.cidr} dev flannel0",
             "link set flannel0 down",
@@ -159,36 +118,91 @@ async def test_a_dead_proxy_and_drift_are_repaired_and_a_restart_keeps_the_route
             "link del flannel0",
         ):
             cluster.ip(damage)
-            assert await answers(netns, peer.gateway)
-        assert await answers(n2, own.gateway)
-        index = json.loads(cluster.ip("-j link show flannel0"))[0]["ifindex"]
-        (proxy,) = proxies(running)
-        assert await running.end(signal.SIGKILL) == -signal.SIGKILL
-    await eventually(lambda: not Path(f"/proc/{proxy}").exists())
-    assert f"{peer.cidr} via {peer.public} dev flannel0" in "\n".join(cluster.routes())
-    async with cluster.dataplane() as running:
+            assert await scene.answers()
+        assert await scene.answers(back=True)
+
+
+async def test_no_packet_is_lost_while_the_dataplane_is_stopped_or_killed_and_started(scene: UdpHosts) -> None:
+    async with AsyncExitStack() as stack:
+        running = await stack.enter_async_context(scene.cluster.dataplane())
         await running.until(peers=1)
-        assert await answers(netns, peer.gateway)
-        assert json.loads(cluster.ip("-j link show flannel0"))[0]["ifindex"] == index
+        assert await scene.answers()
+        assert await scene.answers(back=True)
+        before = scene.cluster.everything(details="")
+        with scene.stream() as stream:
+            async with stream:
+                for number in (signal.SIGTERM, signal.SIGKILL):
+                    (proxy,) = scene.proxies()
+                    await running.end(number)
+                    await asyncio.sleep(0.3)
+                    assert scene.proxies() == [proxy], "it carries on alone"
+                    running = await stack.enter_async_context(scene.cluster.dataplane())
+                    await running.until(peers=1)
+                    await eventually(lambda: len(scene.proxies()) == 1)
+                    assert scene.proxies() != [proxy], "the new one has taken over"
+        assert (stream.sent > 100, stream.lost) == (True, [])
+        assert scene.cluster.everything(details="") == before
 
 
-async def test_a_taken_port_is_told(netns: NetworkNamespace, scene: Scene) -> None:
-    cluster, *_ = scene
+async def test_a_proxy_without_a_dataplane_ends_with_its_device(scene: UdpHosts) -> None:
+    async with scene.cluster.dataplane() as running:
+        await running.until(peers=1)
+        await running.end()
+    assert len(scene.proxies()) == 1
+    scene.cluster.ip("link del flannel0")
+    await eventually(lambda: scene.proxies() == [])
+
+
+async def test_a_taken_port_is_told_and_used_as_soon_as_it_is_free(scene: UdpHosts) -> None:
     program = (
         "import socket, time; s = socket.socket(2, 2); s.bind(('10.99.0.11', 8285)); "
         "print(flush=True); time.sleep(1000)"
     )
-    command = netns.command("python3", "-c", program)
+    command = scene.n1.command("python3", "-c", program)
     thief = subprocess.Popen(command, stdout=subprocess.PIPE)  # noqa: ASYNC220 - it is started at once
     try:
         assert thief.stdout
         assert thief.stdout.readline(), "it has the port before the dataplane starts"
-        async with cluster.dataplane() as running, asyncio.timeout(PATIENCE):
+        async with scene.cluster.dataplane() as running, asyncio.timeout(PATIENCE):
             while not any("Address already in use" in reason for reason in (await running.status()).reasons):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
             thief.kill()
             thief.wait()
             await running.until(peers=1)
+            assert await scene.answers()
     finally:
         thief.kill()
         thief.wait()
+
+
+async def test_a_flanneld_on_the_other_node_and_in_our_place(hosts: UdpHosts) -> None:
+    """Its device and its port go when it stops: the gap is the time from then until ours are there."""
+    there, here = hosts.flanneld(hosts.n2, hosts.peer), hosts.flanneld(hosts.n1, hosts.own)
+    try:
+        await there.start(f"bootstrap done|Subnet added: {hosts.own.cidr}|Running backend")
+        await here.start(f"Subnet added: {hosts.peer.cidr}")
+        assert await hosts.answers()
+        async with hosts.cluster.dataplane() as running:
+            with hosts.stream() as stream:
+                async with stream:
+                    await asyncio.sleep(0.5)
+                    here.discard()
+                    await running.until(peers=1)
+                    assert await hosts.answers()
+                    await asyncio.sleep(0.5)
+            seconds = max((lost.sent for lost in stream.lost), default=0.0) - min(
+                (lost.sent for lost in stream.lost), default=0.0
+            )
+            assert seconds < 5, f"the gap was {seconds:.2f} s"
+            print(f"from flanneld: {len(stream.lost)} of {stream.sent} pings lost, in {seconds:.2f} s")
+            assert await hosts.answers(size=1472)
+            assert await hosts.answers(back=True)
+            assert await hosts.sends()
+            assert await hosts.sends(back=True)
+            assert not (await running.teardown()).errors
+            await running.end()
+        await here.start(f"Subnet added: {hosts.peer.cidr}")
+        assert await hosts.answers()
+    finally:
+        here.discard()
+        there.discard()

@@ -70,6 +70,12 @@ def test_an_option_of_ipip_is_checked_before_any_node_sees_it() -> None:
     assert message == 'DirectRouting in Backend in the network configuration must be true or false, not "yes"'
 
 
+def test_the_mode_of_udp_is_checked_before_any_node_sees_it() -> None:
+    message = refusal('{"Network": "10.5.0.0/16", "Backend": {"Type": "udp", "Mode": "fou"}}')
+    expected = "Mode 'fou' of Backend in the network configuration does not exist: write auto, kernel or user"
+    assert message == expected
+
+
 @pytest.mark.parametrize(
     ("backend", "told", "device"),
     [
@@ -77,6 +83,9 @@ def test_an_option_of_ipip_is_checked_before_any_node_sees_it() -> None:
         ('{"Type": "vxlan", "Port": 4789, "DirectRouting": true}', "UDP port 4789", ""),
         ('{"Type": "ipip"}', "IP protocol 4", "flannel.ipip"),
         ('{"Type": "ipip", "DirectRouting": true}', "IP protocol 4", ""),
+        ('{"Type": "udp"}', "UDP port 8285", ""),
+        ('{"Type": "udp", "Mode": "user", "Port": 9000}', "UDP port 9000", "flannel0"),
+        ('{"Type": "udp", "Mode": "kernel"}', "UDP port 8285", "flannel.fou"),
     ],
 )
 def test_a_tunnel_is_known_from_outside(backend: str, told: str, device: str) -> None:

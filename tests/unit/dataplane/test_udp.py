@@ -1,8 +1,8 @@
-"""udp: what the backend makes of leases, and what its proxy does to packets."""
+"""udp: what the backend makes of leases, in the kernel and in user space, and what its proxy does to packets."""
 
 import struct
 from dataclasses import replace
-from ipaddress import ip_network
+from ipaddress import ip_interface, ip_network
 
 import pytest
 from hypothesis import given
@@ -13,17 +13,21 @@ from services.core.family import IPV4
 from services.core.formats.gojson import GoObject
 from services.core.leases.lease import Lease
 from services.dataplane.backends.backend import NodeIdentity, NodeLinks
-from services.dataplane.backends.udp import Udp
-from services.dataplane.links.changes import LinkState, link_changes
+from services.dataplane.backends.ipip import Ipip
+from services.dataplane.backends.udp import FouLink, TunLink, Udp
+from services.dataplane.links.changes import LinkState, as_created, deletions, link_changes
 from services.dataplane.links.desired import Device, LinkSpec
+from services.dataplane.links.reconcile import is_leftover
 from services.dataplane.netlink.kinds import text
 from services.dataplane.udp.packets import NET_UNREACHABLE, decrement_ttl, icmp_error
 from tests.examples.dataplane import FLANNEL, NAMES, UNDERLAY, subnet
+from tests.examples.leases import network
 
 LINKS = NodeLinks(UNDERLAY, {IPV4: Device("flannel0", FLANNEL, "", 1472, "")}, 77)
 OWN = Lease("10.5.27.0-24", "n1", (subnet("10.5.27.0/24", "10.99.0.11"),))
 PEER = subnet("10.5.53.0/24", "10.99.0.12")
 SHOWN = {**NAMES, FLANNEL: "flannel0"}
+NETWORK = '{"Network": "10.5.0.0/16", "Backend": {"Type": "udp"}}'
 
 
 def device(mtu: int = 1500) -> LinkSpec:
@@ -65,6 +69,83 @@ def test_the_device_is_made_by_an_ioctl() -> None:
     ]
     with pytest.raises(InvalidInput, match="eth0 has MTU 90, of which UDP leaves 62 bytes"):
         device(90)
+
+
+FOU = replace(Udp(), is_in_kernel=True, reason="the kernel has FOU")
+
+
+def tunnel(kind: str = "", port: int = 8285) -> LinkSpec:
+    underlay = replace(UNDERLAY, kind=kind)
+    found = replace(FOU, port=port).link(IPV4, underlay, NodeIdentity("n1", OWN))
+    assert found is not None
+    return replace(found, network=ip_network("10.5.0.0/16"))
+
+
+def kept(spec: LinkSpec) -> LinkState:
+    return replace(as_created(spec), index=3, up=True, addresses=(ip_interface("10.5.27.0/32"),))
+
+
+WORDS = "local 10.99.0.11 ttl inherit nopmtudisc encap fou encap-sport 8285 encap-dport 8285"
+
+
+def test_in_the_kernel_there_is_a_tunnel_with_a_fou_port_and_no_process() -> None:
+    add, *_ = link_changes(None, tunnel())
+    assert add.command == f"ip link add flannel.fou mtu 1472 type ipip {WORDS}"
+    assert {name: value for name, value in add.arguments.items() if "encap" in name or "proto" in name} == {
+        "ipip_proto": 4,
+        "ipip_encap_type": 1,
+        "ipip_encap_flags": 0,
+        "ipip_encap_sport": 8285,
+        "ipip_encap_dport": 8285,
+    }
+    assert link_changes(kept(tunnel()), tunnel()) == ()
+    assert FouLink.decode(tunnel().attributes.encode()) == tunnel().attributes
+    (port,) = FOU.node_objects((), replace(LINKS, networks=(ip_network("10.5.0.0/16"),)))
+    assert text(port, SHOWN) == "port 8285 ipproto 4 local 10.99.0.11"
+    (peer,) = FOU.peer_objects([PEER], (), LINKS)
+    assert peer in Udp().peer_objects([PEER], (), LINKS), "the routes differ by their device alone"
+    assert FOU.way == "in the kernel: the kernel has FOU"
+    assert replace(FOU, is_in_kernel=False, reason="no").way == "in user space: no"
+
+
+@pytest.mark.parametrize(("kind", "wanted"), [("veth", False), ("bridge", False), ("", None), ("bond", None)])
+def test_checksums_are_computed_where_no_network_card_does_it(kind: str, wanted: bool | None) -> None:
+    assert tunnel(kind).checksum_offload is wanted
+
+
+def test_the_fou_port_of_a_device_goes_when_the_device_goes_or_sends_from_another() -> None:
+    gone = "ip fou del port 8285 local 10.99.0.11"
+    assert [change.command for change in deletions(kept(tunnel()))] == ["ip link del flannel.fou", gone]
+    words = WORDS.replace("8285", "9000")
+    assert [change.command for change in link_changes(kept(tunnel()), tunnel(port=9000))] == [
+        f"ip link set flannel.fou type ipip {words}",
+        gone,
+    ]
+    ipip = Ipip().link(IPV4, UNDERLAY, NodeIdentity("n1", OWN))
+    assert ipip is not None
+    assert [change.command for change in link_changes(kept(tunnel()), ipip)] == [
+        "ip link set flannel.fou down",
+        gone,
+        "ip link set flannel.fou name flannel.ipip",
+    ]
+    assert len(deletions(replace(kept(tunnel()), name="another"))) == 1, "the port of another's device stays"
+
+
+def test_a_flannelds_own_tun_is_never_ours() -> None:
+    found = LinkState("flannel0", 3, "tun", "", 1472, up=True, data={"persist": 0})
+    assert not is_leftover(found, TunLink, has_our_routes=True, former=[])
+    assert is_leftover(replace(found, data={"persist": 1}), TunLink, has_our_routes=True, former=[])
+    assert is_leftover(kept(tunnel()), FouLink, has_our_routes=True, former=[])
+
+
+def test_the_options_are_flannels_port_and_our_mode() -> None:
+    assert Udp.parse(GoObject.parse('{"mode":"user"}', "Backend")).mode == "user"
+    with pytest.raises(InvalidInput, match=r"^Mode 'fast' of Backend in .*: write auto, kernel or user"):
+        Udp.parse(GoObject.parse('{"Mode":"fast"}', "Backend"))
+
+
+async def test_mode_user_asks_the_kernel_nothing() -> None:
+    assert (await Udp(mode="user").prepare(network(NETWORK), None)).way == "in user space: the option Mode says so"
 
 
 def test_the_port_is_flannels() -> None:

@@ -296,6 +296,7 @@ class Status(_message.Message):
     FINDINGS_FIELD_NUMBER: _builtins.int
     PENDING_FIELD_NUMBER: _builtins.int
     WARNINGS_FIELD_NUMBER: _builtins.int
+    BACKEND_WAY_FIELD_NUMBER: _builtins.int
     ready: _builtins.bool
     """The last complete snapshot is in the kernel."""
     node: _builtins.str
@@ -327,6 +328,10 @@ class Status(_message.Message):
     this node: `network change pending: ...`. The node keeps the subnet until
     an operator moves the node (RenumberNode of the lease service) or puts the
     configuration back. Empty: no change is pending.
+    """
+    backend_way: _builtins.str
+    """Which way the backend carries packets, and why, if the backend knows more
+    than one: `in the kernel: the kernel has FOU`. Empty: it has one way.
     """
     @_builtins.property
     def reasons(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -418,10 +423,11 @@ class Status(_message.Message):
         findings: _abc.Iterable[Global___Finding] | None = ...,
         pending: _builtins.str = ...,
         warnings: _abc.Iterable[_builtins.str] | None = ...,
+        backend_way: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_ip_masq", b"_ip_masq", "_last_resync_changes", b"_last_resync_changes", "_lease_service_connected", b"_lease_service_connected", "_ready", b"_ready", "_repairs", b"_repairs", "_store_connected", b"_store_connected", "ip_masq", b"ip_masq", "last_resync_changes", b"last_resync_changes", "last_resync_time", b"last_resync_time", "lease", b"lease", "lease_service_connected", b"lease_service_connected", "peers", b"peers", "ready", b"ready", "remembered_time", b"remembered_time", "repairs", b"repairs", "start_time", b"start_time", "store_connected", b"store_connected", "underlay", b"underlay"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ip_masq", b"_ip_masq", "_last_resync_changes", b"_last_resync_changes", "_lease_service_connected", b"_lease_service_connected", "_ready", b"_ready", "_repairs", b"_repairs", "_store_connected", b"_store_connected", "backend", b"backend", "cursor", b"cursor", "devices", b"devices", "findings", b"findings", "ip_masq", b"ip_masq", "last_resync_changes", b"last_resync_changes", "last_resync_time", b"last_resync_time", "lease", b"lease", "lease_service_connected", b"lease_service_connected", "mtu", b"mtu", "node", b"node", "peers", b"peers", "pending", b"pending", "ready", b"ready", "reasons", b"reasons", "remembered_time", b"remembered_time", "repairs", b"repairs", "repairs_by_cause", b"repairs_by_cause", "start_time", b"start_time", "store_connected", b"store_connected", "unclaimed", b"unclaimed", "underlay", b"underlay", "version", b"version", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ip_masq", b"_ip_masq", "_last_resync_changes", b"_last_resync_changes", "_lease_service_connected", b"_lease_service_connected", "_ready", b"_ready", "_repairs", b"_repairs", "_store_connected", b"_store_connected", "backend", b"backend", "backend_way", b"backend_way", "cursor", b"cursor", "devices", b"devices", "findings", b"findings", "ip_masq", b"ip_masq", "last_resync_changes", b"last_resync_changes", "last_resync_time", b"last_resync_time", "lease", b"lease", "lease_service_connected", b"lease_service_connected", "mtu", b"mtu", "node", b"node", "peers", b"peers", "pending", b"pending", "ready", b"ready", "reasons", b"reasons", "remembered_time", b"remembered_time", "repairs", b"repairs", "repairs_by_cause", b"repairs_by_cause", "start_time", b"start_time", "store_connected", b"store_connected", "unclaimed", b"unclaimed", "underlay", b"underlay", "version", b"version", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__ip_masq: _TypeAlias = _typing.Literal["ip_masq"]  # noqa: Y015
     _WhichOneofArgType__ip_masq: _TypeAlias = _typing.Literal["_ip_masq", b"_ip_masq"]  # noqa: Y015

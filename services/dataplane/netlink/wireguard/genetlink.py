@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from services.dataplane.netlink import uapi
-from services.dataplane.netlink.uapi import KernelError, error_in, messages, spans
+from services.dataplane.netlink.uapi import KernelError, error_in, spans
 from services.dataplane.netlink.wireguard import wg_text
 from services.dataplane.netlink.wireguard.values import (
     KEY_BYTES,
@@ -25,9 +25,6 @@ _ATTRIBUTE: Final = struct.Struct("=HH")
 _BODY: Final = _HEADER.size + _GENL.size
 _NESTED: Final = 0x8000
 
-_CONTROL: Final = 16
-"""GENL_ID_CTRL."""
-_GET_FAMILY, _FAMILY_ID, _FAMILY_NAME = 3, 1, 2
 _GET_DEVICE, _SET_DEVICE = 0, 1
 _IFINDEX, _PRIVATE_KEY, _PUBLIC_KEY, _LISTEN_PORT, _FWMARK, _PEERS = 1, 3, 4, 6, 7, 8
 _KEY, _PRESHARED_KEY, _FLAGS, _ENDPOINT, _KEEPALIVE, _HANDSHAKE, _RECEIVED, _SENT, _ALLOWED = range(1, 10)
@@ -61,31 +58,6 @@ class PeerState:
         """As an object, with an endpoint that stands for its own."""
         allowed = tuple(sorted(self.allowed))
         return WireguardPeer(self.public_key, allowed, endpoint, port, self.preshared_key, self.keepalive, ifindex)
-
-
-def families_request(sequence: int) -> bytes:
-    """For a dump of the families of generic netlink. To ask for one by its name would have its module loaded."""
-    return _message(_CONTROL, uapi.NLM_F_REQUEST | uapi.NLM_F_DUMP, sequence, _GENL.pack(_GET_FAMILY, 1, 0))
-
-
-class FamilyReader:
-    """Takes the datagrams that answer it, and keeps the number of one family; 0: there is none."""
-
-    def __init__(self, name: str, sequence: int) -> None:
-        self.number = 0
-        self._name = name.encode() + b"\0"
-        self._sequence = sequence
-
-    def take(self, block: bytes) -> bool:
-        """Reads one datagram; True: the dump is complete, or refused."""
-        for message in messages(block):
-            _, kind, _, sequence, _ = _HEADER.unpack_from(message)
-            if sequence == self._sequence and kind in (uapi.NLMSG_DONE, uapi.NLMSG_ERROR):
-                return True
-            found = {kind: message[start:end] for kind, start, end in spans(message, _BODY, len(message))}
-            if found.get(_FAMILY_NAME) == self._name:
-                self.number = _number(found[_FAMILY_ID])
-        return False
 
 
 def device_request(family: int, ifindex: int, sequence: int) -> bytes:

@@ -16,12 +16,13 @@ from typing import Final, Self, TypeAlias
 from services.core.errors import Unavailable
 from services.dataplane.netlink import uapi
 from services.dataplane.netlink.actuator import Contents
+from services.dataplane.netlink.generic.family import find_family
 from services.dataplane.netlink.iproute2_text import refusal
 from services.dataplane.netlink.objects import KernelObject, Plan, Route, steps
 from services.dataplane.netlink.transport import AnswersLost, RawTransport
 from services.dataplane.netlink.uapi import KernelError
 from services.dataplane.netlink.wireguard import genetlink, wg_text
-from services.dataplane.netlink.wireguard.genetlink import DeviceReader, FamilyReader, PeerState
+from services.dataplane.netlink.wireguard.genetlink import DeviceReader, PeerState
 from services.dataplane.netlink.wireguard.values import (
     WIREGUARD_DEVICE,
     WIREGUARD_PEER,
@@ -239,11 +240,8 @@ class WireguardSocket:
     async def _find_family(self) -> int:
         """The number of WireGuard's family; 0: the kernel has none, or has not loaded the module."""
         if not self._family:
-            number = self._transport.reserve(1)
-            reader = FamilyReader("wireguard", number)
             with suppress(AnswersLost):
-                await self._transport.dump(genetlink.families_request(number), reader.take)
-            self._family = reader.number
+                self._family = await find_family(self._transport, "wireguard")
         return self._family
 
 

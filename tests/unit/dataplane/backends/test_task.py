@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import ClassVar
 
 from services.core.family import Network
@@ -47,7 +48,9 @@ async def test_the_task_of_the_backend_in_force_runs_and_ends_with_it() -> None:
         except StopIteration:
             await asyncio.Event().wait()
 
-    task = asyncio.create_task(run_backend_task(lambda: now[0], changed, lambda: log.append("audit"), lambda _: None))
+    task = asyncio.create_task(
+        run_backend_task(lambda: now[0], Path("/run"), changed, lambda: log.append("audit"), lambda _: None)
+    )
     for _ in range(20):
         await asyncio.sleep(0)
     task.cancel()

@@ -1,0 +1,169 @@
+"""FOU ports over generic netlink (linux/fou.h): which there are, one more, one less, and whether there can be any."""
+
+import socket
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from errno import EPERM
+from ipaddress import ip_address
+from typing import Final, Self
+
+from services.core.errors import Unavailable
+from services.dataplane.netlink import uapi
+from services.dataplane.netlink.fou.values import FouPort
+from services.dataplane.netlink.generic.family import GENL, find_family
+from services.dataplane.netlink.transport import AnswersLost, RawTransport
+from services.dataplane.netlink.uapi import HEADER, KernelError, attributes, error_in, messages
+
+NO_MODULE: Final = "the kernel module fou is not loaded (`modprobe fou`; it is never loaded on demand)"
+NO_RIGHT: Final = "the kernel gives FOU ports to the initial user namespace only"
+_ADD, _DEL, _GET = 1, 2, 3
+_PORT, _AF, _IPPROTO, _TYPE, _LOCAL_V4, _PEER_V4, _PEER_PORT, _IFINDEX = 1, 2, 3, 4, 6, 8, 10, 11
+_DIRECT: Final = 1
+"""FOU_ENCAP_DIRECT: an IP packet follows the UDP header at once."""
+_IPIP: Final = 4
+_DUMP_ATTEMPTS: Final = 5
+_ABSENT: Final = FouPort(bytes((192, 0, 2, 1)), 9, 0)
+"""TEST-NET-1, which no host has."""
+_LOST: Final = "the kernel's answer was lost, so whether it is done is not known: the next resync will tell"
+
+
+@dataclass(frozen=True, slots=True)
+class FouRow:
+    """A FOU port as a dump tells it."""
+
+    port: int
+    protocol: int
+    """0: GUE, whose own header says it."""
+    local: bytes
+    """Empty: any address."""
+    rest: Mapping[int, bytes] = field(default_factory=dict, hash=False)
+    """Attributes that none of ours has."""
+
+    def is_like(self, item: FouPort) -> bool:
+        """Whether it does what this port has to."""
+        return (self.local, self.port, self.protocol, self.rest) == (item.local, item.port, _IPIP, {})
+
+    def __str__(self) -> str:
+        what = f"ipproto {self.protocol}" if self.protocol else "gue"
+        local = f" local {ip_address(self.local)}" if self.local else ""
+        return f"port {self.port} {what}{local}"
+
+
+class FouPorts:
+    """One socket of generic netlink, for one event loop. Raises Unavailable when an answer of the kernel is lost."""
+
+    def __init__(self) -> None:
+        self._transport = RawTransport(protocol=uapi.NETLINK_GENERIC)
+        self._family = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._transport.close()
+
+    async def obstacle(self) -> str:
+        """Why this process can have no FOU port here; empty: it can. Changes nothing."""
+        if not await self.exist():
+            return NO_MODULE
+        refused = await self.delete(_ABSENT)
+        return NO_RIGHT if refused is not None and refused.error == EPERM else ""
+
+    async def exist(self) -> bool:
+        """Whether the kernel has FOU, and its module is loaded."""
+        if not self._family:
+            try:
+                self._family = await find_family(self._transport, "fou")
+            except AnswersLost:
+                raise Unavailable("the kernel's answer about its netlink families was lost: try again") from None
+        return self._family > 0
+
+    async def rows(self) -> list[FouRow]:
+        """All of IPv4."""
+        for _ in range(_DUMP_ATTEMPTS if await self.exist() else 0):
+            reader = PortReader(self._family, self._transport.reserve(1))
+            request = uapi.request(self._family, GENL.pack(_GET, 1, 0), uapi.NLM_F_DUMP)
+            try:
+                await self._transport.dump(uapi.numbered(request, reader.sequence), reader.take)
+            except AnswersLost:
+                continue
+            if not reader.inconsistent:
+                return reader.rows
+        if not self._family:
+            return []
+        raise Unavailable("the kernel's FOU ports kept changing while they were read: try again")
+
+    async def add(self, item: FouPort) -> KernelError | None:
+        """The kernel's refusal; None: it is there."""
+        return await self._send(_ADD, item)
+
+    async def delete(self, item: FouPort) -> KernelError | None:
+        """The kernel's refusal, also of one that is not there."""
+        return await self._send(_DEL, item)
+
+    async def _send(self, order: int, item: FouPort) -> KernelError | None:
+        if not await self.exist():
+            return None
+        number = self._transport.reserve(1)
+        message = uapi.numbered(encode(self._family, order, item), number)
+        try:
+            return (await self._transport.exchange(message, number, number)).get(number)
+        except AnswersLost:
+            raise Unavailable(_LOST) from None
+
+
+async def delete_port(local: str, port: int) -> None:
+    """Closes a FOU port; one that is not there is no error. Raises Unavailable."""
+    with FouPorts() as ports:
+        await ports.delete(FouPort(ip_address(local).packed, port, 0))
+
+
+def encode(family: int, order: int, item: FouPort) -> bytes:
+    """A message about a port, without its number."""
+    parts = (
+        (_PORT, item.port.to_bytes(2)),
+        (_AF, bytes([socket.AF_INET])),
+        (_IPPROTO, bytes([_IPIP])),
+        (_TYPE, bytes([_DIRECT])),
+        (_LOCAL_V4, item.local),
+    )
+    body = b"".join(_padded(uapi.attribute(kind, value)) for kind, value in parts)
+    return uapi.request(family, GENL.pack(order, 1, 0) + body, uapi.NLM_F_ACK)
+
+
+class PortReader:
+    """Takes the datagrams of a dump."""
+
+    def __init__(self, family: int, sequence: int) -> None:
+        self.rows: list[FouRow] = []
+        self.sequence = sequence
+        self.inconsistent = False
+        self._family = family
+
+    def take(self, block: bytes) -> bool:
+        """Reads one datagram; True: the dump is complete, or refused."""
+        for message in messages(block):
+            _, kind, flags, sequence, _ = HEADER.unpack_from(message)
+            if sequence != self.sequence:
+                continue
+            self.inconsistent |= bool(flags & uapi.NLM_F_DUMP_INTR)
+            if kind in (uapi.NLMSG_DONE, uapi.NLMSG_ERROR):
+                self.inconsistent |= error_in(message, 0) is not None
+                return True
+            if kind == self._family:
+                self.rows.extend(_rows(message[HEADER.size + GENL.size :]))
+        return False
+
+
+def _rows(body: bytes) -> Iterator[FouRow]:
+    found = dict(attributes(body))
+    if found.get(_AF) != bytes([socket.AF_INET]):
+        return
+    protocol = found.get(_IPPROTO, b"\0")[0] if found.get(_TYPE) == bytes([_DIRECT]) else 0
+    local = found.get(_LOCAL_V4, b"")
+    rest = {kind: value for kind, value in found.items() if kind in (_PEER_V4, _PEER_PORT, _IFINDEX) and any(value)}
+    yield FouRow(int.from_bytes(found.get(_PORT, b"")), protocol, local if any(local) else b"", rest)
+
+
+def _padded(data: bytes) -> bytes:
+    return data + bytes(-len(data) % 4)

@@ -1,0 +1,239 @@
+"""udp in the kernel, by FOU: restarts, repairs, beside peers in user space and real flannelds, and both ways in turn.
+
+Where this kernel has no FOU, the tests run in a machine that has it, see `tests/kinds.py`.
+"""
+
+import asyncio
+import signal
+import subprocess
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+import pytest
+
+from lab.stream import Stream
+from tests.flannel.udp import UdpHosts, UserPeer, make_kernel_peer, udp_hosts
+from tests.hosts.dataplane import Cluster
+from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
+from tests.kinds import require_kind, run_in_another_machine
+from tests.patience import PATIENCE
+
+PORT: Final = "port 8285 ipproto 4 local 10.99.0.11"
+DEVICE: Final = "flannel.fou"
+
+
+def test_fou_in_another_machine(netns: NetworkNamespace) -> None:
+    run_in_another_machine(netns, "fou", "tests/kernel/dataplane/test_fou.py")
+
+
+@pytest.fixture
+def hosts(netns: NetworkNamespace, make_netns: NamespaceMaker) -> Iterator[UdpHosts]:
+    require_kind(netns, "fou")
+    with udp_hosts(netns, make_netns) as found:
+        yield found
+
+
+def ports(cluster: Cluster) -> str:
+    return " ".join(cluster.ip("fou show").split())
+
+
+def shown(cluster: Cluster) -> str:
+    """Port, device, address and routes, without numbers of interfaces."""
+    device = cluster.ip(f"-o -d link show {DEVICE}").partition(": ")[2]
+    address = cluster.ip(f"-o -4 addr show {DEVICE}").partition(": ")[2]
+    routes = [line for line in cluster.routes() if DEVICE in line]
+    return "\n".join([ports(cluster), " ".join(device.split()), " ".join(address.split()), *routes])
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            try:
+                if await asyncio.to_thread(is_so):
+                    return
+            except subprocess.CalledProcessError:  # the device is not there
+                pass
+            await asyncio.sleep(0.05)
+
+
+def gap(stream: Stream) -> float:
+    """Seconds from the first lost ping to the last."""
+    sent = [lost.sent for lost in stream.lost]
+    return max(sent) - min(sent) if sent else 0.0
+
+
+@asynccontextmanager
+async def user_peer(hosts: UdpHosts) -> AsyncIterator[None]:
+    peer = UserPeer(hosts.n2, hosts.peer, hosts.own)
+    try:
+        yield
+    finally:
+        peer.end()
+
+
+async def test_restarts_lose_nothing_drift_is_repaired_and_hostile_leases_are_refused(hosts: UdpHosts) -> None:
+    cluster, own, peer = hosts.cluster, hosts.own, hosts.peer
+    make_kernel_peer(hosts.n2, peer, own)
+    async with cluster.dataplane() as running:
+        status = await running.until(peers=1)
+        assert (status.backend, status.mtu) == ("udp", 1472)
+        assert status.backend_way == "in the kernel: the kernel has FOU"
+        assert "encap fou encap-sport 8285 encap-dport 8285 mtu 1472 up" in status.devices[0].description
+        wanted = shown(cluster)
+        assert wanted.startswith(PORT)
+        assert f"{peer.cidr} via {peer.public} dev {DEVICE} proto 77 metric 1334 onlink" in wanted
+        assert f" {own.subnet}/32 " in wanted
+        assert await hosts.answers(size=1472)
+        assert not await hosts.answers(size=1474, seconds=2)
+        assert await hosts.answers(back=True)
+        assert await hosts.sends()
+        hosts.publish("10.5.60.0/24", "10.99.0.11")  # our own address
+        hosts.publish("10.5.61.0/24", "127.0.0.1")
+        hosts.publish("10.6.62.0/24", "10.99.0.62")  # another network
+        hosts.publish("10.5.63.0/24", "10.99.0.63", BackendType="vxlan", BackendData={"VNI": 1, "VtepMAC": "x"})
+        hosts.publish("10.5.64.0/24", "10.99.0.64")
+        await until(lambda: "10.5.64.0/24" in shown(cluster))
+        for number in (60, 61, 62, 63):
+            assert f"{number}.0/24" not in shown(cluster)
+        with hosts.n1.inside():
+            for number in (60, 61, 63, 64):
+                cluster.etcd.etcdctl("del", f"/coreos.com/network/subnets/10.5.{number}.0-24")
+        await until(lambda: shown(cluster) == wanted)
+        for damage in (
+            f"fou del {PORT}",
+            f"link set {DEVICE} down",
+            f"link del {DEVICE}",
+            f"addr del {own.subnet}/32 dev {DEVICE}",
+            f"link set {DEVICE} mtu 1300",
+            f"link set {DEVICE} type ipip local 10.99.0.11 ttl inherit nopmtudisc encap none",
+            f"route del {peer.cidr} dev {DEVICE}",
+        ):
+            cluster.ip(damage)
+            await until(lambda: shown(cluster) == wanted)
+            assert await hosts.answers(), damage
+        with hosts.stream() as stream:
+            async with stream:
+                await running.end()
+                running = await cluster.dataplane().__aenter__()
+                status = await running.until(peers=1)
+                assert status.last_resync_changes == 0
+                await running.end(signal.SIGKILL)
+                running = await cluster.dataplane().__aenter__()
+                await running.until(peers=1)
+        assert (stream.sent > 0, stream.lost) == (True, [])
+        assert shown(cluster) == wanted
+        commands = (await running.teardown()).commands
+        assert f"ip fou del {PORT.replace(' ipproto 4', '')}" in commands
+        assert (ports(cluster), DEVICE in cluster.ip("link show")) == ("", False)
+        await running.end(signal.SIGKILL)
+
+
+async def test_a_peer_in_user_space_gets_tcp_too(hosts: UdpHosts) -> None:
+    """The underlay is a veth, on which nothing completes checksums."""
+    async with user_peer(hosts), hosts.cluster.dataplane() as running:
+        await running.until(peers=1)
+        assert "tx-checksumming: off" in hosts.cluster.run(f"ethtool -k {DEVICE}")
+        assert await hosts.answers(size=1472)
+        assert await hosts.answers(size=1472, back=True)
+        assert await hosts.sends()
+        assert await hosts.sends(back=True)
+        await running.end()
+
+
+async def test_a_foreign_fou_port_is_told_and_stays(hosts: UdpHosts) -> None:
+    hosts.cluster.ip("fou add port 8285 ipproto 47")
+    async with hosts.cluster.dataplane() as running, asyncio.timeout(PATIENCE):
+        wanted = "another FOU port is there, `port 8285 ipproto 47`: delete it with `ip fou del port 8285 ipproto 47`"
+        while wanted not in str((await running.status()).reasons):  # noqa: ASYNC110 - another process decides
+            await asyncio.sleep(0.1)
+        assert ports(hosts.cluster) == "port 8285 ipproto 47"
+        hosts.cluster.ip("fou del port 8285")
+        await running.until(peers=1)
+        assert ports(hosts.cluster) == PORT
+
+
+async def test_both_ways_follow_each_other_and_another_port(hosts: UdpHosts) -> None:
+    def configure(options: str, kind: str = "udp") -> None:
+        with hosts.n1.inside():
+            text = f'{{"Network":"10.5.0.0/16","Backend":{{"Type":"{kind}"{options}}}}}'
+            hosts.cluster.etcd.etcdctl("put", "/coreos.com/network/config", text)
+
+    make_kernel_peer(hosts.n2, hosts.peer, hosts.own)
+    cluster = hosts.cluster
+    configure(',"Mode":"user"')
+    async with cluster.dataplane() as running:
+        await running.until(peers=1)
+        assert await hosts.answers()
+        assert len(hosts.proxies()) == 1
+        for backend, device in (("", DEVICE), (',"Mode":"user"', "flannel0")):
+            with hosts.stream() as stream:
+                async with stream:
+                    configure(backend)
+                    await until(lambda device=device: f"dev {device}" in " ".join(cluster.routes()))  # type: ignore[misc]
+                    await running.until(peers=1)
+                    assert await hosts.answers()
+            print(f"to {device}: {len(stream.lost)} of {stream.sent} pings lost, in {gap(stream):.2f} s")
+            other = DEVICE if device == "flannel0" else "flannel0"
+            await until(lambda other=other: other not in cluster.ip("link show"))  # type: ignore[misc]
+            assert (ports(cluster) == PORT) == (device == DEVICE)
+            assert bool(hosts.proxies()) == (device != DEVICE)
+        await running.end()
+    configure("")
+    async with cluster.dataplane() as running:
+        await running.until(peers=1)
+        assert await hosts.answers(), "the earlier process' proxy has given way"
+        assert hosts.proxies() == []
+        await running.end()
+    configure(',"Port":9000')
+    async with cluster.dataplane() as running:
+        await running.until(peers=1)
+        assert ports(cluster) == PORT.replace("8285", "9000"), "the port of the earlier process has gone"
+        configure("", "ipip")
+        await until(lambda: "flannel.ipip" in cluster.ip("link show") and not ports(cluster))
+        await running.end()
+    configure("")
+    async with cluster.dataplane() as running:
+        await until(lambda: DEVICE in cluster.ip("link show") and ports(cluster) == PORT)
+        await running.end()
+
+
+async def test_beside_flanneld_and_in_its_place(hosts: UdpHosts) -> None:
+    """Sending goes over at once; receiving when flanneld has closed its port."""
+    there, here = hosts.flanneld(hosts.n2, hosts.peer), hosts.flanneld(hosts.n1, hosts.own)
+    try:
+        await there.start(f"Subnet added: {hosts.own.cidr}|Running backend")
+        await here.start(f"Subnet added: {hosts.peer.cidr}")
+        assert await hosts.answers()
+        with hosts.stream() as stream:
+            async with stream, hosts.cluster.dataplane() as running:
+                await until(lambda: f"dev {DEVICE}" in " ".join(hosts.cluster.routes()))
+                await asyncio.sleep(1)
+                before = len(stream.lost)
+                began = time.monotonic()
+                await here.stop()
+                stopped = time.monotonic() - began
+                await running.until(peers=1)
+                assert await hosts.answers()
+                await running.end()
+        print(
+            f"from flanneld, which took {stopped:.2f} s to stop: {len(stream.lost)} of {stream.sent} pings lost, "
+            f"{before} before, in {gap(stream):.2f} s"
+        )
+        assert await hosts.answers(size=1472)
+        assert await hosts.answers(size=1472, back=True)
+        assert await hosts.sends()
+        assert await hosts.sends(back=True)
+        with hosts.stream() as stream:
+            async with stream:
+                async with hosts.cluster.dataplane() as running:
+                    await running.until(peers=1)
+                    await running.teardown()
+                    await running.end()
+                await here.start(f"Subnet added: {hosts.peer.cidr}")
+                assert await hosts.answers()
+        print(f"to flanneld: {len(stream.lost)} of {stream.sent} pings lost, in {gap(stream):.2f} s")
+    finally:
+        here.discard()
+        there.discard()
