@@ -13,14 +13,21 @@ NET_UNREACHABLE: Final = 0
 FRAGMENTATION_NEEDED: Final = 4
 
 
-def decrement_ttl(packet: bytearray) -> bool:
-    """Takes one hop off; False: none is left, and the packet is dropped. Updates the checksum as RFC 1624 says."""
-    if packet[8] <= 1:
+def decrement_ttl(data: bytearray, at: int = 0) -> bool:
+    """Takes one hop off a packet that begins there; False: none is left, and the packet is dropped.
+
+    Updates the checksum as RFC 1624 says.
+    """
+    ttl = data[at + 8]
+    if ttl <= 1:
         return False
-    packet[8] -= 1
-    checksum = (packet[10] << 8 | packet[11]) + 0x100
-    checksum = (checksum & 0xFFFF) + (checksum >> 16)
-    packet[10], packet[11] = checksum >> 8, checksum & 0xFF
+    data[at + 8] = ttl - 1
+    high = data[at + 10] + 1
+    if high < 0x100:
+        data[at + 10] = high
+    else:  # end-around carry
+        low = data[at + 11] + 1
+        data[at + 10], data[at + 11] = low >> 8, low & 0xFF
     return True
 
 

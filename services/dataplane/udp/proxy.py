@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -40,8 +41,14 @@ _PAUSE_SECONDS: Final = 0.01
 _BURST: Final = 64
 """Packets of one side before the other gets its turn."""
 _QUEUE: Final = 4 << 20
-"""Bytes of the socket's queues: a burst of a peer waits there while the other side has its turn."""
-_SO_RCVBUFFORCE: Final = 33
+"""Bytes of each of the socket's queues: a burst of a peer waits there while the other side has its turn."""
+_SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33
+_SOL_UDP, _UDP_SEGMENT, _UDP_GRO = 17, 103, 104
+_MOST_SEGMENTS: Final = 64
+_MOST_BYTES: Final = 65_000
+_U16: Final = struct.Struct("=H")
+_INT: Final = struct.Struct("=i")
+_ANCILLARY: Final = socket.CMSG_SPACE(_INT.size)
 OVERHEAD: Final = 28
 """Bytes: the outer IPv4 and UDP headers."""
 
@@ -50,6 +57,23 @@ T = TypeVar("T")
 
 class TakenOver(Exception):
     """The next proxy has everything."""
+
+
+@dataclass(slots=True)
+class _Run:
+    """Packets of one size to one peer, the last one maybe smaller."""
+
+    peer: str
+    size: int
+    end: int = 0
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        self.end = self.size
+
+    def takes(self, peer: str, size: int) -> bool:
+        """Whether this packet may be one more."""
+        return size <= self.size and peer == self.peer
 
 
 class Proxy:
@@ -62,6 +86,10 @@ class Proxy:
         self._estate = estate
         self._tun = estate.tun
         self._udp = socket.socket(fileno=estate.udp)
+        self._buffer = bytearray(2 * _LARGEST)
+        self._view = memoryview(self._buffer)
+        with suppress(OSError):  # before Linux 5.0
+            self._udp.setsockopt(_SOL_UDP, _UDP_GRO, 1)
         with suppress(OSError):  # else the kernel drops ICMP errors, whose source is an address of this host
             Path(f"/proc/sys/net/ipv4/conf/{device}/accept_local").write_text("1")
 
@@ -86,41 +114,76 @@ class Proxy:
             raise TakenOver
 
     def _send(self) -> None:
-        """From the device to the peers."""
-        read, send, port, next_hop = os.read, self._udp.sendto, self._port, self._fib.next_hop
+        """From the device to the peers. Packets of one size in a row to one peer are one system call."""
+        buffer, view, tun, next_hop = self._buffer, self._view, self._tun, self._fib.next_hop
+        run: _Run | None = None
+        at = 0
         for _ in range(_BURST):
             try:
-                packet = bytearray(read(self._tun, _LARGEST))
+                size = os.readv(tun, (view[at:],))
             except BlockingIOError:
-                return
-            if len(packet) < SMALLEST or packet[0] >> 4 != 4:
+                break
+            if size < SMALLEST or buffer[at] >> 4 != 4:
                 continue
-            peer = next_hop(bytes(packet[16:20]))
+            peer = next_hop(bytes(view[at + 16 : at + 20]))
             if peer is None:
-                self._answer(packet, NET_UNREACHABLE)
-            elif decrement_ttl(packet):
-                try:
-                    send(packet, (peer, port))
-                except OSError as error:
-                    if error.errno == errno.EMSGSIZE:
-                        self._answer(packet, FRAGMENTATION_NEEDED, self._path_mtu(peer))
+                self._answer(buffer[at : at + size], NET_UNREACHABLE)
+                continue
+            if not decrement_ttl(buffer, at):
+                continue
+            if run is not None and run.takes(peer, size):
+                run.count += 1
+                run.end = at = at + size
+            else:
+                if run is not None:
+                    self._flush(run)
+                    view[:size] = view[at : at + size]
+                run, at = _Run(peer, size), size
+            if size < run.size or run.count == _MOST_SEGMENTS or at > _MOST_BYTES - size:
+                self._flush(run)
+                run, at = None, 0
+        if run is not None:
+            self._flush(run)
+
+    def _flush(self, run: "_Run") -> None:
+        """Sends the packets at the start of the buffer."""
+        where = run.peer, self._port
+        if run.count > 1:
+            try:
+                self._udp.sendmsg(
+                    (self._view[: run.end],), ((_SOL_UDP, _UDP_SEGMENT, _U16.pack(run.size)),), 0, where
+                )
+                return
+            except OSError as error:
+                if error.errno in (errno.EAGAIN, errno.ENOBUFS):
+                    return
+        for at in range(0, run.end, run.size):
+            packet = self._view[at : min(at + run.size, run.end)]
+            try:
+                self._udp.sendto(packet, where)
+            except OSError as error:
+                if error.errno == errno.EMSGSIZE:
+                    self._answer(bytearray(packet), FRAGMENTATION_NEEDED, self._path_mtu(run.peer))
 
     def _receive(self) -> None:
-        """From the peers to the device."""
-        receive, write = self._udp.recv, os.write
+        """From the peers to the device. The kernel joins datagrams of one size that follow each other."""
+        buffer, view, tun, write = self._buffer, self._view, self._tun, os.write
         for _ in range(_BURST):
             try:
-                packet = bytearray(receive(_LARGEST))
+                size, told, *_ = self._udp.recvmsg_into((buffer,), _ANCILLARY)
             except BlockingIOError:
                 return
             except OSError:
                 continue  # an ICMP error for a packet that was sent before
-            if len(packet) >= SMALLEST and packet[0] >> 4 == 4 and decrement_ttl(packet):
-                try:
-                    write(self._tun, packet)
-                except OSError as error:
-                    if error.errno == errno.EBADFD:
-                        raise
+            step = _INT.unpack(told[0][2])[0] if told else size
+            for at in range(0, size, step or 1):
+                end = min(at + step, size)
+                if end - at >= SMALLEST and buffer[at] >> 4 == 4 and decrement_ttl(buffer, at):
+                    try:
+                        write(tun, view[at:end])
+                    except OSError as error:
+                        if error.errno == errno.EBADFD:
+                            raise
 
     def _answer(self, packet: bytearray, code: int, mtu: int = 0) -> None:
         """An ICMP error, from the device's own address."""
@@ -172,6 +235,7 @@ def _bound(address: str, port: int) -> int:
     udp.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _IP_PMTUDISC_DO)
     with suppress(PermissionError):
         udp.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _QUEUE)
+        udp.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, _QUEUE)
     try:
         udp.bind((address, port))
     except OSError:
