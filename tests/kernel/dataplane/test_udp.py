@@ -185,7 +185,7 @@ async def test_a_flanneld_on_the_other_node_and_in_our_place(hosts: UdpHosts) ->
         async with hosts.cluster.dataplane() as running:
             with hosts.stream() as stream:
                 async with stream:
-                    await asyncio.sleep(0.5)
+                    await running.until(ready=False, reasons=["cannot have flannel0: Device or resource busy"])
                     here.discard()
                     await running.until(peers=1)
                     assert await hosts.answers()
