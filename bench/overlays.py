@@ -10,10 +10,12 @@ from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from ipaddress import IPv4Interface, ip_interface
 from pathlib import Path
 from typing import Final
 
+from bench.flanneld import flannelds
 from bench.process import cpu_seconds, running
 from bench.result import BenchFailed, NotHere
 from lab import look, programs, topology
@@ -74,22 +76,26 @@ class Way:
     flannels: Callable[[Pair], AbstractContextManager[Overlay]]
     """The same, as flannel sets it up."""
     kind: str = ""
-    """The kind of device that not every kernel has."""
+    """The kind of device, or FOU, that not every kernel has."""
+    flags: tuple[str, ...] = ()
+    """Of our dataplanes."""
 
 
 @contextmanager
-def ours(pair: Pair, options: Mapping[str, object], directory: Path) -> Iterator[Overlay]:
+def ours(pair: Pair, way: "Way", directory: Path) -> Iterator[Overlay]:
     """By a lease service and two dataplanes. Raises BenchFailed."""
-    network = {"Network": str(NETWORK), "Backend": dict(options)}
-    wanted = Options(nodes=2, backend=str(options["Type"]))
+    network = {"Network": str(NETWORK), "Backend": dict(way.options)}
+    wanted = Options(nodes=2, backend=str(way.options["Type"]))
     programs.config(directory).write_text(json.dumps(network))
     lease = programs.lease_services(wanted, pair, directory)
     dataplanes = [programs.host_services(wanted, host, directory)[0] for host in pair]
     with ExitStack() as stack:
+        stack.callback(_end_proxies, pair)
         started = []
         for program in (*lease, *dataplanes):
             program.directory.mkdir(exist_ok=True)
-            command = program.namespace.command(*program.arguments)
+            flags = way.flags if program in dataplanes else ()
+            command = program.namespace.command(*program.arguments, *flags)
             started.append(stack.enter_context(running(*command, log=program.log)))
 
         async def until_ready() -> None:
@@ -110,6 +116,29 @@ def ours(pair: Pair, options: Mapping[str, object], directory: Path) -> Iterator
         for side, each in zip(sides, found, strict=True):
             _add_pod(side, int(each["FLANNEL_MTU"]))
         yield Overlay((sides[0], sides[1]), lambda: sum(map(cpu_seconds, started[1:])))
+
+
+def _end_proxies(pair: Pair) -> None:
+    """The processes of backend udp, which end with their device and not with the dataplane."""
+    for host in pair:
+        command = host.namespace.command("ip", "link", "del", "flannel0")
+        subprocess.run(command, capture_output=True, check=False)
+
+
+@contextmanager
+def by_flanneld(backend: str, mtu: int, pair: Pair) -> Iterator[Overlay]:
+    """The overlay that real flannelds make."""
+    one, two = (Side(host, IPv4Interface(f"{NETWORK[host.number << 8 | 1]}/24")) for host in pair)
+
+    def is_ready() -> bool:
+        words = ("ip", "link", "show", "flannel0")
+        commands = [side.host.namespace.command(*words) for side in (one, two)]
+        return all(subprocess.run(each, capture_output=True, check=False).returncode == 0 for each in commands)
+
+    with flannelds(((one.host, str(one.gateway)), (two.host, str(two.gateway))), backend, is_ready):
+        for side in (one, two):
+            _add_pod(side, mtu)
+        yield Overlay((one, two))
 
 
 def by_commands(set_up: SetUp) -> Callable[[Pair], AbstractContextManager[Overlay]]:
@@ -149,12 +178,14 @@ def require_kind(kind: str) -> None:
     """Raises NotHere where the kernel has no devices of this kind. Makes one."""
     if not kind:
         return
-    local = ("local", "192.0.2.1") if kind == "ipip" else ()
-    words = ("ip", "link", "add", "name", "probe", "type", kind, *local)
-    made = subprocess.run(words, capture_output=True, text=True, check=False)
+    local = "local 192.0.2.1" if kind == "ipip" else ""
+    make, remove = f"link add name probe type {kind} {local}", "link del probe"
+    if kind == "fou":
+        make, remove = "fou add port 8285 ipproto 4", "fou del port 8285"
+    made = subprocess.run(["ip", *make.split()], capture_output=True, text=True, check=False)
     if made.returncode:
-        raise NotHere(f"this kernel has no {kind} devices ({made.stderr.strip()}): `modprobe {kind}`")
-    subprocess.run(["ip", "link", "del", "probe"], check=True)
+        raise NotHere(f"this kernel has no {kind} ({made.stderr.strip()}): `modprobe {kind}`")
+    subprocess.run(["ip", *remove.split()], check=True)
 
 
 def _add_pod(side: Side, mtu: int) -> None:
@@ -223,5 +254,9 @@ WAYS: Final[Mapping[str, Way]] = {
     "vxlan": Way({"Type": "vxlan"}, by_commands(_vxlan)),
     "ipip": Way({"Type": "ipip"}, by_commands(_ipip), "ipip"),
     "wireguard": Way({"Type": "wireguard"}, by_commands(_wireguard), "wireguard"),
+    "udp_user": Way({"Type": "udp", "Mode": "user"}, partial(by_flanneld, "udp", 1472)),
+    "udp_kernel": Way(
+        {"Type": "udp", "Mode": "kernel"}, partial(by_flanneld, "udp", 1472), "fou", ("--checksum-offload=on",)
+    ),
 }
 """By backend."""

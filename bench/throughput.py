@@ -1,7 +1,8 @@
 """What passes between two pods on two hosts: one TCP stream, and small packets; a bench for each backend.
 
 Ours is what a lease service and two dataplanes set up. The peer is what flannel sets up for the same backend: where
-the kernel carries the packets, by the commands that make its objects. The limit is the same way without an overlay,
+the kernel carries the packets, by the commands that make its objects; for udp by real flannelds, whose process
+carries them. The limit is the same way without an overlay,
 over the plain veth. All three are there at once, and are measured in turns: the figure is the best turn, as whatever
 else the machine does only makes a turn worse.
 
@@ -72,7 +73,7 @@ def _run(backend: str, parameters: Mapping[str, int]) -> Result:
         overlays = {
             "plain": stack.enter_context(PLAIN((hosts[0], hosts[1]))),
             "flannel": stack.enter_context(way.flannels((hosts[2], hosts[3]))),
-            "ours": stack.enter_context(ours((hosts[4], hosts[5]), way.options, Path(directory))),
+            "ours": stack.enter_context(ours((hosts[4], hosts[5]), way, Path(directory))),
         }
         for name, overlay in overlays.items():
             asyncio.run(_until_connected(name, overlay))

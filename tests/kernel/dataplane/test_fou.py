@@ -1,7 +1,4 @@
-"""udp in the kernel, by FOU: restarts, repairs, beside peers in user space and real flannelds, and both ways in turn.
-
-Where this kernel has no FOU, the tests run in a machine that has it, see `tests/kinds.py`.
-"""
+"""udp in the kernel, by FOU: restarts, repairs, peers in user space, real flannelds; both ways in turn."""
 
 import asyncio
 import signal
@@ -17,20 +14,15 @@ from lab.stream import Stream
 from tests.flannel.udp import UdpHosts, UserPeer, make_kernel_peer, udp_hosts
 from tests.hosts.dataplane import Cluster
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
-from tests.kinds import require_kind, run_in_another_machine
 from tests.patience import PATIENCE
 
+pytestmark = pytest.mark.modules("fou", "ipip")
 PORT: Final = "port 8285 ipproto 4 local 10.99.0.11"
 DEVICE: Final = "flannel.fou"
 
 
-def test_fou_in_another_machine(netns: NetworkNamespace) -> None:
-    run_in_another_machine(netns, "fou", "tests/kernel/dataplane/test_fou.py")
-
-
 @pytest.fixture
 def hosts(netns: NetworkNamespace, make_netns: NamespaceMaker) -> Iterator[UdpHosts]:
-    require_kind(netns, "fou")
     with udp_hosts(netns, make_netns) as found:
         yield found
 

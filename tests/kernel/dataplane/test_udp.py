@@ -13,7 +13,7 @@ import pytest
 
 from tests.flannel.udp import UdpHosts, UserPeer, udp_hosts
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
-from tests.kinds import has_kind
+from tests.modules import has_module
 from tests.patience import PATIENCE
 from tests.services.lease import eventually
 
@@ -79,7 +79,7 @@ async def test_a_configuration_without_a_backend_takes_what_the_kernel_has(
 
 
 async def test_mode_kernel_waits_for_the_module(netns: NetworkNamespace, make_netns: NamespaceMaker) -> None:
-    if has_kind(netns, "fou"):
+    if has_module("fou"):
         pytest.skip("this kernel has FOU")
     kernel = USER.replace('"user"', '"kernel"')
     with udp_hosts(netns, make_netns, kernel) as hosts:

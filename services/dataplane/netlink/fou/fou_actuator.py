@@ -5,7 +5,7 @@ The kernel reports no change of them: what others do is found by the next dump.
 
 import struct
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Set
 from errno import EADDRINUSE, EPERM
 from typing import Final, Self
 
@@ -39,7 +39,7 @@ class FouActuator:
         self._ports.__exit__()
         self._links.close()
 
-    async def contents(self, devices: Collection[int]) -> Contents:
+    async def contents(self, devices: Collection[int], desired: Set[KernelObject] = frozenset()) -> Contents:
         """The ports of those of these devices that send from one. Raises Unavailable."""
         wanted = [port for ifindex in devices if (port := await self._port_of(ifindex)) is not None]
         rows = await self._ports.rows() if wanted else []
