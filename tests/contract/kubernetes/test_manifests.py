@@ -1,11 +1,25 @@
 """The manifests and a real kube-apiserver: it accepts them, and they replace kube-flannel in place, and it them."""
 
+import re
+import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
 from tests.kubernetes.api_server import ApiServer, Document
-from tests.kubernetes.manifests import OVERLAYS, Kubectl, dump, of_flannel, parse, pick, pod_of, render, run_tool
+from tests.kubernetes.manifests import (
+    OVERLAYS,
+    Kubectl,
+    container_of,
+    dump,
+    of_flannel,
+    parse,
+    pick,
+    pod_of,
+    render,
+    run_tool,
+)
 from tests.patience import PATIENCE
 from tests.tools import find_tool
 
@@ -57,6 +71,37 @@ def test_kube_flannel_replaces_it_in_place(kubectl: Kubectl, kube: ApiServer) ->
     assert [container["name"] for container in pod["initContainers"]] == ["install-cni-plugin", "install-cni"]
     assert pod.get("automountServiceAccountToken") is None
     assert [volume["name"] for volume in pod["volumes"]] == [each["name"] for each in pod_of(released())["volumes"]]
+
+
+def test_the_cni_configuration_of_before_a_boot_is_removed_before_pods_are_made(tmp_path: Path) -> None:
+    container = container_of(pod_of(render("per-node")), "install-cni-plugin")
+    mounts = {mount["mountPath"]: mount.get("readOnly", False) for mount in container["volumeMounts"]}
+    assert mounts == {"/opt/cni/bin": False, "/run/flannel": True, "/etc/cni/net.d": False}
+    for mount in mounts:
+        (tmp_path / mount[1:]).mkdir(parents=True)
+    (tmp_path / "flannel").write_text("the plugin")
+    configuration, subnet = tmp_path / "etc/cni/net.d/10-flannel.conflist", tmp_path / "run/flannel/subnet.env"
+    configuration.touch()
+    subnet.touch()
+    *shell, script = container["command"]
+    start = [*shell, re.sub(r"(?<!\w)(?=/(?:opt|run|etc|flannel))", str(tmp_path), script)]
+    subprocess.run(start, check=True)
+    assert configuration.exists(), "a new pod on a node that forwards"
+    assert (tmp_path / "opt/cni/bin/flannel").read_text() == "the plugin"
+    subnet.unlink()
+    subprocess.run(start, check=True)
+    assert not configuration.exists()
+    subprocess.run(start, check=True)
+
+
+def test_a_component_installs_the_plugin_where_debians_containerd_looks(tmp_path: Path) -> None:
+    shutil.copytree(OVERLAYS.parent, tmp_path / "kubernetes")
+    mine = tmp_path / "kubernetes/overlays/mine"
+    mine.mkdir()
+    (mine / "kustomization.yaml").write_text("resources: [../per-node]\ncomponents: [../../components/usr-lib-cni]\n")
+    volumes = {each["name"]: each for each in pod_of(render(mine))["volumes"]}
+    assert volumes["cni-plugin"]["hostPath"] == {"path": "/usr/lib/cni", "type": "DirectoryOrCreate"}
+    assert len(volumes) == len(pod_of(render("per-node"))["volumes"])
 
 
 def test_the_service_account_may_read_nodes_and_patch_their_status_only(kubectl: Kubectl) -> None:

@@ -28,11 +28,12 @@ CAPABILITIES: Final[dict[str, list[str]]] = {
 SERVICE_ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 CERTIFICATES: Final = "/etc/flannelette/tls"
 HOST_PATHS: Final[dict[str, set[str]]] = {
-    "install-cni-plugin": {"/opt/cni/bin"},
+    "install-cni-plugin": {"/opt/cni/bin", "/etc/cni/net.d"},
     "lease": set(),
     "dataplane": {"/run/flannel", "/etc/cni/net.d", "/var/lib/flannelette"},
     "masq": {"/run/xtables.lock", "/var/lib/flannelette"},
 }
+READ_ONLY: Final[dict[str, set[str]]] = {"install-cni-plugin": {"/run/flannel"}}
 
 Pod = tuple[Document, dict[str, Any]]
 
@@ -78,7 +79,8 @@ def test_only_the_lease_container_has_a_token_and_only_who_needs_it_a_file_of_th
         mounted = {mount["name"] for mount in container["volumeMounts"]}
         written = {m["name"] for m in container["volumeMounts"] if not m.get("readOnly")}
         assert {hosts[volume] for volume in written & hosts.keys()} == HOST_PATHS[name], name
-        assert {hosts[volume] for volume in mounted & hosts.keys()} <= HOST_PATHS[name] | {CERTIFICATES}, name
+        known = HOST_PATHS[name] | READ_ONLY.get(name, set()) | {CERTIFICATES}
+        assert {hosts[volume] for volume in mounted & hosts.keys()} <= known, name
         assert (SERVICE_ACCOUNT in {mount["mountPath"] for mount in container["volumeMounts"]}) is (name == "lease")
 
 
