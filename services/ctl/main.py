@@ -6,7 +6,10 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec
 
-import click
+try:
+    import click
+except ModuleNotFoundError:
+    sys.exit("flannelette: the command line needs the package click: pip install 'flannelette[ctl]'")
 
 from services.ctl.certs.commands import certs
 from services.ctl.cli import follow, kernel, show, subnets

@@ -8,17 +8,14 @@ import pytest
 
 def run(*missing: str, arguments: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
     """`flannelette` without these packages."""
-    code = (
-        f"import sys; sys.modules.update(dict.fromkeys({missing!r})); from services.ctl.__main__ import main; main()"
-    )
+    code = f"import sys; sys.modules.update(dict.fromkeys({missing!r})); from services.ctl.main import main; main()"
     command = [sys.executable, "-c", code, *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("package", ["click", "rich"])
-def test_a_missing_package_is_named_with_the_command_that_installs_it(package: str) -> None:
-    done = run(package, arguments=("status",))
-    wanted = f"flannelette: the command line needs the package {package}: pip install 'flannelette[ctl]'\n"
+def test_without_its_packages_it_names_the_command_that_installs_them() -> None:
+    done = run("click", arguments=("status",))
+    wanted = "flannelette: the command line needs the package click: pip install 'flannelette[ctl]'\n"
     assert (done.returncode, done.stderr) == (1, wanted)
 
 

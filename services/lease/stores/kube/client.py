@@ -9,19 +9,27 @@ import asyncio
 import random
 import socket
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
 import aiohttp
-from kubernetes.aio.client import ApiClient, Configuration
-from kubernetes.aio.config import ConfigException, load_kube_config
 
 from services.core.errors import Unavailable
 from services.lease.stores.kube.api_server import Access
 from services.lease.stores.kube.json_reader import Lines, read_batch, read_page
 from services.lease.stores.kube.values import UNAUTHORIZED, Batch, Gone, Node, Silent, Timing, away, broken, refusal
+from services.runtime.os.partial_import import partial_import
+
+_PACKAGES: Final = ("kubernetes", "kubernetes.aio", "kubernetes.aio.client", "kubernetes.aio.client.models")
+"""Of the client; they import its synchronous half and all of its models: 14 MB."""
+
+with ExitStack() as _stack:
+    for _package in _PACKAGES:
+        _stack.enter_context(partial_import(_package))
+    from kubernetes.aio.client.api_client import ApiClient
+    from kubernetes.aio.client.configuration import Configuration
 
 PAGE: Final = 50
 """Nodes in a page: 700 KB of JSON, 4 MB as Python objects, and some 10 ms in which nothing else runs."""
@@ -198,11 +206,13 @@ def _make_socket(address: Any) -> socket.socket:
 async def _configuration(access: Access) -> Configuration:
     """From the files as they are now. Raises Unavailable: they may be corrected while we run."""
     configuration = Configuration()
-    try:
-        if access.kubeconfig:
+    if access.kubeconfig:
+        from kubernetes.aio.config import ConfigException, load_kube_config  # the rest of the client
+
+        try:
             await load_kube_config(access.kubeconfig, client_configuration=configuration, persist_config=False)
-    except (ConfigException, OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise Unavailable(f"the kubeconfig {access.kubeconfig} cannot be used: {error}") from None
+        except (ConfigException, OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            raise Unavailable(f"the kubeconfig {access.kubeconfig} cannot be used: {error}") from None
     if access.url:
         configuration.host = access.url
     if access.ca_file:
