@@ -1,6 +1,7 @@
 """`make vm-test`: every test with the marker `modules`, in one VM. `python -m tests.vm [ARGUMENTS OF PYTEST]`."""
 
 import os
+import subprocess
 import sys
 from typing import Final
 
@@ -29,8 +30,15 @@ def main(arguments: list[str]) -> int:
     names_files = any((ROOT / each.partition("::")[0]).exists() for each in arguments)
     options = ("-m", "modules", "-p", "no:cacheprovider", "-rfEs", "--durations=20", "--durations-min=5")
     command = [sys.executable, "-m", "pytest", *options, *arguments, *([] if names_files else files())]
+    # Here first: what does not collect is told at once, and no module has to be compiled in the VM.
+    subprocess.run([sys.executable, "-m", "compileall", "-q", "services", "proto", "lab"], check=True)
+    collected = subprocess.run([*command, "--collect-only"], capture_output=True, text=True, check=False)
+    if collected.returncode:
+        print(collected.stdout + collected.stderr)
+        return collected.returncode
+    variables = {"FLANNELETTE_BACKENDS": str(RESULTS / "backends")}
     try:
-        return run(Job(command, PACKAGES, [RESULTS], os.environ, _SECONDS))
+        return run(Job(command, PACKAGES, [RESULTS], variables | os.environ, _SECONDS))
     except VmUnusable as error:
         print(f"vm: {error}", file=sys.stderr)
         return UNUSABLE

@@ -15,7 +15,7 @@ stop() {
 
 outside() {
     /bin/busybox --install -s /bin
-    mkdir /dev /proc /sys /memory /new
+    mkdir -p /dev /proc /sys /memory /new
     mount -t devtmpfs dev /dev
     mount -t proc proc /proc
     mount -t sysfs sys /sys
@@ -55,9 +55,8 @@ inside() {
     port=${port%1}
     echo up >"${port}3"
     if [ -n "$terminal" ]; then
-        # shellcheck disable=SC2086  # `rows 40 cols 120`
-        stty $terminal </dev/hvc0
-        setsid -c sh -c '. /run/vm/settings; run' </dev/hvc0 >/dev/hvc0 2>&1
+        # shellcheck disable=SC2016  # another shell, with `rows 40 cols 120` as its terminal's size
+        setsid -c sh -c '. /run/vm/settings; stty $terminal; run' </dev/hvc0 >/dev/hvc0 2>&1
     else
         (run) </dev/null >"${port}1" 2>"${port}2"
     fi

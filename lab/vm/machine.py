@@ -195,7 +195,7 @@ class _Guest:
                     else:
                         data = os.read(key.fd, _CHUNK)
                         if not data or _LEAVE in data:
-                            return True
+                            raise KeyboardInterrupt
                         terminal.sendall(data)
         return True
 

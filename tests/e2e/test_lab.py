@@ -7,7 +7,10 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.e2e.lab_process import LabProcess, lab
+from tests.modules import has_module
 from tests.tools import find_tool
 
 SOAK = bool(os.environ.get("FLANNELETTE_SOAK"))
@@ -124,6 +127,15 @@ def test_wrong_options_end_it_with_one_line_and_exit_code_2(home: Path) -> None:
     with lab(home, "NODES=0") as process:
         assert process.exit_code() == 2
         assert process.output == "lab: NODES=0: use a whole number from 1 to 200\n"
+
+
+def test_a_backend_that_the_kernel_has_no_module_for_ends_it_with_the_way_out(home: Path) -> None:
+    if has_module("ipip"):
+        pytest.skip("this kernel has ipip")
+    with lab(home, "BACKEND=ipip") as process:
+        assert process.exit_code() == 2
+        assert process.output.startswith("lab: BACKEND=ipip: this kernel has no ipip devices (")
+        assert process.output.endswith("`modprobe ipip`, or VM=1 for a lab in a virtual machine, which has them\n")
 
 
 def test_a_directory_too_long_for_sockets_is_said_before_anything_starts(home: Path) -> None:
