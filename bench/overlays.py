@@ -20,6 +20,7 @@ from bench.process import cpu_seconds, running
 from bench.result import BenchFailed, NotHere
 from lab import look, programs, topology
 from lab.build import carry_out
+from lab.directory import end_proxies
 from lab.netns import NetworkNamespace
 from lab.options import Options
 from lab.topology import NETWORK, Host
@@ -90,7 +91,7 @@ def ours(pair: Pair, way: "Way", directory: Path) -> Iterator[Overlay]:
     lease = programs.lease_services(wanted, pair, directory)
     dataplanes = [programs.host_services(wanted, host, directory)[0] for host in pair]
     with ExitStack() as stack:
-        stack.callback(_end_proxies, pair)
+        stack.callback(end_proxies, directory)
         started = []
         for program in (*lease, *dataplanes):
             program.directory.mkdir(exist_ok=True)
@@ -116,13 +117,6 @@ def ours(pair: Pair, way: "Way", directory: Path) -> Iterator[Overlay]:
         for side, each in zip(sides, found, strict=True):
             _add_pod(side, int(each["FLANNEL_MTU"]))
         yield Overlay((sides[0], sides[1]), lambda: sum(map(cpu_seconds, started[1:])))
-
-
-def _end_proxies(pair: Pair) -> None:
-    """The processes of backend udp, which end with their device and not with the dataplane."""
-    for host in pair:
-        command = host.namespace.command("ip", "link", "del", "flannel0")
-        subprocess.run(command, capture_output=True, check=False)
 
 
 @contextmanager

@@ -4,19 +4,20 @@ import asyncio
 import json
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from ipaddress import ip_interface
 from pathlib import Path
 from typing import Final, Never
 
 from lab import look, programs, topology
-from lab.build import CommandFailed, carry_out, make_router
+from lab.build import carry_out, make_router
+from lab.directory import end_proxies
 from lab.etcd import put, until_answering
 from lab.options import Options
 from lab.programs import Program
 from lab.supervise import Supervised
-from lab.topology import NETWORK, NETWORK_V6, Address, Batch, Host, Interface
+from lab.topology import NETWORK, NETWORK_V6, Address, Host, Interface
 
 _READY_SECONDS: Final = 60.0
 _READY_SECONDS_PER_NODE: Final = 2.0
@@ -60,10 +61,7 @@ class Cluster:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self.options.backend == "udp":  # whose processes stay with their device
-            for host in self.hosts:
-                with suppress(CommandFailed):
-                    await carry_out([Batch(host.namespace.name, ("link del flannel0",))])
+        end_proxies(self.directory)
 
     async def build(self) -> None:
         """Makes namespaces and wires."""

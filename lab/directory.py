@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from services.dataplane.udp.succession import dismiss
+
 _LONGEST_SOCKET: Final = "h200/dataplane.sock"
 _LONGEST_PATH: Final = 107
 """sun_path of unix(7) is 108 bytes with its closing zero."""
@@ -72,8 +74,15 @@ def _lock(path: Path) -> int:
         os.close(descriptor)  # the lab before us removed it while we took the lock
 
 
+def end_proxies(path: Path) -> None:
+    """Ends the processes of backend udp, which outlive their dataplanes, also those of a killed lab."""
+    for socket in path.glob("*/udp.sock"):
+        dismiss(socket)
+
+
 def _empty(path: Path) -> None:
     path.chmod(0o700)
+    end_proxies(path)
     for entry in path.iterdir():
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry)

@@ -61,6 +61,16 @@ def test_pods_of_both_families_pass_their_trial(home: Path) -> None:
     assert "IPv4 and IPv6" in process.output
 
 
+def test_a_configuration_without_a_backend_passes_its_trial(home: Path) -> None:
+    """Its processes that carry packets outlive the dataplanes that are killed, and not the lab."""
+    if not Path("/dev/net/tun").exists():
+        pytest.skip("there is no /dev/net/tun: modprobe tun")
+    figures, process = tried(home, "NODES=2", "BACKEND=udp")
+    assert (figures["pod_pings"], figures["masquerade"]) == ({"ok": 2, "total": 2}, {"ok": 2, "total": 2})
+    assert figures["restart_lost"] == 0
+    assert process.all_gone()
+
+
 def test_a_lab_can_be_looked_into_and_a_service_that_dies_comes_back(home: Path) -> None:
     with lab(home, "NODES=2") as process:
         process.until_printed(UP)
