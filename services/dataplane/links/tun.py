@@ -10,13 +10,21 @@ _TUNSETPERSIST: Final = 0x400454CB
 _IFF_TUN_NO_PI: Final = 0x1001
 """Packets as they are, without a header (linux/if_tun.h)."""
 
+_CURE: Final = (
+    "load its module (`modprobe tun`), and in a container let the device in; or `modprobe fou`, so that the kernel "
+    "carries the packets, and restart the dataplane"
+)
+
 
 def open_tun(name: str) -> int:
     """A descriptor of the device, which is made if it is missing, and stays when the descriptor is closed.
 
     Raises OSError: EBUSY if another process has it open.
     """
-    descriptor = os.open("/dev/net/tun", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        descriptor = os.open("/dev/net/tun", os.O_RDWR | os.O_CLOEXEC)
+    except OSError as error:
+        raise OSError(error.errno, f"/dev/net/tun: {error.strerror}; {_CURE}") from None
     try:
         fcntl.ioctl(descriptor, _TUNSETIFF, struct.pack("16sH22x", name.encode(), _IFF_TUN_NO_PI))
         fcntl.ioctl(descriptor, _TUNSETPERSIST, 1)
