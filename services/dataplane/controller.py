@@ -195,8 +195,8 @@ class Controller:
             self._looked_at = asyncio.get_running_loop().time()
         told = self.feed.table
         store_error = "" if told.store is None or self.feed.error else told.store.error
-        self.health.set("lease service", self.feed.error)
-        self.health.set("store", store_error)
+        self.health.set("lease service", self.feed.error, outage=True)
+        self.health.set("store", store_error, outage=True)
         if self.is_paused:
             self.renewer.observe(told)
             if self._resync_due:

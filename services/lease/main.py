@@ -54,9 +54,9 @@ async def build(settings: LeaseSettings, process: Process) -> AsyncIterator[None
         process.servicers[SERVICE] = partial(add_to_server, service)
         process.jobs["store"] = gate.follow
         process.jobs["memory"] = partial(memory.keep, broker)
-        process.jobs["readiness"] = partial(keep_health, broker, process.health)
+        process.jobs["readiness"] = partial(keep_health, broker, process.health, is_central=settings.central)
         process.jobs["streams"] = partial(_end_streams, broker, process.stopping)
-        show(broker.table, process.health)
+        show(broker.table, process.health, is_central=settings.central)
         yield
     finally:
         await store.close()
@@ -68,20 +68,23 @@ async def _end_streams(broker: Broker, stopping: asyncio.Event) -> None:
     broker.stop()
 
 
-async def keep_health(broker: Broker, health: Health) -> None:
+async def keep_health(broker: Broker, health: Health, *, is_central: bool) -> None:
     """Follows the table until the broker is stopped."""
     with suppress(Unavailable):
         while True:
-            show(broker.table, health)
+            show(broker.table, health, is_central=is_central)
             await broker.notifier.next("")  # no node is called that: only what concerns all, and never a lease alone
 
 
-def show(table: Table, health: Health) -> None:
-    """Says what is missing. Without any network nobody gets a lease: not ready; with the last good one it is."""
+def show(table: Table, health: Health, *, is_central: bool) -> None:
+    """Says what is missing. Without any network nobody gets a lease: not ready; with the last good one it is.
+
+    A central service without its store is out of service: nodes shall connect to another one, which may have it.
+    """
     store = table.store
     assert store is not None  # noqa: S101 - the broker's always has one
     if not store.connected:
-        health.set("store", f"the {store.kind} store is away: {store.error}")
+        health.set("store", f"the {store.kind} store is away: {store.error}", outage=not is_central)
     elif not table.synced:
         health.set("store", f"the leases of the {store.kind} store have not been read yet")
     else:

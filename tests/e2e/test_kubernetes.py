@@ -176,7 +176,9 @@ async def test_the_central_overlay_on_a_control_plane_and_two_nodes(
         assert await sender_of_a_ping(first, last, "10.244.3.2") == "10.244.1.2"
 
         lease.stop("lease", signal.SIGKILL)
-        await running[2].until("dataplane", "readinessProbe", 503)
+        await eventually(lambda: running[2].execute("dataplane", "flannelette", "status")[0] == 1)
+        for container in ("dataplane", "masq"):
+            await running[2].until(container, "readinessProbe", 200)
         assert await sender_of_a_ping(last, first, "10.244.1.2") == "10.244.3.2"
         lease.restart("lease")
         await running[2].until_ready()

@@ -110,13 +110,13 @@ class Reconciler:
 
     def learn(self, table: Table, away: str, cached: CachedInputs | None = None) -> None:
         """Takes the present state of the feed. `away`: why no lease service answers; empty: one does.
-
         `cached` is in force instead, and only adds rules: after a restart without a reboot, the firewall is newer.
         """
         self.lease_service_connected = not away
-        self._health.set("lease service", away and f"the lease service is away, the rules stay as they are: {away}")
         store = table.store if table.store and not table.store.connected and not away else None
-        self._health.set("store", f"the store is away, the rules stay as they are: {store.error}" if store else "")
+        stays = "is away, the rules stay as they are:"
+        self._health.set("lease service", away and f"the lease service {stays} {away}", outage=True)
+        self._health.set("store", f"the store {stays} {store.error}" if store else "", outage=True)
         self._health.set("memory", cached.reason if cached else "")
         before = (self._wanted(), self.placement, self._cached)
         if cached is not self._cached:

@@ -38,7 +38,7 @@ log = get_logger()
 S = TypeVar("S", bound=ProcessSettings)
 Job = Callable[[], Coroutine[Any, Any, None]]
 
-_READY = Gauge("flannelette_ready", "1 when the service is ready, as gRPC health and /readyz say")
+_READY = Gauge("flannelette_ready", "1 when the service is ready, as gRPC health says")
 _CERTIFICATE_EXPIRY = Gauge(
     "flannelette_tls_certificate_expiry_timestamp_seconds", "When the TLS certificate in force expires", ["file"]
 )

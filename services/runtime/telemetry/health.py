@@ -6,24 +6,30 @@ import asyncio
 class Health:
     """The readiness of the service: it is ready when every condition holds.
 
-    gRPC health, `/readyz` and the status calls report it.
+    gRPC health and the status calls report it. `/readyz` reports `is_in_service` (ADR 36).
     """
 
     def __init__(self) -> None:
         self._reasons: dict[str, str] = {}
         self._of_host: set[str] = set()
+        self._outages: set[str] = set()
+        self._was_ready = False
         self._changed = asyncio.Event()
         self._stopping = False
 
-    def set(self, condition: str, reason: str = "", *, of_host: bool = False) -> None:
+    def set(self, condition: str, reason: str = "", *, of_host: bool = False, outage: bool = False) -> None:
         """Sets the reason why the condition does not hold; empty: it holds.
 
         `of_host`: the condition depends on other programs, which may wait for the start of this service.
+        `outage`: the condition is that another service answers, and what that said last stays in force meanwhile.
         """
         if of_host:
             self._of_host.add(condition)
+        if outage:
+            self._outages.add(condition)
         if self._reasons.get(condition) != reason:
             self._reasons[condition] = reason
+            self._was_ready = self._was_ready or self.ready
             self._changed.set()
 
     def stop(self) -> None:
@@ -45,6 +51,13 @@ class Health:
     def ready(self) -> bool:
         """Whether every condition holds."""
         return not self.reasons
+
+    @property
+    def is_in_service(self) -> bool:
+        """Whether every condition holds, or has held once and since then all do but those that are `outage`."""
+        if self._stopping or not self._was_ready:
+            return False
+        return not any(reason for name, reason in self._reasons.items() if name not in self._outages)
 
     async def changed(self) -> None:
         """Waits for a change since the last call."""

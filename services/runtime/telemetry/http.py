@@ -108,7 +108,11 @@ async def _answer(path: str, health: Health, metrics: Metrics) -> tuple[int, str
         case "/healthz":
             return 200, _TEXT, b"flanneld is running"
         case "/readyz":
-            return (200, _TEXT, b"flanneld is ready") if health.ready else (503, _TEXT, b"flanneld is not ready yet")
+            return (
+                (200, _TEXT, b"flanneld is ready")
+                if health.is_in_service
+                else (503, _TEXT, b"flanneld is not ready yet")
+            )
         case "/metrics":
             return 200, *await metrics()
     return 404, _TEXT, b"not found: use /healthz, /readyz or /metrics"

@@ -94,7 +94,7 @@ def test_flannels_values_file_is_taken_as_it_is() -> None:
     ports = [container["readinessProbe"]["httpGet"]["port"] for container in pod["containers"]]
     assert ports == [8081, 8082, 8083]
     liveness = container_of(pod, "masq")["livenessProbe"]
-    assert (liveness["initialDelaySeconds"], liveness["periodSeconds"], liveness["failureThreshold"]) == (10, 30, 6)
+    assert (liveness["initialDelaySeconds"], liveness["periodSeconds"], liveness["failureThreshold"]) == (10, 30, 3)
     assert all("flannelette-" in container["image"] for container in pod["containers"])
     paths = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"] if "hostPath" in volume}
     assert (paths["cni-plugin"], paths["cni"]) == ("/usr/libexec/cni", "/etc/kubernetes/cni/net.d")

@@ -24,6 +24,25 @@ def test_a_stopping_service_is_not_ready_for_good() -> None:
     assert health.reasons == ["the service is stopping"]
 
 
+def test_it_stays_in_service_while_only_others_are_away() -> None:
+    health, seen = Health(), []
+    for condition, reason in (
+        ("kernel", "not programmed yet"),
+        ("store", "away"),
+        ("kernel", ""),  # it has never been ready
+        ("store", ""),
+        ("store", "away"),
+        ("kernel", "a route cannot be set"),  # a fault of its own
+        ("kernel", ""),
+    ):
+        health.set(condition, reason, outage=condition == "store")
+        seen.append((health.ready, health.is_in_service))
+    no, yes, outage = (False, False), (True, True), (False, True)
+    assert seen == [no, no, no, yes, outage, no, outage]
+    health.stop()
+    assert not health.is_in_service
+
+
 async def test_only_a_change_wakes() -> None:
     health = Health()
     health.set("store", "away")
