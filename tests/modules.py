@@ -15,6 +15,7 @@ import pytest
 from lab.vm import is_guest
 
 PROBES: Final = {
+    "dummy": "ip link add probe type dummy",
     "esp4": "ip xfrm state add src 192.0.2.1 dst 192.0.2.2 proto esp spi 0x100 mode tunnel aead rfc4106(gcm(aes)) "
     f"0x{'00' * 20} 128",
     "fou": "ip fou add port 8285 ipproto 4",

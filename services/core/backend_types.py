@@ -3,6 +3,7 @@
 How a backend works is in services/dataplane/backends; which types are built is decided there.
 """
 
+import re
 from base64 import b64decode
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -32,6 +33,13 @@ UDP_FOU_DEVICE: Final = "flannel.fou"
 _UDP_MODES: Final = ("auto", "kernel", "user")
 UDP_PORT: Final = 8285
 LARGEST_VNI: Final = 2**24 - 1
+IPSEC_DEVICE: Final = "flannel.ipsec"
+_ESP: Final = 50
+_IKE_NAT_PORT: Final = 4500
+_IPSEC_PAGE: Final = "docs/backends.md#ipsec"
+_SHORTEST_PSK: Final = 96
+_PROPOSAL: Final = re.compile(r"[A-Za-z0-9_]+(-[A-Za-z0-9_]+){0,15}", re.ASCII)
+_LONGEST_PROPOSAL: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +208,55 @@ def _check_udp(options: GoObject, families: tuple[Family, ...]) -> None:
     udp_options(options)
 
 
+@dataclass(frozen=True, slots=True)
+class IpsecOptions:
+    """flannel's options of the same names."""
+
+    psk: bytes = field(repr=False)
+    """The text of the option, as charon gets it."""
+    encap: bool
+    """ESP in UDP, also where no NAT is between two nodes."""
+    proposal: str
+    """Of ESP, in strongSwan's words."""
+
+
+def ipsec_options(options: GoObject) -> IpsecOptions:
+    """Raises InvalidInput, naming the option and never its secret."""
+    known = ("PSK", "UDPEncap", "ESPProposal")
+    for name in options.names():
+        if name not in ("type", *map(str.casefold, known)):
+            raise InvalidInput(
+                f"option {name!r} of Backend in {_WHERE} does not exist for ipsec: write {_one_of(known)} "
+                f"({_IPSEC_PAGE})"
+            )
+    psk = options.secret("PSK")
+    if len(psk) < _SHORTEST_PSK:
+        found = f"has {len(psk)}" if psk else "is missing"
+        raise InvalidInput(
+            f"PSK of Backend in {_WHERE} {found}: ipsec needs at least {_SHORTEST_PSK} characters, as `openssl rand "
+            f"-hex 48` prints ({_IPSEC_PAGE})"
+        )
+    proposal = options.text("ESPProposal", "aes128gcm16-sha256-prfsha256-ecp256")
+    if (
+        not _PROPOSAL.fullmatch(proposal)
+        or len(proposal) > _LONGEST_PROPOSAL
+        or "null" in proposal.lower().split("-")
+    ):
+        raise InvalidInput(
+            f"ESPProposal of Backend in {_WHERE} must be algorithms of strongSwan with - between them, of which one "
+            f"encrypts, such as aes128gcm16-sha256-prfsha256-ecp256 ({_IPSEC_PAGE})"
+        )
+    return IpsecOptions(psk.encode(), options.flag("UDPEncap"), proposal)
+
+
+def _check_ipsec(options: GoObject, families: tuple[Family, ...]) -> None:
+    ipsec_options(options)
+
+
+def _ipsec_tunnel(options: GoObject) -> Tunnel:
+    return Tunnel({}, _UDP, _IKE_NAT_PORT) if ipsec_options(options).encap else Tunnel({}, _ESP)
+
+
 def _udp_tunnel(options: GoObject) -> Tunnel:
     found = udp_options(options)
     devices = {"kernel": {4: UDP_FOU_DEVICE}, "user": {4: UDP_DEVICE}}
@@ -220,7 +277,7 @@ BACKEND_TYPES: Final[dict[str, BackendType]] = {
     ),
     "extension": BackendType(publishes_ipv6=True),
     "udp": BackendType(carries_ipv6=False, check=_check_udp, tunnel=_udp_tunnel),
-    "ipsec": BackendType(carries_ipv6=False),
+    "ipsec": BackendType(carries_ipv6=False, check=_check_ipsec, tunnel=_ipsec_tunnel),
     "aws-vpc": BackendType(carries_ipv6=False),
     "gce": BackendType(carries_ipv6=False),
     "ali-vpc": BackendType(carries_ipv6=False),

@@ -17,9 +17,11 @@ from services.dataplane.controller import Controller
 from services.dataplane.diagnose.diagnosis import Diagnosis
 from services.dataplane.diagnose.inspector import Inspector
 from services.dataplane.events.metrics import FindingCollector, PeerCollector
+from services.dataplane.ike.charon_actuator import CharonActuator
 from services.dataplane.kernel.namespace import require_rights, sole_dataplane
 from services.dataplane.netlink.actuator import CombinedActuator
 from services.dataplane.netlink.fou.fou_actuator import FouActuator
+from services.dataplane.netlink.ipsec.policy_socket import PolicyEvents, PolicySocket
 from services.dataplane.netlink.kernel import KernelSocket
 from services.dataplane.netlink.monitor import Monitor
 from services.dataplane.netlink.wireguard.wireguard_socket import WireguardSocket
@@ -55,17 +57,21 @@ async def build(settings: DataplaneSettings, process: Process) -> AsyncIterator[
         KernelSocket(monitor=monitor) as rtnetlink,
         WireguardSocket() as wireguard,
         FouActuator() as fou,
+        PolicySocket() as policies,
+        PolicyEvents(policies.port) as policy_events,
+        CharonActuator(settings.charon_socket) as charon,
         Inspector() as inspector,
         StateFile(settings.state_dir, "dataplane") as state,
     ):
         await require_rights(rtnetlink)
+        monitor.beside = (policy_events,)
         hooks = HookRunner(
             is_allowed=settings.allow_extension_commands,
             seconds=settings.extension_timeout,
             path=state.path.with_suffix(".hooks") if state.is_usable else None,
         )
         connection = LeaseConnection(address, node_name(settings, os.environ), process.transport)
-        kernel = CombinedActuator(rtnetlink, [wireguard, fou, hooks])
+        kernel = CombinedActuator(rtnetlink, [wireguard, fou, policies, charon, hooks])
         dataplane = Controller(
             settings,
             connection,

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -64,6 +64,7 @@ class DataplaneSettings(ProcessSettings):
         "Let the network configuration run its commands here (backend extension), with the rights of this process.",
     )
     extension_timeout: float = flag(30.0, "Seconds after which a command of backend extension is ended.")
+    charon_socket: Path = flag(Path("/run/charon.vici"), "Socket of strongSwan's charon (vici), for backend ipsec.")
     audit_interval: float = flag(60.0, "Seconds between two comparisons of the whole kernel state with the leases.")
 
     def __post_init__(self) -> None:
@@ -86,7 +87,8 @@ class DataplaneSettings(ProcessSettings):
     def node_files(self, environment: Mapping[str, str]) -> NodeFiles:
         """Where backends keep files; flannel's variables of the same names, empty means unset."""
         key = environment.get("WIREGUARD_KEY_FILE")
-        return NodeFiles(Path(key)) if key else NodeFiles()
+        files = NodeFiles(charon_socket=self.charon_socket)
+        return replace(files, wireguard_key=Path(key)) if key else files
 
     def limits(self) -> OperatorLimits:
         """What the flags say about leases. Raises Misconfigured for a network that is none."""

@@ -119,7 +119,9 @@ def classifier(dataplane: Controller, own_port: int) -> Classifier:
     devices = frozenset(places)
     underlay = frozenset([config.underlay.index]) if config else frozenset[int]()
     foreign = programmer.reconciler.foreign_devices
-    is_peers = rules_of(programmer.context).peers_part() if programmer.context else None
+    rules = rules_of(programmer.context) if programmer.context else None
+    is_peers, is_inside = (rules.peers_part(), rules.network_part()) if rules else (None, None)
+    is_policys = config is not None and config.backend.has_policies
     if config:
         places[config.underlay.index] = config.underlay
     protocol = dataplane.settings.route_protocol
@@ -129,7 +131,9 @@ def classifier(dataplane: Controller, own_port: int) -> Classifier:
     def sign(change: Change) -> Observation | None:
         if change.port == own_port:
             return None
-        if change.subject is ChangedObject.ROUTE:
+        if change.subject is ChangedObject.POLICY:
+            is_beside = is_policys and (not change.dst or is_inside is None or is_inside(change))
+        elif change.subject is ChangedObject.ROUTE:
             is_beside = change.ifindex in routes or (change.is_main and is_peers is not None and is_peers(change))
         else:  # a link that goes takes routes along, of which nothing is told
             is_beside = change.subject in _PLACES and (is_lost or change.ifindex in foreign)
@@ -150,6 +154,8 @@ _BY_SUBJECT: Final = {
     (ChangedObject.NEIGHBOUR, False): Cause.NEIGHBOUR_CHANGED,
     (ChangedObject.FDB_ENTRY, True): Cause.FDB_ENTRY_DELETED,
     (ChangedObject.FDB_ENTRY, False): Cause.FDB_ENTRY_CHANGED,
+    (ChangedObject.POLICY, True): Cause.POLICY_DELETED,
+    (ChangedObject.POLICY, False): Cause.POLICY_CHANGED,
     (ChangedObject.OVERRUN, False): Cause.NOTIFICATIONS_LOST,
 }
 
@@ -198,7 +204,7 @@ def _touches(change: Change, devices: Set[int], underlay: Set[int], protocol: in
             return change.ifindex in devices or change.ifindex in underlay
         case ChangedObject.NETCONF:
             return change.ifindex in devices
-        case ChangedObject.RULE:
+        case ChangedObject.RULE | ChangedObject.POLICY:
             return False
         case ChangedObject.ROUTE:
             return change.protocol == protocol or change.ifindex in devices or change.length == 0

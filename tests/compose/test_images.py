@@ -13,7 +13,12 @@ from tests.paths import ROOT
 pytestmark = [pytest.mark.compose, pytest.mark.usefixtures("directory")]
 
 SERVICES = ["lease", "dataplane", "masq", "ctl"]
-OWN = {"lease": ["etcd3", "kubernetes"], "dataplane": ["pyroute2", "re2"], "masq": ["iptc"], "ctl": ["cryptography"]}
+OWN = {
+    "lease": ["etcd3", "kubernetes"],
+    "dataplane": ["pyroute2", "re2", "vici"],
+    "masq": ["iptc"],
+    "ctl": ["cryptography"],
+}
 LEAST = ("--network=none", "--read-only", "--cap-drop=ALL", "--security-opt=no-new-privileges", "--rm")
 NOT_THERE = "gcc cc make pip pip3 git curl wget"
 

@@ -8,6 +8,7 @@ from services.core.leases.lease import Lease
 from services.dataplane.events.journal import Journal
 from services.dataplane.kernel.programmer import PeerProgrammer
 from services.dataplane.netlink.actuator import Actuator
+from services.dataplane.netlink.ipsec.values import IkeConnection, IkeKey, XfrmPolicy
 from services.dataplane.netlink.objects import Hook, KernelObject
 from services.dataplane.peers.peer import PeerContext
 from tests.examples.dataplane import NAMES, FakeKernel
@@ -68,7 +69,7 @@ def with_devices_of(context: PeerContext, names: Mapping[int, str]) -> PeerConte
 
 def on_devices_of(item: KernelObject, names: Mapping[int, str]) -> KernelObject:
     """The object on that host."""
-    if isinstance(item, Hook):
+    if isinstance(item, Hook | XfrmPolicy | IkeKey | IkeConnection):
         return item
     return item._replace(ifindex=_indexes(names)[item.ifindex])
 

@@ -47,6 +47,10 @@ class GoObject:
         except RecursionError:
             raise InvalidInput(f"{where} is nested too deeply") from None
 
+    def names(self) -> tuple[str, ...]:
+        """The keys, in lower case, also of nulls."""
+        return tuple(self._raw)
+
     def text(self, key: str, default: str = "") -> str:
         """A string; half a surrogate pair in it is U+FFFD, as in Go."""
         value: str = self._get(key, str, "a string", default)

@@ -73,6 +73,7 @@ class NodeFiles:
     """Files of this node that belong to a backend."""
 
     wireguard_key: Path = Path("/run/flannel/wgkey")
+    charon_socket: Path = Path("/run/charon.vici")
 
 
 class Host(NamedTuple):
@@ -100,6 +101,9 @@ class Backend(Protocol):
     """Whether no peer is programmed while this node has no subnet."""
     ignores_public_ip: ClassVar[bool] = False
     """Whether leases publish the interface's address whatever --public-ip says, as flannel's do."""
+
+    has_policies: ClassVar[bool] = False
+    """Whether some of its objects are xfrm policies."""
 
     @property
     def follows_routes(self) -> bool:

@@ -13,12 +13,13 @@ from services.core.formats.gojson import GoObject
 from services.core.leases.lease import BackendData, Subnet, WireguardData
 from services.core.limits import SMALLEST_MTU
 from services.core.network import contains
+from services.core.secret import Secret
 from services.dataplane.backends.backend import Backend, NodeFiles, NodeIdentity, NodeLinks
 from services.dataplane.backends.routes import device_route, network_route
 from services.dataplane.links.desired import BareLink, Device, LinkSpec, own_address
 from services.dataplane.netlink.objects import KernelObject
 from services.dataplane.netlink.wireguard.key_file import decoded, private_key, public_key
-from services.dataplane.netlink.wireguard.values import Secret, WireguardDevice, WireguardPeer
+from services.dataplane.netlink.wireguard.values import WireguardDevice, WireguardPeer
 from services.dataplane.underlay.selection import Underlay
 
 _OVERHEAD: Final = 80

@@ -11,6 +11,7 @@ from services.dataplane.diagnose.seen import BRIDGE, Lookup, Policy, Seen, Subje
 from services.dataplane.events.finding import Finding
 from services.dataplane.netlink import uapi
 from services.dataplane.netlink.iproute2_text import address
+from services.dataplane.netlink.ipsec.values import BLOCK_PRIORITY
 from services.dataplane.netlink.kinds import command, text
 from services.dataplane.netlink.objects import RTN_LOCAL, Route
 
@@ -24,7 +25,7 @@ def forwarding_places(subject: Subject, bridge: dict[Family, int]) -> list[tuple
     """Interfaces on which packets to forward arrive, whose own `forwarding` flag decides (IPv4 alone)."""
     found = [(family, index) for family, index in bridge.items() if family.version == 4]
     found += [(family, device.index) for family, device in subject.devices.items() if family.version == 4]
-    if not subject.devices:
+    if not subject.devices or any(path.route.ifindex == subject.underlay.index for path in subject.paths):
         found += [(family, subject.underlay.index) for family in subject.own if family.version == 4]
     return found
 
@@ -127,6 +128,8 @@ def _is_part(route: Route, subnet: Network) -> bool:
 def _xfrm(subject: Subject, seen: Seen) -> Iterator[Finding]:
     for policy in seen.policies:
         if policy.action != uapi.XFRM_POLICY_BLOCK or policy.direction >= len(_DIRECTIONS):
+            continue
+        if policy.priority == BLOCK_PRIORITY:  # ours, behind the policies of the peers
             continue
         outer = _blocks_tunnel(subject, policy)
         if not (outer or _blocks_pods(subject, policy)):

@@ -19,6 +19,8 @@ class Cause(Enum):
     NEIGHBOUR_CHANGED = "neighbour changed"
     FDB_ENTRY_DELETED = "fdb entry deleted"
     FDB_ENTRY_CHANGED = "fdb entry changed"
+    POLICY_DELETED = "policy deleted"
+    POLICY_CHANGED = "policy changed"
     LINK_UP = "link up"
     MTU_CHANGED = "mtu changed"
     ADDRESS_ADDED = "address added"
@@ -39,6 +41,8 @@ _OF_OBJECTS: Final = frozenset(
         Cause.NEIGHBOUR_CHANGED,
         Cause.FDB_ENTRY_DELETED,
         Cause.FDB_ENTRY_CHANGED,
+        Cause.POLICY_DELETED,
+        Cause.POLICY_CHANGED,
     )
 )
 """The causes that are worth a count."""

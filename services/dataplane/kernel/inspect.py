@@ -10,6 +10,7 @@ from services.dataplane.kernel.peer_state import MISSING, SHADOWED, PeerState
 from services.dataplane.kernel.programmer import PeerProgrammer
 from services.dataplane.netlink.fou.values import FouPort
 from services.dataplane.netlink.iproute2_text import DeviceNames
+from services.dataplane.netlink.ipsec.values import IkeConnection, IkeKey, XfrmPolicy
 from services.dataplane.netlink.kinds import text
 from services.dataplane.netlink.objects import RTPROT_BOOT, FdbEntry, Hook, KernelObject, Neighbour, Route
 from services.dataplane.netlink.wireguard.values import WireguardDevice, WireguardPeer
@@ -62,6 +63,7 @@ class KernelView:
         keys = {item.key for item in objects}
         subnets = {(s.cidr.network_address.packed, s.cidr.prefixlen) for s in lease.subnets}
         gateways = {address for address, _ in subnets}
+        texts = {str(s.cidr) for s in lease.subnets}
         public_keys = {item.public_key for item in objects if isinstance(item, WireguardPeer)}
         ends = {s.public_address.packed for s in lease.subnets if s.public_address}
         for item in (*self.divided.ours, *self.divided.foreign):
@@ -74,7 +76,12 @@ class KernelView:
                     is_its_own = False
                 case WireguardPeer():
                     is_its_own = item.public_key in public_keys or not subnets.isdisjoint(item.allowed_ips)
-                case Hook():
+                case XfrmPolicy():
+                    prefixes = {(item.src, item.src_length), (item.dst, item.dst_length)}
+                    is_its_own = not subnets.isdisjoint(prefixes)
+                case IkeConnection():
+                    is_its_own = item.peer_subnet in texts
+                case Hook() | IkeKey():
                     is_its_own = False  # other than by its slot
                 case FdbEntry():
                     is_its_own = item.dst in ends and item not in self.wanted

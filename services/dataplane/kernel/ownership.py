@@ -5,10 +5,12 @@ Everything else stays, whatever happens.
 
 from collections.abc import Callable, Hashable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
-from typing import Final, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from services.core.family import FAMILIES, Network, family_of
+from services.dataplane.netlink.ipsec.values import FLANNELS_REQID, XFRM_POLICY, IkeConnection, IkeKey, XfrmPolicy
 from services.dataplane.netlink.objects import RTN_UNICAST, RTPROT_BOOT, KernelObject, Route
+from services.dataplane.netlink.uapi import AF_INET, AF_INET6
 
 
 class Destination(Protocol):
@@ -52,6 +54,10 @@ class OwnershipRules:
     direct: Callable[[], Set[Hashable]] = field(default=frozenset, compare=False)
     """`directly` of every peer: what a flanneld routes without our device. Asked only if something looks like it."""
 
+    def network_part(self) -> Membership:
+        """Whether a route leads into the network."""
+        return _membership(self.networks)
+
     def peers_part(self) -> Membership:
         """Whether a route leads into the network, and not to our own pods."""
         is_inside, is_own = _membership(self.networks), _membership(self.own_subnets)
@@ -66,11 +72,12 @@ def next_hop_of(route: Route) -> Hashable:
 def classify(
     routes: Iterable[Route], on_devices: Iterable[KernelObject], desired: Set[KernelObject], domain: OwnershipRules
 ) -> OwnedState:
-    """Divides a dump: `routes` of the main table, and what `on_devices` (neighbours, FDB) our own devices have.
+    """Divides a dump: `routes` of the main table, and `on_devices` what our own devices have, or no device has.
 
     Ours are: routes of our protocol; on a device of ours, everything there and `proto boot` routes inside the
     network (a flanneld's); elsewhere a `proto boot` route of the default metric to a peer's subnet through that
     peer's own address (a flanneld's, of host-gw or with DirectRouting): adopted, so it goes once ours is there.
+    Of xfrm policies those with our mark, and those of flanneld's shape inside the network.
     """
     is_inside, is_peers = _membership(domain.networks), domain.peers_part()
     routes = frozenset(routes)
@@ -80,7 +87,13 @@ def classify(
         if route.protocol != domain.protocol
         and not (route.ifindex in domain.devices and _is_plain(route) and is_inside(route))
     ]
-    ours = frozenset(on_devices) | routes.difference(elsewhere)  # whole sets: 30,000 hashes are known already
+    others = frozenset(on_devices)
+    foreign_policies = [
+        item
+        for item in others
+        if item.kind == XFRM_POLICY and isinstance(item, XfrmPolicy) and not _is_ours(item, is_inside)
+    ]
+    ours = others.difference(foreign_policies) | routes.difference(elsewhere)  # 30,000 hashes are known already
     foreign: list[Route] = []
     twins: list[Route] = []
     for route in elsewhere:
@@ -104,17 +117,34 @@ def wins(foreign: Route, ours: Route) -> bool:
 def flannel_shape(objects: Iterable[KernelObject]) -> frozenset[KernelObject]:
     """The same objects with routes of flanneld's protocol and metric; neighbours and FDB entries are alike anyway.
 
-    Without a blackhole of the own subnet: of the default metric it would replace the route to the pods' bridge.
+    Without a blackhole of the own subnet: of the default metric it would replace the route to the pods' bridge. Of
+    ipsec the policies with a tunnel alone: flanneld has no routes there, and a charon of its own.
     """
-    return frozenset(
-        _as_flannels(item) if isinstance(item, Route) else item
-        for item in objects
-        if not isinstance(item, Route) or item.route_type == RTN_UNICAST
-    )
+    return frozenset(shape for item in objects if (shape := _as_flannels(item)) is not None)
 
 
-def _as_flannels(route: Route) -> Route:
-    return route._replace(protocol=RTPROT_BOOT, metric=DEFAULT_METRIC[route.family])
+def _as_flannels(item: KernelObject) -> KernelObject | None:
+    match item:
+        case Route():
+            is_flannels = item.route_type == RTN_UNICAST and not item.rest
+            return item._replace(protocol=RTPROT_BOOT, metric=DEFAULT_METRIC[item.family]) if is_flannels else None
+        case XfrmPolicy():
+            return item._replace(reqid=FLANNELS_REQID) if item.tunnel_src else None
+        case IkeKey() | IkeConnection():
+            return None
+    return item
+
+
+class _Prefix(NamedTuple):
+    family: int
+    dst: bytes
+    length: int
+
+
+def _is_ours(policy: XfrmPolicy, is_inside: Membership) -> bool:
+    af = AF_INET if len(policy.src) == 4 else AF_INET6
+    ends = ((policy.src, policy.src_length), (policy.dst, policy.dst_length))
+    return policy.is_marked or all(is_inside(_Prefix(af, *end)) for end in ends)
 
 
 def _is_plain(route: Route) -> bool:

@@ -8,7 +8,7 @@ from typing import Protocol
 from services.dataplane.netlink.iproute2_text import DeviceNames
 from services.dataplane.netlink.kinds import kind_of, text
 from services.dataplane.netlink.monitor import Change
-from services.dataplane.netlink.objects import HOOK, KernelObject, Plan, Route, steps
+from services.dataplane.netlink.objects import KernelObject, Plan, Route, steps
 from services.dataplane.netlink.wireguard.values import WireguardPeer
 
 
@@ -178,7 +178,7 @@ class FakeKernel:
         self.dumps += 1
         routes = frozenset(o for o in self.objects if isinstance(o, Route) and o.family in families)
         others = (o for o in self.objects if not isinstance(o, Route))
-        found = frozenset(o for o in others if o.kind == HOOK or o.ifindex in devices)
+        found = frozenset(o for o in others if not o.ifindex or o.ifindex in devices)
         return Contents(routes, found, self.states, self.faults)
 
     async def routes(self, family: int, *, protocol: int = 0, ifindex: int = 0) -> frozenset[Route]:

@@ -51,7 +51,8 @@ def route(item: Route, device_names: DeviceNames) -> str:
 
 
 def route_command(verb: Verb, item: Route, device_names: DeviceNames) -> str:
-    """`ip route replace ...`; without `Route.rest`."""
+    """`ip route replace ...`; of `Route.rest` with the source address only."""
+    source = dict(attributes(item.rest)).get(uapi.RTA_PREFSRC)
     return _join(
         "ip" if item.family == uapi.AF_INET else "ip -6",
         f"route {verb}",
@@ -60,6 +61,7 @@ def route_command(verb: Verb, item: Route, device_names: DeviceNames) -> str:
         _where(item, device_names),
         f"proto {_named(_PROTOCOLS, item.protocol)}",
         _command_scope(item),
+        f"src {address(source)}" if source else "",
         f"metric {item.metric}" if item.metric else "",
         "onlink" if item.onlink else "",
     )

@@ -17,6 +17,8 @@ from services.dataplane.netlink.dumps import MessageFormat, Request
 from services.dataplane.netlink.fou import values as fou
 from services.dataplane.netlink.fou.values import FouPort
 from services.dataplane.netlink.iproute2_text import DeviceNames
+from services.dataplane.netlink.ipsec import ipsec_text
+from services.dataplane.netlink.ipsec.values import IkeConnection, IkeKey, XfrmPolicy
 from services.dataplane.netlink.objects import RT_TABLE_MAIN, FdbEntry, Hook, KernelObject, Neighbour, Route, Verb
 from services.dataplane.netlink.templates import Template
 from services.dataplane.netlink.wireguard import wg_text
@@ -139,6 +141,30 @@ WIREGUARD_PEERS: Final = ObjectKind(
     text=wg_text.peer,
     command=wg_text.peer_command,
 )
+XFRM_POLICIES: Final = ObjectKind(
+    made=XfrmPolicy,
+    label="xfrm policy",
+    singular="xfrm policy",
+    plural="xfrm policies",
+    text=ipsec_text.policy,
+    command=ipsec_text.policy_command,
+)
+IKE_KEYS: Final = ObjectKind(
+    made=IkeKey,
+    label="ike",
+    singular="IKE key",
+    plural="IKE keys",
+    text=ipsec_text.key,
+    command=ipsec_text.key_command,
+)
+IKE_CONNECTIONS: Final = ObjectKind(
+    made=IkeConnection,
+    label="ike",
+    singular="IKE connection",
+    plural="IKE connections",
+    text=ipsec_text.connection,
+    command=ipsec_text.connection_command,
+)
 
 
 def rtnetlink_kind_of(item: KernelObject) -> RtnetlinkKind[Any]:
@@ -159,6 +185,12 @@ def kind_of(item: KernelObject) -> ObjectKind[Any]:
             return WIREGUARD_DEVICES
         case WireguardPeer():
             return WIREGUARD_PEERS
+        case XfrmPolicy():
+            return XFRM_POLICIES
+        case IkeKey():
+            return IKE_KEYS
+        case IkeConnection():
+            return IKE_CONNECTIONS
         case Neighbour():
             return KINDS.neighbours
         case FdbEntry():
@@ -172,7 +204,8 @@ def kind_of(item: KernelObject) -> ObjectKind[Any]:
 def text(item: KernelObject, device_names: DeviceNames) -> str:
     """As `ip route show`, `ip neigh show` or `bridge fdb show` prints it, without `pref medium` of IPv6 routes.
 
-    What WireGuard has is as `wg set` takes it, a FOU port as `ip fou` does.
+    What WireGuard has is as `wg set` takes it, a FOU port as `ip fou`, a policy as `ip xfrm policy` does; what charon
+    has is in the words of vici.
     """
     return kind_of(item).text(item, device_names)
 
@@ -180,7 +213,7 @@ def text(item: KernelObject, device_names: DeviceNames) -> str:
 def command(verb: Verb, item: KernelObject, device_names: DeviceNames) -> str:
     """The `ip`, `bridge` or `wg` command that does what we do with it.
 
-    Attributes of a foreign route that have no field (`Route.rest`) are not in it; none of ours has any.
+    Attributes of a foreign route that have no field (`Route.rest`) are not in it, but for the source address.
     """
     return kind_of(item).command(verb, item, device_names)
 

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from errno import ENOBUFS
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
 from services.dataplane.netlink import uapi
 from services.dataplane.netlink.dumps import FDB_ENTRIES, NEIGHBOURS, Reader, fields_of
@@ -56,6 +56,7 @@ class ChangedObject(Enum):
     FDB_ENTRY = "forwarding entry"
     RULE = "rule of policy routing"
     NETCONF = "setting of an interface, as forwarding"
+    POLICY = "xfrm policy"
     OVERRUN = "anything: the kernel reported more than we could take, and dropped it"
 
 
@@ -78,7 +79,7 @@ class Change:
     VXLAN reports 0 for forwarding entries of every program, and so does the end of every neighbour.
     """
     dst: bytes = b""
-    """Of a route: where to, as `Route` has it, but empty for a default route."""
+    """Of a route: where to, as `Route` has it, but empty for a default route. Of a policy: its other end."""
     length: int = 0
     """Of a route: how many bits of `dst` count; 0: it leads everywhere."""
     is_main: bool = False
@@ -110,13 +111,22 @@ _SUBJECTS: Final = {
 }
 
 
+class EventSource(Protocol):
+    """A socket beside rtnetlink's that tells of changes."""
+
+    @property
+    def opened(self) -> socket.socket | None: ...  # noqa: D102 - None: it never tells any
+    def waiting(self) -> list[Change]: ...  # noqa: D102 - see Monitor
+
+
 class Monitor:
     """A socket that hears of links, addresses, routes, neighbours and forwarding entries, from its making on.
 
-    Make it before the first dump, so that nothing falls between the two.
+    Make it before the first dump, so that nothing falls between the two. `beside` are told with it.
     """
 
     def __init__(self, *, queue_bytes: int = QUEUE_BYTES) -> None:
+        self.beside: tuple[EventSource, ...] = ()
         self._loop: asyncio.AbstractEventLoop | None = None
         """That waits for the socket."""
         self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, uapi.NETLINK_ROUTE)
@@ -147,7 +157,8 @@ class Monitor:
         An overrun is one change of its own: look at everything.
         """
         readable, self._loop = asyncio.Event(), asyncio.get_running_loop()
-        self._loop.add_reader(self._socket, readable.set)  # what is read is told at once, so that the order is right
+        for each in self._sockets():
+            self._loop.add_reader(each, readable.set)  # what is read is told at once, so that the order is right
         try:
             while True:
                 await readable.wait()
@@ -167,11 +178,15 @@ class Monitor:
             pass
         except OSError as error:
             more = [self._overrun(error)]
-        return [*read(b"".join(blocks)), *more]
+        return [*read(b"".join(blocks)), *more, *(change for each in self.beside for change in each.waiting())]
+
+    def _sockets(self) -> list[socket.socket]:
+        return [self._socket, *(each.opened for each in self.beside if each.opened is not None)]
 
     def _forget_reader(self) -> None:
         if self._loop is not None:
-            self._loop.remove_reader(self._socket)
+            for each in self._sockets():
+                self._loop.remove_reader(each)
             self._loop = None
 
     def _overrun(self, error: OSError) -> Change:

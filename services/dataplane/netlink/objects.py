@@ -1,4 +1,4 @@
-"""What is programmed for peers, as values: routes, neighbours, forwarding (FDB) entries, WireGuard, FOU, hooks.
+"""What is programmed for peers, as values: routes, neighbours, FDB entries, WireGuard, FOU, xfrm policies, hooks.
 
 Tuples of int and bytes, because a node with 10,000 peers has 30,000 of them and compares all in a resync.
 Addresses are packed (4 or 16 bytes), MACs 6 bytes; `ipaddress` ends before this module. Both address families
@@ -12,6 +12,7 @@ from operator import itemgetter
 from typing import Any, ClassVar, Final, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from services.dataplane.netlink.fou.values import FouPort
+from services.dataplane.netlink.ipsec.values import IkeConnection, IkeKey, XfrmPolicy
 from services.dataplane.netlink.wireguard.values import WireguardDevice, WireguardPeer
 
 
@@ -104,7 +105,8 @@ class Route(_RouteFields):
       otherwise); in IPv6 the kernel turns 0 into 1024, so write 1024.
     * `ifindex` 0: none (blackhole, multipath, nexthop object).
     * `rest` is every attribute that has no field here, as the kernel wrote it: prefsrc, metrics (mtu ...),
-      multipath, nexthop object, encapsulation. Empty on all of ours, so whatever has some is not ours by value.
+      multipath, nexthop object, encapsulation. Empty on all of ours but those with a prefsrc (ipsec), so whatever
+      has some is not ours by value.
     * Left out, because they are the state of the device and not of the route: dead, linkdown, offload.
     """
 
@@ -267,7 +269,9 @@ def packed_mac(text: str) -> bytes | None:
 
 
 RtnetlinkObject: TypeAlias = Route | Neighbour | FdbEntry
-KernelObject: TypeAlias = RtnetlinkObject | WireguardDevice | WireguardPeer | FouPort | Hook
+KernelObject: TypeAlias = (
+    RtnetlinkObject | WireguardDevice | WireguardPeer | FouPort | XfrmPolicy | IkeKey | IkeConnection | Hook
+)
 Verb: TypeAlias = Literal["replace", "del"]
 
 _BY_KIND: Final = itemgetter(0)
@@ -281,8 +285,8 @@ def verb_of(plan: Plan[KernelObject], item: KernelObject) -> Verb:
 def steps(plan: Plan[KernelObject]) -> list[tuple[Verb, list[KernelObject]]]:
     """A plan in the order in which it is carried out.
 
-    Puts before deletes; hooks, FOU ports, WireGuard peers, neighbours and forwarding entries before the routes that
-    lead to them, and on delete after them, so that at no moment a route leads nowhere.
+    Puts before deletes; everything else before the routes that lead to it, and on delete after them, so that at no
+    moment a route leads nowhere.
     """
     return [
         ("replace", sorted(plan.put, key=_BY_KIND)),

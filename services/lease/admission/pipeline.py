@@ -294,7 +294,7 @@ def _log_network(table: Table) -> None:
         log.warning(
             "the network configuration in the store is not in force",
             reason=table.network_error,
-            in_force=table.network.source if table.network else None,
+            in_force=table.network.shown if table.network else None,
         )
     elif table.network:
-        log.info("the network configuration is in force", network=table.network.source)
+        log.info("the network configuration is in force", network=table.network.shown)

@@ -28,7 +28,7 @@ FLAGS: Final[Mapping[str, str]] = {
     "dataplane": "lease-address iface iface-regex iface-can-reach public-ip public-ipv6 subnet-file state-dir "
     "subnet-lease-renew-margin allowed-network never-route ip-blackhole-route cni-install-path "
     "cni-config-path ip-masq route-protocol checksum-offload audit-interval allow-extension-commands "
-    "extension-timeout",
+    "extension-timeout charon-socket",
     "masq": "lease-address state-dir ip-masq ip-masq-fully-random-disable iptables-forward-rules firewall "
     "allowed-network iptables-resync",
 }

@@ -12,6 +12,7 @@ import pytest
 
 from lab.pings import Pinger
 from services.core.family import IPV4, IPV6
+from services.core.secret import Secret
 from services.dataplane.backends.backend import NodeLinks
 from services.dataplane.backends.routes import device_route
 from services.dataplane.links.desired import Device
@@ -19,7 +20,7 @@ from services.dataplane.netlink.actuator import CombinedActuator
 from services.dataplane.netlink.kernel import KernelSocket
 from services.dataplane.netlink.objects import KernelObject, Plan, Route, plan
 from services.dataplane.netlink.wireguard.key_file import public_key
-from services.dataplane.netlink.wireguard.values import Secret, WireguardDevice, WireguardPeer
+from services.dataplane.netlink.wireguard.values import WireguardDevice, WireguardPeer
 from services.dataplane.netlink.wireguard.wireguard_socket import WireguardSocket
 from tests.examples.dataplane import DUAL_UNDERLAY
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace

@@ -41,7 +41,8 @@ def test_a_backend_that_is_no_object_is_refused(backend: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(BACKEND_TYPES))
 def test_every_backend_that_flannel_ever_had_is_known_in_any_case(name: str) -> None:
-    source = f'{{"Network": "10.5.0.0/16", "Backend": {{"Type": "{name.upper()}"}}}}'
+    required = f', "PSK": "{"x" * 96}"' if name == "ipsec" else ""
+    source = f'{{"Network": "10.5.0.0/16", "Backend": {{"Type": "{name.upper()}"{required}}}}}'
     assert parse_network(source).backend_type == name
 
 

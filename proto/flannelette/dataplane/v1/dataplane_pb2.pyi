@@ -108,6 +108,10 @@ class _RepairCauseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RepairCau
     """A forwarding entry was deleted."""
     REPAIR_CAUSE_FDB_ENTRY_CHANGED: _RepairCause.ValueType  # 15
     """A forwarding entry was added or replaced."""
+    REPAIR_CAUSE_POLICY_DELETED: _RepairCause.ValueType  # 16
+    """An xfrm policy was deleted."""
+    REPAIR_CAUSE_POLICY_CHANGED: _RepairCause.ValueType  # 17
+    """An xfrm policy was added or replaced."""
     REPAIR_CAUSE_LINK_UP: _RepairCause.ValueType  # 8
     """The device was set up again."""
     REPAIR_CAUSE_MTU_CHANGED: _RepairCause.ValueType  # 9
@@ -146,6 +150,10 @@ REPAIR_CAUSE_FDB_ENTRY_DELETED: RepairCause.ValueType  # 7
 """A forwarding entry was deleted."""
 REPAIR_CAUSE_FDB_ENTRY_CHANGED: RepairCause.ValueType  # 15
 """A forwarding entry was added or replaced."""
+REPAIR_CAUSE_POLICY_DELETED: RepairCause.ValueType  # 16
+"""An xfrm policy was deleted."""
+REPAIR_CAUSE_POLICY_CHANGED: RepairCause.ValueType  # 17
+"""An xfrm policy was added or replaced."""
 REPAIR_CAUSE_LINK_UP: RepairCause.ValueType  # 8
 """The device was set up again."""
 REPAIR_CAUSE_MTU_CHANGED: RepairCause.ValueType  # 9

@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from services.core.secret import Secret
 from services.dataplane.netlink import uapi
 from services.dataplane.netlink.uapi import KernelError, error_in, spans
 from services.dataplane.netlink.wireguard import wg_text
 from services.dataplane.netlink.wireguard.values import (
     KEY_BYTES,
-    Secret,
     WireguardDevice,
     WireguardPeer,
 )

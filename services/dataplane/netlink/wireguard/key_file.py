@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from services.core.errors import Misconfigured
-from services.dataplane.netlink.wireguard.values import KEY_BYTES, Secret
+from services.core.secret import Secret
+from services.dataplane.netlink.wireguard.values import KEY_BYTES
 
 _MODE: Final = 0o400
 _OTHERS: Final = 0o077

@@ -3,6 +3,8 @@
 from collections.abc import Hashable
 from typing import Final, NamedTuple, TypeAlias
 
+from services.core.secret import Secret
+
 WIREGUARD_DEVICE: Final = -2
 WIREGUARD_PEER: Final = -1
 """Their places in the order of work: before rtnetlink's kinds."""
@@ -10,17 +12,6 @@ KEY_BYTES: Final = 32
 
 AllowedIps: TypeAlias = tuple[tuple[bytes, int], ...]
 """Packed address and prefix length of each, sorted."""
-
-
-class Secret(bytes):
-    """A private or preshared key, which no text shows."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return "(hidden)"
-
-    __str__ = __repr__
 
 
 class _DeviceFields(NamedTuple):

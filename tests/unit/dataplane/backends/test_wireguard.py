@@ -11,6 +11,7 @@ from services.core.errors import InvalidInput
 from services.core.family import FAMILIES, IPV4, IPV6, Family
 from services.core.formats.gojson import GoObject
 from services.core.leases.lease import Lease, Subnet, VxlanData, WireguardData
+from services.core.secret import Secret
 from services.dataplane.backends import make_backend
 from services.dataplane.backends.backend import NodeFiles, NodeIdentity, NodeLinks
 from services.dataplane.backends.wireguard import Wireguard, WireguardLink
@@ -19,7 +20,6 @@ from services.dataplane.links.desired import Device, LinkSpec
 from services.dataplane.links.reconcile import is_leftover
 from services.dataplane.netlink.kinds import text
 from services.dataplane.netlink.objects import KernelObject
-from services.dataplane.netlink.wireguard.values import Secret
 from services.dataplane.peers.peer import PeerContext, peer_of
 from tests.examples.dataplane import DUAL_UNDERLAY, UNDERLAY, lease
 from tests.examples.leases import network

@@ -9,11 +9,12 @@ from typing import Final
 
 from services.core.family import IPV4
 from services.core.leases.lease import Lease, Subnet, WireguardData
+from services.core.secret import Secret
 from services.dataplane.backends.backend import NodeLinks
 from services.dataplane.backends.wireguard import Wireguard
 from services.dataplane.kernel.peer_state import PeerState, state_of
 from services.dataplane.links.desired import Device
-from services.dataplane.netlink.wireguard.values import Secret, WireguardDevice, WireguardPeer
+from services.dataplane.netlink.wireguard.values import WireguardDevice, WireguardPeer
 from services.dataplane.peers.peer import PeerContext
 from tests.examples.dataplane import UNDERLAY, FakeKernel, lease, route
 from tests.examples.leases import network

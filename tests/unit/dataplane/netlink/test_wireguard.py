@@ -13,13 +13,14 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from pyroute2.netlink.generic.wireguard import wgmsg
 
 from services.core.errors import Misconfigured
+from services.core.secret import Secret
 from services.dataplane.netlink.kinds import command, text
 from services.dataplane.netlink.objects import Plan
 from services.dataplane.netlink.uapi import KernelError
 from services.dataplane.netlink.wireguard import genetlink, wireguard_socket
 from services.dataplane.netlink.wireguard.genetlink import DeviceReader, PeerState
 from services.dataplane.netlink.wireguard.key_file import decoded, private_key, public_key
-from services.dataplane.netlink.wireguard.values import Secret, WireguardDevice, WireguardPeer
+from services.dataplane.netlink.wireguard.values import WireguardDevice, WireguardPeer
 from services.dataplane.netlink.wireguard.wireguard_socket import Session, WireguardSocket
 
 PRIVATE = Secret(bytes(range(32)))

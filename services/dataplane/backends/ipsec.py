@@ -1,0 +1,175 @@
+"""IPsec: ESP tunnels between nodes, negotiated by strongSwan's charon (flannel's `ipsec`). IPv4 only.
+
+The kernel encrypts what its xfrm policies select, which are ours. charon, a process of its own, authenticates the
+nodes by a key that all have, and gives the kernel the tunnels' keys.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from ipaddress import ip_network
+from pathlib import Path
+from typing import ClassVar, Final, Self
+
+from services.core.backend_types import IPSEC_DEVICE, ipsec_options
+from services.core.errors import InvalidInput
+from services.core.family import IPV4, Family, Network, family_of
+from services.core.formats.gojson import GoObject
+from services.core.leases.lease import Subnet
+from services.core.limits import SMALLEST_MTU
+from services.core.secret import Secret
+from services.dataplane.backends.backend import Backend, Host, NodeFiles, NodeIdentity, NodeLinks
+from services.dataplane.backends.routes import direct_route
+from services.dataplane.ike.follower import follow_charon
+from services.dataplane.links.desired import BareLink, LinkSpec, own_address
+from services.dataplane.netlink import uapi
+from services.dataplane.netlink.ipsec.values import (
+    ALLOW_PRIORITY,
+    BLOCK,
+    BLOCK_PRIORITY,
+    DIR_FWD,
+    DIR_IN,
+    DIR_OUT,
+    REQID,
+    IkeConnection,
+    IkeKey,
+    XfrmPolicy,
+)
+from services.dataplane.netlink.objects import KernelObject
+from services.dataplane.underlay.selection import Underlay
+
+_OVERHEAD: Final = 77
+"""Bytes that flannel takes off; the largest packet that fits is 23 bytes larger."""
+_UDP_OVERHEAD: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class DummyLink(BareLink):
+    """A dummy device, for the address from which the node itself sends to pods. No packet passes it."""
+
+    kind: ClassVar[str] = "dummy"
+    instead: ClassVar[str] = "wireguard"
+
+    def excludes(self, wanted: Self) -> bool:
+        """Many may be there."""
+        return False
+
+    def identity(self) -> str:
+        """None may not be shared."""
+        return "nothing"
+
+    def is_named(self, name: str) -> bool:
+        """See LinkKind."""
+        return name == IPSEC_DEVICE
+
+
+@dataclass(frozen=True)
+class Ipsec(Backend):
+    """flannel's options of the same names."""
+
+    psk: Secret = Secret()
+    encap: bool = False
+    proposal: str = ""
+    charon: Path = NodeFiles().charon_socket
+    lease_type: ClassVar[str] = "ipsec"
+    link_kind: ClassVar[type[DummyLink]] = DummyLink
+    follows_own_subnets: ClassVar[bool] = True
+    needs_own_subnet: ClassVar[bool] = True
+    has_policies: ClassVar[bool] = True
+
+    @classmethod
+    def parse(cls, options: GoObject) -> Self:
+        """See Backend."""
+        found = ipsec_options(options)
+        return cls(Secret(found.psk), found.encap, found.proposal)
+
+    def on_node(self, files: NodeFiles) -> Self:
+        """With the socket of this node's charon."""
+        return replace(self, charon=files.charon_socket)
+
+    def link(self, family: Family, underlay: Underlay, identity: NodeIdentity) -> LinkSpec | None:
+        """`flannel.ipsec`. Raises InvalidInput where the underlay leaves packets less than IPv4 needs."""
+        mtu, least = self.mtu(underlay), SMALLEST_MTU[family.version]
+        if mtu < least:
+            raise InvalidInput(
+                f"{underlay.name} has MTU {underlay.mtu}, of which IPsec leaves {max(mtu, 0)} bytes for packets, and "
+                f"{family} needs {least}: raise it, or choose another interface with --iface"
+            )
+        own = identity.own.subnet(family) if identity.own else None
+        address = own_address(own.cidr) if own else None
+        return LinkSpec(IPSEC_DEVICE, family, DummyLink(), underlay.name, mtu, address=address)
+
+    def mtu(self, underlay: Underlay) -> int:
+        """As flannel's."""
+        return underlay.mtu - _OVERHEAD - (_UDP_OVERHEAD if self.encap else 0)
+
+    def rejection(self, subnet: Subnet, links: NodeLinks) -> str:
+        """A lease without a public address."""
+        return "" if subnet.public_address else "the lease has no public IPv4 address"
+
+    def peer_objects(
+        self, subnets: Sequence[Subnet], own_subnets: Sequence[Network], links: NodeLinks
+    ) -> Iterable[KernelObject]:
+        """Policies own subnet → peer's and back, charon's connection, and a route with an own address as its source.
+
+        Without that source, what the node itself sends to a pod would have an address that no policy knows, and
+        leave in clear.
+        """
+        own, here = _of_ipv4(own_subnets), links.underlay.address(IPV4)
+        if own is None or here is None:
+            return []
+        identity = links.underlay.public_address(IPV4) or here
+        objects: list[KernelObject] = []
+        for subnet in subnets:
+            there = subnet.public_address
+            if there is None:
+                continue
+            away = _policy(DIR_OUT, own, subnet.cidr)._replace(tunnel_src=here.packed, tunnel_dst=there.packed)
+            back = _policy(DIR_IN, subnet.cidr, own)._replace(tunnel_src=there.packed, tunnel_dst=here.packed)
+            names = (str(here), str(identity), str(own), str(there), str(subnet.cidr))
+            objects += (
+                away._replace(reqid=REQID),
+                back._replace(reqid=REQID),
+                back._replace(reqid=REQID, direction=DIR_FWD),
+                IkeKey(str(there), self.psk),
+                IkeConnection(*names, self.encap, self.proposal),
+                direct_route(family_of(subnet.cidr), subnet.cidr, there, links, onlink=True)._replace(
+                    rest=uapi.attribute(uapi.RTA_PREFSRC, own.network_address.packed)
+                ),
+            )
+        return objects
+
+    def node_objects(self, own_subnets: Sequence[Network], links: NodeLinks) -> Iterable[KernelObject]:
+        """The node's own key, and policies by which packets of pods to and from a subnet without a peer are dropped.
+
+        No such policies where the network covers the underlay, as pods could not reach the nodes.
+        """
+        own, here = _of_ipv4(own_subnets), links.underlay.address(IPV4)
+        if own is None or here is None:
+            return []
+        objects: list[KernelObject] = [IkeKey(str(links.underlay.public_address(IPV4) or here), self.psk)]
+        places = [*links.underlay.networks, *map(ip_network, links.underlay.addresses)]
+        for network in links.networks:
+            if any(network.version == place.version and network.overlaps(place) for place in places):
+                continue
+            inner = [_policy(direction, own, own) for direction in (DIR_IN, DIR_OUT, DIR_FWD)]
+            outer = (
+                _policy(DIR_OUT, own, network),
+                _policy(DIR_IN, network, own),
+                _policy(DIR_FWD, network, own),
+            )
+            objects += (each._replace(priority=ALLOW_PRIORITY) for each in inner)
+            objects += (each._replace(priority=BLOCK_PRIORITY, action=BLOCK) for each in outer)
+        return objects
+
+    async def run(self, host: Host) -> None:
+        """Follows charon: says when it is away, and has everything compared when it is back."""
+        await follow_charon(self.charon, host.report, host.audit)
+
+
+def _of_ipv4(subnets: Sequence[Network]) -> Network | None:
+    return next((subnet for subnet in subnets if subnet.version == IPV4.version), None)
+
+
+def _policy(direction: int, src: Network, dst: Network) -> XfrmPolicy:
+    ends = (src.network_address.packed, src.prefixlen, dst.network_address.packed, dst.prefixlen)
+    return XfrmPolicy(direction, *ends)

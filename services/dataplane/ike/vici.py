@@ -1,0 +1,210 @@
+"""A session with charon: the sections that it takes and gives, pure, and the calls. Alone imports `vici`."""
+
+import asyncio
+import socket
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from services.core.errors import InvalidInput, Unavailable
+from services.dataplane.netlink.ipsec.ipsec_text import MARK, connection_name, connection_of, key_id
+from services.dataplane.netlink.ipsec.values import REQID, IkeConnection, IkeKey
+
+T = TypeVar("T")
+Section = Mapping[str, Any]
+"""Of vici: keys with texts, lists of texts, or sections."""
+
+_ANSWER_SECONDS: Final = 5.0
+_IKE_PROPOSAL: Final = "aes256-sha256-modp4096"
+_UP: Final = frozenset((b"INSTALLED", b"UPDATING", b"REKEYING", b"REKEYED"))
+
+
+@dataclass(frozen=True, slots=True)
+class Tunnel:
+    """What a connection of ours has negotiated. Its text is in the words of `swanctl --list-sas`."""
+
+    ike: str
+    """The state of its IKE SA; empty: there is none."""
+    is_up: bool = False
+    """Packets can be sent: an ESP SA is installed."""
+    received: int = 0
+    """Bytes."""
+    sent: int = 0
+
+    def __str__(self) -> str:
+        if not self.ike:
+            return "no IKE SA"
+        child = f"INSTALLED, {self.received} bytes in, {self.sent} bytes out" if self.is_up else "no ESP SA"
+        return f"IKE {self.ike}, {child}"
+
+
+def connection_section(item: IkeConnection) -> Section:
+    """What `load-conn` takes: flannel's connection, but for reqid and names, which no peer sees, and for mobike.
+
+    With mobike charon tells its peers each new address of the host, as the pods' bridge has.
+    """
+    child = {
+        "mode": "tunnel",
+        "local_ts": [item.own_subnet],
+        "remote_ts": [item.peer_subnet],
+        "esp_proposals": [item.proposal],
+        "reqid": str(REQID),
+        "policies": "no",
+        "rekey_time": "1h",
+        "start_action": "start",
+        "close_action": "trap",
+        "dpd_action": "restart",
+    }
+    return {
+        connection_name(item): {
+            "version": "2",
+            "mobike": "no",
+            "keyingtries": "0",
+            "proposals": [_IKE_PROPOSAL],
+            "encap": "yes" if item.encap else "no",
+            "local_addrs": [item.local],
+            "remote_addrs": [item.remote],
+            "local": {"auth": "psk", "id": item.local_id},
+            "remote": {"auth": "psk", "id": item.remote},
+            "children": {child_name(item): child},
+        }
+    }
+
+
+def key_section(item: IkeKey) -> Section:
+    """What `load-shared` takes; it replaces a key with this id."""
+    return {"id": key_id(item), "type": "IKE", "data": bytes(item.psk), "owners": [item.owner]}
+
+
+def child_name(item: IkeConnection) -> str:
+    """Of the one tunnel of a connection."""
+    return f"{item.own_subnet}-{item.peer_subnet}"
+
+
+def connections_in(listed: Iterable[Section]) -> set[IkeConnection]:
+    """Ours, of what `list-conns` tells; without one that another program has loaded again with other values."""
+    found = set()
+    for section in listed:
+        for name, values in section.items():
+            item = connection_of(name)
+            if item is None:
+                continue
+            child = values.get("children", {}).get(child_name(item), {})
+            told = (
+                values.get("local_addrs"),
+                values.get("remote_addrs"),
+                child.get("local-ts"),
+                child.get("remote-ts"),
+            )
+            wanted = (item.local, item.remote, item.own_subnet, item.peer_subnet)
+            if told == tuple([word.encode()] for word in wanted):
+                found.add(item)
+    return found
+
+
+def owners_in(answer: Section) -> set[str]:
+    """The addresses of our keys, of what `get-shared` tells."""
+    mark = f"{MARK}-".encode()
+    return {name.removeprefix(mark).decode() for name in answer.get("keys", ()) if name.startswith(mark)}
+
+
+def tunnels_in(listed: Iterable[Section]) -> dict[str, Tunnel]:
+    """By name of the connection, of what `list-sas` tells: the best of the SAs that it may have."""
+    found: dict[str, Tunnel] = {}
+    for section in listed:
+        for name, values in section.items():
+            children = [c for c in values.get("child-sas", {}).values() if c.get("state") in _UP]
+            before = found.get(name, Tunnel(""))
+            found[name] = Tunnel(
+                before.ike if before.is_up else values.get("state", b"").decode(),
+                before.is_up or bool(children),
+                before.received + sum(int(child.get("bytes-in", b"0")) for child in children),
+                before.sent + sum(int(child.get("bytes-out", b"0")) for child in children),
+            )
+    return found
+
+
+class Charon:
+    """One session, made when it is needed, and again after a failure; calls take turns, each in a thread.
+
+    Raises Unavailable when charon is not there or does not answer, InvalidInput with charon's words when it refuses.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._session: Any = None
+        self._socket: socket.socket | None = None
+        self._lock = asyncio.Lock()
+
+    def close(self) -> None:
+        """Ends the session; charon keeps what it has."""
+        if self._socket is not None:
+            self._socket.close()
+        self._session = self._socket = None
+
+    async def connections(self) -> set[IkeConnection]:
+        """Ours that are loaded."""
+        return connections_in(await self._call(lambda session: list(session.list_conns())))
+
+    async def owners(self) -> set[str]:
+        """The addresses whose keys of ours are loaded."""
+        return owners_in(await self._call(lambda session: session.get_shared()))
+
+    async def tunnels(self) -> dict[str, Tunnel]:
+        """What is negotiated, by name of the connection."""
+        return tunnels_in(await self._call(lambda session: list(session.list_sas())))
+
+    async def load_key(self, item: IkeKey) -> None:
+        """Loads it, also in the place of another one of the address."""
+        await self._call(lambda session: session.load_shared(key_section(item)))
+
+    async def unload_key(self, item: IkeKey) -> None:
+        """Forgets it."""
+        await self._call(lambda session: session.unload_shared({"id": key_id(item)}))
+
+    async def load_connection(self, item: IkeConnection) -> None:
+        """Loads it, and begins to negotiate. One that is loaded already keeps its tunnel."""
+        await self._call(lambda session: session.load_conn(connection_section(item)))
+
+    async def unload_connection(self, item: IkeConnection) -> None:
+        """Forgets it, and ends its tunnel."""
+        await self._call(lambda session: session.unload_conn({"name": connection_name(item)}))
+
+    async def initiate(self, item: IkeConnection) -> None:
+        """Begins to negotiate; returns before that has ended."""
+        asked = {"ike": connection_name(item), "child": child_name(item), "timeout": "-1"}
+        await self._call(lambda session: list(session.initiate(asked)))
+
+    async def _call(self, ask: Callable[[Any], T]) -> T:
+        async with self._lock:
+            return await asyncio.to_thread(self._ask, ask)
+
+    def _ask(self, ask: Callable[[Any], T]) -> T:
+        from vici.exception import CommandException, DeserializationException, SessionException  # ADR 22
+
+        try:
+            return ask(self._session or self._connect())
+        except CommandException as error:
+            raise InvalidInput(f"charon refuses it: {str(error).removeprefix('Command failed: ')}") from None
+        except (OSError, SessionException, DeserializationException) as error:
+            self.close()
+            raise Unavailable(away(self.path, error)) from None
+
+    def _connect(self) -> Any:
+        from vici import Session
+
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        self._socket.settimeout(_ANSWER_SECONDS)
+        self._socket.connect(str(self.path))
+        self._session = Session(self._socket)
+        return self._session
+
+
+def away(path: Path, error: Exception) -> str:
+    """Why charon is not there, and what to do, as `flannelette doctor` divides it."""
+    why = (error.strerror if isinstance(error, OSError) else "") or str(error) or "no answer"
+    return (
+        f"charon (strongSwan) does not answer on {path} ({why}), so no IPsec tunnel is made or renewed; "
+        "cure: start charon beside the dataplane (docs/backends.md#ipsec)"
+    )

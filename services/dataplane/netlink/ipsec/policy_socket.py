@@ -1,0 +1,196 @@
+"""The actuator of xfrm policies, over xfrm netlink: what is there, a plan carried out, and what others change."""
+
+import asyncio
+import socket
+from collections.abc import Collection, Iterable, Mapping, Set
+from contextlib import suppress
+from errno import EAFNOSUPPORT, ENOENT, EPROTONOSUPPORT
+from itertools import islice
+from typing import Final, Self
+
+from services.core.errors import Unavailable
+from services.dataplane.netlink import uapi
+from services.dataplane.netlink.actuator import Contents
+from services.dataplane.netlink.iproute2_text import refusal
+from services.dataplane.netlink.ipsec.policy_messages import PolicyReader, dump_request, policy_message, selected_at
+from services.dataplane.netlink.ipsec.values import DIR_OUT, XFRM_POLICY, XfrmPolicy
+from services.dataplane.netlink.monitor import Change, ChangedObject
+from services.dataplane.netlink.objects import KernelObject, Plan, Verb
+from services.dataplane.netlink.transport import AnswersLost, RawTransport, drain, enlarge_queue, ignore
+from services.dataplane.netlink.uapi import HEADER
+
+_AT_ONCE: Final = 60
+"""Messages in one send, about 16 KiB."""
+_DUMP_ATTEMPTS: Final = 10
+_NO_SUCH_PROTOCOL: Final = (EPROTONOSUPPORT, EAFNOSUPPORT)
+_NO_MODULE: Final = "the kernel has no IPsec: load its modules with `modprobe -a xfrm_user esp4`, or use wireguard"
+_LOST: Final = "the kernel's answer was lost, so whether it is done is not known: the next resync will tell"
+_QUEUE_BYTES: Final = 1024 * 1024
+_RECEIVE_BYTES: Final = 64 * 1024
+_GROUP_POLICY: Final = 4
+"""XFRMNLGRP_POLICY."""
+_TELLING: Final = {
+    uapi.XFRM_MSG_NEWPOLICY: False,
+    uapi.XFRM_MSG_UPDPOLICY: False,
+    uapi.XFRM_MSG_DELPOLICY: True,
+    uapi.XFRM_MSG_FLUSHPOLICY: True,
+    uapi.XFRM_MSG_POLEXPIRE: True,
+}
+"""Whether a notification tells that a policy is gone."""
+
+
+class PolicySocket:
+    """One socket of xfrm netlink, for one event loop; as `KernelSocket`, for policies.
+
+    Knows ours by their reqid or priority, and those that a flanneld may have made. A kernel without xfrm has none.
+    """
+
+    kinds: Final = frozenset((XFRM_POLICY,))
+
+    def __init__(self) -> None:
+        self._transport = _opened()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends it; nothing in the kernel changes."""
+        if self._transport is not None:
+            self._transport.close()
+
+    @property
+    def port(self) -> int:
+        """Our port id, which notifications of our own changes carry; 0: there is no socket."""
+        return self._transport.port if self._transport is not None else 0
+
+    async def contents(self, devices: Collection[int], desired: Set[KernelObject] = frozenset()) -> Contents:
+        """See PartActuator."""
+        for attempt in range(_DUMP_ATTEMPTS if self._transport is not None else 0):
+            assert self._transport is not None  # noqa: S101 - see above
+            await asyncio.sleep(attempt / 100)
+            reader = PolicyReader(self._transport.reserve(1))
+            try:
+                await self._transport.dump(dump_request(reader.sequence), reader.take)
+            except AnswersLost:
+                continue
+            if reader.refusal is not None and reader.refusal.error != ENOENT:
+                why = refusal(reader.refusal.error, reader.refusal.detail)
+                raise Unavailable(f"the kernel does not list its xfrm policies: {why}")
+            if not reader.inconsistent:
+                return Contents(frozenset(), frozenset(p for p in reader.found if p.is_marked or p.is_like_flannels))
+        if self._transport is None:
+            return Contents(frozenset(), frozenset())
+        raise Unavailable("the kernel's xfrm policies kept changing while they were read: try again")
+
+    async def apply(self, plan: Plan[KernelObject]) -> Mapping[KernelObject, str]:
+        """See PartActuator. What is allowed is put before what is blocked, and deleted after it."""
+        self._transport = self._transport or _opened()
+        put = sorted((item for item in plan.put if isinstance(item, XfrmPolicy)), key=_order)
+        delete = sorted((item for item in plan.delete if isinstance(item, XfrmPolicy)), key=_order, reverse=True)
+        if self._transport is None:
+            return dict.fromkeys(put, _NO_MODULE)
+        failures = await self._send(self._transport, "replace", put)
+        return failures | await self._send(self._transport, "del", delete)
+
+    async def finish(self, plan: Plan[KernelObject]) -> None:
+        """See PartActuator."""
+
+    async def _send(
+        self, transport: RawTransport, verb: Verb, items: Iterable[XfrmPolicy]
+    ) -> dict[KernelObject, str]:
+        failures: dict[KernelObject, str] = {}
+        rest = iter(items)
+        while some := list(islice(rest, _AT_ONCE)):
+            first = transport.reserve(len(some))
+            data = b"".join(
+                policy_message(verb, item, number, transport.port) for number, item in enumerate(some, first)
+            )
+            try:
+                refused = await transport.exchange(data, first, first + len(some) - 1)
+            except AnswersLost:
+                failures.update(dict.fromkeys(some, _LOST))
+                continue
+            for number, why in refused.items():
+                if not (verb == "del" and why.error == ENOENT):
+                    failures[some[number - first]] = refusal(why.error, why.detail)
+            await asyncio.sleep(0)
+        return failures
+
+
+class PolicyEvents:
+    """A socket that hears of changes of policies by others; nothing where the kernel has no xfrm."""
+
+    def __init__(self, own_port: int) -> None:
+        self.opened = _socket()
+        if self.opened is not None:
+            self.opened.setblocking(False)
+            enlarge_queue(self.opened, _QUEUE_BYTES)
+            self.opened.bind((0, 0))
+            ignore(self.opened, own_port)
+            with suppress(PermissionError):  # without NET_ADMIN, with which the service ends right after
+                self.opened.setsockopt(uapi.SOL_NETLINK, uapi.NETLINK_ADD_MEMBERSHIP, _GROUP_POLICY)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.opened is not None:
+            self.opened.close()
+
+    def waiting(self) -> list[Change]:
+        """What is told and not read yet."""
+        found: list[Change] = []
+        while self.opened is not None:
+            try:
+                found += policy_changes(self.opened.recv(_RECEIVE_BYTES))
+            except BlockingIOError:
+                break
+            except OSError:
+                drain(self.opened)
+                found.append(Change(ChangedObject.OVERRUN))
+                break
+        return found
+
+
+def policy_changes(block: bytes) -> list[Change]:
+    """The changes that a datagram reports: of a policy, the prefix of its other end; of a flush, everywhere."""
+    found, offset = [], 0
+    while offset + HEADER.size <= len(block):
+        length, kind, _, _, port = HEADER.unpack_from(block, offset)
+        if length < HEADER.size or offset + length > len(block):
+            break
+        if kind == uapi.XFRM_MSG_FLUSHPOLICY:
+            found.append(Change(ChangedObject.POLICY, gone=True, port=port))
+        elif kind in _TELLING and (told := selected_at(block, offset)) is not None:
+            _, prefix, bits = told
+            af = uapi.AF_INET if len(prefix) == 4 else uapi.AF_INET6
+            gone = _TELLING[kind]
+            found.append(Change(ChangedObject.POLICY, gone, af, port=port, dst=prefix, length=bits))
+        offset += (length + 3) & ~3
+    return found
+
+
+def _order(item: XfrmPolicy) -> tuple[bool, int, bool]:
+    """Without a tunnel before the others, allowed before blocked; what comes in before what goes out."""
+    return bool(item.tunnel_src), item.action, item.direction == DIR_OUT
+
+
+def _socket() -> socket.socket | None:
+    try:
+        return socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, uapi.NETLINK_XFRM)
+    except OSError as error:
+        if error.errno in _NO_SUCH_PROTOCOL:
+            return None
+        raise
+
+
+def _opened() -> RawTransport | None:
+    try:
+        return RawTransport(protocol=uapi.NETLINK_XFRM)
+    except OSError as error:
+        if error.errno in _NO_SUCH_PROTOCOL:
+            return None
+        raise

@@ -1,0 +1,97 @@
+"""A charon that negotiates nothing: it keeps what is loaded by vici, in the framing of strongSwan's own package."""
+
+import asyncio
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from vici.protocol import FiniteStream, Message, Packet
+
+_STREAMED = {"list-conns": b"list-conn", "list-sas": b"list-sa", "initiate": b"control-log"}
+
+
+class FakeCharon:
+    """Answers on a socket while it is entered."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.keys: dict[str, Mapping[str, Any]] = {}
+        self.connections: dict[str, Mapping[str, Any]] = {}
+        self.up: set[str] = set()
+        """Names of connections that have a tunnel."""
+        self.refused = b""
+        """The reason for which every connection is refused; empty: none is."""
+        self.calls: list[str] = []
+        """What changed something."""
+        self._writers: set[asyncio.StreamWriter] = set()
+
+    async def __aenter__(self) -> "FakeCharon":
+        self.path.unlink(missing_ok=True)
+        self._server = await asyncio.start_unix_server(self._serve, self.path)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """As a process that is killed: the socket stays, and nobody answers."""
+        self._server.close()
+        for writer in self._writers:
+            writer.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
+        try:
+            while True:
+                (size,) = struct.unpack("!I", await reader.readexactly(4))
+                for answer in self._answers(await reader.readexactly(size)):
+                    writer.write(struct.pack("!I", len(answer)) + answer)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            writer.close()
+        finally:
+            self._writers.discard(writer)
+
+    def _answers(self, packet: bytes) -> list[bytes]:
+        kind, length = packet[0], packet[1]
+        name = packet[2 : 2 + length].decode()
+        if kind in (Packet.EVENT_REGISTER, Packet.EVENT_UNREGISTER):
+            return [bytes([Packet.EVENT_CONFIRM])]
+        asked = Message.deserialize(FiniteStream(packet[2 + length :]))
+        events = [
+            bytes([Packet.EVENT, len(_STREAMED[name])]) + _STREAMED[name] + Message.serialize(told)
+            for told in self._told(name)
+        ]
+        return [*events, bytes([Packet.CMD_RESPONSE]) + Message.serialize(self._done(name, asked))]
+
+    def _told(self, name: str) -> list[Mapping[str, Any]]:
+        if name == "list-conns":
+            return [{name: _as_listed(values)} for name, values in self.connections.items()]
+        child = {"child-sas": {"x-1": {"state": "INSTALLED", "bytes-in": "84", "bytes-out": "168"}}}
+        if name == "list-sas":
+            return [{each: {"state": "ESTABLISHED", **child}} for each in sorted(self.up)]
+        return []
+
+    def _done(self, name: str, asked: Mapping[str, Any]) -> Mapping[str, Any]:
+        if name == "get-shared":
+            return {"keys": sorted(self.keys)}
+        if name in ("list-conns", "list-sas"):
+            return {}
+        self.calls.append(name)
+        if name == "load-shared":
+            self.keys[asked["id"].decode()] = asked
+        elif name == "unload-shared":
+            self.keys.pop(asked["id"].decode(), None)
+        elif name == "load-conn":
+            if self.refused:
+                return {"success": "no", "errmsg": self.refused}
+            self.connections |= asked
+        elif name == "unload-conn":
+            self.connections.pop(asked["name"].decode(), None)
+        return {"success": "yes"}
+
+
+def _as_listed(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    children = {
+        name: {"mode": "TUNNEL", "local-ts": child["local_ts"], "remote-ts": child["remote_ts"]}
+        for name, child in values["children"].items()
+    }
+    addresses = {name: values[name] for name in ("local_addrs", "remote_addrs")}
+    return {**addresses, "version": "IKEv2", "children": children}

@@ -1,0 +1,184 @@
+"""xfrm policies: the bytes of messages, dumps and notifications; and what charon tells."""
+
+import struct
+from typing import Any
+
+import pytest
+
+from services.dataplane.ike.vici import Tunnel, away, connections_in, owners_in, tunnels_in
+from services.dataplane.netlink import uapi
+from services.dataplane.netlink.ipsec.ipsec_text import connection_name, connection_of
+from services.dataplane.netlink.ipsec.policy_messages import PolicyReader, dump_request, policy_message
+from services.dataplane.netlink.ipsec.policy_socket import policy_changes
+from services.dataplane.netlink.ipsec.values import (
+    ALLOW_PRIORITY,
+    BLOCK,
+    BLOCK_PRIORITY,
+    DIR_IN,
+    DIR_OUT,
+    REQID,
+    IkeConnection,
+    XfrmPolicy,
+)
+from services.dataplane.netlink.monitor import Change, ChangedObject
+
+OWN, THEIRS = bytes((10, 5, 27, 0)), bytes((10, 5, 53, 0))
+HERE, THERE = bytes((10, 99, 0, 11)), bytes((10, 99, 0, 12))
+OUT = XfrmPolicy(DIR_OUT, OWN, 24, THEIRS, 24, tunnel_src=HERE, tunnel_dst=THERE, reqid=REQID)
+DROP = XfrmPolicy(DIR_IN, bytes((10, 5, 0, 0)), 16, OWN, 24, BLOCK, BLOCK_PRIORITY)
+CONNECTION = IkeConnection("10.99.0.11", "10.99.0.11", "10.5.27.0/24", "10.99.0.12", "10.5.53.0/24", False, "aes-x")
+
+
+def as_dumped(*items: XfrmPolicy, more: bytes = b"", sequence: int = 7) -> bytes:
+    """As the kernel tells them: with an index, what was used of them, and the type of the policy."""
+    blocks = b""
+    for item in items:
+        body = bytearray(policy_message("replace", item, sequence)[16:])
+        struct.pack_into("=4QII", body, 120, 5, 6, 7, 8, item.priority, 0x99)
+        body += uapi.attribute(16, bytes(6)) + bytes(2) + more
+        blocks += uapi.HEADER.pack(16 + len(body), uapi.XFRM_MSG_NEWPOLICY, 2, sequence, 1) + bytes(body)
+    return blocks + uapi.HEADER.pack(20, uapi.NLMSG_DONE, 2, sequence, 1) + bytes(4)
+
+
+def read(block: bytes) -> list[XfrmPolicy]:
+    reader = PolicyReader(7)
+    assert reader.take(block)
+    assert (reader.refusal, reader.inconsistent) == (None, False)
+    return reader.found
+
+
+def test_the_bytes_of_a_policy_are_those_of_the_kernels_headers() -> None:
+    selector = (
+        "0a053500000000000000000000000000"
+        "0a051b00000000000000000000000000"
+        "0000000000000000"
+        "0200"
+        "181800"
+        "000000"
+        "0000000000000000"
+    )
+    limits, used = "ff" * 32 + "00" * 32, "00" * 32
+    rest = "00000000000000000100000000000000"
+    template = (
+        "4400"
+        "0500"
+        "0a63000c000000000000000000000000"
+        "00000000"
+        "32000000"
+        "0200"
+        "0000"
+        "0a63000b000000000000000000000000"
+        "6e616c66"
+        "01000000"
+        "ffffffffffffffffffffffff"
+    )
+    assert policy_message("replace", OUT, 9).hex() == (
+        "fc000000190005000900000000000000" + selector + limits + used + rest + template
+    )
+    assert policy_message("del", OUT, 9).hex() == ("50000000140005000900000000000000" + selector + "0000000001000000")
+    assert dump_request(3).hex() == "50000000150001030300000000000000" + "00" * 64
+
+
+def test_a_dump_tells_what_was_written() -> None:
+    assert read(as_dumped(OUT, DROP)) == [OUT, DROP]
+    assert OUT.is_marked
+    assert DROP.is_marked
+    assert DROP._replace(priority=ALLOW_PRIORITY).is_marked
+    assert not DROP._replace(priority=5).is_marked
+    assert not OUT._replace(reqid=11).is_marked
+    assert OUT._replace(reqid=11).is_like_flannels
+
+
+def test_policies_that_look_at_more_than_addresses_are_not_told() -> None:
+    mark = uapi.attribute(21, struct.pack("=II", 1, 1))
+    assert read(as_dumped(OUT, more=mark)) == []
+    of_a_socket = bytearray(as_dumped(OUT))
+    of_a_socket[16 + 160] = 4
+    of_udp = bytearray(as_dumped(OUT))
+    of_udp[16 + 44] = 17
+    assert read(bytes(of_a_socket)) == read(bytes(of_udp)) == []
+
+
+def test_a_policy_with_other_limits_or_another_template_is_another() -> None:
+    limited = bytearray(as_dumped(OUT))
+    limited[16 + 56] = 1
+    transport = bytearray(as_dumped(OUT))
+    transport[16 + 168 + 4 + 48] = 0
+    for block in (limited, transport):
+        (found,) = read(bytes(block))
+        assert found != OUT
+        assert found.key == OUT.key
+        assert found.is_marked
+
+
+def test_a_dump_that_is_cut_off_or_interrupted_is_inconsistent() -> None:
+    reader = PolicyReader(7)
+    assert not reader.take(as_dumped(OUT)[:-60])
+    assert reader.inconsistent
+
+
+def test_notifications_tell_the_other_end() -> None:
+    new = as_dumped(OUT)[:-20]
+    gone = bytearray(policy_message("del", DROP, 1))
+    af = uapi.AF_INET
+    assert policy_changes(new) == [Change(ChangedObject.POLICY, False, af, port=1, dst=THEIRS, length=24)]
+    assert policy_changes(bytes(gone)) == [
+        Change(ChangedObject.POLICY, True, af, dst=bytes((10, 5, 0, 0)), length=16)
+    ]
+    flush = uapi.HEADER.pack(16, uapi.XFRM_MSG_FLUSHPOLICY, 0, 0, 5)
+    assert policy_changes(flush) == [Change(ChangedObject.POLICY, True, port=5)]
+    assert policy_changes(new[:-9]) == []
+
+
+def test_a_connections_name_says_everything() -> None:
+    for item in (CONNECTION, CONNECTION._replace(encap=True, local_id="198.51.100.7")):
+        assert connection_of(connection_name(item)) == item
+        assert len(connection_name(item)) < 256, "vici's limit"
+    assert connection_of("10.99.0.11-10.5.27.0/24-10.5.53.0/24-10.99.0.12") is None, "flannel's"
+    assert connection_of("flannelette,x") is None
+
+
+def listed(item: IkeConnection, **changed: object) -> dict[str, object]:
+    child = {"local-ts": [item.own_subnet.encode()], "remote-ts": [item.peer_subnet.encode()]}
+    values = {
+        "local_addrs": [item.local.encode()],
+        "remote_addrs": [item.remote.encode()],
+        "children": {f"{item.own_subnet}-{item.peer_subnet}": child},
+    }
+    return {connection_name(item): values | changed}
+
+
+def test_of_charons_connections_ours_are_told_unless_somebody_changed_them() -> None:
+    other = CONNECTION._replace(remote="10.99.0.13")
+    found = connections_in(
+        [listed(CONNECTION), listed(other, remote_addrs=[b"10.99.0.99"]), {"users": {"local_addrs": [b"%any"]}}]
+    )
+    assert found == {CONNECTION}
+    assert owners_in({"keys": [b"flannelette-10.99.0.12", b"users"]}) == {"10.99.0.12"}
+    assert owners_in({}) == set()
+
+
+def test_a_tunnel_is_up_with_an_installed_child() -> None:
+    name = connection_name(CONNECTION)
+    up = {
+        "state": b"ESTABLISHED",
+        "child-sas": {"a-1": {"state": b"INSTALLED", "bytes-in": b"84", "bytes-out": b"9"}},
+    }
+    trying: dict[str, Any] = {name: {"state": b"CONNECTING", "child-sas": {}}}
+    assert tunnels_in([trying])[name] == Tunnel("CONNECTING")
+    both = [trying, {name: up}]
+    for order in (both, both[::-1]):
+        assert tunnels_in(order)[name] == Tunnel("ESTABLISHED", True, 84, 9)
+    assert str(Tunnel("ESTABLISHED", True, 84, 9)) == "IKE ESTABLISHED, INSTALLED, 84 bytes in, 9 bytes out"
+    assert str(Tunnel("")) == "no IKE SA"
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError(2, "No such file or directory"), TimeoutError("timed out")])
+def test_a_charon_that_is_away_is_told_with_what_to_do(error: OSError) -> None:
+    from pathlib import Path
+
+    told = away(Path("/run/charon.vici"), error)
+    problem, cure, advice = told.partition("; cure: ")
+    assert "/run/charon.vici" in problem
+    assert cure
+    assert advice.startswith("start charon")
