@@ -4,14 +4,14 @@ import asyncio
 import signal
 import subprocess
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack
 from typing import Final
 
 import pytest
 
 from lab.stream import Stream
-from tests.flannel.udp import UdpHosts, UserPeer, make_kernel_peer, udp_hosts
+from tests.flannel.udp import UdpHosts, make_kernel_peer, udp_hosts
 from tests.hosts.dataplane import Cluster
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
 from tests.patience import PATIENCE
@@ -56,19 +56,20 @@ def gap(stream: Stream) -> float:
     return max(sent) - min(sent) if sent else 0.0
 
 
-@asynccontextmanager
-async def user_peer(hosts: UdpHosts) -> AsyncIterator[None]:
-    peer = UserPeer(hosts.n2, hosts.peer, hosts.own)
-    try:
-        yield
-    finally:
-        peer.end()
-
-
-async def test_restarts_lose_nothing_drift_is_repaired_and_hostile_leases_are_refused(hosts: UdpHosts) -> None:
+async def test_restarts_lose_nothing_drift_is_repaired_and_what_is_foreign_stays(hosts: UdpHosts) -> None:
     cluster, own, peer = hosts.cluster, hosts.own, hosts.peer
     make_kernel_peer(hosts.n2, peer, own)
-    async with cluster.dataplane() as running:
+    cluster.ip("fou add port 8285 ipproto 47")
+    async with AsyncExitStack() as stack:
+        running = await stack.enter_async_context(cluster.dataplane())
+        foreign = (
+            "another FOU port is there, `port 8285 ipproto 47`: delete it with `ip fou del port 8285 ipproto 47`"
+        )
+        async with asyncio.timeout(PATIENCE):
+            while foreign not in str((await running.status()).reasons):  # noqa: ASYNC110 - another process decides
+                await asyncio.sleep(0.1)
+        assert ports(cluster) == "port 8285 ipproto 47", "it stays"
+        cluster.ip("fou del port 8285")
         status = await running.until(peers=1)
         assert (status.backend, status.mtu) == ("udp", 1472)
         assert status.backend_way == "in the kernel: the kernel has FOU"
@@ -107,43 +108,16 @@ async def test_restarts_lose_nothing_drift_is_repaired_and_hostile_leases_are_re
             assert await hosts.answers(), damage
         with hosts.stream() as stream:
             async with stream:
-                await running.end()
-                running = await cluster.dataplane().__aenter__()
-                status = await running.until(peers=1)
-                assert status.last_resync_changes == 0
-                await running.end(signal.SIGKILL)
-                running = await cluster.dataplane().__aenter__()
-                await running.until(peers=1)
+                for number in (signal.SIGTERM, signal.SIGKILL):
+                    await running.end(number)
+                    running = await stack.enter_async_context(cluster.dataplane())
+                    status = await running.until(peers=1)
+                    assert status.last_resync_changes == 0
         assert (stream.sent > 0, stream.lost) == (True, [])
         assert shown(cluster) == wanted
         commands = (await running.teardown()).commands
         assert f"ip fou del {PORT.replace(' ipproto 4', '')}" in commands
         assert (ports(cluster), DEVICE in cluster.ip("link show")) == ("", False)
-        await running.end(signal.SIGKILL)
-
-
-async def test_a_peer_in_user_space_gets_tcp_too(hosts: UdpHosts) -> None:
-    """The underlay is a veth, on which nothing completes checksums."""
-    async with user_peer(hosts), hosts.cluster.dataplane() as running:
-        await running.until(peers=1)
-        assert "tx-checksumming: off" in hosts.cluster.run(f"ethtool -k {DEVICE}")
-        assert await hosts.answers(size=1472)
-        assert await hosts.answers(size=1472, back=True)
-        assert await hosts.sends()
-        assert await hosts.sends(back=True)
-        await running.end()
-
-
-async def test_a_foreign_fou_port_is_told_and_stays(hosts: UdpHosts) -> None:
-    hosts.cluster.ip("fou add port 8285 ipproto 47")
-    async with hosts.cluster.dataplane() as running, asyncio.timeout(PATIENCE):
-        wanted = "another FOU port is there, `port 8285 ipproto 47`: delete it with `ip fou del port 8285 ipproto 47`"
-        while wanted not in str((await running.status()).reasons):  # noqa: ASYNC110 - another process decides
-            await asyncio.sleep(0.1)
-        assert ports(hosts.cluster) == "port 8285 ipproto 47"
-        hosts.cluster.ip("fou del port 8285")
-        await running.until(peers=1)
-        assert ports(hosts.cluster) == PORT
 
 
 async def test_both_ways_follow_each_other_and_another_port(hosts: UdpHosts) -> None:
@@ -184,10 +158,6 @@ async def test_both_ways_follow_each_other_and_another_port(hosts: UdpHosts) -> 
         assert ports(cluster) == PORT.replace("8285", "9000"), "the port of the earlier process has gone"
         configure("", "ipip")
         await until(lambda: "flannel.ipip" in cluster.ip("link show") and not ports(cluster))
-        await running.end()
-    configure("")
-    async with cluster.dataplane() as running:
-        await until(lambda: DEVICE in cluster.ip("link show") and ports(cluster) == PORT)
         await running.end()
 
 
