@@ -12,6 +12,7 @@ import yaml
 from tests.contract.kubernetes.test_rights import SETTINGS
 from tests.kubernetes.api_server import ApiServer, Document
 from tests.kubernetes.manifests import (
+    OVERLAYS,
     Kubectl,
     container_of,
     dump,
@@ -279,6 +280,20 @@ def test_an_upgrade_takes_over_the_release_of_flannels_chart_and_a_rollback_give
     assert "10.42.0.0/16" in kept["data"]["net-conf.json"]
     run_tool("helm", "rollback", "flannel", *cluster)
     assert [each["name"] for each in pod_of([kube.call("GET", DAEMON_SET)])["containers"]] == ["kube-flannel"]
+    run_tool("helm", "uninstall", "flannel", *cluster)
+
+
+def test_a_release_takes_over_what_the_manifests_made(kubectl: Kubectl, kube: ApiServer) -> None:
+    kubectl("apply", "-k", str(OVERLAYS / "per-node"))
+    before = kube.call("GET", DAEMON_SET)
+    cluster = (f"--kubeconfig={kube.kubeconfig()}", "--namespace=kube-flannel")
+    upgrade = ("upgrade", "--install", "flannel", str(CHART), *cluster)
+    with pytest.raises(AssertionError, match="invalid ownership metadata"):
+        run_tool("helm", *upgrade)
+    run_tool("helm", *upgrade, "--take-ownership")
+    after = kube.call("GET", DAEMON_SET)
+    assert after["metadata"]["uid"] == before["metadata"]["uid"]
+    assert after["spec"]["selector"] == before["spec"]["selector"]
     run_tool("helm", "uninstall", "flannel", *cluster)
 
 

@@ -87,6 +87,7 @@ def test_the_way_back_from_kube_flannels_place_has_a_pod_with_the_rights_it_need
     read("In the place of kube-flannel", tmp_path, kube)
     (pod,) = kube.call("GET", "/api/v1/namespaces/default/pods")["items"]
     kube.call("DELETE", f"/api/v1/namespaces/default/pods/{pod['metadata']['name']}?gracePeriodSeconds=0")
+    assert pod["metadata"]["deletionTimestamp"], "the page removes it"
     assert pod["spec"]["hostNetwork"] is True
     assert "NET_ADMIN" in pod["spec"]["containers"][0]["securityContext"]["capabilities"]["add"]
 
