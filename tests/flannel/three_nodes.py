@@ -7,13 +7,15 @@ import asyncio
 import json
 import signal
 import tempfile
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
 from ipaddress import ip_interface
 from itertools import permutations
 from pathlib import Path
 from subprocess import CalledProcessError
 from typing import Any, Final
+
+from flannelette.dataplane.v1 import dataplane_pb2 as pb
 
 from lab import topology
 from lab.build import carry_out, make_router
@@ -60,12 +62,13 @@ class ThreeNodes:
             if not node.is_started:
                 node.start_dataplane()
         if self._flanneld is not None:
-            await self._until_leases(
-                ours, 2 if ipv6 else 1
-            )  # flanneld crashes on a lease without IPv6 beside its own
+            # flanneld crashes on a lease without IPv6 beside its own
+            await _until(ours, lambda status: len(status.lease.subnets) == (2 if ipv6 else 1))
             await self._flanneld.start()
         for node in ours:
-            await node.dataplane.until(peers=2, backend=backend["Type"])
+            await node.dataplane.until(backend=backend["Type"])
+        # Known, and perhaps failed yet: without packets there may be no handshake of WireGuard.
+        await _until(ours, lambda status: status.peers.total == 2)
         await self._make_pods()
 
     async def restart(self, node: Node) -> None:
@@ -136,13 +139,6 @@ class ThreeNodes:
         for network in ("10.5.0.0/16", "fd00:10:5::/48"):
             node.namespace.ip("route", "flush", "root", network)
 
-    async def _until_leases(self, nodes: Sequence[Node], families: int) -> None:
-        """Until each of these nodes has a lease with so many subnets."""
-        for node in nodes:
-            async with asyncio.timeout(PATIENCE):
-                while len((await node.dataplane.status()).lease.subnets) != families:  # noqa: ASYNC110 - another process decides
-                    await asyncio.sleep(0.05)
-
     def _etcdctl(self, *words: str) -> None:
         with OUTSIDE.inside():
             self.etcd.etcdctl(*words)
@@ -154,6 +150,14 @@ class ThreeNodes:
                     node.namespace.ip("link", "del", link)
             mtu = int(_variables(node)["FLANNEL_MTU"])
             await carry_out(topology.pod(node.host, _gateways(node), mtu))
+
+
+async def _until(nodes: Sequence[Node], is_so: Callable[[pb.Status], bool]) -> None:
+    """Until the status of each dataplane is like that."""
+    for node in nodes:
+        async with asyncio.timeout(PATIENCE):
+            while not is_so(await node.dataplane.status()):  # noqa: ASYNC110 - another process decides
+                await asyncio.sleep(0.05)
 
 
 def _delete_devices(node: Node) -> None:
