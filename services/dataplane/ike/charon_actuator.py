@@ -42,7 +42,10 @@ class CharonActuator:
         self._charon.close()
 
     async def contents(self, devices: Collection[int], desired: Set[KernelObject] = frozenset()) -> Contents:
-        """See PartActuator. Raises nothing: a charon that is away has nothing."""
+        """See PartActuator. Raises nothing: a charon that is away has nothing.
+
+        It is not asked again until something is put there, unless `desired` has something for it.
+        """
         if not self._is_concerned:
             return _NOTHING
         try:
@@ -51,6 +54,7 @@ class CharonActuator:
         except (InvalidInput, Unavailable):
             self._keys.clear()
             self._down_since.clear()
+            self._is_concerned = any(item.kind in self.kinds for item in desired)
             return _NOTHING
         self._is_concerned = bool(connections or owners)
         self._keys = {owner: psk for owner, psk in self._keys.items() if owner in owners}

@@ -1,9 +1,11 @@
 """A session with charon: the sections that it takes and gives, pure, and the calls. Alone imports `vici`."""
 
 import asyncio
+import os
 import socket
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from errno import ENOENT
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -181,6 +183,8 @@ class Charon:
             return await asyncio.to_thread(self._ask, ask)
 
     def _ask(self, ask: Callable[[Any], T]) -> T:
+        if self._session is None and not self.path.exists():  # most nodes have no charon, and need no vici
+            raise Unavailable(away(self.path, FileNotFoundError(ENOENT, os.strerror(ENOENT))))
         from vici.exception import CommandException, DeserializationException, SessionException  # ADR 22
 
         try:
