@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Self
 
 from services.core.backend_types import IPIP_DEVICE
+from services.core.errors import InvalidInput
 from services.core.family import IPV4, Address, Family, Network
 from services.core.formats.gojson import GoObject
 from services.core.leases.lease import Subnet
-from services.dataplane.backends.backend import Backend, NodeIdentity, NodeLinks, require_room
+from services.core.limits import SMALLEST_MTU
+from services.dataplane.backends.backend import Backend, NodeIdentity, NodeLinks
 from services.dataplane.backends.routes import direct_route, tunnel_route
 from services.dataplane.links.desired import LinkEdit, LinkSpec, own_address
 from services.dataplane.netlink.objects import KernelObject, Route
@@ -111,13 +113,19 @@ class Ipip(Backend):
 
     def link(self, family: Family, underlay: Underlay, identity: NodeIdentity) -> LinkSpec | None:
         """`flannel.ipip`. Raises InvalidInput where the underlay leaves it less than IPv4 needs."""
+        mtu = self.mtu(underlay)
+        if mtu < SMALLEST_MTU[family.version]:
+            raise InvalidInput(
+                f"{underlay.name} has MTU {underlay.mtu}, of which IPIP leaves {max(mtu, 0)} bytes for packets, and "
+                f"{family} needs {SMALLEST_MTU[family.version]}: raise it, or choose another interface with --iface"
+            )
         own = identity.own.subnet(family) if identity.own else None
         return LinkSpec(
             name=IPIP_DEVICE,
             family=family,
             attributes=IpipLink(str(underlay.address(family))),
             parent=underlay.name,
-            mtu=require_room("IPIP", self.mtu(underlay), family, underlay),
+            mtu=mtu,
             address=own_address(own.cidr) if own else None,
         )
 

@@ -57,8 +57,7 @@ class InputCache:
         if table is received and is_allowed:
             own = own_lease(received, self._node)
             allowed = replace(received, leases=dict(received.leases))
-            networks = (inputs.network,) if inputs.network is not None else ()
-            self._cache_writer.update(allowed, own, (), is_current=not (away or store_error), networks=networks)
+            self._cache_writer.update(allowed, own, (), is_current=not (away or store_error), network=inputs.network)
 
     async def run(self) -> None:
         """Runs until cancelled."""
