@@ -62,6 +62,7 @@ def decode(packet: bytes) -> tuple[IPv4Address, Echo] | None:
 
 
 def _checksum(data: bytes) -> int:
+    data += bytes(len(data) % 2)
     total: int = sum(struct.unpack(f"!{len(data) // 2}H", data))
     total = (total & 0xFFFF) + (total >> 16)
     return ~(total + (total >> 16)) & 0xFFFF
