@@ -159,7 +159,10 @@ def stream(one: Node, other: Node, size: int = LARGEST - 28):  # type: ignore[no
 
 
 class Wire:
-    """What comes in by the underlay of a host: the IP protocols of packets."""
+    """What goes out by the underlay of a host: the IP protocols of packets.
+
+    Not what comes in: there the kernel shows a packet of ESP a second time, as it is inside.
+    """
 
     def __init__(self, host: NetworkNamespace) -> None:
         with host.inside():
@@ -169,12 +172,14 @@ class Wire:
 
     def protocols(self) -> set[int]:
         """Since the last call."""
-        found = set()
+        found: set[int] = set()
         while True:
             try:
-                found.add(self._socket.recv(2048)[9])
+                packet, (_, _, direction, *_) = self._socket.recvfrom(2048)
             except BlockingIOError:
                 return found
+            if direction == socket.PACKET_OUTGOING:
+                found.add(packet[9])
 
     def close(self) -> None:
         self._socket.close()
