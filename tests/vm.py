@@ -5,13 +5,12 @@ import subprocess
 import sys
 from typing import Final
 
-from lab.charon import PACKAGES as CHARON_PACKAGES
 from lab.vm.__main__ import UNUSABLE
 from lab.vm.machine import Job, run
 from lab.vm.packages import VmUnusable
 from tests.paths import ROOT
 
-PACKAGES: Final = ("wireguard-tools", *CHARON_PACKAGES)
+PACKAGES: Final = ("wireguard-tools",)
 """What the tests run beside the programs of this machine."""
 RESULTS: Final = ROOT / ".build/vm"
 """What the tests write that is kept."""
