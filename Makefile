@@ -26,5 +26,5 @@ images: ; @sh deploy/engine.sh build sh deploy/images/build.sh  ## the container
 constraints: ; @sh deploy/images/constraints.sh  ## deploy/images/constraints.txt: the versions in the images
 compose-lab: ; @exec sh deploy/compose/lab.sh  ## three hosts in containers until Ctrl-C; NODES= BACKEND= STORE=
 compose-test: venv ; @sh lab/tools.sh grpcurl $(CACHE) && sh deploy/compose/test.sh $(BIN)/pytest -rfEs $(ARGS)  ## the images and the compose lab, tried
-vm-test: venv ; @exec $(BIN)/python -m tests.vm $(ARGS)  ## the tests that need kernel modules, in a VM that has them; ARGS='-k ipip'
+vm-test: venv ; @exec $(BIN)/python -m tests.vm $(ARGS)  ## the tests that need kernel modules, in a VM that has them (built once); ARGS='-k ipip'
 clean: ; rm -rf .venv .build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache  ## leaves what git knows

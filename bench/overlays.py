@@ -27,7 +27,7 @@ from lab.topology import NETWORK, Host
 from services.dataplane.links.ethtool import set_checksum_offload
 
 _PATIENCE: Final = 600.0
-"""Seconds; an emulated machine takes minutes."""
+"""Seconds; a slow machine takes minutes."""
 
 
 @dataclass(frozen=True, slots=True)

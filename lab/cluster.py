@@ -22,7 +22,7 @@ from lab.topology import NETWORK, NETWORK_V6, Address, Host, Interface
 _READY_SECONDS: Final = 60.0
 _READY_SECONDS_PER_NODE: Final = 2.0
 _FACTOR: Final = float(os.environ.get("FLANNELETTE_PATIENCE") or 1)
-"""For an emulated machine."""
+"""For a virtual machine, which is slower."""
 _CONFIG_KEY: Final = "/coreos.com/network/config"
 _HOPELESS: Final = 3
 """A service that has died so often before it was ready ever will not be."""

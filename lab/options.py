@@ -38,7 +38,7 @@ class Options:
     store: str = "embedded"
     family: str = "ipv4"
     vm: bool = False
-    """In a virtual machine with Debian's kernel, instead of on this one."""
+    """In a virtual machine, instead of on this one."""
     once: bool = False
     """Try everything and leave, instead of waiting for Ctrl-C."""
     json: Path | None = None

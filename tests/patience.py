@@ -4,6 +4,6 @@ import os
 from typing import Final
 
 FACTOR: Final = float(os.environ.get("FLANNELETTE_PATIENCE") or 1)
-"""For an emulated machine, which is slower."""
+"""For a virtual machine, which is slower."""
 PATIENCE: Final = 60.0 * FACTOR
 """Seconds. What takes longer will not come any more."""

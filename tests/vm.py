@@ -5,16 +5,14 @@ import subprocess
 import sys
 from typing import Final
 
-from lab.vm.__main__ import UNUSABLE
-from lab.vm.machine import Job, run
-from lab.vm.packages import VmUnusable
+from lab.vm.machine import Job, attempt
 from tests.paths import ROOT
 
 PACKAGES: Final = ("wireguard-tools",)
 """What the tests run beside the programs of this machine."""
 RESULTS: Final = ROOT / ".build/vm"
 """What the tests write that is kept."""
-_SECONDS: Final = 45 * 60
+_SECONDS: Final = 20 * 60
 
 
 def files() -> list[str]:
@@ -37,13 +35,7 @@ def main(arguments: list[str]) -> int:
         print(collected.stdout + collected.stderr)
         return collected.returncode
     variables = {"FLANNELETTE_BACKENDS": str(RESULTS / "backends")}
-    try:
-        return run(Job(command, PACKAGES, [RESULTS], variables | os.environ, _SECONDS))
-    except VmUnusable as error:
-        print(f"vm: {error}", file=sys.stderr)
-        return UNUSABLE
-    except KeyboardInterrupt:
-        return 130
+    return attempt(Job(command, PACKAGES, [RESULTS], variables | os.environ, _SECONDS))
 
 
 if __name__ == "__main__":

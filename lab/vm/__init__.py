@@ -1,7 +1,9 @@
-"""A virtual machine with Debian's kernel, for what the kernel of a container lacks: `python -m lab.vm -- COMMAND`.
+"""A virtual machine for what the kernel of a container lacks: `python -m lab.vm -- COMMAND`.
 
-The guest sees the files of this machine at the same paths, read-only under a layer in memory, and has no network but
-its own loopback interface.
+The guest is user-mode Linux: a kernel of Debian's sources that is an ordinary program of this machine. It needs
+neither /dev/kvm nor privileges, and computes at the machine's own speed; system calls and page faults take several
+times as long. It sees the files of this machine at the same paths, under a layer in memory that takes what it writes,
+and has no network but its own loopback interface.
 """
 
 import os

@@ -5,20 +5,16 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Final
 
-from lab.vm.machine import MEMORY, Job, run
-from lab.vm.packages import VmUnusable
-
-UNUSABLE: Final = 125
+from lab.vm.machine import MEMORY, Job, attempt
 
 
 def main(arguments: list[str]) -> int:
     """The command's exit code. 124: it took too long. 125: there is no VM. 130: interrupted."""
     parser = argparse.ArgumentParser(
         prog="python -m lab.vm",
-        description="Runs a command as root in a virtual machine with Debian's kernel. It sees the files of this "
-        "machine; what it writes is lost, but for --share. Ctrl-] ends the machine.",
+        description="Runs a command as root in a virtual machine (user-mode Linux). It sees the files of this "
+        "machine; what it writes is lost, but for --share.",
         epilog=main.__doc__,
     )
     parser.add_argument("--package", action="append", default=[], help="a Debian package that the command needs")
@@ -44,13 +40,7 @@ def main(arguments: list[str]) -> int:
         given.memory,
     )
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        return run(job)
-    except VmUnusable as error:
-        print(f"vm: {error}", file=sys.stderr)
-        return UNUSABLE
-    except KeyboardInterrupt:
-        return 130
+    return attempt(job)
 
 
 if __name__ == "__main__":

@@ -1,39 +1,47 @@
-#!/bin/busybox sh
-# The first process of the guest. It starts in the archive that the kernel unpacks, mounts the files of the machine
-# outside, read-only under a layer in memory, as the new root directory, and starts again there. Then it runs the
-# command, writes its exit code to the status port, and switches the guest off.
-# /vm/settings, a shell script, has `layers`, `modules`, `terminal`, and the functions `shares` and `run`.
+#!/bin/sh
+# The first process of the guest: busybox runs it with the directory of this run. It makes a root directory of the
+# machine's files under a layer in memory, starts again there, runs the command, writes its exit code into the
+# directory, and switches the guest off.
+# DIRECTORY/settings, a shell script, has `modules`, `terminal`, and the functions `each_layer`, `each_share`, `run`.
 
-mount_9p() { # TAG DIRECTORY OPTIONS
-    mkdir -p "$2" && mount -t 9p -o "trans=virtio,version=9p2000.L,msize=524288,$3" "$1" "$2"
-}
+place=$1
+stage=$2
+memory=/proc # the one directory that every machine has and that is not needed yet
+new=$memory/new
+
+box() { "$place/busybox" "$@"; }
+hostfs() { box mkdir -p "$2" && box mount -t hostfs -o "$1" none "$2"; }
 
 stop() {
     echo "vm: $*" >/dev/console
-    poweroff -f
+    box poweroff -f
 }
 
+add_layer() { # DIRECTORY: overlayfs refuses a layer within another, so each is a mount of its own
+    count=$((count + 1))
+    hostfs "$1" "$memory/layer$count" || stop "$1 cannot be mounted"
+    lower=$lower$memory/layer$count:
+}
+
+add_share() { hostfs "$1" "$new$1" || stop "$1 cannot be shared"; }
+
 outside() {
-    /bin/busybox --install -s /bin
-    mkdir -p /dev /proc /sys /memory /new
-    mount -t devtmpfs dev /dev
-    mount -t proc proc /proc
-    mount -t sysfs sys /sys
-    for module in /modules/*; do insmod "$module"; done
-    . /vm/settings
-    mount_9p machine /machine ro,cache=loose || stop "the machine's files cannot be mounted"
-    mount_9p cache /cache ro,cache=loose || stop "the cache cannot be mounted"
-    mount -t tmpfs -o size=75% memory /memory
-    mkdir /memory/upper /memory/work
-    mount -t overlay -o "lowerdir=$layers:/machine,upperdir=/memory/upper,workdir=/memory/work" root /new ||
+    . "$place/settings"
+    box mount -t tmpfs -o size=75% memory $memory || stop "there is no memory"
+    box mkdir $memory/upper $memory/work $new
+    each_layer add_layer
+    box mount -t overlay -o "lowerdir=$lower/,upperdir=$memory/upper,workdir=$memory/work" root $new ||
         stop "the layers cannot be mounted"
-    mkdir -p /new/dev /new/proc /new/run /new/sys
-    mount -t tmpfs -o mode=755 run /new/run
-    mkdir -p /new/run/lock /new/run/vm/bin
-    cp /vm/* /new/run/vm
-    cp /bin/busybox /new/run/vm/bin
-    for place in dev proc sys; do mount --move /$place /new/$place; done
-    exec switch_root /new /run/vm/bin/busybox sh /run/vm/guest.sh inside
+    for directory in dev proc run sys; do box mkdir -p $new/$directory; done
+    box mount -t devtmpfs dev $new/dev
+    box mount -t proc proc $new/proc
+    box mount -t sysfs sys $new/sys
+    box mount -t tmpfs -o mode=755 run $new/run
+    box mkdir -p $new/run/lock $new/run/vm/bin $new/run/vm/old
+    box cp "$place/busybox" $new/run/vm/bin
+    each_share add_share
+    cd $new && box pivot_root . run/vm/old || stop "the root directory cannot be changed"
+    exec /run/vm/bin/busybox chroot . /run/vm/bin/busybox sh "$place/guest.sh" "$place" inside
 }
 
 inside() {
@@ -47,23 +55,26 @@ inside() {
     for number in 0:stdin 1:stdout 2:stderr; do ln -sf "/proc/self/fd/${number%:*}" "/dev/${number#*:}"; done
     hostname vm
     ip link set lo up
-    . /run/vm/settings
+    . "$place/settings"
     # shellcheck disable=SC2086  # a list of words
     /usr/sbin/modprobe -aq $modules
-    shares || stop "a shared directory cannot be mounted"
-    port=$(echo /dev/vport*p1)
-    port=${port%1}
-    echo up >"${port}3"
     if [ -n "$terminal" ]; then
         # shellcheck disable=SC2016  # another shell, with `rows 40 cols 120` as its terminal's size
-        setsid -c sh -c '. /run/vm/settings; stty $terminal; run' </dev/hvc0 >/dev/hvc0 2>&1
+        setsid -c sh -c '. "$0/settings"; stty $terminal; run' "$place" </dev/tty0 >/dev/tty0 2>&1
+        code=$?
     else
-        (run) </dev/null >"${port}1" 2>"${port}2"
+        # Through pipes, since the kernel's consoles are terminals and the command's output shall be none.
+        mkfifo /run/vm/out /run/vm/err
+        for console in /dev/tty0 /dev/tty1; do stty -opost <$console; done
+        cat /run/vm/out >/dev/tty0 &
+        cat /run/vm/err >/dev/tty1 &
+        (run) </dev/null >/run/vm/out 2>/run/vm/err
+        code=$?
+        wait
     fi
-    code=$?
-    sync
-    echo "exit $code" >"${port}3"
+    echo $code >"$place/code"
+    echo 0 >/proc/sys/kernel/printk # the last words of the kernel would be on the command's output
     poweroff -f
 }
 
-if [ "${1:-}" = inside ]; then inside; else outside; fi
+$stage

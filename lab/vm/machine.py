@@ -1,17 +1,13 @@
-"""Runs a command in the guest: QEMU's command line, the streams of the command, its exit code."""
+"""Runs a command in the guest: the kernel's command line, the streams of the command, its exit code."""
 
 import os
-import selectors
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 import termios
-import time
-import tty
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -19,22 +15,21 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from lab.vm import GUEST_MARK
-from lab.vm.image import Image, find_image
-from lab.vm.packages import QEMU, VmUnusable, require_qemu, unpack, with_dependencies
+from lab.vm.kernel import find_kernel
+from lab.vm.packages import VmUnusable, unpack, with_dependencies
 
 TIMED_OUT: Final = 124
 """Exit code, as of timeout(1)."""
+UNUSABLE: Final = 125
+INTERRUPTED: Final = 130
 CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "flannelette", "vm")
-MEMORY: Final = 3072
-_MODULES: Final = ("fou", "br_netfilter", "tun")
+MEMORY: Final = 4096
+_PATIENCE: Final = 4
+"""The factor of patience (FLANNELETTE_PATIENCE) of what runs in the guest."""
+_MODULES: Final = ("fou", "br_netfilter")
 """What the kernel does not load by itself when it is needed."""
-_KERNEL_WORDS: Final = "console=ttyS0 panic=-1 quiet loglevel=3 mitigations=off tsc=reliable no_timer_check"
-_ACCELERATORS: Final = (("kvm", 30.0, 1), ("tcg,thread=multi", 300.0, 10))
-"""In order of preference, with the seconds until the guest is up, and the factor of patience (FLANNELETTE_PATIENCE)
-of what runs there. A /dev/kvm that is there need not work."""
-_LEAVE: Final = b"\x1d"
-"""Ctrl-]: ends the guest that does not listen to Ctrl-C."""
-_CHUNK: Final = 65536
+_GUEST: Final = Path(__file__).with_name("guest.sh")
+_WORDS: Final = ("rootfstype=hostfs", "hostfs=/", "ro", "quiet", "loglevel=3", "panic=-1", "con=null")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +43,21 @@ class Job:
     """Directories of this machine that the guest may write to."""
     environment: Mapping[str, str] = field(default_factory=dict)
     seconds: float | None = None
-    """How long the command may take."""
+    """How long the guest may take."""
     memory: int = MEMORY
-    """In MiB. What the guest writes is there too."""
+    """At most, in MiB. What the guest writes is there too."""
     cpus: int = field(default_factory=lambda: min(os.cpu_count() or 1, 4))
+
+
+def attempt(job: Job) -> int:
+    """The exit code of `run`; 125 if there can be no guest, with the reason on stderr; 130 if it is interrupted."""
+    try:
+        return run(job)
+    except VmUnusable as error:
+        print(f"vm: {error}", file=sys.stderr)
+        return UNUSABLE
+    except KeyboardInterrupt:
+        return INTERRUPTED
 
 
 def run(job: Job, cache: Path = CACHE) -> int:
@@ -59,48 +65,66 @@ def run(job: Job, cache: Path = CACHE) -> int:
 
     If our input is a terminal, it is the command's, and Ctrl-C goes to the command.
     """
-    require_qemu()
     cache.mkdir(parents=True, exist_ok=True)
-    image = find_image(cache)
-    layers = [image.layer]
+    kernel = find_kernel(cache)
+    layers = [kernel.layer]
     if job.packages and (found := with_dependencies(job.packages)):
         layer = cache / "packages" / sha256(" ".join(found).encode()).hexdigest()[:16]
         if not layer.exists():
             unpack(found, layer)
         layers.insert(0, layer)
-    with TemporaryDirectory(prefix="flannelette-vm-") as place:
-        initramfs = Path(place, "initramfs")
-        for accelerator, seconds_until_up, factor in _ACCELERATORS:
-            if accelerator == "kvm" and not os.access("/dev/kvm", os.R_OK | os.W_OK):
-                continue
-            _note(f"Linux {image.version}" + (", emulated: Python is 20 times slower" if factor > 1 else ""))
-            # The cache is a mount of its own: overlayfs refuses a layer within another.
-            text = _settings(job, [f"/cache/{layer.relative_to(cache)}" for layer in layers], _terminal(), factor)
-            initramfs.write_bytes(image.initramfs(text))
-            guest = _Guest(_qemu(job, image, initramfs, cache, accelerator), Path(place, "console"))
-            code = guest.run(job.seconds, seconds_until_up)
-            if code is not None:
-                return code
-            if guest.is_up:
-                break
-            _note(f"{accelerator} does not work here")
-        raise VmUnusable(f"the guest ended before the command did\n{guest.last_words()}")
+    with TemporaryDirectory(prefix="flannelette-vm-") as name, _terminal_kept():
+        place = Path(name)
+        shutil.copy(_GUEST, place)
+        shutil.copy(kernel.busybox, place)
+        (place / "settings").write_text(_settings(job, layers, place))
+        command = [str(kernel.program), *_words(job, place)]
+        environment = os.environ | {"TMPDIR": _directory_of_memory(job.memory)}
+        guest = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", *command], env=environment)
+        try:
+            guest.wait(job.seconds)
+        except subprocess.TimeoutExpired:
+            print(f"vm: the command did not end within {job.seconds:g} s", file=sys.stderr)
+            return TIMED_OUT
+        finally:
+            guest.kill()
+            guest.wait()
+        code = place / "code"
+        if not code.exists():
+            raise VmUnusable(f"the guest ended before the command did, with status {guest.returncode}")
+        return int(code.read_text())
 
 
-def _settings(job: Job, layers: Sequence[str], terminal: str, patience: int) -> str:
+def _settings(job: Job, layers: Sequence[Path], place: Path) -> str:
     """The shell script that guest.sh reads."""
-    environment = {"FLANNELETTE_PATIENCE": str(patience), **job.environment, GUEST_MARK: "1"}
+    environment = {"FLANNELETTE_PATIENCE": str(_PATIENCE), **job.environment, GUEST_MARK: "1"}
     words = shlex.join(
         ["/usr/bin/env", "-i", *(f"{name}={value}" for name, value in environment.items()), *job.command]
     )
-    mounts = [f"mount_9p share{i} {shlex.quote(str(path))} cache=mmap" for i, path in enumerate(job.shares)]
     return f"""\
-layers={shlex.quote(":".join(layers))}
+each_layer() {{ for each in {shlex.join(map(str, layers))}; do "$1" "$each"; done; }}
+each_share() {{ for each in {shlex.join(map(str, [place, *job.shares]))}; do "$1" "$each"; done; }}
 modules={shlex.quote(" ".join(_MODULES))}
-terminal={shlex.quote(terminal)}
-shares() {{ {" && ".join(mounts) or "true"}; }}
+terminal={shlex.quote(_terminal())}
 run() {{ cd {shlex.quote(str(Path.cwd()))} || cd / && exec {words}; }}
 """
+
+
+def _words(job: Job, place: Path) -> list[str]:
+    """The kernel's command line. What follows `--` are the arguments of the first process, busybox."""
+    streams = ["con0=fd:0,fd:1"] if _terminal() else ["con0=null,fd:1", "con1=null,fd:2"]
+    machine = [f"mem={job.memory}M", f"ncpus={job.cpus}", "seccomp=auto"]
+    return [
+        *machine,
+        *_WORDS,
+        *streams,
+        f"init={place}/busybox",
+        "--",
+        "sh",
+        f"{place}/guest.sh",
+        str(place),
+        "outside",
+    ]
 
 
 def _terminal() -> str:
@@ -111,141 +135,20 @@ def _terminal() -> str:
     return f"rows {size.lines} cols {size.columns}"
 
 
-def _qemu(job: Job, image: Image, initramfs: Path, cache: Path, accelerator: str) -> list[str]:
-    """Its command line, without the ports. The guest has no network device."""
-    shares = [("machine", Path("/"), "on"), ("cache", cache, "on")]
-    shares += [(f"share{number}", path, "off") for number, path in enumerate(job.shares)]
-    files = [
-        f"local,path={str(path).replace(',', ',,')},mount_tag={tag},security_model=none,multidevs=remap,readonly={ro}"
-        for tag, path, ro in shares
-    ]
-    return [
-        *(QEMU, "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
-        *("-machine", "q35", "-accel", accelerator, "-cpu", "max"),
-        *("-smp", str(job.cpus), "-m", str(job.memory)),
-        *("-kernel", str(image.kernel), "-initrd", str(initramfs), "-append", _KERNEL_WORDS),
-        *("-device", "virtio-rng-pci", "-device", "virtio-serial-pci"),
-        *(word for text in files for word in ("-virtfs", text)),
-    ]
-
-
-class _Guest:
-    """One run of QEMU. Port 0 is the guest's terminal, then come stdout, stderr and the status of the command."""
-
-    def __init__(self, command: Sequence[str], console: Path) -> None:
-        self._command = [*command, "-serial", f"file:{console}"]
-        self._console = console
-        self._errors = console.with_name("qemu")
-        self._status = b""
-
-    def run(self, seconds: float | None, seconds_until_up: float) -> int | None:
-        """The exit code of the command, 124 if it takes too long; None: the guest did not get so far."""
-        with ExitStack() as stack:
-            ports, theirs = zip(*(socket.socketpair() for _ in range(4)), strict=True)
-            words = [word for number, end in enumerate(theirs) for word in _port(number, end.fileno())]
-            errors = stack.enter_context(self._errors.open("wb"))
-            qemu = subprocess.Popen(
-                ["setpriv", "--pdeathsig", "KILL", *self._command, *words],
-                stdin=subprocess.DEVNULL,
-                stdout=errors,
-                stderr=errors,
-                pass_fds=[end.fileno() for end in theirs],
-                start_new_session=True,  # Ctrl-C is for us
-            )
-            stack.callback(qemu.wait)
-            stack.callback(qemu.kill)
-            for end in theirs:
-                end.close()
-            for port in ports:
-                stack.enter_context(port)
-            is_in_time = self._carry(ports, seconds, seconds_until_up)
-        if not is_in_time and self.is_up:
-            _note(f"the command did not end within {seconds:g} s")
-            return TIMED_OUT
-        lines = self._status.decode().splitlines()
-        return next((int(line.split()[1]) for line in lines if line.startswith("exit ")), None)
-
-    def _carry(self, ports: Sequence[socket.socket], seconds: float | None, seconds_until_up: float) -> bool:
-        """Copies what the guest writes until it is off; False: it took too long."""
-        terminal, out, err, status = ports
-        start = time.monotonic()
-        with selectors.DefaultSelector() as selector, _raw_terminal() as keys:
-            sinks: dict[socket.socket, Callable[[bytes], None]] = {
-                terminal: lambda data: _write(sys.stdout.fileno(), data),
-                out: lambda data: _write(sys.stdout.fileno(), data),
-                err: lambda data: _write(sys.stderr.fileno(), data),
-                status: self._hear,
-            }
-            for port in ports:
-                selector.register(port, selectors.EVENT_READ)
-            if keys is not None:
-                selector.register(keys, selectors.EVENT_READ)
-            while sinks:
-                limit = seconds if self.is_up else seconds_until_up
-                left = None if limit is None else start + limit - time.monotonic()
-                if left is not None and left <= 0:
-                    return False
-                for key, _ in selector.select(left):
-                    if isinstance(key.fileobj, socket.socket):
-                        if data := _read(key.fileobj):
-                            sinks[key.fileobj](data)
-                        else:
-                            selector.unregister(key.fileobj)
-                            del sinks[key.fileobj]
-                    else:
-                        data = os.read(key.fd, _CHUNK)
-                        if not data or _LEAVE in data:
-                            raise KeyboardInterrupt
-                        terminal.sendall(data)
-        return True
-
-    @property
-    def is_up(self) -> bool:
-        """Whether it came to start the command."""
-        return b"up" in self._status
-
-    def _hear(self, data: bytes) -> None:
-        self._status += data
-
-    def last_words(self) -> str:
-        """What QEMU and the guest's kernel complained of."""
-        texts = [path.read_text(errors="replace") for path in (self._errors, self._console) if path.exists()]
-        return "".join(texts).strip() or "neither QEMU nor the kernel says why"
-
-
-def _port(number: int, descriptor: int) -> tuple[str, ...]:
-    kind = "virtserialport" if number else "virtconsole"
-    return (
-        *("-chardev", f"socket,id=port{number},fd={descriptor}"),
-        *("-device", f"{kind},chardev=port{number},nr={number}"),
-    )
+def _directory_of_memory(size: int) -> str:
+    """Where the file that is the guest's memory has room; it has no name there, and only what is used takes any."""
+    places = (place for place in ("/dev/shm", "/tmp") if Path(place).is_dir())  # noqa: S108 - no file of a known name
+    return next((place for place in places if shutil.disk_usage(place).free >> 20 >= size), os.curdir)
 
 
 @contextmanager
-def _raw_terminal() -> Iterator[int | None]:
-    """The descriptor of our terminal, every key of which is the guest's; None: we have none."""
+def _terminal_kept() -> Iterator[None]:
+    """The guest makes our terminal a raw one; afterwards the terminal is as it was."""
     if not _terminal():
-        yield None
+        yield
         return
-    descriptor = sys.stdin.fileno()
-    before = termios.tcgetattr(descriptor)
+    before = termios.tcgetattr(sys.stdin)
     try:
-        tty.setraw(descriptor)
-        yield descriptor
+        yield
     finally:
-        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
-
-
-def _read(port: socket.socket) -> bytes:
-    with suppress(ConnectionResetError):
-        return port.recv(_CHUNK)
-    return b""
-
-
-def _write(descriptor: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(descriptor, data) :]
-
-
-def _note(text: str) -> None:
-    print(f"vm: {text}", file=sys.stderr, flush=True)
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)

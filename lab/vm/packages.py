@@ -1,16 +1,15 @@
-"""Debian packages, fetched and unpacked into the cache; only QEMU is installed on this machine."""
+"""Debian packages, fetched and unpacked into the cache; only what builds a kernel is installed on this machine."""
 
 import os
 import shutil
 import subprocess
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-QEMU: Final = "qemu-system-x86_64"
-_QEMU_PACKAGE: Final = "qemu-system-x86"
 _MERGED: Final = ("bin", "sbin", "lib", "lib64")
 """Links to the directories of /usr, as on the machine below the layer: else a layer would hide the machine's."""
 _UNPACK: Final = 'dpkg-deb --fsys-tarfile "$1" | tar -x --keep-directory-symlink -C "$2"'
@@ -21,14 +20,15 @@ class VmUnusable(Exception):
     """There can be no VM on this machine, or it did not run; one line says why and what to do."""
 
 
-def require_qemu() -> None:
-    """Installs QEMU if it is missing. Raises VmUnusable."""
-    if shutil.which(QEMU):
+def require_programs(packages: Mapping[str, str]) -> None:
+    """Installs the packages of those programs that are missing. Raises VmUnusable."""
+    missing = [package for program, package in packages.items() if not shutil.which(program)]
+    if not missing:
         return
-    install = f"apt-get install --yes --no-install-recommends {_QEMU_PACKAGE}"
+    install = f"apt-get install --yes --no-install-recommends {' '.join(missing)}"
     if os.getuid() or not shutil.which("apt-get"):
-        raise VmUnusable(f"there is no {QEMU} on this machine: sudo {install}")
-    print(f"vm: + {install}", flush=True)
+        raise VmUnusable(f"programs are missing on this machine: sudo {install}")
+    print(f"vm: + {install}", file=sys.stderr, flush=True)
     _apt(*install.split()[1:])
 
 
@@ -56,7 +56,7 @@ def unpack(packages: Iterable[str], directory: Path) -> None:
             (tree / name).symlink_to(f"usr/{name}")
         _apt("-o", "APT::Sandbox::User=root", "download", *packages, directory=fetched)
         for file in fetched.iterdir():
-            _run(["sh", "-c", _UNPACK, "sh", file, tree])
+            checked(["sh", "-c", _UNPACK, "sh", file, tree])
         with suppress(OSError):  # another run was faster
             tree.rename(directory)
 
@@ -67,18 +67,25 @@ def _apt(*arguments: str, program: str = "apt-get", directory: Path | None = Non
         raise VmUnusable(f"there is no {program} on this machine: the VM is made of Debian's packages")
     command = [program, *(["-qq"] if "--simulate" not in arguments and program == "apt-get" else []), *arguments]
     try:
-        return _run(command, directory)
+        return checked(command, directory=directory)
     except VmUnusable:
         with suppress(VmUnusable):  # an ordinary user may not
-            _run(["apt-get", "-qq", "update"])
-        return _run(command, directory)
+            checked(["apt-get", "-qq", "update"])
+        return checked(command, directory=directory)
 
 
-def _run(command: Sequence[str | Path], directory: Path | None = None) -> str:
+def checked(
+    command: Sequence[str | Path],
+    program: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    directory: Path | None = None,
+) -> str:
+    """What a command prints. Raises VmUnusable with its last line if it fails."""
     done = subprocess.run(
         command,
+        executable=program,
         cwd=directory,
-        env=os.environ | _APT,
+        env={**os.environ, **_APT, **(environment or {})},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

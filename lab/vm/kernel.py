@@ -1,0 +1,85 @@
+"""The guest's kernel: built once from Debian's sources, with the modules that kernels of containers lack."""
+
+import os
+import platform
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from lab.vm.packages import VmUnusable, checked, dependency, require_programs, unpack
+
+CONFIG: Final = Path(__file__).with_name("kernel.config")
+_SOURCE: Final = "linux-source"
+_BESIDE: Final = ("busybox-static", "kmod", "libkmod2")
+_TOOLS: Final = {"bc": "bc", "bison": "bison", "flex": "flex", "gcc": "gcc", "make": "make", "xz": "xz-utils"}
+"""What builds a kernel: programs and the packages that have them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A kernel with its modules."""
+
+    layer: Path
+    """Laid over the files of this machine: kernel, modules, modprobe."""
+
+    @property
+    def program(self) -> Path:
+        """What is started on this machine."""
+        return self.layer / "usr/lib/linux"
+
+    @property
+    def busybox(self) -> Path:
+        """A program that needs no other, and is most commands of a system."""
+        return self.layer / "usr/bin/busybox"
+
+
+def find_kernel(cache: Path) -> Kernel:
+    """The kernel of today's configuration in the cache; it is built if there is none. Raises VmUnusable."""
+    if platform.machine() != "x86_64":
+        raise VmUnusable(f"the VM is for x86_64, this machine is {platform.machine()}")
+    layer = cache / f"linux-{sha256(CONFIG.read_bytes()).hexdigest()[:12]}"
+    if not layer.exists():
+        require_programs(_TOOLS)
+        package = dependency(_SOURCE, f"{_SOURCE}-")
+        with TemporaryDirectory(dir=cache, prefix=".new-") as place:
+            _build(package, Path(place), layer)
+    return Kernel(layer)
+
+
+def _build(package: str, place: Path, layer: Path) -> None:
+    log = place.parent / "build.log"
+    print(f"vm: building Debian's {package} (once; 5 to 10 minutes; {log})", file=sys.stderr, flush=True)
+    source, tree = place / "source", place / "tree"
+    unpack((package,), source)
+    unpack(_BESIDE, tree)
+    (archive,) = source.glob("usr/src/*.tar.xz")
+    with log.open("wb") as output:
+
+        def do(*command: str | Path, within: Path = source) -> None:
+            done = subprocess.run(command, cwd=within, stdout=output, stderr=output, check=False)
+            if done.returncode:
+                raise VmUnusable(f"`{' '.join(map(str, command))}` failed: see {log}")
+
+        do("tar", "--extract", "--file", archive)
+        (linux,) = (path for path in source.glob("linux-*") if path.is_dir())
+        make = ("nice", "make", "ARCH=um", f"-j{os.cpu_count() or 1}")
+        do(*make, f"KCONFIG_ALLCONFIG={CONFIG}", "allnoconfig", within=linux)
+        do(*make, "linux", "modules", within=linux)
+        do(*make, f"INSTALL_MOD_PATH={tree / 'usr'}", "INSTALL_MOD_STRIP=1", "modules_install", within=linux)
+        do("strip", "-o", tree / "usr/lib/linux", linux / "linux")
+    _index_modules(tree)
+    with suppress(OSError):  # another run was faster
+        tree.rename(layer)
+
+
+def _index_modules(tree: Path) -> None:
+    """Says which module needs which, as a package of a kernel does when it is installed."""
+    (libraries,) = tree.glob("usr/lib/*-linux-gnu")
+    (modules,) = (tree / "usr/lib/modules").iterdir()
+    program = tree / "usr/bin/kmod"
+    checked(["depmod", "-b", tree, modules.name], program, {"LD_LIBRARY_PATH": str(libraries)})
