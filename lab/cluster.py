@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from ipaddress import ip_interface
 from pathlib import Path
+from secrets import token_hex
 from typing import Final, Never
 
 from lab import look, programs, topology
@@ -87,6 +88,8 @@ class Cluster:
 
     async def start_hosts(self) -> None:
         """Starts dataplanes and masqs; returns when each has programmed every peer and its rules."""
+        for host in self.hosts if self.options.backend == "ipsec" else ():
+            self._start(programs.charon(host, self.directory))
         await self._start_all(p for h in self.hosts for p in programs.host_services(self.options, h, self.directory))
         self.is_up = True
 
@@ -117,7 +120,7 @@ class Cluster:
 
     def _start(self, program: Program) -> Supervised:
         service = Supervised(program, self._died)
-        if program.name != "etcd":
+        if program.name not in ("etcd", programs.CHARON):
             self.services.append(service)
         self._tasks.append(self._group.create_task(service.run(), name=program.title))
         return service
@@ -166,7 +169,8 @@ def _network_of(options: Options) -> dict[str, object]:
         networks |= {"EnableIPv6": True, "IPv6Network": str(NETWORK_V6)}
     if options.backend == "udp":  # as what is not said is udp
         return networks
-    return {**networks, "Backend": {"Type": options.backend}}
+    secret = {"PSK": token_hex(48)} if options.backend == "ipsec" else {}
+    return {**networks, "Backend": {"Type": options.backend, **secret}}
 
 
 def _read_subnet_file(path: Path) -> tuple[list[Interface], int]:

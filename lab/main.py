@@ -10,6 +10,7 @@ from typing import Final
 
 from lab import private, show
 from lab.build import CommandFailed, require_kind
+from lab.charon import require_charon
 from lab.cluster import LabFailed
 from lab.directory import DirectoryUnusable, held, where
 from lab.etcd import EtcdRefuses
@@ -51,6 +52,7 @@ def main() -> int:
         if not private.is_private(_MARK):
             private.restart(_MARK, [sys.executable, "-m", "lab", *arguments])
         require_kind(options.backend)
+        require_charon(options.backend)
         with held(where(private.user_id(_MARK))) as directory:
             return asyncio.run(_run(options, directory))
     except* _OURS as errors:

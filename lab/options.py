@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-BACKENDS: Final = ("vxlan", "host-gw", "ipip", "wireguard", "udp")
+BACKENDS: Final = ("vxlan", "host-gw", "ipip", "wireguard", "udp", "ipsec")
 KERNEL_KINDS: Final = ("ipip", "wireguard")
 """Backends that need a kind of device, of their own name, that not every kernel has."""
 FAMILIES: Final = {"ipv4": (4,), "ipv6": (6,), "dual": (4, 6)}
@@ -68,7 +68,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
         once=_one_of("ONCE", given["ONCE"] or "0", ("1", "0")) == "1",
         json=Path(given["JSON"]).absolute() if given["JSON"] else None,
     )
-    if options.backend in ("ipip", "udp") and options.family != "ipv4":
+    if options.backend in ("ipip", "udp", "ipsec") and options.family != "ipv4":
         raise BadOption(f"FAMILY={options.family}: {options.backend} carries IPv4 only, use FAMILY=ipv4")
     if options.json and not options.once:
         raise BadOption("JSON needs ONCE=1: only a trial has figures to write")

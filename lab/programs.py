@@ -8,12 +8,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+from lab.charon import command_in, socket_in
 from lab.netns import NetworkNamespace
 from lab.options import Options
 from lab.topology import OUTSIDE, OUTSIDE_ADDRESS, Host
 
 ETCD_ENDPOINT: Final = f"http://{OUTSIDE_ADDRESS}:2379"
 _LEASE: Final = "lease"
+CHARON: Final = "charon"
 
 
 class NoEtcd(Exception):
@@ -76,11 +78,20 @@ def host_services(options: Options, host: Host, directory: Path) -> tuple[Progra
     state = directory / host.name / "state"
     shared = (f"--lease-address=unix:{where}", f"--state-dir={state}", "--ip-masq")
     dataplane = _on_host("dataplane", host, directory, *shared, f"--subnet-file={subnet_file(host, directory)}")
+    if options.backend == "ipsec":
+        charon = f"--charon-socket={socket_in(directory / host.name)}"
+        dataplane = replace(dataplane, arguments=(*dataplane.arguments, charon))
     key_file = f"WIREGUARD_KEY_FILE={directory / host.name / 'wgkey'}"  # the hosts share the lab's /run
     return (
         replace(dataplane, arguments=("env", key_file, *dataplane.arguments)),
         _on_host("masq", host, directory, *shared),
     )
+
+
+def charon(host: Host, directory: Path) -> Program:
+    """Of a host, for backend ipsec."""
+    home = directory / host.name
+    return Program(CHARON, host.name, host.namespace, command_in(home), home)
 
 
 def etcd(directory: Path) -> Program:

@@ -3,7 +3,9 @@
 import asyncio
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 from lab import look
 from lab.cluster import Cluster, Pod
@@ -14,6 +16,8 @@ from lab.show import Screen, hosts_table, matrix_table
 from lab.supervise import Supervised
 from lab.topology import UNDERLAY, UNDERLAY_V6
 from lab.trial import Outcome
+
+_TUNNEL_SECONDS: Final = 120.0
 
 
 class Session:
@@ -63,6 +67,8 @@ class Session:
 
     async def _look(self, pods: list[Pod], reaching: Reach) -> tuple[Matrix, Outside]:
         """Shows the state of every host, and who reaches whom."""
+        if self._options.backend == "ipsec":
+            await self._until_negotiated(reaching)
         with self._screen.step("pings", "from every pod to every other and to the outside host") as step:
             matrix, outside = await reaching.matrix(), await reaching.outside()
             step.is_good = not any(unreached(matrix, outside))
@@ -71,6 +77,13 @@ class Session:
         one_each = list({pod.host: pod for pod in reversed(pods)}.values())[::-1]
         self._screen.show(hosts_table(one_each, dataplanes, masqs), matrix_table(one_each, matrix, outside))
         return matrix, outside
+
+    async def _until_negotiated(self, reaching: Reach) -> None:
+        """Tunnels are negotiated after every peer is programmed."""
+        with self._screen.step("tunnels", "between all hosts"), suppress(TimeoutError):
+            async with asyncio.timeout(_TUNNEL_SECONDS):
+                while any(unreached(await reaching.matrix(), {})):
+                    pass
 
     async def _try(self, reaching: Reach, matrix: Matrix, outside: Outside, ready_seconds: float) -> int:
         """Kills every service under load, and judges."""

@@ -5,10 +5,11 @@ import subprocess
 import sys
 from typing import Final
 
+from lab.charon import PACKAGES as CHARON_PACKAGES
 from lab.vm.machine import Job, attempt
 from tests.paths import ROOT
 
-PACKAGES: Final = ("wireguard-tools",)
+PACKAGES: Final = ("wireguard-tools", *CHARON_PACKAGES)
 """What the tests run beside the programs of this machine."""
 RESULTS: Final = ROOT / ".build/vm"
 """What the tests write that is kept."""

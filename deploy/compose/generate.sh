@@ -19,8 +19,8 @@ cat <<'END'
 #   docker compose up --detach
 #   docker compose exec h1 flannelette status
 #
-# BACKEND=host-gw is another network (a file in networks). --env-file embedded.env is another store: one lease service,
-# and no etcd.
+# BACKEND=host-gw is another network (a file in networks); ipsec needs COMPOSE_PROFILES=etcd,ipsec too, for charons.
+# --env-file embedded.env is another store: one lease service, and no etcd.
 
 x-service: &service
   restart: unless-stopped
@@ -43,6 +43,15 @@ x-dataplane: &dataplane
   image: flannelette-dataplane
   build: {<<: *build, target: dataplane}
   cap_add: [NET_ADMIN]
+
+x-charon: &charon
+  <<: *service
+  image: flannelette-charon
+  build: {<<: *build, target: charon}
+  profiles: [ipsec]
+  cap_add: [NET_ADMIN, NET_BIND_SERVICE]
+  stop_signal: SIGKILL
+  tmpfs: [/run]
 
 x-masq: &masq
   <<: *service
@@ -73,6 +82,7 @@ x-settings: &settings
   FLANNELD_LEASE_ADDRESS: ${LEASE_ADDRESS:-unix:/run/flannelette/lease.sock}
   FLANNELD_NETWORK_NAMESPACE_FILE: /run/flannelette/namespace
   FLANNELD_SUBNET_FILE: /run/flannelette/subnet.env
+  FLANNELD_CHARON_SOCKET: /run/flannelette/charon.vici
   FLANNELD_STORE: etcd
   FLANNELD_ETCD_ENDPOINTS: http://${UNDERLAY:-10.99.0}.2:2379
   FLANNELD_IP_MASQ: "true"
@@ -139,6 +149,10 @@ while [ "$n" -le "$hosts" ]; do
     network_mode: service:h$n
     environment: {<<: *settings, NODE_NAME: h$n}
     volumes: ["h$n-run:/run/flannelette", "h$n-state:/var/lib/flannelette", "lease-run:/run/lease"]
+  h$n-charon:
+    <<: *charon
+    network_mode: service:h$n
+    volumes: ["h$n-run:/run/flannelette"]
   h$n-masq:
     <<: *masq
     network_mode: service:h$n

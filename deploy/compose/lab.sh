@@ -14,11 +14,14 @@ if [ ! -f "deploy/compose/$settings" ] || [ ! -f "deploy/compose/networks/$backe
     echo "compose-lab: STORE is etcd or embedded, BACKEND is one of$backends" >&2
     exit 2
 fi
+if [ "$backend" = ipsec ]; then # which needs a charon on each host
+    export COMPOSE_PROFILES="$store,ipsec"
+fi
 compose() { sh deploy/compose/compose.sh --env-file "$settings" "$@"; }
 
-# What is wrong is said before the images are built, which takes minutes on a new machine: the base and six images, then
+# What is wrong is said before the images are built, which takes minutes on a new machine: the base and seven images, then
 # three steps of our own.
-images=7
+images=8
 export PROGRESS_TOTAL=$((images + 3))
 if [ "${1:-}" != inside ]; then
     sh deploy/compose/generate.sh "$nodes" >/dev/null

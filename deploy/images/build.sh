@@ -7,7 +7,7 @@ cd "$(dirname "$0")/../.."
 
 registry_base=debian:bookworm-slim
 local_base=flannelette-base:bookworm
-[ $# -gt 0 ] || set -- lease dataplane masq ctl lab etcd
+[ $# -gt 0 ] || set -- lease dataplane masq ctl lab etcd charon
 
 . deploy/progress.sh
 progress_of $(($# + 1))

@@ -1,1 +1,1 @@
-"""charon, the IKE daemon that backend ipsec needs, played: it keeps what is loaded, and negotiates nothing."""
+"""charon, the IKE daemon that backend ipsec needs: a real one on a host, and one that negotiates nothing."""

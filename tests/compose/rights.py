@@ -17,6 +17,7 @@ _LISTED: Final = {
     "lease": Rights("10001:10001"),
     "outside": Rights("10001:10001"),
     "dataplane": Rights("0:10001", frozenset({"NET_ADMIN"})),
+    "charon": Rights("0:10001", frozenset({"NET_ADMIN", "NET_BIND_SERVICE"})),
     "masq": Rights("0:10001", frozenset({"NET_ADMIN", "NET_RAW"})),
     "host": Rights("0:10001", frozenset({"NET_ADMIN"})),
     "pod": Rights("0:10001", frozenset({"NET_ADMIN"})),

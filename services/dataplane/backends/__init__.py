@@ -13,6 +13,7 @@ from services.dataplane.backends.backend import Backend, Backends
 from services.dataplane.backends.extension import Extension
 from services.dataplane.backends.host_gw import HostGw
 from services.dataplane.backends.ipip import Ipip
+from services.dataplane.backends.ipsec import Ipsec
 from services.dataplane.backends.udp import Udp
 from services.dataplane.backends.vxlan import Vxlan
 from services.dataplane.backends.wireguard import Wireguard
@@ -22,6 +23,7 @@ BACKENDS: Final[dict[str, type[Backend]]] = {
     "extension": Extension,
     "host-gw": HostGw,
     "ipip": Ipip,
+    "ipsec": Ipsec,
     "udp": Udp,
     "vxlan": Vxlan,
     "wireguard": Wireguard,

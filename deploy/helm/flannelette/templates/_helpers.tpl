@@ -90,6 +90,9 @@ name: {{ .service }}
 image: {{ printf "%sflannelette-%s:%s" $values.flannelette.image.registry .service ($values.flannelette.image.tag | default .root.Chart.AppVersion) }}
 args:
   {{- include "flannelette.args" . | trim | nindent 2 }}
+  {{- if and (eq .service "dataplane") (include "flannelette.charon" .root) }}
+  - --charon-socket=/run/flannelette/charon.vici
+  {{- end }}
   {{- if and (eq .service "dataplane") (not $values.flannel.skipCNIConfigInstallation) }}
   - --cni-install-path=/etc/cni/net.d/10-flannel.conflist
   {{- end }}
@@ -163,6 +166,11 @@ volumeMounts:
       - downwardAPI: {items: [{path: namespace, fieldRef: {fieldPath: metadata.namespace}}]}
 {{- end -}}
 
+{{/* Whether charon is a container of the pods. */}}
+{{- define "flannelette.charon" -}}
+{{- if and (eq .Values.flannel.backend "ipsec") .Values.flannelette.charon.enabled -}}true{{- end -}}
+{{- end -}}
+
 {{/* net-conf.json: flannel's keys. */}}
 {{- define "flannelette.network" -}}
 {{- $v := .Values -}}
@@ -170,6 +178,7 @@ volumeMounts:
 {{- $options := dict
     "vxlan" (dict "Port" $f.backendPort "VNI" $f.vni "GBP" $f.GBP "DirectRouting" $f.directRouting "MTU" $f.mtu "MacPrefix" $f.macPrefix)
     "wireguard" (dict "ListenPort" $f.backendPort "ListenPortV6" $f.backendPortv6 "PSK" $f.psk "MTU" $f.mtu "Mode" $f.tunnelMode "PersistentKeepaliveInterval" $f.keepaliveInterval)
+    "ipsec" (dict "PSK" $f.psk)
     "ipip" (dict "DirectRouting" $f.directRouting)
     "udp" (dict "Port" $f.backendPort) -}}
 {{- $backend := dict "Type" $f.backend -}}

@@ -1,0 +1,58 @@
+"""A real charon (strongSwan) on a host of a test, with a /run of its own; and which kernels have IPsec."""
+
+import asyncio
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from lab.charon import command_in, missing, socket_in
+from tests.hosts.namespaces import NetworkNamespace
+from tests.patience import PATIENCE
+
+
+def require_ipsec(host: NetworkNamespace) -> NetworkNamespace:
+    """The host; skips the test without a kernel that has IPsec, or without charon."""
+    with host.inside():
+        reason = missing()
+    if reason:
+        pytest.skip(f"{reason}, or `make vm-test`, which has all that is needed")
+    return host
+
+
+class Charon:
+    """One process on a host. What another process has put into the kernel stays when it is killed."""
+
+    def __init__(self, host: NetworkNamespace, directory: Path) -> None:
+        self._command = host.command(*command_in(directory))
+        self.socket = socket_in(directory)
+        self.run = self.socket.parent
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def log(self) -> str:
+        file = self.run / "output"
+        return file.read_text() if file.exists() else ""
+
+    async def start(self) -> None:
+        """Returns when it answers."""
+        self.socket.unlink(missing_ok=True)
+        self._process = self._launch(self._command)
+        deadline = time.monotonic() + PATIENCE
+        while not self.socket.exists():
+            assert self._process.poll() is None, self.log
+            assert time.monotonic() < deadline, f"charon does not start:\n{self.log}"
+            await asyncio.sleep(0.05)
+
+    def _launch(self, command: Sequence[str]) -> "subprocess.Popen[bytes]":
+        with (self.run / "output").open("ab") as output:
+            return subprocess.Popen(command, stdout=output, stderr=output)
+
+    def kill(self) -> None:
+        """SIGKILL: the kernel keeps its tunnels."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
