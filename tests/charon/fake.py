@@ -8,7 +8,12 @@ from typing import Any
 
 from vici.protocol import FiniteStream, Message, Packet
 
-_STREAMED = {"list-conns": b"list-conn", "list-sas": b"list-sa", "initiate": b"control-log"}
+_STREAMED = {
+    "list-conns": b"list-conn",
+    "list-sas": b"list-sa",
+    "initiate": b"control-log",
+    "terminate": b"control-log",
+}
 
 
 class FakeCharon:
@@ -20,6 +25,8 @@ class FakeCharon:
         self.connections: dict[str, Mapping[str, Any]] = {}
         self.up: set[str] = set()
         """Names of connections that have a tunnel."""
+        self.older: dict[str, str] = {}
+        """Ids of IKE SAs that are older than that of `up`, by themselves, with the name of their connection."""
         self.refused = b""
         """The reason for which every connection is refused; empty: none is."""
         self.calls: list[str] = []
@@ -65,8 +72,10 @@ class FakeCharon:
         if name == "list-conns":
             return [{name: _as_listed(values)} for name, values in self.connections.items()]
         child = {"child-sas": {"x-1": {"state": "INSTALLED", "bytes-in": "84", "bytes-out": "168"}}}
+        state = {"state": "ESTABLISHED", "established": "60", **child}
         if name == "list-sas":
-            return [{each: {"state": "ESTABLISHED", **child}} for each in sorted(self.up)]
+            older = [{each: {"uniqueid": number, **state}} for number, each in self.older.items()]
+            return [*({each: {"uniqueid": "1000", **state}} for each in sorted(self.up)), *older]
         return []
 
     def _done(self, name: str, asked: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -83,6 +92,8 @@ class FakeCharon:
             if self.refused:
                 return {"success": "no", "errmsg": self.refused}
             self.connections |= asked
+        elif name == "terminate":
+            self.older.pop(asked["ike-id"].decode())
         elif name == "unload-conn":
             self.connections.pop(asked["name"].decode(), None)
         return {"success": "yes"}

@@ -30,6 +30,7 @@ from services.dataplane.netlink.ipsec.values import (
     DIR_IN,
     DIR_OUT,
     REQID,
+    TUNNEL_PRIORITY,
     IkeConnection,
     IkeKey,
     XfrmPolicy,
@@ -123,13 +124,13 @@ class Ipsec(Backend):
             there = subnet.public_address
             if there is None:
                 continue
-            away = _policy(DIR_OUT, own, subnet.cidr)._replace(tunnel_src=here.packed, tunnel_dst=there.packed)
-            back = _policy(DIR_IN, subnet.cidr, own)._replace(tunnel_src=there.packed, tunnel_dst=here.packed)
+            away = _tunnel(_policy(DIR_OUT, own, subnet.cidr), here.packed, there.packed)
+            back = _tunnel(_policy(DIR_IN, subnet.cidr, own), there.packed, here.packed)
             names = (str(here), str(identity), str(own), str(there), str(subnet.cidr))
             objects += (
-                away._replace(reqid=REQID),
-                back._replace(reqid=REQID),
-                back._replace(reqid=REQID, direction=DIR_FWD),
+                away,
+                back,
+                back._replace(direction=DIR_FWD),
                 IkeKey(str(there), self.psk),
                 IkeConnection(*names, self.encap, self.proposal),
                 direct_route(family_of(subnet.cidr), subnet.cidr, there, links, onlink=True)._replace(
@@ -173,3 +174,7 @@ def _of_ipv4(subnets: Sequence[Network]) -> Network | None:
 def _policy(direction: int, src: Network, dst: Network) -> XfrmPolicy:
     ends = (src.network_address.packed, src.prefixlen, dst.network_address.packed, dst.prefixlen)
     return XfrmPolicy(direction, *ends)
+
+
+def _tunnel(policy: XfrmPolicy, src: bytes, dst: bytes) -> XfrmPolicy:
+    return policy._replace(priority=TUNNEL_PRIORITY, tunnel_src=src, tunnel_dst=dst, reqid=REQID)

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -78,6 +79,7 @@ async def _look_after(
             down = {item: down.get(item, now) for item in connections if not _tunnel(tunnels, item).is_up}
             late = {item for item, since in down.items() if now - since >= PATIENCE_SECONDS}
             await _initiate(charon, [item for item in late if _tunnel(tunnels, item).ike in _IDLE])
+            await _end_superseded(charon)
             last, seen = seen, (connections, owners, late)
             if last is not None and last != seen:
                 audit()
@@ -92,6 +94,13 @@ async def _initiate(charon: Charon, given_up: Collection[IkeConnection]) -> None
             await charon.initiate(item)
         except (InvalidInput, Unavailable) as error:
             log.info("charon did not begin to negotiate", peer=item.remote, reason=str(error))
+
+
+async def _end_superseded(charon: Charon) -> None:
+    """Those that a peer's charon left when it was killed would be renewed for ever."""
+    with suppress(InvalidInput, Unavailable):  # the next look finds them again
+        for number in await charon.superseded():
+            await charon.terminate(number)
 
 
 def _tunnel(tunnels: Mapping[str, Tunnel], item: IkeConnection) -> Tunnel:

@@ -19,6 +19,7 @@ Section = Mapping[str, Any]
 
 _ANSWER_SECONDS: Final = 5.0
 _IKE_PROPOSAL: Final = "aes256-sha256-modp4096"
+_SETTLED_SECONDS: Final = 10
 _UP: Final = frozenset((b"INSTALLED", b"UPDATING", b"REKEYING", b"REKEYED"))
 
 
@@ -42,9 +43,10 @@ class Tunnel:
 
 
 def connection_section(item: IkeConnection) -> Section:
-    """What `load-conn` takes: flannel's connection, but for reqid and names, which no peer sees, and for mobike.
+    """What `load-conn` takes: flannel's connection, but for its names, which no peer sees, for mobike and uniqueness.
 
-    With mobike charon tells its peers each new address of the host, as the pods' bridge has.
+    With mobike charon tells its peers each new address of the host, as the pods' bridge has. Unless a connection is
+    never unique, a charon that was killed and is back makes its peers end tunnels that still carry packets.
     """
     child = {
         "mode": "tunnel",
@@ -62,6 +64,7 @@ def connection_section(item: IkeConnection) -> Section:
         connection_name(item): {
             "version": "2",
             "mobike": "no",
+            "unique": "never",
             "keyingtries": "0",
             "proposals": [_IKE_PROPOSAL],
             "encap": "yes" if item.encap else "no",
@@ -127,6 +130,26 @@ def tunnels_in(listed: Iterable[Section]) -> dict[str, Tunnel]:
     return found
 
 
+def superseded_in(listed: Iterable[Section]) -> set[str]:
+    """The ids of IKE SAs of ours, of what `list-sas` tells, in whose place the same end has made a newer one.
+
+    Each end makes one, and another one when its charon was replaced. Both ends have used the newest for a while then.
+    """
+    made: dict[tuple[str, bool], dict[int, int]] = {}
+    for section in listed:
+        for name, values in section.items():
+            is_up = any(child.get("state") in _UP for child in values.get("child-sas", {}).values())
+            if is_up and values.get("state") == b"ESTABLISHED" and connection_of(name) is not None:
+                ages = made.setdefault((name, values.get("initiator") == b"yes"), {})
+                ages[int(values["uniqueid"])] = int(values["established"])
+    return {
+        str(number)
+        for ages in made.values()
+        for number in ages
+        if number < max(ages) and ages[max(ages)] >= _SETTLED_SECONDS
+    }
+
+
 class Charon:
     """One session, made when it is needed, and again after a failure; calls take turns, each in a thread.
 
@@ -156,6 +179,15 @@ class Charon:
     async def tunnels(self) -> dict[str, Tunnel]:
         """What is negotiated, by name of the connection."""
         return tunnels_in(await self._call(lambda session: list(session.list_sas())))
+
+    async def superseded(self) -> set[str]:
+        """The ids of IKE SAs that a newer one has replaced."""
+        return superseded_in(await self._call(lambda session: list(session.list_sas())))
+
+    async def terminate(self, number: str) -> None:
+        """Ends an IKE SA and its tunnel, and tells the peer, whose answer is not waited for."""
+        asked = {"ike-id": number, "force": "yes", "timeout": "-1"}
+        await self._call(lambda session: list(session.terminate(asked)))
 
     async def load_key(self, item: IkeKey) -> None:
         """Loads it, also in the place of another one of the address."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from services.core.family import FAMILIES, Network, family_of
-from services.dataplane.netlink.ipsec.values import FLANNELS_REQID, XFRM_POLICY, IkeConnection, IkeKey, XfrmPolicy
+from services.dataplane.netlink.ipsec.values import XFRM_POLICY, IkeConnection, IkeKey, XfrmPolicy
 from services.dataplane.netlink.objects import RTN_UNICAST, RTPROT_BOOT, KernelObject, Route
 from services.dataplane.netlink.uapi import AF_INET, AF_INET6
 
@@ -129,7 +129,7 @@ def _as_flannels(item: KernelObject) -> KernelObject | None:
             is_flannels = item.route_type == RTN_UNICAST and not item.rest
             return item._replace(protocol=RTPROT_BOOT, metric=DEFAULT_METRIC[item.family]) if is_flannels else None
         case XfrmPolicy():
-            return item._replace(reqid=FLANNELS_REQID) if item.tunnel_src else None
+            return item._replace(priority=0) if item.tunnel_src else None
         case IkeKey() | IkeConnection():
             return None
     return item

@@ -141,3 +141,19 @@ async def test_a_tunnel_that_charon_gave_up_is_asked_for_again(
         charon.connections.clear()
         await until(lambda: len(audits) > seen)
         following.cancel()
+
+
+async def test_an_ike_sa_ends_when_its_end_has_made_a_newer_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follower, "_LOOK_SECONDS", 0.02)
+    async with FakeCharon(tmp_path / "vici") as charon:
+        with CharonActuator(charon.path) as actuator:
+            await actuator.apply(Plan(WANTED, NOTHING))
+        charon.up.add(NAME)
+        charon.older = {"3": NAME, "4": "users"}
+        following = asyncio.create_task(follow_charon(charon.path, lambda reason: None, lambda: None))
+        await until(lambda: "terminate" in charon.calls)
+        await asyncio.sleep(0.1)
+        assert charon.older == {"4": "users"}
+        following.cancel()

@@ -32,8 +32,9 @@ pytestmark = pytest.mark.modules("esp4", "dummy")
 
 PSK: Final = "0123456789abcdef" * 6
 NETWORK: Final = json.dumps({"Network": "10.5.0.0/16", "Backend": {"Type": "ipsec", "PSK": PSK}})
-ESP: Final = 50
 LARGEST: Final = 1423
+_ETH_P_IP, _ETH_P_ALL = 0x0800, 3
+_PROTOCOLS: Final = {50: "esp", 17: "udp"}
 
 
 @dataclass
@@ -149,7 +150,7 @@ async def reaches(source: NetworkNamespace, target: str, why: Callable[[], str])
 
 
 @contextmanager
-def stream(one: Node, other: Node, size: int = LARGEST - 28):  # type: ignore[no-untyped-def]  # a context manager
+def stream(one: Node, other: Node, size: int = LARGEST):  # type: ignore[no-untyped-def]  # a context manager
     with ExitStack() as stack:
         paths = []
         for a, b in ((one, other), (other, one)):
@@ -159,27 +160,29 @@ def stream(one: Node, other: Node, size: int = LARGEST - 28):  # type: ignore[no
 
 
 class Wire:
-    """What goes out by the underlay of a host: the IP protocols of packets.
+    """What goes out by the underlay of a host.
 
     Not what comes in: there the kernel shows a packet of ESP a second time, as it is inside.
     """
 
     def __init__(self, host: NetworkNamespace) -> None:
-        with host.inside():
-            self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(0x0800))
-            self._socket.bind(("eth0", 0x0800))
+        with host.inside():  # only a socket for all protocols is shown what goes out
+            self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(_ETH_P_ALL))
+            self._socket.bind(("eth0", _ETH_P_ALL))
         self._socket.setblocking(False)
 
-    def protocols(self) -> set[int]:
-        """Since the last call."""
-        found: set[int] = set()
+    def sent(self) -> set[str]:
+        """Since the last call: esp, udp (which is charon's own, or ESP in it), or the ends of a packet in clear."""
+        found: set[str] = set()
         while True:
             try:
-                packet, (_, _, direction, *_) = self._socket.recvfrom(2048)
+                packet, (_, protocol, direction, *_) = self._socket.recvfrom(2048)
             except BlockingIOError:
                 return found
-            if direction == socket.PACKET_OUTGOING:
-                found.add(packet[9])
+            if direction == socket.PACKET_OUTGOING and protocol == _ETH_P_IP:
+                source, target = (str(ip_address(packet[at : at + 4])) for at in (12, 16))
+                named = _PROTOCOLS.get(packet[9], f"protocol {packet[9]}")
+                found.add(f"clear {source} {target}" if "10.5." in source + target else named)
 
     def close(self) -> None:
         self._socket.close()
@@ -204,6 +207,7 @@ async def measured(one: Node, other: Node, do: Callable[[], Awaitable[None]], na
             await asyncio.sleep(1)
     found = running.sent, len(running.lost)
     _tell(f"{name}: {found[1]} of {found[0]} lost\n")
+    _tell("".join(f"  {each}\n" for each in running.lost))
     return found
 
 
@@ -221,10 +225,10 @@ async def test_pods_and_nodes_reach_each_other_through_restarts_damage_and_a_cha
         await both_up(n1, n2)
         running = n1.running
         assert running is not None
-        wire.protocols()
-        assert await pings(n1.pod, n2.pod_address, LARGEST - 28)
+        wire.sent()
+        assert await pings(n1.pod, n2.pod_address, LARGEST)
         assert await pings(n1.namespace, n2.pod_address), "a node reaches a pod"
-        assert wire.protocols() == {ESP}
+        assert wire.sent() - {"udp"} == {"esp"}
         status = await running.status()
         assert status.mtu == LARGEST
         shown = str(status) + str(await running.peers()) + running.log + str(await running.events())
@@ -233,7 +237,7 @@ async def test_pods_and_nodes_reach_each_other_through_restarts_damage_and_a_cha
         # nothing leaves in clear: a subnet without a peer, and a peer's while its policy is away
         assert not await pings(n1.pod, "10.5.99.2", seconds=0.5)
         assert await pings(n1.pod, "10.5.27.1"), "own addresses are reached"
-        assert wire.protocols() <= {ESP}
+        assert wire.sent() <= {"esp", "udp"}
 
         # drift of each kind
         policies, routes = n1.policies(), n1.routes()
@@ -254,7 +258,7 @@ async def test_pods_and_nodes_reach_each_other_through_restarts_damage_and_a_cha
                 lambda damage=damage: f"{damage}\n{n1.policies()}\n{n1.routes()}\n{running.log}",  # type: ignore[misc]
             )
             await reaches(n1.pod, n2.pod_address, lambda: running.log)
-        assert wire.protocols() <= {ESP}
+        assert wire.sent() <= {"esp", "udp"}
 
         # restarts
         before = n1.states()

@@ -10,12 +10,14 @@ IKE_KEY: Final = -5
 IKE_CONNECTION: Final = -4
 """Their places in the order of work: before rtnetlink's kinds."""
 
-REQID: Final = 0x666C616E
-"""Marks our policies with a template, and the states that belong to them. Not on the wire."""
+REQID: Final = 11
+"""Of our policies with a template and of the states that belong to them, as flannel's: either's states carry the
+packets of the other's policies. Not on the wire."""
+TUNNEL_PRIORITY: Final = 0x666C
+"""Marks our policies with a template. The lesser number is asked first; flannel's have 0."""
 ALLOW_PRIORITY: Final = 0x666C616E
 BLOCK_PRIORITY: Final = ALLOW_PRIORITY + 1
-"""Mark our policies without a template: after every other policy. The lesser number is asked first."""
-FLANNELS_REQID: Final = 11
+"""Mark our policies without a template: after every other policy."""
 
 DIR_IN: Final = 0
 DIR_OUT: Final = 1
@@ -78,12 +80,14 @@ class XfrmPolicy(_PolicyFields):
     @property
     def is_marked(self) -> bool:
         """Whether it is ours."""
-        return self.reqid == REQID if self.tunnel_src else self.priority in (ALLOW_PRIORITY, BLOCK_PRIORITY)
+        if self.tunnel_src:
+            return (self.reqid, self.priority) == (REQID, TUNNEL_PRIORITY)
+        return self.priority in (ALLOW_PRIORITY, BLOCK_PRIORITY)
 
     @property
     def is_like_flannels(self) -> bool:
         """Whether a flanneld may have made it."""
-        return bool(self.tunnel_src) and (self.reqid, self.priority) == (FLANNELS_REQID, 0)
+        return bool(self.tunnel_src) and (self.reqid, self.priority) == (REQID, 0)
 
 
 class _KeyFields(NamedTuple):

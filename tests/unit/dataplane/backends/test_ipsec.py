@@ -18,7 +18,7 @@ from services.dataplane.ike.vici import connection_section, key_section
 from services.dataplane.kernel.ownership import OwnershipRules, classify, flannel_shape
 from services.dataplane.links.changes import as_created, link_changes
 from services.dataplane.links.desired import Device
-from services.dataplane.netlink.ipsec.values import FLANNELS_REQID, IkeConnection, IkeKey, XfrmPolicy
+from services.dataplane.netlink.ipsec.values import IkeConnection, IkeKey, XfrmPolicy
 from services.dataplane.netlink.kinds import command, text
 from services.dataplane.netlink.objects import KernelObject, Plan, steps
 from tests.examples.dataplane import UNDERLAY
@@ -43,11 +43,11 @@ def words(objects: Iterable[KernelObject]) -> list[str]:
 
 
 def test_a_peer_is_three_policies_a_connection_its_key_and_a_route_with_an_own_source() -> None:
-    tunnel = "proto esp reqid 1718378862 mode tunnel"
+    tunnel = "proto esp reqid 11 mode tunnel"
     assert words(options().peer_objects([PEER], OWN, LINKS)) == [
-        "src 10.5.53.0/24 dst 10.5.27.0/24 dir in priority 0 tmpl src 10.99.0.12 dst 10.99.0.11 " + tunnel,
-        "src 10.5.27.0/24 dst 10.5.53.0/24 dir out priority 0 tmpl src 10.99.0.11 dst 10.99.0.12 " + tunnel,
-        "src 10.5.53.0/24 dst 10.5.27.0/24 dir fwd priority 0 tmpl src 10.99.0.12 dst 10.99.0.11 " + tunnel,
+        "src 10.5.53.0/24 dst 10.5.27.0/24 dir in priority 26220 tmpl src 10.99.0.12 dst 10.99.0.11 " + tunnel,
+        "src 10.5.27.0/24 dst 10.5.53.0/24 dir out priority 26220 tmpl src 10.99.0.11 dst 10.99.0.12 " + tunnel,
+        "src 10.5.53.0/24 dst 10.5.27.0/24 dir fwd priority 26220 tmpl src 10.99.0.12 dst 10.99.0.11 " + tunnel,
         "shared flannelette-10.99.0.12 type IKE owners 10.99.0.12 data (hidden)",
         "conn 10.99.0.11 10.5.27.0/24 === 10.99.0.12 10.5.53.0/24 esp aes128gcm16-sha256-prfsha256-ecp256",
         "10.5.53.0/24 via 10.99.0.12 dev eth0 proto 77 src 10.5.27.0 metric 1334 onlink",
@@ -102,12 +102,12 @@ def test_commands_are_those_of_ip_and_vici() -> None:
     ]
     assert "ip xfrm policy del src 10.5.27.0/24 dst 10.5.53.0/24 dir out" in found
     put = [command("replace", item, NAMES) for item in sorted(objects)]
-    assert put[0].startswith("ip xfrm policy update src 10.5.53.0/24 dst 10.5.27.0/24 dir in priority 0 tmpl ")
+    assert put[0].startswith("ip xfrm policy update src 10.5.53.0/24 dst 10.5.27.0/24 dir in priority 26220 tmpl ")
     assert put[3].startswith("vici load-shared flannelette-10.99.0.12 ")
     assert put[4].startswith("vici load-conn 10.99.0.11 ")
 
 
-def test_charons_sections_are_flannels_but_for_names_reqid_and_mobike() -> None:
+def test_charons_sections_are_flannels_but_for_names_mobike_and_uniqueness() -> None:
     (connection,) = (o for o in options().peer_objects([PEER], OWN, LINKS) if isinstance(o, IkeConnection))
     ((name, section),) = connection_section(connection).items()
     assert name == (
@@ -117,6 +117,7 @@ def test_charons_sections_are_flannels_but_for_names_reqid_and_mobike() -> None:
     assert section == {
         "version": "2",
         "mobike": "no",
+        "unique": "never",
         "keyingtries": "0",
         "proposals": ["aes256-sha256-modp4096"],
         "encap": "no",
@@ -130,7 +131,7 @@ def test_charons_sections_are_flannels_but_for_names_reqid_and_mobike() -> None:
                 "local_ts": ["10.5.27.0/24"],
                 "remote_ts": ["10.5.53.0/24"],
                 "esp_proposals": ["aes128gcm16-sha256-prfsha256-ecp256"],
-                "reqid": "1718378862",
+                "reqid": "11",
                 "policies": "no",
                 "rekey_time": "1h",
                 "start_action": "start",
@@ -205,7 +206,7 @@ def test_no_text_has_the_key() -> None:
 
 def test_policies_of_a_flanneld_inside_the_network_are_adopted_and_others_stay() -> None:
     desired = frozenset(options().peer_objects([PEER], OWN, LINKS))
-    flannels = [o._replace(reqid=FLANNELS_REQID) for o in desired if isinstance(o, XfrmPolicy)]
+    flannels = [o._replace(priority=0) for o in desired if isinstance(o, XfrmPolicy)]
     gone = flannels[0]._replace(src=bytes((10, 5, 99, 0)), dst=bytes((10, 5, 27, 0)))
     users = flannels[0]._replace(src=bytes((10, 6, 99, 0)))
     rules = OwnershipRules((ip_network("10.5.0.0/16"),), OWN, {7}, 77)
@@ -219,4 +220,4 @@ def test_handed_over_are_the_policies_alone() -> None:
     shapes = flannel_shape(objects)
     assert {type(item) for item in shapes} == {XfrmPolicy}
     assert len(shapes) == 3
-    assert {item.reqid for item in shapes if isinstance(item, XfrmPolicy)} == {FLANNELS_REQID}
+    assert {item.priority for item in shapes if isinstance(item, XfrmPolicy)} == {0}

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from services.dataplane.ike.vici import Tunnel, away, connections_in, owners_in, tunnels_in
+from services.dataplane.ike.vici import Tunnel, away, connections_in, owners_in, superseded_in, tunnels_in
 from services.dataplane.netlink import uapi
 from services.dataplane.netlink.ipsec.ipsec_text import connection_name, connection_of
 from services.dataplane.netlink.ipsec.policy_messages import PolicyReader, dump_request, policy_message
@@ -17,6 +17,7 @@ from services.dataplane.netlink.ipsec.values import (
     DIR_IN,
     DIR_OUT,
     REQID,
+    TUNNEL_PRIORITY,
     IkeConnection,
     XfrmPolicy,
 )
@@ -24,7 +25,10 @@ from services.dataplane.netlink.monitor import Change, ChangedObject
 
 OWN, THEIRS = bytes((10, 5, 27, 0)), bytes((10, 5, 53, 0))
 HERE, THERE = bytes((10, 99, 0, 11)), bytes((10, 99, 0, 12))
-OUT = XfrmPolicy(DIR_OUT, OWN, 24, THEIRS, 24, tunnel_src=HERE, tunnel_dst=THERE, reqid=REQID)
+MARKS = {"reqid": REQID, "priority": TUNNEL_PRIORITY}
+OUT = XfrmPolicy(
+    DIR_OUT, OWN, 24, THEIRS, 24, tunnel_src=HERE, tunnel_dst=THERE, reqid=REQID, priority=TUNNEL_PRIORITY
+)
 DROP = XfrmPolicy(DIR_IN, bytes((10, 5, 0, 0)), 16, OWN, 24, BLOCK, BLOCK_PRIORITY)
 CONNECTION = IkeConnection("10.99.0.11", "10.99.0.11", "10.5.27.0/24", "10.99.0.12", "10.5.53.0/24", False, "aes-x")
 
@@ -58,7 +62,7 @@ def test_the_bytes_of_a_policy_are_those_of_the_kernels_headers() -> None:
         "0000000000000000"
     )
     limits, used = "ff" * 32 + "00" * 32, "00" * 32
-    rest = "00000000000000000100000000000000"
+    rest = "6c660000000000000100000000000000"
     template = (
         "4400"
         "0500"
@@ -68,7 +72,7 @@ def test_the_bytes_of_a_policy_are_those_of_the_kernels_headers() -> None:
         "0200"
         "0000"
         "0a63000b000000000000000000000000"
-        "6e616c66"
+        "0b000000"
         "01000000"
         "ffffffffffffffffffffffff"
     )
@@ -85,8 +89,8 @@ def test_a_dump_tells_what_was_written() -> None:
     assert DROP.is_marked
     assert DROP._replace(priority=ALLOW_PRIORITY).is_marked
     assert not DROP._replace(priority=5).is_marked
-    assert not OUT._replace(reqid=11).is_marked
-    assert OUT._replace(reqid=11).is_like_flannels
+    assert not OUT._replace(priority=0).is_marked
+    assert OUT._replace(priority=0).is_like_flannels
 
 
 def test_policies_that_look_at_more_than_addresses_are_not_told() -> None:
@@ -182,3 +186,27 @@ def test_a_charon_that_is_away_is_told_with_what_to_do(error: OSError) -> None:
     assert "/run/charon.vici" in problem
     assert cure
     assert advice.startswith("start charon")
+
+
+def ike_sa(number: int, seconds: int, *, initiator: bool = False, up: bool = True) -> dict[str, Any]:
+    """As charon lists it; with another program's beside it."""
+    child = {"x-1": {"state": b"INSTALLED" if up else b"CREATED"}}
+    told = {"uniqueid": b"%d" % number, "state": b"ESTABLISHED", "established": b"%d" % seconds, "child-sas": child}
+    told |= {"initiator": b"yes"} if initiator else {}
+    return {connection_name(CONNECTION): told, "users": told}
+
+
+@pytest.mark.parametrize(
+    ("listed", "expected"),
+    [
+        ([ike_sa(1, 90), ike_sa(2, 80, initiator=True)], set()),
+        ([ike_sa(1, 90), ike_sa(2, 80, initiator=True), ike_sa(3, 9)], set()),
+        ([ike_sa(1, 90), ike_sa(2, 80, initiator=True), ike_sa(3, 10)], {"1"}),
+        ([ike_sa(1, 90), ike_sa(10, 50), ike_sa(9, 70)], {"1", "9"}),
+        ([ike_sa(1, 90), ike_sa(3, 50, up=False)], set()),
+    ],
+)
+def test_an_ike_sa_is_superseded_by_a_newer_one_of_the_same_end(
+    listed: list[dict[str, Any]], expected: set[str]
+) -> None:
+    assert superseded_in(listed) == expected
