@@ -66,11 +66,8 @@ async def _look_after(
             if ended.done():
                 return
             try:
-                connections, owners, tunnels = (
-                    await charon.connections(),
-                    await charon.owners(),
-                    await charon.tunnels(),
-                )
+                connections, owners = await charon.connections(), await charon.owners()
+                tunnels = await charon.tunnels()
             except (InvalidInput, Unavailable) as error:
                 report(str(error))
                 continue
