@@ -84,9 +84,10 @@ class Reconciler:
             todo, ours = comparison.todo, comparison.state.ours
             self._note_foreign(comparison.state)
             self.faults = comparison.found.faults
-            present = desired - comparison.missing  # the values of the dump, but those of `desired`: once in memory
-            strangers: Set[KernelObject] = ours - desired if len(ours) > len(present) else frozenset()
-            self.programmed = {*present, *strangers}
+            self.programmed = set(desired)  # the values of the dump, but those of `desired`: once in memory
+            self.programmed -= comparison.missing
+            strangers: Set[KernelObject] = ours - desired if len(ours) > len(self.programmed) else frozenset()
+            self.programmed |= strangers
             self.failures.clear()
             self._deleted_keys.clear()
         else:
