@@ -51,7 +51,7 @@ class PeerSet:
         last, self._context = self._context, context
         is_same = last is not None and (context is last or context == last)
         is_alike = is_same or (last is not None and context.differs_by_own_subnets_only(last))
-        names = changed if changed is not None and is_same else leases.keys() | self._alone.keys()
+        names = changed if changed is not None and is_same else {**leases, **self._alone}  # as they lie in memory
         fresh: list[str] = []
         before: list[Peer] = []
         after: list[Peer] = []

@@ -154,9 +154,9 @@ def _first(rules: Mapping[str, Rule], subnet: Subnet, bounds: Bounds) -> Rejecti
     first, last, cidr = ip_range(subnet.cidr)
     address = subnet.public_address
     offer = Candidate(cidr, first, last, address, -1 if address is None else int(address), subnet.data)
+    limits = bounds[cidr.version]
     for name, rule in rules.items():
-        reason = rule(offer, bounds[cidr.version])
-        if reason:
+        if reason := rule(offer, limits):
             return Rejection(name, reason)
     return None
 
