@@ -7,7 +7,6 @@ with a table of its own, which nobody else has yet.
 """
 
 import asyncio
-import gc
 import logging
 import statistics
 import subprocess
@@ -28,7 +27,6 @@ from services.core.leases.flannel_json import parse_lease
 from services.core.leases.lease import Lease
 from services.lease.stores.etcd.keys import KeyKind, Keyspace
 from services.runtime.lease.feed import Feed, LeaseConnection
-from services.runtime.process.process import GARBAGE_THRESHOLDS
 
 _PATIENCE: Final = 60.0
 
@@ -121,7 +119,6 @@ async def _as_flanneld(endpoint: str, leases: int) -> float:
 def _run(parameters: Mapping[str, int]) -> Result:
     leases, rounds = parameters["leases"], parameters["rounds"]
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
-    gc.set_threshold(*GARBAGE_THRESHOLDS)  # as in every service of ours
     with running_etcd() as endpoint:
         asyncio.run(fill(endpoint, leases))
         ours = [asyncio.run(_round(endpoint, leases)) for _ in range(rounds)]

@@ -5,7 +5,6 @@ begins, and says on its standard error when that was, on CLOCK_MONOTONIC; for a 
 """
 
 import asyncio
-import gc
 import sys
 import time
 from functools import partial
@@ -19,11 +18,10 @@ from services.lease.stores.etcd.rpc.settings import EtcdSettings
 from services.lease.stores.etcd.store import EtcdStore
 from services.lease.watch.broker import Broker
 from services.runtime.process.options import ProcessSettings
-from services.runtime.process.process import GARBAGE_THRESHOLDS, Process
+from services.runtime.process.process import Process
 
 
 async def main(directory: str, endpoint: str) -> None:
-    gc.set_threshold(*GARBAGE_THRESHOLDS)
     broker = Broker("etcd", epoch="bench")
     store = EtcdStore(EtcdSettings((endpoint,), PREFIX), connected_nodes=broker.connected_nodes)
     process, gate = Process("lease"), StorePipeline(store, broker, GuardSettings())

@@ -49,9 +49,7 @@ _GRACE_SECONDS: Final = 0.5
 _SETTLE_SECONDS: Final = 1.0
 """Time after which reasons against readiness are logged; those of a normal start pass sooner."""
 _CERTIFICATE_SECONDS: Final = 1.0
-GARBAGE_THRESHOLDS: Final = (50_000, 50, 20)
-"""For Python's cycle collector. A snapshot of 10,000 leases creates 100,000 live objects; the default thresholds
-spend a tenth of the time on searching them."""
+_START_SECONDS: Final = 5.0  # then nearly all that was made stays, and is searched for reference cycles no more
 
 
 class Process:
@@ -178,7 +176,6 @@ def run(name: str, kind: type[S], build: Build[S], arguments: list[str] | None =
         print(f"{program} {version()}")
         return 0
     configure_logs(name, settings.log_format, settings.v)
-    gc.set_threshold(*GARBAGE_THRESHOLDS)
     raise_descriptor_limit()
     try:
         asyncio.run(_serve(name, settings, build))
@@ -195,6 +192,8 @@ def run(name: str, kind: type[S], build: Build[S], arguments: list[str] | None =
 async def _serve(name: str, settings: S, build: Build[S]) -> None:
     process = Process(name, transport_of(settings))
     loop = asyncio.get_running_loop()
+    loop.call_later(_START_SECONDS, gc.freeze)
+    loop.call_later(_START_SECONDS, gc.set_threshold, 50_000, 50, 20)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, process.stopping.set)
     async with build(settings, process):
