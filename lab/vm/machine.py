@@ -3,11 +3,12 @@
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import termios
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -73,21 +74,24 @@ def run(job: Job, cache: Path = CACHE) -> int:
         if not layer.exists():
             unpack(found, layer)
         layers.insert(0, layer)
-    with TemporaryDirectory(prefix="flannelette-vm-") as name, _terminal_kept():
+    with TemporaryDirectory(prefix="flannelette-vm-") as name:
         place = Path(name)
         shutil.copy(_GUEST, place)
         shutil.copy(kernel.busybox, place)
         (place / "settings").write_text(_settings(job, layers, place))
         command = [str(kernel.program), *_words(job, place)]
         environment = os.environ | {"TMPDIR": _directory_of_memory(job.memory)}
-        guest = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", *command], env=environment)
+        # A group of its own: beside the kernel run processes of its programs, and a thread that does not end with it.
+        guest = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", *command], env=environment, process_group=0)
         try:
-            guest.wait(job.seconds)
+            with _terminal_lent_to(guest.pid):
+                guest.wait(job.seconds)
         except subprocess.TimeoutExpired:
             print(f"vm: the command did not end within {job.seconds:g} s", file=sys.stderr)
             return TIMED_OUT
         finally:
-            guest.kill()
+            with suppress(ProcessLookupError):
+                os.killpg(guest.pid, signal.SIGKILL)
             guest.wait()
         code = place / "code"
         if not code.exists():
@@ -142,13 +146,17 @@ def _directory_of_memory(size: int) -> str:
 
 
 @contextmanager
-def _terminal_kept() -> Iterator[None]:
-    """The guest makes our terminal a raw one; afterwards the terminal is as it was."""
+def _terminal_lent_to(group: int) -> Iterator[None]:
+    """A group of processes has our terminal, if we have one; afterwards it is ours, as it was."""
     if not _terminal():
         yield
         return
-    before = termios.tcgetattr(sys.stdin)
+    before, ours = termios.tcgetattr(sys.stdin), os.tcgetpgrp(sys.stdin.fileno())
+    handler = signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # to take the terminal back from the background
+    os.tcsetpgrp(sys.stdin.fileno(), group)
     try:
         yield
     finally:
+        os.tcsetpgrp(sys.stdin.fileno(), ours)
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+        signal.signal(signal.SIGTTOU, handler)
