@@ -10,7 +10,7 @@ import pytest
 from services.core.family import IPV4, Family
 from services.dataplane.netlink.kernel import KernelSocket
 from services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour, Route, plan
-from services.dataplane.netlink.transport import QUEUE_BYTES, RawTransport
+from services.dataplane.netlink.raw_socket import QUEUE_BYTES, RawTransport
 from tests.hosts.namespaces import NetworkNamespace
 
 PROTOCOL = 77

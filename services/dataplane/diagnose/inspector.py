@@ -28,7 +28,7 @@ from services.dataplane.diagnose.seen import Answer, HostAddress, InterfaceState
 from services.dataplane.netlink import uapi
 from services.dataplane.netlink.dumps import NEIGHBOURS, Reader, routes_request
 from services.dataplane.netlink.objects import Route
-from services.dataplane.netlink.transport import AnswersLost, RawTransport
+from services.dataplane.netlink.raw_socket import AnswersLost, RawTransport
 from services.dataplane.netlink.uapi import KernelError, messages, numbered, request
 
 _AT_ONCE: Final = 200

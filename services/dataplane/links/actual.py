@@ -20,7 +20,7 @@ from services.dataplane.links.tun import make_tun
 from services.dataplane.netlink import uapi
 from services.dataplane.netlink.fou.ports import delete_port
 from services.dataplane.netlink.pyroute2_parts import AsyncIPRoute, NetlinkError
-from services.dataplane.netlink.transport import AnswersLost, RawTransport
+from services.dataplane.netlink.raw_socket import AnswersLost, RawTransport
 
 _IFF_UP: Final = 0x1
 _SCOPE_LINK: Final = 253

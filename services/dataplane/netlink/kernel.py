@@ -24,7 +24,7 @@ from services.dataplane.netlink.objects import (
     Verb,
     steps,
 )
-from services.dataplane.netlink.transport import AnswersLost, NetlinkTransport, RawTransport
+from services.dataplane.netlink.raw_socket import AnswersLost, NetlinkTransport, RawTransport
 
 T = TypeVar("T", Route, Neighbour, FdbEntry)
 

@@ -16,7 +16,7 @@ from typing import Final, Protocol, Self
 from services.dataplane.netlink import uapi
 from services.dataplane.netlink.dumps import FDB_ENTRIES, NEIGHBOURS, Reader, fields_of
 from services.dataplane.netlink.objects import RT_TABLE_MAIN, FdbEntry, KernelObject, Neighbour
-from services.dataplane.netlink.transport import drain, enlarge_queue, ignore
+from services.dataplane.netlink.raw_socket import drain, enlarge_queue, ignore
 from services.dataplane.netlink.uapi import spans
 
 _GROUPS: Final = (

@@ -20,7 +20,7 @@ from services.dataplane.netlink.objects import (
     Route,
     plan,
 )
-from services.dataplane.netlink.transport import AnswersLost, RawTransport
+from services.dataplane.netlink.raw_socket import AnswersLost, RawTransport
 from tests.hosts.namespaces import NetworkNamespace
 from tests.hosts.netlink import PROTOCOL, Host, bring, on_device, subnet_address
 

@@ -16,7 +16,7 @@ from services.dataplane.netlink.fou.ports import NO_MODULE, NO_RIGHT, FouPorts
 from services.dataplane.netlink.fou.values import ENCAP_FOU, FOU_PORT, FouPort
 from services.dataplane.netlink.iproute2_text import refusal
 from services.dataplane.netlink.objects import KernelObject, Plan, steps
-from services.dataplane.netlink.transport import AnswersLost, RawTransport
+from services.dataplane.netlink.raw_socket import AnswersLost, RawTransport
 from services.dataplane.netlink.uapi import KernelError, attributes
 
 _IFLA_LINKINFO, _INFO_KIND, _INFO_DATA = 18, 1, 2

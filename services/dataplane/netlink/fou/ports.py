@@ -11,7 +11,7 @@ from services.core.errors import Unavailable
 from services.dataplane.netlink import uapi
 from services.dataplane.netlink.fou.values import FouPort
 from services.dataplane.netlink.generic.family import GENL, find_family
-from services.dataplane.netlink.transport import AnswersLost, RawTransport
+from services.dataplane.netlink.raw_socket import AnswersLost, RawTransport
 from services.dataplane.netlink.uapi import HEADER, KernelError, attributes, error_in, messages
 
 NO_MODULE: Final = "the kernel module fou is not loaded (`modprobe fou`; it is never loaded on demand)"

@@ -5,7 +5,7 @@ import sys
 from typing import Final
 
 from services.dataplane.netlink import uapi
-from services.dataplane.netlink.transport import RawTransport
+from services.dataplane.netlink.raw_socket import RawTransport
 from services.dataplane.netlink.uapi import HEADER, messages, spans
 
 GENL: Final = struct.Struct("=BBH")

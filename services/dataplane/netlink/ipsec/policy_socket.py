@@ -16,7 +16,7 @@ from services.dataplane.netlink.ipsec.policy_messages import PolicyReader, dump_
 from services.dataplane.netlink.ipsec.values import DIR_OUT, XFRM_POLICY, XfrmPolicy
 from services.dataplane.netlink.monitor import Change, ChangedObject
 from services.dataplane.netlink.objects import KernelObject, Plan, Verb
-from services.dataplane.netlink.transport import AnswersLost, RawTransport, drain, enlarge_queue, ignore
+from services.dataplane.netlink.raw_socket import AnswersLost, RawTransport, drain, enlarge_queue, ignore
 from services.dataplane.netlink.uapi import HEADER
 
 _AT_ONCE: Final = 60

@@ -19,7 +19,7 @@ from services.dataplane.netlink.actuator import Contents
 from services.dataplane.netlink.generic.family import find_family
 from services.dataplane.netlink.iproute2_text import refusal
 from services.dataplane.netlink.objects import KernelObject, Plan, Route, steps
-from services.dataplane.netlink.transport import AnswersLost, RawTransport
+from services.dataplane.netlink.raw_socket import AnswersLost, RawTransport
 from services.dataplane.netlink.uapi import KernelError
 from services.dataplane.netlink.wireguard import genetlink, wg_text
 from services.dataplane.netlink.wireguard.genetlink import DeviceReader, PeerState

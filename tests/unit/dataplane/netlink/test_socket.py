@@ -11,7 +11,7 @@ from services.core.errors import Misconfigured, Unavailable
 from services.dataplane.netlink import uapi
 from services.dataplane.netlink.kernel import KernelSocket
 from services.dataplane.netlink.objects import RTPROT_BOOT, FdbEntry, KernelObject, Neighbour, Plan, Route
-from services.dataplane.netlink.transport import AnswersLost
+from services.dataplane.netlink.raw_socket import AnswersLost
 from services.dataplane.netlink.uapi import KernelError
 
 SUBNET = bytes((10, 5, 2, 0))
