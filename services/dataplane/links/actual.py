@@ -90,7 +90,7 @@ class Taken(Unavailable):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class LinkOutcome:
     """The steps that were carried out, and why the next one was not."""
 
     done: Sequence[LinkChange]
@@ -98,7 +98,7 @@ class Outcome:
     """Misconfigured without the privilege, Unavailable with the kernel's words; Taken is one of these."""
 
 
-async def carry_out(steps: Sequence[LinkChange]) -> Outcome:
+async def carry_out(steps: Sequence[LinkChange]) -> LinkOutcome:
     """Carries the steps out in order, until one fails."""
     done: list[LinkChange] = []
     try:
@@ -107,8 +107,8 @@ async def carry_out(steps: Sequence[LinkChange]) -> Outcome:
                 await _carry_out(ip, step)
                 done.append(step)
     except FlanneletteError as error:
-        return Outcome(done, error)
-    return Outcome(done)
+        return LinkOutcome(done, error)
+    return LinkOutcome(done)
 
 
 async def _carry_out(ip: Any, step: LinkChange) -> None:

@@ -81,11 +81,11 @@ async def device_commands(desired: Iterable[LinkSpec], known: Mapping[Family, De
 
 async def remove_devices(
     names: Iterable[str], *, dry_run: bool = False
-) -> tuple[Sequence[LinkChange], actual.Outcome]:
+) -> tuple[Sequence[LinkChange], actual.LinkOutcome]:
     """Deletes these devices with everything on them: the steps, and what came of them."""
     found = [await actual.find_link(name) for name in names]
     steps = tuple(step for link in found if link is not None for step in deletions(link))
-    return steps, actual.Outcome(()) if dry_run else await actual.carry_out(steps)
+    return steps, actual.LinkOutcome(()) if dry_run else await actual.carry_out(steps)
 
 
 async def find_leftovers(

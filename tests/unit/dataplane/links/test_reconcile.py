@@ -13,7 +13,7 @@ from services.dataplane.backends.backend import NodeIdentity
 from services.dataplane.backends.vxlan import Vxlan
 from services.dataplane.events.causes import Observations
 from services.dataplane.events.journal import Journal
-from services.dataplane.links.actual import Outcome
+from services.dataplane.links.actual import LinkOutcome
 from services.dataplane.links.changes import LinkChange, LinkState, as_created
 from services.dataplane.node.config_tracker import ConfigTracker
 from services.dataplane.node.overlay_config import OverlayConfig
@@ -42,17 +42,17 @@ class FakeLinks:
     async def links_of(self, kind: str) -> list[LinkState]:
         return list(self.there.values())
 
-    async def carry_out(self, steps: Sequence[LinkChange]) -> Outcome:
+    async def carry_out(self, steps: Sequence[LinkChange]) -> LinkOutcome:
         done: list[LinkChange] = []
         for step in steps:
             if step.command.startswith(self.refused):
-                return Outcome(done, Unavailable(f"`{step.command}` failed: no"))
+                return LinkOutcome(done, Unavailable(f"`{step.command}` failed: no"))
             if step.verb == "add":
                 self.there["flannel.1"] = replace(as_created(WANTED), index=4)
             if step.verb == "del":
                 del self.there[step.arguments["ifname"]]
             done.append(step)
-        return Outcome(done)
+        return LinkOutcome(done)
 
 
 def scene(monkeypatch: pytest.MonkeyPatch, kernel: FakeLinks) -> ConfigTracker:
