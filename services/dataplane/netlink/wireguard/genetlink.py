@@ -34,7 +34,7 @@ _NO_KEY: Final = bytes(KEY_BYTES)
 
 
 @dataclass(slots=True)
-class PeerState:
+class WireguardPeerState:
     """A peer as the kernel has it: its configuration, and what it did. Its text is that of `wg show`."""
 
     public_key: bytes
@@ -110,7 +110,7 @@ class DeviceReader:
     def __init__(self, family: int, ifindex: int, sequence: int) -> None:
         self.device: WireguardDevice | None = None
         """None: it has no private key."""
-        self.peers: dict[bytes, PeerState] = {}
+        self.peers: dict[bytes, WireguardPeerState] = {}
         self.inconsistent = False
         self.refusal: KernelError | None = None
         self._wanted = family, sequence
@@ -150,7 +150,7 @@ class DeviceReader:
     def _read_peer(self, block: bytes, start: int, end: int) -> None:
         found = {kind: (first, last) for kind, first, last in spans(block, start, end)}
         values = {kind: block[first:last] for kind, (first, last) in found.items() if kind != _ALLOWED}
-        peer = self.peers.setdefault(values[_KEY], PeerState(values[_KEY]))
+        peer = self.peers.setdefault(values[_KEY], WireguardPeerState(values[_KEY]))
         if _SENT in values:
             _fill(peer, values)
         if _ALLOWED in found:
@@ -159,7 +159,7 @@ class DeviceReader:
                 peer.allowed.append((each[_ADDRESS], each[_LENGTH][0]))
 
 
-def _fill(peer: PeerState, values: Mapping[int, bytes]) -> None:
+def _fill(peer: WireguardPeerState, values: Mapping[int, bytes]) -> None:
     secret = values.get(_PRESHARED_KEY, _NO_KEY)
     peer.preshared_key = Secret() if secret == _NO_KEY else Secret(secret)
     peer.keepalive = _number(values.get(_KEEPALIVE, b""))

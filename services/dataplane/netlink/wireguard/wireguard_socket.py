@@ -22,7 +22,7 @@ from services.dataplane.netlink.objects import KernelObject, Plan, Route, steps
 from services.dataplane.netlink.raw_socket import AnswersLost, RawTransport
 from services.dataplane.netlink.uapi import KernelError
 from services.dataplane.netlink.wireguard import genetlink, wg_text
-from services.dataplane.netlink.wireguard.genetlink import DeviceReader, PeerState
+from services.dataplane.netlink.wireguard.genetlink import DeviceReader, WireguardPeerState
 from services.dataplane.netlink.wireguard.values import (
     WIREGUARD_DEVICE,
     WIREGUARD_PEER,
@@ -61,11 +61,11 @@ class Session:
         """No handshake succeeds, although packets are sent."""
         return self.strikes >= _STRIKES
 
-    def keeps(self, state: PeerState) -> bool:
+    def keeps(self, state: WireguardPeerState) -> bool:
         """Whether the endpoint in the kernel stands for `given`: the peer has answered there, and does still."""
         return self.given is not None and state.handshake > 0 and not self.fails
 
-    def note(self, state: PeerState, now: float) -> None:
+    def note(self, state: WireguardPeerState, now: float) -> None:
         """Takes what a dump says of the peer. `now` is any clock of seconds."""
         if state.received > self.received or state.handshake > self.handshake:
             self.strikes = 0
@@ -86,7 +86,7 @@ class Known:
     """A peer in the kernel."""
 
     value: WireguardPeer
-    state: PeerState = field(default_factory=lambda: PeerState(b""))
+    state: WireguardPeerState = field(default_factory=lambda: WireguardPeerState(b""))
 
 
 class WireguardSocket:
@@ -193,7 +193,7 @@ class WireguardSocket:
             self._sessions.pop(item.key, None)
             return
         known = self._known.get(item.key)
-        self._known[item.key] = Known(item, known.state if known else PeerState(item.public_key))
+        self._known[item.key] = Known(item, known.state if known else WireguardPeerState(item.public_key))
         session = self._sessions.setdefault(item.key, Session(sampled_at=time.monotonic()))
         session.given = item.endpoint, item.port
 
@@ -255,7 +255,7 @@ def _words(item: KernelObject, why: KernelError) -> str:
     return refusal(why.error, why.detail)
 
 
-def _fault(state: PeerState) -> str:
+def _fault(state: WireguardPeerState) -> str:
     where = f" with {wg_text.endpoint(state.endpoint, state.port)}" if state.endpoint else ""
     return (
         f"no WireGuard handshake{where} succeeds ({wg_text.handshake(state.handshake)}): is the peer up, does a "

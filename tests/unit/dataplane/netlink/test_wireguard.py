@@ -18,7 +18,7 @@ from services.dataplane.netlink.kinds import command, text
 from services.dataplane.netlink.objects import Plan
 from services.dataplane.netlink.uapi import KernelError
 from services.dataplane.netlink.wireguard import genetlink, wireguard_socket
-from services.dataplane.netlink.wireguard.genetlink import DeviceReader, PeerState
+from services.dataplane.netlink.wireguard.genetlink import DeviceReader, WireguardPeerState
 from services.dataplane.netlink.wireguard.key_file import decoded, private_key, public_key
 from services.dataplane.netlink.wireguard.values import WireguardDevice, WireguardPeer
 from services.dataplane.netlink.wireguard.wireguard_socket import Session, WireguardSocket
@@ -169,7 +169,7 @@ def test_objects_are_shown_as_wg_set_takes_them_without_their_secrets() -> None:
 
 
 def test_no_text_of_an_object_has_a_secret() -> None:
-    for item in (DEVICE, PEER, PeerState(KEY, PSK)):
+    for item in (DEVICE, PEER, WireguardPeerState(KEY, PSK)):
         for words in (repr(item), str(item), f"{item}"):
             assert repr(bytes(PRIVATE))[2:-1] not in words
             assert repr(bytes(PSK))[2:-1] not in words
@@ -177,23 +177,23 @@ def test_no_text_of_an_object_has_a_secret() -> None:
 
 
 def test_the_state_of_a_peer_is_told_as_wg_show_tells_it() -> None:
-    state = PeerState(KEY, PSK, bytes((10, 99, 0, 12)), 51820, 25, time.time() - 3725, 1500, 92)
+    state = WireguardPeerState(KEY, PSK, bytes((10, 99, 0, 12)), 51820, 25, time.time() - 3725, 1500, 92)
     assert str(state) == (
         "endpoint: 10.99.0.12:51820, latest handshake: 1 hour, 2 minutes, 5 seconds ago, "
         "transfer: 1.46 KiB received, 92 B sent"
     )
-    assert str(PeerState(KEY)) == "latest handshake: none, transfer: 0 B received, 0 B sent"
+    assert str(WireguardPeerState(KEY)) == "latest handshake: none, transfer: 0 B received, 0 B sent"
 
 
 def test_handshakes_fail_once_packets_were_sent_twice_and_none_came_back() -> None:
     session = Session(sampled_at=0.0)
-    session.note(PeerState(KEY, handshake=1.0, received=100, sent=100), 1.0)
+    session.note(WireguardPeerState(KEY, handshake=1.0, received=100, sent=100), 1.0)
     for now, sent in ((60.0, 200), (61.0, 300)):
-        session.note(PeerState(KEY, handshake=1.0, received=100, sent=sent), now)
+        session.note(WireguardPeerState(KEY, handshake=1.0, received=100, sent=sent), now)
         assert session.strikes == 1, "a second sample right after the first says nothing"
     found = []
     for now, received in ((120.0, 100), (180.0, 100), (181.0, 101)):
-        session.note(PeerState(KEY, handshake=1.0, received=received, sent=400), now)
+        session.note(WireguardPeerState(KEY, handshake=1.0, received=received, sent=400), now)
         found.append(session.fails)
     assert found == [True, True, False], "an idle peer is not reached by that, and one that answers is"
 
@@ -202,13 +202,13 @@ def test_a_peer_that_never_answered_fails_after_fifteen_seconds_and_an_idle_one_
     session = Session(sampled_at=0.0)
     found = []
     for now, sent in ((5.0, 148), (16.0, 444)):
-        session.note(PeerState(KEY, sent=sent), now)
+        session.note(WireguardPeerState(KEY, sent=sent), now)
         found.append(session.fails)
     assert found == [False, True]
     idle = Session(sampled_at=0.0)
-    idle.note(PeerState(KEY, handshake=1.0, received=100, sent=100), 1.0)
+    idle.note(WireguardPeerState(KEY, handshake=1.0, received=100, sent=100), 1.0)
     for now in (60.0, 120.0, 180.0):
-        idle.note(PeerState(KEY, handshake=1.0, received=100, sent=132), now)
+        idle.note(WireguardPeerState(KEY, handshake=1.0, received=100, sent=132), now)
         assert not idle.fails
 
 
