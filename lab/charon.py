@@ -62,12 +62,17 @@ def socket_in(home: Path) -> Path:
 
 
 def command_in(home: Path) -> tuple[str, ...]:
-    """Starts it with a /run of its own, where its files have fixed names."""
+    """Starts it, with a /run of its own."""
+    return *around_in(home), find_charon()
+
+
+def around_in(home: Path) -> tuple[str, ...]:
+    """Before the command of a program that is or has a charon: a /run of its own, where files have fixed names."""
     run = socket_in(home).parent
     run.mkdir(parents=True, exist_ok=True)
     (run / "strongswan.conf").write_text(_CONFIGURATION)
     script = (
         f"mount --bind {run} /run && rm -f /run/charon.pid /run/charon.vici && "
-        f"exec env STRONGSWAN_CONF=/run/strongswan.conf {find_charon()}"
+        'exec env STRONGSWAN_CONF=/run/strongswan.conf "$@"'
     )
-    return ("unshare", "-m", "sh", "-c", script)
+    return ("unshare", "-m", "sh", "-c", script, "sh")

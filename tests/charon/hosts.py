@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from tests.charon.real import Charon, require_ipsec
+from tests.charon.real import Charon, require_charon
 from tests.hosts.dataplane import Cluster, Running, cluster_in
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
 
@@ -100,7 +100,7 @@ async def nodes(
     netns: NetworkNamespace, make_netns: NamespaceMaker, network: str
 ) -> AsyncIterator[tuple[Cluster, Node, Node]]:
     """n1 and n2 with charons and pods; no dataplane runs yet."""
-    require_ipsec(netns)
+    require_charon()
     others = [make_netns() for _ in range(3)]
     with cluster_in(netns, network) as cluster:
         netns.ip("link", "set", "far", "netns", others[0].name)

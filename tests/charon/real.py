@@ -1,25 +1,25 @@
-"""A real charon (strongSwan) on a host of a test, with a /run of its own; and which kernels have IPsec."""
+"""A real charon (strongSwan) on a host of a test, with a /run of its own."""
 
 import asyncio
+import os
+import signal
 import subprocess
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from lab.charon import command_in, missing, socket_in
+from lab.charon import PACKAGES, command_in, find_charon, socket_in
 from tests.hosts.namespaces import NetworkNamespace
 from tests.patience import PATIENCE
 
 
-def require_ipsec(host: NetworkNamespace) -> NetworkNamespace:
-    """The host; skips the test without a kernel that has IPsec, or without charon."""
-    with host.inside():
-        reason = missing()
-    if reason:
-        pytest.skip(f"{reason}, or `make vm-test`, which has all that is needed")
-    return host
+def require_charon() -> None:
+    """Skips the test without charon."""
+    if not find_charon():
+        pytest.skip(f"there is no charon: apt-get install {' '.join(PACKAGES)}, or `make vm-test`")
 
 
 class Charon:
@@ -49,6 +49,15 @@ class Charon:
     def _launch(self, command: Sequence[str]) -> "subprocess.Popen[bytes]":
         with (self.run / "output").open("ab") as output:
             return subprocess.Popen(command, stdout=output, stderr=output)
+
+    @classmethod
+    def kill_flannelds(cls, directory: Path) -> None:
+        """That of a flanneld with this directory."""
+        file = socket_in(directory).parent / "charon.pid"
+        if file.exists():
+            with suppress(ProcessLookupError):
+                os.kill(int(file.read_text()), signal.SIGKILL)
+            file.unlink()
 
     def kill(self) -> None:
         """SIGKILL: the kernel keeps its tunnels."""

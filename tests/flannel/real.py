@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol
@@ -70,10 +71,13 @@ class OnEtcd(Protocol):
 class Flanneld:
     """One process on a host; its log grows over restarts."""
 
-    def __init__(self, cluster: OnEtcd, host: NetworkNamespace, home: Path, *flags: str) -> None:
+    def __init__(
+        self, cluster: OnEtcd, host: NetworkNamespace, home: Path, *flags: str, around: Sequence[str] = ()
+    ) -> None:
         self.home = home
         self.log_file = home / "flanneld.log"
         self._command = host.command(
+            *around,
             "env",
             f"WIREGUARD_KEY_FILE={home}/wgkey",  # the hosts share /run
             require_flanneld(),

@@ -19,10 +19,12 @@ from flannelette.dataplane.v1 import dataplane_pb2 as pb
 
 from lab import topology
 from lab.build import carry_out, make_router
+from lab.charon import around_in, socket_in
 from lab.pings import Pinger
 from lab.stream import Path as PingPath
 from lab.stream import Stream
 from lab.topology import OUTSIDE, OUTSIDE_ADDRESS, Interface
+from tests.charon.real import Charon
 from tests.etcd.server import EtcdServer
 from tests.flannel.real import Flanneld
 from tests.hosts.namespaces import remove_hosts
@@ -42,8 +44,13 @@ class ThreeNodes:
 
     def __init__(self, etcd: EtcdServer, home: Path, flags: Sequence[str]) -> None:
         self.etcd = etcd
-        self.nodes = [Node(number, home / f"h{number}", home, flags) for number in (1, 2, 3)]
+        self.nodes = []
+        for number in (1, 2, 3):
+            directory = home / f"h{number}"
+            self.nodes.append(Node(number, directory, home, [*flags, f"--charon-socket={socket_in(directory)}"]))
         self._flanneld: Flanneld | None = None
+        self.charons: dict[str, Charon] = {}
+        """By node, where backend ipsec was chosen; a flanneld has its own."""
 
     async def choose(self, backend: Mapping[str, Any], *, ipv6: bool, flanneld: bool) -> None:
         """Returns when all nodes have this backend, and the others as peers, and there are pods.
@@ -55,9 +62,13 @@ class ThreeNodes:
         configuration = json.dumps(_NETWORK | (_NETWORK_V6 if ipv6 else {}) | {"Backend": backend})
         self._etcdctl("put", f"{_PREFIX}/config", configuration)
         if flanneld:
-            self._flanneld = Flanneld(self, last.namespace, last.directory)
+            around = around_in(last.directory) if backend["Type"] == "ipsec" else ()
+            self._flanneld = Flanneld(self, last.namespace, last.directory, around=around)
         else:
             ours.append(last)
+        if backend["Type"] == "ipsec":
+            for node in ours:
+                await self._start_charon(node)
         for node in ours:
             if not node.is_started:
                 node.start_dataplane()
@@ -70,6 +81,25 @@ class ThreeNodes:
         # Known, and perhaps failed yet: without packets there may be no handshake of WireGuard.
         await _until(ours, lambda status: status.peers.total == 2)
         await self._make_pods()
+
+    async def take_over(self) -> None:
+        """From the flanneld of h3, which is killed. Returns when our dataplane has its peers."""
+        last = self.nodes[-1]
+        self._discard_flanneld()
+        if self.charons:
+            await self._start_charon(last)
+        last.start_dataplane()
+        await last.dataplane.until(peers=2)
+
+    async def give_back(self) -> None:
+        """To the flanneld of h3. Returns when it is ready."""
+        last = self.nodes[-1]
+        await last.dataplane.hand_over()
+        await last.end()
+        if last.name in self.charons:
+            self.charons.pop(last.name).kill()
+        assert self._flanneld is not None
+        await self._flanneld.start()
 
     async def restart(self, node: Node) -> None:
         """As after kill -9. Returns when its dataplane is ready again."""
@@ -101,10 +131,21 @@ class ThreeNodes:
         """Kills what runs of it."""
         for node in self.nodes:
             await node.end()
-        if self._flanneld is not None:
-            self._flanneld.discard()
+        self._discard_flanneld()
+        for charon in self.charons.values():
+            charon.kill()
         for node in self.nodes:
             _delete_devices(node)
+
+    def _discard_flanneld(self) -> None:
+        if self._flanneld is not None:
+            Charon.kill_flannelds(self._flanneld.home)  # first: else it is told, and ends its tunnels
+            self._flanneld.discard()
+
+    async def _start_charon(self, node: Node) -> None:
+        if node.name not in self.charons:
+            self.charons[node.name] = Charon(node.namespace, node.directory)
+            await self.charons[node.name].start()
 
     @contextmanager
     def _paths(self, sizes: Mapping[int, int], pairs: Iterator[tuple[Node, Node]]) -> Iterator[list[PingPath]]:
@@ -129,6 +170,7 @@ class ThreeNodes:
         """Whatever has carried the packets of this node ends, and so do its kernel objects."""
         if self._flanneld is not None:
             await self._flanneld.stop()
+            self._discard_flanneld()
             self._flanneld = None
             subnet = _gateways(node)[0]
             self._etcdctl("del", "--prefix", f"{_PREFIX}/subnets/{subnet.network.network_address}-")
@@ -136,6 +178,8 @@ class ThreeNodes:
             await node.dataplane.teardown()
             await node.end()
         _delete_devices(node)
+        if self.charons:  # flanneld leaves its policies
+            node.namespace.ip("xfrm", "policy", "flush")
         for network in ("10.5.0.0/16", "fd00:10:5::/48"):
             node.namespace.ip("route", "flush", "root", network)
 

@@ -1,5 +1,6 @@
 """deploy/kubernetes and deploy/helm as kubectl and helm render them, and what stands in that."""
 
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -40,6 +41,15 @@ def run_tool(name: str, *arguments: str, text: str = "") -> str:
 def render(overlay: Path | str) -> list[Document]:
     """The objects of an overlay, by its path or its name."""
     return parse(run_tool("kubectl", "kustomize", str(OVERLAYS / overlay)))
+
+
+def with_component(directory: Path, name: str) -> Path:
+    """An overlay in this directory: per-node with a component."""
+    shutil.copytree(OVERLAYS.parent, directory / "kubernetes")
+    mine = directory / "kubernetes/overlays/mine"
+    mine.mkdir()
+    (mine / "kustomization.yaml").write_text(f"resources: [../per-node]\ncomponents: [../../components/{name}]\n")
+    return mine
 
 
 def parse(text: str) -> list[Document]:

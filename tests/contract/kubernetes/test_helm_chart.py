@@ -22,6 +22,7 @@ from tests.kubernetes.manifests import (
     pod_of,
     render,
     run_tool,
+    with_component,
 )
 from tests.paths import ROOT
 
@@ -201,6 +202,7 @@ def test_labels_and_annotations_go_where_flannels_chart_puts_them_and_the_most_s
              "Mode": "auto", "PersistentKeepaliveInterval": 25},
         ),
         ({"backend": "udp", "backendPort": 8285}, {"Type": "udp", "Port": 8285}),
+        ({"backend": "ipsec", "psk": "secret", "mtu": 1380}, {"Type": "ipsec", "PSK": "secret"}),
         ({"vni": 16777215}, {"Type": "vxlan", "VNI": 16777215}),
         ({"vni": 0, "mtu": 0}, {"Type": "vxlan", "VNI": 0}),
         ({"vni": None}, {"Type": "vxlan"}),
@@ -215,6 +217,27 @@ def test_the_options_of_a_backend_are_its_own(
     found = network(helm(f"--values={tmp_path}/values.yaml"))
     assert found["Backend"] == backend
     assert found["EnableIPv4"] is False
+
+
+def test_charon_is_beside_the_dataplane_with_ipsec_alone_as_the_component_has_it(
+    kubectl: Kubectl, tmp_path: Path
+) -> None:
+    own = ("--set=flannel.backend=ipsec", f"--set=flannel.psk={'0123456789abcdef' * 6}")
+    assert "charon" not in dump(helm())
+    assert "charon" not in dump(helm(*own, "--set=flannelette.charon.enabled=false"))
+    documents = helm(*own)
+    pod = pod_of(documents)
+    charon = container_of(pod, "charon")
+    assert "--charon-socket=/run/flannelette/charon.vici" in container_of(pod, "dataplane")["args"]
+    said = kubectl("apply", "--dry-run=server", "--validate=strict", "-f", "-", text=dump(documents))
+    assert [line.endswith("(server dry run)") for line in said.splitlines()] == [True] * len(documents)
+
+    rendered = render(with_component(tmp_path, "ipsec"))
+    assert charon == container_of(pod_of(rendered), "charon")
+    assert {v["name"] for v in pod["volumes"]} == {v["name"] for v in pod_of(rendered)["volumes"]}
+    variables = {each["name"]: each.get("value") for each in container_of(pod_of(rendered), "dataplane")["env"]}
+    assert variables["FLANNELD_CHARON_SOCKET"] == "/run/flannelette/charon.vici"
+    kubectl("apply", "--dry-run=server", "--validate=strict", "-f", "-", text=dump(rendered))
 
 
 def test_what_can_be_left_out_is_left_out() -> None:

@@ -1,7 +1,6 @@
 """The manifests and a real kube-apiserver: it accepts them, and they replace kube-flannel in place, and it them."""
 
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from tests.kubernetes.manifests import (
     pod_of,
     render,
     run_tool,
+    with_component,
 )
 from tests.patience import PATIENCE
 from tests.tools import find_tool
@@ -95,11 +95,8 @@ def test_the_cni_configuration_of_before_a_boot_is_removed_before_pods_are_made(
 
 
 def test_a_component_installs_the_plugin_where_debians_containerd_looks(tmp_path: Path) -> None:
-    shutil.copytree(OVERLAYS.parent, tmp_path / "kubernetes")
-    mine = tmp_path / "kubernetes/overlays/mine"
-    mine.mkdir()
-    (mine / "kustomization.yaml").write_text("resources: [../per-node]\ncomponents: [../../components/usr-lib-cni]\n")
-    volumes = {each["name"]: each for each in pod_of(render(mine))["volumes"]}
+    pod = pod_of(render(with_component(tmp_path, "usr-lib-cni")))
+    volumes = {each["name"]: each for each in pod["volumes"]}
     assert volumes["cni-plugin"]["hostPath"] == {"path": "/usr/lib/cni", "type": "DirectoryOrCreate"}
     assert len(volumes) == len(pod_of(render("per-node"))["volumes"])
 

@@ -18,6 +18,7 @@ import pytest
 import pytest_asyncio
 
 from lab.vm import is_guest
+from tests.charon.real import require_charon
 from tests.flannel.real import require_flanneld
 from tests.flannel.three_nodes import ThreeNodes, three_nodes
 from tests.patience import FACTOR
@@ -45,6 +46,7 @@ BACKENDS: Final = {
     "udp in the kernel": Backend({4: 1472}, {"Mode": "kernel"}, "udp", ("fou", "ipip")),
     "udp in user space": Backend({4: 1472}, {"Mode": "user"}, "udp"),
     "ipip": Backend({4: 1480}, modules=("ipip",)),
+    "ipsec": Backend({4: 1423}, {"PSK": "0123456789abcdef" * 6}, modules=("esp4", "dummy")),
     "extension": Backend(
         {4: 1500},
         {
@@ -90,6 +92,8 @@ async def test_pods_of_three_nodes_reach_each_other_and_a_restart_loses_nothing(
         require_flanneld()
     if backend.kind == "udp":  # it takes gcc to build a flanneld with udp
         has_flanneld = "udp" in cached("bin/flanneld.version", "flanneld").read_text()
+    if name == "ipsec":
+        require_charon()
     async with scenes.borrowed("--allow-extension-commands") as nodes:
         options = {"Type": backend.kind or name, **backend.options}
         await nodes.choose(options, ipv6=6 in backend.sizes, flanneld=has_flanneld)

@@ -22,6 +22,9 @@ from services.core.secret import Secret
 from services.dataplane.ike import vici
 from services.dataplane.netlink.ipsec.values import IkeConnection, IkeKey
 from tests.charon.hosts import Node, Wire, nodes
+from tests.charon.real import require_charon
+from tests.flannel.real import require_flanneld
+from tests.flannel.three_nodes import three_nodes
 from tests.hosts.dataplane import Cluster
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
 from tests.patience import FACTOR, PATIENCE
@@ -266,6 +269,34 @@ async def test_a_wrong_key_is_told_and_the_right_one_with_other_options_is_taken
         assert "enc cbc(aes)" in states
         assert "auth-trunc hmac(sha256)" in states
         wire.close()
+
+
+async def test_a_flanneld_is_a_peer_is_taken_over_from_and_given_back_to() -> None:
+    require_charon()
+    require_flanneld()
+    sizes = {4: LARGEST}
+    async with three_nodes() as scene:
+        await scene.choose({"Type": "ipsec", "PSK": PSK}, ipv6=False, flanneld=True)
+        assert scene.mtu == LARGEST
+        await scene.reach_each_other(sizes)
+        first = scene.nodes[0]
+
+        async def replace_charon() -> None:
+            scene.charons[first.name].kill()
+            await first.dataplane.until(ready=False)
+            await scene.charons[first.name].start()
+            await first.dataplane.until(peers=2)
+            await asyncio.sleep(2)
+
+        for do, name in (
+            (replace_charon, "charon replaced beside a flanneld"),
+            (scene.take_over, "taken over from a flanneld that was killed"),
+            (scene.give_back, "given back to flanneld"),
+        ):
+            with scene.stream(sizes) as stream:
+                outage = await measured(stream, do, name)
+            assert outage <= OUTAGE, name
+            await scene.reach_each_other(sizes)
 
 
 async def _acquire(cluster: Cluster, node: str, cidr: str, address: str) -> None:
