@@ -49,6 +49,12 @@ class Stream:
         """What nobody has answered so far."""
         return list(self._waiting.values())
 
+    @property
+    def outage(self) -> float:
+        """Seconds from the first lost ping until the one after the last."""
+        times = [lost.sent for lost in self.lost]
+        return max(times) - min(times) + self._interval if times else 0.0
+
     async def __aenter__(self) -> Self:
         self._task = asyncio.create_task(self._send_for_ever(), name="pings")
         return self

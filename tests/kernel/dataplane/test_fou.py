@@ -10,7 +10,6 @@ from typing import Final
 
 import pytest
 
-from lab.stream import Stream
 from tests.flannel.udp import UdpHosts, make_kernel_peer, udp_hosts
 from tests.hosts.dataplane import Cluster
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
@@ -48,12 +47,6 @@ async def until(is_so: Callable[[], bool]) -> None:
             except subprocess.CalledProcessError:  # the device is not there
                 pass
             await asyncio.sleep(0.05)
-
-
-def gap(stream: Stream) -> float:
-    """Seconds from the first lost ping to the last."""
-    sent = [lost.sent for lost in stream.lost]
-    return max(sent) - min(sent) if sent else 0.0
 
 
 async def test_restarts_lose_nothing_drift_is_repaired_and_what_is_foreign_stays(hosts: UdpHosts) -> None:
@@ -140,7 +133,7 @@ async def test_both_ways_follow_each_other_and_another_port(hosts: UdpHosts) -> 
                     await until(lambda device=device: f"dev {device}" in " ".join(cluster.routes()))  # type: ignore[misc]
                     await running.until(peers=1)
                     assert await hosts.answers()
-            print(f"to {device}: {len(stream.lost)} of {stream.sent} pings lost, in {gap(stream):.2f} s")
+            print(f"to {device}: {len(stream.lost)} of {stream.sent} pings lost, in {stream.outage:.2f} s")
             other = DEVICE if device == "flannel0" else "flannel0"
             await until(lambda other=other: other not in cluster.ip("link show"))  # type: ignore[misc]
             assert (ports(cluster) == PORT) == (device == DEVICE)
@@ -181,7 +174,7 @@ async def test_beside_flanneld_and_in_its_place(hosts: UdpHosts) -> None:
                 await running.end()
         print(
             f"from flanneld, which took {stopped:.2f} s to stop: {len(stream.lost)} of {stream.sent} pings lost, "
-            f"{before} before, in {gap(stream):.2f} s"
+            f"{before} before, in {stream.outage:.2f} s"
         )
         assert await hosts.answers(size=1472)
         assert await hosts.answers(size=1472, back=True)
@@ -195,7 +188,7 @@ async def test_beside_flanneld_and_in_its_place(hosts: UdpHosts) -> None:
                     await running.end()
                 await here.start(f"Subnet added: {hosts.peer.cidr}")
                 assert await hosts.answers()
-        print(f"to flanneld: {len(stream.lost)} of {stream.sent} pings lost, in {gap(stream):.2f} s")
+        print(f"to flanneld: {len(stream.lost)} of {stream.sent} pings lost, in {stream.outage:.2f} s")
     finally:
         here.discard()
         there.discard()

@@ -93,10 +93,8 @@ async def measured(stream: Stream, do: Callable[[], Awaitable[None]], name: str)
         await asyncio.sleep(1)
         await do()
         await asyncio.sleep(1)
-    times = [lost.sent for lost in stream.lost]
-    outage = max(times) - min(times) + Stream.INTERVAL if times else 0.0
-    print(f"{name}: {len(times)} of {stream.sent} pings lost, in {outage:.2f} s")
-    return outage
+    print(f"{name}: {len(stream.lost)} of {stream.sent} pings lost, in {stream.outage:.2f} s")
+    return stream.outage
 
 
 def charon_is_away(reasons: list[str]) -> bool:

@@ -20,6 +20,7 @@ from services.dataplane.netlink.wireguard.key_file import private_key, public_ke
 from tests.flannel.turns import node
 from tests.hosts.dataplane import Cluster, Running, cluster_in
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
+from tests.hosts.two_hosts import Row
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.modules("wireguard")
@@ -207,3 +208,33 @@ async def test_a_node_is_taken_over_from_flanneld_and_goes_back(
         assert (stream.sent > 0, stream.lost) == (True, [])
         await n1.start_flanneld()  # which deletes the devices and makes its own
         assert "proto 77" not in " ".join(await n1.objects())
+
+
+async def test_a_flanneld_that_is_stopped_is_replaced_and_comes_back(
+    netns: NetworkNamespace, make_netns: NamespaceMaker
+) -> None:
+    """It deletes its devices when it ends and when it starts, so there are gaps; they are printed."""
+    async with node(netns, make_netns, "wireguard", "dual") as n1:
+        await n1.start_flanneld()
+        async with n1.cluster.dataplane("--ip-masq") as running:
+            await running.until(peers=1)
+            with n1.hosts.stream() as stream:
+                async with stream:
+                    await asyncio.sleep(0.5)
+                    await n1.flanneld.stop()
+                    await asyncio.gather(*(_answers(n1.cluster, row) for _, row in n1.hosts.rows))
+                print(f"from a stopped flanneld: {len(stream.lost)} of {stream.sent} lost, in {stream.outage:.2f} s")
+            await running.end()
+        with n1.hosts.stream() as stream:
+            async with stream:
+                await n1.start_flanneld()
+                await asyncio.gather(*(_answers(n1.cluster, row) for _, row in n1.hosts.rows))
+            print(f"back to flanneld: {len(stream.lost)} of {stream.sent} lost, in {stream.outage:.2f} s")
+
+
+async def _answers(cluster: Cluster, row: Row) -> None:
+    """Returns when a full-size packet comes back."""
+    with Pinger(cluster.namespace, row.version, size=1420 - (28 if row.version == 4 else 48)) as pinger:
+        async with asyncio.timeout(PATIENCE):
+            while (await pinger.ping(ip_address(row.gateway), 0.2))[1] is None:
+                pass
