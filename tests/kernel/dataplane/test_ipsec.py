@@ -13,6 +13,7 @@ from typing import Final
 
 import grpc.aio
 import pytest
+from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.lease.v1 import lease_pb2
 
 from lab.pings import Pinger
@@ -137,7 +138,10 @@ async def test_pods_and_nodes_reach_each_other_through_restarts_damage_and_a_cha
         assert len(policies) == 3
         assert policies <= set(shown), shown
         assert any("10.99.0.11 10.5.27.0/24 === 10.99.0.12 10.5.53.0/24 esp aes128gcm16" in text for text in shown)
-        told = f"{status}{peer}{n1.log}{await n1.dataplane.events()}{await n1.dataplane.resync(dry_run=True)}"
+        call = n1.dataplane.stub.ListPeers(pb.ListPeersRequest(name=peer.name, look=True), timeout=PATIENCE)
+        (looked,) = (await call).peers
+        assert any("IKE ESTABLISHED, INSTALLED, " in f"{item.actual}{item.remark}" for item in looked.objects), looked
+        told = f"{status}{peer}{looked}{n1.log}{await n1.dataplane.events()}{await n1.dataplane.resync(dry_run=True)}"
         assert PSK not in told
 
         # nothing leaves in clear to a subnet without a peer, and own pods are reached
@@ -229,7 +233,7 @@ async def test_a_wrong_key_is_told_and_the_right_one_with_other_options_is_taken
     options = network(UDPEncap=True, ESPProposal="aes256-sha256-ecp256")
     async with nodes(netns, make_netns, options) as (cluster, n1, n2):
         dataplane = n1.start()
-        await dataplane.until(ready=False, backend="ipsec")
+        await until(lambda: len(n1.policies()) == 6, lambda: n1.log)  # else the lease of h1 could become its own
         for node, cidr, address in (
             ("n2", "10.5.53.0/24", "10.99.0.12"),
             ("h1", "10.5.90.0/24", "10.99.0.11"),  # our own address
