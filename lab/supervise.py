@@ -51,6 +51,11 @@ class Supervised:
         self._process.kill()
         await self._started.wait()
 
+    def signal(self, number: int) -> None:
+        """Sends it a signal."""
+        assert self._process is not None  # noqa: S101 - it was started
+        self._process.send_signal(number)
+
     def tail(self, lines: int = 8) -> str:
         """The end of what it printed."""
         with suppress(FileNotFoundError):

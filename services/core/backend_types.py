@@ -3,15 +3,16 @@
 How a backend works is in services/dataplane/backends; which types are built is decided there.
 """
 
-import re
 from base64 import b64decode
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from services.core.backend_options import Option, each_of, number, unknown_options
 from services.core.errors import InvalidInput
 from services.core.family import IPV4, Family
 from services.core.formats.gojson import GoObject
+from services.core.ipsec_options import ipsec_options
 from services.core.limits import LARGEST_MTU, SMALLEST_MTU
 
 _WHERE: Final = "the network configuration"
@@ -36,10 +37,6 @@ LARGEST_VNI: Final = 2**24 - 1
 IPSEC_DEVICE: Final = "flannel.ipsec"
 _ESP: Final = 50
 _IKE_NAT_PORT: Final = 4500
-_IPSEC_PAGE: Final = "docs/backends.md#ipsec"
-_SHORTEST_PSK: Final = 96
-_PROPOSAL: Final = re.compile(r"[A-Za-z0-9_]+(-[A-Za-z0-9_]+){0,15}", re.ASCII)
-_LONGEST_PROPOSAL: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +62,8 @@ class Tunnel:
 class BackendType:
     """What every service knows of a backend."""
 
+    options: tuple[Option, ...] | None = ()
+    """flannel's; None: not known."""
     carries_ipv6: bool = True
     """Without: IPv6 of a network that enables both is left out, and a network of IPv6 alone refused."""
     needs_data: bool = False
@@ -96,10 +95,6 @@ def _vxlan_tunnel(options: GoObject) -> Tunnel:
     vni = options.number("VNI", 1, most=LARGEST_VNI)
     devices = {} if options.flag("DirectRouting") else {4: f"flannel.{vni}", 6: f"flannel-v6.{vni}"}
     return Tunnel(devices, _UDP, options.number("Port", most=65535) or VXLAN_PORT)
-
-
-def _check_ipip(options: GoObject, families: tuple[Family, ...]) -> None:
-    options.flag("DirectRouting")
 
 
 def _ipip_tunnel(options: GoObject) -> Tunnel:
@@ -208,47 +203,6 @@ def _check_udp(options: GoObject, families: tuple[Family, ...]) -> None:
     udp_options(options)
 
 
-@dataclass(frozen=True, slots=True)
-class IpsecOptions:
-    """flannel's options of the same names."""
-
-    psk: bytes = field(repr=False)
-    """The text of the option, as charon gets it."""
-    encap: bool
-    """ESP in UDP, also where no NAT is between two nodes."""
-    proposal: str
-    """Of ESP, in strongSwan's words."""
-
-
-def ipsec_options(options: GoObject) -> IpsecOptions:
-    """Raises InvalidInput, naming the option and never its secret."""
-    known = ("PSK", "UDPEncap", "ESPProposal")
-    for name in options.names():
-        if name not in ("type", *map(str.casefold, known)):
-            raise InvalidInput(
-                f"option {name!r} of Backend in {_WHERE} does not exist for ipsec: write {_one_of(known)} "
-                f"({_IPSEC_PAGE})"
-            )
-    psk = options.secret("PSK")
-    if len(psk) < _SHORTEST_PSK:
-        found = f"has {len(psk)}" if psk else "is missing"
-        raise InvalidInput(
-            f"PSK of Backend in {_WHERE} {found}: ipsec needs at least {_SHORTEST_PSK} characters, as `openssl rand "
-            f"-hex 48` prints ({_IPSEC_PAGE})"
-        )
-    proposal = options.text("ESPProposal", "aes128gcm16-sha256-prfsha256-ecp256")
-    if (
-        not _PROPOSAL.fullmatch(proposal)
-        or len(proposal) > _LONGEST_PROPOSAL
-        or "null" in proposal.lower().split("-")
-    ):
-        raise InvalidInput(
-            f"ESPProposal of Backend in {_WHERE} must be algorithms of strongSwan with - between them, of which one "
-            f"encrypts, such as aes128gcm16-sha256-prfsha256-ecp256 ({_IPSEC_PAGE})"
-        )
-    return IpsecOptions(psk.encode(), options.flag("UDPEncap"), proposal)
-
-
 def _check_ipsec(options: GoObject, families: tuple[Family, ...]) -> None:
     ipsec_options(options)
 
@@ -263,25 +217,72 @@ def _udp_tunnel(options: GoObject) -> Tunnel:
     return Tunnel(devices.get(found.mode, {}), _UDP, found.port)
 
 
+def check_options(name: str, options: GoObject, families: tuple[Family, ...]) -> list[str]:
+    """Warnings about options that the backend does not have, which flannel ignores.
+
+    Raises InvalidInput for values of another type or out of range, naming the option and where its page is.
+    """
+    backend = BACKEND_TYPES[name]
+    page = f"docs/backends.md#{name} has the options of {name}"
+    try:
+        for option in backend.options or ():
+            option.check(options)
+        backend.check(options, families)
+    except InvalidInput as error:
+        raise error if page.split()[0] in str(error) else InvalidInput(f"{error} ({page})") from None
+    return [] if backend.options is None else unknown_options(name, backend.options, options, page)
+
+
+_DIRECT: Final = each_of("flag", "DirectRouting")
+_COMMANDS: Final = ("PreStartupCommand", "PostStartupCommand", "ShutdownCommand", "SubnetAddCommand")
+
 BACKEND_TYPES: Final[dict[str, BackendType]] = {
-    "vxlan": BackendType(needs_data=True, publishes_ipv6=True, check=_check_vxlan, tunnel=_vxlan_tunnel),
-    "host-gw": BackendType(publishes_ipv6=True),
-    "ipip": BackendType(carries_ipv6=False, check=_check_ipip, tunnel=_ipip_tunnel),
+    "vxlan": BackendType(
+        (
+            number("VNI", LARGEST_VNI),
+            number("Port"),
+            number("MTU", LARGEST_MTU),
+            *each_of("flag", "Learning", "GBP"),
+            *_DIRECT,
+            *each_of("windows", "MacPrefix", "Name"),
+        ),
+        needs_data=True,
+        publishes_ipv6=True,
+        check=_check_vxlan,
+        tunnel=_vxlan_tunnel,
+    ),
+    "host-gw": BackendType(each_of("windows", "Name", "DNSServerList"), publishes_ipv6=True),
+    "ipip": BackendType(_DIRECT, carries_ipv6=False, tunnel=_ipip_tunnel),
     "alloc": BackendType(carries_ipv6=False),
     "wireguard": BackendType(
+        (
+            *each_of("secret", "PSK"),
+            number("ListenPort"),
+            number("ListenPortV6"),
+            *each_of("text", "Mode"),
+            number("MTU", LARGEST_MTU),
+            number("PersistentKeepaliveInterval"),
+        ),
         needs_data=True,
         publishes_ipv6=True,
         shares_addresses=True,
         check=_check_wireguard,
         tunnel=_wireguard_tunnel,
     ),
-    "extension": BackendType(publishes_ipv6=True),
-    "udp": BackendType(carries_ipv6=False, check=_check_udp, tunnel=_udp_tunnel),
-    "ipsec": BackendType(carries_ipv6=False, check=_check_ipsec, tunnel=_ipsec_tunnel),
-    "aws-vpc": BackendType(carries_ipv6=False),
-    "gce": BackendType(carries_ipv6=False),
-    "ali-vpc": BackendType(carries_ipv6=False),
-    "tencent-vpc": BackendType(carries_ipv6=False),
+    "extension": BackendType(each_of("text", *_COMMANDS, "SubnetRemoveCommand"), publishes_ipv6=True),
+    "udp": BackendType(
+        (number("Port"), *each_of("text", "Mode")), carries_ipv6=False, check=_check_udp, tunnel=_udp_tunnel
+    ),
+    "ipsec": BackendType(
+        (*each_of("secret", "PSK"), *each_of("flag", "UDPEncap"), *each_of("text", "ESPProposal")),
+        carries_ipv6=False,
+        check=_check_ipsec,
+        tunnel=_ipsec_tunnel,
+    ),
+    "aws-vpc": BackendType(None, carries_ipv6=False),
+    "gce": BackendType(None, carries_ipv6=False),
+    "ali-vpc": BackendType(None, carries_ipv6=False),
+    "tencent-vpc": BackendType(None, carries_ipv6=False),
 }
 """By flannel's `Type`, in lower case."""
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Final
 
-from services.core.backend_types import BACKEND_TYPES, SECRETS
+from services.core.backend_types import BACKEND_TYPES, SECRETS, check_options
 from services.core.errors import InvalidInput
 from services.core.family import FAMILIES, IPV4, Address, Family, Network
 from services.core.formats.gojson import GoObject, without_secrets
@@ -95,7 +95,7 @@ def parse_network(source: str, *, leases_subnets: bool = True) -> NetworkConfig:
     backend_type, options, warnings = _backend(document)
     families, left_out = _carried(families, backend_type)
     warnings += left_out
-    BACKEND_TYPES[backend_type].check(options, tuple(n.family for n in families))
+    warnings += check_options(backend_type, options, tuple(n.family for n in families))
     return NetworkConfig(families, backend_type, options, document.flag("EnableNFTables"), source, tuple(warnings))
 
 

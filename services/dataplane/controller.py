@@ -87,7 +87,8 @@ class Controller:
         """Whether the kernel is left alone."""
         self.health = health
         self.own = NodeLease(self.node, settings, self.renewer, health, self.journal, self.cached_table.own, clock)
-        self.tracker = ConfigTracker(settings, self.node, kernel, backends, self.journal, former)
+        before = (former, self.cached_table.networks)
+        self.tracker = ConfigTracker(settings, self.node, kernel, backends, self.journal, *before)
         self.change = NetworkChange(
             connection.node, connection, kernel, self.journal, settings.route_protocol, self.cached_table.network
         )
@@ -177,7 +178,7 @@ class Controller:
     def _pause(self) -> float:
         if self.error:
             return _RETRY_SECONDS
-        is_short = self.tracker.error or self.programmer.reconciler.failures
+        is_short = self.tracker.error or self.programmer.reconciler.failures or self.tracker.earlier.is_waiting
         return min(self.settings.audit_interval, _RETRY_FAILED_SECONDS if is_short else float("inf"))
 
     async def _wait(self, deadline: float) -> None:
@@ -225,13 +226,18 @@ class Controller:
             self._observed += await self.own.apply(config, self.tracker, table, self._observed)
         cursor = table.cursor
         await self._program(config, table)
+        self.own.publish(config, self.tracker, table, is_programmed=True)
         if self.tracker.default_route_moved(self.programmer.reconciler.defaults):
             self.audit()
         if table is told:
-            await self.tracker.remove_stale()
+            if not self.renewer.reason and self.tracker.retire(self.programmer.unused_overlays()):
+                self.audit()
+            else:
+                await self.tracker.remove_stale()
             own, is_current = self.own.confirmed_by(table), not (self.feed.error or store_error)
             previous = self.renewer.previous_subnets
-            self.cache_writer.update(table, own, previous, is_current=is_current, network=network)
+            networks = (network, *self.tracker.earlier.networks)
+            self.cache_writer.update(table, own, previous, is_current=is_current, networks=networks)
         # It may have come while the kernel was programmed.
         state = self.own.refusal if self.own.is_settled else "the own subnet is being set up"
         self.health.set("own lease", self.own.reason or state)
@@ -257,11 +263,12 @@ class Controller:
         if self._resync_due:
             await self.tracker.read_connected_routes()
         is_told = table is self.feed.table
-        links, own, limits = self.tracker.links(config), self.own.subnets(table), self._limits
-        if config.backend.needs_own_subnet and not own:
+        own, limits = self.own.subnets(table), self._limits
+        (first, *earlier) = self.tracker.overlays(config)
+        if first.backend.needs_own_subnet and not own:
             return
-        where = (config.network, config.backend, links, own, limits, self.settings.ip_blackhole_route)
-        context = PeerContext(*where, adds_only=not is_told)
+        where = (config.network, first.backend, first.links, own, limits, self.settings.ip_blackhole_route)
+        context = PeerContext(*where, adds_only=not is_told, earlier=tuple(earlier))
         touched, since, self._touched, self._touched_at = self._touched, self._touched_at, set(), None
         is_whole = self._resync_due or context != self.programmer.context
         if not is_whole:

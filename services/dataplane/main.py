@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -11,7 +11,7 @@ from flannelette.dataplane.v1 import dataplane_pb2_grpc
 from services.dataplane.api.service import DataplaneServicer
 from services.dataplane.api.status import findings_of, states
 from services.dataplane.backends import BUILT
-from services.dataplane.backends.task import run_backend_task
+from services.dataplane.backends.task import InForce, run_backend_tasks
 from services.dataplane.commands.runner import HookRunner
 from services.dataplane.controller import Controller
 from services.dataplane.diagnose.diagnosis import Diagnosis
@@ -89,13 +89,19 @@ async def build(settings: DataplaneSettings, process: Process) -> AsyncIterator[
         process.jobs["reporter"] = dataplane.reporter.run
         process.jobs["cache_writer"] = dataplane.cache_writer.run
         process.jobs["dataplane"] = dataplane.run
+
+        def note_backends(reasons: Mapping[InForce, str]) -> None:
+            process.health.set("backend", "; ".join(filter(None, reasons.values())))
+            if dataplane.tracker.note_working(each for each, reason in reasons.items() if not reason):
+                dataplane.audit()
+
         process.jobs["backend"] = partial(
-            run_backend_task,
-            lambda: (config.backend, config.underlay) if (config := dataplane.tracker.config) else None,
+            run_backend_tasks,
+            lambda: [(config.backend, config.underlay) for config in dataplane.tracker.configs],
             settings.socket_dir,
             lambda: dataplane.iteration_after(dataplane.iterations),
             dataplane.audit,
-            partial(process.health.set, "backend"),
+            note_backends,
         )
         process.jobs["commands"] = partial(hooks.run, dataplane.journal.note, dataplane.audit)
         process.jobs["diagnosis"] = Diagnosis(dataplane, inspector).run

@@ -115,7 +115,7 @@ def classifier(dataplane: Controller, own_port: int) -> Classifier:
     """
     config = dataplane.tracker.config
     programmer = dataplane.programmer
-    places: dict[int, Device | Underlay] = {d.index: d for d in dataplane.tracker.devices.values()}
+    places: dict[int, Device | Underlay] = {d.index: d for d in dataplane.tracker.all_devices()}
     devices = frozenset(places)
     underlay = frozenset([config.underlay.index]) if config else frozenset[int]()
     foreign = programmer.reconciler.foreign_devices
@@ -125,7 +125,7 @@ def classifier(dataplane: Controller, own_port: int) -> Classifier:
     if config:
         places[config.underlay.index] = config.underlay
     protocol = dataplane.settings.route_protocol
-    routes = underlay if config and config.backend.follows_routes else frozenset[int]()
+    routes = underlay if any(c.backend.follows_routes for c in dataplane.tracker.configs) else frozenset[int]()
     is_lost = config is not None and dataplane.tracker.error != ""  # any interface may be the one we wait for
 
     def sign(change: Change) -> Observation | None:

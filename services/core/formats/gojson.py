@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Sequence, Set
 from typing import Any, Final
 
 from services.core.errors import InvalidInput
@@ -22,13 +22,16 @@ class GoObject:
     getter raises InvalidInput, naming the key, when the value has another type than asked for.
     """
 
-    __slots__ = ("_raw", "_values", "_where")
+    __slots__ = ("_names", "_raw", "_values", "_where")
 
     def __init__(self, members: Iterator[tuple[str, Any, str]], where: str) -> None:
         self._where = where
         self._values: dict[str, tuple[Any, str]] = {}
         self._raw: dict[str, str] = {}
-        for key, value, raw in members:
+        self._names: list[str] = []
+        for name, value, raw in members:
+            key = name.casefold()
+            self._names.append(name)
             self._raw[key] = raw
             if value is not None:
                 self._values[key] = value, raw
@@ -46,10 +49,6 @@ class GoObject:
             raise InvalidInput(f"{where} is not valid JSON: {error}") from None
         except RecursionError:
             raise InvalidInput(f"{where} is nested too deeply") from None
-
-    def names(self) -> tuple[str, ...]:
-        """The keys, in lower case, also of nulls."""
-        return tuple(self._raw)
 
     def text(self, key: str, default: str = "") -> str:
         """A string; half a surrogate pair in it is U+FFFD, as in Go."""
@@ -87,6 +86,10 @@ class GoObject:
         raw = self._raw.get(key.casefold())
         return None if raw is None else _without_blanks(raw)
 
+    def names(self) -> Sequence[str]:
+        """The keys as they are written."""
+        return self._names
+
     def has(self, key: str) -> bool:
         """Whether the key is there and not null."""
         return key.casefold() in self._values
@@ -122,12 +125,12 @@ _decoder: Final = json.JSONDecoder(parse_int=float, parse_constant=_refuse)
 
 
 def _members(text: str) -> Iterator[tuple[str, Any, str]]:
-    """Folded key, value, and text of the value of each member of an object that is known to be valid."""
+    """Key, value, and text of the value of each member of an object that is known to be valid."""
     position = 0
     while member := _MEMBER.match(text, position):
         value, position = _decoder.raw_decode(text, member.end())
         key = member[1][1:-1] if "\\" not in member[1] else _decoder.decode(member[1])
-        yield key.casefold(), value, text[member.end() : position]
+        yield key, value, text[member.end() : position]
 
 
 def _without_blanks(raw: str) -> str:

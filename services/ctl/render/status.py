@@ -87,6 +87,7 @@ def _dataplane(status: dataplane_pb2.Status, now: datetime) -> Iterator[Fact]:
     if status.HasField("remembered_time"):
         yield "leases", f"cached {ago(status.remembered_time, now)}"
     yield "peers", _peers(status.peers)
+    yield from (("earlier", _earlier(each)) for each in status.earlier_backends)
     if status.HasField("last_resync_time"):
         changes = count(status.last_resync_changes, "change")
         yield "kernel", f"compared {ago(status.last_resync_time, now)}, {changes}; {_repairs(status.repairs)}"
@@ -150,6 +151,14 @@ def _peers(peers: dataplane_pb2.PeerCounts) -> str:
         f"{peers.programmed} of {peers.total} programmed",
         *(f"{number} {word}" for word, number in others.items() if number),
     )
+
+
+def _earlier(earlier: dataplane_pb2.EarlierBackend) -> str:
+    """`vxlan, for 2 peers: h2, h3`."""
+    if not earlier.peer_count:
+        return f"{earlier.backend}, which no peer needs any more: removed soon"
+    more = ", ..." if earlier.peer_count > len(earlier.peers) else ""
+    return f"{earlier.backend}, for {count(earlier.peer_count, 'peer')}: {', '.join(earlier.peers)}{more}"
 
 
 def _cause(cause: dataplane_pb2.RepairCause.ValueType) -> str:

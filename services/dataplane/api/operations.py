@@ -107,7 +107,10 @@ async def preview(dataplane: Controller) -> list[str]:
     todo = await dataplane.programmer.plan(context, table.leases)
     own = dataplane.own
     identity = dataplane.tracker.identity(own.lease, own.published(table), own.cached)
-    return await device_commands(config.devices(identity), dataplane.tracker.devices) + _commands(todo, context)
+    commands = await device_commands(config.devices(identity), dataplane.tracker.devices)
+    for each in dataplane.tracker.earlier.overlays:
+        commands += await device_commands(each.config.devices(identity), each.devices)
+    return commands + _commands(todo, context)
 
 
 async def _now(dataplane: Controller) -> tuple[OverlayConfig, PeerContext, Table]:
@@ -127,7 +130,7 @@ async def _present(config: OverlayConfig, node: str) -> Mapping[Family, Device]:
 
 
 def _commands(todo: KernelPlan, context: PeerContext) -> list[str]:
-    names = context.links.names()
+    names = context.names()
     return [command(verb, item, names) for verb, items in steps(todo) for item in items]
 
 

@@ -22,7 +22,7 @@ from services.runtime.process.version import version
 from services.runtime.telemetry.health import Health
 
 _NAMED = 10
-"""Peers of a finding."""
+"""Peers of a finding, or of an earlier backend."""
 _STATES = {
     PeerState.PROGRAMMED: pb.PEER_STATE_PROGRAMMED,
     PeerState.PENDING: pb.PEER_STATE_PENDING,
@@ -47,7 +47,7 @@ def status_of(dataplane: Controller, health: Health, started_at: float) -> pb.St
         underlay=_underlay(dataplane),
         devices=[
             pb.Device(name=d.name, mac=d.mac, mtu=d.mtu, description=d.description)
-            for d in dataplane.tracker.devices.values()
+            for d in dataplane.tracker.all_devices()
         ],
         peers=counts(programmer),
         lease_service_connected=feed.connected,
@@ -62,6 +62,7 @@ def status_of(dataplane: Controller, health: Health, started_at: float) -> pb.St
         findings=[_finding(each) for each in findings_of(dataplane)],
         pending=str(dataplane.change.move or ""),
         warnings=[*config.network.warnings, *config.warnings] if config else [],
+        earlier_backends=_earlier(dataplane),
     )
     if dataplane.cached_table.table is not None:
         status.remembered_time.FromMilliseconds(int(dataplane.cached_table.confirmed_at * 1000))
@@ -76,6 +77,15 @@ def findings_of(dataplane: Controller) -> list[Finding]:
     fight, peer_set = dataplane.renewer.fight, dataplane.programmer.peer_set
     claims = claim_findings(peer_set.own_losses, list(peer_set.peers.values()))
     return [*dataplane.findings, *([fight] if fight else ()), *claims]
+
+
+def _earlier(dataplane: Controller) -> list[pb.EarlierBackend]:
+    programmer, found = dataplane.programmer, list[pb.EarlierBackend]()
+    for each in programmer.context.earlier if programmer.context else ():
+        peers = [peer.lease for peer in programmer.peers.values() if peer.via == each.name]
+        nodes = sorted(lease.node or lease.name for lease in peers)[:_NAMED]
+        found.append(pb.EarlierBackend(backend=each.name, peer_count=len(peers), peers=nodes))
+    return found
 
 
 def _finding(finding: Finding) -> pb.Finding:

@@ -4,14 +4,16 @@ A backend is a frozen dataclass of its options that inherits from `Backend`, in 
 `BACKENDS`. What it does not say is as the defaults here.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, NamedTuple, Protocol, Self
 
+from services.core.errors import InvalidInput
 from services.core.family import Family, Network
 from services.core.formats.gojson import GoObject
 from services.core.leases.lease import BackendData, Lease, Subnet
+from services.core.limits import SMALLEST_MTU
 from services.core.network import NetworkConfig
 from services.dataplane.links.desired import Device, LinkKind, LinkSpec
 from services.dataplane.netlink.objects import KernelObject
@@ -88,6 +90,17 @@ class Host(NamedTuple):
     """Takes the reason why the backend carries nothing, which makes the node not ready; empty: it does."""
 
 
+def require_room(what: str, mtu: int, family: Family, underlay: Underlay) -> int:
+    """The MTU of an overlay device, of which `what` (IPIP, say) has its part off. Raises InvalidInput: too small."""
+    least = SMALLEST_MTU[family.version]
+    if mtu < least:
+        raise InvalidInput(
+            f"{underlay.name} has MTU {underlay.mtu}, of which {what} leaves {max(mtu, 0)} bytes for packets, and "
+            f"{family} needs {least}: raise it, or choose another interface with --iface"
+        )
+    return mtu
+
+
 class Backend(Protocol):
     """One way to carry the overlay. Every method but `on_node`, `prepare` and `run` is pure."""
 
@@ -104,6 +117,16 @@ class Backend(Protocol):
 
     has_policies: ClassVar[bool] = False
     """Whether some of its objects are xfrm policies."""
+
+    @property
+    def works_by_task(self) -> bool:
+        """Whether packets are carried only while the backend's own task reports nothing that prevents it."""
+        return False
+
+    @property
+    def lease_mark(self) -> Hashable:
+        """What leases say of the backend: by it, leases of two configurations can be told apart."""
+        return self.lease_type
 
     @property
     def follows_routes(self) -> bool:

@@ -5,12 +5,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Self
 
 from services.core.backend_types import IPIP_DEVICE
-from services.core.errors import InvalidInput
 from services.core.family import IPV4, Address, Family, Network
 from services.core.formats.gojson import GoObject
 from services.core.leases.lease import Subnet
-from services.core.limits import SMALLEST_MTU
-from services.dataplane.backends.backend import Backend, NodeIdentity, NodeLinks
+from services.dataplane.backends.backend import Backend, NodeIdentity, NodeLinks, require_room
 from services.dataplane.backends.routes import direct_route, tunnel_route
 from services.dataplane.links.desired import LinkEdit, LinkSpec, own_address
 from services.dataplane.netlink.objects import KernelObject, Route
@@ -113,19 +111,13 @@ class Ipip(Backend):
 
     def link(self, family: Family, underlay: Underlay, identity: NodeIdentity) -> LinkSpec | None:
         """`flannel.ipip`. Raises InvalidInput where the underlay leaves it less than IPv4 needs."""
-        mtu = self.mtu(underlay)
-        if mtu < SMALLEST_MTU[family.version]:
-            raise InvalidInput(
-                f"{underlay.name} has MTU {underlay.mtu}, of which IPIP leaves {max(mtu, 0)} bytes for packets, and "
-                f"{family} needs {SMALLEST_MTU[family.version]}: raise it, or choose another interface with --iface"
-            )
         own = identity.own.subnet(family) if identity.own else None
         return LinkSpec(
             name=IPIP_DEVICE,
             family=family,
             attributes=IpipLink(str(underlay.address(family))),
             parent=underlay.name,
-            mtu=mtu,
+            mtu=require_room("IPIP", self.mtu(underlay), family, underlay),
             address=own_address(own.cidr) if own else None,
         )
 

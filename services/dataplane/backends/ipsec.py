@@ -10,10 +10,11 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import ClassVar, Final, Self
 
-from services.core.backend_types import IPSEC_DEVICE, ipsec_options
+from services.core.backend_types import IPSEC_DEVICE
 from services.core.errors import InvalidInput
 from services.core.family import IPV4, Family, Network, family_of
 from services.core.formats.gojson import GoObject
+from services.core.ipsec_options import ipsec_options
 from services.core.leases.lease import Subnet
 from services.core.limits import SMALLEST_MTU
 from services.core.secret import Secret

@@ -1,35 +1,50 @@
-"""The task of the backend in force: what a backend has to do beside answering, such as to follow a daemon."""
+"""The tasks of the backends in force: what a backend has to do beside answering, such as to follow a daemon."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 from services.dataplane.backends.backend import Backend, Host
 from services.dataplane.underlay.selection import Underlay
 
+InForce: TypeAlias = tuple[Backend, Underlay]
+"""A backend and the underlay that it uses."""
 
-async def run_backend_task(
-    in_force: Callable[[], tuple[Backend, Underlay] | None],
+
+async def run_backend_tasks(
+    in_force: Callable[[], Sequence[InForce]],
     directory: Path,
     changed: Callable[[], Awaitable[None]],
     audit: Callable[[], None],
-    report: Callable[[str], None],
+    report: Callable[[Mapping[InForce, str]], None],
 ) -> None:
-    """For ever: runs `Backend.run` of the backend in force, and cancels it when another one, or underlay, is.
+    """For ever: runs `Backend.run` of each backend in force, and cancels it when that, or its underlay, is not.
 
-    `changed` returns after each step of the controller. A task that ends by itself is not started again; one that
-    fails ends the service.
+    `changed` returns after each step of the controller; `report` takes what the backends in force have reported. A
+    task that ends by itself is not started again; one that fails ends the service.
     """
-    while True:
-        found = in_force()
-        report("")
-        async with asyncio.TaskGroup() as group:
-            task = (
-                group.create_task(found[0].run(Host(found[1], directory, audit, report)))
-                if found is not None
-                else None
-            )
-            while in_force() == found:
-                await changed()
-            if task is not None:
+    reasons: dict[InForce, str] = {}
+    tasks: dict[InForce, asyncio.Task[None]] = {}
+
+    def tell(each: InForce, reason: str) -> None:
+        if each in in_force():
+            reasons[each] = reason
+            report(reasons)
+
+    async with asyncio.TaskGroup() as group:
+        while True:
+            now = in_force()
+            gone = {each: tasks.pop(each) for each in tasks.keys() - set(now)}
+            for task in gone.values():
                 task.cancel()
+            if gone:
+                await asyncio.wait(gone.values())  # the next one may need its port or its device
+                for each in gone:
+                    reasons.pop(each, None)
+                report(reasons)
+            for each in now:
+                if each not in tasks:
+                    tasks[each] = group.create_task(each[0].run(Host(each[1], directory, audit, partial(tell, each))))
+            await changed()

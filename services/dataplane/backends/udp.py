@@ -10,13 +10,12 @@ from ipaddress import ip_network
 from typing import Any, ClassVar, Final, Self
 
 from services.core.backend_types import UDP_DEVICE, UDP_FOU_DEVICE, UDP_PORT, udp_options
-from services.core.errors import InvalidInput, Unavailable
+from services.core.errors import Unavailable
 from services.core.family import IPV4, Family, Network, family_of
 from services.core.formats.gojson import GoObject
 from services.core.leases.lease import Subnet
-from services.core.limits import SMALLEST_MTU
 from services.core.network import NetworkConfig
-from services.dataplane.backends.backend import Backend, Host, NodeIdentity, NodeLinks, Programs
+from services.dataplane.backends.backend import Backend, Host, NodeIdentity, NodeLinks, Programs, require_room
 from services.dataplane.backends.ipip import IpipLink
 from services.dataplane.backends.routes import device_route, tunnel_route
 from services.dataplane.links.desired import TUN, BareLink, LinkKind, LinkSpec, own_address
@@ -99,6 +98,11 @@ class Udp(Backend):
     lease_type: ClassVar[str] = ""
     link_kinds: ClassVar[tuple[type[LinkKind], ...]] = (TunLink, FouLink)
 
+    @property
+    def works_by_task(self) -> bool:
+        """See Backend."""
+        return not self.is_in_kernel
+
     @classmethod
     def parse(cls, options: GoObject) -> Self:
         """See Backend."""
@@ -126,12 +130,7 @@ class Udp(Backend):
         Where packets stay on the host, nothing completes the checksums that the kernel leaves to a network card, and
         a peer in user space reads them as they are: there the device of the kernel computes them.
         """
-        mtu, least = self.mtu(underlay), SMALLEST_MTU[family.version]
-        if mtu < least:
-            raise InvalidInput(
-                f"{underlay.name} has MTU {underlay.mtu}, of which UDP leaves {max(mtu, 0)} bytes for packets, and "
-                f"{family} needs {least}: raise it, or choose another interface with --iface"
-            )
+        mtu = require_room("UDP", self.mtu(underlay), family, underlay)
         own = identity.own.subnet(family) if identity.own else None
         address = own_address(own.cidr) if own else None
         if not self.is_in_kernel:

@@ -1,17 +1,16 @@
 """VXLAN: every peer is a neighbour, a forwarding entry and a route on one device (flannel's `vxlan`)."""
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 from services.core.backend_types import LARGEST_VNI, VXLAN_PORT
-from services.core.errors import InvalidInput
 from services.core.family import IPV4, Family, Network, family_of
 from services.core.formats.gojson import GoObject
 from services.core.leases.lease import BackendData, Lease, Subnet, VxlanData
-from services.core.limits import LARGEST_MTU, SMALLEST_MTU
-from services.dataplane.backends.backend import Backend, NodeIdentity, NodeLinks
+from services.core.limits import LARGEST_MTU
+from services.dataplane.backends.backend import Backend, NodeIdentity, NodeLinks, require_room
 from services.dataplane.backends.routes import direct_route, tunnel_route
 from services.dataplane.links.desired import Device, LinkEdit, LinkSpec, own_address
 from services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour, packed_mac
@@ -104,6 +103,11 @@ class Vxlan(Backend):
     link_kinds: ClassVar[tuple[type[VxlanLink], ...]] = (VxlanLink,)
 
     @property
+    def lease_mark(self) -> Hashable:
+        """See Backend. flannel publishes 16 bits of a VNI."""
+        return self.lease_type, self.vni & 0xFFFF
+
+    @property
     def follows_routes(self) -> bool:
         """With DirectRouting."""
         return self.direct_routing
@@ -128,12 +132,7 @@ class Vxlan(Backend):
         less than IP needs.
         """
         name = f"flannel.{self.vni}" if family is IPV4 else f"flannel-v6.{self.vni}"
-        mtu, least = self._device_mtu(family, underlay), SMALLEST_MTU[family.version]
-        if mtu < least:
-            raise InvalidInput(
-                f"{underlay.name} has MTU {underlay.mtu}, of which VXLAN leaves {max(mtu, 0)} bytes for packets, and "
-                f"{family} needs {least}: raise it, or choose another interface with --iface"
-            )
+        mtu = require_room("VXLAN", self._device_mtu(family, underlay), family, underlay)
         own = identity.own.subnet(family) if identity.own else None
         published = _mac_in(identity.published, family)
         return LinkSpec(

@@ -7,14 +7,12 @@ from ipaddress import ip_network
 from typing import ClassVar, Final, Self
 
 from services.core.backend_types import WIREGUARD_DEVICE, WIREGUARD_DEVICE_V6, wireguard_options
-from services.core.errors import InvalidInput
 from services.core.family import IPV4, Address, Family, Network, family_of
 from services.core.formats.gojson import GoObject
 from services.core.leases.lease import BackendData, Subnet, WireguardData
-from services.core.limits import SMALLEST_MTU
 from services.core.network import contains
 from services.core.secret import Secret
-from services.dataplane.backends.backend import Backend, NodeFiles, NodeIdentity, NodeLinks
+from services.dataplane.backends.backend import Backend, NodeFiles, NodeIdentity, NodeLinks, require_room
 from services.dataplane.backends.routes import device_route, network_route
 from services.dataplane.links.desired import BareLink, Device, LinkSpec, own_address
 from services.dataplane.netlink.objects import KernelObject
@@ -83,19 +81,13 @@ class Wireguard(Backend):
 
     def link(self, family: Family, underlay: Underlay, identity: NodeIdentity) -> LinkSpec | None:
         """`flannel-wg`, and for IPv6 `flannel-wg-v6` unless one device carries both. Raises InvalidInput."""
-        mtu, least = self.mtu(underlay), SMALLEST_MTU[family.version]
-        if mtu < least:
-            raise InvalidInput(
-                f"{underlay.name} has MTU {underlay.mtu}, of which WireGuard leaves {max(mtu, 0)} bytes for packets, "
-                f"and {family} needs {least}: raise it, or choose another interface with --iface"
-            )
         own = identity.own.subnet(family) if identity.own else None
         return LinkSpec(
             name=WIREGUARD_DEVICE if family is IPV4 or self._is_single else WIREGUARD_DEVICE_V6,
             family=family,
             attributes=WireguardLink(),
             parent=underlay.name,
-            mtu=mtu,
+            mtu=require_room("WireGuard", self.mtu(underlay), family, underlay),
             address=own_address(own.cidr) if own else None,
         )
 

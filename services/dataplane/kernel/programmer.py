@@ -183,6 +183,11 @@ class PeerProgrammer:
             events.append(describe_resync(len(done.put), len(done.delete), len(self.peers), cause, _since(started)))
         return events
 
+    def unused_overlays(self) -> Set[str]:
+        """The names of the earlier overlays that no peer needs; none while the kernel refuses something."""
+        earlier = self.context.earlier if self.context and not self.reconciler.failures else ()
+        return {o.name for o in earlier}.difference(peer.via for peer in self.peers.values()) if earlier else set()
+
     def note_unreachable(self, reasons: Mapping[str, str]) -> None:
         """The leases to which no packet gets, as a check of the host has found; all others are reached."""
         if reasons != self.unreachable:
@@ -255,7 +260,7 @@ class PeerProgrammer:
 
     def names(self) -> dict[int, str]:
         """Interface names by index, for texts."""
-        return self.context.links.names() if self.context else {}
+        return self.context.names() if self.context else {}
 
 
 def _tell_rejections(delta: PeerDelta) -> None:
@@ -278,7 +283,7 @@ def _objects(peers: Mapping[str, Peer], context: PeerContext | None) -> list[Ker
 
 def _repaired(done: KernelPlan, edit: Edit, last: PeerContext, context: PeerContext) -> list[KernelObject]:
     """The changes that no decision of ours explains."""
-    if last.links.devices != context.links.devices and context.differs_by_devices_only(last):
+    if context.differs_by_devices_only(last):
         return [*done.put, *done.delete]  # another program deleted the device with everything on it
     strangers = () if last.adds_only else done.delete
     return [o for o in done.put if o not in edit.added] + [o for o in strangers if o not in edit.removed]

@@ -149,7 +149,7 @@ def rules_of(context: PeerContext, peers: Iterable[Peer] = ()) -> OwnershipRules
     """What makes an object ours in a context; see `scope_of`."""
     networks = tuple(cidr for family in FAMILIES for cidr in context.network.cidrs(family))
     links = context.links
-    devices = {device.index for device in links.devices.values()}
+    devices = {device.index for device in context.devices()}
     direct = partial(_direct_routes, peers, links.underlay.index)
     return OwnershipRules(networks, context.own_subnets, devices, links.route_protocol, direct)
 

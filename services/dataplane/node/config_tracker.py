@@ -1,8 +1,8 @@
 """The overlay configuration in force, as the network configuration and the underlay change, and its devices."""
 
 import time
-from collections.abc import Collection, Iterable, Mapping
-from ipaddress import ip_address
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from itertools import chain
 from typing import Final
 
 from services.core.errors import InvalidInput, Misconfigured, Unavailable
@@ -11,28 +11,43 @@ from services.core.leases.lease import Lease
 from services.core.leases.node_overrides import PublicIpOverrides
 from services.core.network import NetworkConfig
 from services.dataplane.backends.backend import Backends, NodeIdentity, NodeLinks
-from services.dataplane.events.causes import Cause, Observation, Observations
+from services.dataplane.backends.task import InForce
+from services.dataplane.events.causes import Observations
 from services.dataplane.events.describe import describe_device
 from services.dataplane.events.journal import Event, EventKind, Journal
 from services.dataplane.links.desired import Device
-from services.dataplane.links.reconcile import find_leftovers, reconcile_devices, remove_devices
+from services.dataplane.links.reconcile import LinkResult, find_leftovers, reconcile_devices, remove_devices
 from services.dataplane.netlink.actuator import Actuator
 from services.dataplane.netlink.objects import Route
+from services.dataplane.node.config_events import (
+    deletions,
+    is_same_place,
+    tell_commands,
+    tell_network,
+    tell_refusal,
+    tell_underlay,
+    tell_warnings,
+)
 from services.dataplane.node.overlay_config import (
+    EarlierOverlay,
+    EarlierOverlays,
     OverlayConfig,
     default_interface,
     is_default,
     is_underlay_unchanged,
+    read_connected,
     resolve_config,
+    resolve_earlier,
 )
+from services.dataplane.peers.peer import Overlay
 from services.dataplane.settings import DataplaneSettings
-from services.dataplane.underlay.connected_routes import ConnectedRoutes, connected_routes
+from services.dataplane.underlay.connected_routes import ConnectedRoutes
 from services.runtime.telemetry.logs import LogLimiter, get_logger
 
 log = get_logger()
 
-_VIRTUALBOX: Final = ip_address("10.0.2.15")
-"""Of the first, NATed interface of every guest of VirtualBox."""
+_RETRY_SECONDS: Final = 10.0
+"""Until devices of a new configuration that could not be made are tried again, while the last one is in force."""
 
 
 class ConfigTracker:
@@ -46,27 +61,31 @@ class ConfigTracker:
         backends: Backends,
         journal: Journal,
         former: Iterable[Network] = (),
+        earlier: Sequence[NetworkConfig] = (),
     ) -> None:
         self.config: OverlayConfig | None = None
         self.devices: Mapping[Family, Device] = {}
-        self.connected = ConnectedRoutes()
-        """At the last look."""
+        self.earlier = EarlierOverlays(node, journal)
+        self.connected = ConnectedRoutes()  # at the last look
         self.error = ""
         self._settings = settings
         self._node = node
         self._kernel = kernel
         self._backends = backends
         self._journal = journal
-        self._kept: tuple[OverlayConfig, NodeIdentity] | None = None
+        self._kept: object = None
         """What the devices were brought into line with, last time."""
+        self._last: tuple[OverlayConfig, Mapping[Family, Device], tuple[EarlierOverlay, ...]] | None = None
+        """Before the configuration in force, until that one has its devices."""
+        self._impossible: tuple[OverlayConfig, float] | None = None
+        """A configuration whose devices could not be made, and when that is tried again."""
+        self._working = frozenset[InForce]()
+        self._remembered = tuple(earlier)
         self._asked: NetworkConfig | None = None
         self._chosen: PublicIpOverrides = ()
-        self._is_overtaken = False
-        """The default route goes out of another interface now."""
-        self._left: set[str] = set()
-        """Names of devices that an earlier configuration needed."""
-        self._has_looked_around = False
-        """For what an earlier process has left."""
+        self._is_overtaken = False  # the default route goes out of another interface now
+        self._left: set[str] = set()  # names of devices that an earlier configuration needed
+        self._has_looked_around = False  # for what an earlier process has left
         self._former = frozenset(former)
         """Subnets that are or were our own."""
         self._may_log = LogLimiter()
@@ -89,46 +108,47 @@ class ConfigTracker:
         if not is_asked_anew and not look:
             return False
         if is_news:
-            _warn(network.warnings)
+            tell_warnings(network.warnings)
         try:
             found = await resolve_config(network, self._settings, self._kernel, self._backends, self._node, chosen)
         except (InvalidInput, Unavailable) as error:
             if config is None and isinstance(error, Misconfigured | Unavailable):
                 raise
             if str(error) != self.error:
-                log.warning("the network configuration cannot be applied", reason=str(error))
-                self._journal.note(
-                    Event(EventKind.FAILURE, "the network configuration cannot be applied", str(error))
-                )
+                tell_refusal(self._journal, str(error))
             self.error = str(error)
             return False
-        _warn(found.warnings if is_news or config is None else set(found.warnings).difference(config.warnings))
+        is_retry = self._impossible is not None and self._impossible[0] == found
+        if self._impossible is not None and is_retry and time.monotonic() < self._impossible[1]:
+            return False
+        tell_warnings(w for w in found.warnings if is_news or config is None or w not in config.warnings)
         self.error, self._is_overtaken = "", False
         if found == config:
             return False
-        self.config = found
-        if config is None or (config.network, config.backend.way) != (found.network, found.backend.way):
-            self._journal.note(
-                Event(EventKind.NETWORK, f"network configuration: {_network_words(found)}", "lease service")
-            )
-        if config is not None and _place(config) == _place(found):
-            return True
-        self._journal.note(
-            Event(EventKind.UNDERLAY, f"underlay chosen: {_place_words(found)}", found.underlay.reason)
-        )
-        log.info(
-            "underlay chosen",
-            interface=found.underlay.name,
-            addresses=[str(address) for address in found.underlay.addresses],
-            reason=found.underlay.reason,
-        )
-        if _VIRTUALBOX in found.underlay.addresses:
-            log.warning(
-                f"every VirtualBox guest has the address {_VIRTUALBOX}, so that no other can reach this one by it: "
-                "choose an interface with --iface",
-                interface=found.underlay.name,
-            )
+        await self._put_in_force(found)
+        if (
+            config is None or (config.network, config.backend.way) != (found.network, found.backend.way)
+        ) and not is_retry:
+            tell_network(self._journal, network, found.backend.way)
+        if config is None or not is_same_place(config.underlay, found.underlay):
+            tell_underlay(self._journal, found.underlay)
         return True
+
+    async def _put_in_force(self, found: OverlayConfig) -> None:
+        """The configuration before it stays as well, as far as that is possible, until no peer needs it."""
+        config, devices, earlier = self.config, self.devices, self.earlier.overlays
+        if config is None:
+            place = (self._settings, self._kernel, self._backends, self._node, found.chosen)
+            before = await resolve_earlier([n for n in self._remembered if n != found.network], *place)
+        else:
+            before = [EarlierOverlay(config, devices), *earlier]
+            if config.network != found.network:
+                self._last = config, devices, earlier
+        self._left |= {device.name for each in before for device in each.devices.values()}
+        self.config = found
+        self.earlier.keep(found, before)
+        if config is not None and any(each.devices is devices for each in self.earlier.overlays):
+            self.devices = {}
 
     def default_route_moved(self, defaults: Iterable[Route]) -> bool:
         """Whether the default route, if it has told the underlay, is another now: then look again."""
@@ -140,20 +160,48 @@ class ConfigTracker:
         return self._is_overtaken
 
     async def read_connected_routes(self) -> ConnectedRoutes:
-        """Notes which addresses are neighbours now, where the backend asks for it. Raises Unavailable."""
-        config = self.config
-        if config is None or not config.backend.follows_routes:
-            self.connected = ConnectedRoutes()
-        else:
-            routes = [route for family in config.families for route in await self._kernel.routes(family.af)]
-            strangers = (route for route in routes if route.protocol != self._settings.route_protocol)
-            self.connected = connected_routes(strangers, config.underlay.index)
+        """Notes which addresses are neighbours now, where a backend asks for it. Raises Unavailable."""
+        asks = any(each.backend.follows_routes for each in self.configs)
+        where = (self._kernel, self.configs[0], self._settings.route_protocol) if asks else None
+        self.connected = await read_connected(*where) if where else ConnectedRoutes()
         return self.connected
 
-    def links(self, config: OverlayConfig) -> NodeLinks:
-        """What the objects of a peer refer to."""
+    @property
+    def configs(self) -> list[OverlayConfig]:
+        """The configuration in force, and the earlier ones."""
+        return [] if self.config is None else [self.config, *(each.config for each in self.earlier.overlays)]
+
+    def all_devices(self) -> Iterator[Device]:
+        """Those of the configuration in force, then the earlier ones."""
+        return chain(self.devices.values(), self.earlier.devices())
+
+    def links(self, config: OverlayConfig, devices: Mapping[Family, Device] | None = None) -> NodeLinks:
+        """What the objects of a peer refer to; without `devices`, those of the configuration in force."""
         networks = tuple(cidr for family in config.families for cidr in config.network.cidrs(family))
-        return NodeLinks(config.underlay, self.devices, self._settings.route_protocol, self.connected, networks)
+        devices = self.devices if devices is None else devices
+        return NodeLinks(config.underlay, devices, self._settings.route_protocol, self.connected, networks)
+
+    def overlays(self, config: OverlayConfig) -> list[Overlay]:
+        """That of the configuration in force, unless it does not work yet and another does; then the earlier ones."""
+        ways = [EarlierOverlay(config, self.devices), *self.earlier.overlays]
+        found = [Overlay(e.name(config), e.config.backend, self.links(e.config, e.devices)) for e in ways]
+        return found if self.is_working(config) else found[1:] or found
+
+    def is_working(self, config: OverlayConfig) -> bool:
+        """Whether its backend carries packets, as far as its task decides that."""
+        return not config.backend.works_by_task or (config.backend, config.underlay) in self._working
+
+    def note_working(self, working: Iterable[InForce]) -> bool:
+        """Takes the backends whose tasks work; whether that is news."""
+        before, self._working = self._working, frozenset(working)
+        return before != self._working
+
+    def retire(self, unused: Set[str]) -> bool:
+        """Gives up earlier overlays that have been `unused` (by name) for long enough; whether there were any."""
+        is_over = self.config is not None and self.is_working(self.config)
+        gone = self.earlier.retire(self.config, unused) if self.config and is_over else None
+        self._left |= gone or set()
+        return gone is not None
 
     def identity(self, own: Lease | None, published: Lease | None, cached: Lease | None) -> NodeIdentity:
         """What the devices shall say of this node."""
@@ -173,48 +221,69 @@ class ConfigTracker:
         if own is not None:
             self._former |= {subnet.cidr for subnet in own.subnets}
         identity = self.identity(own, published, cached)
-        desired = self.config.devices(identity)
+        desired = [config.devices(identity) for config in self.configs]
         if not self._has_looked_around:
-            wanted = {each.name for each in desired}
+            wanted = {each.name for some in desired for each in some}
             protocol, kinds = self._settings.route_protocol, self._backends.link_kinds
             self._left |= await find_leftovers(self._kernel, protocol, wanted, self._former, kinds)
             self._has_looked_around = True
-        is_repair, before = self._kept == (self.config, identity), self.devices
-        result = await reconcile_devices(desired, before, self._left)
-        deleted = Observations()
+        now = (self.configs, identity)
+        is_repair, before = self._kept == now, list(self.all_devices())
+        result = await reconcile_devices(
+            desired[0], self.devices, self._left - {d.name for d in self.earlier.devices()}
+        )
+        done, deleted = dict(result.done), Observations()
         if result.error is None:
-            self.devices, self._kept = result.devices, (self.config, identity)
+            self.devices, self._kept = result.devices, now
+            for each, specs in zip(self.earlier.overlays, desired[1:], strict=True):
+                more = await reconcile_devices(specs, each.devices)
+                self._left |= self.earlier.note(each, more.devices, str(more.error or ""))
+                done |= more.done
             if is_repair:
-                found = _deletions(before, self.devices) - observed.counts.keys()
+                found = deletions(before, self.all_devices()) - observed.counts.keys()
                 deleted = Observations(dict.fromkeys(found, 1))
         known = observed + deleted
-        for name, steps in result.done.items():
-            commands = tuple(step.command for step in steps)
-            # What fails is tried again each second.
-            if commands and (result.error is None or self._may_log(commands)):
-                seconds = time.monotonic() - (observed.since if is_repair and observed.since else started)
-                self._journal.note(describe_device(name, steps, known if is_repair else None, seconds))
-                if not is_repair:  # the journal logs repairs
-                    _tell(commands)
+        told = {name: steps for name, steps in done.items() if steps}
+        if result.error is not None:  # what fails is tried again each second
+            told = {n: steps for n, steps in told.items() if self._may_log(tuple(s.command for s in steps))}
+        seconds = time.monotonic() - (observed.since if is_repair and observed.since else started)
+        for name, steps in told.items():
+            self._journal.note(describe_device(name, steps, known if is_repair else None, seconds))
+            if not is_repair:  # the journal logs repairs
+                tell_commands(step.command for step in steps)
         if result.error is not None:
+            self._go_back(result)
             raise result.error
+        self._last = self._impossible = None
         return deleted
 
+    def _go_back(self, result: LinkResult) -> None:
+        """Puts the last configuration in force again, after devices of the new one could not be made."""
+        if self._last is None or self.config is None:
+            return
+        reason = str(result.error)
+        if self._may_log(reason):
+            tell_refusal(self._journal, reason)
+        self._left |= {device.name for device in result.devices.values()}
+        self._impossible = self.config, time.monotonic() + _RETRY_SECONDS
+        self.config, self.devices, self.earlier.overlays = self._last
+        self.error, self._last, self._kept = reason, None, None
+
     async def remove_stale(self) -> None:
-        """Removes the devices of earlier grounds. Call it once the peers are reached without them."""
-        left = self._left - {device.name for device in self.devices.values()}
-        if left:
-            await self._remove(left, "an earlier network configuration or an earlier process needed it")
+        """Removes devices that nothing needs any more. Call it once the peers are reached without them."""
+        left = self._left - {device.name for device in self.all_devices()}
+        await self._remove(left, "an earlier network configuration or an earlier process needed it")
         self._left.clear()
 
     async def remove_all(self, *, dry_run: bool) -> list[str]:
         """Removes every device; returns the commands."""
-        names = self._left | {device.name for device in self.devices.values()}
+        names = self._left | {device.name for device in self.all_devices()}
         if dry_run:
             steps, _ = await remove_devices(sorted(names), dry_run=True)
             return [step.command for step in steps]
         commands = await self._remove(names, "an operator")
         self.devices, self._kept = {}, None
+        self.earlier.forget()
         self._is_overtaken = True  # so that the backend is prepared again
         self._left.clear()
         return commands
@@ -223,40 +292,9 @@ class ConfigTracker:
         """Removes devices and tells of each that is gone, whatever becomes of the next. Raises Unavailable."""
         _, outcome = await remove_devices(sorted(names))
         commands = [step.command for step in outcome.done]
-        _tell(commands)
+        tell_commands(commands)
         for command in commands:
             self._journal.note(Event(EventKind.DEVICE, f"device removed: {command}", cause))
         if outcome.error is not None:
             raise outcome.error
         return commands
-
-
-def _deletions(before: Mapping[Family, Device], now: Mapping[Family, Device]) -> set[Observation]:
-    """The devices that had to be created again."""
-    again = {device.name for family, device in before.items() if device.index != now[family].index}
-    return {(Cause.LINK_DELETED, name) for name in again}
-
-
-def _tell(commands: Iterable[str]) -> None:
-    for command in commands:
-        log.info("device", command=command)
-
-
-def _place(config: OverlayConfig) -> tuple[object, ...]:
-    """What people call the underlay."""
-    return config.underlay.index, config.underlay.addresses, config.underlay.public_addresses
-
-
-def _network_words(config: OverlayConfig) -> str:
-    words = [*(str(n.cidr) for n in config.network.families), config.network.backend_type]
-    return ", ".join([*words, config.backend.way] if config.backend.way else words)
-
-
-def _place_words(config: OverlayConfig) -> str:
-    addresses = ", ".join(map(str, config.underlay.addresses))
-    return f"{config.underlay.name}, {addresses}, mtu {config.underlay.mtu}"
-
-
-def _warn(warnings: Iterable[str]) -> None:
-    for warning in warnings:
-        log.warning("network configuration", warning=warning)

@@ -122,14 +122,22 @@ class NodeLease:
                 self._journal.note(Event(EventKind.OWN_LEASE, f"own lease {name} not used", self.refusal))
             own = None
         deleted = await tracker.reconcile_links(own, self.published(table), self.cached, observed)
-        if self._is_asking:
-            self.renewer.set_request(self._request(config, tracker), table.network)
+        self.publish(config, tracker, table, is_programmed=False)
         if held is not None and misfit and held is self.renewer.lease:
             self.renewer.invalidate(f"the lease {held.name} does not fit the network configuration any more")
         if own is not None:
             self._write_subnet_file(config, own)
         self._settled = held
         return deleted
+
+    def publish(self, config: OverlayConfig, tracker: ConfigTracker, table: Table, *, is_programmed: bool) -> None:
+        """Has the lease say what this configuration makes of the node.
+
+        While a backend changes, once the new one is programmed and works: peers send by it as soon as they see it.
+        """
+        is_due = tracker.is_working(config) if tracker.earlier.overlays else True
+        if self._is_asking and is_due and is_programmed == bool(tracker.earlier.overlays):
+            self.renewer.set_request(self._request(config, tracker), table.network)
 
     def _keeps(self, held: Lease, network: NetworkConfig) -> bool:
         """Whether the node keeps a lease that is outside the network, until an operator decides (ADR 25)."""
@@ -153,6 +161,7 @@ class NodeLease:
                 log.info("subnet file written", path=str(path), subnets=[str(s) for s in content.subnets])
                 subnets = ", ".join(map(str, content.subnets))
                 what = f"subnet file written: {path}, {subnets}, mtu {mtu}"
+                what += f"; running pods keep {', '.join(kept)} until they are recreated" if kept else ""
                 self._journal.note(Event(EventKind.OWN_LEASE, what, "own lease"))
             self._health.set("subnet file")
         except OSError as error:

@@ -1,24 +1,34 @@
-"""The overlay configuration in force: backend, address families and underlay interface."""
+"""Overlay configurations: the one in force, with backend, families and underlay, and earlier ones (ADR 35)."""
 
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
+from typing import Final
 
-from services.core.errors import InvalidInput, Misconfigured, Unavailable
+from services.core.errors import FlanneletteError, InvalidInput, Misconfigured, Unavailable
 from services.core.family import Family
 from services.core.leases.node_overrides import PublicIpOverrides
 from services.core.network import NetworkConfig, contains
 from services.core.special_addresses import never_routed
 from services.dataplane.backends.backend import Backend, Backends, NodeIdentity
+from services.dataplane.events.journal import Event, EventKind, Journal
 from services.dataplane.links import actual as links
-from services.dataplane.links.desired import LinkSpec, own_address
+from services.dataplane.links.desired import Device, LinkSpec, own_address
 from services.dataplane.links.ethtool import wanted_offload
 from services.dataplane.netlink.actuator import Actuator
 from services.dataplane.netlink.objects import RTN_UNICAST, Route
 from services.dataplane.peers.validation import OperatorLimits
 from services.dataplane.settings import DataplaneSettings
+from services.dataplane.underlay.connected_routes import ConnectedRoutes, connected_routes
 from services.dataplane.underlay.selection import Underlay, choose_underlay, is_still, with_chosen
+from services.runtime.telemetry.logs import get_logger
+
+log = get_logger()
+
+_GRACE: Final = 20.0
+"""Seconds from the last lease that says an earlier backend until its overlay goes: every node has programmed it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +61,20 @@ class OverlayConfig:
         return found
 
 
+@dataclass(frozen=True, slots=True)
+class EarlierOverlay:
+    """A configuration that was in force, with its devices."""
+
+    config: OverlayConfig
+    devices: Mapping[Family, Device] = field(default_factory=dict)
+
+    def name(self, now: OverlayConfig) -> str:
+        """For people, beside the configuration that is in force now."""
+        kind = self.config.network.backend_type
+        is_another = self.config is not now and kind == now.network.backend_type
+        return f"{kind} as configured before" if is_another else kind
+
+
 async def resolve_config(
     network: NetworkConfig,
     settings: DataplaneSettings,
@@ -73,6 +97,25 @@ async def resolve_config(
             raise
         said = ", ".join(f"{each.source} is {each.text}" for each in heeded)
         raise Unavailable(f"{error}; {said}") from None
+
+
+async def resolve_earlier(
+    networks: Iterable[NetworkConfig],
+    settings: DataplaneSettings,
+    kernel: Actuator,
+    backends: Backends,
+    node: str,
+    chosen: PublicIpOverrides,
+) -> list[EarlierOverlay]:
+    """Those of an earlier process, as far as they can be had."""
+    found = []
+    for network in networks:
+        try:
+            config = await resolve_config(network, settings, kernel, backends, node, chosen)
+            found.append(EarlierOverlay(config))
+        except FlanneletteError as error:
+            log.warning("an earlier backend is given up", backend=network.backend_type, reason=str(error))
+    return found
 
 
 async def _ground(
@@ -127,6 +170,12 @@ async def is_underlay_unchanged(config: OverlayConfig) -> bool:
     return is_still(config.underlay, await links.interface(config.underlay.name))
 
 
+async def read_connected(kernel: Actuator, config: OverlayConfig, route_protocol: int) -> ConnectedRoutes:
+    """Which addresses are neighbours now, by routes that are not ours. Raises Unavailable."""
+    routes = [route for family in config.families for route in await kernel.routes(family.af)]
+    return connected_routes((r for r in routes if r.protocol != route_protocol), config.underlay.index)
+
+
 def default_interface(defaults: Iterable[Route], families: Iterable[Family]) -> int | None:
     """Of the first family that has a default route: the interface of the one with the lowest metric."""
     defaults = list(defaults)
@@ -140,3 +189,104 @@ def default_interface(defaults: Iterable[Route], families: Iterable[Family]) -> 
 def is_default(route: Route) -> bool:
     """Whether it is a usable default route."""
     return route.length == 0 and route.route_type == RTN_UNICAST and route.ifindex != 0
+
+
+class EarlierOverlays:
+    """Those that are there, the last one first. What gives some up returns the names of their devices."""
+
+    def __init__(self, node: str, journal: Journal, clock: Callable[[], float] = time.monotonic) -> None:
+        self.overlays: tuple[EarlierOverlay, ...] = ()
+        self._node = node
+        self._journal = journal
+        self._clock = clock
+        self._unused_since: dict[str, float] = {}
+        """By name, those that no lease says any more."""
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether one will soon be given up."""
+        return bool(self._unused_since)
+
+    @property
+    def networks(self) -> tuple[NetworkConfig, ...]:
+        """Their configurations."""
+        return tuple(each.config.network for each in self.overlays)
+
+    def devices(self) -> Iterator[Device]:
+        """Of all of them."""
+        return (device for each in self.overlays for device in each.devices.values())
+
+    def keep(self, now: OverlayConfig, before: Iterable[EarlierOverlay]) -> None:
+        """Takes those of `before` that can stay beside the configuration in force now."""
+        known = self.overlays
+        self.overlays = kept_overlays(now, before, self._node)
+        for each in self.overlays:
+            if each.config.network not in [one.config.network for one in known]:
+                what = f"backend {each.name(now)} stays beside {now.network.backend_type}"
+                self._journal.note(Event(EventKind.NETWORK, what, "leases of peers say it"))
+
+    def note(self, each: EarlierOverlay, devices: Mapping[Family, Device], error: str) -> Set[str]:
+        """Takes the devices that one has now, or gives it up for the error with which it cannot have them."""
+        self.overlays = tuple(replace(e, devices=devices) if e is each else e for e in self.overlays)
+        return self._give_up([e for e in self.overlays if e.config is each.config], error) if error else set()
+
+    def retire(self, now: OverlayConfig, unused: Set[str]) -> Set[str] | None:
+        """Gives up those that have been `unused` (by name) for long enough; None: there are none."""
+        if not (self.overlays or self._unused_since):
+            return None
+        moment = self._clock()
+        names = unused & {each.name(now) for each in self.overlays}
+        self._unused_since = {name: self._unused_since.get(name, moment) for name in names}
+        over = {name for name, since in self._unused_since.items() if moment - since >= _GRACE}
+        gone = [each for each in self.overlays if each.name(now) in over]
+        return self._give_up(gone, "no lease says it any more") if gone else None
+
+    def forget(self) -> None:
+        """An operator has removed them."""
+        self.overlays = ()
+
+    def _give_up(self, gone: Collection[EarlierOverlay], why: str) -> set[str]:
+        self.overlays = tuple(each for each in self.overlays if each not in gone)
+        for each in gone:
+            what = f"backend {each.config.network.backend_type} of the configuration before is given up"
+            log.info(what, reason=why)
+            self._journal.note(Event(EventKind.NETWORK, what, why))
+        return {device.name for each in gone for device in each.devices.values()}
+
+
+def kept_overlays(now: OverlayConfig, before: Iterable[EarlierOverlay], node: str) -> tuple[EarlierOverlay, ...]:
+    """Those of the overlays of `before`, the last one first, that can stay beside the configuration in force now.
+
+    Leases have to tell them apart, their devices must not be in each other's way, and the network is the same.
+    """
+    kept: list[EarlierOverlay] = []
+    identity = NodeIdentity(node)
+    marks, specs = {now.backend.lease_mark}, now.devices(identity)
+    for each in before:
+        config = each.config
+        if _place_of(config) != _place_of(now):
+            config = replace(config, underlay=now.underlay)
+        try:
+            its = config.devices(identity)
+        except (InvalidInput, Misconfigured):
+            continue
+        is_apart = config.backend.lease_mark not in marks and not any(_clash(a, b) for a in its for b in specs)
+        if is_apart and _cidrs(config) == _cidrs(now):
+            kept.append(replace(each, config=config))
+            marks.add(config.backend.lease_mark)
+            specs += its
+    return tuple(kept)
+
+
+def _clash(one: LinkSpec, other: LinkSpec) -> bool:
+    """Whether two devices cannot be there at once."""
+    a, b = one.attributes, other.attributes
+    return one.name == other.name or (a.kind == b.kind and a.excludes(b))
+
+
+def _place_of(config: OverlayConfig) -> tuple[object, ...]:
+    return config.underlay.index, config.underlay.addresses, config.underlay.mtu
+
+
+def _cidrs(config: OverlayConfig) -> list[object]:
+    return [each.cidr for each in config.network.families]

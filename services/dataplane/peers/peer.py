@@ -1,6 +1,6 @@
 """From leases to kernel objects: what one peer needs, what the node itself needs, and what both depend on. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final, TypeAlias
@@ -8,10 +8,11 @@ from typing import Final, TypeAlias
 from services.core.backend_types import shares_addresses
 from services.core.family import FAMILIES, Network, family_of
 from services.core.leases.conflicts import Loss
-from services.core.leases.lease import Lease, Subnet
+from services.core.leases.lease import Lease, Subnet, VxlanData
 from services.core.light_dataclass import light_dataclass
 from services.core.network import NetworkConfig
 from services.dataplane.backends.backend import Backend, NodeLinks
+from services.dataplane.links.desired import Device
 from services.dataplane.netlink.objects import RTN_BLACKHOLE, KernelObject, Route, packed_mac
 from services.dataplane.netlink.uapi import AF_INET6, LOOPBACK_IFINDEX
 from services.dataplane.peers.validation import (
@@ -32,6 +33,16 @@ _BLACKHOLE_METRIC: Final = 2**32 - 1
 
 
 @dataclass(frozen=True)
+class Overlay:
+    """A backend with its devices: what carries packets to some peers."""
+
+    name: str
+    """The backend's, as the configuration has it."""
+    backend: Backend
+    links: NodeLinks
+
+
+@dataclass(frozen=True)
 class PeerContext:
     """What a peer's objects depend on beside its lease. Where two are equal, a lease needs the same objects."""
 
@@ -44,11 +55,33 @@ class PeerContext:
     """The own subnets get a route that swallows what no pod takes."""
     adds_only: bool = False
     """The leases are cached ones: missing objects are added, but those in the kernel are newer and stay."""
+    earlier: tuple[Overlay, ...] = ()
+    """Of the configurations before, the last one first, while leases of peers still say their backends (ADR 35)."""
+
+    @cached_property
+    def overlays(self) -> tuple[Overlay, ...]:
+        """All, that of the configuration in force first."""
+        return Overlay(self.network.backend_type, self.backend, self.links), *self.earlier
+
+    def overlay_of(self, lease: Lease) -> Overlay | None:
+        """The one that carries packets to the node of a lease; None: the lease says none of their backends."""
+        found = [each for each in self.overlays if each.backend.lease_type == lease.backend_type]
+        if len(found) > 1:  # two VNIs
+            found.sort(key=lambda each: any(each.backend.rejection(s, each.links) for s in lease.subnets))
+        return found[0] if found else None
+
+    def devices(self) -> Iterator[Device]:
+        """Of all overlays."""
+        return (device for each in self.overlays for device in each.links.devices.values())
+
+    def names(self) -> dict[int, str]:
+        """Interface names by index, for texts."""
+        return {index: name for each in self.overlays for index, name in each.links.names().items()}
 
     @cached_property
     def bounds(self) -> Bounds:
         """By IP version."""
-        own_macs = {packed_mac(device.mac) for device in self.links.devices.values()}
+        own_macs = {packed_mac(device.mac) for device in self.devices()}
         parts = (
             self.network,
             self.links.underlay,
@@ -59,14 +92,14 @@ class PeerContext:
         )
         return {family.version: address_limits(family, *parts) for family in FAMILIES}
 
-    def differs_by_devices_only(self, earlier: "PeerContext") -> bool:
+    def differs_by_devices_only(self, last: "PeerContext") -> bool:
         """Whether nothing was decided anew since: then another program removed what is missing in the kernel."""
-        devices = earlier.links.devices
-        return replace(self, links=replace(self.links, devices=devices)) == earlier
+        return self != last and _without_devices(self) == _without_devices(last)
 
-    def differs_by_own_subnets_only(self, earlier: "PeerContext") -> bool:
+    def differs_by_own_subnets_only(self, last: "PeerContext") -> bool:
         """Whether what was decided still holds for every lease that is not near the own subnets; also if equal."""
-        return not self.backend.follows_own_subnets and replace(self, own_subnets=earlier.own_subnets) == earlier
+        follows = any(each.backend.follows_own_subnets for each in self.overlays)
+        return not follows and replace(self, own_subnets=last.own_subnets) == last
 
 
 @light_dataclass
@@ -79,11 +112,16 @@ class Peer:
     """What of it is not carried."""
     candidates: tuple[Subnet, ...] = ()
     """The subnets that are, or would be if it were alone."""
+    former: Lease | None = None
+    """The lease as it was when the node had another backend, if that still counts."""
+    via: str = ""
+    """The backend that carries packets to it; empty: that of the configuration in force."""
 
     @property
     def reason(self) -> str:
-        """Why it, or a part of it, is not carried; empty: it is."""
-        return "; ".join(dict.fromkeys(each.reason for each in self.refusals))
+        """Why it, or a part of it, is not carried as the configuration says; empty: it is."""
+        told = f"reached by {self.via} until its lease has the backend of the configuration" if self.via else ""
+        return "; ".join(dict.fromkeys(filter(None, (told, *(each.reason for each in self.refusals)))))
 
     @property
     def ignored(self) -> str:
@@ -91,18 +129,29 @@ class Peer:
         return "" if self.objects else self.reason
 
 
-def peer_of(lease: Lease, context: PeerContext, losses: Losses = _NONE) -> Peer:
-    """The peer. A lease is data from the network: what does not fit is refused with a reason, never programmed."""
+def peer_of(lease: Lease, context: PeerContext, losses: Losses = _NONE, former: Lease | None = None) -> Peer:
+    """The peer. A lease is data from the network: what does not fit is refused with a reason, never programmed.
+
+    `former` is what the peer's lease said when its node had another backend. A node that has changed to a backend
+    that this node does not have is reached as before, for it still has what takes those packets. And while the
+    overlay of `former` is here, what it needs of the peer beside routes stays: the peer may still send by it.
+    """
+    overlay = context.overlay_of(lease)
+    misshapen = _misshapen(lease)
+    is_usable = former is not None and misshapen is None and _are_alike(former, lease)
+    before = context.overlay_of(former) if former is not None and is_usable else None
+    if before is None or before is overlay:
+        former = before = None
+    general = _foreign(lease, context, before) if overlay is None else misshapen
+    refusals: tuple[Rejection, ...] = (general,) if general is not None else ()
+    said, overlay = (lease, overlay) if overlay is not None else (former, before)
+    if said is None or overlay is None or misshapen is not None:
+        return Peer(lease, (), refusals)
     carried: tuple[Subnet, ...] = ()
-    refusals: tuple[Rejection, ...] = ()
     candidates: tuple[Subnet, ...] = ()
-    subnets: tuple[Subnet, ...] = lease.subnets
-    backend, general = context.backend, _general(lease, context)
-    if general is not None:
-        refusals, subnets = (general,), ()
-    for subnet in subnets:
+    for subnet in said.subnets:
         found = reject(subnet, context.bounds)
-        if found is None and (reason := backend.rejection(subnet, context.links)):
+        if found is None and (reason := overlay.backend.rejection(subnet, overlay.links)):
             found = Rejection("backend-data", reason)
         if found is None:
             candidates += (subnet,)
@@ -114,8 +163,35 @@ def peer_of(lease: Lease, context: PeerContext, losses: Losses = _NONE) -> Peer:
             refusals += (found,)
     if candidates == lease.subnets:
         candidates = lease.subnets  # once in memory, as nearly always
-    objects = backend.peer_objects(carried, context.own_subnets, context.links) if carried else ()
-    return Peer(lease, tuple(objects), refusals, candidates)
+    objects = _objects(carried, overlay, context)
+    if former is not None and before is not None and before is not overlay:
+        cidrs = [subnet.cidr for subnet in carried]
+        kept = [s for s in former.subnets if s.cidr in cidrs and not before.backend.rejection(s, before.links)]
+        objects += tuple(item for item in _objects(kept, before, context) if not isinstance(item, Route))
+    via = "" if overlay is context.overlays[0] else overlay.name
+    return Peer(lease, objects, refusals, candidates, former, via)
+
+
+def mark_of(lease: Lease) -> Hashable:
+    """What a lease says of the backend that its node has in force."""
+    return lease.backend_type, *(s.data.vni & 0xFFFF for s in lease.subnets if isinstance(s.data, VxlanData))
+
+
+def _objects(subnets: Sequence[Subnet], overlay: Overlay, context: PeerContext) -> tuple[KernelObject, ...]:
+    return tuple(overlay.backend.peer_objects(subnets, context.own_subnets, overlay.links)) if subnets else ()
+
+
+def _are_alike(former: Lease, lease: Lease) -> bool:
+    """Whether two leases are of one node at one place, whatever their backends."""
+    return former.node == lease.node and [(s.cidr, s.public_address) for s in former.subnets] == [
+        (s.cidr, s.public_address) for s in lease.subnets
+    ]
+
+
+def _without_devices(context: PeerContext) -> PeerContext:
+    links = replace(context.links, devices={})
+    earlier = tuple(replace(each, links=replace(each.links, devices={})) for each in context.earlier)
+    return replace(context, links=links, earlier=earlier)
 
 
 def node_objects(context: PeerContext) -> frozenset[KernelObject]:
@@ -124,9 +200,9 @@ def node_objects(context: PeerContext) -> frozenset[KernelObject]:
     An own lease is data from the network too: for a subnet that must not be ours there is nothing.
     """
     usable = [cidr for cidr in context.own_subnets if reject_own(Subnet(cidr), context.bounds) is None]
-    of_backend = frozenset(context.backend.node_objects(usable, context.links))
+    of_backends = frozenset(o for each in context.overlays for o in each.backend.node_objects(usable, each.links))
     protocol = context.links.route_protocol
-    return of_backend | {_blackhole(cidr, protocol) for cidr in usable if context.blackhole}
+    return of_backends | {_blackhole(cidr, protocol) for cidr in usable if context.blackhole}
 
 
 def _blackhole(cidr: Network, protocol: int) -> Route:
@@ -140,13 +216,17 @@ def _blackhole(cidr: Network, protocol: int) -> Route:
     return Route(packed, b"", _BLACKHOLE_METRIC, af, length, device, protocol, route_type=RTN_BLACKHOLE)
 
 
-def _general(lease: Lease, context: PeerContext) -> Rejection | None:
+def _misshapen(lease: Lease) -> Rejection | None:
     """What speaks against the lease as a whole."""
-    if lease.backend_type != context.backend.lease_type:
-        theirs, ours = (kind or "none" for kind in (lease.backend_type, context.backend.lease_type))
-        return Rejection("backend", f"the backend type is {theirs}, that of the network is {ours}")
     if not lease.subnets:
         return Rejection("no-subnet", "the lease has no subnet")
     if len(lease.subnets) > 1 and len({subnet.cidr.version for subnet in lease.subnets}) < len(lease.subnets):
         return Rejection("two-subnets", "the lease has two subnets of one address family")
     return None
+
+
+def _foreign(lease: Lease, context: PeerContext, before: Overlay | None) -> Rejection:
+    """That the lease has a backend that this node has not; with an overlay `before`, the node is reached by that."""
+    theirs, ours = (kind or "none" for kind in (lease.backend_type, context.backend.lease_type))
+    more = "" if before is None else "; it is reached as before its change"
+    return Rejection("backend", f"the backend type is {theirs}, that of the network is {ours}{more}")

@@ -6,7 +6,7 @@ from typing import Final
 
 from services.core.leases.conflicts import Claim, ConflictIndex, Loss, losses
 from services.core.leases.lease import Lease
-from services.dataplane.peers.peer import Losses, Peer, PeerContext, peer_of
+from services.dataplane.peers.peer import Losses, Peer, PeerContext, mark_of, peer_of
 from services.dataplane.peers.validation import overlaps_own
 
 
@@ -62,7 +62,7 @@ class PeerSet:
                     continue
                 before.append(self._alone.pop(name))
             if lease is not None and not lease.is_idle:
-                after.append(self._evaluate(lease, context))
+                after.append(self._evaluate(lease, context, known))
                 self._alone[name] = after[-1]
             fresh.append(name)
         lost = self._losses(context, before, after, is_alike=is_alike)
@@ -73,11 +73,11 @@ class PeerSet:
             self.own_losses = tuple(loss for loss in own if loss.winner.node != self._node)
         return self._replace(context, fresh)
 
-    def _evaluate(self, lease: Lease, context: PeerContext) -> Peer:
-        """The peer without conflicts."""
+    def _evaluate(self, lease: Lease, context: PeerContext, known: Peer | None) -> Peer:
+        """The peer without conflicts. `known` is what it was."""
         if lease.node != self._node:
-            return peer_of(lease, context)
-        is_of_this_network = lease.backend_type == context.backend.lease_type
+            return peer_of(lease, context, former=_former(lease, known, context))
+        is_of_this_network = context.overlay_of(lease) is not None
         return Peer(lease, (), (), lease.subnets if is_of_this_network else ())
 
     def _losses(self, context: PeerContext, old: Iterable[Peer], new: Iterable[Peer], *, is_alike: bool) -> Losses:
@@ -105,7 +105,7 @@ class PeerSet:
             if peer is not None and peer.lease.node == self._node:
                 peer = None
             elif peer is not None and name in beaten:
-                peer = peer_of(peer.lease, context, self._lost)
+                peer = peer_of(peer.lease, context, self._lost, peer.former)
             if peer is not None:
                 self.peers[name] = peer
             if peer == before:
@@ -126,6 +126,14 @@ def peers_of(leases: Iterable[Lease], node: str, context: PeerContext) -> Mappin
 
 def _is_near_own(peer: Peer, context: PeerContext) -> bool:
     return bool(peer.refusals) or any(overlaps_own(subnet, context.bounds) for subnet in peer.lease.subnets)
+
+
+def _former(lease: Lease, known: Peer | None, context: PeerContext) -> Lease | None:
+    """What the lease of a peer said when its node had another backend, of which this node has the overlay."""
+    if known is None:
+        return None
+    says_the_same = lease is known.lease or mark_of(lease) == mark_of(known.lease)
+    return known.former if says_the_same or context.overlay_of(known.lease) is None else known.lease
 
 
 def _claims(peers: Iterable[Peer]) -> Iterator[Claim]:

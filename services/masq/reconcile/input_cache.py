@@ -57,7 +57,8 @@ class InputCache:
         if table is received and is_allowed:
             own = own_lease(received, self._node)
             allowed = replace(received, leases=dict(received.leases))
-            self._cache_writer.update(allowed, own, (), is_current=not (away or store_error), network=inputs.network)
+            networks = (inputs.network,) if inputs.network is not None else ()
+            self._cache_writer.update(allowed, own, (), is_current=not (away or store_error), networks=networks)
 
     async def run(self) -> None:
         """Runs until cancelled."""

@@ -37,7 +37,7 @@ class CacheWriter:
         self._file = file
         self._run_blocking = run_blocking
         self._table = Table()
-        self._network: NetworkConfig | None = None
+        self._networks: Sequence[NetworkConfig] = ()
         self._own: Lease | None = None
         self._previous: Sequence[Network] = ()
         self._is_current = False
@@ -52,14 +52,15 @@ class CacheWriter:
         previous: Sequence[Network],
         *,
         is_current: bool,
-        network: NetworkConfig | None = None,
+        networks: Sequence[NetworkConfig] = (),
     ) -> None:
         """Sets the state to be written. `is_current`: the lease service and its store are connected.
 
-        `network` is the configuration in force on the node, if it differs from the table's.
+        `networks` are the configuration in force on the node, if it may differ from the table's, and earlier ones
+        whose backends some peer still has.
         """
         self._table, self._own, self._previous, self._is_current = table, own, previous, is_current
-        self._network = network or table.network
+        self._networks = tuple(networks) or ((table.network,) if table.network is not None else ())
         if self._is_due():
             self._wake.set()
 
@@ -85,10 +86,10 @@ class CacheWriter:
             await self._confirm()
 
     def _is_due(self) -> bool:
-        return self._table.is_complete and self._network is not None and self._written != self._version()
+        return self._table.is_complete and bool(self._networks) and self._written != self._version()
 
     def _version(self) -> object:
-        return self._table.revision, self._network, self._own, tuple(self._previous)
+        return self._table.revision, self._networks, self._own, tuple(self._previous)
 
     async def _confirm(self) -> None:
         is_confirmed = self._is_current and self._written == self._version()
@@ -104,14 +105,15 @@ class CacheWriter:
             return False
 
     async def _write(self) -> None:
-        table, network, version = self._table, self._network, self._version()
-        if network is None or not self._is_due():
+        table, version = self._table, self._version()
+        if not self._is_due():
             return
+        network, *earlier = self._networks
         own, previous, parts = self._own, self._previous, list[bytes]()
         others = [lease for lease in table.leases.values() if own is None or lease.node != self._node]
         for part in snapshot_parts(network, others, table.store, table.overrides):
             parts.append(part)
             await asyncio.sleep(0)
-        data = encode(self._file.service, self._node, own, previous, parts)
+        data = encode(self._file.service, self._node, own, previous, parts, earlier)
         is_written = await self._try(self._file.write, data)
         self._written = version if is_written else None

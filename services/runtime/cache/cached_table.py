@@ -27,6 +27,9 @@ class CachedTable:
         """Previous subnets of the node, the last one first."""
         self.network = state.network if state else None
         """The network configuration that was in force on this node."""
+        earlier = state.earlier_networks if state else ()
+        self.networks = earlier if self.network is None else (self.network, *earlier)
+        """The same, and those before it whose backends some peer still had."""
         self.table: Table | None = None
         self.confirmed_at = found[1] if found else 0.0
         """Unix time at which the table was last confirmed."""

@@ -40,6 +40,8 @@ class NodeState:
     """The last one first."""
     snapshot: bytes
     """The last complete lease table as one WatchLeasesResponse."""
+    earlier_networks: tuple[NetworkConfig, ...] = ()
+    """Configurations before the one in force, whose backends some peer still had; the last one first."""
 
     @property
     def network(self) -> NetworkConfig | None:
@@ -76,11 +78,18 @@ def snapshot_parts(
 
 
 def encode(
-    service: str, node: str, own: Lease | None, previous: Sequence[Network], snapshot: Sequence[bytes]
+    service: str,
+    node: str,
+    own: Lease | None,
+    previous: Sequence[Network],
+    snapshot: Sequence[bytes],
+    earlier: Sequence[NetworkConfig] = (),
 ) -> list[bytes]:
     """The state as bytes, in parts: format, version and checksum of the rest; a line of JSON; the snapshot."""
     lease = b64encode(step_to_bytes(Step(changes=(Upserted(own),) if own else ()))).decode()
-    header = {"node": node, "own_lease": lease, "former_subnets": [str(each) for each in previous]}
+    header: dict[str, object] = {"node": node, "own_lease": lease, "former_subnets": [str(each) for each in previous]}
+    if earlier:
+        header["earlier_networks"] = [b64encode(step_to_bytes(Step(network=each))).decode() for each in earlier]
     rest = [json.dumps(header).encode() + b"\n", *snapshot]
     digest = sha256()
     for part in rest:
@@ -105,9 +114,11 @@ def decode(service: str, data: bytes, node: str) -> NodeState:
             raise UnreadableState(f"the file is of node {header['node']}, and this is node {node}")
         own = next((c.lease for c in _step(b64decode(header["own_lease"])).changes if isinstance(c, Upserted)), None)
         previous = [parse_cidr(text) for text in header["former_subnets"]]
+        earlier = [_step(b64decode(text)).network for text in header.get("earlier_networks", ())]
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise UnreadableState(f"the header cannot be read: {error}") from None
-    return NodeState(node, own, tuple(each for each in previous if each is not None), snapshot)
+    networks = tuple(each for each in earlier if each is not None)
+    return NodeState(node, own, tuple(each for each in previous if each is not None), snapshot, networks)
 
 
 def _format(service: str) -> bytes:

@@ -68,13 +68,16 @@ def test_a_backend_of_ipv4_alone_leaves_ipv6_out_and_says_so(kind: str) -> None:
 
 def test_an_option_of_ipip_is_checked_before_any_node_sees_it() -> None:
     message = refusal('{"Network": "10.5.0.0/16", "Backend": {"Type": "ipip", "DirectRouting": "yes"}}')
-    assert message == 'DirectRouting in Backend in the network configuration must be true or false, not "yes"'
+    assert message == (
+        'DirectRouting in Backend in the network configuration must be true or false, not "yes" '
+        "(docs/backends.md#ipip has the options of ipip)"
+    )
 
 
 def test_the_mode_of_udp_is_checked_before_any_node_sees_it() -> None:
     message = refusal('{"Network": "10.5.0.0/16", "Backend": {"Type": "udp", "Mode": "fou"}}')
     expected = "Mode 'fou' of Backend in the network configuration does not exist: write auto, kernel or user"
-    assert message == expected
+    assert message == f"{expected} (docs/backends.md#udp has the options of udp)"
 
 
 @pytest.mark.parametrize(

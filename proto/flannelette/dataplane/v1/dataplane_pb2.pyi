@@ -305,6 +305,7 @@ class Status(_message.Message):
     PENDING_FIELD_NUMBER: _builtins.int
     WARNINGS_FIELD_NUMBER: _builtins.int
     BACKEND_WAY_FIELD_NUMBER: _builtins.int
+    EARLIER_BACKENDS_FIELD_NUMBER: _builtins.int
     ready: _builtins.bool
     """The last complete snapshot is in the kernel."""
     node: _builtins.str
@@ -404,6 +405,13 @@ class Status(_message.Message):
         reduced. They do not affect readiness.
         """
 
+    @_builtins.property
+    def earlier_backends(self) -> _containers.RepeatedCompositeFieldContainer[Global___EarlierBackend]:
+        """The backends of earlier network configurations that this node keeps beside
+        `backend`, because leases of peers say them, or did a few seconds ago. Empty:
+        no change of the backend is under way.
+        """
+
     def __init__(
         self,
         *,
@@ -432,10 +440,11 @@ class Status(_message.Message):
         pending: _builtins.str = ...,
         warnings: _abc.Iterable[_builtins.str] | None = ...,
         backend_way: _builtins.str = ...,
+        earlier_backends: _abc.Iterable[Global___EarlierBackend] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_ip_masq", b"_ip_masq", "_last_resync_changes", b"_last_resync_changes", "_lease_service_connected", b"_lease_service_connected", "_ready", b"_ready", "_repairs", b"_repairs", "_store_connected", b"_store_connected", "ip_masq", b"ip_masq", "last_resync_changes", b"last_resync_changes", "last_resync_time", b"last_resync_time", "lease", b"lease", "lease_service_connected", b"lease_service_connected", "peers", b"peers", "ready", b"ready", "remembered_time", b"remembered_time", "repairs", b"repairs", "start_time", b"start_time", "store_connected", b"store_connected", "underlay", b"underlay"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ip_masq", b"_ip_masq", "_last_resync_changes", b"_last_resync_changes", "_lease_service_connected", b"_lease_service_connected", "_ready", b"_ready", "_repairs", b"_repairs", "_store_connected", b"_store_connected", "backend", b"backend", "backend_way", b"backend_way", "cursor", b"cursor", "devices", b"devices", "findings", b"findings", "ip_masq", b"ip_masq", "last_resync_changes", b"last_resync_changes", "last_resync_time", b"last_resync_time", "lease", b"lease", "lease_service_connected", b"lease_service_connected", "mtu", b"mtu", "node", b"node", "peers", b"peers", "pending", b"pending", "ready", b"ready", "reasons", b"reasons", "remembered_time", b"remembered_time", "repairs", b"repairs", "repairs_by_cause", b"repairs_by_cause", "start_time", b"start_time", "store_connected", b"store_connected", "unclaimed", b"unclaimed", "underlay", b"underlay", "version", b"version", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ip_masq", b"_ip_masq", "_last_resync_changes", b"_last_resync_changes", "_lease_service_connected", b"_lease_service_connected", "_ready", b"_ready", "_repairs", b"_repairs", "_store_connected", b"_store_connected", "backend", b"backend", "backend_way", b"backend_way", "cursor", b"cursor", "devices", b"devices", "earlier_backends", b"earlier_backends", "findings", b"findings", "ip_masq", b"ip_masq", "last_resync_changes", b"last_resync_changes", "last_resync_time", b"last_resync_time", "lease", b"lease", "lease_service_connected", b"lease_service_connected", "mtu", b"mtu", "node", b"node", "peers", b"peers", "pending", b"pending", "ready", b"ready", "reasons", b"reasons", "remembered_time", b"remembered_time", "repairs", b"repairs", "repairs_by_cause", b"repairs_by_cause", "start_time", b"start_time", "store_connected", b"store_connected", "unclaimed", b"unclaimed", "underlay", b"underlay", "version", b"version", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__ip_masq: _TypeAlias = _typing.Literal["ip_masq"]  # noqa: Y015
     _WhichOneofArgType__ip_masq: _TypeAlias = _typing.Literal["_ip_masq", b"_ip_masq"]  # noqa: Y015
@@ -463,6 +472,38 @@ class Status(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__store_connected) -> _WhichOneofReturnType__store_connected | None: ...
 
 Global___Status: _TypeAlias = Status  # noqa: Y015
+
+@_typing.final
+class EarlierBackend(_message.Message):
+    """A backend of an earlier network configuration, with devices and routes."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BACKEND_FIELD_NUMBER: _builtins.int
+    PEER_COUNT_FIELD_NUMBER: _builtins.int
+    PEERS_FIELD_NUMBER: _builtins.int
+    backend: _builtins.str
+    """The backend: `vxlan`."""
+    peer_count: _builtins.int
+    """Number of peers that are reached by it. 0: it is removed soon."""
+    @_builtins.property
+    def peers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Their nodes, at most ten."""
+
+    def __init__(
+        self,
+        *,
+        backend: _builtins.str = ...,
+        peer_count: _builtins.int = ...,
+        peers: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "peer_count", b"peer_count", "peers", b"peers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EarlierBackend: _TypeAlias = EarlierBackend  # noqa: Y015
 
 @_typing.final
 class Finding(_message.Message):
@@ -766,7 +807,8 @@ class Peer(_message.Message):
     """State in the kernel."""
     reason: _builtins.str
     """Why the peer is not programmed. Empty if it is, unless one of its address
-    families is not.
+    families is not, or the peer is reached by another backend than that of the
+    network configuration, because its lease says that.
     """
     @_builtins.property
     def subnets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:

@@ -7,10 +7,10 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
-from services.core.backend_types import ipsec_options
 from services.core.errors import InvalidInput
 from services.core.family import IPV4
 from services.core.formats.gojson import GoObject
+from services.core.ipsec_options import ipsec_options
 from services.core.leases.lease import Lease, Subnet
 from services.dataplane.backends.backend import NodeIdentity, NodeLinks
 from services.dataplane.backends.ipsec import Ipsec
@@ -169,8 +169,8 @@ def test_the_device_has_the_address_that_the_node_sends_from_and_mtu_is_flannels
     [
         ("", r"PSK of Backend .* is missing: ipsec needs at least 96 characters, as `openssl rand -hex 48`"),
         ('"PSK":"s3cret"', r"PSK of Backend .* has 6: ipsec needs at least 96 characters, .*docs/backends.md#ipsec"),
-        ('"PSK":5318008', "PSK in Backend in the network configuration must be a string$"),
-        (f'"PSK":"{PSK}","Mode":"x"', "option 'mode' of Backend .* write PSK, UDPEncap or ESPProposal .*#ipsec"),
+        ('"PSK":5318008', "PSK in Backend in the network configuration must be a string \\(docs/backends.md#ipsec"),
+        (f'"PSK":"{PSK}","Mode":"x"', "option 'Mode' of Backend .* write PSK, UDPEncap or ESPProposal .*#ipsec"),
         (f'"PSK":"{PSK}","UDPEncap":"yes"', "UDPEncap in Backend .* must be true or false"),
         (
             f'"PSK":"{PSK}","ESPProposal":"aes128 sha256"',

@@ -9,7 +9,7 @@ from typing import ClassVar
 from services.core.family import Network
 from services.core.leases.lease import Subnet
 from services.dataplane.backends.backend import Backend, Host, NodeLinks
-from services.dataplane.backends.task import run_backend_task
+from services.dataplane.backends.task import run_backend_tasks
 from services.dataplane.netlink.objects import KernelObject
 from services.dataplane.underlay.selection import Underlay
 from tests.examples.dataplane import UNDERLAY
@@ -35,24 +35,35 @@ class Busy(Backend):
             self.log.append(f"{self.name} ends")
 
 
-async def test_the_task_of_the_backend_in_force_runs_and_ends_with_it() -> None:
+async def log_of(*script: str) -> list[str]:
+    """What the backends of these names do, which are in force one step after the other."""
     log: list[str] = []
-    script = iter([None, Busy("a", log), Busy("a", log), Busy("b", log)])
-    now: list[tuple[Backend, Underlay] | None] = [None]
+    steps = iter(script)
+    now: list[tuple[Backend, Underlay]] = []
 
     async def changed() -> None:
-        await asyncio.sleep(0)
+        for _ in range(5):
+            await asyncio.sleep(0)
         try:
-            backend = next(script)
-            now[0] = (backend, UNDERLAY) if backend else None
+            now[:] = [(Busy(name, log), UNDERLAY) for name in next(steps)]
         except StopIteration:
             await asyncio.Event().wait()
 
     task = asyncio.create_task(
-        run_backend_task(lambda: now[0], Path("/run"), changed, lambda: log.append("audit"), lambda _: None)
+        run_backend_tasks(lambda: now, Path("/run"), changed, lambda: log.append("audit"), lambda _: None)
     )
-    for _ in range(20):
+    for _ in range(100):
         await asyncio.sleep(0)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+    return log
+
+
+async def test_the_task_of_the_backend_in_force_runs_and_ends_with_it() -> None:
+    log = await log_of("", "a", "a", "b")
     assert log == ["a starts on eth0", "audit", "a ends", "b starts on eth0", "audit", "b ends"]
+
+
+async def test_the_task_of_an_earlier_backend_goes_on_while_that_is_needed() -> None:
+    log = await log_of("a", "ba", "b")
+    assert log == ["a starts on eth0", "audit", "b starts on eth0", "audit", "a ends", "b ends"]

@@ -39,7 +39,12 @@ class FakeDataplane(SimpleNamespace):
 
     def __init__(self, *programmed: KernelObject, ground: Any = GROUND, trouble: str = "") -> None:
         super().__init__(
-            tracker=SimpleNamespace(config=ground, devices={4: DEVICE} if ground else {}, error=trouble),
+            tracker=SimpleNamespace(
+                config=ground,
+                configs=[ground] if ground else [],
+                all_devices=lambda: [DEVICE] if ground else [],
+                error=trouble,
+            ),
             programmer=SimpleNamespace(
                 reconciler=FakeReconciler(programmed=set(programmed), deleted=set(), foreign_devices={OTHER}),
                 context=PeerContext(network(SMALL_JSON), Vxlan(), LINKS, (ip_network("10.5.27.0/24"),)),

@@ -27,7 +27,7 @@ from tests.examples.leases import DUAL_JSON, network
 
 HOST_GW = network('{"Network":"10.5.0.0/16","Backend":{"Type":"host-gw"}}')
 GCE = network('{"Network":"10.5.0.0/16","Backend":{"Type":"gce"}}')
-WRONG = network('{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan","VNI":16777216}}')
+WRONG = network('{"Network":"10.5.0.0/16","Backend":{"Type":"extension","SubnetAddCommand":"a | b"}}')
 GROUND = OverlayConfig(HOST_GW, HostGw(), (IPV4,), UNDERLAY)
 
 
@@ -43,7 +43,7 @@ def tracker(ground: OverlayConfig | None = None) -> ConfigTracker:
         (GCE, f"backend 'gce' is not supported by this version: use one of {', '.join(sorted(BACKENDS))}"),
         (
             WRONG,
-            "VNI in Backend in the network configuration must be a whole number from 0 to 16777215, not 16777216",
+            "SubnetAddCommand has | outside of single quotes, which needs a shell: write sh -c '...', or quote it",
         ),
     ],
 )

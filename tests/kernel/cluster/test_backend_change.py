@@ -1,0 +1,100 @@
+"""The backend of a running network changes, and no packet between its pods is lost."""
+
+import signal
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+import pytest
+import pytest_asyncio
+
+from lab.vm import is_guest
+from tests.hosts.network_change import Scene, pending_scene
+from tests.modules import has_module
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+VXLAN: Final = {"Type": "vxlan"}
+HOST_GW: Final = {"Type": "host-gw"}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def scene() -> AsyncIterator[Scene]:
+    async with pending_scene("etcd", nodes=2 if is_guest() else 3) as made:
+        yield made
+
+
+async def until_changed(scene: Scene, kind: str, *hosts: str) -> None:
+    """Returns when these hosts, or all, have it, and carry all peers."""
+    await scene.until(lambda s: s.ready and s.backend == kind and s.peers.programmed == s.peers.total, *hosts)
+
+
+async def change(scene: Scene, backend: dict[str, Any]) -> None:
+    await scene.configure(Backend=backend)
+    await until_changed(scene, backend["Type"])
+
+
+CHANGES: Final[dict[str, dict[str, Any]]] = {
+    "vxlan to host-gw": HOST_GW,
+    "to wireguard": {"Type": "wireguard"},
+    "to ipip": {"Type": "ipip"},
+    "to ipip with DirectRouting": {"Type": "ipip", "DirectRouting": True},
+    "to udp": {"Type": "udp"},
+    "to vxlan": {"Type": "vxlan", "VNI": 7},
+    "to another VNI and port": {"Type": "vxlan", "VNI": 8, "Port": 4789},
+    "to DirectRouting": {"Type": "vxlan", "VNI": 8, "Port": 4789, "DirectRouting": True},
+    "and back": VXLAN,
+}
+"""In turn."""
+MODULES: Final = ("ipip", "wireguard")
+
+
+def marked(backend: dict[str, Any]) -> Any:
+    """With the module that it needs."""
+    kind = backend["Type"]
+    return pytest.param(backend, marks=pytest.mark.modules(kind) if kind in MODULES else ())
+
+
+@pytest.mark.parametrize("backend", [marked(each) for each in CHANGES.values()], ids=CHANGES)
+async def test_no_packet_is_lost_while_all_nodes_change(scene: Scene, backend: dict[str, Any]) -> None:
+    async with scene.pinged() as lost:
+        await change(scene, backend)
+    assert lost == []
+    assert await scene.all_reach_all() == []
+
+
+async def test_a_node_that_does_not_change_is_reached_and_reaches_all(scene: Scene) -> None:
+    await change(scene, VXLAN)
+    await scene.until(lambda s: not s.earlier_backends)
+    late = scene.dataplane("h3")
+    async with scene.pinged() as lost:
+        late.signal(signal.SIGSTOP)
+        try:
+            await scene.configure(Backend=HOST_GW)
+            await until_changed(scene, "host-gw", "h1", "h2")
+            for host in ("h1", "h2"):
+                (earlier,) = (await scene.status(host)).earlier_backends
+                assert (earlier.backend, list(earlier.peers)) == ("vxlan", ["h3"])
+            assert "earlier    vxlan, for 1 peer: h3" in (await scene.run("status"))[1]
+            assert "reached by vxlan until" in (await scene.run("peers"))[1].replace("\n", " ")
+            await scene.restart(scene.dataplane("h1"))
+            earlier = (await scene.status("h1")).earlier_backends[0]
+            assert (earlier.backend, list(earlier.peers)) == ("vxlan", ["h3"])
+        finally:
+            late.signal(signal.SIGCONT)
+        await until_changed(scene, "host-gw")
+        await scene.until(lambda s: not s.earlier_backends)
+    assert lost == []
+    for each in scene.cluster.hosts:
+        assert "flannel" not in each.namespace.ip("link", "show")
+
+
+async def test_a_node_whose_kernel_lacks_the_new_backend_keeps_the_old_one(scene: Scene) -> None:
+    if has_module("wireguard"):
+        pytest.skip("this kernel has WireGuard")
+    await change(scene, VXLAN)
+    async with scene.pinged() as lost:
+        await scene.configure(Backend={"Type": "wireguard"})
+        await scene.until(lambda s: any("modprobe wireguard" in reason for reason in s.reasons))
+        assert (await scene.status("h1")).backend == "vxlan"
+        await change(scene, VXLAN)
+    assert lost == []

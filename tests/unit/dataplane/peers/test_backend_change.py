@@ -1,0 +1,86 @@
+"""The backend of a running network changes: by which one each peer is reached before and after its node changed."""
+
+from dataclasses import replace
+from ipaddress import ip_address
+from typing import Final
+
+from services.core.leases.lease import Lease, Subnet
+from services.dataplane.backends.host_gw import HostGw
+from services.dataplane.backends.vxlan import Vxlan
+from services.dataplane.peers.peer import Overlay, Peer, PeerContext
+from services.dataplane.peers.peer_set import PeerSet
+from tests.examples.dataplane import CAPTURED, LINKS, lines, subnet
+from tests.examples.dataplane import lease as make_lease
+from tests.examples.leases import SMALL_JSON, network
+
+BEFORE: Final = make_lease(CAPTURED["n2"], node="n2")
+AFTER: Final = replace(
+    BEFORE, subnets=tuple(Subnet(s.cidr, s.public_address) for s in BEFORE.subnets), backend_type="host-gw"
+)
+UNCHANGED: Final = PeerContext(network(SMALL_JSON), Vxlan(), LINKS)
+DONE: Final = PeerContext(network(SMALL_JSON), HostGw(), replace(LINKS, devices={}))
+CHANGED: Final = replace(DONE, earlier=(Overlay("vxlan", Vxlan(), LINKS),))
+BY_VXLAN: Final = [
+    "06:0c:56:6d:fb:b3 dev flannel.1 dst 10.99.0.12 self permanent",
+    "10.5.53.0 dev flannel.1 lladdr 06:0c:56:6d:fb:b3 PERMANENT",
+    "10.5.53.0/24 via 10.5.53.0 dev flannel.1 proto 77 metric 1334 onlink",
+]
+DIRECT: Final = "10.5.53.0/24 via 10.99.0.12 dev eth0 proto 77 metric 1334"
+
+
+def last(*steps: tuple[PeerContext, Lease]) -> Peer:
+    """The peer of node n1 after these updates."""
+    peers = PeerSet("n1")
+    for context, lease in steps:
+        peers.update(context, {lease.name: lease})
+    return peers.peers[BEFORE.name]
+
+
+def test_a_changed_node_reaches_an_unchanged_one_as_before() -> None:
+    for peer in (last((UNCHANGED, BEFORE), (CHANGED, BEFORE)), last((CHANGED, BEFORE))):
+        assert lines(peer.objects) == BY_VXLAN
+        assert (peer.via, peer.ignored) == ("vxlan", "")
+        assert peer.reason == "reached by vxlan until its lease has the backend of the configuration"
+
+
+def test_two_changed_nodes_use_the_new_backend_and_can_still_receive_by_the_earlier_one() -> None:
+    peer = last((UNCHANGED, BEFORE), (CHANGED, BEFORE), (CHANGED, AFTER))
+    assert lines(peer.objects) == [*BY_VXLAN[:2], DIRECT]
+    assert (peer.via, peer.reason) == ("", "")
+
+
+def test_an_unchanged_node_reaches_a_changed_one_as_before() -> None:
+    peer = last((UNCHANGED, BEFORE), (UNCHANGED, AFTER))
+    assert lines(peer.objects) == BY_VXLAN
+    assert peer.ignored == ""
+    assert (
+        peer.reason == "the backend type is host-gw, that of the network is vxlan; it is reached as before its change"
+    )
+
+
+def test_an_unchanged_node_that_changes_last_goes_on_without_a_gap() -> None:
+    peer = last((UNCHANGED, BEFORE), (UNCHANGED, AFTER), (CHANGED, AFTER))
+    assert lines(peer.objects) == [*BY_VXLAN[:2], DIRECT]
+
+
+def test_once_the_earlier_backend_is_gone_nothing_of_it_is_left() -> None:
+    assert lines(last((UNCHANGED, BEFORE), (CHANGED, AFTER), (DONE, AFTER)).objects) == [DIRECT]
+    assert last((UNCHANGED, BEFORE), (CHANGED, BEFORE), (DONE, BEFORE)).objects == ()
+
+
+def test_what_another_node_or_place_said_does_not_count() -> None:
+    for other in (
+        replace(AFTER, node="n3"),
+        replace(AFTER, subnets=tuple(replace(s, public_address=ip_address("10.99.0.77")) for s in AFTER.subnets)),
+    ):
+        peer = last((UNCHANGED, BEFORE), (UNCHANGED, other))
+        assert peer.objects == ()
+        assert peer.ignored == "the backend type is host-gw, that of the network is vxlan"
+    assert last((UNCHANGED, AFTER)).objects == ()
+
+
+def test_two_vnis_are_told_apart_by_the_lease() -> None:
+    both = replace(UNCHANGED, backend=Vxlan(vni=7), earlier=(Overlay("vxlan as configured before", Vxlan(), LINKS),))
+    assert last((both, BEFORE)).via == "vxlan as configured before"
+    now = make_lease(subnet("10.5.53.0/24", "10.99.0.12", "06:0c:56:6d:fb:b3", vni=7), node="n2")
+    assert last((both, now)).via == ""
