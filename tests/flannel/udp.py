@@ -158,6 +158,11 @@ class UserPeer:
         assert self._process.stdout
         assert self._process.stdout.readline() == b"ready\n"
 
+    @property
+    def pid(self) -> int:
+        """Of the proxy."""
+        return self._process.pid
+
     def end(self) -> None:
         self._process.kill()
         self._process.wait()

@@ -1,43 +1,51 @@
-"""The proxy's table of next hops: the kernel's own routes through its device, read and followed by rtnetlink."""
+"""The proxy's next hops: what the kernel's own routes through its device say, asked by rtnetlink."""
 
-import os
 import socket
 import sys
-from collections.abc import Iterator
+import time
+from typing import Final
 
 from services.dataplane.netlink import uapi
 
+_MOST: Final = 1 << 16
+"""Destinations that are known at a time, of which a scan has asked for most."""
+_QUEUED_SECONDS: Final = 1.0
+"""So long a packet may have waited in the device's queue since it was routed there."""
+
 
 class Fib:
-    """Next hops by destination: the longest prefix that has a gateway, on one device. Only IPv4.
+    """Next hops by destination, on one device: the gateway of the kernel's route. Only IPv4.
 
-    `socket` is readable when routes have changed: then call `refresh`.
+    `socket` is readable when routes have changed: then call `refresh`. A packet is in the device's queue by the routes
+    of a moment ago: where the route has been there since, the kernel knows it before it says so; where it has
+    gone since, what it said before counts.
     """
 
     def __init__(self, ifindex: int) -> None:
-        self._ifindex = ifindex.to_bytes(4, sys.byteorder)
-        self._tables: list[tuple[int, dict[int, str]]] = []
-        """Shift and next hops by prefix, the longest prefixes first."""
-        self._known: dict[bytes, str | None] = {}
-        self.socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE)
-        self.socket.bind((0, 1 << uapi.RTNLGRP_IPV4_ROUTE - 1))
+        self._oif = uapi.attribute(uapi.RTA_OIF, ifindex.to_bytes(4, sys.byteorder))
+        self._known: dict[bytes, str] = {}
+        self._former: dict[bytes, tuple[str, float]] = {}
+        """What was known before routes changed, and until when that counts."""
+        self._asking = _rtnetlink()
+        self.socket = _rtnetlink(1 << uapi.RTNLGRP_IPV4_ROUTE - 1)
         self.socket.setblocking(False)
-        self.refresh()
 
     def next_hop(self, destination: bytes) -> str | None:
-        """Where a packet to this address is sent; None: no route."""
+        """Where a packet to this address is sent; None: no route. Raises OSError."""
         try:
             return self._known[destination]
         except KeyError:
-            number = int.from_bytes(destination)
-            found = next((hops[number >> s] for s, hops in self._tables if number >> s in hops), None)
-            if len(self._known) > 1 << 16:  # of addresses that a scan has asked for
-                self._known.clear()
-            self._known[destination] = found
-            return found
+            found = self._ask(destination)
+        if found is None:
+            hop, until = self._former.get(destination, ("", 0.0))
+            return hop if time.monotonic() < until else None
+        if len(self._known) >= _MOST:
+            self._known.clear()
+        self._known[destination] = found
+        return found
 
     def refresh(self) -> None:
-        """Reads all routes, after what is waiting was thrown away. Raises OSError."""
+        """Forgets what was known; the kernel is asked again for each destination."""
         while True:
             try:
                 while self.socket.recv(1 << 16):
@@ -45,26 +53,24 @@ class Fib:
             except BlockingIOError:
                 break
             except OSError:
-                continue  # more news than the queue holds: all is read anyway
-        tables: dict[int, dict[int, str]] = {}
-        for destination, length, gateway in self._dump():
-            shift = 32 - length
-            tables.setdefault(shift, {})[int.from_bytes(destination) >> shift] = socket.inet_ntoa(gateway)
-        self._tables = sorted(tables.items())
+                continue  # more news than the queue holds: all is asked anew anyway
+        now = time.monotonic()
+        self._former = {each: old for each, old in self._former.items() if old[1] > now}
+        self._former |= {each: (hop, now + _QUEUED_SECONDS) for each, hop in self._known.items()}
         self._known = {}
 
-    def _dump(self) -> Iterator[tuple[bytes, int, bytes]]:
-        """Destination, prefix length and gateway of each route through the device that has a gateway."""
-        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE) as dump:
-            dump.settimeout(10)
-            dump.sendto(uapi.request(uapi.RTM_GETROUTE, bytes([socket.AF_INET, *bytes(11)]), uapi.NLM_F_DUMP), (0, 0))
-            while True:
-                for message in uapi.messages(dump.recv(1 << 17)):
-                    kind = int.from_bytes(message[4:6], sys.byteorder)
-                    if kind in (uapi.NLMSG_DONE, uapi.NLMSG_ERROR):
-                        if error := uapi.error_in(message, 0):
-                            raise OSError(error.error, os.strerror(error.error))
-                        return
-                    found = dict(uapi.attributes(message[28:]))
-                    if uapi.RTA_GATEWAY in found and found.get(uapi.RTA_OIF) == self._ifindex:
-                        yield found.get(uapi.RTA_DST, bytes(4)), message[17], found[uapi.RTA_GATEWAY]
+    def _ask(self, destination: bytes) -> str | None:
+        """The gateway of the kernel's route through the device."""
+        body = bytes([socket.AF_INET, 32, *bytes(10)]) + uapi.attribute(uapi.RTA_DST, destination) + self._oif
+        self._asking.send(uapi.request(uapi.RTM_GETROUTE, body))
+        answer = self._asking.recv(1 << 16)
+        if int.from_bytes(answer[4:6], sys.byteorder) != uapi.RTM_NEWROUTE:
+            return None
+        gateway = dict(uapi.attributes(answer[28:])).get(uapi.RTA_GATEWAY)
+        return socket.inet_ntoa(gateway) if gateway else None
+
+
+def _rtnetlink(groups: int = 0) -> socket.socket:
+    found = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE)
+    found.bind((0, groups))
+    return found

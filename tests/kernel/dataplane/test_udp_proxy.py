@@ -1,0 +1,98 @@
+"""The proxy of backend udp alone, while routes are replaced: which packets it still carries."""
+
+import os
+import signal
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from tests.flannel.udp import UserPeer
+from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
+from tests.hosts.two_hosts import Row
+
+OWN = Row(4, "10.5.27.0", 24, "10.99.0.11", "flannel0", "")
+PEER = Row(4, "10.5.53.0", 24, "10.99.0.12", "flannel0", "")
+
+
+@pytest.fixture
+def proxy(netns: NetworkNamespace, make_netns: NamespaceMaker) -> Iterator["Scene"]:
+    with Scene(netns, make_netns("peer"), make_netns) as scene:
+        yield scene
+
+
+class Scene:
+    """The proxy on one host, and a UDP socket on the other."""
+
+    def __init__(self, host: NetworkNamespace, other: NetworkNamespace, make_netns: NamespaceMaker) -> None:
+        make_netns.connect(host, f"{OWN.public}/24", other, f"{PEER.public}/24")
+        self.host = host
+        with other.inside():
+            self._arrived = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._arrived.bind((PEER.public, 8285))
+        self._arrived.settimeout(5)
+        with host.inside():
+            self._pod = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._pod.settimeout(5)
+        self._pod.setsockopt(socket.IPPROTO_IP, 11, 1)  # IP_RECVERR
+
+    def __enter__(self) -> "Scene":
+        self._proxy = UserPeer(self.host, OWN, PEER)
+        self._pod.bind((OWN.subnet, 0))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._proxy.end()
+        self._arrived.close()
+        self._pod.close()
+
+    def send(self, target: str) -> None:
+        """A packet of a pod."""
+        self._pod.sendto(b"hello", (target, 9))
+
+    def error(self) -> None:
+        """Raises what a packet was answered with."""
+        self._pod.recv(1)
+
+    def arrives(self, target: str) -> bool:
+        """Whether the next datagram at the other host is one to this address."""
+        return self._arrived.recv(1500)[16:20] == socket.inet_aton(target)
+
+    def signal(self, number: int) -> None:
+        """To the proxy."""
+        os.kill(self._proxy.pid, number)
+
+
+def test_a_packet_that_waited_while_its_route_was_replaced_goes_where_it_was_routed(proxy: Scene) -> None:
+    proxy.send("10.5.53.1")
+    assert proxy.arrives("10.5.53.1")
+    proxy.signal(signal.SIGSTOP)
+    proxy.host.ip("route", "add", "10.5.98.0/24", "dev", "eth0")  # so that it hears of routes first
+    proxy.send("10.5.53.1")
+    proxy.host.ip("route", "replace", PEER.cidr, "via", PEER.public, "dev", "eth0")
+    proxy.signal(signal.SIGCONT)
+    assert proxy.arrives("10.5.53.1")
+
+
+def test_a_packet_is_carried_as_soon_as_its_route_is_there(proxy: Scene) -> None:
+    proxy.signal(signal.SIGSTOP)
+    proxy.send("10.5.53.1")
+    proxy.host.ip("route", "add", "10.5.99.0/24", "via", PEER.public, "dev", "flannel0", "onlink")
+    proxy.send("10.5.99.1")
+    proxy.signal(signal.SIGCONT)
+    assert proxy.arrives("10.5.53.1")
+    assert proxy.arrives("10.5.99.1")
+
+
+def test_a_packet_is_carried_by_its_route_of_now_whatever_was_answered_before(proxy: Scene) -> None:
+    proxy.host.ip("route", "add", "10.5.0.0/16", "dev", "flannel0")
+    proxy.send("10.5.99.1")
+    with pytest.raises(OSError, match="Network is unreachable"):
+        proxy.error()
+    proxy.signal(signal.SIGSTOP)
+    proxy.send("10.5.53.1")
+    proxy.host.ip("route", "add", "10.5.99.0/24", "via", PEER.public, "dev", "flannel0", "onlink")
+    proxy.send("10.5.99.1")
+    proxy.signal(signal.SIGCONT)
+    assert proxy.arrives("10.5.53.1")
+    assert proxy.arrives("10.5.99.1")
