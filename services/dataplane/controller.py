@@ -264,11 +264,12 @@ class Controller:
             await self.tracker.read_connected_routes()
         is_told = table is self.feed.table
         own, limits = self.own.subnets(table), self._limits
-        (first, *earlier) = self.tracker.overlays(config)
-        if first.backend.needs_own_subnet and not own:
+        if config.backend.needs_own_subnet and not own:
             return
-        where = (config.network, first.backend, first.links, own, limits, self.settings.ip_blackhole_route)
-        context = PeerContext(*where, adds_only=not is_told, earlier=tuple(earlier))
+        links, earlier = self.tracker.links(config), tuple(self.tracker.earlier_overlays(config))
+        where = (config.network, config.backend, links, own, limits, self.settings.ip_blackhole_route)
+        works = self.tracker.is_working(config)
+        context = PeerContext(*where, adds_only=not is_told, works=works, earlier=earlier)
         touched, since, self._touched, self._touched_at = self._touched, self._touched_at, set(), None
         is_whole = self._resync_due or context != self.programmer.context
         if not is_whole:

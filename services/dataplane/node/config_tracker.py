@@ -181,11 +181,12 @@ class ConfigTracker:
         devices = self.devices if devices is None else devices
         return NodeLinks(config.underlay, devices, self._settings.route_protocol, self.connected, networks)
 
-    def overlays(self, config: OverlayConfig) -> list[Overlay]:
-        """That of the configuration in force, unless it does not work yet and another does; then the earlier ones."""
-        ways = [EarlierOverlay(config, self.devices), *self.earlier.overlays]
-        found = [Overlay(e.name(config), e.config.backend, self.links(e.config, e.devices)) for e in ways]
-        return found if self.is_working(config) else found[1:] or found
+    def earlier_overlays(self, config: OverlayConfig) -> list[Overlay]:
+        """The earlier ones."""
+        return [
+            Overlay(each.name(config), each.config.backend, self.links(each.config, each.devices))
+            for each in self.earlier.overlays
+        ]
 
     def is_working(self, config: OverlayConfig) -> bool:
         """Whether its backend carries packets, as far as its task decides that."""

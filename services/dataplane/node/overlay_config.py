@@ -218,12 +218,7 @@ class EarlierOverlays:
 
     def keep(self, now: OverlayConfig, before: Iterable[EarlierOverlay]) -> None:
         """Takes those of `before` that can stay beside the configuration in force now."""
-        known = self.overlays
         self.overlays = kept_overlays(now, before, self._node)
-        for each in self.overlays:
-            if each.config.network not in [one.config.network for one in known]:
-                what = f"backend {each.name(now)} stays beside {now.network.backend_type}"
-                self._journal.note(Event(EventKind.NETWORK, what, "leases of peers say it"))
 
     def note(self, each: EarlierOverlay, devices: Mapping[Family, Device], error: str) -> Set[str]:
         """Takes the devices that one has now, or gives it up for the error with which it cannot have them."""

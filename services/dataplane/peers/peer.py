@@ -40,6 +40,8 @@ class Overlay:
     """The backend's, as the configuration has it."""
     backend: Backend
     links: NodeLinks
+    works: bool = True
+    """Whether packets get through it; False: what carries them is not seen to run yet."""
 
 
 @dataclass(frozen=True)
@@ -55,13 +57,15 @@ class PeerContext:
     """The own subnets get a route that swallows what no pod takes."""
     adds_only: bool = False
     """The leases are cached ones: missing objects are added, but those in the kernel are newer and stay."""
+    works: bool = True
+    """Of the backend; see Overlay."""
     earlier: tuple[Overlay, ...] = ()
     """Of the configurations before, the last one first, while leases of peers still say their backends (ADR 35)."""
 
     @cached_property
     def overlays(self) -> tuple[Overlay, ...]:
         """All, that of the configuration in force first."""
-        return Overlay(self.network.backend_type, self.backend, self.links), *self.earlier
+        return Overlay(self.network.backend_type, self.backend, self.links, self.works), *self.earlier
 
     def overlay_of(self, lease: Lease) -> Overlay | None:
         """The one that carries packets to the node of a lease; None: the lease says none of their backends."""
@@ -133,8 +137,9 @@ def peer_of(lease: Lease, context: PeerContext, losses: Losses = _NONE, former: 
     """The peer. A lease is data from the network: what does not fit is refused with a reason, never programmed.
 
     `former` is what the peer's lease said when its node had another backend. A node that has changed to a backend
-    that this node does not have is reached as before, for it still has what takes those packets. And while the
-    overlay of `former` is here, what it needs of the peer beside routes stays: the peer may still send by it.
+    that this node does not have, or that does not work here yet, is reached as before, for it still has what takes
+    those packets. And while the overlay of `former` is here, what it needs of the peer beside routes stays: the peer
+    may still send by it.
     """
     overlay = context.overlay_of(lease)
     misshapen = _misshapen(lease)
@@ -144,8 +149,10 @@ def peer_of(lease: Lease, context: PeerContext, losses: Losses = _NONE, former: 
         former = before = None
     general = _foreign(lease, context, before) if overlay is None else misshapen
     refusals: tuple[Rejection, ...] = (general,) if general is not None else ()
-    said, overlay = (lease, overlay) if overlay is not None else (former, before)
-    if said is None or overlay is None or misshapen is not None:
+    said = lease
+    if former is not None and (overlay is None or not overlay.works):
+        said, overlay = former, before
+    if overlay is None or misshapen is not None:
         return Peer(lease, (), refusals)
     carried: tuple[Subnet, ...] = ()
     candidates: tuple[Subnet, ...] = ()

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Final, TypeAlias
 
 from services.core.family import Network
@@ -14,7 +15,7 @@ from services.runtime.cache.state_file import StateFile
 _WRITE_DELAY: Final = 1.0
 """Seconds from a change to the write: changes come in groups."""
 _WRITE_INTERVAL: Final = 10.0
-"""Least seconds between two writes."""
+"""Least seconds between two writes. Another configuration is not kept waiting: an earlier backend must be known."""
 _WRITE_INTERVAL_PER_LEASE: Final = 0.005
 """The same for each lease: a lease takes 5 µs to write, so that writes take at most a thousandth of a core."""
 _CONFIRM_INTERVAL: Final = 600.0
@@ -44,6 +45,7 @@ class CacheWriter:
         self._written: object = None
         """The version in the file."""
         self._wake = asyncio.Event()
+        self._has_new_networks = asyncio.Event()
 
     def update(
         self,
@@ -60,7 +62,10 @@ class CacheWriter:
         whose backends some peer still has.
         """
         self._table, self._own, self._previous, self._is_current = table, own, previous, is_current
+        before = self._networks
         self._networks = tuple(networks) or ((table.network,) if table.network is not None else ())
+        if self._networks != before:
+            self._has_new_networks.set()
         if self._is_due():
             self._wake.set()
 
@@ -75,9 +80,12 @@ class CacheWriter:
                 continue
             await asyncio.sleep(_WRITE_DELAY)
             self._wake.clear()
+            self._has_new_networks.clear()
             await self._write()
             interval = max(_WRITE_INTERVAL, _WRITE_INTERVAL_PER_LEASE * len(self._table.leases))
-            await asyncio.sleep(interval if self._written else _CONFIRM_INTERVAL)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(interval if self._written else _CONFIRM_INTERVAL):
+                    await self._has_new_networks.wait()
 
     async def close(self) -> None:
         """Writes unwritten changes; for the end of the process, after the job."""

@@ -8,13 +8,16 @@ import pytest
 import pytest_asyncio
 
 from lab.vm import is_guest
+from services.runtime.cache.node_state import decode
 from tests.hosts.network_change import Scene, pending_scene
 from tests.modules import has_module
+from tests.services.lease import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 VXLAN: Final = {"Type": "vxlan"}
 HOST_GW: Final = {"Type": "host-gw"}
+UDP: Final = {"Type": "udp", "Mode": "user"}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -29,8 +32,17 @@ async def until_changed(scene: Scene, kind: str, *hosts: str) -> None:
 
 
 async def change(scene: Scene, backend: dict[str, Any]) -> None:
+    """Returns when all nodes have changed; the earlier backends may still be there."""
     await scene.configure(Backend=backend)
     await until_changed(scene, backend["Type"])
+
+
+def remembered(scene: Scene) -> set[str]:
+    """The backends of h1, as its state file has them."""
+    (path,) = (scene.cluster.directory / "h1" / "state").glob("dataplane.state")
+    state = decode("dataplane", path.read_bytes(), "h1")
+    assert state.network
+    return {each.backend_type for each in (state.network, *state.earlier_networks)}
 
 
 CHANGES: Final[dict[str, dict[str, Any]]] = {
@@ -62,6 +74,19 @@ async def test_no_packet_is_lost_while_all_nodes_change(scene: Scene, backend: d
     assert await scene.all_reach_all() == []
 
 
+async def test_a_node_that_is_killed_meanwhile_knows_the_earlier_backends(scene: Scene) -> None:
+    await change(scene, VXLAN)
+    for backend in (UDP, HOST_GW, UDP):  # its proxy has to run before anything may be sent by it, and outlives it
+        async with scene.pinged() as lost:
+            await change(scene, backend)
+            before = {each.backend for each in (await scene.status("h1")).earlier_backends}
+            await eventually(lambda: remembered(scene) == before | {backend["Type"]})
+            await scene.restart(scene.dataplane("h1"))
+            await until_changed(scene, backend["Type"], "h1")
+        assert lost == []
+        assert {each.backend for each in (await scene.status("h1")).earlier_backends} == before
+
+
 async def test_a_node_that_does_not_change_is_reached_and_reaches_all(scene: Scene) -> None:
     await change(scene, VXLAN)
     await scene.until(lambda s: not s.earlier_backends)
@@ -85,7 +110,7 @@ async def test_a_node_that_does_not_change_is_reached_and_reaches_all(scene: Sce
         await scene.until(lambda s: not s.earlier_backends)
     assert lost == []
     for each in scene.cluster.hosts:
-        assert "flannel" not in each.namespace.ip("link", "show")
+        await eventually(lambda host=each: "flannel" not in host.namespace.ip("link", "show"))
 
 
 async def test_a_node_whose_kernel_lacks_the_new_backend_keeps_the_old_one(scene: Scene) -> None:

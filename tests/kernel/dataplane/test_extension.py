@@ -23,6 +23,8 @@ from tests.services.lease import eventually
 ALLOW: Final = "--allow-extension-commands"
 SUBNETS: Final = "/coreos.com/network/subnets"
 MAC: Final = "06:0c:56:6d:fb:b3"
+RETIREMENT: Final = 25.0
+"""Seconds; an earlier backend goes 20 s after the last lease that says it."""
 HOST_GW, VXLAN = re.findall("```jsonc\n(.*?)```", (ROOT / "docs/backends.md").read_text(), re.DOTALL)
 """flannel's examples, as the page has them."""
 
@@ -255,7 +257,9 @@ async def test_much_output_is_read_and_its_end_is_told(netns: NetworkNamespace) 
             assert second == "SubnetAddCommand for 10.5.53.0/24: background", "what stays behind is not waited for"
 
 
-async def test_another_backend_takes_the_commands_back(netns: NetworkNamespace, tmp_path: Path) -> None:
+async def test_another_backend_takes_the_commands_back_once_no_peer_needs_them(
+    netns: NetworkNamespace, tmp_path: Path
+) -> None:
     log = tmp_path / "log"
     commands = {"ShutdownCommand": noted(log, "shutdown"), "SubnetRemoveCommand": noted(log, "remove")}
     with cluster_in(netns, network(**commands)) as cluster:
@@ -265,7 +269,12 @@ async def test_another_backend_takes_the_commands_back(netns: NetworkNamespace, 
             cluster.network_file.write_text('{"Network":"10.5.0.0/16","Backend":{"Type":"host-gw"}}')
             cluster.leases.terminate()
             cluster.leases = cluster.start_leases()
-            await eventually(lambda: len(lines(log)) == 2)
+            await running.until(peers=1, backend="host-gw")
+            (earlier,) = (await running.status()).earlier_backends
+            assert (earlier.backend, list(earlier.peers)) == ("extension", ["n2"])
+            assert lines(log) == [], "n2 is reached by them"
+            await cluster.join("n2", "10.99.0.12")
+            await eventually(lambda: len(lines(log)) == 2, PATIENCE + RETIREMENT)
             assert lines(log) == ["remove 10.5.53.0/24 10.99.0.12 ", "shutdown 10.5.27.0/24 10.99.0.11 "]
 
 

@@ -114,7 +114,7 @@ async def test_the_mac_is_the_same_after_a_reboot(cluster: Cluster) -> None:
 async def test_a_device_of_another_vni_goes_also_when_the_change_came_while_the_service_was_down(
     cluster: Cluster,
 ) -> None:
-    await cluster.join("n2", "10.99.0.12", MAC, "10.5.53.0/24")
+    peer = await cluster.join("n2", "10.99.0.12", MAC, "10.5.53.0/24")
     async with cluster.dataplane() as running:
         await running.until(peers=1)
         await running.end()
@@ -122,8 +122,10 @@ async def test_a_device_of_another_vni_goes_also_when_the_change_came_while_the_
     cluster.ip("link add flannel.10 type bridge")
     cluster.network_file.write_text(configured(VNI=7))
     async with cluster.dataplane() as running:
-        await running.until()
-        await eventually(lambda: "flannel.1" not in devices(cluster))
+        await running.until(peers=1)
+        assert "flannel.1" in devices(cluster), "n2 is reached by it"
+        await cluster.leave("n2", peer)
+        await eventually(lambda: "flannel.1" not in devices(cluster), PATIENCE + 25)
         assert devices(cluster) == ["flannel.10", "flannel.7", "flannel.9"], "what is not marked as ours stays"
 
 

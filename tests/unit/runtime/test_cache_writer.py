@@ -1,12 +1,13 @@
 """When the state is written: soon after a change, never without one, and never half a table."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from services.core.leases.table import Removed, Step, Table, Upserted
+from services.core.network import NetworkConfig
 from services.runtime.cache.cache_writer import CacheWriter, RunBlocking
 from services.runtime.cache.node_state import decode
 from services.runtime.cache.state_file import StateFile
@@ -15,6 +16,7 @@ from tests.examples.leases import SMALL_JSON, network
 from tests.virtual_time import run_virtually
 
 NETWORK = network(SMALL_JSON)
+HOST_GW = network('{"Network":"10.5.0.0/16","Backend":{"Type":"host-gw"}}')
 OWN = lease(subnet("10.5.27.0/24", "10.99.0.11", "76:92:07:f7:74:5d"), node="n1")
 PEERS = [lease(part, node=node) for node, part in CAPTURED.items()]
 SNAPSHOT = Step(reset=True, network=NETWORK, changes=tuple(map(Upserted, PEERS)), synced=True)
@@ -47,10 +49,13 @@ class Scene:
         self.cache_writer = CacheWriter("n1", self.disk, run_blocking)
         self.table, self.own = Table(), OWN
 
-    def tell(self, step: Step | None = None, *, is_current: bool = True) -> None:
+    def tell(
+        self, step: Step | None = None, *, is_current: bool = True, networks: Sequence[NetworkConfig] = ()
+    ) -> None:
         if step is not None:
             self.table.fold(step)
-        self.cache_writer.update(self.table, self.own, [OWN.subnets[0].cidr], is_current=is_current)
+        previous = [OWN.subnets[0].cidr]
+        self.cache_writer.update(self.table, self.own, previous, is_current=is_current, networks=networks)
 
     def names(self) -> set[str]:
         return set(decode("dataplane", self.disk.path.read_bytes(), "n1").table().leases)
@@ -102,6 +107,21 @@ def test_a_burst_of_changes_is_written_once_and_a_long_one_seldom(tmp_path: Path
             assert 2 <= scene.disk.written <= 7
             await asyncio.sleep(20)
             assert scene.names() == set(scene.table.leases) | {OWN.name}
+
+    run_virtually(story())
+
+
+def test_another_configuration_is_written_at_once_also_soon_after_a_write(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with Scene(tmp_path) as scene:
+            scene.tell(SNAPSHOT)
+            await asyncio.sleep(2)
+            for networks in ([HOST_GW, NETWORK], [NETWORK, HOST_GW], [NETWORK]):
+                scene.tell(networks=networks)
+                await asyncio.sleep(2)
+                state = decode("dataplane", scene.disk.path.read_bytes(), "n1")
+                assert [state.network, *state.earlier_networks] == networks
+            assert scene.disk.written == 4
 
     run_virtually(story())
 

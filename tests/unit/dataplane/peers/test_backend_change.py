@@ -63,6 +63,13 @@ def test_an_unchanged_node_that_changes_last_goes_on_without_a_gap() -> None:
     assert lines(peer.objects) == [*BY_VXLAN[:2], DIRECT]
 
 
+def test_a_backend_whose_process_does_not_run_yet_is_used_only_where_there_is_no_other() -> None:
+    starting = replace(CHANGED, works=False)
+    assert lines(last((UNCHANGED, BEFORE), (starting, AFTER)).objects) == BY_VXLAN
+    assert lines(last((UNCHANGED, BEFORE), (starting, AFTER), (CHANGED, AFTER)).objects) == [*BY_VXLAN[:2], DIRECT]
+    assert lines(last((starting, AFTER)).objects) == [DIRECT], "after a restart its process may have gone on"
+
+
 def test_once_the_earlier_backend_is_gone_nothing_of_it_is_left() -> None:
     assert lines(last((UNCHANGED, BEFORE), (CHANGED, AFTER), (DONE, AFTER)).objects) == [DIRECT]
     assert last((UNCHANGED, BEFORE), (CHANGED, BEFORE), (DONE, BEFORE)).objects == ()
