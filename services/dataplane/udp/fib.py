@@ -16,9 +16,9 @@ _QUEUED_SECONDS: Final = 1.0
 class Fib:
     """Next hops by destination, on one device: the gateway of the kernel's route. Only IPv4.
 
-    `socket` is readable when routes have changed: then call `refresh`. A packet is in the device's queue by the routes
-    of a moment ago: where the route has been there since, the kernel knows it before it says so; where it has
-    gone since, what it said before counts.
+    `socket` is readable when routes have changed: then call `refresh`. A packet is in the device's queue by the
+    routes of a moment ago. A route that is there now is in the kernel's answer before its notification is read, and
+    of one that has gone since, the last answer counts.
     """
 
     def __init__(self, ifindex: int) -> None:

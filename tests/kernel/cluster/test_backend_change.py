@@ -37,12 +37,16 @@ async def change(scene: Scene, backend: dict[str, Any]) -> None:
     await until_changed(scene, backend["Type"])
 
 
-def remembered(scene: Scene) -> set[str]:
-    """The backends of h1, as its state file has them."""
-    (path,) = (scene.cluster.directory / "h1" / "state").glob("dataplane.state")
-    state = decode("dataplane", path.read_bytes(), "h1")
-    assert state.network
-    return {each.backend_type for each in (state.network, *state.earlier_networks)}
+async def until_remembered(scene: Scene, backends: set[str]) -> None:
+    """Returns when the state file of h1 has these and no other."""
+
+    def remembered() -> set[str]:
+        path = scene.cluster.directory / "h1" / "state" / "dataplane.state"
+        state = decode("dataplane", path.read_bytes(), "h1")
+        assert state.network
+        return {each.backend_type for each in (state.network, *state.earlier_networks)}
+
+    await eventually(lambda: remembered() == backends)
 
 
 CHANGES: Final[dict[str, dict[str, Any]]] = {
@@ -80,7 +84,7 @@ async def test_a_node_that_is_killed_meanwhile_knows_the_earlier_backends(scene:
         async with scene.pinged() as lost:
             await change(scene, backend)
             before = {each.backend for each in (await scene.status("h1")).earlier_backends}
-            await eventually(lambda: remembered(scene) == before | {backend["Type"]})
+            await until_remembered(scene, before | {backend["Type"]})
             await scene.restart(scene.dataplane("h1"))
             await until_changed(scene, backend["Type"], "h1")
         assert lost == []
