@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 from services.core.leases.conflicts import Claim, ConflictIndex, Loss, losses
@@ -30,13 +31,14 @@ _NONE: Final[Losses] = {}
 class PeerSet:
     """`peers` by lease name, as the leases and the context of the last update determine them."""
 
-    def __init__(self, node: str) -> None:
+    def __init__(self, node: str, known: Mapping[str, Peer] = MappingProxyType({})) -> None:
+        """`known` are peers of another set: what they were before their nodes had another backend counts here too."""
         self.peers: dict[str, Peer] = {}
         self.own_losses: tuple[Loss, ...] = ()
         """Claims of the own lease that other nodes do not carry, because another lease has the older claim."""
         self._node = node
         self._context: PeerContext | None = None
-        self._alone: dict[str, Peer] = {}
+        self._alone = dict(known)
         """Each peer as it is without conflicts; the own lease too, of which only the claims count."""
         self._conflicts: ConflictIndex | None = None
         self._lost: Losses = {}
@@ -117,9 +119,11 @@ class PeerSet:
         return PeerDelta(old, new)
 
 
-def peers_of(leases: Iterable[Lease], node: str, context: PeerContext) -> Mapping[str, Peer]:
-    """The peers that these leases make."""
-    found = PeerSet(node)
+def peers_of(
+    leases: Iterable[Lease], node: str, context: PeerContext, known: Mapping[str, Peer] = MappingProxyType({})
+) -> Mapping[str, Peer]:
+    """The peers that these leases make; `known` as PeerSet has it."""
+    found = PeerSet(node, known)
     found.update(context, {lease.name: lease for lease in leases})
     return found.peers
 

@@ -104,6 +104,7 @@ async def test_a_node_that_does_not_change_is_reached_and_reaches_all(scene: Sce
                 (earlier,) = (await scene.status(host)).earlier_backends
                 assert (earlier.backend, list(earlier.peers)) == ("vxlan", ["h3"])
             assert "earlier    vxlan, for 1 peer: h3" in (await scene.run("status"))[1]
+            assert (await scene.run("resync", "dataplane", "--dry-run"))[1].strip() == "# dataplane: nothing to do"
             assert "reached by vxlan until" in (await scene.run("peers"))[1].replace("\n", " ")
             await scene.restart(scene.dataplane("h1"))
             earlier = (await scene.status("h1")).earlier_backends[0]
@@ -113,8 +114,7 @@ async def test_a_node_that_does_not_change_is_reached_and_reaches_all(scene: Sce
         await until_changed(scene, "host-gw")
         await scene.until(lambda s: not s.earlier_backends)
     assert lost == []
-    for each in scene.cluster.hosts:
-        await eventually(lambda host=each: "flannel" not in host.namespace.ip("link", "show"))
+    await eventually(lambda: not any("flannel" in h.namespace.ip("link", "show") for h in scene.cluster.hosts))
 
 
 async def test_a_node_whose_kernel_lacks_the_new_backend_keeps_the_old_one(scene: Scene) -> None:

@@ -8,7 +8,7 @@ from services.core.leases.lease import Lease, Subnet
 from services.dataplane.backends.host_gw import HostGw
 from services.dataplane.backends.vxlan import Vxlan
 from services.dataplane.peers.peer import Overlay, Peer, PeerContext
-from services.dataplane.peers.peer_set import PeerSet
+from services.dataplane.peers.peer_set import PeerSet, peers_of
 from tests.examples.dataplane import CAPTURED, LINKS, lines, subnet
 from tests.examples.dataplane import lease as make_lease
 from tests.examples.leases import SMALL_JSON, network
@@ -56,6 +56,14 @@ def test_an_unchanged_node_reaches_a_changed_one_as_before() -> None:
     assert (
         peer.reason == "the backend type is host-gw, that of the network is vxlan; it is reached as before its change"
     )
+
+
+def test_a_plan_has_the_same_peers() -> None:
+    peers = PeerSet("n1")
+    for lease in (BEFORE, AFTER):
+        peers.update(UNCHANGED, {lease.name: lease})
+    assert peers_of([AFTER], "n1", UNCHANGED, peers.peers) == peers.peers
+    assert peers_of([AFTER], "n1", UNCHANGED) != peers.peers
 
 
 def test_an_unchanged_node_that_changes_last_goes_on_without_a_gap() -> None:
