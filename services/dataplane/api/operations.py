@@ -53,7 +53,8 @@ async def teardown(dataplane: Controller, *, dry_run: bool) -> tuple[list[str], 
 async def hand_over(dataplane: Controller, *, dry_run: bool) -> tuple[list[str], list[str]]:
     """Rewrites everything of ours as a flanneld makes it, and pauses; returns the commands and what failed.
 
-    Raises NotYet, Unavailable. A route is made before ours goes; where that fails, ours stays. Whole, as above.
+    Raises NotYet, also for a backend that cannot be handed over, Unavailable. A route is made before ours goes; where
+    that fails, ours stays. Whole, as above.
     """
     return await dataplane.lock.run(partial(_hand_over, dataplane, dry_run=dry_run))
 
@@ -75,6 +76,8 @@ async def _tear_down(dataplane: Controller, *, dry_run: bool) -> tuple[list[str]
 async def _hand_over(dataplane: Controller, *, dry_run: bool) -> tuple[list[str], list[str]]:
     programmer = dataplane.programmer
     config, context, table = await _now(dataplane)
+    if config.backend.hand_over_obstacle:
+        raise NotYet(config.backend.hand_over_obstacle)
     if context.adds_only:
         raise NotYet(f"{dataplane.cached_reason}; hand over when a lease service is there")
     missing = context.links.devices.keys() - (await _present(config, dataplane.node)).keys()

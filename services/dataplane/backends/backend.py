@@ -115,6 +115,9 @@ class Backend(Protocol):
     ignores_public_ip: ClassVar[bool] = False
     """Whether leases publish the interface's address whatever --public-ip says, as flannel's do."""
 
+    hand_over_obstacle: ClassVar[str] = ""
+    """Why no flanneld can start beside what this one leaves, and what to do instead; empty: it can."""
+
     has_policies: ClassVar[bool] = False
     """Whether some of its objects are xfrm policies."""
 

@@ -96,6 +96,10 @@ class Udp(Backend):
     reason: str = ""
     """Why so."""
     lease_type: ClassVar[str] = ""
+    hand_over_obstacle: ClassVar[str] = (
+        "a flanneld with backend udp does not start while device and port of this one are there: run `flannelette "
+        "teardown`, stop the dataplane, then start flanneld (docs/migration.md#backend-udp)"
+    )
     link_kinds: ClassVar[tuple[type[LinkKind], ...]] = (TunLink, FouLink)
 
     @property

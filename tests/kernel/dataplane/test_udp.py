@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from typing import Final
 
+import grpc.aio
 import pytest
 
 from tests.flannel.udp import UdpHosts, UserPeer, udp_hosts
@@ -57,6 +58,12 @@ async def test_pods_of_two_hosts_reach_each_other(scene: UdpHosts) -> None:
             f"{peer.cidr} via {peer.public} dev flannel0 proto 77 metric 1334 onlink",
         ]
         (proxy,) = scene.proxies()
+        for dry_run in (True, False):
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await running.hand_over(dry_run=dry_run)
+            assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+            assert "run `flannelette teardown`" in (refused.value.details() or "")
+        assert await scene.answers()
         assert not (await running.teardown()).errors
         assert "flannel0" not in cluster.ip("link show")
         await eventually(lambda: scene.proxies() not in ([], [proxy]))

@@ -138,7 +138,8 @@ class DataplaneServiceServicer:
         Idempotent: a second call does what the first could not do.
 
         FAILED_PRECONDITION: the service has programmed nothing yet, or an overlay
-        device is missing, as after TeardownKernel.
+        device is missing, as after TeardownKernel, or the backend (`udp`) cannot be
+        handed over: the message says what to do instead.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

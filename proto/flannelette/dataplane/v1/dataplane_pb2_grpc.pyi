@@ -73,7 +73,8 @@ class DataplaneServiceStub:
     Idempotent: a second call does what the first could not do.
 
     FAILED_PRECONDITION: the service has programmed nothing yet, or an overlay
-    device is missing, as after TeardownKernel.
+    device is missing, as after TeardownKernel, or the backend (`udp`) cannot be
+    handed over: the message says what to do instead.
     """
     WatchEvents: _aio.UnaryStreamMultiCallable[_dataplane_pb2.WatchEventsRequest, _dataplane_pb2.WatchEventsResponse]
     """Streams the service's recent events, oldest first, and then each new one.
@@ -164,7 +165,8 @@ class DataplaneServiceServicer(metaclass=_abc_1.ABCMeta):
         Idempotent: a second call does what the first could not do.
 
         FAILED_PRECONDITION: the service has programmed nothing yet, or an overlay
-        device is missing, as after TeardownKernel.
+        device is missing, as after TeardownKernel, or the backend (`udp`) cannot be
+        handed over: the message says what to do instead.
         """
 
     @_abc_1.abstractmethod
