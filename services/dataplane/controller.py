@@ -262,13 +262,12 @@ class Controller:
     async def _program(self, config: OverlayConfig, table: Table) -> None:
         if self._resync_due:
             await self.tracker.read_connected_routes()
-        is_told = table is self.feed.table
-        own, limits = self.own.subnets(table), self._limits
+        is_told, own = table is self.feed.table, self.own.subnets(table)
         if config.backend.needs_own_subnet and not own:
             return
-        links, earlier = self.tracker.links(config), tuple(self.tracker.earlier_overlays(config))
-        where = (config.network, config.backend, links, own, limits, self.settings.ip_blackhole_route)
-        works = self.tracker.is_working(config)
+        links, works = self.tracker.links(config), self.tracker.is_working(config)
+        where = (config.network, config.backend, links, own, self._limits, self.settings.ip_blackhole_route)
+        earlier = tuple(self.tracker.earlier_overlays(config))
         context = PeerContext(*where, adds_only=not is_told, works=works, earlier=earlier)
         touched, since, self._touched, self._touched_at = self._touched, self._touched_at, set(), None
         is_whole = self._resync_due or context != self.programmer.context
