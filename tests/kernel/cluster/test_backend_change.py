@@ -78,11 +78,12 @@ async def test_no_packet_is_lost_while_all_nodes_change(scene: Scene, backend: d
     assert await scene.all_reach_all() == []
 
 
-async def test_a_node_that_is_killed_meanwhile_knows_the_earlier_backends(scene: Scene) -> None:
+async def test_a_node_that_is_killed_once_all_have_changed_knows_the_earlier_backends(scene: Scene) -> None:
     await change(scene, VXLAN)
     for backend in (UDP, HOST_GW, UDP):  # its proxy has to run before anything may be sent by it, and outlives it
         async with scene.pinged() as lost:
             await change(scene, backend)
+            await scene.until(lambda s: not any(each.peer_count for each in s.earlier_backends))
             before = {each.backend for each in (await scene.status("h1")).earlier_backends}
             await until_remembered(scene, before | {backend["Type"]})
             await scene.restart(scene.dataplane("h1"))
