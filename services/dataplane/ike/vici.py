@@ -141,7 +141,7 @@ def superseded_in(listed: Iterable[Section]) -> set[str]:
             is_up = any(child.get("state") in _UP for child in values.get("child-sas", {}).values())
             if is_up and values.get("state") == b"ESTABLISHED" and connection_of(name) is not None:
                 ages = made.setdefault((name, values.get("initiator") == b"yes"), {})
-                ages[int(values["uniqueid"])] = int(values["established"])
+                ages[int(values["uniqueid"])] = int(values.get("established", b"0"))
     return {
         str(number)
         for ages in made.values()
