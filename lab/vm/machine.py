@@ -30,7 +30,7 @@ _PATIENCE: Final = 4
 _MODULES: Final = ("fou", "br_netfilter")
 """What the kernel does not load by itself when it is needed."""
 _GUEST: Final = Path(__file__).with_name("guest.sh")
-_WORDS: Final = ("rootfstype=hostfs", "hostfs=/", "ro", "quiet", "loglevel=3", "panic=-1", "con=null")
+_WORDS: Final = ("seccomp=auto", "rootfstype=hostfs", "hostfs=/", "ro", "quiet", "loglevel=3", "panic=-1", "con=null")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,6 @@ class Job:
     """How long the guest may take."""
     memory: int = MEMORY
     """At most, in MiB. What the guest writes is there too."""
-    cpus: int = field(default_factory=lambda: min(os.cpu_count() or 1, 4))
 
 
 def attempt(job: Job) -> int:
@@ -117,18 +116,8 @@ run() {{ cd {shlex.quote(str(Path.cwd()))} || cd / && exec {words}; }}
 def _words(job: Job, place: Path) -> list[str]:
     """The kernel's command line. What follows `--` are the arguments of the first process, busybox."""
     streams = ["con0=fd:0,fd:1"] if _terminal() else ["con0=null,fd:1", "con1=null,fd:2"]
-    machine = [f"mem={job.memory}M", f"ncpus={job.cpus}", "seccomp=auto"]
-    return [
-        *machine,
-        *_WORDS,
-        *streams,
-        f"init={place}/busybox",
-        "--",
-        "sh",
-        f"{place}/guest.sh",
-        str(place),
-        "outside",
-    ]
+    first_process = [f"init={place}/busybox", "--", "sh", f"{place}/guest.sh", str(place), "outside"]
+    return [f"mem={job.memory}M", *_WORDS, *streams, *first_process]
 
 
 def _terminal() -> str:
