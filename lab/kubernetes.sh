@@ -1,23 +1,28 @@
 #!/bin/sh
-# Builds a real program of Kubernetes into a directory: kubernetes.sh kube-apiserver|kubectl DIRECTORY.
+# Builds real programs of Kubernetes into a directory: kubernetes.sh DIRECTORY PROGRAM..., where a PROGRAM is
+# kube-apiserver, kube-controller-manager, kube-proxy, kube-scheduler, kubeadm, kubectl or kubelet.
 # k8s.io/kubernetes is no library: its go.mod points at its own staging directories, so each is pinned to its release.
-# A cold build takes minutes and is done once; the second program shares most of it with the first.
+# A cold build takes minutes and is done once; the programs share most packages, so all that are missing are one build.
 # Where Go is missing or too old it says so and succeeds.
 set -eu
 
 version=1.34.4
-name=$1
-directory=$2
-program=$directory/bin/$name
+directory=$1
+shift
 
-if [ -x "$program" ] && [ "$(cat "$program.version" 2>/dev/null)" = "$version" ]; then
-    exit 0
-fi
+missing= packages=
+for program in "$@"; do
+    if ! [ -x "$directory/bin/$program" ] || [ "$(cat "$directory/bin/$program.version" 2>/dev/null)" != "$version" ]; then
+        missing="$missing${missing:+ }$program"
+        packages="$packages k8s.io/kubernetes/cmd/$program"
+    fi
+done
+[ -n "$missing" ] || exit 0
 if ! command -v go >/dev/null || ! go version | grep -Eq 'go1\.(2[4-9]|[3-9][0-9])'; then
-    echo "$name is left out: building it takes Go 1.24 or newer" >&2
+    echo "$missing is left out: building it takes Go 1.24 or newer" >&2
     exit 0
 fi
-echo "+ go build $name $version (minutes, once)" >&2
+echo "+ go build $missing $version (minutes, once)" >&2
 mkdir -p "$directory/bin"
 module=$(mktemp -d)
 trap 'rm -rf "$module"' EXIT
@@ -30,9 +35,16 @@ sources=$(go mod download -json "k8s.io/kubernetes@v$version" | sed -n 's/^[[:sp
     sed -n 's#^[[:space:]]*\(k8s\.io/[a-z-]*\) => \./staging/.*#replace \1 => \1 v0.'"${version#1.}"'#p' "$sources/go.mod"
     sed -n '/^godebug/,/^)/p' "$sources/go.mod"
 } >>go.mod
-if nice go build -p 2 -trimpath -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=v$version" \
-    -o "$program" "k8s.io/kubernetes/cmd/$name"; then
-    echo "$version" >"$program.version"
+about=k8s.io/component-base/version
+minor=${version#1.}
+# kubeadm and kubelet read the numbers that are not in gitVersion too.
+# shellcheck disable=SC2086  # a list of words
+if nice go build -p 2 -trimpath -o "$module/bin/" \
+    -ldflags "-s -w -X $about.gitVersion=v$version -X $about.gitMajor=1 -X $about.gitMinor=${minor%.*}" $packages; then
+    for program in $missing; do
+        mv "$module/bin/$program" "$directory/bin/$program"
+        echo "$version" >"$directory/bin/$program.version"
+    done
 else
-    echo "$name is left out: go build failed, see above" >&2
+    echo "$missing is left out: go build failed, see above" >&2
 fi

@@ -60,12 +60,12 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
             raise BadOption(f"{argument!r} is no option of the lab: use {', '.join(f'{n}=' for n in names)}")
         given[name] = value
     options = Options(
-        nodes=_number("NODES", given["NODES"] or "3"),
-        backend=_one_of("BACKEND", given["BACKEND"] or "vxlan", BACKENDS),
-        family=_one_of("FAMILY", given["FAMILY"] or "ipv4", tuple(FAMILIES)),
-        store=_one_of("STORE", given["STORE"] or "embedded", STORES),
-        vm=_one_of("VM", given["VM"] or "0", ("1", "0")) == "1",
-        once=_one_of("ONCE", given["ONCE"] or "0", ("1", "0")) == "1",
+        nodes=whole_number("NODES", given["NODES"] or "3", MOST_NODES),
+        backend=one_of("BACKEND", given["BACKEND"] or "vxlan", BACKENDS),
+        family=one_of("FAMILY", given["FAMILY"] or "ipv4", tuple(FAMILIES)),
+        store=one_of("STORE", given["STORE"] or "embedded", STORES),
+        vm=one_of("VM", given["VM"] or "0", ("1", "0")) == "1",
+        once=one_of("ONCE", given["ONCE"] or "0", ("1", "0")) == "1",
         json=Path(given["JSON"]).absolute() if given["JSON"] else None,
     )
     if options.backend in ("ipip", "udp", "ipsec") and options.family != "ipv4":
@@ -81,13 +81,15 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
     return options
 
 
-def _number(name: str, text: str) -> int:
-    if not text.isascii() or not text.isdecimal() or not 1 <= int(text) <= MOST_NODES:
-        raise BadOption(f"{name}={text}: use a whole number from 1 to {MOST_NODES}")
+def whole_number(name: str, text: str, most: int) -> int:
+    """It, from 1 to `most`. Raises BadOption."""
+    if not text.isascii() or not text.isdecimal() or not 1 <= int(text) <= most:
+        raise BadOption(f"{name}={text}: use a whole number from 1 to {most}")
     return int(text)
 
 
-def _one_of(name: str, text: str, choices: Sequence[str]) -> str:
+def one_of(name: str, text: str, choices: Sequence[str]) -> str:
+    """The text, which is one of the choices. Raises BadOption."""
     if text not in choices:
         raise BadOption(f"{name}={text}: use {' or '.join(choices)}")
     return text

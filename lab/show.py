@@ -74,6 +74,10 @@ class Screen:
             self._console.print(table)
             self._console.print()
 
+    def note(self, text: str) -> None:
+        """Lines as they are."""
+        self._console.print(text, soft_wrap=True)
+
     def failure(self, text: str) -> None:
         """Something that should not be so."""
         self._console.print(Text(f"✗ {text}", style="red"), soft_wrap=True)
@@ -123,7 +127,7 @@ def hosts_table(
     pods: Sequence[Pod], dataplanes: Sequence[dataplane_pb2.Status], masqs: Sequence[masq_pb2.Status]
 ) -> Table:
     """A row per host, from what its services say."""
-    table = _table("host", "address", "subnet", "device", "VTEP MAC", "peers", "rules")
+    table = plain_table("host", "address", "subnet", "device", "VTEP MAC", "peers", "rules")
     for pod, dataplane, masq in zip(pods, dataplanes, masqs, strict=True):
         table.add_row(
             pod.host.name,
@@ -141,7 +145,7 @@ def matrix_table(pods: Sequence[Pod], matrix: Matrix, outside: Outside) -> Table
     """Round-trip times in milliseconds: from the row's pod to the column's."""
     is_small = len(pods) <= _WIDEST_MATRIX
     columns = [pod.host.pod.name for pod in pods] if is_small else ["answered", "fastest", "median", "slowest"]
-    table = _table("ping/ms", *columns, "outside")
+    table = plain_table("ping/ms", *columns, "outside")
     for column in table.columns[1:]:
         column.justify = "right"
     for source in pods:
@@ -151,7 +155,8 @@ def matrix_table(pods: Sequence[Pod], matrix: Matrix, outside: Outside) -> Table
     return table
 
 
-def _table(*columns: str) -> Table:
+def plain_table(*columns: str) -> Table:
+    """Without lines, and with headers."""
     table = Table(box=None, padding=(0, 3, 0, 0), pad_edge=False, header_style="dim")
     for column in columns:
         table.add_column(column, no_wrap=True)

@@ -37,7 +37,7 @@ tests) # tests wait for what tools.pending names, while tools.lock is held: see 
     rm -f "$directory/tools.pending"
     exit 0
     ;;
-kube*) exec sh "$(dirname "$0")/kubernetes.sh" "$tool" "$directory" ;;
+kube*) exec sh "$(dirname "$0")/kubernetes.sh" "$directory" "$tool" ;;
 flanneld) exec sh "$(dirname "$0")/flanneld.sh" "$directory" ;;
 wheels) exec sh "$(dirname "$0")/wheels.sh" "$directory" ;;
 esac

@@ -1,0 +1,198 @@
+"""The cluster of the nodes: kubeadm makes it, the manifests of this tree give it a network."""
+
+import asyncio
+import json
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from lab import topology
+from lab.build import CommandFailed, carry_out
+from lab.cluster import LabFailed, Pod
+from lab.kubernetes import parts
+from lab.kubernetes.node import Node, remove_groups, run
+from lab.kubernetes.options import Options
+from lab.kubernetes.parts import CACHE, HERE, PLACE, TREE
+from lab.topology import OUTSIDE, Host
+
+_READY_SECONDS: Final = 240.0
+_NAMESPACE: Final = "kube-flannel"
+_IGNORE: Final = "--ignore-preflight-errors=all"  # modules and cgroups are those of a machine that is not ours alone
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """A container of a pod, as the API server has it."""
+
+    node: str
+    name: str
+    id: str
+    is_ready: bool
+
+
+class Cluster:
+    """Grows step by step. Its processes end with ours; `stop` removes the rest."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._hosts = tuple(Host(number) for number in range(1, options.nodes + 1))
+        self.place = PLACE / "run"
+        self.nodes = tuple(Node(host, self.place / host.name) for host in self._hosts)
+
+    @property
+    def config(self) -> Path:
+        """What kubectl needs."""
+        return self.place / "admin.conf"
+
+    def kubectl_words(self) -> tuple[str, ...]:
+        """`kubectl`, from the outside host."""
+        return OUTSIDE.command(str(CACHE / "bin" / "kubectl"), f"--kubeconfig={self.config}")
+
+    async def kubectl(self, *words: str) -> str:
+        """What kubectl prints. Raises CommandFailed."""
+        return await run(*self.kubectl_words(), *words)
+
+    async def build(self) -> None:
+        """Makes namespaces and wires, and the nodes' files."""
+        shutil.rmtree(self.place, ignore_errors=True)
+        remove_groups()
+        await carry_out(topology.underlay(self._hosts))
+
+    async def import_images(self) -> Path:
+        """A directory of containerd's with all images, made on a node once."""
+        made, stamp = PLACE / "containerd", PLACE / "containerd.stamp"
+        if stamp.exists() and stamp.read_text() == parts.images_digest():
+            return made
+        stamp.unlink(missing_ok=True)
+        shutil.rmtree(made, ignore_errors=True)
+        node, empty = Node(self._hosts[0], self.place / "import"), self.place / "empty"
+        empty.mkdir(parents=True)
+        node.furnish(self._hosts, self._options.proxy, empty)
+        try:
+            await node.boot()
+            for image in parts.IMAGES:
+                await node.run("ctr", "-n", "k8s.io", "images", "import", "-", file=image)
+        finally:
+            node.fail()
+        shutil.move(node.place / "containerd", made)
+        shutil.rmtree(node.place)
+        stamp.write_text(parts.images_digest())
+        return made
+
+    async def boot(self, images: Path) -> None:
+        """Starts every node."""
+        for node in self.nodes:
+            node.furnish(self._hosts, self._options.proxy, images)
+        await asyncio.gather(*(node.boot() for node in self.nodes))
+
+    async def join(self) -> None:
+        """Makes a cluster of the nodes."""
+        first, *others = self.nodes
+        await first.run(
+            *("kubeadm", "init", "--config=/etc/kubeadm/init.yaml", "--skip-phases=addon/coredns", _IGNORE)
+        )
+        self.config.write_text(await first.run("cat", "/etc/kubernetes/admin.conf"))
+        await asyncio.gather(
+            *(node.run("kubeadm", "join", "--config=/etc/kubeadm/join.yaml", _IGNORE) for node in others)
+        )
+
+    async def install(self) -> None:
+        """Installs Flannelette as docs/kubernetes.md says; returns when it is ready on every node."""
+        if self._options.overlay == "helm":
+            await self._install_chart()
+        else:
+            await self.kubectl("apply", "-k", str(self._overlay()))
+        await self.kubectl(
+            *("rollout", "status", "--namespace", _NAMESPACE, "daemonset/kube-flannel-ds"),
+            f"--timeout={_READY_SECONDS:.0f}s",
+        )
+
+    async def start_pods(self) -> list[Pod]:
+        """Makes a pod on each node; returns when they are ready."""
+        await self.kubectl("apply", "-f", str(HERE / "pods.yaml"))
+        await self.kubectl("rollout", "status", "daemonset/web", f"--timeout={_READY_SECONDS:.0f}s")
+        return await self.pods()
+
+    async def pods(self) -> list[Pod]:
+        """The pods of the lab, with their namespaces under the names that the lab knows."""
+        nodes = {node.name: node for node in self.nodes}
+        found = []
+        for pod in await self._list_pods("default", "app=web"):
+            node = nodes[pod["spec"]["nodeName"]]
+            await node.name_pod(_id_of(pod["status"]["containerStatuses"][0]))
+            found.append(Pod(node.host, ip_address(pod["status"]["podIP"])))
+        return sorted(found, key=lambda pod: pod.host.number)
+
+    async def containers(self) -> list[Container]:
+        """Flannelette's and the lab's."""
+        pods = await self._list_pods(_NAMESPACE, "app=flannel") + await self._list_pods("default", "app=web")
+        return [
+            Container(pod["spec"]["nodeName"], status["name"], _id_of(status), status["ready"])
+            for pod in pods
+            for status in pod["status"].get("containerStatuses", ())
+        ]
+
+    async def until_replaced(self, old: Iterable[Container]) -> None:
+        """Returns when each has a successor that is ready. Raises LabFailed."""
+        former = {(each.node, each.name): each.id for each in old}
+        try:
+            async with asyncio.timeout(_READY_SECONDS):
+                while waiting := await self._without_successor(former):  # noqa: ASYNC110 - it happens in other processes
+                    await asyncio.sleep(0.3)
+        except TimeoutError:
+            names = ", ".join(f"{name} of {node}" for node, name in waiting)
+            raise LabFailed(f"not ready again after {_READY_SECONDS:.0f} s: {names}") from None
+
+    def stop(self) -> None:
+        """Ends every node. The kernel drops the namespaces with the last process in them."""
+        for node in self.nodes:
+            node.fail()
+        remove_groups()
+        shutil.rmtree(self.place, ignore_errors=True)
+
+    async def _without_successor(self, former: Mapping[tuple[str, str], str]) -> list[tuple[str, str]]:
+        try:
+            now = {(each.node, each.name): each for each in await self.containers()}
+        except CommandFailed:  # the API server is on a node too
+            return list(former)
+        return [key for key, id_ in former.items() if key not in now or not now[key].is_ready or now[key].id == id_]
+
+    async def _list_pods(self, namespace: str, selector: str) -> list[dict[str, Any]]:
+        words = ("get", "pods", "--namespace", namespace, "--selector", selector, "--output=json")
+        items: list[dict[str, Any]] = json.loads(await self.kubectl(*words))["items"]
+        return items
+
+    def _overlay(self) -> Path:
+        """An overlay of the lab's own upon that of the tree: its backend."""
+        directory = self.place / "overlay"
+        directory.mkdir()
+        network = {"Network": "10.244.0.0/16", "Backend": {"Type": self._options.backend}}
+        patch = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": "kube-flannel-cfg", "namespace": _NAMESPACE},
+            "data": {"net-conf.json": json.dumps(network)},
+        }
+        base = TREE / "deploy" / "kubernetes" / "overlays" / self._options.overlay
+        kustomization = {"resources": [os.path.relpath(base, directory)], "patches": [{"patch": json.dumps(patch)}]}
+        (directory / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+        return directory
+
+    async def _install_chart(self) -> None:
+        await self.kubectl("create", "namespace", _NAMESPACE)
+        await self.kubectl("label", "namespace", _NAMESPACE, "pod-security.kubernetes.io/enforce=privileged")
+        helm = OUTSIDE.command("env", f"KUBECONFIG={self.config}", str(CACHE / "bin" / "helm"))
+        chart = str(TREE / "deploy" / "helm" / "flannelette")
+        settings = f"podCidr=10.244.0.0/16,flannel.backend={self._options.backend}"
+        await run(*helm, "install", "flannel", chart, "--namespace", _NAMESPACE, "--set", settings)
+
+
+def _id_of(status: Mapping[str, Any]) -> str:
+    """A container's, as containerd knows it."""
+    return str(status.get("containerID", "")).removeprefix("containerd://")

@@ -1,0 +1,234 @@
+"""A node: a host of the lab's network with a root directory, cgroups and processes of its own."""
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from string import Template
+from typing import Final
+
+from lab.build import CommandFailed, carry_out
+from lab.kubernetes import parts
+from lab.kubernetes.parts import HERE, ROOT
+from lab.topology import OUTSIDE_ADDRESS, UNDERLAY, Batch, Host
+
+_TOKEN: Final = "flanne.0123456789labnow"  # noqa: S105 - nobody outside reaches the API server
+_BOOT_SECONDS: Final = 60.0
+_PATH: Final = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_ENTER: Final = ("--mount", "--net", "--pid", "--uts", "--ipc", "--cgroup", "--root", "--wdns=/")
+_GROUPS: Final = "kube-lab"
+
+
+class Node:
+    """One node. `place` has its files, and keeps them over a power failure."""
+
+    def __init__(self, host: Host, place: Path) -> None:
+        self.host = host
+        self.name = host.name
+        self.place = place
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def furnish(self, hosts: tuple[Host, ...], proxy: str, images: Path) -> None:
+        """Writes its files: settings, and containerd's directory with the images, shared with all nodes."""
+        etc = self.place / "upper" / "etc"
+        for path in (
+            "work",
+            "root",
+            "kubelet",
+            "upper/usr/local/sbin",
+            "upper/etc/containerd",
+            "upper/etc/kubeadm/patches",
+        ):
+            (self.place / path).mkdir(parents=True)
+        _copy_containerd(images, self.place / "containerd")
+        shutil.copy2(HERE / "node.sh", self.place / "upper/usr/local/sbin")
+        shutil.copy2(HERE / "containerd.toml", etc / "containerd" / "config.toml")
+        shutil.copy2(HERE / "etcd.yaml", etc / "kubeadm/patches/etcd+strategic.yaml")
+        (etc / "hostname").write_text(f"{self.name}\n")
+        (etc / "machine-id").write_text(f"{self.host.number:032x}\n")
+        names = "".join(f"{host.address} {host.name}\n" for host in hosts)
+        (etc / "hosts").write_text(f"127.0.0.1 localhost\n{names}")
+        (etc / "resolv.conf").write_text(f"nameserver {OUTSIDE_ADDRESS}\n")  # nobody answers there
+        words = {
+            "name": self.name,
+            "address": str(self.host.address),
+            "server": str(hosts[0].address),
+            "token": _TOKEN,
+            "version": parts.version(),
+            "etcd": parts.etcd_version(),
+            "proxy": proxy,
+        }
+        documents = (HERE / "kubeadm.yaml").read_text().split("\n---\n")
+        for name, chosen in (("init", documents[:-1]), ("join", documents[-1:])):
+            text = Template("\n---\n".join(chosen)).substitute(words)
+            (etc / "kubeadm" / f"{name}.yaml").write_text(text)
+
+    async def boot(self) -> None:
+        """Starts it; returns when its containerd answers. Raises CommandFailed."""
+        groups = list(make_groups(self.name))
+        (self.place / "cgroups").write_text("".join(f"{what} {directory}\n" for what, directory in groups))
+        process = self._process = self._start()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_BOOT_SECONDS):
+                while process.poll() is None:
+                    with suppress(CommandFailed):
+                        await self.run("ctr", "version")
+                        return
+                    await asyncio.sleep(0.2)
+        raise CommandFailed(f"node {self.name} does not boot: {(self.place / 'boot.log').read_text().strip()[-500:]}")
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        with self.host.namespace.inside():
+            Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
+        unshare = ("unshare", "--mount", "--pid", "--uts", "--ipc", "--fork", "--kill-child")
+        network = f"--net={self.host.namespace.path}"
+        script = ("sh", HERE / "node.sh", "enter", self.place, ROOT)
+        with (self.place / "boot.log").open("ab") as log:
+            return subprocess.Popen(
+                ["setpriv", "--pdeathsig", "KILL", "nsenter", network, *unshare, *script],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C is for us alone
+            )
+
+    def fail(self) -> None:
+        """Its power fails: everything in it ends at once."""
+        if not self._process:
+            return
+        try:
+            os.kill(self.process_id, signal.SIGKILL)  # it is the last one of its namespace to be gone
+        except CommandFailed:
+            self._process.kill()
+        self._process.wait()
+        self._process = None
+
+    async def plug_again(self) -> None:
+        """Gives it a new network namespace, as a boot does."""
+        name, of_host = self.name, self.host.namespace.name
+        await carry_out(
+            (
+                Batch("", (f"link delete {name}", f"netns delete {of_host}", f"netns add {of_host}")),
+                Batch(
+                    "",
+                    (
+                        f"link add {name} type veth peer name eth0 netns {of_host}",
+                        f"link set {name} master underlay up",
+                    ),
+                ),
+                Batch(
+                    of_host,
+                    (
+                        "link set lo up",
+                        f"address add {self.host.address}/{UNDERLAY.prefixlen} dev eth0",
+                        "link set eth0 up",
+                        f"route add default via {OUTSIDE_ADDRESS}",
+                    ),
+                ),
+            )
+        )
+
+    @property
+    def process_id(self) -> int:
+        """Of its first process. Raises CommandFailed if it does not run."""
+        with suppress(OSError, IndexError):
+            if self._process:
+                pid = self._process.pid
+                return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+        raise CommandFailed(f"node {self.name} does not run")
+
+    def command(self, *words: str) -> tuple[str, ...]:
+        """The command that runs another one on the node."""
+        environment = ("env", "-i", _PATH, "HOME=/root", "TERM=dumb")
+        return ("nsenter", "--target", str(self.process_id), *_ENTER, *environment, *words)
+
+    async def run(self, *words: str, file: Path | None = None) -> str:
+        """What a command on the node prints; with a file as its input. Raises CommandFailed."""
+        return await run(*self.command(*words), file=file)
+
+    async def name_pod(self, container: str) -> None:
+        """Gives the network namespace of a container's pod the name that the lab knows it by."""
+        words = next(
+            line.split()
+            for line in (await self.run("ctr", "-n", "k8s.io", "tasks", "list")).splitlines()
+            if line.startswith(container)
+        )
+        source = f"/proc/{self.process_id}/root/proc/{words[1]}/ns/net"
+        path = str(self.host.pod.path)
+        with suppress(CommandFailed):  # at first it is no mount
+            await run("umount", "-l", path)
+        await run("touch", path)
+        await run("mount", "--bind", source, path)
+
+
+async def run(*command: str, file: Path | None = None) -> str:
+    """What a command prints. Raises CommandFailed."""
+    pipe = asyncio.subprocess.PIPE
+    given = file.open("rb") if file else subprocess.DEVNULL
+    process = await asyncio.create_subprocess_exec(*command, stdin=given, stdout=pipe, stderr=pipe)
+    try:
+        said, complaint = await process.communicate()
+    except asyncio.CancelledError:
+        process.kill()
+        raise
+    if process.returncode:
+        words = " ".join(map(str, command))
+        raise CommandFailed(f"{words}: {(complaint or said).decode(errors='replace').strip()[-1500:]}")
+    return said.decode(errors="replace")
+
+
+def make_groups(name: str) -> Iterator[tuple[str, Path]]:
+    """A cgroup of its own in each hierarchy of this machine: what it is mounted with, and its directory."""
+    for what, parent in _hierarchies():
+        group = parent / _GROUPS / name
+        group.mkdir(parents=True, exist_ok=True)
+        for directory in (group.parent, group):
+            for setting in ("cpuset.cpus", "cpuset.mems"):  # empty at first in cgroup v1, and then nobody may enter
+                file = directory / setting
+                if what != "cgroup2" and file.exists() and not file.read_text().strip():
+                    file.write_text((directory.parent / setting).read_text())
+        if what == "cgroup2":
+            for directory in (parent, parent / _GROUPS):
+                for controller in (directory / "cgroup.controllers").read_text().split():
+                    with suppress(OSError):  # those that this machine keeps for itself
+                        (directory / "cgroup.subtree_control").write_text(f"+{controller}")
+        yield what, group
+
+
+def remove_groups() -> None:
+    """Removes the cgroups of all nodes, of a lab that was killed too. Their processes have ended."""
+    for _, parent in _hierarchies():
+        for directory, _, _ in os.walk(parent / _GROUPS, topdown=False):
+            with suppress(OSError):
+                Path(directory).rmdir()
+
+
+def _hierarchies() -> Iterator[tuple[str, Path]]:
+    """The directory of this process in each: what it is mounted with, and the directory."""
+    mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
+    own = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
+    legacy = {names: path for _, names, path in own if names}
+    if not legacy:
+        path = next(path for _, names, path in own if not names)
+        yield "cgroup2", Path("/sys/fs/cgroup", path.lstrip("/"))
+        return
+    for _, at, kind, *_ in mounts:
+        if kind != "cgroup":
+            continue
+        name = Path(at).name
+        for names, path in legacy.items():
+            if names in (name, f"name={name}") or set(names.split(",")) == set(name.split(",")):
+                yield names, Path(at, path.lstrip("/"))
+
+
+def _copy_containerd(source: Path, target: Path) -> None:
+    """Layers are never written to, so they are shared; the databases are not."""
+    subprocess.run(["cp", "-al", source, target], check=True)
+    for path in target.rglob("*.db"):
+        copy = path.with_suffix(".own")
+        shutil.copy2(path, copy)
+        copy.replace(path)

@@ -1,0 +1,53 @@
+"""What the cluster shall be: read from the environment, as make gives it, or from NAME=value arguments."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from lab.options import BadOption, one_of, whole_number
+
+BACKENDS: Final = ("vxlan", "host-gw")
+OVERLAYS: Final = ("per-node", "helm")
+PROXIES: Final = ("iptables", "nftables")
+MOST_NODES: Final = 10
+"""A node takes about 200 MB, the first one 600."""
+
+USAGE: Final = f"""\
+make kube-lab [NAME=value ...]    or    python -m lab.kubernetes [NAME=value ...]
+
+NODES=3            nodes, 1 to {MOST_NODES}; the first one is the control plane
+OVERLAY=per-node   {" or ".join(OVERLAYS)}: the overlay of kustomize, or the chart
+BACKEND=vxlan      {" or ".join(BACKENDS)}
+PROXY=iptables     {" or ".join(PROXIES)}: the mode of kube-proxy
+ONCE=1             try everything, tear down, and exit non-zero if anything failed"""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the cluster shall be."""
+
+    nodes: int = 3
+    overlay: str = "per-node"
+    """How Flannelette is installed."""
+    backend: str = "vxlan"
+    proxy: str = "iptables"
+    once: bool = False
+    """Try everything and leave, instead of waiting for Ctrl-C."""
+
+
+def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
+    """The options; arguments win over the environment, and empty means unset. Raises BadOption."""
+    names = ("NODES", "OVERLAY", "BACKEND", "PROXY", "ONCE")
+    given = {name: environment.get(name, "") for name in names}
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        if name not in names or not equals:
+            raise BadOption(f"{argument!r} is no option of the lab: use {', '.join(f'{n}=' for n in names)}")
+        given[name] = value
+    return Options(
+        nodes=whole_number("NODES", given["NODES"] or "3", MOST_NODES),
+        overlay=one_of("OVERLAY", given["OVERLAY"] or "per-node", OVERLAYS),
+        backend=one_of("BACKEND", given["BACKEND"] or "vxlan", BACKENDS),
+        proxy=one_of("PROXY", given["PROXY"] or "iptables", PROXIES),
+        once=one_of("ONCE", given["ONCE"] or "0", ("1", "0")) == "1",
+    )

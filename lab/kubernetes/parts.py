@@ -1,0 +1,183 @@
+"""What the nodes are made of, in the cache: a part is built again when what it is made of has changed."""
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from lab.programs import find_etcd
+from lab.show import Step
+
+TREE: Final = Path(__file__).parents[2]
+HERE: Final = Path(__file__).parent
+CACHE: Final = Path(
+    os.environ.get("CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "flannelette")
+)
+PLACE: Final = CACHE / "kube"
+ROOT: Final = PLACE / "root"
+"""The root directory that every node has below its own files."""
+IMAGES: Final = (PLACE / "nodes.tar", PLACE / "tree.tar")
+
+_CONTROL_PLANE: Final = ("kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler")
+_PROGRAMS: Final = (*_CONTROL_PLANE, "kubeadm", "kubectl", "kubelet")
+_TOOLS: Final = ("cnitool", "helm")
+_CODE: Final = ("services", "proto/flannelette", "deploy/images", "pyproject.toml")
+_SAYS: Final = 70
+"""Characters of a program's output that fit behind a step's title."""
+
+
+class PartMissing(Exception):
+    """A part cannot be built here, or is in use; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Something in the cache, and the command that makes it."""
+
+    title: str
+    cost: str
+    """What building it takes, for people."""
+    command: tuple[str | Path, ...]
+    made: tuple[Path, ...]
+    """Files that are there afterwards."""
+    sources: tuple[Path, ...] = ()
+    """Files and directories that it is made of; with another content it is built again."""
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it need not be built."""
+        if not all(path.exists() for path in self.made):
+            return False
+        return not self.sources or (self._stamp.exists() and self._stamp.read_text() == _digest(self.sources))
+
+    def build(self, step: Step) -> None:
+        """Builds it; `step` says how far it is. Raises PartMissing."""
+        PLACE.mkdir(parents=True, exist_ok=True)
+        log, digest = PLACE / f"{self.title}.log", _digest(self.sources)
+        self._stamp.unlink(missing_ok=True)
+        if self.title == "nodes":
+            _collect_programs()
+        with log.open("wb") as file:
+            process = subprocess.Popen(self.command, cwd=TREE, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
+            try:
+                while process.poll() is None:
+                    step.update(_last_line(log))
+                    time.sleep(0.5)
+            finally:
+                process.terminate()
+                process.wait()
+        if process.returncode or not all(path.exists() for path in self.made):
+            end = "\n".join(log.read_text(errors="replace").splitlines()[-8:])
+            raise PartMissing(f"{self.title} cannot be built; the end of {log}:\n{end}")
+        self._stamp.write_text(digest)
+
+    @property
+    def _stamp(self) -> Path:
+        return PLACE / f"{self.title}.stamp"
+
+
+@contextmanager
+def locked() -> Iterator[None]:
+    """One lab at a time builds and uses the parts. Raises PartMissing: another one does."""
+    PLACE.mkdir(parents=True, exist_ok=True)
+    with (PLACE / "lock").open("wb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise PartMissing(f"another kube-lab uses {PLACE}: end it, or set XDG_CACHE_HOME") from None
+        yield
+
+
+def version() -> str:
+    """Of Kubernetes, as lab/kubernetes.sh builds it."""
+    lines = (TREE / "lab" / "kubernetes.sh").read_text().splitlines()
+    return next(line.removeprefix("version=") for line in lines if line.startswith("version="))
+
+
+def etcd_version() -> str:
+    """Of the etcd on this machine."""
+    said = subprocess.run([find_etcd(), "--version"], check=True, capture_output=True, text=True).stdout
+    return said.split()[2]
+
+
+def all_parts() -> Iterator[Part]:
+    """In the order in which they are built."""
+    bin_ = CACHE / "bin"
+    yield Part(
+        "programs",
+        "20 minutes on two cores, 0.6 GB",
+        ("sh", TREE / "lab" / "kubernetes.sh", CACHE, *_PROGRAMS),
+        tuple(bin_ / name for name in _PROGRAMS),
+    )
+    for tool in _TOOLS:
+        made = (bin_ / tool, CACHE / "cni" / "flannel") if tool == "cnitool" else (bin_ / tool,)
+        yield Part(tool, "a minute", ("sh", TREE / "lab" / "tools.sh", tool, CACHE), made)
+    script = ("sh", TREE / "deploy" / "engine.sh", "build", "sh", HERE / "images.sh", PLACE)
+    yield Part(
+        "images",
+        "10 minutes, 1.5 GB; a minute after a change",
+        (*script, "tree"),
+        (IMAGES[1],),
+        tuple(TREE / name for name in _CODE),
+    )
+    yield Part(
+        "nodes",
+        "3 minutes, 3 GB",
+        (*script, "nodes", *_names()),
+        (ROOT / "etc", IMAGES[0]),
+        (HERE / "Dockerfile", HERE / "images.sh", *(bin_ / f"{name}.version" for name in _PROGRAMS)),
+    )
+
+
+def _collect_programs() -> None:
+    """Puts what goes into the nodes' image where the engine finds it."""
+    context = PLACE / "context"
+    shutil.rmtree(context, ignore_errors=True)
+    (context / "bin").mkdir(parents=True)
+    for name in _PROGRAMS:
+        shutil.copy2(CACHE / "bin" / name, context / "bin")
+    for name in ("etcd", "etcdctl"):
+        shutil.copy2(find_etcd(name), context / "bin")
+        (context / "bin" / name).chmod(0o755)
+    shutil.copy2(CACHE / "cni" / "flannel", context)
+
+
+def images_digest() -> str:
+    """Changes with the images."""
+    return "".join((PLACE / f"{name}.stamp").read_text() for name in ("nodes", "images"))
+
+
+def _names() -> Sequence[str]:
+    """Under which kubeadm, containerd, the manifests of this tree and the lab's pods look for the nodes' image."""
+    release = f"v{version()}"
+    manifest = (TREE / "deploy/kubernetes/base/daemonset.yaml").read_text()
+    plugin = next(word for word in manifest.split() if "flannel-cni-plugin:" in word)
+    return [
+        *(f"kube.invalid/{name}:{release}" for name in _CONTROL_PLANE),
+        f"kube.invalid/etcd:{etcd_version()}-0",
+        "kube.invalid/pause:3.10.1",
+        "kube.invalid/pod:1",
+        plugin,
+    ]
+
+
+def _digest(sources: Iterable[Path]) -> str:
+    digest = hashlib.sha256()
+    for source in sources:
+        paths = sorted(source.rglob("*")) if source.is_dir() else [source]
+        for path in paths:
+            if path.is_file() and "__pycache__" not in path.parts:
+                digest.update(f"{path.relative_to(source.parent)}\0".encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(errors="replace").split("\n")
+    return next((line.strip()[:_SAYS] for line in reversed(lines) if line.strip()), "…")

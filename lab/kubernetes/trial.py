@@ -1,0 +1,62 @@
+"""What ONCE=1 tries: every container of Flannelette is killed, and a node's power fails, under a stream of pings."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from lab.cluster import Pod
+from lab.kubernetes.cluster import Cluster, Container
+from lab.reach import reach, unreached
+from lab.stream import Lost, Stream
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of the pings."""
+
+    sent: int
+    lost: Sequence[Lost]
+    unreached: Sequence[str] = ()
+    """Who does not reach whom afterwards, a sentence each."""
+
+    @property
+    def failures(self) -> list[str]:
+        """One sentence each."""
+        paths = sorted({f"{lost.path.source} to {lost.path.target}" for lost in self.lost})
+        return [
+            *([f"{len(self.lost)} of {self.sent} pings were lost: {', '.join(paths)}"] if paths else []),
+            *self.unreached,
+        ]
+
+
+async def kill_each(cluster: Cluster, pods: Sequence[Pod], notice: Callable[[str], None]) -> Outcome:
+    """Kills every container of Flannelette with SIGKILL, one after the other. Raises LabFailed if one stays away."""
+    sidecars = [each for each in await cluster.containers() if each.name != "web"]
+    nodes = {node.name: node for node in cluster.nodes}
+    with reach(pods) as reaching:
+        async with Stream(reaching.paths()) as stream:
+            for number, each in enumerate(sidecars, 1):
+                notice(f"{number} of {len(sidecars)}: {each.name} of {each.node}")
+                await nodes[each.node].run("ctr", "-n", "k8s.io", "tasks", "kill", "--signal", "SIGKILL", each.id)
+                await cluster.until_replaced([each])
+            await asyncio.sleep(0.2)
+        return Outcome(stream.sent, stream.lost, await _unreached(pods))
+
+
+async def fail_and_boot(cluster: Cluster, pods: Sequence[Pod]) -> Outcome:
+    """The power of the last node fails, and it boots again: the other nodes lose no ping, and it is back whole."""
+    node = cluster.nodes[-1]
+    others = [pod for pod in pods if pod.host != node.host]
+    containers: list[Container] = [each for each in await cluster.containers() if each.node == node.name]
+    with reach(others) as reaching:
+        async with Stream(reaching.paths()) as stream:
+            node.fail()
+            await node.plug_again()
+            await node.boot()
+            await cluster.until_replaced(containers)
+    return Outcome(stream.sent, stream.lost, await _unreached(await cluster.pods()))
+
+
+async def _unreached(pods: Sequence[Pod]) -> list[str]:
+    with reach(pods) as reaching:
+        return list(unreached(await reaching.matrix(), await reaching.outside()))

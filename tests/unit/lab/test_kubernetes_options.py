@@ -1,0 +1,36 @@
+import pytest
+
+from lab.kubernetes.options import Options, parse
+from lab.options import BadOption
+
+
+def test_without_settings_the_cluster_is_three_vxlan_nodes_by_the_overlay_per_node() -> None:
+    assert parse([], {}) == Options(nodes=3, overlay="per-node", backend="vxlan", proxy="iptables", once=False)
+
+
+def test_the_environment_is_read_as_make_gives_it_and_empty_means_unset() -> None:
+    environment = {"NODES": "2", "OVERLAY": "helm", "BACKEND": "host-gw", "PROXY": "nftables", "ONCE": "1"}
+    assert parse([], {**environment, "PYTHON": "x"}) == Options(2, "helm", "host-gw", "nftables", once=True)
+    assert parse([], dict.fromkeys(environment, "")) == Options()
+
+
+def test_an_argument_wins_over_the_environment() -> None:
+    assert parse(["NODES=2"], {"NODES": "5"}).nodes == 2
+
+
+@pytest.mark.parametrize(
+    ("argument", "complaint"),
+    [
+        ("NODES=0", "NODES=0: use a whole number from 1 to 10"),
+        ("NODES=11", "NODES=11: use a whole number from 1 to 10"),
+        ("OVERLAY=chart", "OVERLAY=chart: use per-node or helm"),
+        ("BACKEND=foo", "BACKEND=foo: use vxlan or host-gw"),
+        ("PROXY=ipvs", "PROXY=ipvs: use iptables or nftables"),
+        ("ONCE=yes", "ONCE=yes: use 1 or 0"),
+        ("STORE=etcd", "'STORE=etcd' is no option of the lab: use NODES=, OVERLAY=, BACKEND=, PROXY=, ONCE="),
+    ],
+)
+def test_a_wrong_option_gets_one_line_that_says_what_is_right(argument: str, complaint: str) -> None:
+    with pytest.raises(BadOption) as caught:
+        parse([argument], {})
+    assert str(caught.value) == complaint
