@@ -1,6 +1,7 @@
 """wireguard: a node beside a real flanneld, its restarts, repairs and hostile leases."""
 
 import asyncio
+import json
 import signal
 import subprocess
 from base64 import b64decode, b64encode
@@ -20,7 +21,7 @@ from services.dataplane.netlink.wireguard.key_file import private_key, public_ke
 from tests.flannel.turns import node
 from tests.hosts.dataplane import Cluster, Running, cluster_in
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
-from tests.hosts.two_hosts import Row
+from tests.hosts.two_hosts import Row, network
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.modules("wireguard")
@@ -230,6 +231,25 @@ async def test_a_flanneld_that_is_stopped_is_replaced_and_comes_back(
                 await n1.start_flanneld()
                 await asyncio.gather(*(_answers(n1.cluster, row) for _, row in n1.hosts.rows))
             print(f"back to flanneld: {len(stream.lost)} of {stream.sent} lost, in {stream.outage:.2f} s")
+
+
+@pytest.mark.parametrize(("mode", "endpoint"), [("auto", "10.99.0.12:51820"), ("ipv6", "[fd00:99::12]:51820")])
+async def test_one_device_for_both_families_reaches_a_flanneld(
+    netns: NetworkNamespace, make_netns: NamespaceMaker, mode: str, endpoint: str
+) -> None:
+    """Although flanneld publishes the other port, and listens on ours."""
+    configuration = json.loads(network("wireguard", "dual"))
+    configuration["Backend"]["Mode"] = mode
+    changed = json.dumps(configuration)
+    async with (
+        node(netns, make_netns, "wireguard", "dual", configuration=changed) as n1,
+        n1.cluster.dataplane("--ip-masq") as running,
+    ):
+        await running.until(peers=1)
+        await asyncio.gather(*(_answers(n1.cluster, row) for _, row in n1.hosts.rows))
+        endpoints = n1.cluster.run(f"wg show {DEVICE} endpoints").split()
+        assert endpoints[1:] == [endpoint]
+        await running.teardown()
 
 
 async def _answers(cluster: Cluster, row: Row) -> None:
