@@ -93,7 +93,6 @@ class Session:
             f"  kubectl='{kubectl}'\n"
             "  $kubectl get pods --all-namespaces --output wide\n"
             "  $kubectl exec daemonset/kube-flannel-ds -n kube-flannel -c dataplane -- flannelette status\n"
-            f"  ls {node.place}/kubelet/pods/*/volumes/kubernetes.io~empty-dir/sockets\n"
             f"  {' '.join(node.command('bash'))}\n\n"
             "[dim]Ctrl-C ends the cluster.[/]\n"
         )
