@@ -23,7 +23,7 @@ SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 def test_helm_renders_the_chart_without_being_told_a_version_of_kubernetes() -> None:
     rendered = parse(run_tool("helm", "template", "flannel", str(CHART)))
     assert {"DaemonSet", "ConfigMap"} <= {document["kind"] for document in rendered}
-    assert "0 chart(s) failed" in run_tool("helm", "lint", str(CHART))
+    assert "0 chart(s) failed" in run_tool("helm", "lint", "--strict", str(CHART))
 
 
 def test_hole_20_a_helm_of_an_earlier_make_tools_is_built_again(tmp_path: Path) -> None:
@@ -69,6 +69,10 @@ def test_hole_20_a_helm_of_an_earlier_make_tools_is_built_again(tmp_path: Path) 
         ("flannel.cniBinDir=opt/cni/bin", "flannel.cniBinDir"),
         ("flannel.healthz.port=65535", "flannel.healthz.port"),
         ("flannel.tolerations=all", "flannel.tolerations"),
+        ("flannel.tolerations[0].operator=Exist", "flannel.tolerations.0.operator"),
+        ("flannel.healthz.livenessProbe.period=5", "period"),
+        ("flannel.healthz.readinessProbe.periodSeconds=0", "flannel.healthz.readinessProbe.periodSeconds"),
+        ("flannelette.resources.masq.limit.cpu=1", "limit"),
         ("flannelette.image.registry=registry.example.org/net", "flannelette.image.registry"),
         ("flannelette.central.enable=true", "enable"),
         ("flannelette.central.replicas=0", "flannelette.central.replicas"),
