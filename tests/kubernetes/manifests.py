@@ -43,12 +43,12 @@ def render(overlay: Path | str) -> list[Document]:
     return parse(run_tool("kubectl", "kustomize", str(OVERLAYS / overlay)))
 
 
-def with_component(directory: Path, name: str) -> Path:
-    """An overlay in this directory: per-node with a component."""
+def with_component(directory: Path, name: str, overlay: str = "per-node") -> Path:
+    """An overlay in this directory: that one with a component."""
     shutil.copytree(OVERLAYS.parent, directory / "kubernetes")
     mine = directory / "kubernetes/overlays/mine"
     mine.mkdir()
-    (mine / "kustomization.yaml").write_text(f"resources: [../per-node]\ncomponents: [../../components/{name}]\n")
+    (mine / "kustomization.yaml").write_text(f"resources: [../{overlay}]\ncomponents: [../../components/{name}]\n")
     return mine
 
 

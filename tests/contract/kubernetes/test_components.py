@@ -1,0 +1,47 @@
+"""What components of kustomize and values of the chart add: both give the same objects, which are accepted."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.kubernetes.api_server import Document
+from tests.kubernetes.manifests import Kubectl, dump, parse, pick, pod_of, render, run_tool, with_component
+from tests.paths import ROOT
+
+CHART = ROOT / "deploy" / "helm" / "flannelette"
+
+
+def chart(*settings: str) -> list[Document]:
+    """The objects of a release called flannel, with these values."""
+    where = ("--namespace=kube-flannel", "--kube-version=1.34")
+    return parse(run_tool("helm", "template", "flannel", str(CHART), *where, *(f"--set={each}" for each in settings)))
+
+
+def by_name(pod: Document) -> Document:
+    """The pod with its volumes and containers by their names: the order of volumes says nothing."""
+    lists = ("volumes", "containers", "initContainers")
+    return pod | {key: {each["name"]: each for each in pod[key]} for key in lists}
+
+
+def test_the_program_for_network_policies_is_that_of_the_chart(tmp_path: Path) -> None:
+    component, value = render(with_component(tmp_path, "kube-network-policies")), chart("netpol.enabled=true")
+    assert by_name(pod_of(component)) == by_name(pod_of(value))
+    assert pick(component, "ClusterRole")["rules"] == pick(value, "ClusterRole")["rules"]
+    assert {d["kind"] for d in component} - {d["kind"] for d in value} == {"Namespace"}
+
+
+def test_of_the_program_for_network_policies_that_it_is_privileged_is_all_that_may_be_against_a_cluster(
+    kubectl: Kubectl, tmp_path: Path
+) -> None:
+    text = dump(render(with_component(tmp_path, "kube-network-policies")))
+    complaints = r"is invalid: spec.template.spec.containers\[\d\].securityContext.privileged: Forbidden: [^\n]+\n$"
+    with pytest.raises(AssertionError, match=complaints):
+        kubectl("apply", "--dry-run=server", "--validate=strict", "-f", "-", text=text)
+
+
+def test_the_program_for_network_policies_is_refused_where_nodes_have_no_token(
+    kubectl: Kubectl, tmp_path: Path
+) -> None:
+    mine = with_component(tmp_path, "kube-network-policies", overlay="central")
+    with pytest.raises(AssertionError, match=r'volumeMounts\[1\].name: Not found: "token"'):
+        kubectl("apply", "--dry-run=server", "-f", "-", text=dump(render(mine)))
