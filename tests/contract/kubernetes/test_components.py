@@ -45,3 +45,19 @@ def test_the_program_for_network_policies_is_refused_where_nodes_have_no_token(
     mine = with_component(tmp_path, "kube-network-policies", overlay="central")
     with pytest.raises(AssertionError, match=r'volumeMounts\[1\].name: Not found: "token"'):
         kubectl("apply", "--dry-run=server", "-f", "-", text=dump(render(mine)))
+
+
+@pytest.mark.parametrize("source", ["overlay", "chart"])
+def test_central_lease_services_are_not_all_lost_with_a_node_a_zone_or_by_a_drain(source: str) -> None:
+    documents = render("central") if source == "overlay" else chart("flannelette.central.enabled=true")
+    deployment, budget = pick(documents, "Deployment"), pick(documents, "PodDisruptionBudget")
+    theirs = {"matchLabels": {"app": "flannelette-lease"}}
+    pod = deployment["spec"]["template"]
+    assert pod["metadata"]["labels"].items() >= theirs["matchLabels"].items()
+    (node,) = pod["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert node == {"topologyKey": "kubernetes.io/hostname", "labelSelector": theirs}
+    (zone,) = pod["spec"]["topologySpreadConstraints"]
+    assert (zone["topologyKey"], zone["whenUnsatisfiable"]) == ("topology.kubernetes.io/zone", "ScheduleAnyway")
+    assert zone["labelSelector"] == budget["spec"]["selector"] == deployment["spec"]["selector"] == theirs
+    assert budget["spec"]["maxUnavailable"] == 1 < deployment["spec"]["replicas"]
+    assert pod["spec"]["priorityClassName"] == "system-cluster-critical"
