@@ -61,3 +61,39 @@ def test_central_lease_services_are_not_all_lost_with_a_node_a_zone_or_by_a_drai
     assert zone["labelSelector"] == budget["spec"]["selector"] == deployment["spec"]["selector"] == theirs
     assert budget["spec"]["maxUnavailable"] == 1 < deployment["spec"]["replicas"]
     assert pod["spec"]["priorityClassName"] == "system-cluster-critical"
+
+
+def certificates(documents: list[Document]) -> dict[tuple[str, str], Document]:
+    """What is for cert-manager, by kind and name."""
+    theirs = (each for each in documents if each["apiVersion"] == "cert-manager.io/v1")
+    return {(each["kind"], each["metadata"]["name"]): each["spec"] for each in theirs}
+
+
+CERT_MANAGER = ("flannelette.central.enabled=true", "flannelette.central.certManager.enabled=true")
+
+
+def test_cert_managers_objects_are_those_of_the_chart_and_for_the_address_of_the_lease_services(
+    tmp_path: Path,
+) -> None:
+    component = render(with_component(tmp_path, "cert-manager", overlay="central"))
+    value = chart(*CERT_MANAGER)
+    assert certificates(component) == certificates(value)
+    assert not certificates(chart(CERT_MANAGER[0])) | certificates(render("central"))
+    for documents in (component, value):
+        found = certificates(documents)
+        lease, authority = found["Certificate", "flannelette-lease"], found["Certificate", "flannelette-ca"]
+        assert lease["ipAddresses"] == [pick(documents, "Service")["spec"]["clusterIP"]]
+        assert found["Issuer", lease["issuerRef"]["name"]]["ca"]["secretName"] == authority["secretName"]
+        assert "selfSigned" in found["Issuer", authority["issuerRef"]["name"]]
+        mounted = {v["name"]: v for v in pod_of(documents, "Deployment")["volumes"]}["tls"]["secret"]
+        assert mounted["secretName"] == lease["secretName"]
+
+
+def test_an_issuer_of_ones_own_signs_into_the_secret_of_ones_own() -> None:
+    own = ("issuer.name=mine", "issuer.kind=ClusterIssuer")
+    values = (f"flannelette.central.certManager.{each}" for each in own)
+    found = certificates(chart(*CERT_MANAGER, *values, "flannelette.central.secret=lease-tls"))
+    ((kind_and_name, lease),) = found.items()
+    assert kind_and_name == ("Certificate", "flannelette-lease")
+    assert lease["issuerRef"] == {"name": "mine", "kind": "ClusterIssuer"}
+    assert lease["secretName"] == "lease-tls"

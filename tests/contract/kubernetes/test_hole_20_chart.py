@@ -77,6 +77,7 @@ def test_hole_20_a_helm_of_an_earlier_make_tools_is_built_again(tmp_path: Path) 
         ("flannelette.central.enable=true", "enable"),
         ("flannelette.central.replicas=0", "flannelette.central.replicas"),
         ("flannelette.central.clusterIP=lease.example.org", "flannelette.central.clusterIP"),
+        ("flannelette.central.certManager.issuer.kind=ClusterIssuer", "flannelette.central.certManager.issuer"),
         ("flannelette.resources.dataplan.limits.cpu=1", "dataplan"),
         ("netpol.enabled=yes please", "netpol.enabled"),
     ],

@@ -4,12 +4,15 @@ import os
 import shutil
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 
+from services.ctl.certs import issue
 from tests.kubernetes.api_server import ApiServer, Document
-from tests.kubernetes.manifests import Kubectl, container_of, pod_of
+from tests.kubernetes.manifests import Kubectl, container_of, dump, pod_of
 from tests.pages.document import sections
 from tests.paths import ROOT
 from tests.patience import PATIENCE
@@ -55,6 +58,7 @@ def test_every_section_with_commands_is_read_here() -> None:
         "In the place of kube-flannel",
         "With helm",
         "Large clusters",
+        "Certificates by cert-manager",
         "To central lease services and back",
         "Look inside",
     ]
@@ -98,6 +102,50 @@ def test_a_large_cluster_gets_central_lease_services(tmp_path: Path, kube: ApiSe
     assert [each["name"] for each in pod_of([daemon_set(kube)])["containers"]] == ["dataplane", "masq"]
     secret = kube.call("GET", "/api/v1/namespaces/kube-flannel/secrets/flannelette-lease")
     assert secret["data"].keys() == {"tls.crt", "tls.key", "ca.crt"}
+
+
+def cert_managers(kind: str) -> Document:
+    """The definition of a kind of cert-manager's, without its fields."""
+    plural, group = f"{kind.lower()}s", "cert-manager.io"
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.{group}"},
+        "spec": {
+            "group": group,
+            "names": {"kind": kind, "plural": plural},
+            "scope": "Namespaced",
+            "versions": [{"name": "v1", "served": True, "storage": True, "schema": schema}],
+        },
+    }
+
+
+def test_an_authority_of_cert_managers_signs_for_nodes(tmp_path: Path, kube: ApiServer, kubectl: Kubectl) -> None:
+    definitions = [cert_managers(kind) for kind in ("Certificate", "Issuer")]
+    names = [f"customresourcedefinition/{each['metadata']['name']}" for each in definitions]
+    kubectl("apply", "-f", "-", text=dump(definitions))
+    kubectl("wait", "--for=condition=Established", *names)
+    made = issue.make_authority("cert-manager's", datetime.now(UTC), days=1)
+    (tmp_path / "ca.crt").write_bytes(made.certificate)
+    (tmp_path / "ca.key").write_bytes(made.key)
+    pair = (f"--cert={tmp_path}/ca.crt", f"--key={tmp_path}/ca.key")
+    kubectl("create", "secret", "tls", "flannelette-ca", "--namespace=kube-flannel", *pair)
+    try:
+        read("Certificates by cert-manager", tmp_path, kube)
+        kept = kubectl("get", "certificates,issuers", "--namespace=kube-flannel", "--output=name").split()
+    finally:
+        kubectl("delete", *names)
+    assert [each.partition("/")[2] for each in kept] == [
+        "flannelette-ca",
+        "flannelette-lease",
+        "flannelette-ca",
+        "flannelette-self-signed",
+    ]
+    authority = x509.load_pem_x509_certificate(made.certificate)
+    for service in ("dataplane", "masq"):
+        file = tmp_path / f"tree/tls/n1-{service}.crt"
+        x509.load_pem_x509_certificate(file.read_bytes()).verify_directly_issued_by(authority)
 
 
 def test_the_way_back_from_central_lease_services_leaves_nothing_of_them(
