@@ -49,7 +49,12 @@ _GRACE_SECONDS: Final = 0.5
 _SETTLE_SECONDS: Final = 1.0
 """Time after which reasons against readiness are logged; those of a normal start pass sooner."""
 _CERTIFICATE_SECONDS: Final = 1.0
-_START_SECONDS: Final = 5.0  # then nearly all that was made stays, and is searched for reference cycles no more
+_START_SECONDS: Final = 5.0
+"""Time after which nearly all objects that a service has made stay."""
+_COLLECT_AT_START: Final = (300_000, 50, 20)
+"""Thresholds of Python's cycle collector. Of the 200,000 objects that 10,000 leases make at a start, 650 are garbage;
+with the default thresholds a tenth of the time goes into searching them."""
+_COLLECT: Final = (50_000, 50, 20)
 
 
 class Process:
@@ -176,6 +181,7 @@ def run(name: str, kind: type[S], build: Build[S], arguments: list[str] | None =
         print(f"{program} {version()}")
         return 0
     configure_logs(name, settings.log_format, settings.v)
+    gc.set_threshold(*_COLLECT_AT_START)
     raise_descriptor_limit()
     try:
         asyncio.run(_serve(name, settings, build))
@@ -193,7 +199,7 @@ async def _serve(name: str, settings: S, build: Build[S]) -> None:
     process = Process(name, transport_of(settings))
     loop = asyncio.get_running_loop()
     loop.call_later(_START_SECONDS, gc.freeze)
-    loop.call_later(_START_SECONDS, gc.set_threshold, 50_000, 50, 20)
+    loop.call_later(_START_SECONDS, gc.set_threshold, *_COLLECT)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, process.stopping.set)
     async with build(settings, process):
