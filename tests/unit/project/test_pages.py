@@ -15,7 +15,7 @@ from services.ctl.main import cli
 from tests.pages.document import sections
 from tests.paths import ROOT
 
-PAGES: Final = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+PAGES: Final = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "deploy").rglob("*.md")])
 
 README, COMPOSE = "tests/e2e/test_readme.py", "tests/compose/test_compose_page.py"
 HOST = "tests/kernel/pages/test_readme_host.py::test_a_host_joins_the_overlay_and_leaves_it_as_the_pages_say"
