@@ -1,10 +1,13 @@
 """docs/kubernetes.md: its commands, typed into a copy of deploy/, at a real API server."""
 
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 from datetime import UTC, datetime
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 
 import pytest
@@ -12,7 +15,7 @@ from cryptography import x509
 
 from services.ctl.certs import issue
 from tests.kubernetes.api_server import ApiServer, Document
-from tests.kubernetes.manifests import Kubectl, container_of, dump, pod_of
+from tests.kubernetes.manifests import Kubectl, container_of, dump, pick, pod_of, render
 from tests.pages.document import sections
 from tests.paths import ROOT
 from tests.patience import PATIENCE
@@ -55,6 +58,7 @@ def test_every_section_with_commands_is_read_here() -> None:
     assert [section.title for section in PAGE] == [
         "An overlay of your own",
         "A new cluster",
+        "kubeadm, k3s and kind",
         "In the place of kube-flannel",
         "With helm",
         "Large clusters",
@@ -81,6 +85,35 @@ def test_an_overlay_of_your_own_sets_images_and_flags(tmp_path: Path, kube: ApiS
 def test_a_cluster_gets_three_services(title: str, tmp_path: Path, kube: ApiServer) -> None:
     read(title, tmp_path, kube)
     assert [each["name"] for each in pod_of([daemon_set(kube)])["containers"]] == ["lease", "dataplane", "masq"]
+
+
+@pytest.mark.usefixtures("kubectl")
+def test_another_distribution_has_its_pod_network(tmp_path: Path, kube: ApiServer) -> None:
+    read("kubeadm, k3s and kind", tmp_path, kube)
+    found = kube.call("GET", "/api/v1/namespaces/kube-flannel/configmaps/kube-flannel-cfg")["data"]
+    assert json.loads(found["net-conf.json"])["Network"] == "10.42.0.0/16"
+    assert found.keys() == {"net-conf.json", "cni-conf.json"}
+
+
+def test_what_the_page_says_of_distributions_is_true_of_the_manifests() -> None:
+    text = (ROOT / "docs" / "kubernetes.md").read_text()
+    rows = re.findall(r"^\| ([^|]+) \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", text, re.M)
+    table = {name: dict(zip(("kubeadm", "k3s", "kind"), cells, strict=True)) for name, *cells in rows}
+    documents = render("central")
+    configuration = pick(documents, "ConfigMap")["data"]
+    network = json.loads(configuration["net-conf.json"])["Network"]
+    address = pick(documents, "Service")["spec"]["clusterIP"]
+    volumes = {each["name"]: each for each in pod_of(documents)["volumes"]}
+    assert volumes["cni-plugin"]["hostPath"]["path"] == "/opt/cni/bin"
+    for name in ("kubeadm", "kind"):
+        assert network in table["pod network"][name]
+        assert re.findall(r"[\d./]+\d", table["address of central lease services"][name])[0] == address
+    for name in ("kubeadm", "k3s", "kind"):
+        (service_range,) = re.findall(r"[\d.]+/\d+", table["address of central lease services"][name])
+        (chosen,) = re.findall(r"[\d.]+\.70", table["address of central lease services"][name])
+        assert ip_address(chosen) in ip_network(service_range)
+        assert "`/opt/cni/bin`" in table["plugins"][name]
+    assert network not in table["pod network"]["k3s"]
 
 
 @pytest.mark.usefixtures("kubectl")
