@@ -166,7 +166,11 @@ def test_an_authority_of_cert_managers_signs_for_nodes(tmp_path: Path, kube: Api
     kubectl("create", "secret", "tls", "flannelette-ca", "--namespace=kube-flannel", *pair)
     try:
         read("Certificates by cert-manager", tmp_path, kube)
-        kept = kubectl("get", "certificates,issuers", "--namespace=kube-flannel", "--output=name").split()
+        theirs = ("get", "certificates,issuers,secrets", "--namespace=kube-flannel", "--output=name")
+        kept = kubectl(*theirs).split()
+        (removal,) = re.findall(r"`kubectl (delete [^`]*issuer/[^`]+)`", (ROOT / "docs/kubernetes.md").read_text())
+        kubectl(*removal.split())
+        assert kubectl(*theirs) == ""
     finally:
         kubectl("delete", *names)
     assert [each.partition("/")[2] for each in kept] == [
@@ -174,6 +178,7 @@ def test_an_authority_of_cert_managers_signs_for_nodes(tmp_path: Path, kube: Api
         "flannelette-lease",
         "flannelette-ca",
         "flannelette-self-signed",
+        "flannelette-ca",
     ]
     authority = x509.load_pem_x509_certificate(made.certificate)
     for service in ("dataplane", "masq"):
