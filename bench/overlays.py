@@ -163,9 +163,11 @@ def wired(hosts: tuple[Host, ...]) -> Iterator[None]:
     try:
         yield
     finally:
+        # The wires by name: with a namespace they go later, and the next bench has wires of the same names.
+        for name in (topology.OUTSIDE.name, *(host.name for host in hosts), "underlay"):
+            subprocess.run(["ip", "link", "del", name], check=True)
         for namespace in (topology.OUTSIDE, *(each for host in hosts for each in (host.namespace, host.pod))):
             namespace.delete()
-        subprocess.run(["ip", "link", "del", "underlay"], check=True)
 
 
 def require_kind(kind: str) -> None:
