@@ -197,6 +197,8 @@ async def test_a_node_is_taken_over_from_flanneld_and_goes_back(
 ) -> None:
     async with node(netns, make_netns, "wireguard", "dual") as n1:
         await n1.start_flanneld()
+        await asyncio.gather(*(_answers(n1.cluster, row) for _, row in n1.hosts.rows))
+        sessions = _sessions(n1.cluster)
         with n1.hosts.stream({4: 1420 - 28, 6: 1420 - 48}) as stream:
             n1.flanneld.discard()
             async with stream:
@@ -207,6 +209,7 @@ async def test_a_node_is_taken_over_from_flanneld_and_goes_back(
                 async with n1.cluster.dataplane("--ip-masq") as running:
                     await running.until(peers=1)
         assert (stream.sent > 0, stream.lost) == (True, [])
+        assert _sessions(n1.cluster) == sessions, "no new session was needed"
         await n1.start_flanneld()  # which deletes the devices and makes its own
         assert "proto 77" not in " ".join(await n1.objects())
 
@@ -250,6 +253,11 @@ async def test_one_device_for_both_families_reaches_a_flanneld(
         endpoints = n1.cluster.run(f"wg show {DEVICE} endpoints").split()
         assert endpoints[1:] == [endpoint]
         await running.teardown()
+
+
+def _sessions(cluster: Cluster) -> list[str]:
+    """The peers with the time of their last handshake, of both devices."""
+    return [cluster.run(f"wg show {device} latest-handshakes") for device in (DEVICE, f"{DEVICE}-v6")]
 
 
 async def _answers(cluster: Cluster, row: Row) -> None:
