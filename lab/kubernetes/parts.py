@@ -47,20 +47,20 @@ class Part:
     command: tuple[str | Path, ...]
     made: tuple[Path, ...]
     """Files that are there afterwards."""
-    sources: tuple[Path, ...] = ()
-    """Files and directories that it is made of; with another content it is built again."""
+    sources: tuple[Path, ...]
+    """Files and directories that it is made of; with another content, or another command, it is built again."""
 
     @property
     def is_there(self) -> bool:
         """Whether it need not be built."""
         if not all(path.exists() for path in self.made):
             return False
-        return not self.sources or (self._stamp.exists() and self._stamp.read_text() == _digest(self.sources))
+        return self._stamp.exists() and self._stamp.read_text() == self._digest
 
     def build(self, step: Step) -> None:
         """Builds it; `step` says how far it is. Raises PartMissing."""
         PLACE.mkdir(parents=True, exist_ok=True)
-        log, digest = PLACE / f"{self.title}.log", _digest(self.sources)
+        log, digest = PLACE / f"{self.title}.log", self._digest
         self._stamp.unlink(missing_ok=True)
         if self.title == "nodes":
             _collect_programs()
@@ -81,6 +81,11 @@ class Part:
     @property
     def _stamp(self) -> Path:
         return PLACE / f"{self.title}.stamp"
+
+    @property
+    def _digest(self) -> str:
+        words = "\0".join(word for word in self.command if isinstance(word, str))  # paths only say where
+        return hashlib.sha256(f"{words}\0{_digest(self.sources)}".encode()).hexdigest()
 
 
 @contextmanager
@@ -109,30 +114,32 @@ def etcd_version() -> str:
 
 def all_parts() -> Iterator[Part]:
     """In the order in which they are built."""
-    bin_ = CACHE / "bin"
+    bin_, of_programs, of_tools = CACHE / "bin", TREE / "lab" / "kubernetes.sh", TREE / "lab" / "tools.sh"
     yield Part(
         "programs",
         "20 minutes on two cores, 0.6 GB",
-        ("sh", TREE / "lab" / "kubernetes.sh", CACHE, *_PROGRAMS),
+        ("sh", of_programs, CACHE, *_PROGRAMS),
         tuple(bin_ / name for name in _PROGRAMS),
+        (of_programs,),
     )
     for tool in _TOOLS:
         made = (bin_ / tool, CACHE / "cni" / "flannel") if tool == "cnitool" else (bin_ / tool,)
-        yield Part(tool, "a minute", ("sh", TREE / "lab" / "tools.sh", tool, CACHE), made)
-    script = ("sh", TREE / "deploy" / "engine.sh", "build", "sh", HERE / "images.sh", PLACE)
+        yield Part(tool, "a minute", ("sh", of_tools, tool, CACHE), made, (of_tools,))
+    of_images = HERE / "images.sh"
+    script = ("sh", TREE / "deploy" / "engine.sh", "build", "sh", of_images, PLACE)
     yield Part(
         "images",
         "10 minutes, 1.5 GB; a minute after a change",
         (*script, "tree"),
         (IMAGES[1],),
-        tuple(TREE / name for name in _CODE),
+        (of_images, *(TREE / name for name in _CODE)),
     )
     yield Part(
         "nodes",
         "3 minutes, 3 GB",
         (*script, "nodes", *_names()),
         (ROOT / "etc", IMAGES[0]),
-        (HERE / "Dockerfile", HERE / "images.sh", *(bin_ / f"{name}.version" for name in _PROGRAMS)),
+        (HERE / "Dockerfile", of_images, *(bin_ / f"{name}.version" for name in _PROGRAMS)),
     )
 
 
