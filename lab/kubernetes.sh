@@ -29,7 +29,12 @@ trap 'rm -rf "$module"' EXIT
 cd "$module"
 export GOFLAGS="-mod=mod -buildvcs=false" GOTOOLCHAIN=local GOWORK=off CGO_ENABLED=0
 printf 'module flannelette.invalid/kubernetes\n\ngo 1.24.0\n' >go.mod
-sources=$(go mod download -json "k8s.io/kubernetes@v$version" | sed -n 's/^[[:space:]]*"Dir": "\(.*\)",*$/\1/p')
+field_of() { printf '%s\n' "$2" | sed -n 's/^[[:space:]]*"'"$1"'": "\(.*\)",*$/\1/p'; }
+if ! download=$(go mod download -json "k8s.io/kubernetes@v$version"); then
+    printf '%s is left out: go mod download failed: %s\n' "$missing" "$(field_of Error "$download")" >&2
+    exit 0
+fi
+sources=$(field_of Dir "$download")
 {
     echo "require k8s.io/kubernetes v$version"
     sed -n 's#^[[:space:]]*\(k8s\.io/[a-z-]*\) => \./staging/.*#replace \1 => \1 v0.'"${version#1.}"'#p' "$sources/go.mod"
