@@ -2,8 +2,10 @@
 
 import os
 import platform
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
@@ -11,13 +13,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from lab.vm.packages import VmUnusable, checked, dependency, require_programs, unpack
+from lab.vm.packages import VmUnusable, checked, dependency, require_packages, unpack
 
 CONFIG: Final = Path(__file__).with_name("kernel.config")
 _SOURCE: Final = "linux-source"
 _BESIDE: Final = ("busybox-static", "kmod", "libkmod2")
 _TOOLS: Final = {"bc": "bc", "bison": "bison", "flex": "flex", "gcc": "gcc", "make": "make", "xz": "xz-utils"}
 """What builds a kernel: programs and the packages that have them."""
+_HEADERS: Final = "libc6-dev"
+_INCLUDES: Final = ("gcc", "-fsyntax-only", "-include", "stdio.h", "-x", "c", os.devnull)
+"""A command that needs the headers, which gcc only recommends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +49,17 @@ def find_kernel(cache: Path) -> Kernel:
         raise VmUnusable(f"the VM is for x86_64, this machine is {platform.machine()}")
     layer = cache / f"linux-{sha256(CONFIG.read_bytes()).hexdigest()[:12]}"
     if not layer.exists():
-        require_programs(_TOOLS)
+        require_packages(sorted(_missing_packages()))
         package = dependency(_SOURCE, f"{_SOURCE}-")
         with TemporaryDirectory(dir=cache, prefix=".new-") as place:
             _build(package, Path(place), layer)
     return Kernel(layer)
+
+
+def _missing_packages() -> Iterator[str]:
+    yield from (package for program, package in _TOOLS.items() if not shutil.which(program))
+    if not shutil.which("gcc") or subprocess.run(_INCLUDES, capture_output=True, check=False).returncode:
+        yield _HEADERS
 
 
 def _build(package: str, place: Path, layer: Path) -> None:

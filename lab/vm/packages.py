@@ -20,9 +20,8 @@ class VmUnusable(Exception):
     """There can be no VM on this machine, or it did not run; one line says why and what to do."""
 
 
-def require_programs(packages: Mapping[str, str]) -> None:
-    """Installs the packages of those programs that are missing. Raises VmUnusable."""
-    missing = [package for program, package in packages.items() if not shutil.which(program)]
+def require_packages(missing: Sequence[str]) -> None:
+    """Installs these packages, if there are any. Raises VmUnusable."""
     if not missing:
         return
     install = f"apt-get install --yes --no-install-recommends {' '.join(missing)}"

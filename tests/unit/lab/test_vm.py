@@ -25,15 +25,32 @@ def test_wrong_options_are_said_before_anything_starts(arguments: list[str], com
     assert (done.returncode, done.stderr.splitlines()[-1]) == (2, f"python -m lab.vm: error: {complaint}")
 
 
-def test_a_machine_without_a_compiler_and_apt_is_told(tmp_path: Path) -> None:
-    environment = {"PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}
+def run(directory: Path, programs: dict[str, str], path: str = "") -> "subprocess.CompletedProcess[str]":
+    """The VM runner on a machine that has these shell scripts as programs, and an empty cache."""
+    for name, script in programs.items():
+        program = directory / name
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+    environment = {"PATH": f"{directory}{path}", "XDG_CACHE_HOME": str(directory)}
     command = [sys.executable, "-m", "lab.vm", "true"]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+
+
+BUILDERS = dict.fromkeys(("bc", "bison", "flex", "gcc", "make", "xz"), "exit 0")
+
+
+def test_a_machine_without_a_compiler_and_apt_is_told(tmp_path: Path) -> None:
+    done = run(tmp_path, {})
     assert done.returncode == 125
     assert done.stderr == (
         "vm: programs are missing on this machine: "
-        "sudo apt-get install --yes --no-install-recommends bc bison flex gcc make xz-utils\n"
+        "sudo apt-get install --yes --no-install-recommends bc bison flex gcc libc6-dev make xz-utils\n"
     )
+
+
+def test_a_compiler_without_the_headers_of_libc_lacks_their_package(tmp_path: Path) -> None:
+    done = run(tmp_path, BUILDERS | {"gcc": "exit 1"})
+    assert (done.returncode, done.stderr.split("recommends ")[-1]) == (125, "libc6-dev\n")
 
 
 def test_the_guests_script_is_one() -> None:
