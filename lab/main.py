@@ -21,7 +21,7 @@ from lab.trial import FiguresUnwritable
 from lab.vm import is_guest
 from lab.vm.machine import MEMORY, Job
 from lab.vm.machine import run as run_in_vm
-from lab.vm.packages import VmUnusable
+from lab.vm.packages import VmFailed, VmUnusable
 
 _MARK: Final = "FLANNELETTE_LAB_PRIVATE"
 _OURS: Final = (
@@ -34,6 +34,7 @@ _OURS: Final = (
     LabFailed,
     FiguresUnwritable,
     VmUnusable,
+    VmFailed,
 )
 _MEMORY_PER_NODE: Final = 200
 """In MiB, in the virtual machine: for its services."""

@@ -10,7 +10,7 @@ from lab.vm.machine import MEMORY, Job, attempt
 
 
 def main(arguments: list[str]) -> int:
-    """The command's exit code. 124: it took too long. 125: there is no VM. 130: interrupted."""
+    """The command's exit code. 124: it took too long. 125: no VM can be had. 126: the VM failed. 130: interrupted."""
     parser = argparse.ArgumentParser(
         prog="python -m lab.vm",
         description="Runs a command as root in a virtual machine (user-mode Linux). It sees the files of this "

@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from lab.vm.packages import VmUnusable, checked, dependency, require_packages, unpack
+from lab.vm.packages import VmFailed, VmUnusable, checked, dependency, require_packages, unpack
 
 CONFIG: Final = Path(__file__).with_name("kernel.config")
 _SOURCE: Final = "linux-source"
@@ -44,7 +44,7 @@ class Kernel:
 
 
 def find_kernel(cache: Path) -> Kernel:
-    """The kernel of today's configuration in the cache; it is built if there is none. Raises VmUnusable."""
+    """The kernel of today's configuration in the cache; it is built if there is none. Raises VmUnusable, VmFailed."""
     if platform.machine() != "x86_64":
         raise VmUnusable(f"the VM is for x86_64, this machine is {platform.machine()}")
     layer = cache / f"linux-{sha256(CONFIG.read_bytes()).hexdigest()[:12]}"
@@ -74,7 +74,7 @@ def _build(package: str, place: Path, layer: Path) -> None:
         def do(*command: str | Path, within: Path = source) -> None:
             done = subprocess.run(command, cwd=within, stdout=output, stderr=output, check=False)
             if done.returncode:
-                raise VmUnusable(f"`{' '.join(map(str, command))}` failed: see {log}")
+                raise VmFailed(f"`{' '.join(map(str, command))}` failed: see {log}")
 
         do("tar", "--extract", "--file", archive)
         (linux,) = (path for path in source.glob("linux-*") if path.is_dir())

@@ -17,11 +17,12 @@ from typing import Final
 
 from lab.vm import GUEST_MARK
 from lab.vm.kernel import find_kernel
-from lab.vm.packages import VmUnusable, unpack, with_dependencies
+from lab.vm.packages import VmFailed, VmUnusable, unpack, with_dependencies
 
 TIMED_OUT: Final = 124
 """Exit code, as of timeout(1)."""
 UNUSABLE: Final = 125
+FAILED: Final = 126
 INTERRUPTED: Final = 130
 CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "flannelette", "vm")
 MEMORY: Final = 4096
@@ -50,18 +51,21 @@ class Job:
 
 
 def attempt(job: Job) -> int:
-    """The exit code of `run`; 125 if there can be no guest, with the reason on stderr; 130 if it is interrupted."""
+    """The exit code of `run`; 130 if it is interrupted.
+
+    125 if there can be no guest on this machine, 126 if its kernel does not build or it ends early; stderr says why.
+    """
     try:
         return run(job)
-    except VmUnusable as error:
+    except (VmUnusable, VmFailed) as error:
         print(f"vm: {error}", file=sys.stderr)
-        return UNUSABLE
+        return UNUSABLE if isinstance(error, VmUnusable) else FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
 
 
 def run(job: Job, cache: Path = CACHE) -> int:
-    """The exit code of the command, whose output goes to ours; 124 if it took too long. Raises VmUnusable.
+    """The exit code of the command, whose output goes to ours; 124 if it took too long. Raises VmUnusable, VmFailed.
 
     If our input is a terminal, it is the command's, and Ctrl-C goes to the command.
     """
@@ -94,7 +98,10 @@ def run(job: Job, cache: Path = CACHE) -> int:
             guest.wait()
         code = place / "code"
         if not code.exists():
-            raise VmUnusable(f"the guest ended before the command did, with status {guest.returncode}")
+            raise VmFailed(
+                f"the guest ended before the command did, with status {guest.returncode}; its memory is {job.memory} "
+                "MiB: give it more with --memory, or make room for it in /dev/shm"
+            )
         return int(code.read_text())
 
 

@@ -17,7 +17,11 @@ _APT: Final = {"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"}
 
 
 class VmUnusable(Exception):
-    """There can be no VM on this machine, or it did not run; one line says why and what to do."""
+    """There can be no VM on this machine; one line says why and what to do."""
+
+
+class VmFailed(Exception):
+    """There could be a VM, but its kernel did not build, or it ended early; one line says why and what to do."""
 
 
 def require_packages(missing: Sequence[str]) -> None:

@@ -3,10 +3,12 @@
 import shutil
 import subprocess
 import sys
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
+from lab.vm.kernel import CONFIG
 from tests.paths import ROOT
 
 
@@ -51,6 +53,35 @@ def test_a_machine_without_a_compiler_and_apt_is_told(tmp_path: Path) -> None:
 def test_a_compiler_without_the_headers_of_libc_lacks_their_package(tmp_path: Path) -> None:
     done = run(tmp_path, BUILDERS | {"gcc": "exit 1"})
     assert (done.returncode, done.stderr.split("recommends ")[-1]) == (125, "libc6-dev\n")
+
+
+def test_a_kernel_that_does_not_build_is_no_machine_without_a_vm(tmp_path: Path) -> None:
+    """Else CI would take it for a machine that can have none, and go on."""
+    apt = {
+        "apt-cache": "echo Depends: linux-source-9",
+        "apt-get": "mkdir -p tree/DEBIAN tree/usr/src && echo no archive >tree/usr/src/linux.tar.xz && "
+        "printf 'Package: a\\nVersion: 1\\nArchitecture: all\\nMaintainer: a\\nDescription: a\\n' "
+        ">tree/DEBIAN/control && "
+        "dpkg-deb -b tree a.deb && rm -r tree",
+    }
+    done = run(tmp_path, BUILDERS | apt, ":/usr/bin:/bin")
+    log = tmp_path / "flannelette/vm/build.log"
+    assert done.returncode == 126, done.stderr
+    assert done.stderr.endswith(f"linux.tar.xz` failed: see {log}\n")
+
+
+def test_a_guest_that_ends_early_is_no_machine_without_a_vm(tmp_path: Path) -> None:
+    layer = tmp_path / "flannelette/vm" / f"linux-{sha256(CONFIG.read_bytes()).hexdigest()[:12]}"
+    for program in (layer / "usr/lib/linux", layer / "usr/bin/busybox"):
+        program.parent.mkdir(parents=True)
+        program.write_text("#!/bin/sh\nexit 3\n")
+        program.chmod(0o755)
+    done = run(tmp_path, {}, ":/usr/bin:/bin")
+    assert done.returncode == 126
+    assert done.stderr == (
+        "vm: the guest ended before the command did, with status 3; its memory is 4096 MiB: "
+        "give it more with --memory, or make room for it in /dev/shm\n"
+    )
 
 
 def test_the_guests_script_is_one() -> None:
