@@ -8,6 +8,7 @@ from typing import Final
 from lab.charon import PACKAGES as CHARON_PACKAGES
 from lab.vm.machine import Job, attempt
 from tests.paths import ROOT
+from tests.tools import CACHE
 
 PACKAGES: Final = ("wireguard-tools", *CHARON_PACKAGES)
 """What the tests run beside the programs of this machine."""
@@ -31,6 +32,7 @@ def main(arguments: list[str]) -> int:
     command = [sys.executable, "-m", "pytest", *options, *arguments, *([] if names_files else files())]
     # Here first: what does not collect is told at once, and no module has to be compiled in the VM.
     subprocess.run([sys.executable, "-m", "compileall", "-q", "services", "proto", "lab"], check=True)
+    subprocess.run(["sh", "lab/tools.sh", "flanneld", CACHE], check=True)
     collected = subprocess.run([*command, "--collect-only"], capture_output=True, text=True, check=False)
     if collected.returncode:
         print(collected.stdout + collected.stderr)

@@ -9,17 +9,16 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-import pytest
-
 from lab.charon import PACKAGES, command_in, find_charon, socket_in
 from tests.hosts.namespaces import NetworkNamespace
 from tests.patience import PATIENCE
+from tests.tools import lacking
 
 
 def require_charon() -> None:
-    """Skips the test without charon."""
+    """Without charon the test is skipped (`lacking`)."""
     if not find_charon():
-        pytest.skip(f"there is no charon: apt-get install {' '.join(PACKAGES)}, or `make vm-test`")
+        lacking(f"there is no charon: apt-get install {' '.join(PACKAGES)}, or `make vm-test`")
 
 
 class Charon:

@@ -14,23 +14,21 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol
 
-import pytest
-
 from tests.etcd.server import EtcdServer
 from tests.hosts.dataplane import Cluster
 from tests.hosts.namespaces import NetworkNamespace
 from tests.patience import PATIENCE
 from tests.services.lease import ServiceProcess
-from tests.tools import find_tool
+from tests.tools import find_tool, lacking
 
 _BRIDGES: Final = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")
 
 
 def require_flanneld() -> str:
-    """The program; skips the test where there is none, or where it would not start."""
+    """The program; without it, or where it would not start, the test is skipped (`lacking`)."""
     program = find_tool("flanneld")
     if not _BRIDGES.exists():
-        pytest.skip("flanneld starts only where the kernel has br_netfilter: modprobe br_netfilter")
+        lacking("flanneld starts only where the kernel has br_netfilter: modprobe br_netfilter")
     return program
 
 

@@ -11,8 +11,6 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import pytest
-
 from lab.pings import Pinger
 from lab.stream import Path as StreamPath
 from lab.stream import Stream
@@ -22,7 +20,7 @@ from tests.hosts.dataplane import environment
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
 from tests.hosts.two_hosts import Row, subnet_env, two_hosts
 from tests.patience import PATIENCE
-from tests.tools import cached
+from tests.tools import cached, lacking
 
 UDP: Final = '{"Network":"10.5.0.0/16"}'
 """No `Backend` means udp."""
@@ -101,10 +99,10 @@ class UdpHosts(NamedTuple):
             return self.cluster.etcd.etcdctl("get", f"{SUBNETS}/{row.subnet}-{row.length}").splitlines()[1]
 
     def flanneld(self, host: NetworkNamespace, row: Row) -> Flanneld:
-        """A real one, not started; skips the test where it has been built without udp."""
+        """A real one, not started; where it has been built without udp the test is skipped (`lacking`)."""
         stamp = cached("bin/flanneld.version", "flanneld")
         if not stamp.exists() or "udp" not in stamp.read_text():
-            pytest.skip("there is no flanneld with udp: `make tools`, where gcc is (lab/flanneld.sh)")
+            lacking("there is no flanneld with udp: `make tools`, where gcc is (lab/flanneld.sh)")
         home = (
             self.cluster.directory / ("n1" if host is self.n1 else "n2")
             if host is self.n2

@@ -22,6 +22,7 @@ from services.dataplane.netlink.objects import KernelObject, Plan, plan
 from services.dataplane.netlink.uapi import AF_INET
 from tests.hosts.namespaces import NetworkNamespace
 from tests.patience import PATIENCE
+from tests.tools import lacking
 
 OWN, THEIRS, ALL = bytes((10, 5, 27, 0)), bytes((10, 5, 53, 0)), bytes((10, 5, 0, 0))
 HERE, THERE = bytes((10, 99, 0, 11)), bytes((10, 99, 0, 12))
@@ -44,7 +45,7 @@ def policies(netns: NetworkNamespace) -> Iterator[PolicySocket]:
         made = PolicySocket()
     with made:
         if not made.port:
-            pytest.skip("this kernel has no xfrm: modprobe xfrm_user, or `make vm-test`")
+            lacking("this kernel has no xfrm: modprobe xfrm_user, or `make vm-test`")
         yield made
 
 
