@@ -137,7 +137,9 @@ def _etcd(settings: LeaseSettings, node: str, broker: Broker, process: Process) 
 def _kube(settings: LeaseSettings, node: str, broker: Broker, process: Process) -> Store:
     from services.lease.stores.kube.store import KubeStore
 
-    return KubeStore(_kube_settings(settings), node=node)
+    store = KubeStore(_kube_settings(settings), node=node)
+    process.jobs["events"] = store.write_events
+    return store
 
 
 def _kube_settings(settings: LeaseSettings) -> "KubeSettings":

@@ -101,12 +101,12 @@ def test_a_component_installs_the_plugin_where_debians_containerd_looks(tmp_path
     assert len(volumes) == len(pod_of(render("per-node"))["volumes"])
 
 
-def test_the_service_account_may_read_nodes_and_patch_their_status_only(kubectl: Kubectl) -> None:
+def test_the_service_account_may_read_nodes_patch_their_status_and_write_events_only(kubectl: Kubectl) -> None:
     kubectl("apply", "-k", str(OVERLAYS / "per-node"))
     account = "--as=system:serviceaccount:kube-flannel:flannel"
     said = kubectl("auth", "can-i", "--list", "--no-headers", account)
     resources = [line.split()[0] for line in said.splitlines() if not line.startswith(" ")]
-    assert sorted(r for r in resources if not r.startswith("self")) == ["nodes", "nodes/status", "pods"]
-    for verb, resource in (("patch", "nodes"), ("delete", "nodes"), ("get", "secrets"), ("update", "nodes/status")):
+    assert sorted(r for r in resources if not r.startswith("self")) == ["events", "nodes", "nodes/status", "pods"]
+    for verb, resource in (("patch", "nodes"), ("delete", "nodes"), ("get", "secrets"), ("list", "events")):
         with pytest.raises(AssertionError, match="no"):
             kubectl("auth", "can-i", verb, resource, account)

@@ -127,11 +127,12 @@ def test_the_lease_service_of_the_central_overlay_needs_no_overlay_and_no_dns() 
         assert at == f"{address}:7070"
 
 
-def test_the_role_lets_the_lease_service_read_nodes_and_patch_their_status_and_nothing_else() -> None:
+def test_the_role_lets_the_lease_service_read_nodes_patch_their_status_and_write_events_and_nothing_else() -> None:
     rules = pick(render("per-node"), "ClusterRole")["rules"]
     assert {(resource, *rule["verbs"]) for rule in rules for resource in rule["resources"]} == {
         ("nodes", "get", "list", "watch"),
         ("nodes/status", "patch"),
+        ("events", "create", "patch"),
         ("pods", "get"),
     }
 

@@ -19,7 +19,18 @@ import aiohttp
 from services.core.errors import Unavailable
 from services.lease.stores.kube.api_server import Access
 from services.lease.stores.kube.json_reader import Lines, read_batch, read_page
-from services.lease.stores.kube.values import UNAUTHORIZED, Batch, Gone, Node, Silent, Timing, away, broken, refusal
+from services.lease.stores.kube.values import (
+    UNAUTHORIZED,
+    WRITE_EVENT,
+    Batch,
+    Gone,
+    Node,
+    Silent,
+    Timing,
+    away,
+    broken,
+    refusal,
+)
 from services.runtime.os.partial_import import partial_import
 
 _PACKAGES: Final = ("kubernetes", "kubernetes.aio", "kubernetes.aio.client", "kubernetes.aio.client.models")
@@ -34,6 +45,7 @@ with ExitStack() as _stack:
 PAGE: Final = 50
 """Nodes in a page: 700 KB of JSON, 4 MB as Python objects, and some 10 ms in which nothing else runs."""
 _NODES: Final = "/api/v1/nodes"
+_EVENTS: Final = "/api/v1/namespaces/default/events"
 _STRATEGIC: Final = "application/strategic-merge-patch+json"
 _KEEPALIVE: Final = ((socket.TCP_KEEPIDLE, 15), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
 """An idle watch notices after 30 s that the machine at the other end is gone."""
@@ -102,10 +114,15 @@ class KubeClient:
 
     async def patch_status(self, name: str, patch: Mapping[str, Any]) -> dict[str, Any]:
         """Merges this into the Node object through its status subresource; returns what it is now. Raises Gone."""
-        timeout = aiohttp.ClientTimeout(total=self._timing.call)
-        path, headers = f"{_NODES}/{name}/status", {"Content-Type": _STRATEGIC}
-        async with self._request("write to the node", "PATCH", path, {}, timeout, headers, patch) as response:
-            return await self._object(response)
+        return await self._send("write to the node", "PATCH", f"{_NODES}/{name}/status", patch)
+
+    async def make_event(self, event: Mapping[str, Any]) -> dict[str, Any]:
+        """Creates an Event (of a Node, whose Events are in the namespace default); returns it."""
+        return await self._send(WRITE_EVENT, "POST", _EVENTS, event)
+
+    async def patch_event(self, name: str, patch: Mapping[str, Any]) -> dict[str, Any]:
+        """Merges this into an Event; returns what it is now. Raises Gone."""
+        return await self._send(WRITE_EVENT, "PATCH", f"{_EVENTS}/{name}", patch)
 
     async def node_of_pod(self, namespace: str, pod: str) -> str:
         """The node that a pod runs on. Raises Gone."""
@@ -126,6 +143,12 @@ class KubeClient:
     ) -> dict[str, Any]:
         timeout = aiohttp.ClientTimeout(total=seconds or self._timing.call)
         async with self._request(what, "GET", path, query, timeout) as response:
+            return await self._object(response)
+
+    async def _send(self, what: str, method: str, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        timeout = aiohttp.ClientTimeout(total=self._timing.call)
+        headers = {"Content-Type": _STRATEGIC if method == "PATCH" else "application/json"}
+        async with self._request(what, method, path, {}, timeout, headers, body) as response:
             return await self._object(response)
 
     async def _object(self, response: aiohttp.ClientResponse) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
-from services.core.errors import InvalidInput, NotYet
+from services.core.errors import InvalidInput
 from services.core.leases.conflicts import Identity, identities_of, rank_of
 from services.core.leases.lease import Lease
 from services.core.network import NetworkConfig
@@ -20,7 +20,7 @@ from services.lease.stores.kube.annotations import Annotations
 from services.lease.stores.kube.client import KubeClient
 from services.lease.stores.kube.node_leases import lease_of, withdrawal_patch
 from services.lease.stores.kube.nodes import read, write
-from services.lease.stores.kube.values import Node, Timing
+from services.lease.stores.kube.values import Node, NodeProblem, Problem, Timing
 from services.lease.stores.kube.watch import Mirror
 from services.runtime.telemetry.logs import get_logger
 
@@ -39,7 +39,7 @@ class ExclusiveClaims:
         self._client, self._mirror, self._keys, self._network, self._timing = client, mirror, keys, network, timing
 
     async def require_none(self, node: Node, patch: Mapping[str, Any] | None) -> None:
-        """Raises NotYet if a node that is alive has what this one would publish by the patch, and was first.
+        """Raises NodeProblem if a node that is alive has what this one would publish by the patch, and was first.
 
         What a node publishes that is not alive is withdrawn: else it would go first for its age.
         """
@@ -54,7 +54,7 @@ class ExclusiveClaims:
                     continue
                 document = await read(self._client, rival.name)
                 if _is_alive(document):
-                    raise NotYet(_refused(rival, identity, node.name))
+                    raise _refused(rival, identity, node.name)
                 if gone := withdrawal_patch(
                     replace(node, name=rival.name, annotations=_annotations(document)), self._keys
                 ):
@@ -73,7 +73,7 @@ class ExclusiveClaims:
             if mine is None or not mine.claim_order < rival.claim_order:
                 if gone := withdrawal_patch(node, self._keys):
                     await write(self._client, node.name, gone, self._timing)
-                raise NotYet(_refused(rival, identity, node.name))
+                raise _refused(rival, identity, node.name)
 
     def _rivals(self, lease: Lease) -> Iterator[tuple[Lease, Identity]]:
         """Other nodes' leases that have something of this one, with what that is. Looks at all."""
@@ -83,8 +83,9 @@ class ExclusiveClaims:
                 yield other, min(shared, key=repr)
 
 
-def _refused(rival: Lease, identity: Identity, node: str) -> str:
-    return held_by(claim_of(rival), identity, node, f"delete the Node {rival.name}, if it is gone")
+def _refused(rival: Lease, identity: Identity, node: str) -> NodeProblem:
+    text = held_by(claim_of(rival), identity, node, f"delete the Node {rival.name}, if it is gone")
+    return NodeProblem(node, Problem.CLAIMED_TWICE, text)
 
 
 def _is_alive(document: Mapping[str, Any]) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from services.core.backend_types import BACKEND_TYPES, BackendType
-from services.core.errors import InvalidInput, NotYet
+from services.core.errors import InvalidInput
 from services.core.family import FAMILIES, IPV4, Address, Family, Network
 from services.core.formats.ip_text import parse_address, parse_cidr
 from services.core.leases.flannel_json import format_data, parse_data
@@ -13,7 +13,7 @@ from services.core.leases.lease import BackendData, FamilyRequest, Lease, LeaseR
 from services.core.leases.node_overrides import PublicIpOverride, PublicIpOverrides
 from services.core.network import FamilyNetwork, NetworkConfig
 from services.lease.stores.kube.annotations import Annotations
-from services.lease.stores.kube.values import Node
+from services.lease.stores.kube.values import Node, NodeProblem, Problem
 
 
 def lease_of(node: Node, network: NetworkConfig, keys: Annotations, *, is_kept: bool = False) -> Lease | None:
@@ -114,7 +114,7 @@ _REASON: Final = "FlannelIsUp"
 
 
 def require_pod_cidrs(node: Node, network: NetworkConfig, keys: Annotations, *, is_kept: bool = False) -> None:
-    """Raises NotYet, with what to do, unless the node has a podCIDR of each family, inside the network.
+    """Raises NodeProblem, with what to do, unless the node has a podCIDR of each family, inside the network.
 
     That it lies outside is no reason for a node that has a lease with it: see `lease_of`.
     """
@@ -124,21 +124,23 @@ def require_pod_cidrs(node: Node, network: NetworkConfig, keys: Annotations, *, 
             cidr = cidrs.get(n.family.version)
             if cidr is None:
                 which = f"{n.family} podCIDR" if cidrs else "podCIDR"
-                raise NotYet(
+                raise NodeProblem(
+                    node.name,
+                    Problem.NO_POD_CIDR,
                     f"node {node.name} has no {which} yet: waiting for Kubernetes to assign it "
-                    "(kube-controller-manager with --allocate-node-cidrs and --cluster-cidr)"
+                    "(kube-controller-manager with --allocate-node-cidrs and --cluster-cidr)",
                 )
             if not (is_kept or is_published_before(node, network, keys)):
                 require_inside(node, cidr, n)
     except InvalidInput as error:
-        raise NotYet(str(error)) from None
+        raise NodeProblem(node.name, Problem.LEASE_REFUSED, str(error)) from None
 
 
 def annotations_patch(node: Node, request: LeaseRequest, keys: Annotations) -> Mapping[str, Any] | None:
     """The strategic merge patch that publishes what the node asks for; None if it says so already.
 
     An address that the operator overwrites wins over the one asked for; those chosen for the node, the node has asked
-    for already. Raises NotYet if such a one is no address.
+    for already. Raises NodeProblem if such a one is no address.
     """
     wanted = {keys.managed: "true", keys.backend_type: request.backend_type}
     for family in FAMILIES:
@@ -192,5 +194,5 @@ def _public_address(node: Node, family: Family, part: FamilyRequest, keys: Annot
     try:
         parse_public_address(text, family, f"annotation {key} of node {node.name}")
     except InvalidInput as error:
-        raise NotYet(str(error)) from None
+        raise NodeProblem(node.name, Problem.LEASE_REFUSED, str(error)) from None
     return text

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -11,12 +11,14 @@ from typing import Final
 from services.core.errors import InvalidInput, Misconfigured, NotImplementedYet, NotYet, Unavailable
 from services.core.family import Network
 from services.core.leases.lease import Lease, LeaseRequest
+from services.core.leases.network_moves import pending_move
 from services.core.leases.progress import Progress
-from services.core.leases.table import KUBE, Removed
+from services.core.leases.table import KUBE, Removed, Upserted
 from services.core.network import NetworkConfig
 from services.lease.ipam.claims import not_held
 from services.lease.stores.kube.api_server import Access, KubeSettings, find_access
 from services.lease.stores.kube.client import KubeClient
+from services.lease.stores.kube.events import NodeEvents
 from services.lease.stores.kube.exclusive_claims import ExclusiveClaims
 from services.lease.stores.kube.json_reader import NotANode, read_node
 from services.lease.stores.kube.node_leases import (
@@ -27,10 +29,10 @@ from services.lease.stores.kube.node_leases import (
     withdrawal_patch,
 )
 from services.lease.stores.kube.nodes import read, write
-from services.lease.stores.kube.values import Expired, Node, Timing
+from services.lease.stores.kube.values import Expired, Node, NodeProblem, Problem, Timing
 from services.lease.stores.kube.watch import Mirror, Watcher
 from services.lease.stores.network_file import read_network_file
-from services.lease.stores.store import Changed, Reclaim, Reclaimed, Snapshot, StoreEvent
+from services.lease.stores.store import Changed, Reclaim, Reclaimed, Refusal, Snapshot, StoreEvent
 from services.runtime.telemetry.logs import get_logger
 
 log = get_logger()
@@ -58,6 +60,7 @@ class KubeStore:
         self, settings: KubeSettings, *, node: str = "", timing: Timing | None = None, access: Access | None = None
     ) -> None:
         self._settings = settings
+        self._node_served = node
         self._keys = settings.annotations
         self._timing = timing or Timing()
         self._network = _network_of(settings.network_file)
@@ -68,6 +71,7 @@ class KubeStore:
         # With alloc there are no peers, so that a node need not see the others.
         alone = bool(node) and self._network.backend_type == "alloc"
         self._selector = f"metadata.name={node}" if alone else ""
+        self._events = NodeEvents(self._client, self._timing, self._standing)
         self._told: set[str] = set()
         """Nodes that know that they have no podCIDR."""
         self._up: set[str] = set()
@@ -81,9 +85,16 @@ class KubeStore:
             async for event in events:
                 if isinstance(event, Snapshot):
                     self._up &= event.leases.keys()
+                    self._note(event.leases, event.refused)
                 elif isinstance(event, Changed):
                     self._up -= {change.name for change in event.changes if isinstance(change, Removed)}
+                    upserts = (change.lease for change in event.changes if isinstance(change, Upserted))
+                    self._note({lease.name: lease for lease in upserts}, event.refused)
                 yield event
+
+    async def write_events(self) -> None:
+        """Keeps Kubernetes Events of the nodes that this process serves, for ever."""
+        await self._events.run()
 
     async def relist(self) -> Snapshot:
         """See Store. A consistent read, not from the API server's cache."""
@@ -98,6 +109,15 @@ class KubeStore:
         Raises NotYet while the node has no podCIDR: the first time at once, so that the reason is known, then after
         having waited for it, so that a caller who asks again gets the lease as soon as there can be one.
         """
+        has_waited = request.node in self._told
+        try:
+            return await self._acquire(request)
+        except NodeProblem as problem:
+            if has_waited or problem.problem is not Problem.NO_POD_CIDR:  # each new node has none for a moment
+                self._events.note(problem)
+            raise
+
+    async def _acquire(self, request: LeaseRequest) -> Lease:
         node = await self._node(request.node)
         if not node.pod_cidrs and node.name in self._told:
             with suppress(TimeoutError):
@@ -114,7 +134,8 @@ class KubeStore:
             log.info("annotations written", node=node.name, annotations=patch["metadata"]["annotations"])
         lease = self._lease(node)
         if lease is None:
-            raise NotYet(f"something else changes the annotations of node {node.name}: see {self._keys.prefix}*")
+            text = f"something else changes the annotations of node {node.name}: see {self._keys.prefix}*"
+            raise NodeProblem(node.name, Problem.LEASE_REFUSED, text)
         if patch:
             await self._exclusive_claims.require_none_since(node, lease)
         return lease
@@ -185,7 +206,25 @@ class KubeStore:
         try:
             return lease_of(node, self._network, self._keys, is_kept=True)
         except InvalidInput as error:
-            raise NotYet(str(error)) from None
+            raise NodeProblem(node.name, Problem.LEASE_REFUSED, str(error)) from None
+
+    def _note(self, leases: Mapping[str, Lease], refused: Mapping[str, str | Refusal]) -> None:
+        for found in self._problems(leases, refused):
+            self._events.note(found)
+
+    def _standing(self) -> Iterator[NodeProblem]:
+        now = self._mirror.snapshot()
+        return self._problems(now.leases, now.refused)
+
+    def _problems(self, leases: Mapping[str, Lease], refused: Mapping[str, str | Refusal]) -> Iterator[NodeProblem]:
+        """What is wrong with these leases and Nodes of the nodes that this process serves."""
+        only = self._node_served
+        for name, reason in refused.items():
+            if only in ("", name):
+                yield NodeProblem(name, Problem.LEASE_REFUSED, str(reason))
+        for name, lease in leases.items():
+            if only in ("", name) and (move := pending_move(lease, self._network)):
+                yield NodeProblem(name, Problem.CHANGE_PENDING, str(move))
 
 
 def _network_of(path: Path) -> NetworkConfig:

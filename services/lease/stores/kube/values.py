@@ -7,9 +7,10 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final, TypeAlias
 
-from services.core.errors import Unavailable
+from services.core.errors import NotYet, Unavailable
 
 
 class Expired(Exception):
@@ -22,6 +23,24 @@ class Silent(Unavailable):
 
 class Gone(Exception):
     """There is no such object."""
+
+
+class Problem(Enum):
+    """Why a node's lease is not as it should be; the reason of the Kubernetes Event."""
+
+    NO_POD_CIDR = "NoPodCIDR"
+    CLAIMED_TWICE = "AddressClaimedTwice"
+    LEASE_REFUSED = "LeaseRefused"
+    CHANGE_PENDING = "NetworkChangePending"
+
+
+class NodeProblem(NotYet):
+    """A node has no lease, or not the one that it should have, and an operator can help."""
+
+    def __init__(self, node: str, problem: Problem, message: str) -> None:
+        super().__init__(message)
+        self.node = node
+        self.problem = problem
 
 
 class Busy(Unavailable):
@@ -97,9 +116,15 @@ class Timing:
     """For all of them together."""
     pod_cidr: float = 10.0
     """That a request for a lease waits for the node's podCIDR; less than callers wait for an answer."""
+    event_pause: float = 10.0
+    """At least, between two writes of one Event, and after a write that failed."""
+    event_repeat: float = 300.0
+    """Until an Event is written again while its problem lasts."""
 
 
 UNAUTHORIZED: Final = 401
+WRITE_EVENT: Final = "write an event"
+_RIGHTS: Final = "get, list and watch of nodes and patch of nodes/status"
 _SENTENCES: Final = (
     ("CERTIFICATE_VERIFY_FAILED", "has a certificate that cannot be verified: check the certificate authority"),
     ("certificate required|bad certificate|unknown ca|alert", "does not accept our client certificate"),
@@ -136,9 +161,9 @@ def refusal(server: str, what: str, status: int, body: bytes | object, retry_aft
     if status == UNAUTHORIZED:
         return Unavailable(f"the Kubernetes API at {server} does not know us: check the token or certificate")
     if status == 403:
+        rights = "create and patch of events" if what == WRITE_EVENT else _RIGHTS
         return Unavailable(
-            f"the Kubernetes API at {server} does not let us {what}: give our role get, list and watch of nodes and "
-            f"patch of nodes/status ({message})"
+            f"the Kubernetes API at {server} does not let us {what}: give our role {rights} ({message})"
         )
     text = f"the Kubernetes API at {server} cannot {what} now: {status} {message}".rstrip()
     if status == 429 or retry_after:
