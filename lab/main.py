@@ -65,11 +65,7 @@ def main() -> int:
 
 async def _run(options: Options, directory: Path) -> int:
     """One TaskGroup owns every process of the lab; what asks us to end cancels it, which stops them all."""
-    task = asyncio.current_task()
-    assert task is not None  # noqa: S101 - a coroutine runs in a task
-    hang_up = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)  # nohup says to stay
-    for number in (signal.SIGINT, signal.SIGTERM, *hang_up):
-        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    private.cancel_on_signals()
     try:
         async with asyncio.TaskGroup() as group:
             return await Session(options, directory, private.way_in(_MARK), group).run()

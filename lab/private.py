@@ -5,8 +5,10 @@ namespace as well, in which they are root. `/run` is an empty tmpfs there, the
 loopback interface is up, and everything vanishes with the last process.
 """
 
+import asyncio
 import ctypes
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -51,6 +53,15 @@ def restart(mark: str, argv: Sequence[str]) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os.execvp(unshare[0], [*unshare, "sh", "-c", _PREPARE + 'exec "$@"', "sh", *argv])  # noqa: S606 - replacing ourselves is the point
+
+
+def cancel_on_signals() -> None:
+    """The task at hand is cancelled by the signals that ask a program to end."""
+    task = asyncio.current_task()
+    assert task is not None  # noqa: S101 - a coroutine runs in a task
+    hang_up = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)  # nohup says to stay
+    for number in (signal.SIGINT, signal.SIGTERM, *hang_up):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
 
 
 def enter_further() -> None:

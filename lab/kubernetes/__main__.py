@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import signal
 import sys
 from typing import Final
 
@@ -58,11 +57,7 @@ def _prepare(options: Options) -> None:
 
 
 async def _run(options: Options) -> int:
-    task = asyncio.current_task()
-    assert task is not None  # noqa: S101 - a coroutine runs in a task
-    hang_up = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)  # nohup says to stay
-    for number in (signal.SIGINT, signal.SIGTERM, *hang_up):
-        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    private.cancel_on_signals()
     try:
         return await Session(options, private.way_in(_MARK)).run()
     except asyncio.CancelledError:
