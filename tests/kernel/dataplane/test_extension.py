@@ -17,14 +17,12 @@ from tests.flannel.real import Flanneld, SharedStore, require_flanneld
 from tests.hosts.dataplane import Cluster, Running, cluster_in, cluster_of
 from tests.hosts.namespaces import NetworkNamespace
 from tests.paths import ROOT
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, RETIREMENT
 from tests.services.lease import eventually
 
 ALLOW: Final = "--allow-extension-commands"
 SUBNETS: Final = "/coreos.com/network/subnets"
 MAC: Final = "06:0c:56:6d:fb:b3"
-RETIREMENT: Final = 25.0
-"""Seconds; an earlier backend goes 20 s after the last lease that says it."""
 HOST_GW, VXLAN = re.findall("```jsonc\n(.*?)```", (ROOT / "docs/backends.md").read_text(), re.DOTALL)
 """flannel's examples, as the page has them."""
 
@@ -274,7 +272,7 @@ async def test_another_backend_takes_the_commands_back_once_no_peer_needs_them(
             assert (earlier.backend, list(earlier.peers)) == ("extension", ["n2"])
             assert lines(log) == [], "n2 is reached by them"
             await cluster.join("n2", "10.99.0.12")
-            await eventually(lambda: len(lines(log)) == 2, PATIENCE + RETIREMENT)
+            await eventually(lambda: len(lines(log)) == 2, RETIREMENT)
             assert lines(log) == ["remove 10.5.53.0/24 10.99.0.12 ", "shutdown 10.5.27.0/24 10.99.0.11 "]
 
 

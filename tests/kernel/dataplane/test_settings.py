@@ -8,7 +8,7 @@ from flannelette.dataplane.v1 import dataplane_pb2 as pb
 
 from tests.hosts.dataplane import HOST_GW, VXLAN, Cluster, cluster_in
 from tests.hosts.namespaces import NetworkNamespace
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, RETIREMENT
 from tests.services.lease import eventually
 
 MAC = "06:0c:56:6d:fb:b3"
@@ -36,7 +36,7 @@ async def test_another_vni_makes_a_new_device_and_keeps_the_old_one_while_a_peer
 
 async def until_gone(cluster: Cluster, device: str) -> None:
     """Returns when the device of an earlier backend is gone: 20 s after the last lease that says it."""
-    async with asyncio.timeout(PATIENCE + 25):
+    async with asyncio.timeout(RETIREMENT):
         while device in cluster.ip("-br link"):  # noqa: ASYNC110 - the kernel is polled
             await asyncio.sleep(0.1)
 

@@ -10,7 +10,7 @@ from flannelette.lease.v1 import lease_pb2
 
 from services.dataplane.links.ethtool import checksum_offload, set_checksum_offload
 from tests.hosts.dataplane import HOST_GW, VXLAN, Cluster, Running
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, RETIREMENT
 from tests.services.lease import eventually
 
 MAC: Final = "06:0c:56:6d:fb:b3"
@@ -125,7 +125,7 @@ async def test_a_device_of_another_vni_goes_also_when_the_change_came_while_the_
         await running.until(peers=1)
         assert "flannel.1" in devices(cluster), "n2 is reached by it"
         await cluster.leave("n2", peer)
-        await eventually(lambda: "flannel.1" not in devices(cluster), PATIENCE + 25)
+        await eventually(lambda: "flannel.1" not in devices(cluster), RETIREMENT)
         assert devices(cluster) == ["flannel.10", "flannel.7", "flannel.9"], "what is not marked as ours stays"
 
 
