@@ -63,6 +63,17 @@ class Scene:
         os.kill(self._proxy.pid, number)
 
 
+def carries_what_is_routed_now(proxy: Scene) -> None:
+    """Two packets wait for the proxy; the route of the second one is made after the first was sent."""
+    proxy.signal(signal.SIGSTOP)
+    proxy.send("10.5.53.1")
+    proxy.host.ip("route", "add", "10.5.99.0/24", "via", PEER.public, "dev", "flannel0", "onlink")
+    proxy.send("10.5.99.1")
+    proxy.signal(signal.SIGCONT)
+    assert proxy.arrives("10.5.53.1")
+    assert proxy.arrives("10.5.99.1")
+
+
 def test_a_packet_that_waited_while_its_route_was_replaced_goes_where_it_was_routed(proxy: Scene) -> None:
     proxy.send("10.5.53.1")
     assert proxy.arrives("10.5.53.1")
@@ -75,13 +86,7 @@ def test_a_packet_that_waited_while_its_route_was_replaced_goes_where_it_was_rou
 
 
 def test_a_packet_is_carried_as_soon_as_its_route_is_there(proxy: Scene) -> None:
-    proxy.signal(signal.SIGSTOP)
-    proxy.send("10.5.53.1")
-    proxy.host.ip("route", "add", "10.5.99.0/24", "via", PEER.public, "dev", "flannel0", "onlink")
-    proxy.send("10.5.99.1")
-    proxy.signal(signal.SIGCONT)
-    assert proxy.arrives("10.5.53.1")
-    assert proxy.arrives("10.5.99.1")
+    carries_what_is_routed_now(proxy)
 
 
 def test_a_packet_is_carried_by_its_route_of_now_whatever_was_answered_before(proxy: Scene) -> None:
@@ -89,10 +94,4 @@ def test_a_packet_is_carried_by_its_route_of_now_whatever_was_answered_before(pr
     proxy.send("10.5.99.1")
     with pytest.raises(OSError, match="Network is unreachable"):
         proxy.error()
-    proxy.signal(signal.SIGSTOP)
-    proxy.send("10.5.53.1")
-    proxy.host.ip("route", "add", "10.5.99.0/24", "via", PEER.public, "dev", "flannel0", "onlink")
-    proxy.send("10.5.99.1")
-    proxy.signal(signal.SIGCONT)
-    assert proxy.arrives("10.5.53.1")
-    assert proxy.arrives("10.5.99.1")
+    carries_what_is_routed_now(proxy)
