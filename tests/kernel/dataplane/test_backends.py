@@ -38,8 +38,6 @@ class Backend:
     kind: str = ""
     """`Type` of the network configuration; empty: its name."""
     modules: tuple[str, ...] = ()
-    in_flanneld: bool = True
-    """Whether the flanneld of `make tools` has it."""
 
 
 BACKENDS: Final = {
@@ -87,9 +85,8 @@ async def test_pods_of_three_nodes_reach_each_other_and_a_restart_loses_nothing(
     scenes: Shared[str, ThreeNodes], name: str
 ) -> None:
     backend = BACKENDS[name]
-    has_flanneld = backend.in_flanneld
-    if has_flanneld:
-        require_flanneld()
+    require_flanneld()
+    has_flanneld = True
     if backend.kind == "udp":  # it takes gcc to build a flanneld with udp
         has_flanneld = "udp" in cached("bin/flanneld.version", "flanneld").read_text()
     if name == "ipsec":
