@@ -28,13 +28,6 @@ class IpsecOptions:
 
 def ipsec_options(options: GoObject) -> IpsecOptions:
     """Raises InvalidInput, naming the option and never its secret."""
-    known = ("PSK", "UDPEncap", "ESPProposal")
-    for name in options.names():
-        if name.casefold() not in ("type", *map(str.casefold, known)):
-            raise InvalidInput(
-                f"option {name!r} of Backend in {_WHERE} does not exist for ipsec: write PSK, UDPEncap "
-                f"or ESPProposal ({_IPSEC_PAGE})"
-            )
     psk = options.secret("PSK")
     if len(psk) < _SHORTEST_PSK:
         found = f"has {len(psk)}" if psk else "is missing"

@@ -44,7 +44,7 @@ def test_a_value_of_another_type_or_out_of_range_is_refused_with_the_option_and_
         assert f"docs/backends.md#{name}" in message
 
 
-@pytest.mark.parametrize("name", sorted(set(BACKENDS) - {"ipsec"}))
+@pytest.mark.parametrize("name", sorted(BACKENDS))
 def test_an_option_that_there_is_not_is_told_with_those_there_are(name: str) -> None:
     (warning,) = parse_network(source(name, Prot=4789)).warnings
     assert warning.startswith(f"Prot of Backend in the network configuration is no option of {name} and has no")

@@ -400,9 +400,10 @@ class Status(_message.Message):
 
     @_builtins.property
     def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Valid settings of the network configuration that this node cannot apply as
-        written, one sentence each: an option MTU above the underlay's MTU, which is
-        reduced. They do not affect readiness.
+        """Settings of the network configuration that are valid but not recommended,
+        such as an option that the backend does not have, or that this node cannot
+        apply as written, such as an MTU above the underlay's, which is reduced. One
+        sentence each. They do not affect readiness.
         """
 
     @_builtins.property

@@ -170,7 +170,6 @@ def test_the_device_has_the_address_that_the_node_sends_from_and_mtu_is_flannels
         ("", r"PSK of Backend .* is missing: ipsec needs at least 96 characters, as `openssl rand -hex 48`"),
         ('"PSK":"s3cret"', r"PSK of Backend .* has 6: ipsec needs at least 96 characters, .*docs/backends.md#ipsec"),
         ('"PSK":5318008', "PSK in Backend in the network configuration must be a string \\(docs/backends.md#ipsec"),
-        (f'"PSK":"{PSK}","Mode":"x"', "option 'Mode' of Backend .* write PSK, UDPEncap or ESPProposal .*#ipsec"),
         (f'"PSK":"{PSK}","UDPEncap":"yes"', "UDPEncap in Backend .* must be true or false"),
         (
             f'"PSK":"{PSK}","ESPProposal":"aes128 sha256"',
