@@ -135,8 +135,8 @@ def hosts_table(
             "\n".join(dataplane.lease.subnets),
             "\n".join(device.name for device in dataplane.devices) or dataplane.underlay.interface,
             "\n".join(device.mac for device in dataplane.devices) or "[dim]–[/]",
-            _share(dataplane.peers.programmed, dataplane.peers.total),
-            _share(masq.rules_present, masq.rules),
+            share(dataplane.peers.programmed, dataplane.peers.total),
+            share(masq.rules_present, masq.rules),
         )
     return table
 
@@ -163,13 +163,14 @@ def plain_table(*columns: str) -> Table:
     return table
 
 
-def _share(there: int, wanted: int) -> Text:
+def share(there: int, wanted: int) -> Text:
+    """`2/3`, green if they are all."""
     return Text(f"{there}/{wanted}", style="green" if there == wanted else "red")
 
 
 def _summary(answers: Sequence[Answer]) -> Iterator[Text]:
     good = sorted((answer for answer in answers if answer.is_good), key=lambda answer: answer.seconds or 0)
-    yield _share(len(good), len(answers))
+    yield share(len(good), len(answers))
     for place in (0, len(good) // 2, -1):
         yield _cell(good[place] if good else None)
 

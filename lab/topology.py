@@ -9,7 +9,7 @@ lab's own. The outside host has no route to the pods: it can answer a packet
 only when a host has put its own address on it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network
 from typing import Final, TypeAlias
@@ -101,41 +101,56 @@ def underlay(hosts: tuple[Host, ...]) -> tuple[Batch, ...]:
                 "link set eth0 up",
             ),
         ),
-        *(
-            Batch(
-                host.name,
-                (
-                    "link set lo up",
-                    f"address add {host.address}/{UNDERLAY.prefixlen} dev eth0",
-                    "link set eth0 up",
-                    f"route add default via {OUTSIDE_ADDRESS}",
-                ),
-            )
-            for host in hosts
-        ),
+        *map(_addresses, hosts),
     )
 
 
 def underlay_v6(hosts: tuple[Host, ...]) -> tuple[Batch, ...]:
     """What IPv6 adds to the underlay; without duplicate address detection, which takes a second or two."""
-    outside = UNDERLAY_V6[1]
     return (
         Batch(
             OUTSIDE.name,
             (
                 f"address add {SERVICE_ADDRESS_V6}/128 dev lo",
-                f"address add {outside}/{UNDERLAY_V6.prefixlen} dev eth0 nodad",
+                f"address add {UNDERLAY_V6[1]}/{UNDERLAY_V6.prefixlen} dev eth0 nodad",
             ),
         ),
-        *(
-            Batch(
-                host.name,
-                (
-                    f"address add {host.address_of(6)}/{UNDERLAY_V6.prefixlen} dev eth0 nodad",
-                    f"route add default via {outside} dev eth0",
-                ),
-            )
-            for host in hosts
+        *map(_addresses_v6, hosts),
+    )
+
+
+def addresses(host: Host, versions: Iterable[int]) -> Iterator[Batch]:
+    """Those of one host, whose eth0 is there."""
+    yield _addresses(host)
+    if 6 in versions:
+        yield _addresses_v6(host)
+    if 4 not in versions:
+        yield without_ipv4(host)
+
+
+def without_ipv4(host: Host) -> Batch:
+    """Takes its address of that kind from a host."""
+    return Batch(host.name, (f"address delete {host.address}/{UNDERLAY.prefixlen} dev eth0",))
+
+
+def _addresses(host: Host) -> Batch:
+    return Batch(
+        host.name,
+        (
+            "link set lo up",
+            f"address add {host.address}/{UNDERLAY.prefixlen} dev eth0",
+            "link set eth0 up",
+            f"route add default via {OUTSIDE_ADDRESS}",
+        ),
+    )
+
+
+def _addresses_v6(host: Host) -> Batch:
+    return Batch(
+        host.name,
+        (
+            f"address add {host.address_of(6)}/{UNDERLAY_V6.prefixlen} dev eth0 nodad",
+            f"route add default via {UNDERLAY_V6[1]} dev eth0",
         ),
     )
 

@@ -44,7 +44,8 @@ def _prepare(options: Options) -> None:
     """Builds what is not in the cache, in the machine's own network."""
     screen = show.Screen()
     version = parts.version()
-    screen.title(f"Kubernetes {version}, {options.nodes} nodes, {options.backend}, {options.overlay}")
+    families = " and ".join(f"IPv{number}" for number in options.versions)
+    screen.title(f"Kubernetes {version}, {options.nodes} nodes, {options.backend}, {families}, {options.overlay}")
     missing = [part for part in parts.all_parts() if not part.is_there]
     for part in missing:
         screen.note(f"  {part.title} will be built, once: {part.cost}")

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -10,19 +9,16 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
 from lab import topology
 from lab.build import CommandFailed, carry_out
 from lab.cluster import LabFailed, Pod
-from lab.kubernetes import parts
+from lab.kubernetes import install, parts
 from lab.kubernetes.node import Node, remove_groups, run
 from lab.kubernetes.options import Options
-from lab.kubernetes.parts import CACHE, HERE, PLACE, TREE
-from lab.topology import OUTSIDE, Host
+from lab.kubernetes.parts import CACHE, HERE, PLACE
+from lab.topology import OUTSIDE, Address, Host
 
 _READY_SECONDS: Final = 240.0
-_NAMESPACE: Final = "kube-flannel"
 _IGNORE: Final = "--ignore-preflight-errors=all"  # modules and cgroups are those of a machine that is not ours alone
 
 
@@ -43,7 +39,7 @@ class Cluster:
         self._options = options
         self._hosts = tuple(Host(number) for number in range(1, options.nodes + 1))
         self.place = PLACE / "run"
-        self.nodes = tuple(Node(host, self.place / host.name) for host in self._hosts)
+        self.nodes = tuple(Node(host, self.place / host.name, options) for host in self._hosts)
 
     @property
     def config(self) -> Path:
@@ -63,6 +59,10 @@ class Cluster:
         shutil.rmtree(self.place, ignore_errors=True)
         remove_groups()
         await carry_out(topology.underlay(self._hosts))
+        if 6 in self._options.versions:
+            await carry_out(topology.underlay_v6(self._hosts))
+        if 4 not in self._options.versions:
+            await carry_out(map(topology.without_ipv4, self._hosts))
 
     async def import_images(self) -> Path:
         """A directory of containerd's with all images, made on a node once."""
@@ -71,9 +71,9 @@ class Cluster:
             return made
         stamp.unlink(missing_ok=True)
         shutil.rmtree(made, ignore_errors=True)
-        node, empty = Node(self._hosts[0], self.place / "import"), self.place / "empty"
+        node, empty = Node(self._hosts[0], self.place / "import", self._options), self.place / "empty"
         empty.mkdir(parents=True)
-        node.furnish(self._hosts, self._options.proxy, empty)
+        node.furnish(self._hosts, empty)
         try:
             await node.boot()
             for image in parts.IMAGES:
@@ -88,7 +88,7 @@ class Cluster:
     async def boot(self, images: Path) -> None:
         """Starts every node."""
         for node in self.nodes:
-            node.furnish(self._hosts, self._options.proxy, images)
+            node.furnish(self._hosts, images)
         await asyncio.gather(*(node.boot() for node in self.nodes))
 
     async def join(self) -> None:
@@ -104,14 +104,20 @@ class Cluster:
 
     async def install(self) -> None:
         """Installs Flannelette as docs/kubernetes.md says; returns when it is ready on every node."""
-        if self._options.overlay == "helm":
-            await self._install_chart()
+        options = self._options
+        if options.overlay == "helm":
+            await install.by_helm(self.kubectl, options, self.config)
         else:
-            await self.kubectl("apply", "-k", str(self._overlay()))
-        await self.kubectl(
-            *("rollout", "status", "--namespace", _NAMESPACE, "daemonset/kube-flannel-ds"),
-            f"--timeout={_READY_SECONDS:.0f}s",
-        )
+            if options.overlay == "central":
+                address = install.lease_address(options)
+                await install.certify(self.kubectl, self.nodes, self.place / "tls", address)
+            await install.by_kustomize(self.kubectl, options, self.place / "overlay")
+        await self.until_rolled_out()
+
+    async def until_rolled_out(self) -> None:
+        """Returns when every node has the pod that the DaemonSet describes, and it is ready. Raises CommandFailed."""
+        words = ("rollout", "status", "--namespace", install.NAMESPACE, "daemonset/kube-flannel-ds")
+        await self.kubectl(*words, f"--timeout={_READY_SECONDS:.0f}s")
 
     async def start_pods(self) -> list[Pod]:
         """Makes a pod on each node; returns when they are ready."""
@@ -120,18 +126,23 @@ class Cluster:
         return await self.pods()
 
     async def pods(self) -> list[Pod]:
-        """The pods of the lab, with their namespaces under the names that the lab knows."""
+        """The pods of the lab, first all of IPv4, with their namespaces under the names that the lab knows."""
         nodes = {node.name: node for node in self.nodes}
         found = []
         for pod in await self._list_pods("default", "app=web"):
             node = nodes[pod["spec"]["nodeName"]]
             await node.name_pod(_id_of(pod["status"]["containerStatuses"][0]))
-            found.append(Pod(node.host, ip_address(pod["status"]["podIP"])))
-        return sorted(found, key=lambda pod: pod.host.number)
+            found += [Pod(node.host, ip_address(each["ip"])) for each in pod["status"]["podIPs"]]
+        return sorted(found, key=lambda pod: (pod.address.version, pod.host.number))
+
+    async def service(self) -> list[Address]:
+        """The addresses of the Service of these pods."""
+        found = json.loads(await self.kubectl("get", "service", "web", "--output=json"))
+        return [ip_address(address) for address in found["spec"]["clusterIPs"]]
 
     async def containers(self) -> list[Container]:
         """Flannelette's and the lab's."""
-        pods = await self._list_pods(_NAMESPACE, "app=flannel") + await self._list_pods("default", "app=web")
+        pods = await self._list_pods(install.NAMESPACE) + await self._list_pods("default", "app=web")
         return [
             Container(pod["spec"]["nodeName"], status["name"], _id_of(status), status["ready"])
             for pod in pods
@@ -163,34 +174,10 @@ class Cluster:
             return list(former)
         return [key for key, id_ in former.items() if key not in now or not now[key].is_ready or now[key].id == id_]
 
-    async def _list_pods(self, namespace: str, selector: str) -> list[dict[str, Any]]:
+    async def _list_pods(self, namespace: str, selector: str = "") -> list[dict[str, Any]]:
         words = ("get", "pods", "--namespace", namespace, "--selector", selector, "--output=json")
         items: list[dict[str, Any]] = json.loads(await self.kubectl(*words))["items"]
         return items
-
-    def _overlay(self) -> Path:
-        """An overlay of the lab's own upon that of the tree: its backend."""
-        directory = self.place / "overlay"
-        directory.mkdir()
-        network = {"Network": "10.244.0.0/16", "Backend": {"Type": self._options.backend}}
-        patch = {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": {"name": "kube-flannel-cfg", "namespace": _NAMESPACE},
-            "data": {"net-conf.json": json.dumps(network)},
-        }
-        base = TREE / "deploy" / "kubernetes" / "overlays" / self._options.overlay
-        kustomization = {"resources": [os.path.relpath(base, directory)], "patches": [{"patch": json.dumps(patch)}]}
-        (directory / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
-        return directory
-
-    async def _install_chart(self) -> None:
-        await self.kubectl("create", "namespace", _NAMESPACE)
-        await self.kubectl("label", "namespace", _NAMESPACE, "pod-security.kubernetes.io/enforce=privileged")
-        helm = OUTSIDE.command("env", f"KUBECONFIG={self.config}", str(CACHE / "bin" / "helm"))
-        chart = str(TREE / "deploy" / "helm" / "flannelette")
-        settings = f"podCidr=10.244.0.0/16,flannel.backend={self._options.backend}"
-        await run(*helm, "install", "flannel", chart, "--namespace", _NAMESPACE, "--set", settings)
 
 
 def _id_of(status: Mapping[str, Any]) -> str:

@@ -1,6 +1,7 @@
 """A node: a host of the lab's network with a root directory, cgroups and processes of its own."""
 
 import asyncio
+import json
 import os
 import shutil
 import signal
@@ -11,28 +12,32 @@ from pathlib import Path
 from string import Template
 from typing import Final
 
+from lab import topology
 from lab.build import CommandFailed, carry_out
 from lab.kubernetes import parts
+from lab.kubernetes.options import POD_NETWORKS, SERVICE_NETWORKS, Options
 from lab.kubernetes.parts import HERE, ROOT
-from lab.topology import OUTSIDE_ADDRESS, UNDERLAY, Batch, Host
+from lab.topology import OUTSIDE_ADDRESS, Batch, Host
 
 _TOKEN: Final = "flanne.0123456789labnow"  # noqa: S105 - nobody outside reaches the API server
 _BOOT_SECONDS: Final = 60.0
 _PATH: Final = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _ENTER: Final = ("--mount", "--net", "--pid", "--uts", "--ipc", "--cgroup", "--root", "--wdns=/")
 _GROUPS: Final = "kube-lab"
+_FORWARDING: Final = {4: Path("/proc/sys/net/ipv4/ip_forward"), 6: Path("/proc/sys/net/ipv6/conf/all/forwarding")}
 
 
 class Node:
     """One node. `place` has its files, and keeps them over a power failure."""
 
-    def __init__(self, host: Host, place: Path) -> None:
+    def __init__(self, host: Host, place: Path, options: Options) -> None:
         self.host = host
         self.name = host.name
         self.place = place
+        self._options = options
         self._process: subprocess.Popen[bytes] | None = None
 
-    def furnish(self, hosts: tuple[Host, ...], proxy: str, images: Path) -> None:
+    def furnish(self, hosts: tuple[Host, ...], images: Path) -> None:
         """Writes its files: settings, and containerd's directory with the images, shared with all nodes."""
         etc = self.place / "upper" / "etc"
         for path in (
@@ -50,17 +55,21 @@ class Node:
         shutil.copy2(HERE / "etcd.yaml", etc / "kubeadm/patches/etcd+strategic.yaml")
         (etc / "hostname").write_text(f"{self.name}\n")
         (etc / "machine-id").write_text(f"{self.host.number:032x}\n")
-        names = "".join(f"{host.address} {host.name}\n" for host in hosts)
+        versions = self._options.versions
+        names = "".join(f"{host.address_of(version)} {host.name}\n" for host in hosts for version in versions)
         (etc / "hosts").write_text(f"127.0.0.1 localhost\n{names}")
         (etc / "resolv.conf").write_text(f"nameserver {OUTSIDE_ADDRESS}\n")  # nobody answers there
         words = {
             "name": self.name,
-            "address": str(self.host.address),
-            "server": str(hosts[0].address),
+            "address": str(self.host.address_of(versions[0])),
+            "addresses": ",".join(str(self.host.address_of(version)) for version in versions),
+            "server": with_port(hosts[0].address_of(versions[0]), 6443),
+            "pods": ",".join(POD_NETWORKS[version] for version in versions),
+            "services": ",".join(SERVICE_NETWORKS[version] for version in versions),
             "token": _TOKEN,
             "version": parts.version(),
             "etcd": parts.etcd_version(),
-            "proxy": proxy,
+            "proxy": self._options.proxy,
         }
         documents = (HERE / "kubeadm.yaml").read_text().split("\n---\n")
         for name, chosen in (("init", documents[:-1]), ("join", documents[-1:])):
@@ -83,7 +92,8 @@ class Node:
 
     def _start(self) -> subprocess.Popen[bytes]:
         with self.host.namespace.inside():
-            Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
+            for version in self._options.versions:
+                _FORWARDING[version].write_text("1")
         unshare = ("unshare", "--mount", "--pid", "--uts", "--ipc", "--fork", "--kill-child")
         network = f"--net={self.host.namespace.path}"
         script = ("sh", HERE / "node.sh", "enter", self.place, ROOT)
@@ -106,29 +116,23 @@ class Node:
             self._process.kill()
         self._process.wait()
         self._process = None
+        remove_groups(self.name)  # a boot finds none; the kubelet would spend three seconds on each old one
 
     async def plug_again(self) -> None:
-        """Gives it a new network namespace, as a boot does."""
+        """Gives it a new network namespace, as a boot does; the MAC of a machine stays."""
         name, of_host = self.name, self.host.namespace.name
+        (device,) = json.loads(await run("ip", "-n", of_host, "-json", "link", "show", "eth0"))
         await carry_out(
             (
                 Batch("", (f"link delete {name}", f"netns delete {of_host}", f"netns add {of_host}")),
                 Batch(
                     "",
                     (
-                        f"link add {name} type veth peer name eth0 netns {of_host}",
+                        f"link add {name} type veth peer name eth0 address {device['address']} netns {of_host}",
                         f"link set {name} master underlay up",
                     ),
                 ),
-                Batch(
-                    of_host,
-                    (
-                        "link set lo up",
-                        f"address add {self.host.address}/{UNDERLAY.prefixlen} dev eth0",
-                        "link set eth0 up",
-                        f"route add default via {OUTSIDE_ADDRESS}",
-                    ),
-                ),
+                *topology.addresses(self.host, self._options.versions),
             )
         )
 
@@ -165,6 +169,11 @@ class Node:
         await run("mount", "--bind", source, path)
 
 
+def with_port(address: topology.Address | str, port: int) -> str:
+    """Both as one word; an IPv6 address in brackets."""
+    return f"[{address}]:{port}" if ":" in str(address) else f"{address}:{port}"
+
+
 async def run(*command: str, file: Path | None = None) -> str:
     """What a command prints. Raises CommandFailed."""
     pipe = asyncio.subprocess.PIPE
@@ -199,10 +208,10 @@ def make_groups(name: str) -> Iterator[tuple[str, Path]]:
         yield what, group
 
 
-def remove_groups() -> None:
-    """Removes the cgroups of all nodes, of a lab that was killed too. Their processes have ended."""
+def remove_groups(name: str = "") -> None:
+    """Removes the cgroups of a node, or of all nodes, of a lab that was killed too. Their processes have ended."""
     for _, parent in _hierarchies():
-        for directory, _, _ in os.walk(parent / _GROUPS, topdown=False):
+        for directory, _, _ in os.walk(parent / _GROUPS / name, topdown=False):
             with suppress(OSError):
                 Path(directory).rmdir()
 

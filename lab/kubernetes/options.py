@@ -4,11 +4,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from lab.options import BadOption, one_of, whole_number
+from lab.options import FAMILIES, BadOption, one_of, whole_number
 
 BACKENDS: Final = ("vxlan", "host-gw")
-OVERLAYS: Final = ("per-node", "helm")
+OVERLAYS: Final = ("per-node", "central", "helm")
 PROXIES: Final = ("iptables", "nftables")
+POD_NETWORKS: Final = {4: "10.244.0.0/16", 6: "fd00:10:244::/56"}
+SERVICE_NETWORKS: Final = {4: "10.96.0.0/16", 6: "fd00:10:96::/112"}
+LEASE_ADDRESSES: Final = {4: "10.96.0.70", 6: "fd00:10:96::70"}
+"""Of the central lease services, a Service; the first is that of the overlay."""
 MOST_NODES: Final = 10
 """A node takes about 200 MB, the first one 600."""
 
@@ -18,6 +22,7 @@ make kube-lab [NAME=value ...]    or    python -m lab.kubernetes [NAME=value ...
 NODES=3            nodes, 1 to {MOST_NODES}; the first one is the control plane
 OVERLAY=per-node   {" or ".join(OVERLAYS)}: the overlay of kustomize, or the chart
 BACKEND=vxlan      {" or ".join(BACKENDS)}
+FAMILY=ipv4        {" or ".join(FAMILIES)}: the address family of nodes, pods and Services, or both
 PROXY=iptables     {" or ".join(PROXIES)}: the mode of kube-proxy
 ONCE=1             try everything, tear down, and exit non-zero if anything failed"""
 
@@ -30,14 +35,20 @@ class Options:
     overlay: str = "per-node"
     """How Flannelette is installed."""
     backend: str = "vxlan"
+    family: str = "ipv4"
     proxy: str = "iptables"
     once: bool = False
     """Try everything and leave, instead of waiting for Ctrl-C."""
 
+    @property
+    def versions(self) -> tuple[int, ...]:
+        """Of IP, that the cluster has addresses of; the API server's first."""
+        return FAMILIES[self.family]
+
 
 def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
     """The options; arguments win over the environment, and empty means unset. Raises BadOption."""
-    names = ("NODES", "OVERLAY", "BACKEND", "PROXY", "ONCE")
+    names = ("NODES", "OVERLAY", "BACKEND", "FAMILY", "PROXY", "ONCE")
     given = {name: environment.get(name, "") for name in names}
     for argument in arguments:
         name, equals, value = argument.partition("=")
@@ -48,6 +59,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
         nodes=whole_number("NODES", given["NODES"] or "3", MOST_NODES),
         overlay=one_of("OVERLAY", given["OVERLAY"] or "per-node", OVERLAYS),
         backend=one_of("BACKEND", given["BACKEND"] or "vxlan", BACKENDS),
+        family=one_of("FAMILY", given["FAMILY"] or "ipv4", tuple(FAMILIES)),
         proxy=one_of("PROXY", given["PROXY"] or "iptables", PROXIES),
         once=one_of("ONCE", given["ONCE"] or "0", ("1", "0")) == "1",
     )

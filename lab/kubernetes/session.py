@@ -2,9 +2,14 @@
 
 import asyncio
 import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rich.table import Table
 
 from lab.cluster import Pod
 from lab.kubernetes import trial
+from lab.kubernetes.answers import answers_table, ask, unanswered
 from lab.kubernetes.cluster import Cluster
 from lab.kubernetes.options import Options
 from lab.kubernetes.parts import CACHE
@@ -60,13 +65,14 @@ class Session:
                 matrix, outside = await reaching.matrix(), await reaching.outside()
             failures = list(unreached(matrix, outside))
             step.is_good = not failures
-        nodes = plain_table("node", "address", "pod network", "pod", "kubelet")
+        with self._screen.step("answers", "of nodes, the Service, ports of nodes; to packets of full size") as step:
+            answers = await ask(pods, await self._cluster.service())
+            more = list(unanswered(answers))
+            step.is_good = not more
         items = json.loads(await self._cluster.kubectl("get", "nodes", "--output=json"))["items"]
-        for pod, node in zip(pods, sorted(items, key=lambda item: int(item["metadata"]["name"][1:])), strict=True):
-            kubelet = node["status"]["nodeInfo"]["kubeletVersion"]
-            nodes.add_row(pod.host.name, str(pod.host.address), node["spec"]["podCIDR"], str(pod.address), kubelet)
-        self._screen.show(nodes, matrix_table(pods, matrix, outside))
-        return failures
+        one_each = [pod for pod in pods if pod.address.version == pods[0].address.version]
+        self._screen.show(_nodes_table(pods, items), matrix_table(one_each, matrix, outside), answers_table(answers))
+        return failures + more
 
     async def _try(self, pods: list[Pod], failures: list[str]) -> int:
         with self._screen.step("kill -9", "") as step:
@@ -96,3 +102,15 @@ class Session:
             f"  {' '.join(node.command('bash'))}\n\n"
             "[dim]Ctrl-C ends the cluster.[/]\n"
         )
+
+
+def _nodes_table(pods: Sequence[Pod], items: Iterable[Mapping[str, Any]]) -> Table:
+    """A row per node, as the API server has it."""
+    table = plain_table("node", "address", "pod network", "pod", "kubelet")
+    for item in sorted(items, key=lambda item: int(item["metadata"]["name"][1:])):
+        name, status = item["metadata"]["name"], item["status"]
+        addresses = [each["address"] for each in status["addresses"] if each["type"] == "InternalIP"]
+        own = [str(pod.address) for pod in pods if pod.host.name == name]
+        cells = ("\n".join(cell) for cell in (addresses, item["spec"]["podCIDRs"], own))
+        table.add_row(name, *cells, status["nodeInfo"]["kubeletVersion"])
+    return table

@@ -1,6 +1,7 @@
 """What ONCE=1 tries: every container of Flannelette is killed, and a node's power fails, under a stream of pings."""
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -57,6 +58,11 @@ async def fail_and_boot(cluster: Cluster, pods: Sequence[Pod]) -> Outcome:
     return Outcome(stream.sent, stream.lost, await _unreached(await cluster.pods()))
 
 
-async def _unreached(pods: Sequence[Pod]) -> list[str]:
+async def _unreached(pods: Sequence[Pod], seconds: float = 10.0) -> list[str]:
+    """Who does not reach whom even after that time; a new bridge's IPv6 address answers after a second or two."""
+    end = time.monotonic() + seconds
     with reach(pods) as reaching:
-        return list(unreached(await reaching.matrix(), await reaching.outside()))
+        while found := list(unreached(await reaching.matrix(), await reaching.outside())):
+            if time.monotonic() > end:
+                break
+        return found

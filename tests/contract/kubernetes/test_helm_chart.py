@@ -172,6 +172,14 @@ def test_an_address_and_a_secret_of_ones_own_are_everywhere() -> None:
     assert "secretName: mine" in text
 
 
+def test_an_ipv6_address_of_central_lease_services_is_in_brackets_where_its_port_follows() -> None:
+    documents = helm("--set=flannelette.central.enabled=true", "--set=flannelette.central.clusterIP=fd00:10:96::70")
+    assert pick(documents, "Service")["spec"]["clusterIP"] == "fd00:10:96::70"
+    for name in ("dataplane", "masq"):
+        environment = {each["name"]: each.get("value") for each in container_of(pod_of(documents), name)["env"]}
+        assert environment["FLANNELD_LEASE_ADDRESS"] == "[fd00:10:96::70]:7070"
+
+
 def test_labels_and_annotations_go_where_flannels_chart_puts_them_and_the_most_special_wins() -> None:
     documents = helm(f"--values={FLANNELS}")
     special = {d["kind"]: d["metadata"]["labels"]["most-special"] for d in documents}

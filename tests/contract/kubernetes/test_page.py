@@ -15,7 +15,7 @@ from cryptography import x509
 
 from services.ctl.certs import issue
 from tests.kubernetes.api_server import ApiServer, Document
-from tests.kubernetes.manifests import Kubectl, container_of, dump, pick, pod_of, render
+from tests.kubernetes.manifests import Kubectl, container_of, dump, pick, pod_of, render, run_tool
 from tests.pages.document import sections
 from tests.paths import ROOT
 from tests.patience import PATIENCE
@@ -135,6 +135,8 @@ def test_a_large_cluster_gets_central_lease_services(tmp_path: Path, kube: ApiSe
     assert [each["name"] for each in pod_of([daemon_set(kube)])["containers"]] == ["dataplane", "masq"]
     secret = kube.call("GET", "/api/v1/namespaces/kube-flannel/secrets/flannelette-lease")
     assert secret["data"].keys() == {"tls.crt", "tls.key", "ca.crt"}
+    text = run_tool("kubectl", "kustomize", str(tmp_path / "tree/deploy/kubernetes/overlays/mine"))
+    assert (text.count("10.43.0.70"), text.count("10.96.0.70")) == (3, 0), "the Service, and two containers"
 
 
 def cert_managers(kind: str) -> Document:

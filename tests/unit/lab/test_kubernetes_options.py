@@ -5,12 +5,20 @@ from lab.options import BadOption
 
 
 def test_without_settings_the_cluster_is_three_vxlan_nodes_by_the_overlay_per_node() -> None:
-    assert parse([], {}) == Options(nodes=3, overlay="per-node", backend="vxlan", proxy="iptables", once=False)
+    assert parse([], {}) == Options(3, "per-node", "vxlan", "ipv4", "iptables", once=False)
 
 
 def test_the_environment_is_read_as_make_gives_it_and_empty_means_unset() -> None:
-    environment = {"NODES": "2", "OVERLAY": "helm", "BACKEND": "host-gw", "PROXY": "nftables", "ONCE": "1"}
-    assert parse([], {**environment, "PYTHON": "x"}) == Options(2, "helm", "host-gw", "nftables", once=True)
+    chosen = Options(2, "helm", "host-gw", "dual", "nftables", once=True)
+    environment = {
+        "NODES": "2",
+        "OVERLAY": "helm",
+        "BACKEND": "host-gw",
+        "FAMILY": "dual",
+        "PROXY": "nftables",
+        "ONCE": "1",
+    }
+    assert parse([], {**environment, "PYTHON": "x"}) == chosen
     assert parse([], dict.fromkeys(environment, "")) == Options()
 
 
@@ -23,14 +31,22 @@ def test_an_argument_wins_over_the_environment() -> None:
     [
         ("NODES=0", "NODES=0: use a whole number from 1 to 10"),
         ("NODES=11", "NODES=11: use a whole number from 1 to 10"),
-        ("OVERLAY=chart", "OVERLAY=chart: use per-node or helm"),
+        ("OVERLAY=chart", "OVERLAY=chart: use per-node or central or helm"),
         ("BACKEND=foo", "BACKEND=foo: use vxlan or host-gw"),
+        ("FAMILY=ipv5", "FAMILY=ipv5: use ipv4 or ipv6 or dual"),
         ("PROXY=ipvs", "PROXY=ipvs: use iptables or nftables"),
         ("ONCE=yes", "ONCE=yes: use 1 or 0"),
-        ("STORE=etcd", "'STORE=etcd' is no option of the lab: use NODES=, OVERLAY=, BACKEND=, PROXY=, ONCE="),
+        (
+            "STORE=etcd",
+            "'STORE=etcd' is no option of the lab: use NODES=, OVERLAY=, BACKEND=, FAMILY=, PROXY=, ONCE=",
+        ),
     ],
 )
 def test_a_wrong_option_gets_one_line_that_says_what_is_right(argument: str, complaint: str) -> None:
     with pytest.raises(BadOption) as caught:
         parse([argument], {})
     assert str(caught.value) == complaint
+
+
+def test_what_the_cluster_has_addresses_of_is_led_by_the_api_servers_family() -> None:
+    assert [parse([f"FAMILY={family}"], {}).versions for family in ("ipv4", "ipv6", "dual")] == [(4,), (6,), (4, 6)]

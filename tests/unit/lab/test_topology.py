@@ -1,6 +1,6 @@
 from ipaddress import IPv4Address, IPv4Interface, IPv6Address, ip_interface
 
-from lab.topology import Host, pod, pod_address, underlay, underlay_v6
+from lab.topology import Host, addresses, pod, pod_address, underlay, underlay_v6
 from tests import paths
 
 GOLDEN = paths.GOLDEN / "lab"
@@ -32,3 +32,10 @@ def test_ipv6_is_beside_it_and_waits_for_no_duplicate_address_detection() -> Non
     assert "ip -n pod2 address add 10.5.52.2/24 dev eth0\n" in text
     assert "ip -n pod2 address add fd00:10:5:34::2/64 dev eth0 nodad\n" in text
     assert "ip -n pod2 route add default via fd00:10:5:34::1\n" in text
+
+
+def test_a_host_that_is_plugged_in_again_has_the_addresses_of_before() -> None:
+    first = [str(batch) for batch in (*underlay((Host(1),)), *underlay_v6((Host(1),)))]
+    for versions in ((4,), (4, 6)):
+        assert all(str(batch) in first for batch in addresses(Host(1), versions))
+    assert "".join(map(str, addresses(Host(1), (6,)))).endswith("ip -n h1 address delete 10.99.0.11/16 dev eth0\n")

@@ -111,7 +111,7 @@ env:
   - name: NODE_NAME # first: the others name it
     valueFrom: {fieldRef: {fieldPath: spec.nodeName}}
   {{- if $central.enabled }}
-  - {name: FLANNELD_LEASE_ADDRESS, value: "{{ $central.clusterIP }}:7070"}
+  - {name: FLANNELD_LEASE_ADDRESS, value: "{{ $central.clusterIP | contains ":" | ternary (printf "[%s]" $central.clusterIP) $central.clusterIP }}:7070"}
   - {name: FLANNELD_TLS_CERT_FILE, value: /etc/flannelette/tls/$(NODE_NAME)-{{ .service }}.crt}
   - {name: FLANNELD_TLS_KEY_FILE, value: /etc/flannelette/tls/$(NODE_NAME)-{{ .service }}.key}
   - {name: FLANNELD_TLS_CA_FILE, value: /etc/flannelette/tls/ca.crt}
