@@ -173,7 +173,8 @@ def peer_of(lease: Lease, context: PeerContext, losses: Losses = _NONE, former: 
     objects = _objects(carried, overlay, context)
     if former is not None and before is not None and before is not overlay:
         cidrs = [subnet.cidr for subnet in carried]
-        kept = [s for s in former.subnets if s.cidr in cidrs and not before.backend.rejection(s, before.links)]
+        fit = [s for s in former.subnets if s.cidr in cidrs and reject(s, context.bounds) is None]
+        kept = [s for s in fit if not before.backend.rejection(s, before.links)]
         objects += tuple(item for item in _objects(kept, before, context) if not isinstance(item, Route))
     via = "" if overlay is context.overlays[0] else overlay.name
     return Peer(lease, objects, refusals, candidates, former, via)

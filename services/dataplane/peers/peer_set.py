@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from services.core.leases.conflicts import Claim, ConflictIndex, Loss, losses
+from services.core.leases.conflicts import KINDS, Claim, ConflictIndex, Loss, losses
 from services.core.leases.lease import Lease
 from services.dataplane.peers.peer import Losses, Peer, PeerContext, mark_of, peer_of
 from services.dataplane.peers.validation import overlaps_own
@@ -78,7 +78,7 @@ class PeerSet:
     def _evaluate(self, lease: Lease, context: PeerContext, known: Peer | None) -> Peer:
         """The peer without conflicts. `known` is what it was."""
         if lease.node != self._node:
-            return peer_of(lease, context, former=_former(lease, known, context))
+            return peer_of(lease, context, former=_former(lease, self.peers.get(lease.name, known), context))
         is_of_this_network = context.overlay_of(lease) is not None
         return Peer(lease, (), (), lease.subnets if is_of_this_network else ())
 
@@ -133,11 +133,15 @@ def _is_near_own(peer: Peer, context: PeerContext) -> bool:
 
 
 def _former(lease: Lease, known: Peer | None, context: PeerContext) -> Lease | None:
-    """What the lease of a peer said when its node had another backend, of which this node has the overlay."""
+    """What the lease of a peer said when its node had another backend, of which this node has the overlay.
+
+    None: it said what is another's. The conflicts of now are those of the lease as it is now.
+    """
     if known is None:
         return None
-    says_the_same = lease is known.lease or mark_of(lease) == mark_of(known.lease)
-    return known.former if says_the_same or context.overlay_of(known.lease) is None else known.lease
+    if lease is known.lease or mark_of(lease) == mark_of(known.lease) or context.overlay_of(known.lease) is None:
+        return known.former
+    return None if any(each.rule in KINDS for each in known.refusals) else known.lease
 
 
 def _claims(peers: Iterable[Peer]) -> Iterator[Claim]:

@@ -9,7 +9,7 @@ from services.dataplane.backends.host_gw import HostGw
 from services.dataplane.backends.vxlan import Vxlan
 from services.dataplane.peers.peer import Overlay, Peer, PeerContext
 from services.dataplane.peers.peer_set import PeerSet, peers_of
-from tests.examples.dataplane import CAPTURED, LINKS, lines, subnet
+from tests.examples.dataplane import CAPTURED, DEVICE, LINKS, lines, subnet
 from tests.examples.dataplane import lease as make_lease
 from tests.examples.leases import SMALL_JSON, network
 
@@ -99,3 +99,22 @@ def test_two_vnis_are_told_apart_by_the_lease() -> None:
     assert last((both, BEFORE)).via == "vxlan as configured before"
     now = make_lease(subnet("10.5.53.0/24", "10.99.0.12", "06:0c:56:6d:fb:b3", vni=7), node="n2")
     assert last((both, now)).via == ""
+
+
+def test_a_claim_that_a_lease_has_lost_is_not_carried_once_its_node_has_another_backend() -> None:
+    thief = make_lease(subnet("10.5.97.0/24", "10.99.0.13", "06:0c:56:6d:fb:b3"), node="n3")
+    leases = [replace(BEFORE, claim_order=1), replace(thief, claim_order=2)]
+    peers = PeerSet("n1")
+    peers.update(UNCHANGED, {each.name: each for each in leases})
+    assert "is that of the lease" in peers.peers[thief.name].ignored
+    leases[1] = replace(leases[1], subnets=(subnet("10.5.97.0/24", "10.99.0.13"),), backend_type="host-gw")
+    for context in (UNCHANGED, CHANGED):
+        peers.update(context, {each.name: each for each in leases})
+        found = lines(peers.peers[thief.name].objects)
+        assert [line for line in found if "06:0c:56:6d:fb:b3" in line] == []
+
+
+def test_what_a_lease_must_not_say_counts_no_more_once_its_node_has_another_backend() -> None:
+    bad = replace(BEFORE, subnets=(subnet("10.5.53.0/24", "10.99.0.12", DEVICE.mac),))
+    peer = last((UNCHANGED, bad), (CHANGED, bad), (CHANGED, AFTER))
+    assert lines(peer.objects) == [DIRECT]
