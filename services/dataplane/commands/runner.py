@@ -181,8 +181,10 @@ class HookRunner:
         outcome = await self._outcome(command, name, dict(hook.environment), hook.stdin)
         about = f" for {hook.subject}" if hook.subject else ""
         is_done = self._judge(hook.key, (verb, hook), f"{name}{about}", outcome)
-        if verb == "replace" and is_done:
-            self._done[hook.key] = hook
+        if verb == "replace":
+            # What has failed may have done a part: it is run again, or deleted, as an earlier process's.
+            undone = self._done.get(hook.key, hook._replace(is_earlier=True))
+            self._done[hook.key] = hook if is_done else undone
         elif verb == "del" and (is_done or self._failures[hook.key].attempts >= _MOST_DELETIONS):
             self._failures.pop(hook.key, None)
             self._done.pop(hook.key, None)

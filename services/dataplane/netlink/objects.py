@@ -226,7 +226,8 @@ class Hook(_HookFields):
     * `subject` is the subnet that they concern; empty: this node. Commands are command lines (`core.shell_words`);
       an empty one runs nothing.
     * What they are told is in `environment` and `stdin`, never in the command line.
-    * `is_earlier`: an earlier process ran the command, so that it is to be run again if the hook is still wanted.
+    * `is_earlier`: an earlier process ran the command, or it has failed, so that it is to be run again if the hook is
+      still wanted.
     """
 
     __slots__ = ()
