@@ -56,11 +56,20 @@ class PeerContext:
     blackhole: bool = False
     """The own subnets get a route that swallows what no pod takes."""
     adds_only: bool = False
-    """The leases are cached ones: missing objects are added, but those in the kernel are newer and stay."""
+    """Missing objects are added; those in the kernel are newer and stay. For cached leases, and see `after`."""
     works: bool = True
     """Of the backend; see Overlay."""
     earlier: tuple[Overlay, ...] = ()
     """Of the configurations before, the last one first, while leases of peers still say their backends (ADR 35)."""
+
+    def after(self, last: "PeerContext | None") -> "PeerContext":
+        """The context to program now; `last` is the one before, None at the start.
+
+        A node that starts while it changes to a backend that does not work yet does not know how it reached its
+        peers, but the kernel does.
+        """
+        is_start = last is None or last.adds_only
+        return replace(self, adds_only=True) if is_start and self.earlier and not self.works else self
 
     @cached_property
     def overlays(self) -> tuple[Overlay, ...]:

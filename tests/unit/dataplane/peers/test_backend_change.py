@@ -78,6 +78,16 @@ def test_a_backend_whose_process_does_not_run_yet_is_used_only_where_there_is_no
     assert lines(last((starting, AFTER)).objects) == [DIRECT], "after a restart its process may have gone on"
 
 
+def test_what_a_start_finds_in_the_kernel_stays_until_the_process_runs() -> None:
+    starting = replace(CHANGED, works=False)
+    first = starting.after(None)
+    assert first.adds_only
+    assert starting.after(first).adds_only
+    assert not CHANGED.after(first).adds_only
+    assert not starting.after(CHANGED).adds_only, "it is no start: what each peer was reached by is known"
+    assert not replace(DONE, works=False).after(None).adds_only, "nothing else could reach them"
+
+
 def test_once_the_earlier_backend_is_gone_nothing_of_it_is_left() -> None:
     assert lines(last((UNCHANGED, BEFORE), (CHANGED, AFTER), (DONE, AFTER)).objects) == [DIRECT]
     assert last((UNCHANGED, BEFORE), (CHANGED, BEFORE), (DONE, BEFORE)).objects == ()
