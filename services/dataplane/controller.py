@@ -267,7 +267,7 @@ class Controller:
             return
         links, works = self.tracker.links(config), self.tracker.is_working(config)
         where = (config.network, config.backend, links, own, self._limits, self.settings.ip_blackhole_route)
-        earlier = tuple(self.tracker.earlier_overlays(config))
+        earlier = tuple(self.tracker.earlier_overlays())
         context = PeerContext(*where, not is_told, works, earlier).after(self.programmer.context)
         touched, since, self._touched, self._touched_at = self._touched, self._touched_at, set(), None
         is_whole = self._resync_due or context != self.programmer.context

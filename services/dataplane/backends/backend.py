@@ -132,6 +132,11 @@ class Backend(Protocol):
         return self.lease_type
 
     @property
+    def variant(self) -> str:
+        """What tells it from another of its type beside it, for people; empty: there can be none."""
+        return ""
+
+    @property
     def follows_routes(self) -> bool:
         """Whether what peers need depends on which addresses are connected."""
         return False

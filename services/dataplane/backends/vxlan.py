@@ -108,6 +108,11 @@ class Vxlan(Backend):
         return self.lease_type, self.vni & 0xFFFF
 
     @property
+    def variant(self) -> str:
+        """See Backend."""
+        return f"VNI {self.vni}"
+
+    @property
     def follows_routes(self) -> bool:
         """With DirectRouting."""
         return self.direct_routing

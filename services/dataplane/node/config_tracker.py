@@ -181,10 +181,10 @@ class ConfigTracker:
         devices = self.devices if devices is None else devices
         return NodeLinks(config.underlay, devices, self._settings.route_protocol, self.connected, networks)
 
-    def earlier_overlays(self, config: OverlayConfig) -> Iterator[Overlay]:
+    def earlier_overlays(self) -> Iterator[Overlay]:
         """Those of `earlier`, for the context of peers."""
         for each in self.earlier.overlays:
-            yield Overlay(each.name(config), each.config.backend, self.links(each.config, each.devices))
+            yield Overlay(each.name(self.configs), each.config.backend, self.links(each.config, each.devices))
 
     def is_working(self, config: OverlayConfig) -> bool:
         """Whether its backend carries packets, as far as its task decides that."""

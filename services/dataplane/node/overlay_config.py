@@ -68,11 +68,11 @@ class EarlierOverlay:
     config: OverlayConfig
     devices: Mapping[Family, Device] = field(default_factory=dict)
 
-    def name(self, now: OverlayConfig) -> str:
-        """For people, beside the configuration that is in force now."""
+    def name(self, among: Iterable[OverlayConfig]) -> str:
+        """For people; no other of these configurations has it."""
         kind = self.config.network.backend_type
-        is_another = self.config is not now and kind == now.network.backend_type
-        return f"{kind} as configured before" if is_another else kind
+        is_alone = sum(each.network.backend_type == kind for each in among) == 1
+        return kind if is_alone else f"{kind} {self.config.backend.variant}"
 
 
 async def resolve_config(
@@ -230,10 +230,10 @@ class EarlierOverlays:
         if not (self.overlays or self._unused_since):
             return None
         moment = self._clock()
-        names = unused & {each.name(now) for each in self.overlays}
-        self._unused_since = {name: self._unused_since.get(name, moment) for name in names}
-        over = {name for name, since in self._unused_since.items() if moment - since >= _GRACE}
-        gone = [each for each in self.overlays if each.name(now) in over]
+        among = (now, *(each.config for each in self.overlays))
+        by_name = {each.name(among): each for each in self.overlays}
+        self._unused_since = {name: self._unused_since.get(name, moment) for name in unused & by_name.keys()}
+        gone = [by_name[name] for name, since in self._unused_since.items() if moment - since >= _GRACE]
         return self._give_up(gone, "no lease says it any more") if gone else None
 
     def forget(self) -> None:

@@ -1,5 +1,6 @@
 """The backend of a running network changes, and no packet between its pods is lost."""
 
+import asyncio
 import signal
 import socket
 from collections.abc import AsyncIterator
@@ -7,6 +8,7 @@ from typing import Any, Final
 
 import pytest
 import pytest_asyncio
+from flannelette.dataplane.v1 import dataplane_pb2
 
 from lab.vm import is_guest
 from services.runtime.cache.node_state import decode
@@ -113,6 +115,26 @@ async def test_a_node_that_is_killed_before_its_proxy_runs_reaches_all_as_before
             assert await scene.all_reach_all() == []
         await until_changed(scene, "udp")
     assert lost == []
+
+
+async def test_two_earlier_vnis_are_told_apart_and_go_each_at_its_own_time(scene: Scene) -> None:
+    def names(status: dataplane_pb2.Status) -> list[str]:
+        return [each.backend for each in status.earlier_backends]
+
+    await change(scene, VXLAN)
+    await scene.until(lambda s: not s.earlier_backends)
+    async with scene.pinged() as lost:
+        await change(scene, {"Type": "vxlan", "VNI": 7})
+        await asyncio.sleep(10)
+        await change(scene, {"Type": "vxlan", "VNI": 8})
+        for host in scene.cluster.hosts:
+            assert names(await scene.status(host.name)) == ["vxlan VNI 7", "vxlan VNI 1"]
+        await scene.until(lambda s: names(s) == ["vxlan VNI 7"])
+        await scene.until(lambda s: not s.earlier_backends)
+    assert lost == []
+    for host in scene.cluster.hosts:
+        links = host.namespace.ip("link", "show")
+        assert ("flannel.8" in links, "flannel.7" in links, "flannel.1:" in links) == (True, False, False)
 
 
 async def test_a_node_that_does_not_change_is_reached_and_reaches_all(scene: Scene) -> None:

@@ -484,7 +484,9 @@ class EarlierBackend(_message.Message):
     PEER_COUNT_FIELD_NUMBER: _builtins.int
     PEERS_FIELD_NUMBER: _builtins.int
     backend: _builtins.str
-    """The backend: `vxlan`."""
+    """The backend: `vxlan`; beside another of its type with what tells them
+    apart: `vxlan VNI 7`.
+    """
     peer_count: _builtins.int
     """Number of peers that are reached by it. 0: it is removed soon."""
     @_builtins.property

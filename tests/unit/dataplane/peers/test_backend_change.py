@@ -105,8 +105,8 @@ def test_what_another_node_or_place_said_does_not_count() -> None:
 
 
 def test_two_vnis_are_told_apart_by_the_lease() -> None:
-    both = replace(UNCHANGED, backend=Vxlan(vni=7), earlier=(Overlay("vxlan as configured before", Vxlan(), LINKS),))
-    assert last((both, BEFORE)).via == "vxlan as configured before"
+    both = replace(UNCHANGED, backend=Vxlan(vni=7), earlier=(Overlay("vxlan VNI 1", Vxlan(), LINKS),))
+    assert last((both, BEFORE)).via == "vxlan VNI 1"
     now = make_lease(subnet("10.5.53.0/24", "10.99.0.12", "06:0c:56:6d:fb:b3", vni=7), node="n2")
     assert last((both, now)).via == ""
 
