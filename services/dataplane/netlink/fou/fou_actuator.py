@@ -62,7 +62,7 @@ class FouActuator:
         """Nothing is left to do."""
 
     async def _remove(self, item: FouPort) -> str:
-        await self._ports.delete(item)
+        await self._ports.remove(item)
         return ""
 
     async def _put(self, item: FouPort) -> str:

@@ -97,6 +97,11 @@ class FouPorts:
         """The kernel's refusal; None: it is there."""
         return await self._send(_ADD, item)
 
+    async def remove(self, item: FouPort) -> None:
+        """Closes the port if it is there. Another program's in its place stays: the kernel compares no protocols."""
+        if any(row.is_like(item) for row in await self.rows()):
+            await self.delete(item)
+
     async def delete(self, item: FouPort) -> KernelError | None:
         """The kernel's refusal, also of one that is not there."""
         return await self._send(_DEL, item)
@@ -115,7 +120,7 @@ class FouPorts:
 async def delete_port(local: str, port: int) -> None:
     """Closes a FOU port; one that is not there is no error. Raises Unavailable."""
     with FouPorts() as ports:
-        await ports.delete(FouPort(ip_address(local).packed, port, 0))
+        await ports.remove(FouPort(ip_address(local).packed, port, 0))
 
 
 def encode(family: int, order: int, item: FouPort) -> bytes:
