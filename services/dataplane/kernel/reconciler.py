@@ -128,7 +128,7 @@ class Reconciler:
         self._best_foreign = {route.destination: route for route in by_metric}
 
     async def _carry_out(self, todo: KernelPlan) -> None:
-        if not todo:
+        if not (todo or self.faults):
             return
         failed = await self.kernel.apply(todo)
         if self._deleted_keys:

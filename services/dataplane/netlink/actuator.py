@@ -80,7 +80,7 @@ class PartActuator(Protocol):
         ...
 
     async def finish(self, plan: Plan[KernelObject]) -> None:
-        """Called when a whole plan, with the objects of other kinds, was carried out."""
+        """Called after a whole plan, objects of other kinds included, and after an empty one if there are faults."""
         ...
 
 

@@ -148,6 +148,24 @@ async def test_a_node_restarts_without_a_loss_is_repaired_and_refuses_hostile_le
             assert DEVICE not in cluster.ip("link show")
 
 
+async def test_a_peer_that_answers_again_is_seen_although_nobody_sends_to_it(
+    netns: NetworkNamespace, make_netns: NamespaceMaker
+) -> None:
+    async with two(netns, make_netns) as (cluster, n2), cluster.dataplane("--audit-interval=2") as running:
+        await running.until(peers=0)
+        await n2.join(cluster)  # whose kernel has no device yet
+        async with asyncio.timeout(PATIENCE):
+            while not (status := await running.status()).peers.failed:  # noqa: ASYNC110 - another process decides
+                await asyncio.sleep(0.5)
+        assert "no peer is reached: no WireGuard handshake with 10.99.0.12:51820 succeeds" in str(status.reasons)
+        # The kernel tries for 90 s; as if these were over:
+        settings = f"preshared-key {cluster.directory}/psk endpoint 10.99.0.12:51820 allowed-ips 10.5.53.0/24"
+        n2.make(base64(public_key(private_key(cluster.directory / "wgkey"))))
+        cluster.run(f"wg set {DEVICE} peer {n2.public_key} remove peer {n2.public_key} {settings}")
+        status = await running.until(peers=1)
+        assert (status.ready, status.peers.failed) == (True, 0)
+
+
 async def _looked_at(running: Running) -> str:
     """As `flannelette peers n2` asks for it."""
     request = pb.ListPeersRequest(name="n2", look=True)

@@ -55,11 +55,18 @@ class Session:
     received: int = 0
     sent: int = 0
     strikes: int = 0
+    greeted_at: float = 0.0
+    """When it was last sent a packet by us."""
 
     @property
     def fails(self) -> bool:
         """No handshake succeeds, although packets are sent."""
         return self.strikes >= _STRIKES
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is to be sent a packet because no handshake succeeds: once for each sample."""
+        return self.fails and self.greeted_at < self.sampled_at
 
     def keeps(self, state: WireguardPeerState) -> bool:
         """Whether the endpoint in the kernel stands for `given`: the peer has answered there, and does still."""
@@ -158,19 +165,25 @@ class WireguardSocket:
         return failures
 
     async def finish(self, plan: Plan[KernelObject]) -> None:
-        """Sends a packet to each peer whose route was lost, as when the device was down: so is its session.
+        """Sends a packet to each peer whose session is lost.
 
-        Else the peer would notice after 15 s, and this node not before it sends.
+        That is so where its route was lost, as when the device was down: else the peer would notice after 15 s, and
+        this node not before it sends. And where handshakes fail: the kernel tries for 90 s after a packet.
         """
         if not self._known:
             return
         routed = {(o.ifindex, o.dst, o.length) for o in plan.put if isinstance(o, Route)}
         lost = [
             known.value
-            for known in self._known.values()
-            if known.value not in plan.put
-            and any((known.value.ifindex, *network) in routed for network in known.value.allowed_ips)
+            for slot, known in self._known.items()
+            if self._sessions[slot].is_due
+            or (
+                known.value not in plan.put
+                and any((known.value.ifindex, *network) in routed for network in known.value.allowed_ips)
+            )
         ]
+        for item in lost:
+            self._sessions[item.key].greeted_at = time.monotonic()
         if lost:
             await self._send([(item, genetlink.greet_peer(self._family, item, 0)) for item in lost])
 

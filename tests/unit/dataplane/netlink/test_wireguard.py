@@ -212,6 +212,17 @@ def test_a_peer_that_never_answered_fails_after_fifteen_seconds_and_an_idle_one_
         assert not idle.fails
 
 
+def test_a_peer_whose_handshakes_fail_is_sent_one_packet_for_each_sample() -> None:
+    session = Session(sampled_at=0.0)
+    found = []
+    for now, received in ((5.0, 0), (16.0, 0), (17.0, 0), (76.0, 0), (77.0, 0), (136.0, 92)):
+        session.note(WireguardPeerState(KEY, received=received, sent=148), now)
+        found.append(session.is_due)
+        if session.is_due:
+            session.greeted_at = now
+    assert found == [False, True, False, True, False, False]
+
+
 class PlayedTransport:
     """What the kernel would answer: its family, and the peers of device 7; notes the peers that are set."""
 
