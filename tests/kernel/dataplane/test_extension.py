@@ -2,71 +2,31 @@
 
 import asyncio
 import json
-import os
 import re
-import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 import pytest
-from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.lease.v1 import lease_pb2
 
 from tests.flannel.real import Flanneld, SharedStore, require_flanneld
-from tests.hosts.dataplane import Cluster, Running, cluster_in, cluster_of
+from tests.hosts.dataplane import Cluster, cluster_in, cluster_of
 from tests.hosts.namespaces import NetworkNamespace
 from tests.paths import ROOT
 from tests.patience import PATIENCE, RETIREMENT
+from tests.services.extension import ALLOW, join, lines, network, noted, told
 from tests.services.lease import eventually
 
-ALLOW: Final = "--allow-extension-commands"
 SUBNETS: Final = "/coreos.com/network/subnets"
 MAC: Final = "06:0c:56:6d:fb:b3"
 HOST_GW, VXLAN = re.findall("```jsonc\n(.*?)```", (ROOT / "docs/backends.md").read_text(), re.DOTALL)
 """flannel's examples, as the page has them."""
 
 
-def network(**commands: str) -> str:
-    return json.dumps({"Network": "10.5.0.0/16", "Backend": {"Type": "extension", **commands}})
-
-
-def noted(path: Path, word: str) -> str:
-    """A command that writes its variables and its input to a file."""
-    return f"""sh -c 'echo "{word} $SUBNET $PUBLIC_IP $(cat)" >> {path}'"""
-
-
-def lines(path: Path) -> list[str]:
-    return path.read_text().splitlines() if path.exists() else []
-
-
-async def join(cluster: Cluster, node: str, public: str, subnet: str, data: str | None = None) -> str:
-    part = lease_pb2.Subnet(cidr=subnet, public_address=public)
-    if data is not None:
-        part.opaque_json = json.dumps(data)
-    request = lease_pb2.AcquireLeaseRequest(node=node, subnets=[part], backend_type="extension")
-    async with cluster.calls() as stub:
-        name: str = (await stub.AcquireLease(request, timeout=PATIENCE)).lease.name
-        return name
-
-
 def etcdctl(cluster: SharedStore, verb: str) -> str:
     """Reads or deletes all leases."""
     with cluster.namespace.inside():
         return cluster.etcd.etcdctl(verb, "--prefix", SUBNETS)
-
-
-async def told(running: Running) -> list[str]:
-    return [event.what for event in await running.events(kinds=[pb.EVENT_KIND_COMMAND])]
-
-
-async def until_told(running: Running, text: str) -> str:
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            for what in await told(running):
-                if text in what:
-                    return what
-            await asyncio.sleep(0.02)
 
 
 async def test_the_host_gw_example_of_flannels_documentation(netns: NetworkNamespace) -> None:
@@ -166,95 +126,6 @@ async def test_peers_are_offered_again_after_a_restart_and_those_that_left_are_r
             assert (await running.repairs()) == {}
 
 
-async def test_a_command_that_fails_is_reported_and_tried_again(netns: NetworkNamespace, tmp_path: Path) -> None:
-    gate = tmp_path / "gate"
-    add = f"sh -c 'case $SUBNET in 10.5.53.*) test -e {gate} || {{ echo no gate >&2; exit 3; }};; esac'"
-    with cluster_in(netns, network(SubnetAddCommand=add)) as cluster:
-        await join(cluster, "n2", "10.99.0.12", "10.5.53.0/24")
-        await join(cluster, "n3", "10.99.0.13", "10.5.54.0/24")
-        async with cluster.dataplane(ALLOW) as running:
-            await running.until(peers=1)
-            reasons = {peer.node: (peer.state, peer.reason) for peer in await running.peers()}
-            state, reason = reasons["n2"]
-            assert state == pb.PEER_STATE_FAILED
-            assert reason.endswith(": SubnetAddCommand: exit status 3: no gate")
-            assert reasons["n3"] == (pb.PEER_STATE_PROGRAMMED, "")
-            gate.touch()
-            await running.until(peers=2)
-            assert await told(running) == [
-                "SubnetAddCommand for 10.5.53.0/24 failed, exit status 3: no gate",
-                "SubnetAddCommand for 10.5.53.0/24: done",
-            ]
-            assert (await running.repairs()) == {"AUDIT": 1}
-
-
-async def test_without_post_startup_no_peer_is_added_and_the_node_is_not_ready(
-    netns: NetworkNamespace, tmp_path: Path
-) -> None:
-    gate, log = tmp_path / "gate", tmp_path / "log"
-    failure = "PostStartupCommand: exit status 1"
-    commands = {"PostStartupCommand": f"test -e {gate}", "SubnetAddCommand": noted(log, "add")}
-    with cluster_in(netns, network(**commands)) as cluster:
-        await join(cluster, "n2", "10.99.0.12", "10.5.53.0/24")
-        async with cluster.dataplane(ALLOW) as running:
-            async with asyncio.timeout(PATIENCE):
-                while not any(failure in reason for reason in (await running.status()).reasons):  # noqa: ASYNC110
-                    await asyncio.sleep(0.02)
-            assert await told(running) == ["PostStartupCommand failed, exit status 1"]
-            assert lines(log) == []
-            gate.touch()
-            await running.until(peers=1)
-            assert lines(log) == ["add 10.5.53.0/24 10.99.0.12 "]
-
-
-async def test_a_command_that_hangs_is_ended_with_its_children_and_delays_no_other(
-    netns: NetworkNamespace, tmp_path: Path
-) -> None:
-    pids = tmp_path / "pids"
-    add = f"sh -c 'case $SUBNET in 10.5.53.*) sleep 1000 & echo $! $$ > {pids}; wait;; esac'"
-    with cluster_in(netns, network(SubnetAddCommand=add)) as cluster:
-        await join(cluster, "n2", "10.99.0.12", "10.5.53.0/24")
-        await join(cluster, "n3", "10.99.0.13", "10.5.54.0/24")
-        async with cluster.dataplane(ALLOW, "--extension-timeout=3") as running:
-            await running.until(peers=1)
-            hanging = [int(pid) for pid in pids.read_text().split()]
-            assert all(map(_is_alive, hanging))
-            await join(cluster, "n4", "10.99.0.14", "10.5.55.0/24")
-            await running.until(peers=2)
-            what = await until_told(running, "10.5.53.0/24 failed")
-            assert what == "SubnetAddCommand for 10.5.53.0/24 failed, ended because it ran longer than 3 s"
-            assert not any(map(_is_alive, hanging))
-
-
-async def test_what_hangs_when_the_service_stops_is_ended(netns: NetworkNamespace, tmp_path: Path) -> None:
-    pids = tmp_path / "pids"
-    pre = f"sh -c 'sleep 1000 & echo $! $$ > {pids}; wait'"
-    with cluster_in(netns, network(PreStartupCommand=pre)) as cluster:
-        async with cluster.dataplane(ALLOW) as running:
-            await eventually(lambda: len(lines(pids)) == 1)
-            status = await running.status()
-            assert not status.ready
-            started = time.monotonic()
-            assert await running.end() == 0
-            assert time.monotonic() - started < 10
-            hanging = [int(pid) for pid in pids.read_text().split()]
-            assert not any(map(_is_alive, hanging))
-
-
-async def test_much_output_is_read_and_its_end_is_told(netns: NetworkNamespace) -> None:
-    post = "sh -c 'yes 0123456789 | head -c 3000000; printf \"\\033[31mend\"'"
-    add = "sh -c 'sleep 1000 & echo background'"
-    with cluster_in(netns, network(PostStartupCommand=post, SubnetAddCommand=add)) as cluster:
-        await join(cluster, "n2", "10.99.0.12", "10.5.53.0/24")
-        async with cluster.dataplane(ALLOW) as running:
-            await running.until(peers=1)
-            first, second = await told(running)
-            assert first.startswith("PostStartupCommand: ")
-            assert len(first) < 1100
-            assert first.isprintable()
-            assert second == "SubnetAddCommand for 10.5.53.0/24: background", "what stays behind is not waited for"
-
-
 async def test_another_backend_takes_the_commands_back_once_no_peer_needs_them(
     netns: NetworkNamespace, tmp_path: Path
 ) -> None:
@@ -274,6 +145,66 @@ async def test_another_backend_takes_the_commands_back_once_no_peer_needs_them(
             await cluster.join("n2", "10.99.0.12")
             await eventually(lambda: len(lines(log)) == 2, RETIREMENT)
             assert lines(log) == ["remove 10.5.53.0/24 10.99.0.12 ", "shutdown 10.5.27.0/24 10.99.0.11 "]
+
+
+def commands(log: Path, version: int) -> str:
+    """All that take part after the start, in this version."""
+    names = {"PostStartup": "post", "Shutdown": "shutdown", "SubnetAdd": "add", "SubnetRemove": "remove"}
+    return network(**{f"{name}Command": noted(log, f"{word}{version}") for name, word in names.items()})
+
+
+def change(cluster: Cluster, configuration: str) -> None:
+    """Of the network, by the store."""
+    cluster.network_file.write_text(configuration)
+    cluster.leases.terminate()
+    cluster.leases = cluster.start_leases()
+
+
+async def test_of_changed_commands_the_new_ones_run_and_later_take_everything_back(
+    netns: NetworkNamespace, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    with cluster_in(netns, commands(log, 1)) as cluster:
+        await join(cluster, "n2", "10.99.0.12", "10.5.53.0/24")
+        third = await join(cluster, "n3", "10.99.0.13", "10.5.54.0/24")
+        async with cluster.dataplane(ALLOW) as running:
+            await running.until(peers=2)
+            log.unlink()
+            change(cluster, commands(log, 2))
+            await eventually(lambda: len(lines(log)) == 3)
+            assert lines(log)[0] == "post2 10.5.27.0/24 10.99.0.11 ", "what carries packets meanwhile stays"
+            assert sorted(lines(log)[1:]) == ["add2 10.5.53.0/24 10.99.0.12 ", "add2 10.5.54.0/24 10.99.0.13 "]
+            assert await running.end() == 0
+        log.unlink()
+        await cluster.leave("n3", third)
+        change(cluster, commands(log, 3))
+        async with cluster.dataplane(ALLOW) as running:
+            await running.until(peers=1)
+            await eventually(lambda: len(lines(log)) == 3)
+            assert lines(log) == [
+                "post3 10.5.27.0/24 10.99.0.11 ",
+                "add3 10.5.53.0/24 10.99.0.12 ",
+                "remove2 10.5.54.0/24 10.99.0.13 ",
+            ], "a peer that left meanwhile is removed as it was added"
+            log.unlink()
+            assert not (await running.teardown()).errors
+            assert lines(log) == ["remove3 10.5.53.0/24 10.99.0.12 ", "shutdown3 10.5.27.0/24 10.99.0.11 "]
+
+
+async def test_where_the_new_commands_set_up_nothing_on_the_node_the_former_shutdown_runs_last(
+    netns: NetworkNamespace, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    with cluster_in(netns, commands(log, 1)) as cluster:
+        await join(cluster, "n2", "10.99.0.12", "10.5.53.0/24")
+        async with cluster.dataplane(ALLOW) as running:
+            await running.until(peers=1)
+            log.unlink()
+            change(cluster, network(SubnetAddCommand=noted(log, "add2")))
+            await eventually(lambda: len(lines(log)) == 2)
+            assert lines(log) == ["add2 10.5.53.0/24 10.99.0.12 ", "shutdown1 10.5.27.0/24 10.99.0.11 "]
+            assert not (await running.teardown()).errors
+            assert len(lines(log)) == 2
 
 
 @pytest.mark.parametrize("pre", ["", "echo hello world"])
@@ -298,10 +229,3 @@ async def test_the_lease_is_a_real_flannelds(netns: NetworkNamespace, pre: str) 
                 etcdctl(cluster, "del")
         finally:
             cluster.close()
-
-
-def _is_alive(pid: int) -> bool:
-    with suppress(OSError):
-        os.kill(pid, 0)
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return False
