@@ -30,7 +30,7 @@ def require_kind(backend: str) -> None:
     if made.returncode:
         raise BadOption(
             f"BACKEND={backend}: this kernel has no {backend} devices ({made.stderr.decode().strip()}): "
-            f"`modprobe {backend}`, or VM=1 for a lab in a virtual machine, which has them"
+            f"`modprobe {backend}`, or VM=1 for a lab in a virtual machine, which has them; or use vxlan"
         )
     subprocess.run(["ip", "link", "del", "probe"], check=True)
 

@@ -45,7 +45,8 @@ def missing() -> str:
     undo = {_STATE: "ip xfrm state flush", "ip link add probe type dummy": "ip link del probe"}
     for command, back in undo.items():
         if subprocess.run(command.split(), capture_output=True, check=False).returncode:
-            return "this kernel has no IPsec or no dummy devices: `modprobe -a xfrm_user esp4 dummy`"
+            cure = "`modprobe -a xfrm_user esp4 dummy`, or VM=1 for a lab in a virtual machine, which has them"
+            return f"this kernel has no IPsec or no dummy devices: {cure}"
         subprocess.run(back.split(), check=True)
     return ""
 

@@ -145,7 +145,9 @@ def test_a_backend_that_the_kernel_has_no_module_for_ends_it_with_the_way_out(ho
     with lab(home, "BACKEND=ipip") as process:
         assert process.exit_code() == 2
         assert process.output.startswith("lab: BACKEND=ipip: this kernel has no ipip devices (")
-        assert process.output.endswith("`modprobe ipip`, or VM=1 for a lab in a virtual machine, which has them\n")
+        assert process.output.endswith(
+            "): `modprobe ipip`, or VM=1 for a lab in a virtual machine, which has them; or use vxlan\n"
+        )
 
 
 def test_a_directory_too_long_for_sockets_is_said_before_anything_starts(home: Path) -> None:

@@ -37,7 +37,7 @@ _SAMPLE_SECONDS: Final = 15.0
 """A peer that got a packet has answered by then, be it with a keepalive (KEEPALIVE_TIMEOUT + REKEY_TIMEOUT)."""
 _STRIKES: Final = 2
 """Samples in which packets went to a peer and none came back, after which its handshakes count as failing."""
-_NO_MODULE: Final = "the kernel has no WireGuard: load its module with `modprobe wireguard`"
+_NO_MODULE: Final = "the kernel has no WireGuard: load its module with `modprobe wireguard`, or use vxlan"
 _LOST: Final = "the kernel's answer was lost, so whether it is done is not known: the next resync will tell"
 
 Change: TypeAlias = tuple[KernelObject, bytes]
