@@ -25,11 +25,13 @@ class Estate(NamedTuple):
 
 
 def inherit(path: Path) -> Estate | None:
-    """What the proxy there hands over, which then ends; None: there is none."""
+    """What the proxy there hands over, which then ends; None: there is none, or it is another user's process."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as asking:
         asking.settimeout(_SECONDS)
         try:
             asking.connect(str(path))
+            if not _is_this_user(asking):
+                return None
             words, descriptors, _, _ = socket.recv_fds(asking, 256, 3, socket.MSG_CMSG_CLOEXEC)
         except OSError:
             return None
@@ -70,8 +72,13 @@ def bequeath(estate: Estate) -> bool:
     with socket.socket(fileno=os.dup(estate.heirs)) as listening, suppress(OSError):
         heir, _ = listening.accept()
         with heir:
-            _, user, _ = struct.unpack("=iII", heir.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-            if user == os.geteuid():
+            if _is_this_user(heir):
                 socket.send_fds(heir, [estate.words.encode()], [estate.tun, estate.udp, estate.heirs])
                 return True
     return False
+
+
+def _is_this_user(connection: socket.socket) -> bool:
+    """Whether the process at the other end has our user."""
+    _, user, _ = struct.unpack("=iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return bool(user == os.geteuid())

@@ -3,16 +3,34 @@
 import os
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from services.dataplane.udp.succession import inherit
 from tests.flannel.udp import UserPeer
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
 from tests.hosts.two_hosts import Row
 
 OWN = Row(4, "10.5.27.0", 24, "10.99.0.11", "flannel0", "")
 PEER = Row(4, "10.5.53.0", 24, "10.99.0.12", "flannel0", "")
+
+ANOTHER = """
+import os, socket, sys
+asked = socket.socket(socket.AF_UNIX)
+if os.path.exists(sys.argv[1]):
+    os.unlink(sys.argv[1])
+asked.bind(sys.argv[1])
+os.setuid(int(sys.argv[2]))
+asked.listen()
+print(".", end="", flush=True)
+socket.send_fds(asked.accept()[0], [b"flannel0 10.99.0.11 8285"], [0, 1, 2])
+input()
+"""
+"""Hands its own descriptors to who asks."""
 
 
 @pytest.fixture
@@ -95,3 +113,19 @@ def test_a_packet_is_carried_by_its_route_of_now_whatever_was_answered_before(pr
     with pytest.raises(OSError, match="Network is unreachable"):
         proxy.error()
     carries_what_is_routed_now(proxy)
+
+
+def test_only_a_proxy_of_this_user_is_succeeded(tmp_path: Path) -> None:
+    """Who may write to the directory of sockets could else have the next proxy take a device of theirs."""
+    if Path("/proc/self/uid_map").read_text().split()[2] == "1":
+        pytest.skip("an ordinary user's namespace has no other users: run the tests as root")
+    path = tmp_path / "udp.sock"
+    for user, is_succeeded in ((os.getuid(), True), (65534, False)):
+        with subprocess.Popen([sys.executable, "-c", ANOTHER, path, str(user)], stdout=subprocess.PIPE) as other:
+            assert other.stdout is not None
+            assert other.stdout.read(1) == b"."
+            found = inherit(path)
+            assert (found is not None) is is_succeeded
+            for descriptor in found[1:] if found else ():
+                os.close(descriptor)
+            other.kill()
