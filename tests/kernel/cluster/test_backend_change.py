@@ -111,7 +111,7 @@ async def test_a_node_that_is_killed_before_its_proxy_runs_reaches_all_as_before
             await scene.until(lambda s: any("cannot have UDP" in reason for reason in s.reasons), "h1")
             await until_changed(scene, "udp", *(each.name for each in scene.cluster.hosts[1:]))
             await scene.dataplane("h1").kill()
-            await scene.until(lambda s: s.peers.total and any("cannot have UDP" in r for r in s.reasons), "h1")
+            await scene.until(lambda s: s.peers.total > 0 and any("cannot have UDP" in r for r in s.reasons), "h1")
             assert await scene.all_reach_all() == []
         await until_changed(scene, "udp")
     assert lost == []

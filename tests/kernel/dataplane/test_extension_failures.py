@@ -37,6 +37,28 @@ async def test_a_command_that_fails_is_reported_and_tried_again(netns: NetworkNa
             assert (await running.repairs()) == {"AUDIT": 1}
 
 
+async def test_a_peer_whose_command_failed_is_removed_too_also_after_a_restart(
+    netns: NetworkNamespace, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    commands = {"SubnetAddCommand": "false", "SubnetRemoveCommand": noted(log, "remove")}
+    with cluster_in(netns, network(**commands)) as cluster:
+        names = [await join(cluster, f"n{n}", f"10.99.0.1{n}", f"10.5.5{n}.0/24", "x") for n in (2, 3)]
+        async with cluster.dataplane(ALLOW) as running:
+            await running.until(peers=0)
+            for number in (2, 3):
+                await until_told(running, f"for 10.5.5{number}.0/24 failed, exit status 1")
+            await cluster.leave("n2", names[0])
+            while len(await running.peers()) > 1:  # noqa: ASYNC110 - a call is asked again
+                await asyncio.sleep(0.02)
+            await running.resync()
+            await eventually(lambda: lines(log) == ["remove 10.5.52.0/24 10.99.0.12 x"])
+            assert await running.end() == 0
+        await cluster.leave("n3", names[1])
+        async with cluster.dataplane(ALLOW) as running:
+            await eventually(lambda: lines(log)[1:] == ["remove 10.5.53.0/24 10.99.0.13 x"])
+
+
 async def test_without_post_startup_no_peer_is_added_and_the_node_is_not_ready(
     netns: NetworkNamespace, tmp_path: Path
 ) -> None:
