@@ -27,6 +27,7 @@ echo "+ go build flanneld $version (a minute or two, once)" >&2
 mkdir -p "$directory/bin"
 module=$(mktemp -d)
 trap 'rm -rf "$module"' EXIT
+trap 'exit 130' INT TERM
 cd "$module"
 export GOFLAGS="-mod=mod -buildvcs=false" GOTOOLCHAIN=local GOWORK=off CGO_ENABLED=$cgo
 package=github.com/flannel-io/flannel

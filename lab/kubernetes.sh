@@ -26,6 +26,7 @@ echo "+ go build $missing $version (minutes, once)" >&2
 mkdir -p "$directory/bin"
 module=$(mktemp -d)
 trap 'rm -rf "$module"' EXIT
+trap 'exit 130' INT TERM
 cd "$module"
 export GOFLAGS="-mod=mod -buildvcs=false" GOTOOLCHAIN=local GOWORK=off CGO_ENABLED=0
 printf 'module flannelette.invalid/kubernetes\n\ngo 1.24.0\n' >go.mod

@@ -13,7 +13,8 @@ from lab import topology
 from lab.build import CommandFailed, carry_out
 from lab.cluster import LabFailed, Pod
 from lab.kubernetes import install, parts
-from lab.kubernetes.node import Node, remove_groups, run
+from lab.kubernetes.cgroups import remove_groups
+from lab.kubernetes.node import Node, run
 from lab.kubernetes.options import Options
 from lab.kubernetes.parts import CACHE, HERE, PLACE
 from lab.topology import OUTSIDE, Address, Host
@@ -65,24 +66,28 @@ class Cluster:
             await carry_out(map(topology.without_ipv4, self._hosts))
 
     async def import_images(self) -> Path:
-        """A directory of containerd's with all images, made on a node once."""
-        made, stamp = PLACE / "containerd", PLACE / "containerd.stamp"
-        if stamp.exists() and stamp.read_text() == parts.images_digest():
+        """A directory of containerd's with all images, made on a node once; the tree's anew when it changes."""
+        made, stamp, digests = PLACE / "containerd", PLACE / "containerd.stamp", parts.image_digests()
+        known = stamp.read_text().split() if stamp.exists() else ()
+        missing = [image for image, digest in digests.items() if digest not in known]
+        if not missing:
             return made
-        stamp.unlink(missing_ok=True)
-        shutil.rmtree(made, ignore_errors=True)
-        node, empty = Node(self._hosts[0], self.place / "import", self._options), self.place / "empty"
-        empty.mkdir(parents=True)
-        node.furnish(self._hosts, empty)
+        node, start = Node(self._hosts[0], self.place / "import", self._options), made
+        if parts.IMAGES[0] in missing:
+            missing, start = list(parts.IMAGES), self.place / "empty"
+            start.mkdir(parents=True)
+        node.furnish(self._hosts, start)
         try:
             await node.boot()
-            for image in parts.IMAGES:
+            for image in missing:
                 await node.run("ctr", "-n", "k8s.io", "images", "import", "-", file=image)
         finally:
             node.fail()
+        stamp.unlink(missing_ok=True)
+        shutil.rmtree(made, ignore_errors=True)
         shutil.move(node.place / "containerd", made)
         shutil.rmtree(node.place)
-        stamp.write_text(parts.images_digest())
+        stamp.write_text("\n".join(digests.values()))
         return made
 
     async def boot(self, images: Path) -> None:
@@ -113,6 +118,36 @@ class Cluster:
                 await install.certify(self.kubectl, self.nodes, self.place / "tls", address)
             await install.by_kustomize(self.kubectl, options, self.place / "overlay")
         await self.until_rolled_out()
+
+    async def install_flannel(self) -> None:
+        """Installs kube-flannel in the place of Flannelette; returns when it is ready on every node."""
+        if self._options.overlay == "helm":
+            await install.flannels_chart(self.kubectl, self._options, self.config)
+        else:
+            await install.flannels_manifest(self.kubectl, self._options, self.flannel)
+        await self.until_rolled_out()
+
+    async def take_over(self) -> None:
+        """Replaces kube-flannel by Flannelette; returns when that is ready on every node."""
+        if self._options.overlay == "helm":
+            await install.upgrade_from_flannels(self.config)
+        else:
+            await self.kubectl("apply", "-k", str(install.DEPLOY / "overlays" / "in-place"))
+        await self.until_rolled_out()
+
+    async def give_back(self) -> None:
+        """Replaces Flannelette by kube-flannel again, and removes what then remains on the nodes."""
+        if self._options.overlay == "helm":
+            await run(*install.helm(self.config), "rollback", "flannel", "--namespace", install.NAMESPACE)
+        else:
+            await self.kubectl("apply", "-k", str(self.flannel))
+        await self.until_rolled_out()
+        await install.clean_up(self.kubectl, self.nodes)
+
+    @property
+    def flannel(self) -> Path:
+        """An overlay upon kube-flannel's manifests."""
+        return self.place / "flannel"
 
     async def until_rolled_out(self) -> None:
         """Returns when every node has the pod that the DaemonSet describes, and it is ready. Raises CommandFailed."""

@@ -1,14 +1,16 @@
-"""How Flannelette gets into the cluster: by the commands of docs/kubernetes.md."""
+"""How Flannelette, or kube-flannel, gets into the cluster: by the commands of docs/kubernetes.md."""
 
 import json
 import os
 import sys
+import tomllib
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
+from lab.kubernetes import parts
 from lab.kubernetes.node import Node, run, with_port
 from lab.kubernetes.options import LEASE_ADDRESSES, POD_NETWORKS, Options
 from lab.kubernetes.parts import CACHE, TREE
@@ -16,6 +18,7 @@ from lab.topology import OUTSIDE
 
 NAMESPACE: Final = "kube-flannel"
 DEPLOY: Final = TREE / "deploy" / "kubernetes"
+_CHART: Final = TREE / "deploy" / "helm" / "flannelette"
 _TLS: Final = "/etc/flannelette/tls"
 _LEASE: Final = "flannelette-lease"
 _DAEMON_SET: Final = "kube-flannel-ds"
@@ -25,7 +28,7 @@ Kubectl = Callable[..., Awaitable[str]]
 async def by_kustomize(kubectl: Kubectl, options: Options, directory: Path) -> None:
     """Applies an overlay of the lab's own, upon the chosen one of the tree."""
     base = DEPLOY / "overlays" / options.overlay
-    patches = [_patch("ConfigMap", "kube-flannel-cfg", data={"net-conf.json": json.dumps(_network_of(options))})]
+    patches = [_network_patch(options)]
     address = lease_address(options)
     if options.overlay == "central" and address != LEASE_ADDRESSES[4]:
         patches += _other_lease_address(address)
@@ -35,12 +38,40 @@ async def by_kustomize(kubectl: Kubectl, options: Options, directory: Path) -> N
 
 async def by_helm(kubectl: Kubectl, options: Options, config: Path) -> None:
     """Installs the chart."""
-    await kubectl("create", "namespace", NAMESPACE)
-    await kubectl("label", "namespace", NAMESPACE, "pod-security.kubernetes.io/enforce=privileged")
-    chart = str(TREE / "deploy" / "helm" / "flannelette")
-    networks = [POD_NETWORKS[version] if version in options.versions else "" for version in (4, 6)]
-    settings = f"podCidr={networks[0]},podCidrv6={networks[1]},flannel.backend={options.backend}"
-    await run(*helm(config), "install", "flannel", chart, "--namespace", NAMESPACE, "--set", settings)
+    await _install_chart(kubectl, options, config, _CHART)
+
+
+async def flannels_manifest(kubectl: Kubectl, options: Options, directory: Path) -> None:
+    """Applies an overlay of the lab's own, upon that of kube-flannel."""
+    write_overlay(directory, parts.flannels() / "released", [_network_patch(options)])
+    await kubectl("apply", "-k", str(directory))
+
+
+async def flannels_chart(kubectl: Kubectl, options: Options, config: Path) -> None:
+    """Installs flannel's chart."""
+    await _install_chart(kubectl, options, config, parts.flannels())
+
+
+async def upgrade_from_flannels(config: Path) -> None:
+    """Makes the release of flannel's chart one of ours."""
+    words = ("upgrade", "flannel", str(_CHART), "--namespace", NAMESPACE, "--reset-then-reuse-values")
+    await run(*helm(config), *words)
+
+
+async def clean_up(kubectl: Kubectl, nodes: Sequence[Node]) -> None:
+    """Removes what the way back to kube-flannel leaves on each node."""
+    for node in nodes:
+        await kubectl(*clean_up_words(node.name))
+    debuggers = ("pod", "--selector", "app.kubernetes.io/managed-by=kubectl-debug")
+    await kubectl("wait", "--for=jsonpath={.status.phase}=Succeeded", *debuggers, "--timeout=60s")
+    await kubectl("delete", "--wait=false", *debuggers)
+
+
+def clean_up_words(node: str) -> tuple[str, ...]:
+    """kubectl's arguments for one of them."""
+    image = f"flannelette-dataplane:{tomllib.loads((TREE / 'pyproject.toml').read_text())['project']['version']}"
+    program = ("python3", "-m", "services.dataplane.api.cleanup")
+    return ("debug", f"node/{node}", "--profile=netadmin", f"--image={image}", "--attach=false", "--", *program)
 
 
 def helm(config: Path) -> tuple[str, ...]:
@@ -84,8 +115,20 @@ def write_overlay(directory: Path, base: Path, patches: Sequence[dict[str, Any]]
     (directory / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
 
 
+async def _install_chart(kubectl: Kubectl, options: Options, config: Path, chart: Path) -> None:
+    await kubectl("create", "namespace", NAMESPACE)
+    await kubectl("label", "namespace", NAMESPACE, "pod-security.kubernetes.io/enforce=privileged")
+    networks = [POD_NETWORKS[version] if version in options.versions else "" for version in (4, 6)]
+    settings = f"podCidr={networks[0]},podCidrv6={networks[1]},flannel.backend={options.backend}"
+    await run(*helm(config), "install", "flannel", str(chart), "--namespace", NAMESPACE, "--set", settings)
+
+
 async def _certs(*words: str | Path) -> None:
     await run(sys.executable, "-m", "services.ctl.main", "certs", *map(str, words))
+
+
+def _network_patch(options: Options) -> dict[str, Any]:
+    return _patch("ConfigMap", "kube-flannel-cfg", data={"net-conf.json": json.dumps(_network_of(options))})
 
 
 def _network_of(options: Options) -> dict[str, object]:

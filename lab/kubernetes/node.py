@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from string import Template
@@ -15,6 +14,7 @@ from typing import Final
 from lab import topology
 from lab.build import CommandFailed, carry_out
 from lab.kubernetes import parts
+from lab.kubernetes.cgroups import make_groups, remove_groups
 from lab.kubernetes.options import POD_NETWORKS, SERVICE_NETWORKS, Options
 from lab.kubernetes.parts import HERE, ROOT
 from lab.topology import OUTSIDE_ADDRESS, Batch, Host
@@ -23,7 +23,6 @@ _TOKEN: Final = "flanne.0123456789labnow"  # noqa: S105 - nobody outside reaches
 _BOOT_SECONDS: Final = 60.0
 _PATH: Final = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _ENTER: Final = ("--mount", "--net", "--pid", "--uts", "--ipc", "--cgroup", "--root", "--wdns=/")
-_GROUPS: Final = "kube-lab"
 _FORWARDING: Final = {4: Path("/proc/sys/net/ipv4/ip_forward"), 6: Path("/proc/sys/net/ipv6/conf/all/forwarding")}
 
 
@@ -188,50 +187,6 @@ async def run(*command: str, file: Path | None = None) -> str:
         words = " ".join(map(str, command))
         raise CommandFailed(f"{words}: {(complaint or said).decode(errors='replace').strip()[-1500:]}")
     return said.decode(errors="replace")
-
-
-def make_groups(name: str) -> Iterator[tuple[str, Path]]:
-    """A cgroup of its own in each hierarchy of this machine: what it is mounted with, and its directory."""
-    for what, parent in _hierarchies():
-        group = parent / _GROUPS / name
-        group.mkdir(parents=True, exist_ok=True)
-        for directory in (group.parent, group):
-            for setting in ("cpuset.cpus", "cpuset.mems"):  # empty at first in cgroup v1, and then nobody may enter
-                file = directory / setting
-                if what != "cgroup2" and file.exists() and not file.read_text().strip():
-                    file.write_text((directory.parent / setting).read_text())
-        if what == "cgroup2":
-            for directory in (parent, parent / _GROUPS):
-                for controller in (directory / "cgroup.controllers").read_text().split():
-                    with suppress(OSError):  # those that this machine keeps for itself
-                        (directory / "cgroup.subtree_control").write_text(f"+{controller}")
-        yield what, group
-
-
-def remove_groups(name: str = "") -> None:
-    """Removes the cgroups of a node, or of all nodes, of a lab that was killed too. Their processes have ended."""
-    for _, parent in _hierarchies():
-        for directory, _, _ in os.walk(parent / _GROUPS / name, topdown=False):
-            with suppress(OSError):
-                Path(directory).rmdir()
-
-
-def _hierarchies() -> Iterator[tuple[str, Path]]:
-    """The directory of this process in each: what it is mounted with, and the directory."""
-    mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
-    own = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
-    legacy = {names: path for _, names, path in own if names}
-    if not legacy:
-        path = next(path for _, names, path in own if not names)
-        yield "cgroup2", Path("/sys/fs/cgroup", path.lstrip("/"))
-        return
-    for _, at, kind, *_ in mounts:
-        if kind != "cgroup":
-            continue
-        name = Path(at).name
-        for names, path in legacy.items():
-            if names in (name, f"name={name}") or set(names.split(",")) == set(name.split(",")):
-                yield names, Path(at, path.lstrip("/"))
 
 
 def _copy_containerd(source: Path, target: Path) -> None:

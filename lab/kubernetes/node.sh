@@ -22,6 +22,7 @@ pretend() {
     for setting in vm/overcommit_memory=1 vm/panic_on_oom=0 kernel/panic=10 kernel/panic_on_oops=1 \
         kernel/keys/root_maxkeys=1000000 kernel/keys/root_maxbytes=25000000; do
         name=${setting%=*}
+        [ -e "/proc/sys/$name" ] || continue
         file=$place/sysctl/$(basename "$name")
         echo "${setting#*=}" >"$file"
         mount --bind "$file" "$root/proc/sys/$name"

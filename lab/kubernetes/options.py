@@ -17,14 +17,15 @@ MOST_NODES: Final = 10
 """A node takes about 200 MB, the first one 600."""
 
 USAGE: Final = f"""\
-make kube-lab [NAME=value ...]    or    python -m lab.kubernetes [NAME=value ...]
+make kube-lab [NAME=value ...]   or   python -m lab.kubernetes [NAME=value ...]
 
 NODES=3            nodes, 1 to {MOST_NODES}; the first one is the control plane
-OVERLAY=per-node   {" or ".join(OVERLAYS)}: the overlay of kustomize, or the chart
+OVERLAY=per-node   {" or ".join(OVERLAYS)}: kustomize's, or the chart
 BACKEND=vxlan      {" or ".join(BACKENDS)}
-FAMILY=ipv4        {" or ".join(FAMILIES)}: the address family of nodes, pods and Services, or both
+FAMILY=ipv4        {" or ".join(FAMILIES)}: of nodes, pods and Services
 PROXY=iptables     {" or ".join(PROXIES)}: the mode of kube-proxy
-ONCE=1             try everything, tear down, and exit non-zero if anything failed"""
+FLANNEL=1          start with kube-flannel, and take over from it
+ONCE=1             try everything, tear down; exit non-zero if anything failed"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,8 @@ class Options:
     backend: str = "vxlan"
     family: str = "ipv4"
     proxy: str = "iptables"
+    flannel: bool = False
+    """Start with kube-flannel."""
     once: bool = False
     """Try everything and leave, instead of waiting for Ctrl-C."""
 
@@ -48,18 +51,22 @@ class Options:
 
 def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
     """The options; arguments win over the environment, and empty means unset. Raises BadOption."""
-    names = ("NODES", "OVERLAY", "BACKEND", "FAMILY", "PROXY", "ONCE")
+    names = ("NODES", "OVERLAY", "BACKEND", "FAMILY", "PROXY", "FLANNEL", "ONCE")
     given = {name: environment.get(name, "") for name in names}
     for argument in arguments:
         name, equals, value = argument.partition("=")
         if name not in names or not equals:
             raise BadOption(f"{argument!r} is no option of the lab: use {', '.join(f'{n}=' for n in names)}")
         given[name] = value
-    return Options(
+    options = Options(
         nodes=whole_number("NODES", given["NODES"] or "3", MOST_NODES),
         overlay=one_of("OVERLAY", given["OVERLAY"] or "per-node", OVERLAYS),
         backend=one_of("BACKEND", given["BACKEND"] or "vxlan", BACKENDS),
         family=one_of("FAMILY", given["FAMILY"] or "ipv4", tuple(FAMILIES)),
         proxy=one_of("PROXY", given["PROXY"] or "iptables", PROXIES),
+        flannel=one_of("FLANNEL", given["FLANNEL"] or "0", ("1", "0")) == "1",
         once=one_of("ONCE", given["ONCE"] or "0", ("1", "0")) == "1",
     )
+    if options.flannel and options.overlay == "central":
+        raise BadOption("FLANNEL=1: take over with OVERLAY=per-node or helm first, then apply the overlay central")
+    return options

@@ -4,6 +4,7 @@ import fcntl
 import hashlib
 import os
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,7 +28,7 @@ IMAGES: Final = (PLACE / "nodes.tar", PLACE / "tree.tar")
 
 _CONTROL_PLANE: Final = ("kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler")
 _PROGRAMS: Final = (*_CONTROL_PLANE, "kubeadm", "kubectl", "kubelet")
-_TOOLS: Final = ("cnitool", "helm")
+_TOOLS: Final = {"cnitool": "a minute", "helm": "a minute", "grpcurl": "a minute", "flanneld": "2 minutes"}
 _CODE: Final = ("services", "proto/flannelette", "deploy/images", "pyproject.toml")
 _SAYS: Final = 70
 """Characters of a program's output that fit behind a step's title."""
@@ -65,14 +66,17 @@ class Part:
         if self.title == "nodes":
             _collect_programs()
         with log.open("wb") as file:
-            process = subprocess.Popen(self.command, cwd=TREE, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
+            process = subprocess.Popen(
+                self.command, cwd=TREE, stdin=subprocess.DEVNULL, stdout=file, stderr=file, process_group=0
+            )
             try:
                 while process.poll() is None:
                     step.update(_last_line(log))
                     time.sleep(0.5)
-            finally:
-                process.terminate()
+            except BaseException:
+                os.killpg(process.pid, signal.SIGTERM)
                 process.wait()
+                raise
         if process.returncode or not all(path.exists() for path in self.made):
             end = "\n".join(log.read_text(errors="replace").splitlines()[-8:])
             raise PartMissing(f"{self.title} cannot be built; the end of {log}:\n{end}")
@@ -102,8 +106,17 @@ def locked() -> Iterator[None]:
 
 def version() -> str:
     """Of Kubernetes, as lab/kubernetes.sh builds it."""
-    lines = (TREE / "lab" / "kubernetes.sh").read_text().splitlines()
-    return next(line.removeprefix("version=") for line in lines if line.startswith("version="))
+    return _version_in("kubernetes.sh")
+
+
+def flannel_version() -> str:
+    """Of kube-flannel, as lab/flanneld.sh builds it."""
+    return _version_in("flanneld.sh")
+
+
+def flannels() -> Path:
+    """kube-flannel's chart, and its manifests in `released`."""
+    return CACHE / f"kube-flannel-{flannel_version()}"
 
 
 def etcd_version() -> str:
@@ -122,9 +135,10 @@ def all_parts() -> Iterator[Part]:
         tuple(bin_ / name for name in _PROGRAMS),
         (of_programs,),
     )
-    for tool in _TOOLS:
-        made = (bin_ / tool, CACHE / "cni" / "flannel") if tool == "cnitool" else (bin_ / tool,)
-        yield Part(tool, "a minute", ("sh", of_tools, tool, CACHE), made, (of_tools,))
+    beside = {"cnitool": (CACHE / "cni" / "flannel",), "flanneld": (flannels(), flannels() / "released")}
+    for tool, cost in _TOOLS.items():
+        made = (bin_ / tool, *beside.get(tool, ()))
+        yield Part(tool, cost, ("sh", of_tools, tool, CACHE), made, (of_tools,))
     of_images = HERE / "images.sh"
     script = ("sh", TREE / "deploy" / "engine.sh", "build", "sh", of_images, PLACE)
     yield Part(
@@ -150,19 +164,21 @@ def _collect_programs() -> None:
     (context / "bin").mkdir(parents=True)
     for name in _PROGRAMS:
         shutil.copy2(CACHE / "bin" / name, context / "bin")
+    for name in ("flanneld", "grpcurl"):
+        shutil.copy2(CACHE / "bin" / name, context / "bin")
     for name in ("etcd", "etcdctl"):
         shutil.copy2(find_etcd(name), context / "bin")
         (context / "bin" / name).chmod(0o755)
     shutil.copy2(CACHE / "cni" / "flannel", context)
 
 
-def images_digest() -> str:
-    """Changes with the images."""
-    return "".join((PLACE / f"{name}.stamp").read_text() for name in ("nodes", "images"))
+def image_digests() -> dict[Path, str]:
+    """What each file of images was made from."""
+    return dict(zip(IMAGES, ((PLACE / f"{name}.stamp").read_text() for name in ("nodes", "images")), strict=True))
 
 
 def _names() -> Sequence[str]:
-    """Under which kubeadm, containerd, the manifests of this tree and the lab's pods look for the nodes' image."""
+    """Under which kubeadm, containerd, the manifests and the lab's pods look for the nodes' image."""
     release = f"v{version()}"
     manifest = (TREE / "deploy/kubernetes/base/daemonset.yaml").read_text()
     plugin = next(word for word in manifest.split() if "flannel-cni-plugin:" in word)
@@ -172,7 +188,13 @@ def _names() -> Sequence[str]:
         "kube.invalid/pause:3.10.1",
         "kube.invalid/pod:1",
         plugin,
+        f"ghcr.io/flannel-io/flannel:v{flannel_version()}",
     ]
+
+
+def _version_in(script: str) -> str:
+    lines = (TREE / "lab" / script).read_text().splitlines()
+    return next(line.removeprefix("version=") for line in lines if line.startswith("version="))
 
 
 def _digest(sources: Iterable[Path]) -> str:

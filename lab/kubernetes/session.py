@@ -2,19 +2,23 @@
 
 import asyncio
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from typing import Any, Final
 
 from rich.table import Table
 
 from lab.cluster import Pod
-from lab.kubernetes import trial
+from lab.kubernetes import parts, trial
 from lab.kubernetes.answers import answers_table, ask, unanswered
 from lab.kubernetes.cluster import Cluster
+from lab.kubernetes.install import clean_up_words
 from lab.kubernetes.options import Options
 from lab.kubernetes.parts import CACHE
 from lab.reach import reach, unreached
 from lab.show import Screen, matrix_table, plain_table
+
+_SOCKET: Final = "/var/lib/kubelet/pods/*/volumes/kubernetes.io~empty-dir/sockets/dataplane.sock"
+_LIST_PEERS: Final = "flannelette.dataplane.v1.DataplaneService/ListPeers"
 
 
 class Session:
@@ -30,7 +34,8 @@ class Session:
         """Returns the exit code. Whatever happens, no process is left."""
         try:
             pods = await self._come_up()
-            failures = await self._look(pods)
+            failures = await self._take_over(pods) if self._options.flannel else []
+            failures += await self._look(pods)
             if self._options.once:
                 return await self._try(pods, failures)
             for failure in failures:
@@ -52,11 +57,32 @@ class Session:
             await cluster.boot(images)
         with screen.step("kubeadm", "init on h1, join on the others"):
             await cluster.join()
-        how = "the chart" if self._options.overlay == "helm" else f"the overlay {self._options.overlay}"
-        with screen.step("network", f"Flannelette by {how}; ready on every node"):
-            await cluster.install()
+        with screen.step("network", f"{self._how()}; ready on every node"):
+            await (cluster.install_flannel() if self._options.flannel else cluster.install())
         with screen.step("pods", "one on each node"):
             return await cluster.start_pods()
+
+    def _how(self) -> str:
+        is_chart = self._options.overlay == "helm"
+        if self._options.flannel:
+            return f"kube-flannel {parts.flannel_version()} by its {'chart' if is_chart else 'manifest'}"
+        return f"Flannelette by the {'chart' if is_chart else f'overlay {self._options.overlay}'}"
+
+    async def _take_over(self, pods: list[Pod]) -> list[str]:
+        how = "helm upgrade" if self._options.overlay == "helm" else "the overlay in-place"
+        return await self._change("take over", f"Flannelette by {how}", pods, self._cluster.take_over())
+
+    async def _give_back(self) -> list[str]:
+        how = "helm rollback" if self._options.overlay == "helm" else "its manifest"
+        pods = await self._cluster.pods()
+        return await self._change("give back", f"kube-flannel by {how}", pods, self._cluster.give_back())
+
+    async def _change(self, title: str, how: str, pods: list[Pod], change: Awaitable[None]) -> list[str]:
+        with self._screen.step(title, "") as step:
+            outcome = await trial.under_pings(pods, change)
+            step.detail = f"{how} on every node: {outcome.sent:,} pings, {len(outcome.lost)} lost"
+            step.is_good = not outcome.failures
+        return outcome.failures
 
     async def _look(self, pods: list[Pod]) -> list[str]:
         """Shows nodes and pods, and who reaches whom; who does not, a sentence each."""
@@ -88,20 +114,36 @@ class Session:
                 )
                 step.is_good = not boot.failures
             failures += boot.failures
+        if self._options.flannel:
+            failures += await self._give_back()
         return self._screen.verdict(failures)
 
     def _how_to_look_inside(self) -> None:
+        cluster = self._cluster
         outside = f"{self._way_in} ip netns exec outside"
-        kubectl = f"{outside} {CACHE / 'bin' / 'kubectl'} --kubeconfig={self._cluster.config}"
-        node = self._cluster.nodes[0]
-        self._screen.note(
-            "From a second terminal:\n\n"
-            f"  kubectl='{kubectl}'\n"
-            "  $kubectl get pods --all-namespaces --output wide\n"
-            "  $kubectl exec daemonset/kube-flannel-ds -n kube-flannel -c dataplane -- flannelette status\n"
-            f"  {' '.join(node.command('bash'))}\n\n"
-            "[dim]Ctrl-C ends the cluster.[/]\n"
-        )
+        lines = [
+            f"kubectl='{outside} {CACHE / 'bin' / 'kubectl'} --kubeconfig={cluster.config}'",
+            f"node='{' '.join(cluster.nodes[0].command())}'",
+            "$kubectl get pods --all-namespaces --output wide",
+            "$kubectl exec daemonset/kube-flannel-ds -n kube-flannel -c dataplane -- flannelette status",
+            f"$node sh -c 'grpcurl -plaintext -unix {_SOCKET} {_LIST_PEERS}'",
+            "$node bash",
+        ]
+        if self._options.overlay == "central":
+            lines.insert(4, "$kubectl exec deployment/flannelette-lease -n kube-flannel -- flannelette nodes")
+        self._screen.note("\n  ".join(["From a second terminal, on h1:\n", *lines, ""]))
+        if self._options.flannel:
+            self._screen.note("\n  ".join(["Back to kube-flannel:\n", *self._way_back(outside), ""]))
+        self._screen.note("[dim]Ctrl-C ends the cluster.[/]\n")
+
+    def _way_back(self, outside: str) -> list[str]:
+        apply = f"$kubectl apply -k {self._cluster.flannel}"
+        if self._options.overlay == "helm":
+            helm = f"env KUBECONFIG={self._cluster.config} {CACHE / 'bin' / 'helm'}"
+            apply = f"{outside} {helm} rollback flannel -n kube-flannel"
+        names = " ".join(node.name for node in self._cluster.nodes)
+        clean_up = f"for each in {names}; do $kubectl {' '.join(clean_up_words('$each'))}; done"
+        return [apply, "$kubectl rollout status daemonset/kube-flannel-ds -n kube-flannel", clean_up]
 
 
 def _nodes_table(pods: Sequence[Pod], items: Iterable[Mapping[str, Any]]) -> Table:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from lab.cluster import Pod
@@ -56,6 +56,15 @@ async def fail_and_boot(cluster: Cluster, pods: Sequence[Pod]) -> Outcome:
             await node.boot()
             await cluster.until_replaced(containers)
     return Outcome(stream.sent, stream.lost, await _unreached(await cluster.pods()))
+
+
+async def under_pings(pods: Sequence[Pod], change: Awaitable[None]) -> Outcome:
+    """What becomes of pings between all pods while something is changed."""
+    with reach(pods) as reaching:
+        async with Stream(reaching.paths()) as stream:
+            await change
+            await asyncio.sleep(0.2)
+    return Outcome(stream.sent, stream.lost, await _unreached(pods))
 
 
 async def _unreached(pods: Sequence[Pod], seconds: float = 10.0) -> list[str]:

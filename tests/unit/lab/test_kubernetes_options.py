@@ -5,17 +5,20 @@ from lab.options import BadOption
 
 
 def test_without_settings_the_cluster_is_three_vxlan_nodes_by_the_overlay_per_node() -> None:
-    assert parse([], {}) == Options(3, "per-node", "vxlan", "ipv4", "iptables", once=False)
+    assert parse([], {}) == Options(3, "per-node", "vxlan", "ipv4", "iptables")
+    assert not parse([], {}).flannel
+    assert not parse([], {}).once
 
 
 def test_the_environment_is_read_as_make_gives_it_and_empty_means_unset() -> None:
-    chosen = Options(2, "helm", "host-gw", "dual", "nftables", once=True)
+    chosen = Options(2, "helm", "host-gw", "dual", "nftables", flannel=True, once=True)
     environment = {
         "NODES": "2",
         "OVERLAY": "helm",
         "BACKEND": "host-gw",
         "FAMILY": "dual",
         "PROXY": "nftables",
+        "FLANNEL": "1",
         "ONCE": "1",
     }
     assert parse([], {**environment, "PYTHON": "x"}) == chosen
@@ -35,10 +38,11 @@ def test_an_argument_wins_over_the_environment() -> None:
         ("BACKEND=foo", "BACKEND=foo: use vxlan or host-gw"),
         ("FAMILY=ipv5", "FAMILY=ipv5: use ipv4 or ipv6 or dual"),
         ("PROXY=ipvs", "PROXY=ipvs: use iptables or nftables"),
+        ("FLANNEL=v0.28", "FLANNEL=v0.28: use 1 or 0"),
         ("ONCE=yes", "ONCE=yes: use 1 or 0"),
         (
             "STORE=etcd",
-            "'STORE=etcd' is no option of the lab: use NODES=, OVERLAY=, BACKEND=, FAMILY=, PROXY=, ONCE=",
+            "'STORE=etcd' is no option of the lab: use NODES=, OVERLAY=, BACKEND=, FAMILY=, PROXY=, FLANNEL=, ONCE=",
         ),
     ],
 )
@@ -46,6 +50,11 @@ def test_a_wrong_option_gets_one_line_that_says_what_is_right(argument: str, com
     with pytest.raises(BadOption) as caught:
         parse([argument], {})
     assert str(caught.value) == complaint
+
+
+def test_kube_flannel_is_not_replaced_by_central_lease_services_in_one_step() -> None:
+    with pytest.raises(BadOption, match="per-node or helm first"):
+        parse(["FLANNEL=1", "OVERLAY=central"], {})
 
 
 def test_what_the_cluster_has_addresses_of_is_led_by_the_api_servers_family() -> None:
