@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
@@ -291,34 +290,3 @@ def cluster_of(kind: type[C], namespace: NetworkNamespace, network: str = VXLAN)
 
 def cluster_in(namespace: NetworkNamespace, network: str = VXLAN) -> AbstractContextManager[Cluster]:
     return cluster_of(Cluster, namespace, network)
-
-
-@contextmanager
-def monitored(cluster: Cluster) -> Iterator[list[str]]:
-    """What `ip monitor` and `bridge monitor` say while the block runs; complete when it has ended."""
-    lines: list[str] = []
-    log = cluster.directory / "monitor.log"
-    log.touch()
-    commands = (("ip", "monitor", "link", "address", "route", "neigh"), ("bridge", "monitor", "fdb"))
-    with log.open("ab") as output:
-        processes = [subprocess.Popen(cluster.namespace.command(*command), stdout=output) for command in commands]
-    try:
-        _tell(cluster, log, "192.0.2.1")
-        yield lines
-        _tell(cluster, log, "192.0.2.2")  # once this is told, so is all before it
-    finally:
-        for process in processes:
-            process.terminate()
-            process.wait(PATIENCE)
-    lines += [" ".join(line.split()) for line in log.read_text().splitlines() if "192.0.2." not in line]
-
-
-def _tell(cluster: Cluster, log: Path, mark: str) -> None:
-    """Makes an event of no concern until the monitors have told it."""
-    for _ in range(200):
-        cluster.ip(f"route replace {mark} dev lo proto 99")
-        cluster.ip(f"route del {mark}")
-        time.sleep(0.05)  # also for the other monitor, which has nothing to tell
-        if f"Deleted {mark}" in log.read_text():
-            return
-    raise AssertionError(f"ip monitor says nothing: {log.read_text()}")

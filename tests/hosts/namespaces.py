@@ -1,16 +1,18 @@
-"""Network namespaces for tests: as many as a test wants, gone when it ends."""
+"""Network namespaces for tests: as many as a test wants, gone when it ends, and what changes in one."""
 
 import subprocess
-from collections.abc import Sequence
-from contextlib import suppress
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
 from lab.netns import NetworkNamespace
 from lab.topology import OUTSIDE, Host
+from tests.patience import PATIENCE
 
-__all__ = ["NamespaceMaker", "NetworkNamespace", "remove_hosts"]
+__all__ = ["NamespaceMaker", "NetworkNamespace", "monitored", "remove_hosts"]
 
 _number = count(1)
 
@@ -66,3 +68,33 @@ def _believe_addresses(namespace: NetworkNamespace) -> None:
         for name in ("all", "default"):  # where the kernel has no IPv6, there is nothing to check
             with suppress(FileNotFoundError):
                 Path(f"/proc/sys/net/ipv6/conf/{name}/accept_dad").write_text("0")
+
+
+@contextmanager
+def monitored(host: NetworkNamespace, log: Path) -> Iterator[list[str]]:
+    """What `ip monitor` and `bridge monitor` say on a host while the block runs; complete when it has ended."""
+    lines: list[str] = []
+    log.touch()
+    commands = (("ip", "monitor", "link", "address", "route", "neigh"), ("bridge", "monitor", "fdb"))
+    with log.open("ab") as output:
+        processes = [subprocess.Popen(host.command(*command), stdout=output) for command in commands]
+    try:
+        _tell(host, log, "192.0.2.1")
+        yield lines
+        _tell(host, log, "192.0.2.2")  # once this is told, so is all before it
+    finally:
+        for process in processes:
+            process.terminate()
+            process.wait(PATIENCE)
+    lines += [" ".join(line.split()) for line in log.read_text().splitlines() if "192.0.2." not in line]
+
+
+def _tell(host: NetworkNamespace, log: Path, mark: str) -> None:
+    """Makes an event of no concern until the monitors have told it."""
+    for _ in range(200):
+        host.ip("route", "replace", mark, "dev", "lo", "proto", "99")
+        host.ip("route", "del", mark)
+        time.sleep(0.05)  # also for the other monitor, which has nothing to tell
+        if f"Deleted {mark}" in log.read_text():
+            return
+    raise AssertionError(f"ip monitor says nothing: {log.read_text()}")

@@ -5,8 +5,8 @@ from typing import Final
 
 import pytest
 
-from tests.hosts.dataplane import Cluster, cluster_in, monitored
-from tests.hosts.namespaces import NetworkNamespace
+from tests.hosts.dataplane import Cluster, cluster_in
+from tests.hosts.namespaces import NetworkNamespace, monitored
 from tests.services.lease import eventually
 
 DIRECT: Final = '{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan","DirectRouting":true}}'
@@ -34,7 +34,7 @@ async def test_defect_07_a_peer_moves_between_direct_and_tunnelled_and_leaves_no
         assert cluster.fdb() == [FAR_FDB]
         assert cluster.neighbours() == [f"10.5.82.0 lladdr {FAR} PERMANENT"]
         repairs = (await running.status()).repairs
-        with monitored(cluster) as lines:
+        with monitored(cluster.namespace, cluster.directory / "monitor.log") as lines:
             cluster.ip("route add 10.99.0.12/32 via 10.99.0.1 dev eth0")
             await eventually(lambda: TUNNEL in cluster.routes())
             await eventually(lambda: cluster.fdb() == [f"{NEAR} dst 10.99.0.12 self permanent", FAR_FDB])

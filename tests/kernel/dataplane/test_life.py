@@ -9,7 +9,8 @@ import grpc.aio
 import pytest
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 
-from tests.hosts.dataplane import Cluster, monitored
+from tests.hosts.dataplane import Cluster
+from tests.hosts.namespaces import monitored
 from tests.patience import PATIENCE
 from tests.services.lease import eventually
 
@@ -65,7 +66,7 @@ async def test_a_kill_and_a_restart_change_nothing_in_the_kernel(cluster: Cluste
         before = await running.until(peers=5)
         await cluster.quiet()
         kernel = cluster.everything()
-        with monitored(cluster) as lines:
+        with monitored(cluster.namespace, cluster.directory / "monitor.log") as lines:
             await running.end(signal.SIGKILL)
             async with cluster.dataplane() as again:
                 after = await again.until(peers=5)

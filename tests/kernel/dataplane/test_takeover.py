@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 
-from tests.hosts.dataplane import HOST_GW, VXLAN, Cluster, cluster_in, monitored
-from tests.hosts.namespaces import NetworkNamespace
+from tests.hosts.dataplane import HOST_GW, VXLAN, Cluster, cluster_in
+from tests.hosts.namespaces import NetworkNamespace, monitored
 
 MAC = "76:92:07:f7:74:5d"
 PEERS = {
@@ -54,7 +54,7 @@ async def test_a_vxlan_device_stays_with_its_mac_and_its_routes_are_replaced_wit
         await vxlan.join(node, public, mac, f"{subnet}/24")
     subnet, public, mac = PEERS["n4"]
     await vxlan.join("n4", public, mac, f"{subnet}/24")
-    with monitored(vxlan) as lines:
+    with monitored(vxlan.namespace, vxlan.directory / "monitor.log") as lines:
         async with vxlan.dataplane() as running:
             status = await running.until(peers=3)
             again = await running.resync(dry_run=True)
@@ -104,7 +104,7 @@ async def test_host_gw_routes_that_say_what_we_want_are_adopted_and_others_are_n
         [*ours.items(), ("10.5.79.0", "10.99.0.79"), ("10.5.80.0", "10.99.0.80")]
     ):
         await host_gw.join(f"n{number + 2}", public, subnet=f"{subnet}/24")
-    with monitored(host_gw) as lines:
+    with monitored(host_gw.namespace, host_gw.directory / "monitor.log") as lines:
         async with host_gw.dataplane() as running:
             await running.until(peers=2)
             await running.quiet()
