@@ -42,7 +42,7 @@ x-dataplane: &dataplane
   <<: *service
   image: flannelette-dataplane
   build: {<<: *build, target: dataplane}
-  cap_add: [NET_ADMIN]
+  cap_add: [NET_ADMIN, NET_RAW]
 
 x-charon: &charon
   <<: *service

@@ -156,7 +156,7 @@ def _dataplane(answers: Answers, target: Target, *, central_here: bool) -> Servi
     unreached = status.peers.failed + status.peers.shadowed
     if unreached:
         remarks.append(f"{unreached} of {status.peers.total} peers cannot be reached: `flannelette peers` says why")
-    remarks += [finding.problem for finding in status.findings]
+    remarks += [finding.problem for finding in status.findings if not finding.remote]
     return _reported(target, status.ready, status.reasons, remarks)
 
 

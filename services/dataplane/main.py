@@ -2,7 +2,8 @@
 
 import os
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -16,7 +17,7 @@ from services.dataplane.commands.runner import HookRunner
 from services.dataplane.controller import Controller
 from services.dataplane.diagnose.diagnosis import Diagnosis
 from services.dataplane.diagnose.inspector import Inspector
-from services.dataplane.events.metrics import FindingCollector, PeerCollector
+from services.dataplane.events.metrics import NumberCollector
 from services.dataplane.ike.charon_actuator import CharonActuator
 from services.dataplane.kernel.namespace import require_rights, sole_dataplane
 from services.dataplane.netlink.actuator import CombinedActuator
@@ -26,6 +27,8 @@ from services.dataplane.netlink.kernel import KernelSocket
 from services.dataplane.netlink.monitor import Monitor
 from services.dataplane.netlink.wireguard.wireguard_socket import WireguardSocket
 from services.dataplane.node.cni import CniInstaller, read_configuration
+from services.dataplane.probes.prober import Prober
+from services.dataplane.probes.record import Answering
 from services.dataplane.settings import DataplaneSettings
 from services.dataplane.watch import watch_kernel
 from services.runtime.cache.state_file import StateFile
@@ -80,7 +83,8 @@ async def build(settings: DataplaneSettings, process: Process) -> AsyncIterator[
             process.health,
             state,
         )
-        servicer = DataplaneServicer(dataplane, process.health, process.stopping)
+        prober = Prober(dataplane, settings.probe_rate)
+        servicer = DataplaneServicer(dataplane, prober, process.health, process.stopping)
         process.servicers[_NAME] = lambda server: dataplane_pb2_grpc.add_DataplaneServiceServicer_to_server(
             servicer, server
         )
@@ -105,22 +109,41 @@ async def build(settings: DataplaneSettings, process: Process) -> AsyncIterator[
         )
         process.jobs["commands"] = partial(hooks.run, dataplane.journal.note, dataplane.audit)
         process.jobs["diagnosis"] = Diagnosis(dataplane, inspector).run
+        process.jobs["probes"] = prober.run
         process.jobs["healing"] = partial(watch_kernel, dataplane, kernel, rtnetlink.port)
         if cni is not None:
             process.jobs["CNI configuration"] = partial(CniInstaller(cni, process.health).run, dataplane)
-        peers = PeerCollector(lambda: states(dataplane.programmer))
-        findings = FindingCollector(lambda: [each.check for each in findings_of(dataplane)])
-        for collector in (peers, findings):
+        collectors = tuple(_collectors(dataplane, prober))
+        for collector in collectors:
             REGISTRY.register(collector)
         try:
             yield
         finally:
-            for collector in (peers, findings):
+            for collector in collectors:
                 REGISTRY.unregister(collector)
             if not await dataplane.lock.end(_END_SECONDS):
                 log.warning("the requested operation was not completed: try again", seconds=_END_SECONDS)
             await dataplane.cache_writer.close()
             await connection.close()
+
+
+def _collectors(dataplane: Controller, prober: Prober) -> Iterator[NumberCollector]:
+    """What a scrape counts."""
+    yield NumberCollector(
+        "flannelette_peers", "Peers by state, as GetStatus says", "state", lambda: states(dataplane.programmer)
+    )
+    yield NumberCollector(
+        "flannelette_probed_peers",
+        "Peers by whether they answer probes through the overlay: answers, silent, unknown",
+        "answer",
+        lambda: {str(each): prober.answering[each] for each in Answering},
+    )
+    yield NumberCollector(
+        "flannelette_findings",
+        "Problems of the host that break the overlay, by check",
+        "check",
+        lambda: Counter(each.check for each in findings_of(dataplane, prober) if not each.is_remote),
+    )
 
 
 def main() -> None:

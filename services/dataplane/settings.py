@@ -65,6 +65,9 @@ class DataplaneSettings(ProcessSettings):
     )
     extension_timeout: float = flag(30.0, "Seconds after which a command of backend extension is ended.")
     charon_socket: Path = flag(Path("/run/charon.vici"), "Socket of strongSwan's charon (vici), for backend ipsec.")
+    probe_rate: float = flag(
+        4.0, "ICMP packets a second that ask the peers, in turn, whether they answer; 0: none. They need CAP_NET_RAW."
+    )
     audit_interval: float = flag(60.0, "Seconds between two comparisons of the whole kernel state with the leases.")
 
     def __post_init__(self) -> None:
@@ -78,6 +81,8 @@ class DataplaneSettings(ProcessSettings):
             )
         if not self.audit_interval > 0:  # so that NaN is refused too
             raise Misconfigured(f"--audit-interval is {self.audit_interval:g}: use a number of seconds above 0")
+        if not 0 <= self.probe_rate <= 1000:
+            raise Misconfigured(f"--probe-rate is {self.probe_rate:g}: use 0 to 1000 packets a second")
         if not self.extension_timeout > 0:
             raise Misconfigured(f"--extension-timeout is {self.extension_timeout:g}: use a number of seconds above 0")
         for pattern in self.interface_choice().patterns:

@@ -16,7 +16,7 @@ _LISTED: Final = {
     "etcd": Rights("10001:10001"),
     "lease": Rights("10001:10001"),
     "outside": Rights("10001:10001"),
-    "dataplane": Rights("0:10001", frozenset({"NET_ADMIN"})),
+    "dataplane": Rights("0:10001", frozenset({"NET_ADMIN", "NET_RAW"})),
     "charon": Rights("0:10001", frozenset({"NET_ADMIN", "NET_BIND_SERVICE"})),
     "masq": Rights("0:10001", frozenset({"NET_ADMIN", "NET_RAW"})),
     "host": Rights("0:10001", frozenset({"NET_ADMIN"})),
@@ -53,7 +53,7 @@ def excess(service: str, inspected: dict[str, Any], status: str) -> list[str]:
     return [f"{service}: {what}" for what, is_within in found.items() if not is_within]
 
 
-_BITS: Final = {"NET_ADMIN": 12, "NET_RAW": 13}
+_BITS: Final = {"NET_BIND_SERVICE": 10, "NET_ADMIN": 12, "NET_RAW": 13}
 """Of capabilities(7)."""
 
 

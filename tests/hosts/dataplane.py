@@ -154,6 +154,7 @@ class Cluster:
             f"--socket-dir={self.directory}",
             f"--subnet-file={self.directory}/subnet.env",
             f"--state-dir={self.directory}/state",
+            "--probe-rate=0",  # most peers are leases without a host
             *more,
         ]
 

@@ -86,7 +86,7 @@ def _dataplane(status: dataplane_pb2.Status, now: datetime) -> Iterator[Fact]:
     yield from (("device", f"{device.name} {device.mac} {mtu(device.mtu)}") for device in status.devices)
     if status.HasField("remembered_time"):
         yield "leases", f"cached {ago(status.remembered_time, now)}"
-    yield "peers", _peers(status.peers)
+    yield "peers", phrase(_peers(status.peers), _probes(status.probes))
     yield from (("earlier", _earlier(each)) for each in status.earlier_backends)
     if status.HasField("last_resync_time"):
         changes = count(status.last_resync_changes, "change")
@@ -151,6 +151,16 @@ def _peers(peers: dataplane_pb2.PeerCounts) -> str:
         f"{peers.programmed} of {peers.total} programmed",
         *(f"{number} {word}" for word, number in others.items() if number),
     )
+
+
+def _probes(probes: dataplane_pb2.ProbeSummary) -> str:
+    """`2 of 3 answer`, `h3 does not`; or why nobody is asked."""
+    if probes.obstacle:
+        return f"not probed: {probes.obstacle}"
+    silent = probes.probed - probes.answering
+    more = ", ..." if silent > len(probes.silent) else ""
+    who = f"not {', '.join(probes.silent)}{more}" if silent else ""
+    return phrase(f"{probes.answering} of {probes.probed} answer" if probes.probed else "", who)
 
 
 def _earlier(earlier: dataplane_pb2.EarlierBackend) -> str:

@@ -11,9 +11,11 @@ from flannelette.dataplane.v1 import dataplane_pb2_grpc
 from services.core.errors import InvalidInput, NotFound, Unavailable
 from services.dataplane.api.events import Reading
 from services.dataplane.api.operations import hand_over, resync, teardown
+from services.dataplane.api.probes import probes_of
 from services.dataplane.api.status import chosen_peers, counts, list_peers, list_places, status_of
 from services.dataplane.controller import Controller
 from services.dataplane.kernel.inspect import inspect_peers
+from services.dataplane.probes.prober import Prober
 from services.runtime.telemetry.health import Health
 
 _SHORTEST_PAUSE = 0.1
@@ -23,8 +25,9 @@ _SHORTEST_PAUSE = 0.1
 class DataplaneServicer(dataplane_pb2_grpc.DataplaneServiceServicer):
     """See dataplane.proto, which is the manual."""
 
-    def __init__(self, dataplane: Controller, health: Health, stopping: asyncio.Event) -> None:
+    def __init__(self, dataplane: Controller, prober: Prober, health: Health, stopping: asyncio.Event) -> None:
         self._dataplane = dataplane
+        self._prober = prober
         self._health = health
         self._stopping = stopping
         self._started_at = time.time()
@@ -69,6 +72,8 @@ class DataplaneServicer(dataplane_pb2_grpc.DataplaneServiceServicer):
                 )
         else:
             peers = list_peers(programmer, request.name)
+        for peer in peers:
+            peer.probes.extend(probes_of(self._prober, peer.name))
         if request.unprogrammed:
             peers = [peer for peer in peers if peer.state != pb.PEER_STATE_PROGRAMMED]
         return pb.ListPeersResponse(peers=peers, counts=counts(programmer))
@@ -110,4 +115,4 @@ class DataplaneServicer(dataplane_pb2_grpc.DataplaneServiceServicer):
         raise Unavailable("the dataplane service is stopping; the kernel stays as it is")
 
     def _status(self) -> pb.Status:
-        return status_of(self._dataplane, self._health, self._started_at)
+        return status_of(self._dataplane, self._prober, self._health, self._started_at)

@@ -8,6 +8,7 @@ from flannelette.dataplane.v1 import dataplane_pb2 as pb
 
 from services.core.leases.lease import Lease
 from services.dataplane.api.events import repair_counts
+from services.dataplane.api.probes import probe_summary
 from services.dataplane.controller import Controller
 from services.dataplane.events.describe import claim_findings
 from services.dataplane.events.finding import Finding
@@ -18,6 +19,7 @@ from services.dataplane.netlink.iproute2_text import DeviceNames
 from services.dataplane.netlink.kinds import kind_of, text
 from services.dataplane.netlink.objects import KernelObject
 from services.dataplane.peers.peer import Peer
+from services.dataplane.probes.prober import Prober
 from services.runtime.process.version import version
 from services.runtime.telemetry.health import Health
 
@@ -32,7 +34,7 @@ _STATES = {
 }
 
 
-def status_of(dataplane: Controller, health: Health, started_at: float) -> pb.Status:
+def status_of(dataplane: Controller, prober: Prober, health: Health, started_at: float) -> pb.Status:
     """Everything about the node at a glance."""
     config, feed, programmer = dataplane.tracker.config, dataplane.feed, dataplane.programmer
     names = programmer.names()
@@ -59,10 +61,11 @@ def status_of(dataplane: Controller, health: Health, started_at: float) -> pb.St
         unclaimed=sorted(text(route, names) for route in programmer.reconciler.foreign),
         ip_masq=dataplane.settings.ip_masq,
         mtu=config.backend.mtu(config.underlay) if config else 0,
-        findings=[_finding(each) for each in findings_of(dataplane)],
+        findings=[_finding(each) for each in findings_of(dataplane, prober)],
         pending=str(dataplane.change.move or ""),
         warnings=[*config.network.warnings, *config.warnings] if config else [],
         earlier_backends=_earlier(dataplane),
+        probes=probe_summary(prober),
     )
     if dataplane.cached_table.table is not None:
         status.remembered_time.FromMilliseconds(int(dataplane.cached_table.confirmed_at * 1000))
@@ -72,11 +75,11 @@ def status_of(dataplane: Controller, health: Health, started_at: float) -> pb.St
     return status
 
 
-def findings_of(dataplane: Controller) -> list[Finding]:
-    """What of the host is in the way, who writes this node's key, and who claims what another node has."""
+def findings_of(dataplane: Controller, prober: Prober) -> list[Finding]:
+    """What of the host is in the way, who writes this node's key, who claims what another node has, who is silent."""
     fight, peer_set = dataplane.renewer.fight, dataplane.programmer.peer_set
     claims = claim_findings(peer_set.own_losses, list(peer_set.peers.values()))
-    return [*dataplane.findings, *([fight] if fight else ()), *claims]
+    return [*dataplane.findings, *([fight] if fight else ()), *claims, *prober.findings()]
 
 
 def _earlier(dataplane: Controller) -> list[pb.EarlierBackend]:
@@ -98,6 +101,7 @@ def _finding(finding: Finding) -> pb.Finding:
         peers=[node or lease for lease, node in finding.peers[:_NAMED]] if not finding.is_general else (),
         peer_count=len(finding.peers) if not finding.is_general else 0,
         broken=finding.is_broken,
+        remote=finding.is_remote,
     )
 
 

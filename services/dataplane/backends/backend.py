@@ -118,6 +118,8 @@ class Backend(Protocol):
     hand_over_obstacle: ClassVar[str] = ""
     """Why no flanneld can start beside what this one leaves, and what to do instead; empty: it can."""
 
+    numbers_devices: ClassVar[bool] = False
+    """Whether every node, one of flannel's too, has the first address of its subnet on an overlay device."""
     has_policies: ClassVar[bool] = False
     """Whether some of its objects are xfrm policies."""
 
@@ -125,6 +127,11 @@ class Backend(Protocol):
     def works_by_task(self) -> bool:
         """Whether packets are carried only while the backend's own task reports nothing that prevents it."""
         return False
+
+    @property
+    def carrier(self) -> str:
+        """What a firewall between nodes has to let through, in words; empty: the packets of pods themselves."""
+        return ""
 
     @property
     def lease_mark(self) -> Hashable:

@@ -98,6 +98,12 @@ class Ipip(Backend):
     """A peer that is connected is reached through the underlay, without the tunnel."""
     lease_type: ClassVar[str] = "ipip"
     link_kinds: ClassVar[tuple[type[IpipLink], ...]] = (IpipLink,)
+    numbers_devices: ClassVar[bool] = True
+
+    @property
+    def carrier(self) -> str:
+        """See Backend."""
+        return "IP protocol 4 (IPIP)"
 
     @property
     def follows_routes(self) -> bool:

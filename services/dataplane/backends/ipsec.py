@@ -78,6 +78,11 @@ class Ipsec(Backend):
     needs_own_subnet: ClassVar[bool] = True
     has_policies: ClassVar[bool] = True
 
+    @property
+    def carrier(self) -> str:
+        """See Backend."""
+        return "ESP, and UDP ports 500 and 4500 of IKE"
+
     @classmethod
     def parse(cls, options: GoObject) -> Self:
         """See Backend."""

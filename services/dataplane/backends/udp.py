@@ -101,6 +101,12 @@ class Udp(Backend):
         "teardown`, stop the dataplane, then start flanneld (docs/migration.md#backend-udp)"
     )
     link_kinds: ClassVar[tuple[type[LinkKind], ...]] = (TunLink, FouLink)
+    numbers_devices: ClassVar[bool] = True
+
+    @property
+    def carrier(self) -> str:
+        """See Backend."""
+        return f"UDP port {self.port}"
 
     @property
     def works_by_task(self) -> bool:

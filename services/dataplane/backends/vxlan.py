@@ -101,6 +101,12 @@ class Vxlan(Backend):
     """A peer that is connected is reached by a plain route, as in host-gw."""
     lease_type: ClassVar[str] = "vxlan"
     link_kinds: ClassVar[tuple[type[VxlanLink], ...]] = (VxlanLink,)
+    numbers_devices: ClassVar[bool] = True
+
+    @property
+    def carrier(self) -> str:
+        """See Backend."""
+        return f"UDP port {self.port}"
 
     @property
     def lease_mark(self) -> Hashable:

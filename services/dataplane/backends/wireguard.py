@@ -67,6 +67,12 @@ class Wireguard(Backend):
     """Empty, as the private one, until `on_node`."""
     lease_type: ClassVar[str] = "wireguard"
     link_kinds: ClassVar[tuple[type[WireguardLink], ...]] = (WireguardLink,)
+    numbers_devices: ClassVar[bool] = True
+
+    @property
+    def carrier(self) -> str:
+        """See Backend."""
+        return f"UDP port {self.port}" + ("" if self._is_single else f" (IPv6: {self.port_v6})")
 
     @classmethod
     def parse(cls, options: GoObject) -> Self:

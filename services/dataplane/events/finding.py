@@ -23,6 +23,8 @@ class Finding:
     """It concerns the whole node, also where it was found with some peers."""
     is_broken: bool = True
     """Packets are lost for certain."""
+    is_remote: bool = False
+    """The cause is another node, and nothing is wrong with this one."""
 
     @property
     def breaks_node(self) -> bool:

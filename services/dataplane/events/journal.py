@@ -40,6 +40,7 @@ class EventKind(Enum):
     TEARDOWN = auto()
     HAND_OVER = auto()
     COMMAND = auto()
+    PEER_ANSWERS = auto()
 
 
 class PeerName(NamedTuple):

@@ -28,7 +28,7 @@ FLAGS: Final[Mapping[str, str]] = {
     "dataplane": "lease-address iface iface-regex iface-can-reach public-ip public-ipv6 subnet-file state-dir "
     "subnet-lease-renew-margin allowed-network never-route ip-blackhole-route cni-install-path "
     "cni-config-path ip-masq route-protocol checksum-offload audit-interval allow-extension-commands "
-    "extension-timeout charon-socket",
+    "extension-timeout charon-socket probe-rate",
     "masq": "lease-address state-dir ip-masq ip-masq-fully-random-disable iptables-forward-rules firewall "
     "allowed-network iptables-resync",
 }
@@ -37,7 +37,7 @@ PURPOSES: Final[Mapping[str, str]] = {
     "lease": "Keeps the leases (which node holds which subnet) in etcd, in Kubernetes or in an embedded store, and "
     "streams every change to its watchers. Needs no privileges.",
     "dataplane": "Keeps the devices, routes, neighbours and forwarding entries of the overlay in the kernel of this "
-    "node, and holds the node's lease. Needs NET_ADMIN.",
+    "node, and holds the node's lease. Needs NET_ADMIN, and NET_RAW for probes of peers.",
     "masq": "Keeps the masquerade and forward rules of this node's pods in iptables or nftables. Needs NET_ADMIN, "
     "and NET_RAW for legacy iptables.",
     "flannelette flanneld": "Runs the lease service, the dataplane and masq instead of flanneld.",

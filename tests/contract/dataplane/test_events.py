@@ -18,6 +18,7 @@ from flannelette.dataplane.v1.dataplane_pb2_grpc import add_DataplaneServiceServ
 from services.dataplane.api.service import DataplaneServicer
 from services.dataplane.controller import Controller
 from services.dataplane.events.journal import Event, EventKind, Journal
+from services.dataplane.probes.prober import Prober
 from services.runtime.rpc.listen import bound
 from services.runtime.rpc.server import Server
 from services.runtime.telemetry.health import Health
@@ -143,7 +144,8 @@ class Journaled:
 
 async def test_a_client_that_takes_nothing_hinders_nobody_and_is_told_what_it_has_missed(tmp_path: Path) -> None:
     stopping, journal = asyncio.Event(), Journal(1000)
-    servicer = DataplaneServicer(cast("Controller", Journaled(journal)), Health(), stopping)
+    controller = cast("Controller", Journaled(journal))
+    servicer = DataplaneServicer(controller, Prober(controller, 0), Health(), stopping)
     server = Server(
         {"flannelette.dataplane.v1.DataplaneService": partial(add_DataplaneServiceServicer_to_server, servicer)}
     )

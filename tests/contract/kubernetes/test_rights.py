@@ -22,7 +22,7 @@ SETTINGS: Final[dict[str, type[ProcessSettings]]] = {
 CAPABILITIES: Final[dict[str, list[str]]] = {
     "install-cni-plugin": [],
     "lease": [],
-    "dataplane": ["NET_ADMIN"],
+    "dataplane": ["NET_ADMIN", "NET_RAW"],
     "masq": ["NET_ADMIN", "NET_RAW"],
 }
 SERVICE_ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"

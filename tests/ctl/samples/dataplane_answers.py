@@ -26,6 +26,7 @@ def dataplane_status() -> dataplane.GetStatusResponse:
         ),
         devices=[dataplane.Device(name="flannel.1", mac="c6:d2:32:6f:8f:01", mtu=1450)],
         peers=dataplane.PeerCounts(total=2, programmed=2),
+        probes=dataplane.ProbeSummary(probed=2, answering=1, silent=["h3"]),
         lease_service_connected=True,
         store_connected=True,
         cursor="e1.7",
@@ -89,6 +90,26 @@ def peer(number: int) -> dataplane.Peer:
         public_addresses=[f"10.99.0.{10 + number}"],
         state=dataplane.PEER_STATE_PROGRAMMED,
         objects=[dataplane.KernelObject(text=text, programmed=True) for text in _objects(number)],
+        probes=[
+            probe(f"10.5.{number}.0"),
+            probe(f"10.99.0.{10 + number}", layer=dataplane.PROBE_LAYER_UNDERLAY, mtu=1500),
+        ],
+    )
+
+
+def probe(
+    address: str, *, layer: dataplane.ProbeLayer.ValueType = dataplane.PROBE_LAYER_OVERLAY, mtu: int = 1450
+) -> dataplane.Probe:
+    """Of a path that answers."""
+    return dataplane.Probe(
+        layer=layer,
+        address=address,
+        state=dataplane.ANSWERING_YES,
+        sent=40,
+        answered=40,
+        round_trip_microseconds=214,
+        largest_packet=mtu,
+        mtu=mtu,
     )
 
 
@@ -97,6 +118,9 @@ def failed_peer() -> dataplane.Peer:
     failed.state = dataplane.PEER_STATE_FAILED
     failed.reason = "route 10.5.3.0/24: Network is unreachable; is flannel.1 up?"
     failed.objects[2].programmed = False
+    overlay, underlay = failed.probes
+    overlay.state, overlay.answered = dataplane.ANSWERING_SILENT, 37
+    underlay.loss, underlay.answered = 0.125, 36
     return failed
 
 

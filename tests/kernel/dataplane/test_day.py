@@ -8,6 +8,7 @@ from pathlib import Path
 from services.core.leases.lease import Lease, Subnet, VxlanData
 from services.core.leases.node_overrides import NONE
 from services.dataplane.api.status import status_of
+from services.dataplane.probes.prober import Prober
 from services.runtime.cache.node_state import encode, snapshot_parts
 from services.runtime.cache.state_file import StateFile
 from tests.examples.leases import SMALL
@@ -29,7 +30,7 @@ def test_a_lease_service_that_is_away_for_a_day(netns: NetworkNamespace, tmp_pat
             assert world.health.reasons[0] == "the lease service is away"
         assert own is not None
         assert own.name not in world.etcd.leases
-        status = status_of(world.dataplane, world.health, 0)
+        status = status_of(world.dataplane, Prober(world.dataplane, 0), world.health, 0)
         assert (status.lease.name, status.peers.programmed) == (own.name, 5)
         world.connection.is_away.clear()
         await world.until_ready(60)
@@ -79,7 +80,7 @@ def test_leases_that_run_out_while_nobody_tells_are_counted_and_kept(netns: Netw
         await asyncio.sleep(1)
         world.etcd.go_away()
         await asyncio.sleep(DAY)
-        counts = status_of(world.dataplane, world.health, 0).peers
+        counts = status_of(world.dataplane, Prober(world.dataplane, 0), world.health, 0).peers
         assert (counts.total, counts.programmed, counts.expired) == (5, 5, 1)
 
     live(netns, tmp_path, story)
@@ -101,7 +102,7 @@ def test_a_reboot_into_an_outage_that_lasts_a_day(netns: NetworkNamespace, tmp_p
         for _ in range(26):
             await asyncio.sleep(HOUR)
             assert await world.objects() == before
-            status = status_of(world.dataplane, world.health, 0)
+            status = status_of(world.dataplane, Prober(world.dataplane, 0), world.health, 0)
             assert (status.ready, list(status.lease.subnets), status.devices[0].mac) == (False, ["10.5.27.0/24"], mac)
         world.connection.is_away.clear()
         await world.until_ready(60)

@@ -30,7 +30,7 @@ def test_what_is_listed_is_not_too_much() -> None:
     assert excess("h1-masq", MASQ, STATUS) == []
 
 
-@pytest.mark.parametrize("service", ["h1", "h12-dataplane", "pod3"])
+@pytest.mark.parametrize("service", ["h1", "h12-charon", "pod3"])
 def test_the_rights_of_one_service_are_too_much_for_another(service: str) -> None:
     assert excess(service, MASQ, STATUS) == [
         f"{service}: capabilities ['NET_ADMIN', 'NET_RAW']",

@@ -17,7 +17,7 @@ import services.lease.main
 import services.lease.stores.etcd.store
 import services.masq.main  # noqa: F401 - the same
 from services.ctl.main import cli
-from services.dataplane.events.metrics import FindingCollector, PeerCollector
+from services.dataplane.events.metrics import NumberCollector
 from tests.paths import ROOT
 from tests.tools import find_tool
 
@@ -37,6 +37,7 @@ def metrics() -> dict[str, set[str]]:
     found: dict[str, set[str]] = {
         "flannelette_peers": {"state"},
         "flannelette_findings": {"check"},
+        "flannelette_probed_peers": {"answer"},
         "flannelette_up": {"service"},  # of `flannelette flanneld`, which adds it to the text of each service
     }
     for collector in [*REGISTRY._collector_to_names]:  # it has no public list
@@ -74,13 +75,8 @@ def parsed(expression: str) -> Any:
     return promql_parser.parse(expression.replace("$__rate_interval", "5m"))
 
 
-def test_the_states_of_peers_are_a_metric() -> None:
-    (family,) = PeerCollector(lambda: {"programmed": 1}).collect()
-    assert (family.name, family.samples[0].labels) == ("flannelette_peers", {"state": "programmed"})
-
-
-def test_hole_11_findings_are_a_metric() -> None:
-    (family,) = FindingCollector(lambda: ["peer-route", "peer-route"]).collect()
+def test_numbers_by_a_label_are_a_metric() -> None:
+    (family,) = NumberCollector("flannelette_findings", "", "check", lambda: {"peer-route": 2}).collect()
     (sample,) = family.samples
     assert (family.name, sample.labels, sample.value) == ("flannelette_findings", {"check": "peer-route"}, 2)
 

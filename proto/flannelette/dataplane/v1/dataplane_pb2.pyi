@@ -221,6 +221,8 @@ class _EventKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventKind.V
     """A command of the network configuration (backend `extension`) printed
     something or failed; `what` has the end of its output.
     """
+    EVENT_KIND_PEER_ANSWERS: _EventKind.ValueType  # 18
+    """Peers stopped answering probes through the overlay, or answer again."""
 
 class EventKind(_EventKind, metaclass=_EventKindEnumTypeWrapper):
     """The subject of an event."""
@@ -272,7 +274,71 @@ EVENT_KIND_COMMAND: EventKind.ValueType  # 17
 """A command of the network configuration (backend `extension`) printed
 something or failed; `what` has the end of its output.
 """
+EVENT_KIND_PEER_ANSWERS: EventKind.ValueType  # 18
+"""Peers stopped answering probes through the overlay, or answer again."""
 Global___EventKind: _TypeAlias = EventKind  # noqa: Y015
+
+class _Answering:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _AnsweringEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Answering.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    ANSWERING_UNSPECIFIED: _Answering.ValueType  # 0
+    """Not used."""
+    ANSWERING_UNKNOWN: _Answering.ValueType  # 1
+    """Not known: no probe has come to its end yet; or nobody has the address
+    before the first pod of the peer (backends without a device: `host-gw`,
+    `ipsec`, `alloc`, `extension`), and nobody has answered so far.
+    """
+    ANSWERING_YES: _Answering.ValueType  # 2
+    """The last probes were answered, or fewer than three of them were lost."""
+    ANSWERING_SILENT: _Answering.ValueType  # 3
+    """The last three probes were not answered within a second."""
+
+class Answering(_Answering, metaclass=_AnsweringEnumTypeWrapper):
+    """Whether the peer answers probes."""
+
+ANSWERING_UNSPECIFIED: Answering.ValueType  # 0
+"""Not used."""
+ANSWERING_UNKNOWN: Answering.ValueType  # 1
+"""Not known: no probe has come to its end yet; or nobody has the address
+before the first pod of the peer (backends without a device: `host-gw`,
+`ipsec`, `alloc`, `extension`), and nobody has answered so far.
+"""
+ANSWERING_YES: Answering.ValueType  # 2
+"""The last probes were answered, or fewer than three of them were lost."""
+ANSWERING_SILENT: Answering.ValueType  # 3
+"""The last three probes were not answered within a second."""
+Global___Answering: _TypeAlias = Answering  # noqa: Y015
+
+class _ProbeLayer:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ProbeLayerEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ProbeLayer.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    PROBE_LAYER_UNSPECIFIED: _ProbeLayer.ValueType  # 0
+    """Not used."""
+    PROBE_LAYER_OVERLAY: _ProbeLayer.ValueType  # 1
+    """The overlay: the probe ends at the overlay device of the peer, or, with
+    backends without one, at the bridge of its pods.
+    """
+    PROBE_LAYER_UNDERLAY: _ProbeLayer.ValueType  # 2
+    """The underlay: the probe ends at the public address of the peer."""
+
+class ProbeLayer(_ProbeLayer, metaclass=_ProbeLayerEnumTypeWrapper):
+    """What carries the packets of a probe."""
+
+PROBE_LAYER_UNSPECIFIED: ProbeLayer.ValueType  # 0
+"""Not used."""
+PROBE_LAYER_OVERLAY: ProbeLayer.ValueType  # 1
+"""The overlay: the probe ends at the overlay device of the peer, or, with
+backends without one, at the bridge of its pods.
+"""
+PROBE_LAYER_UNDERLAY: ProbeLayer.ValueType  # 2
+"""The underlay: the probe ends at the public address of the peer."""
+Global___ProbeLayer: _TypeAlias = ProbeLayer  # noqa: Y015
 
 @_typing.final
 class Status(_message.Message):
@@ -306,6 +372,7 @@ class Status(_message.Message):
     WARNINGS_FIELD_NUMBER: _builtins.int
     BACKEND_WAY_FIELD_NUMBER: _builtins.int
     EARLIER_BACKENDS_FIELD_NUMBER: _builtins.int
+    PROBES_FIELD_NUMBER: _builtins.int
     ready: _builtins.bool
     """The last complete snapshot is in the kernel."""
     node: _builtins.str
@@ -413,6 +480,10 @@ class Status(_message.Message):
         no change of the backend is under way.
         """
 
+    @_builtins.property
+    def probes(self) -> Global___ProbeSummary:
+        """Which peers answer probes through the overlay."""
+
     def __init__(
         self,
         *,
@@ -442,10 +513,11 @@ class Status(_message.Message):
         warnings: _abc.Iterable[_builtins.str] | None = ...,
         backend_way: _builtins.str = ...,
         earlier_backends: _abc.Iterable[Global___EarlierBackend] | None = ...,
+        probes: Global___ProbeSummary | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_ip_masq", b"_ip_masq", "_last_resync_changes", b"_last_resync_changes", "_lease_service_connected", b"_lease_service_connected", "_ready", b"_ready", "_repairs", b"_repairs", "_store_connected", b"_store_connected", "ip_masq", b"ip_masq", "last_resync_changes", b"last_resync_changes", "last_resync_time", b"last_resync_time", "lease", b"lease", "lease_service_connected", b"lease_service_connected", "peers", b"peers", "ready", b"ready", "remembered_time", b"remembered_time", "repairs", b"repairs", "start_time", b"start_time", "store_connected", b"store_connected", "underlay", b"underlay"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_ip_masq", b"_ip_masq", "_last_resync_changes", b"_last_resync_changes", "_lease_service_connected", b"_lease_service_connected", "_ready", b"_ready", "_repairs", b"_repairs", "_store_connected", b"_store_connected", "ip_masq", b"ip_masq", "last_resync_changes", b"last_resync_changes", "last_resync_time", b"last_resync_time", "lease", b"lease", "lease_service_connected", b"lease_service_connected", "peers", b"peers", "probes", b"probes", "ready", b"ready", "remembered_time", b"remembered_time", "repairs", b"repairs", "start_time", b"start_time", "store_connected", b"store_connected", "underlay", b"underlay"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ip_masq", b"_ip_masq", "_last_resync_changes", b"_last_resync_changes", "_lease_service_connected", b"_lease_service_connected", "_ready", b"_ready", "_repairs", b"_repairs", "_store_connected", b"_store_connected", "backend", b"backend", "backend_way", b"backend_way", "cursor", b"cursor", "devices", b"devices", "earlier_backends", b"earlier_backends", "findings", b"findings", "ip_masq", b"ip_masq", "last_resync_changes", b"last_resync_changes", "last_resync_time", b"last_resync_time", "lease", b"lease", "lease_service_connected", b"lease_service_connected", "mtu", b"mtu", "node", b"node", "peers", b"peers", "pending", b"pending", "ready", b"ready", "reasons", b"reasons", "remembered_time", b"remembered_time", "repairs", b"repairs", "repairs_by_cause", b"repairs_by_cause", "start_time", b"start_time", "store_connected", b"store_connected", "unclaimed", b"unclaimed", "underlay", b"underlay", "version", b"version", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ip_masq", b"_ip_masq", "_last_resync_changes", b"_last_resync_changes", "_lease_service_connected", b"_lease_service_connected", "_ready", b"_ready", "_repairs", b"_repairs", "_store_connected", b"_store_connected", "backend", b"backend", "backend_way", b"backend_way", "cursor", b"cursor", "devices", b"devices", "earlier_backends", b"earlier_backends", "findings", b"findings", "ip_masq", b"ip_masq", "last_resync_changes", b"last_resync_changes", "last_resync_time", b"last_resync_time", "lease", b"lease", "lease_service_connected", b"lease_service_connected", "mtu", b"mtu", "node", b"node", "peers", b"peers", "pending", b"pending", "probes", b"probes", "ready", b"ready", "reasons", b"reasons", "remembered_time", b"remembered_time", "repairs", b"repairs", "repairs_by_cause", b"repairs_by_cause", "start_time", b"start_time", "store_connected", b"store_connected", "unclaimed", b"unclaimed", "underlay", b"underlay", "version", b"version", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__ip_masq: _TypeAlias = _typing.Literal["ip_masq"]  # noqa: Y015
     _WhichOneofArgType__ip_masq: _TypeAlias = _typing.Literal["_ip_masq", b"_ip_masq"]  # noqa: Y015
@@ -473,6 +545,139 @@ class Status(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__store_connected) -> _WhichOneofReturnType__store_connected | None: ...
 
 Global___Status: _TypeAlias = Status  # noqa: Y015
+
+@_typing.final
+class ProbeSummary(_message.Message):
+    """Which peers answer probes through the overlay. A probe is an ICMP echo
+    request; every peer has its turn once in ten seconds, or as often as
+    `--probe-rate` allows.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROBED_FIELD_NUMBER: _builtins.int
+    ANSWERING_FIELD_NUMBER: _builtins.int
+    SILENT_FIELD_NUMBER: _builtins.int
+    NARROW_FIELD_NUMBER: _builtins.int
+    OBSTACLE_FIELD_NUMBER: _builtins.int
+    probed: _builtins.int
+    """Peers of which it can be known whether they answer."""
+    answering: _builtins.int
+    """Those of them that answer, in each address family."""
+    obstacle: _builtins.str
+    """Why no probes are sent. Empty: they are."""
+    @_builtins.property
+    def silent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Nodes of those that do not, at most ten."""
+
+    @_builtins.property
+    def narrow(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Nodes of those that answer small packets and not full-size ones, at most
+        ten.
+        """
+
+    def __init__(
+        self,
+        *,
+        probed: _builtins.int | None = ...,
+        answering: _builtins.int | None = ...,
+        silent: _abc.Iterable[_builtins.str] | None = ...,
+        narrow: _abc.Iterable[_builtins.str] | None = ...,
+        obstacle: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_answering", b"_answering", "_probed", b"_probed", "answering", b"answering", "probed", b"probed"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_answering", b"_answering", "_probed", b"_probed", "answering", b"answering", "narrow", b"narrow", "obstacle", b"obstacle", "probed", b"probed", "silent", b"silent"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__answering: _TypeAlias = _typing.Literal["answering"]  # noqa: Y015
+    _WhichOneofArgType__answering: _TypeAlias = _typing.Literal["_answering", b"_answering"]  # noqa: Y015
+    _WhichOneofReturnType__probed: _TypeAlias = _typing.Literal["probed"]  # noqa: Y015
+    _WhichOneofArgType__probed: _TypeAlias = _typing.Literal["_probed", b"_probed"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__answering) -> _WhichOneofReturnType__answering | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__probed) -> _WhichOneofReturnType__probed | None: ...
+
+Global___ProbeSummary: _TypeAlias = ProbeSummary  # noqa: Y015
+
+@_typing.final
+class Probe(_message.Message):
+    """What probes of one path to a peer have shown."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LAYER_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    SENT_FIELD_NUMBER: _builtins.int
+    ANSWERED_FIELD_NUMBER: _builtins.int
+    LOSS_FIELD_NUMBER: _builtins.int
+    ROUND_TRIP_MICROSECONDS_FIELD_NUMBER: _builtins.int
+    LAST_ANSWER_TIME_FIELD_NUMBER: _builtins.int
+    LARGEST_PACKET_FIELD_NUMBER: _builtins.int
+    MTU_FIELD_NUMBER: _builtins.int
+    NARROW_FIELD_NUMBER: _builtins.int
+    layer: Global___ProbeLayer.ValueType
+    """What carries the packets."""
+    address: _builtins.str
+    """The address of the peer that is probed."""
+    state: Global___Answering.ValueType
+    """Whether it answers."""
+    sent: _builtins.int
+    """Number of small probes since the service started or the address changed."""
+    answered: _builtins.int
+    """Number of those that were answered."""
+    loss: _builtins.float
+    """The part of the last 32 small probes that was lost, 0 to 1."""
+    round_trip_microseconds: _builtins.int
+    """Smoothed round-trip time of small probes, in microseconds; 0: none yet."""
+    largest_packet: _builtins.int
+    """Bytes of the largest IP packet that was answered; 0: none yet."""
+    mtu: _builtins.int
+    """Bytes of the largest IP packet that should pass."""
+    narrow: _builtins.bool
+    """Small packets are answered, and packets of `mtu` bytes are not."""
+    @_builtins.property
+    def last_answer_time(self) -> _timestamp_pb2.Timestamp:
+        """Time of the last answer. Unset: none yet."""
+
+    def __init__(
+        self,
+        *,
+        layer: Global___ProbeLayer.ValueType = ...,
+        address: _builtins.str = ...,
+        state: Global___Answering.ValueType = ...,
+        sent: _builtins.int | None = ...,
+        answered: _builtins.int | None = ...,
+        loss: _builtins.float | None = ...,
+        round_trip_microseconds: _builtins.int = ...,
+        last_answer_time: _timestamp_pb2.Timestamp | None = ...,
+        largest_packet: _builtins.int = ...,
+        mtu: _builtins.int = ...,
+        narrow: _builtins.bool | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_answered", b"_answered", "_loss", b"_loss", "_narrow", b"_narrow", "_sent", b"_sent", "answered", b"answered", "last_answer_time", b"last_answer_time", "loss", b"loss", "narrow", b"narrow", "sent", b"sent"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_answered", b"_answered", "_loss", b"_loss", "_narrow", b"_narrow", "_sent", b"_sent", "address", b"address", "answered", b"answered", "largest_packet", b"largest_packet", "last_answer_time", b"last_answer_time", "layer", b"layer", "loss", b"loss", "mtu", b"mtu", "narrow", b"narrow", "round_trip_microseconds", b"round_trip_microseconds", "sent", b"sent", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__answered: _TypeAlias = _typing.Literal["answered"]  # noqa: Y015
+    _WhichOneofArgType__answered: _TypeAlias = _typing.Literal["_answered", b"_answered"]  # noqa: Y015
+    _WhichOneofReturnType__loss: _TypeAlias = _typing.Literal["loss"]  # noqa: Y015
+    _WhichOneofArgType__loss: _TypeAlias = _typing.Literal["_loss", b"_loss"]  # noqa: Y015
+    _WhichOneofReturnType__narrow: _TypeAlias = _typing.Literal["narrow"]  # noqa: Y015
+    _WhichOneofArgType__narrow: _TypeAlias = _typing.Literal["_narrow", b"_narrow"]  # noqa: Y015
+    _WhichOneofReturnType__sent: _TypeAlias = _typing.Literal["sent"]  # noqa: Y015
+    _WhichOneofArgType__sent: _TypeAlias = _typing.Literal["_sent", b"_sent"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__answered) -> _WhichOneofReturnType__answered | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__loss) -> _WhichOneofReturnType__loss | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__narrow) -> _WhichOneofReturnType__narrow | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__sent) -> _WhichOneofReturnType__sent | None: ...
+
+Global___Probe: _TypeAlias = Probe  # noqa: Y015
 
 @_typing.final
 class EarlierBackend(_message.Message):
@@ -522,6 +727,7 @@ class Finding(_message.Message):
     PEERS_FIELD_NUMBER: _builtins.int
     BROKEN_FIELD_NUMBER: _builtins.int
     PEER_COUNT_FIELD_NUMBER: _builtins.int
+    REMOTE_FIELD_NUMBER: _builtins.int
     problem: _builtins.str
     """The effect, one sentence."""
     cure: _builtins.str
@@ -542,6 +748,10 @@ class Finding(_message.Message):
     """
     peer_count: _builtins.int
     """Number of affected peers, of which `peers` names the first."""
+    remote: _builtins.bool
+    """The cause is another node, such as one that is down, and nothing is wrong
+    with this node.
+    """
     @_builtins.property
     def peers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Nodes of the affected peers, at most ten. Empty: the whole node is
@@ -559,14 +769,20 @@ class Finding(_message.Message):
         peers: _abc.Iterable[_builtins.str] | None = ...,
         broken: _builtins.bool | None = ...,
         peer_count: _builtins.int = ...,
+        remote: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_broken", b"_broken", "broken", b"broken"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_broken", b"_broken", "_remote", b"_remote", "broken", b"broken", "remote", b"remote"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_broken", b"_broken", "broken", b"broken", "cause", b"cause", "check", b"check", "cure", b"cure", "evidence", b"evidence", "peer_count", b"peer_count", "peers", b"peers", "problem", b"problem"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_broken", b"_broken", "_remote", b"_remote", "broken", b"broken", "cause", b"cause", "check", b"check", "cure", b"cure", "evidence", b"evidence", "peer_count", b"peer_count", "peers", b"peers", "problem", b"problem", "remote", b"remote"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__broken: _TypeAlias = _typing.Literal["broken"]  # noqa: Y015
     _WhichOneofArgType__broken: _TypeAlias = _typing.Literal["_broken", b"_broken"]  # noqa: Y015
+    _WhichOneofReturnType__remote: _TypeAlias = _typing.Literal["remote"]  # noqa: Y015
+    _WhichOneofArgType__remote: _TypeAlias = _typing.Literal["_remote", b"_remote"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__broken) -> _WhichOneofReturnType__broken | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__remote) -> _WhichOneofReturnType__remote | None: ...
 
 Global___Finding: _TypeAlias = Finding  # noqa: Y015
 
@@ -802,6 +1018,7 @@ class Peer(_message.Message):
     STATE_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     OBJECTS_FIELD_NUMBER: _builtins.int
+    PROBES_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Name of the peer's lease."""
     node: _builtins.str
@@ -825,6 +1042,12 @@ class Peer(_message.Message):
     def objects(self) -> _containers.RepeatedCompositeFieldContainer[Global___KernelObject]:
         """The kernel objects that the peer needs."""
 
+    @_builtins.property
+    def probes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Probe]:
+        """What probes have shown: for each subnet the overlay, then the underlay.
+        Empty: the peer has no objects, or no probes are sent.
+        """
+
     def __init__(
         self,
         *,
@@ -835,10 +1058,11 @@ class Peer(_message.Message):
         state: Global___PeerState.ValueType = ...,
         reason: _builtins.str = ...,
         objects: _abc.Iterable[Global___KernelObject] | None = ...,
+        probes: _abc.Iterable[Global___Probe] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "node", b"node", "objects", b"objects", "public_addresses", b"public_addresses", "reason", b"reason", "state", b"state", "subnets", b"subnets"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "node", b"node", "objects", b"objects", "probes", b"probes", "public_addresses", b"public_addresses", "reason", b"reason", "state", b"state", "subnets", b"subnets"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

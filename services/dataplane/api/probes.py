@@ -1,0 +1,56 @@
+"""What probes have shown, as messages."""
+
+from collections.abc import Iterable
+
+from flannelette.dataplane.v1 import dataplane_pb2 as pb
+
+from services.dataplane.probes.path import Layer, ProbedPath
+from services.dataplane.probes.prober import Prober
+from services.dataplane.probes.record import Answering, Record
+
+_NAMED = 10
+_ANSWERING = {
+    Answering.UNKNOWN: pb.ANSWERING_UNKNOWN,
+    Answering.ANSWERS: pb.ANSWERING_YES,
+    Answering.SILENT: pb.ANSWERING_SILENT,
+}
+_LAYERS = {Layer.OVERLAY: pb.PROBE_LAYER_OVERLAY, Layer.UNDERLAY: pb.PROBE_LAYER_UNDERLAY}
+
+
+def probe_summary(prober: Prober) -> pb.ProbeSummary:
+    """How many peers answer through the overlay, and which do not."""
+    answering = prober.answering[Answering.ANSWERS]
+    return pb.ProbeSummary(
+        probed=answering + prober.answering[Answering.SILENT],
+        answering=answering,
+        silent=_named(prober, prober.silent),
+        narrow=_named(prober, prober.narrow),
+        obstacle=prober.obstacle,
+    )
+
+
+def probes_of(prober: Prober, lease: str) -> list[pb.Probe]:
+    """Those of one peer."""
+    return [_probe(path, record) for path, record in prober.records.get(lease, {}).items()]
+
+
+def _probe(path: ProbedPath, record: Record) -> pb.Probe:
+    probe = pb.Probe(
+        layer=_LAYERS[path.layer],
+        address=str(path.address),
+        state=_ANSWERING[record.state],
+        sent=record.sent,
+        answered=record.answered,
+        loss=record.loss,
+        round_trip_microseconds=round(record.smoothed * 1_000_000),
+        largest_packet=record.largest,
+        mtu=path.mtu,
+        narrow=record.is_narrow,
+    )
+    if record.answered_at:
+        probe.last_answer_time.FromMilliseconds(int(record.answered_at * 1000))
+    return probe
+
+
+def _named(prober: Prober, leases: Iterable[str]) -> list[str]:
+    return sorted(prober.node_of(lease) for lease in leases)[:_NAMED]

@@ -1,0 +1,84 @@
+"""What unanswered probes say about the network, as findings. Pure.
+
+If a peer answers in the underlay and not through the overlay, the tunnel between the two nodes is broken. If
+it answers neither, the peer or the network to it is down. A probe cannot tell which node drops the packets.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Final, TypeAlias
+
+from services.dataplane.events.finding import Finding
+from services.dataplane.probes.path import Layer, ProbedPath
+from services.dataplane.probes.record import Answering, Record
+
+Paths: TypeAlias = Mapping[ProbedPath, Record]
+PeerName: TypeAlias = tuple[str, str]
+"""Lease and node."""
+
+_MANY: Final = 2
+"""With fewer peers, that none answers says nothing about this node."""
+
+
+def probe_findings(peers: Mapping[PeerName, Paths], carrier: str, *, some_answer: bool) -> Iterator[Finding]:
+    """The findings about peers that do not answer as they should, `some_answer`: others do.
+
+    `carrier` is what a firewall between the nodes has to let through.
+    """
+    tunnels, nodes, narrow = list[PeerName](), list[PeerName](), defaultdict[tuple[int, int], list[PeerName]](list)
+    for name, paths in peers.items():
+        overlay = [(path, record) for path, record in paths.items() if path.layer is Layer.OVERLAY]
+        underlay = [record.state for path, record in paths.items() if path.layer is Layer.UNDERLAY]
+        if any(record.state is Answering.SILENT for _, record in overlay):
+            (tunnels if Answering.ANSWERS in underlay else nodes).append(name)
+        for path, record in overlay:
+            if record.is_narrow and record.largest:
+                narrow[path.mtu, record.largest].append(name)
+    is_general = not some_answer and len(tunnels) >= _MANY
+    if tunnels:
+        yield _tunnel(tuple(tunnels), carrier, is_general=is_general)
+    for (mtu, largest), names in narrow.items():
+        yield _narrow(tuple(names), mtu, largest)
+    if nodes:
+        yield _node(tuple(nodes))
+
+
+def _tunnel(names: tuple[PeerName, ...], carrier: str, *, is_general: bool) -> Finding:
+    where = "on this node (no peer answers)" if is_general else "on either node or between them"
+    return Finding(
+        "peer-tunnel",
+        "No answer comes through the overlay from {peers}; in the underlay there is one.",
+        f"A firewall {where} drops {carrier or 'packets of the network'}, or ICMP of the overlay, "
+        "or the overlay of the peer is not set up: run `flannelette doctor` there too.",
+        "",
+        "ICMP echo: three in a row without an answer through the overlay, answers in the underlay",
+        names,
+        is_general=is_general,
+        is_broken=False,
+    )
+
+
+def _narrow(names: tuple[PeerName, ...], mtu: int, largest: int) -> Finding:
+    return Finding(
+        "peer-mtu",
+        f"Packets of more than {largest} bytes do not reach {{peers}}; pods send up to {mtu}.",
+        f"A link between the nodes has a smaller MTU than the underlay's interface: lower that by {mtu - largest}, "
+        "or the option MTU of the backend.",
+        "",
+        f"ICMP echo with DF: {largest} bytes are answered, {largest + 1} are not",
+        names,
+        is_broken=False,
+    )
+
+
+def _node(names: tuple[PeerName, ...]) -> Finding:
+    return Finding(
+        "peer-down",
+        "No answer comes from {peers}, neither through the overlay nor in the underlay.",
+        "The node is down, or the network between the nodes is, or drops ICMP.",
+        "",
+        "ICMP echo: three in a row without an answer",
+        names,
+        is_broken=False,
+        is_remote=True,
+    )

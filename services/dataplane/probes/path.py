@@ -1,0 +1,54 @@
+"""The paths to a peer: where a probe is sent, and whether somebody has to answer. Pure."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from services.core.family import Address, Family, family_of
+from services.core.leases.lease import Subnet
+from services.dataplane.peers.peer import Overlay, Peer, PeerContext
+
+
+class Layer(StrEnum):
+    """What carries the packets of a path."""
+
+    OVERLAY = "overlay"
+    UNDERLAY = "underlay"
+
+
+@dataclass(frozen=True, slots=True)
+class ProbedPath:
+    """A path to a peer in one address family."""
+
+    layer: Layer
+    family: Family
+    """Of the peer's subnet. Its underlay may be of the other one."""
+    address: Address
+    """That answers at the peer."""
+    mtu: int
+    """Bytes of the largest IP packet that should pass."""
+    must_answer: bool
+    """The peer has that address while its overlay works. Otherwise nobody has it before the peer's first pod."""
+
+
+def paths_of(peer: Peer, context: PeerContext) -> Iterator[ProbedPath]:
+    """The paths to a peer: of each of its subnets that is carried, the overlay's and then the underlay's."""
+    overlay = context.overlay_of(peer.lease)
+    if overlay is None or not peer.objects:
+        return
+    for subnet in peer.candidates:
+        yield _overlay_path(subnet, overlay)
+        if subnet.public_address is not None:
+            mtu = overlay.links.underlay.mtu
+            family = family_of(subnet.cidr)
+            yield ProbedPath(Layer.UNDERLAY, family, subnet.public_address, mtu, must_answer=True)
+
+
+def _overlay_path(subnet: Subnet, overlay: Overlay) -> ProbedPath:
+    """To the overlay device of the peer, which has the first address of the subnet, or to the bridge of pods."""
+    family = family_of(subnet.cidr)
+    device = overlay.links.devices.get(family)
+    if device is not None and overlay.backend.numbers_devices:
+        return ProbedPath(Layer.OVERLAY, family, subnet.cidr[0], device.mtu, must_answer=True)
+    mtu = overlay.backend.mtu(overlay.links.underlay)
+    return ProbedPath(Layer.OVERLAY, family, subnet.cidr[1], mtu, must_answer=False)

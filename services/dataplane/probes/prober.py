@@ -1,0 +1,250 @@
+"""Probes the peers in turn, at a low rate, and keeps what the probes have shown.
+
+A turn of a peer is a small and a large packet on each of its paths. A reply that takes longer than a second counts as
+lost.
+"""
+
+import asyncio
+import time
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import count
+from typing import Final, Protocol, TypeAlias
+
+from services.dataplane.events import metrics
+from services.dataplane.events.describe import MOST_NAMED
+from services.dataplane.events.finding import Finding
+from services.dataplane.events.journal import Event, EventKind, Journal, PeerName
+from services.dataplane.peers.peer import Peer, PeerContext
+from services.dataplane.probes.echo import Reply
+from services.dataplane.probes.echo_socket import EchoSockets
+from services.dataplane.probes.findings import probe_findings
+from services.dataplane.probes.path import Layer, ProbedPath, paths_of
+from services.dataplane.probes.record import Answering, Record
+from services.dataplane.probes.schedule import Schedule
+
+_TIMEOUT_SECONDS: Final = 1.0
+_PACKETS: Final = 4
+"""Of a turn, where a peer has one address family."""
+_LOOK_SECONDS: Final = 1.0
+"""How often new peers are looked for."""
+
+Records: TypeAlias = Mapping[ProbedPath, Record]
+
+
+class PeersView(Protocol):
+    """The peers of the node, as the programmer has them."""
+
+    @property
+    def peers(self) -> Mapping[str, Peer]: ...  # noqa: D102 - see PeerProgrammer, also below
+    @property
+    def context(self) -> PeerContext | None: ...  # noqa: D102
+
+
+class ControllerView(Protocol):
+    """The controller, as far as the prober looks at it and tells it what was found."""
+
+    iterations: int
+    journal: Journal
+
+    @property
+    def programmer(self) -> PeersView: ...  # noqa: D102 - see Controller, also below
+    @property
+    def is_paused(self) -> bool: ...  # noqa: D102
+    def wake_up(self) -> None: ...  # noqa: D102
+
+
+@dataclass(slots=True)
+class _Sent:
+    """A probe that is on its way."""
+
+    at: float
+    """By the loop's clock."""
+    time: float
+    """Unix time."""
+    lease: str
+    path: ProbedPath
+    record: Record
+    size: int
+    """0: a small one."""
+    sequence: int
+
+
+class Prober:
+    """Whether peers answer."""
+
+    def __init__(self, dataplane: ControllerView, rate: float) -> None:
+        """`rate`: packets per second; 0: none are sent."""
+        self.obstacle = "" if rate else "--probe-rate is 0"
+        """Why no probes are sent; empty: they are."""
+        self.records: dict[str, dict[ProbedPath, Record]] = {}
+        """By lease name, of the peers that have had a turn."""
+        self.answering = Counter[Answering]()
+        """Number of peers by whether they answer through the overlay."""
+        self.silent: set[str] = set()
+        """Leases of the peers that do not."""
+        self.narrow: set[str] = set()
+        """Leases of the peers that answer small packets only."""
+        self._dataplane = dataplane
+        self._schedule = Schedule[str](rate / _PACKETS) if rate else None
+        self._standing: dict[str, Answering] = {}
+        self._changed: set[str] = set()
+        """Leases of peers of which a record has changed in kind since `_tell`."""
+        self._news = asyncio.Event()
+        self._on_their_way: dict[int, _Sent] = {}
+        self._in_order: deque[_Sent] = deque()
+        self._sequences = count()
+        self._seen = -1
+
+    def findings(self) -> list[Finding]:
+        """What unanswered probes say about the network."""
+        context = self._dataplane.programmer.context
+        if context is None:
+            return []
+        troubled = {(lease, self.node_of(lease)): self.records[lease] for lease in sorted(self.silent | self.narrow)}
+        some_answer = bool(self.answering[Answering.ANSWERS])
+        return list(probe_findings(troubled, context.backend.carrier, some_answer=some_answer))
+
+    def node_of(self, lease: str) -> str:
+        """The node of a peer, or the name of its lease where the node is not known."""
+        peer = self._dataplane.programmer.peers.get(lease)
+        return peer.lease.node or lease if peer else lease
+
+    async def run(self) -> None:
+        """For ever, or until it is known that no probe can be sent."""
+        schedule = self._schedule
+        if schedule is None:
+            return
+        try:
+            sockets = EchoSockets(self._take)
+        except OSError as error:
+            self.obstacle = f"no raw socket ({error.strerror}): give this service CAP_NET_RAW"
+            return
+        loop = asyncio.get_running_loop()
+        try:
+            while True:
+                now = loop.time()
+                self._look_for_peers(schedule, now)
+                self._give_up(now)
+                self._tell()
+                while not self._dataplane.is_paused and (lease := schedule.take(now)) is not None:
+                    self._send(sockets, lease, now)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout_at(self._next_at(schedule, now)):
+                        await self._news.wait()
+                self._news.clear()
+        finally:
+            sockets.close()
+
+    def _next_at(self, schedule: Schedule[str], now: float) -> float:
+        times = [now + _LOOK_SECONDS]
+        if (turn := schedule.next_at()) is not None:
+            times.append(turn)
+        if self._in_order:
+            times.append(self._in_order[0].at + _TIMEOUT_SECONDS)
+        return min(times)
+
+    def _look_for_peers(self, schedule: Schedule[str], now: float) -> None:
+        """After an iteration of the control loop: takes new peers in, and drops those that left."""
+        if self._seen == self._dataplane.iterations:
+            return
+        self._seen = self._dataplane.iterations
+        peers = self._dataplane.programmer.peers
+        schedule.keep(peers, now)
+        for lease in self.records.keys() - peers.keys():
+            del self.records[lease]
+            self._changed.add(lease)
+
+    def _send(self, sockets: EchoSockets, lease: str, now: float) -> None:
+        programmer = self._dataplane.programmer
+        peer, context = programmer.peers.get(lease), programmer.context
+        if peer is None or context is None:
+            return
+        known = self.records.get(lease, {})
+        records = {path: known.get(path) or Record(path.must_answer, path.mtu) for path in paths_of(peer, context)}
+        if records.keys() != known.keys():
+            self._changed.add(lease)
+        self.records[lease] = records
+        for path, record in records.items():
+            for size in (0, record.next_size):
+                sequence = next(self._sequences) & 0xFFFF
+                sent = _Sent(now, time.time(), lease, path, record, size, sequence)
+                try:
+                    sockets.send(path.address, sequence, size)
+                except OSError:  # no route, or a packet that is larger than the device's MTU: lost
+                    sent.at = now - _TIMEOUT_SECONDS
+                    self._in_order.appendleft(sent)
+                else:
+                    self._in_order.append(sent)
+                self._on_their_way[sequence] = sent
+
+    def _take(self, reply: Reply, arrived: float) -> None:
+        sent = self._on_their_way.pop(reply.sequence, None)
+        if sent is not None:
+            self._note(sent, max(0.0, arrived - sent.time))
+
+    def _give_up(self, now: float) -> None:
+        while self._in_order and self._in_order[0].at + _TIMEOUT_SECONDS <= now:
+            sent = self._in_order.popleft()
+            if self._on_their_way.get(sent.sequence) is sent:
+                del self._on_their_way[sent.sequence]
+                self._note(sent, None)
+
+    def _note(self, sent: _Sent, round_trip: float | None) -> None:
+        record = sent.record
+        before = record.state, record.is_narrow
+        record.note(sent.size, round_trip, time.time())
+        if (record.state, record.is_narrow) != before:
+            self._changed.add(sent.lease)
+            self._news.set()
+        if record.is_in_doubt and self._schedule is not None:
+            self._schedule.doubt(sent.lease, asyncio.get_running_loop().time())
+        layer = sent.path.layer
+        if round_trip is None:
+            metrics.PROBES_LOST.labels(layer).inc()
+        elif not sent.size:
+            metrics.PROBE_SECONDS.labels(layer).observe(round_trip)
+
+    def _tell(self) -> None:
+        """Counts the peers that have begun or ceased to answer, with an event for those that did either."""
+        changed, self._changed = self._changed, set()
+        lost, back = list[str](), list[str]()
+        for lease in changed:
+            before = self._standing.pop(lease, None)
+            if before is not None:
+                self.answering[before] -= 1
+            self.silent.discard(lease)
+            self.narrow.discard(lease)
+            overlay = [record for path, record in self.records.get(lease, {}).items() if path.layer is Layer.OVERLAY]
+            if not overlay:
+                continue
+            now = self._standing[lease] = standing(overlay)
+            self.answering[now] += 1
+            if now is Answering.SILENT:
+                self.silent.add(lease)
+                lost += [lease] if before is not now else []
+            elif before is Answering.SILENT:
+                back.append(lease)
+            if any(record.is_narrow for record in overlay):
+                self.narrow.add(lease)
+        self._note_event(lost, "does not answer through the overlay", "do not answer through the overlay")
+        self._note_event(back, "answers through the overlay again", "answer through the overlay again")
+        if changed:
+            self._dataplane.wake_up()  # what WatchStatus shows has changed
+
+    def _note_event(self, leases: list[str], one: str, many: str) -> None:
+        if not leases:
+            return
+        named = tuple(PeerName(lease, self.node_of(lease)) for lease in sorted(leases)[:MOST_NAMED])
+        who = ", ".join(each.node for each in named) + (", ..." if len(leases) > len(named) else "")
+        what = f"{who} {one if len(leases) == 1 else many}"
+        event = Event(EventKind.PEER_ANSWERS, what, "probes", peers=named, peer_count=len(leases))
+        self._dataplane.journal.note(event)
+
+
+def standing(overlay: Iterable[Record]) -> Answering:
+    """Whether a peer answers through the overlay: in every address family of which that can be known."""
+    states = [record.state for record in overlay]
+    return next((s for s in (Answering.SILENT, Answering.ANSWERS) if s in states), Answering.UNKNOWN)

@@ -1,0 +1,114 @@
+"""What probes of one path to a peer have shown."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from services.core.limits import SMALLEST_MTU
+
+_WINDOW: Final = 32
+"""Probes that loss is counted over."""
+MISSES: Final = 3
+"""Probes one after the other that were not answered, after which a path counts as silent."""
+_LEAST: Final = SMALLEST_MTU[4]
+"""Bytes below which the largest packet is not looked for."""
+_SMOOTHING: Final = 8
+"""As TCP smooths its round-trip time (RFC 6298)."""
+
+
+class Answering(StrEnum):
+    """Whether a path answers."""
+
+    UNKNOWN = "unknown"
+    """No probe was answered or given up yet, or the path ends where nothing has to answer, and never has."""
+    ANSWERS = "answers"
+    SILENT = "silent"
+
+
+@dataclass(slots=True)
+class Record:
+    """Of one path: the overlay or the underlay, in one address family."""
+
+    must_answer: bool
+    """Somebody is there to answer while the peer runs."""
+    mtu: int
+    """Bytes of the largest IP packet that should pass."""
+    sent: int = 0
+    answered: int = 0
+    round_trip: float = 0.0
+    """Seconds, of the last answer."""
+    smoothed: float = 0.0
+    """Seconds, smoothed; 0: never answered."""
+    answered_at: float = 0.0
+    """Unix time of the last answer; 0: never."""
+    misses: int = 0
+    """Small probes since the last answer that were not answered."""
+    largest: int = 0
+    """Bytes of the largest packet that was answered, of the last search; 0: not known."""
+    full_misses: int = 0
+    """Full-size probes since the last answer to one, while small ones were answered."""
+    too_large: int = 0
+    """The smallest size that is known not to pass; 0: none."""
+    _recent: int = field(default=0, repr=False)
+    """One bit for each of the last small probes, the last one lowest: it was lost."""
+
+    @property
+    def state(self) -> Answering:
+        """Whether it answers."""
+        if self.misses >= MISSES:
+            return Answering.SILENT if self.must_answer or self.answered else Answering.UNKNOWN
+        return Answering.ANSWERS if self.answered else Answering.UNKNOWN
+
+    @property
+    def loss(self) -> float:
+        """The part of the last small probes that was not answered, 0 to 1."""
+        count = min(self.sent, _WINDOW)
+        return (self._recent & ((1 << count) - 1)).bit_count() / count if count else 0.0
+
+    @property
+    def is_narrow(self) -> bool:
+        """Small packets pass and full-size ones do not."""
+        return self.state is Answering.ANSWERS and self.full_misses >= MISSES
+
+    @property
+    def next_size(self) -> int:
+        """Of the next large probe: full, or where the search for the largest size is."""
+        least = max(self.largest, _LEAST)
+        is_searching = self.is_narrow and self.too_large - least > 1
+        return (least + self.too_large) // 2 if is_searching else self.mtu
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Another probe soon tells more."""
+        if self.misses:
+            return self.misses < MISSES
+        return 0 < self.full_misses < MISSES or self.next_size < self.mtu
+
+    def note(self, size: int, round_trip: float | None, now: float) -> None:
+        """Takes the end of a probe of so many bytes; `round_trip` None: it was not answered. 0 bytes: a small one."""
+        if size:
+            self._note_large(size, is_answered=round_trip is not None)
+            return
+        self.sent += 1
+        self._recent = (self._recent << 1 | (round_trip is None)) & ((1 << _WINDOW) - 1)
+        if round_trip is None:
+            self.misses += 1
+            return
+        self.answered += 1
+        self.misses = 0
+        self.round_trip, self.answered_at = round_trip, now
+        self.smoothed += (round_trip - self.smoothed) / (_SMOOTHING if self.smoothed else 1)
+
+    def _note_large(self, size: int, *, is_answered: bool) -> None:
+        if is_answered and size >= self.mtu:
+            self.largest, self.full_misses, self.too_large = size, 0, 0
+        elif is_answered:
+            self.largest = max(self.largest, size)
+        elif self.state is not Answering.ANSWERS or self.misses:
+            return  # nothing passes, whatever its size
+        elif size >= self.mtu:
+            self.full_misses += 1
+            if self.full_misses == MISSES:
+                self.largest, self.too_large = 0, self.mtu
+        else:
+            self.too_large = min(self.too_large, size)

@@ -1,0 +1,132 @@
+"""Whether peers answer: n2 is a kernel as flanneld leaves it, so nothing of ours answers there."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from flannelette.dataplane.v1 import dataplane_pb2 as pb
+
+from tests.hosts.dataplane import Running
+from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
+from tests.hosts.two_hosts import BACKENDS, FAMILIES, TwoHosts, two_hosts
+from tests.patience import PATIENCE
+
+WITHOUT_RAW = ("setpriv", "--bounding-set=-net_raw", "--inh-caps=-net_raw")
+OVERLAY, UNDERLAY = pb.PROBE_LAYER_OVERLAY, pb.PROBE_LAYER_UNDERLAY
+
+
+@pytest.fixture
+def hosts(netns: NetworkNamespace, make_netns: NamespaceMaker) -> Iterator[TwoHosts]:
+    with two_hosts(netns, make_netns, "vxlan", "ipv4") as made:
+        yield made
+
+
+@asynccontextmanager
+async def probing(hosts: TwoHosts, *arguments: str, around: tuple[str, ...] = ()) -> AsyncIterator[Running]:
+    hosts.leave_flanneld_state()
+    await hosts.join()
+    async with hosts.cluster.dataplane("--probe-rate=20", *arguments, around=around) as running:
+        await running.until(peers=1)
+        yield running
+
+
+async def until(running: Running, holds: Callable[[pb.Status], bool]) -> pb.Status:
+    status = pb.Status()
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while not holds(status := await running.status()):  # noqa: ASYNC110 - another process probes
+                await asyncio.sleep(0.05)
+    except TimeoutError:
+        raise AssertionError(f"it did not come to that:\n{status.probes}\n{status.findings}") from None
+    return status
+
+
+def answers(status: pb.Status) -> bool:
+    return status.probes.answering == 1
+
+
+def checks(status: pb.Status) -> list[str]:
+    return [finding.check for finding in status.findings]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("families", FAMILIES)
+async def test_a_peer_answers_in_each_family(
+    netns: NetworkNamespace, make_netns: NamespaceMaker, backend: str, families: str
+) -> None:
+    with two_hosts(netns, make_netns, backend, families) as hosts:
+        async with probing(hosts) as running:
+            status = await until(running, answers)
+            (peer,) = await running.peers()
+    assert (status.probes.probed, list(status.probes.silent), status.probes.obstacle) == (1, [], "")
+    assert [probe.layer for probe in peer.probes] == [OVERLAY, UNDERLAY] * len(hosts.rows)
+    for probe in peer.probes:
+        assert (probe.state, probe.loss, probe.narrow) == (pb.ANSWERING_YES, 0, False)
+        assert 0 < probe.round_trip_microseconds < 1_000_000
+        assert probe.largest_packet in (0, probe.mtu)
+    publics = [peer_row.public for _, peer_row in hosts.rows]
+    assert [probe.address for probe in peer.probes if probe.layer == UNDERLAY] == publics
+
+
+async def test_a_blocked_tunnel_port_is_found_and_its_end_too(hosts: TwoHosts) -> None:
+    async with probing(hosts) as running:
+        await until(running, answers)
+        hosts.n2.run(*"iptables -A INPUT -p udp --dport 8472 -j DROP".split())
+        status = await until(running, lambda status: "peer-tunnel" in checks(status))
+        assert list(status.probes.silent) == ["n2"]
+        assert not status.probes.narrow
+        (finding,) = status.findings
+        assert finding.problem == "No answer comes through the overlay from n2; in the underlay there is one."
+        assert "UDP port 8472" in finding.cause
+        assert (list(finding.peers), finding.remote) == (["n2"], False)
+        hosts.n2.run(*"iptables -F INPUT".split())
+        await until(running, lambda status: answers(status) and not status.findings)
+        events = [event.what for event in await running.events()]
+    assert [what for what in events if "answer" in what] == [
+        "n2 does not answer through the overlay",
+        "n2 answers through the overlay again",
+    ]
+
+
+async def test_the_largest_packet_that_passes_is_found(hosts: TwoHosts) -> None:
+    async with probing(hosts) as running:
+        await until(running, answers)
+        hosts.n2.run(*"iptables -A INPUT -p udp --dport 8472 -m length --length 1431: -j DROP".split())
+        status = await until(running, lambda status: "peer-mtu" in checks(status) and "1380 bytes" in str(status))
+        assert list(status.probes.narrow) == ["n2"]
+        (finding,) = status.findings
+        assert finding.problem == "Packets of more than 1380 bytes do not reach n2; pods send up to 1450."
+        assert "lower that by 70" in finding.cause
+
+
+async def test_a_node_that_is_down_is_no_fault_of_this_one(hosts: TwoHosts, tmp_path: Path) -> None:
+    async with probing(hosts) as running:
+        await until(running, answers)
+        hosts.n2.ip("link", "set", "eth0", "down")
+        status = await until(running, lambda status: "peer-down" in checks(status))
+        assert [finding.remote for finding in status.findings] == [True]
+        assert status.ready
+
+
+async def test_without_the_right_nothing_is_probed_and_status_says_so(hosts: TwoHosts) -> None:
+    async with probing(hosts, around=WITHOUT_RAW) as running:
+        status = await until(running, lambda status: bool(status.probes.obstacle))
+    assert status.probes.obstacle == "no raw socket (Operation not permitted): give this service CAP_NET_RAW"
+    assert (status.ready, status.probes.probed) == (True, 0)
+
+
+async def test_a_rate_of_0_sends_nothing(hosts: TwoHosts) -> None:
+    async with probing(hosts, "--probe-rate=0") as running:
+        status = await running.status()
+        (peer,) = await running.peers()
+    assert status.probes.obstacle == "--probe-rate is 0"
+    assert list(peer.probes) == []
+
+
+@pytest.mark.parametrize("rate", ["-1", "1001", "nan", "many"])
+async def test_a_rate_that_is_none_is_refused(hosts: TwoHosts, rate: str) -> None:
+    code, output = await asyncio.to_thread(hosts.cluster.try_to_run, f"--probe-rate={rate}")
+    assert code == 2
+    assert "--probe-rate" in output

@@ -1,0 +1,1 @@
+"""Probes: the packets as bytes, what a record says, whose turn it is."""

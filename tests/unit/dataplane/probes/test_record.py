@@ -1,0 +1,71 @@
+"""What a record says of the probes that it was told."""
+
+import pytest
+
+from services.dataplane.probes.record import Answering, Record
+
+NOW = 1_000_000.0
+
+
+def told(record: Record, *outcomes: float | None, size: int = 0) -> Record:
+    for outcome in outcomes:
+        record.note(size, outcome, NOW)
+    return record
+
+
+@pytest.mark.parametrize(
+    ("must_answer", "outcomes", "state"),
+    [
+        (True, (), Answering.UNKNOWN),
+        (True, (None, None), Answering.UNKNOWN),
+        (True, (None, None, None), Answering.SILENT),
+        (False, (None, None, None), Answering.UNKNOWN),
+        (False, (0.1, None, None, None), Answering.SILENT),
+        (True, (0.1, None, None), Answering.ANSWERS),
+        (True, (None, None, None, 0.1), Answering.ANSWERS),
+    ],
+)
+def test_three_lost_in_a_row_are_silence_where_somebody_has_to_answer(
+    must_answer: bool, outcomes: tuple[float | None, ...], state: Answering
+) -> None:
+    assert told(Record(must_answer, 1450), *outcomes).state is state
+
+
+def test_loss_is_of_the_last_32() -> None:
+    record = told(Record(True, 1450), *[None, 0.1] * 100)
+    assert record.loss == 0.5
+    assert told(record, *[0.1] * 31).loss == 0
+    assert (record.sent, record.answered) == (231, 131)
+
+
+def test_the_round_trip_time_is_smoothed_from_the_first_answer_on() -> None:
+    record = told(Record(True, 1450), 0.008)
+    assert record.smoothed == 0.008
+    assert told(record, 0.016).smoothed == pytest.approx(0.009)
+    assert record.round_trip == 0.016
+
+
+@pytest.mark.parametrize("passes", [1449, 1400, 1280, 576, 100])
+def test_the_largest_packet_is_found_in_few_probes(passes: int) -> None:
+    record = told(Record(True, 1450), 0.1)
+    assert record.next_size == 1450
+    told(record, None, None, None, size=1450)
+    assert record.is_narrow
+    probes = 0
+    while (size := record.next_size) < 1450:
+        assert record.is_in_doubt
+        told(record, 0.1 if size <= passes else None, size=size)
+        probes += 1
+    assert (record.largest, record.is_in_doubt, record.is_narrow) == (passes, False, True)
+    assert probes <= 11
+    told(record, 0.1, size=1450)
+    assert (record.largest, record.is_narrow, record.next_size) == (1450, False, 1450)
+
+
+def test_large_packets_that_are_lost_with_the_small_ones_say_nothing() -> None:
+    record = told(Record(True, 1450), 0.1)
+    told(record, 0.1, size=1450)
+    for _ in range(9):
+        told(record, None)
+        told(record, None, size=1450)
+    assert (record.is_narrow, record.largest) == (False, 1450)
