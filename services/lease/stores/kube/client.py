@@ -1,13 +1,15 @@
 """The calls of the Kubernetes API that we need, on values of ours. Only this module knows `kubernetes` and `aiohttp`.
 
-Of the client (its async half) we use configuration, authentication and transport; not its models and generated calls,
-which cost ten times the time and memory, and not its Watch, which never advances the resourceVersion. Every call
-raises Unavailable, in a sentence, when there is no good answer in time.
+Of the client (its async half) we use configuration and authentication; not its models and generated calls, which cost
+ten times the time and memory, not its Watch, which never advances the resourceVersion, and not its transport, which
+imports pydantic for 6 MB and hands on to aiohttp what we hand on here. Every call raises Unavailable, in a sentence,
+when there is no good answer in time.
 """
 
 import asyncio
 import random
 import socket
+import ssl
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
@@ -33,13 +35,12 @@ from services.lease.stores.kube.values import (
 )
 from services.runtime.os.partial_import import partial_import
 
-_PACKAGES: Final = ("kubernetes", "kubernetes.aio", "kubernetes.aio.client", "kubernetes.aio.client.models")
+_PACKAGES: Final = ("kubernetes", "kubernetes.aio", "kubernetes.aio.client")
 """Of the client; they import its synchronous half and all of its models: 14 MB."""
 
 with ExitStack() as _stack:
     for _package in _PACKAGES:
         _stack.enter_context(partial_import(_package))
-    from kubernetes.aio.client.api_client import ApiClient
     from kubernetes.aio.client.configuration import Configuration
 
 PAGE: Final = 50
@@ -63,7 +64,9 @@ class KubeClient:
         self._timing = timing
         self._prefix = prefix
         self._agent = agent
-        self._client: ApiClient | None = None
+        self._session: aiohttp.ClientSession | None = None
+        self._configuration = Configuration()
+        """Of the session."""
         self._opening = asyncio.Lock()
 
     async def list_nodes(self, selector: str = "") -> tuple[tuple[Node, ...], str]:
@@ -134,9 +137,9 @@ class KubeClient:
 
     async def close(self) -> None:
         """Ends open calls."""
-        client, self._client = self._client, None
-        if client is not None:
-            await client.close()
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
 
     async def _document(
         self, what: str, path: str, query: Mapping[str, str] = MappingProxyType({}), seconds: float = 0.0
@@ -173,18 +176,22 @@ class KubeClient:
     ) -> AsyncGenerator[aiohttp.ClientResponse, None]:
         """The answer, if it is a success; what goes wrong while it is read is Unavailable too."""
         try:
-            client = await self._open()
-            serialized = await client.param_serialize(
-                method,
-                path,
-                query_params=list(query.items()),
-                header_params={"Accept": "application/json", **(headers or {})},
-                body=body,
-                auth_settings=["BearerToken"],
-            )
+            session = await self._open()
+            configuration = self._configuration
+            auth = await configuration.auth_settings()
             async with asyncio.timeout(timeout.total or self._timing.call):
-                answer = await client.call_api(*serialized, _request_timeout=timeout)
-            async with answer.response as response:
+                response = await session.request(
+                    method,
+                    f"{configuration.host}{path}",
+                    params=query,
+                    json=body,
+                    headers={**(headers or {}), **{each["key"]: each["value"] or "" for each in auth.values()}},
+                    timeout=timeout,
+                    proxy=configuration.proxy or None,
+                    proxy_headers=configuration.proxy_headers or None,
+                    server_hostname=configuration.tls_server_name or None,
+                )
+            async with response:
                 if not 200 <= response.status < 300:
                     if response.status == UNAUTHORIZED:
                         await self.close()
@@ -197,16 +204,14 @@ class KubeClient:
                 await self.close()
             raise away(self._access.name, error) from None
 
-    async def _open(self) -> ApiClient:
+    async def _open(self) -> aiohttp.ClientSession:
         async with self._opening:
-            if self._client is None:
-                self._client = ApiClient(await _configuration(self._access))
-                self._client.user_agent = self._agent
-                rest = self._client.rest_client
-                rest.pool_manager = aiohttp.ClientSession(
-                    connector=aiohttp.TCPConnector(ssl=rest.ssl_context, socket_factory=_make_socket), trust_env=True
-                )
-            return self._client
+            if self._session is None:
+                self._configuration = await _configuration(self._access)
+                connector = aiohttp.TCPConnector(ssl=_ssl_context(self._configuration), socket_factory=_make_socket)
+                headers = {"Accept": "application/json", "User-Agent": self._agent}
+                self._session = aiohttp.ClientSession(connector=connector, headers=headers, trust_env=True)
+            return self._session
 
 
 async def _read(response: aiohttp.ClientResponse) -> bytes:
@@ -249,6 +254,19 @@ async def _configuration(access: Access) -> Configuration:
         read_token(configuration)
         configuration.refresh_api_key_hook = read_token  # for every request: a projected token lives for an hour
     return configuration
+
+
+def _ssl_context(configuration: Configuration) -> ssl.SSLContext:
+    """As the client makes it."""
+    context = ssl.create_default_context(cafile=configuration.ssl_ca_cert, cadata=configuration.ca_cert_data)
+    if configuration.cert_file:
+        context.load_cert_chain(configuration.cert_file, configuration.key_file)
+    if not configuration.verify_ssl:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if configuration.disable_strict_ssl_verification:
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    return context
 
 
 def _selection(selector: str) -> dict[str, str]:
