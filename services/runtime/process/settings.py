@@ -6,7 +6,6 @@ default.
 """
 
 import dataclasses
-import difflib
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -175,6 +174,8 @@ def _unknown(name: str, fields: Iterable[str]) -> str:
     """The error for an unknown flag: names the service that has the flag, or the nearest flag."""
     if owners := [f"flannelette-{service}" for service, flags in FLAGS.items() if name in flags.split()]:
         return f"there is no flag --{name} here: it is a flag of {' and '.join(owners)}"
+    import difflib  # for a mistake only
+
     if near := difflib.get_close_matches(name, fields, n=1):
         return f"there is no flag --{name}: did you mean --{near[0]}? (--help lists them)"
     return f"there is no flag --{name} (--help lists them)"

@@ -10,6 +10,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
+from services.runtime.process.version import VERSION
 from tests.conftest import LONGEST
 from tests.paths import ROOT
 
@@ -74,6 +75,7 @@ def test_the_changelog_has_the_version_that_is_built() -> None:
     version = re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     assert version is not None
     assert version[1] in (ROOT / "CHANGELOG.md").read_text()
+    assert version[1] == VERSION, "what services say"
 
 
 def test_a_release_has_the_names_that_the_manifests_and_the_pages_give_its_images() -> None:

@@ -9,6 +9,8 @@ _TOO_MUCH = {
     "rich": "50 ms, and structlog's tracebacks need none of it here",
     "pyroute2.ndb": "pyroute2's package, of which netlink.pyroute2_parts takes what is used",
     "unittest.case": "7 ms, which pyroute2 brings in for a mock",
+    "importlib.metadata": "1 MB with the email package, for a number",
+    "difflib": "150 KB, for a flag that is mistyped",
     "http.server": "15 ms, for whoever asks for a port",
     "prometheus_client.exposition": "15 ms more, for whoever asks for /metrics",
     "re2": "30 ms and 1 MiB, for whoever gives --iface-regex",
@@ -53,7 +55,10 @@ def test_all_of_etcd3_can_be_imported_after_its_parts() -> None:
 def test_the_kubernetes_store_starts_without_what_a_pod_does_not_use() -> None:
     found = set(_run("import services.lease.stores.kube.store, sys; print(*sys.modules)").split())
     assert "kubernetes.aio.client.configuration" in found
-    assert not {"requests", "oauthlib", "urllib3", "pydantic", "kubernetes.client", "kubernetes.aio.client.models"} & found
+    assert (
+        not {"requests", "oauthlib", "urllib3", "pydantic", "kubernetes.client", "kubernetes.aio.client.models"}
+        & found
+    )
 
 
 def test_all_of_kubernetes_can_be_imported_after_its_parts() -> None:
