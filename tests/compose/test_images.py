@@ -20,6 +20,7 @@ OWN = {
     "ctl": ["cryptography"],
 }
 LEAST = ("--network=none", "--read-only", "--cap-drop=ALL", "--security-opt=no-new-privileges", "--rm")
+LAYERS = "--format={{json .RootFS.Layers}}"
 NOT_THERE = "gcc cc make pip pip3 git curl wget"
 
 LIST = """
@@ -64,6 +65,16 @@ def test_each_has_its_own_libraries_and_not_those_of_the_others(name: str) -> No
     code = "import importlib.util as u, sys; print([m for m in sys.argv[1:] if u.find_spec(m)])"
     found = run(name, "python3", "-c", code, *chain(*OWN.values()), "pytest")
     assert found.stdout.strip() == str(OWN[name]), found.stderr
+
+
+def test_the_services_of_a_node_have_their_libraries_in_one_layer() -> None:
+    """So that they are in memory once."""
+    layers = {name: json.loads(docker("image", "inspect", LAYERS, f"flannelette-{name}")) for name in SERVICES}
+    base = set(layers.pop("ctl"))
+    shared = set.intersection(*map(set, layers.values())) - base
+    assert len(shared) == 1
+    for name in layers:
+        assert int(run(name, "sh", "-c", "find / -xdev -name 'cygrpc*.so' | wc -l").stdout) == 1
 
 
 @pytest.mark.parametrize("name", SERVICES)
