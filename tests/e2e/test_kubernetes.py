@@ -25,6 +25,8 @@ from tests.services.lease import eventually
 
 PREFIX = "flannel.alpha.coreos.com/"
 LEASE = "/apis/apps/v1/namespaces/kube-flannel/deployments/flannelette-lease"
+MOST_MEMORY = 90_000
+"""KiB of the three services together, in a small cluster (docs/kubernetes.md)."""
 PODS = "/api/v1/namespaces/kube-flannel/pods"
 
 
@@ -92,6 +94,22 @@ async def test_the_default_overlay_on_three_nodes(
             assert await sender_of_a_ping(source, target, f"10.244.{b}.2") == f"10.244.{a}.2"
         late_address = await sender_of_a_ping(pods[0], late.namespace, late.address)
         assert late_address == nodes[0].address, "masqueraded: the world knows no way to a pod"
+
+
+async def test_the_containers_of_a_pod_take_less_memory_than_they_request(
+    nodes: list[Kubelet], kube: ApiServer, kubectl: Kubectl
+) -> None:
+    kubectl("apply", "-k", str(OVERLAYS / "per-node"))
+    kube.make_node("n1", "10.244.1.0/24")
+    requested = {
+        each["name"]: int(each["resources"]["requests"]["memory"].removesuffix("Mi")) * 1024
+        for each in template(kube)["spec"]["containers"]
+    }
+    with nodes[0].start("flannel", template(kube)) as pod:
+        await pod.until_ready()
+        taken = pod.memory()
+    assert sum(taken.values()) < MOST_MEMORY, taken
+    assert all(taken[name] < requested[name] for name in requested), taken
 
 
 def certs(*words: str) -> None:

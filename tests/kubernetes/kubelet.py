@@ -10,7 +10,7 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -156,6 +156,10 @@ class Pod:
             process.send_signal(number)
         return process.wait(PATIENCE)
 
+    def memory(self) -> dict[str, int]:
+        """KiB that only the container has, by its name: its private pages, with those of its children."""
+        return {name: sum(map(_private, _family(process.pid))) for name, process in self._processes.items()}
+
     def restart(self, name: str) -> None:
         """As the kubelet does with a container that has ended."""
         self._processes[name] = self._start(container_of(self._spec, name))
@@ -241,6 +245,18 @@ def _write(directory: Path, files: Mapping[str, str]) -> None:
 def _expand(argument: str, environment: Mapping[str, str]) -> str:
     """`$(NAME)`, as Kubernetes does it: an unknown one stays."""
     return re.sub(r"\$\((\w+)\)", lambda match: environment.get(match[1], match[0]), argument)
+
+
+def _family(pid: int) -> Iterator[int]:
+    """A process and its descendants."""
+    yield pid
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        yield from _family(int(child))
+
+
+def _private(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Private_"))
 
 
 def find_plugins() -> Path:

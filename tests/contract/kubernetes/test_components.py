@@ -47,6 +47,11 @@ def test_the_program_for_network_policies_is_refused_where_nodes_have_no_token(
         kubectl("apply", "--dry-run=server", "-f", "-", text=dump(render(mine)))
 
 
+def test_the_directory_of_plugins_is_that_of_the_charts_value(tmp_path: Path) -> None:
+    component = render(with_component(tmp_path, "usr-lib-cni"))
+    assert by_name(pod_of(component)) == by_name(pod_of(chart("flannel.cniBinDir=/usr/lib/cni")))
+
+
 @pytest.mark.parametrize("source", ["overlay", "chart"])
 def test_central_lease_services_are_not_all_lost_with_a_node_a_zone_or_by_a_drain(source: str) -> None:
     documents = render("central") if source == "overlay" else chart("flannelette.central.enabled=true")

@@ -1,5 +1,6 @@
 """What each container of the manifests may do at most, and where its probes ask."""
 
+import re
 from ipaddress import ip_address
 from typing import Any, Final
 
@@ -13,7 +14,9 @@ from services.runtime.process.settings import parse_settings
 from services.runtime.process.version import version
 from tests.kubernetes.api_server import Document
 from tests.kubernetes.manifests import OVERLAYS, pick, render
+from tests.paths import ROOT
 
+PAGE: Final = ROOT / "docs" / "kubernetes.md"
 SETTINGS: Final[dict[str, type[ProcessSettings]]] = {
     "lease": LeaseSettings,
     "dataplane": DataplaneSettings,
@@ -95,6 +98,44 @@ def test_each_service_is_probed_on_loopback_where_its_flags_say(containers: list
             assert container[probe]["httpGet"] == get, (container["name"], probe)
         ports = [settings_of(each).healthz_port for each in pod["containers"]]
         assert len(set(ports)) == len(ports), "the pod has the host's network"
+
+
+def test_a_container_that_hangs_is_killed_when_the_page_says(containers: list[Pod]) -> None:
+    (first, last) = re.search(r"is killed after (\d+) to\s(\d+) s", PAGE.read_text()).groups()  # type: ignore[union-attr]
+    for pod, container in containers:
+        if container["name"] not in SETTINGS:
+            continue
+        alive = container["livenessProbe"]
+        fails = alive["periodSeconds"] * (alive["failureThreshold"] - 1) + alive["timeoutSeconds"]
+        killed = fails + pod["terminationGracePeriodSeconds"]
+        assert int(first) <= killed <= killed + alive["periodSeconds"] <= int(last), container["name"]
+
+
+def test_the_page_has_the_memory_that_the_manifests_request() -> None:
+    rows = re.findall(r"^\| `(\w+)` \|.* (\d+) \| (\d+) \|$", PAGE.read_text(), re.M)
+    resources = {
+        each["name"]: {kind: each["resources"][kind]["memory"] for kind in ("requests", "limits")}
+        for each in pick(render("per-node"), "DaemonSet")["spec"]["template"]["spec"]["containers"]
+    }
+    assert {name: {"requests": f"{low}Mi", "limits": f"{high}Mi"} for name, low, high in rows} == resources
+
+
+def test_a_nodes_own_lease_service_and_a_central_one_can_be_on_one_node() -> None:
+    ports = [
+        {
+            settings_of(each).healthz_port
+            for each in pick(render(overlay), kind)["spec"]["template"]["spec"]["containers"]
+        }
+        for overlay, kind in (("per-node", "DaemonSet"), ("central", "Deployment"))
+    ]
+    assert not ports[0] & ports[1]
+
+
+def test_exec_and_logs_without_a_container_take_the_dataplane() -> None:
+    for overlay in sorted(OVERLAYS.iterdir()):
+        template = pick(render(overlay), "DaemonSet")["spec"]["template"]
+        assert template["metadata"]["annotations"] == {"kubectl.kubernetes.io/default-container": "dataplane"}
+        assert "dataplane" in {container["name"] for container in template["spec"]["containers"]}
 
 
 def test_dataplane_and_masq_agree_on_masquerading(containers: list[Pod]) -> None:
