@@ -51,14 +51,9 @@ class Options:
 
 
 def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
-    """The options; arguments win over the environment, and empty means unset. Raises BadOption."""
+    """The options, see `given_options`. Raises BadOption."""
     names = ("NODES", "BACKEND", "FAMILY", "STORE", "VM", "ONCE", "JSON")
-    given = {name: environment.get(name, "") for name in names}
-    for argument in arguments:
-        name, equals, value = argument.partition("=")
-        if name not in names or not equals:
-            raise BadOption(f"{argument!r} is no option of the lab: use {', '.join(f'{n}=' for n in names)}")
-        given[name] = value
+    given = given_options(names, arguments, environment)
     options = Options(
         nodes=whole_number("NODES", given["NODES"] or "3", MOST_NODES),
         backend=one_of("BACKEND", given["BACKEND"] or "vxlan", BACKENDS),
@@ -79,6 +74,17 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
     if options.json and options.json.resolve().is_relative_to("/run"):
         raise BadOption(f"JSON={given['JSON']}: the lab has a /run of its own, name a file in another directory")
     return options
+
+
+def given_options(names: Sequence[str], arguments: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
+    """The value of each option; arguments win over the environment, and empty means unset. Raises BadOption."""
+    given = {name: environment.get(name, "") for name in names}
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        if name not in names or not equals:
+            raise BadOption(f"{argument!r} is no option of the lab: use {', '.join(f'{n}=' for n in names)}")
+        given[name] = value
+    return given
 
 
 def whole_number(name: str, text: str, most: int) -> int:

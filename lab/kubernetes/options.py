@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from lab.options import FAMILIES, BadOption, one_of, whole_number
+from lab.options import FAMILIES, BadOption, given_options, one_of, whole_number
 
 BACKENDS: Final = ("vxlan", "host-gw")
 OVERLAYS: Final = ("per-node", "central", "helm")
@@ -50,14 +50,9 @@ class Options:
 
 
 def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
-    """The options; arguments win over the environment, and empty means unset. Raises BadOption."""
+    """The options, see `given_options`. Raises BadOption."""
     names = ("NODES", "OVERLAY", "BACKEND", "FAMILY", "PROXY", "FLANNEL", "ONCE")
-    given = {name: environment.get(name, "") for name in names}
-    for argument in arguments:
-        name, equals, value = argument.partition("=")
-        if name not in names or not equals:
-            raise BadOption(f"{argument!r} is no option of the lab: use {', '.join(f'{n}=' for n in names)}")
-        given[name] = value
+    given = given_options(names, arguments, environment)
     options = Options(
         nodes=whole_number("NODES", given["NODES"] or "3", MOST_NODES),
         overlay=one_of("OVERLAY", given["OVERLAY"] or "per-node", OVERLAYS),
