@@ -18,6 +18,7 @@ from lab.reach import reach, unreached
 from lab.show import Screen, matrix_table, plain_table
 
 _SOCKET: Final = "/var/lib/kubelet/pods/*/volumes/kubernetes.io~empty-dir/sockets/dataplane.sock"
+"""A path of more than 107 characters is no address of a socket."""
 _LIST_PEERS: Final = "flannelette.dataplane.v1.DataplaneService/ListPeers"
 
 
@@ -126,14 +127,14 @@ class Session:
             f"node='{' '.join(cluster.nodes[0].command())}'",
             "$kubectl get pods --all-namespaces --output wide",
             "$kubectl exec daemonset/kube-flannel-ds -n kube-flannel -c dataplane -- flannelette status",
-            f"$node sh -c 'grpcurl -plaintext -unix {_SOCKET} {_LIST_PEERS}'",
+            f"$node sh -c 'cd $(dirname {_SOCKET}) && grpcurl -plaintext -unix dataplane.sock {_LIST_PEERS}'",
             "$node bash",
         ]
         if self._options.overlay == "central":
             lines.insert(4, "$kubectl exec deployment/flannelette-lease -n kube-flannel -- flannelette nodes")
-        self._screen.note("\n  ".join(["From a second terminal, on h1:\n", *lines, ""]))
+        self._screen.note("\n  ".join(["From a second terminal:\n", *lines]) + "\n")
         if self._options.flannel:
-            self._screen.note("\n  ".join(["Back to kube-flannel:\n", *self._way_back(outside), ""]))
+            self._screen.note("\n  ".join(["Back to kube-flannel:\n", *self._way_back(outside)]) + "\n")
         self._screen.note("[dim]Ctrl-C ends the cluster.[/]\n")
 
     def _way_back(self, outside: str) -> list[str]:

@@ -17,15 +17,20 @@ class Outcome:
 
     sent: int
     lost: Sequence[Lost]
+    began: float
+    """When the first ping was sent, on the clock of Lost."""
     unreached: Sequence[str] = ()
     """Who does not reach whom afterwards, a sentence each."""
 
     @property
     def failures(self) -> list[str]:
         """One sentence each."""
-        paths = sorted({f"{lost.path.source} to {lost.path.target}" for lost in self.lost})
+        lost: dict[str, list[float]] = {}
+        for each in self.lost:
+            way = f"{each.path.source} to {each.path.target} ({each.path.address})"
+            lost.setdefault(way, []).append(each.sent - self.began)
         return [
-            *([f"{len(self.lost)} of {self.sent} pings were lost: {', '.join(paths)}"] if paths else []),
+            *(f"{len(at)} pings were lost, {min(at):.1f} to {max(at):.1f} s in: {way}" for way, at in lost.items()),
             *self.unreached,
         ]
 
@@ -35,13 +40,14 @@ async def kill_each(cluster: Cluster, pods: Sequence[Pod], notice: Callable[[str
     sidecars = [each for each in await cluster.containers() if each.name != "web"]
     nodes = {node.name: node for node in cluster.nodes}
     with reach(pods) as reaching:
+        began = time.monotonic()
         async with Stream(reaching.paths()) as stream:
             for number, each in enumerate(sidecars, 1):
                 notice(f"{number} of {len(sidecars)}: {each.name} of {each.node}")
                 await nodes[each.node].run("ctr", "-n", "k8s.io", "tasks", "kill", "--signal", "SIGKILL", each.id)
                 await cluster.until_replaced([each])
             await asyncio.sleep(0.2)
-        return Outcome(stream.sent, stream.lost, await _unreached(pods))
+        return Outcome(stream.sent, stream.lost, began, await _unreached(pods))
 
 
 async def fail_and_boot(cluster: Cluster, pods: Sequence[Pod]) -> Outcome:
@@ -50,21 +56,24 @@ async def fail_and_boot(cluster: Cluster, pods: Sequence[Pod]) -> Outcome:
     others = [pod for pod in pods if pod.host != node.host]
     containers: list[Container] = [each for each in await cluster.containers() if each.node == node.name]
     with reach(others) as reaching:
+        began = time.monotonic()
         async with Stream(reaching.paths()) as stream:
             node.fail()
             await node.plug_again()
             await node.boot()
             await cluster.until_replaced(containers)
-    return Outcome(stream.sent, stream.lost, await _unreached(await cluster.pods()))
+    return Outcome(stream.sent, stream.lost, began, await _unreached(await cluster.pods()))
 
 
 async def under_pings(pods: Sequence[Pod], change: Awaitable[None]) -> Outcome:
     """What becomes of pings between all pods while something is changed."""
+    before = await _unreached(pods)
     with reach(pods) as reaching:
+        began = time.monotonic()
         async with Stream(reaching.paths()) as stream:
             await change
             await asyncio.sleep(0.2)
-    return Outcome(stream.sent, stream.lost, await _unreached(pods))
+    return Outcome(stream.sent, stream.lost, began, before or await _unreached(pods))
 
 
 async def _unreached(pods: Sequence[Pod], seconds: float = 10.0) -> list[str]:
