@@ -101,6 +101,16 @@ def require_room(what: str, mtu: int, family: Family, underlay: Underlay) -> int
     return mtu
 
 
+def mtu_warnings(asked: int, underlay: Underlay) -> Sequence[str]:
+    """That the option MTU, which stands for the underlay's, is more than there is."""
+    if asked <= underlay.mtu:
+        return ()
+    return [
+        f"the backend's option MTU is {asked}, but {underlay.name} has {underlay.mtu}, which counts: "
+        "take the option away, or raise the interface's MTU"
+    ]
+
+
 class Backend(Protocol):
     """One way to carry the overlay. Every method but `on_node`, `prepare` and `run` is pure."""
 

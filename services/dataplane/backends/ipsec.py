@@ -11,14 +11,12 @@ from pathlib import Path
 from typing import ClassVar, Final, Self
 
 from services.core.backend_types import IPSEC_DEVICE
-from services.core.errors import InvalidInput
 from services.core.family import IPV4, Family, Network, family_of
 from services.core.formats.gojson import GoObject
 from services.core.ipsec_options import ipsec_options
 from services.core.leases.lease import Subnet
-from services.core.limits import SMALLEST_MTU
 from services.core.secret import Secret
-from services.dataplane.backends.backend import Backend, Host, NodeFiles, NodeIdentity, NodeLinks
+from services.dataplane.backends.backend import Backend, Host, NodeFiles, NodeIdentity, NodeLinks, require_room
 from services.dataplane.backends.routes import direct_route
 from services.dataplane.ike.follower import follow_charon
 from services.dataplane.links.desired import BareLink, LinkSpec, own_address
@@ -95,12 +93,7 @@ class Ipsec(Backend):
 
     def link(self, family: Family, underlay: Underlay, identity: NodeIdentity) -> LinkSpec | None:
         """`flannel.ipsec`. Raises InvalidInput where the underlay leaves packets less than IPv4 needs."""
-        mtu, least = self.mtu(underlay), SMALLEST_MTU[family.version]
-        if mtu < least:
-            raise InvalidInput(
-                f"{underlay.name} has MTU {underlay.mtu}, of which IPsec leaves {max(mtu, 0)} bytes for packets, and "
-                f"{family} needs {least}: raise it, or choose another interface with --iface"
-            )
+        mtu = require_room("IPsec", self.mtu(underlay), family, underlay)
         own = identity.own.subnet(family) if identity.own else None
         address = own_address(own.cidr) if own else None
         return LinkSpec(IPSEC_DEVICE, family, DummyLink(), underlay.name, mtu, address=address)

@@ -10,7 +10,7 @@ from services.core.family import IPV4, Family, Network, family_of
 from services.core.formats.gojson import GoObject
 from services.core.leases.lease import BackendData, Lease, Subnet, VxlanData
 from services.core.limits import LARGEST_MTU
-from services.dataplane.backends.backend import Backend, NodeIdentity, NodeLinks, require_room
+from services.dataplane.backends.backend import Backend, NodeIdentity, NodeLinks, mtu_warnings, require_room
 from services.dataplane.backends.routes import direct_route, tunnel_route
 from services.dataplane.links.desired import Device, LinkEdit, LinkSpec, own_address
 from services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour, packed_mac
@@ -170,12 +170,7 @@ class Vxlan(Backend):
 
     def warnings(self, underlay: Underlay) -> Sequence[str]:
         """The option MTU, where it is more than there is."""
-        if self.parent_mtu <= underlay.mtu:
-            return ()
-        return [
-            f"the backend's option MTU is {self.parent_mtu}, but {underlay.name} has {underlay.mtu}, which counts: "
-            "take the option away, or raise the interface's MTU"
-        ]
+        return mtu_warnings(self.parent_mtu, underlay)
 
     def lease_data(self, family: Family, device: Device | None) -> BackendData | None:
         """VNI and MAC of the tunnel end point."""

@@ -12,7 +12,14 @@ from services.core.formats.gojson import GoObject
 from services.core.leases.lease import BackendData, Subnet, WireguardData
 from services.core.network import contains
 from services.core.secret import Secret
-from services.dataplane.backends.backend import Backend, NodeFiles, NodeIdentity, NodeLinks, require_room
+from services.dataplane.backends.backend import (
+    Backend,
+    NodeFiles,
+    NodeIdentity,
+    NodeLinks,
+    mtu_warnings,
+    require_room,
+)
 from services.dataplane.backends.routes import device_route, network_route
 from services.dataplane.links.desired import BareLink, Device, LinkSpec, own_address
 from services.dataplane.netlink.objects import KernelObject
@@ -107,12 +114,7 @@ class Wireguard(Backend):
 
     def warnings(self, underlay: Underlay) -> Sequence[str]:
         """The option MTU, where it is more than there is."""
-        if self.parent_mtu <= underlay.mtu:
-            return ()
-        return [
-            f"the backend's option MTU is {self.parent_mtu}, but {underlay.name} has {underlay.mtu}, which counts: "
-            "take the option away, or raise the interface's MTU"
-        ]
+        return mtu_warnings(self.parent_mtu, underlay)
 
     def lease_data(self, family: Family, device: Device | None) -> BackendData | None:
         """The public key, and the port that the device of the family listens on."""
