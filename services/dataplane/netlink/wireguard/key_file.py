@@ -72,6 +72,8 @@ def _make(path: Path) -> None:
     opened = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _MODE)
     with os.fdopen(opened, "wb") as file:
         file.write(b64encode(_clamped(os.urandom(KEY_BYTES))))
+        file.flush()
+        os.fsync(file.fileno())  # else a power failure may leave the name and no key
     try:
         os.link(unfinished, path)  # never over a key that another process has made by now
     except FileExistsError:
