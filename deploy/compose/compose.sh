@@ -1,11 +1,11 @@
 #!/bin/sh
 # Whichever docker compose there is, in this directory: compose.sh ARGUMENT... Exit code 77: there is none.
-# NODES=5 makes it a lab of five hosts.
+# NODES=5 makes it a lab of five hosts; BACKEND=udp lets a device in.
 set -eu
 
 cd "$(dirname "$0")"
-if [ "${NODES:-3}" -ne 3 ]; then
-    generated=$(sh generate.sh "$NODES") || exit 2
+if [ "${NODES:-3}" -ne 3 ] || [ "${BACKEND:-}" = udp ]; then
+    generated=$(sh generate.sh "${NODES:-3}") || exit 2
     printf '%s\n' "$generated" >generated.yml
     export COMPOSE_FILE=generated.yml
 fi

@@ -1,5 +1,6 @@
 #!/bin/sh
 # Prints docker-compose.yml for so many hosts (3): generate.sh [HOSTS]
+# BACKEND=udp lets /dev/net/tun into the dataplanes' containers, for a kernel without FOU.
 # Only what docker-compose 1.29 and docker compose v2 both understand.
 set -eu
 
@@ -43,6 +44,9 @@ x-dataplane: &dataplane
   image: flannelette-dataplane
   build: {<<: *build, target: dataplane}
   cap_add: [NET_ADMIN, NET_RAW]
+END
+[ "${BACKEND:-}" != udp ] || echo "  devices: [/dev/net/tun]"
+cat <<'END'
 
 x-charon: &charon
   <<: *service

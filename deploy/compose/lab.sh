@@ -52,10 +52,12 @@ until_healthy() {
             continue
         fi
         attempt=$((attempt + 1))
-        if [ "$attempt" -gt 120 ]; then
+        case $attempt-$said in
+        *"the kernel has no "* | 121-*) # no module: waiting does not help
             printf '%s\n' "$said"
             return 1
-        fi
+            ;;
+        esac
         printf '%s\n' "$said" | head -n 1
         sleep 0.5
     done
@@ -77,7 +79,7 @@ leases=h1-lease
 address=$(compose exec -T "pod$nodes" ip -4 -o address show eth0 | sed 's/.*inet \([0-9.]*\).*/\1/')
 printf '\nThe lab is up. In a second terminal:\n\n    cd %s\n' "$PWD/deploy/compose"
 [ -z "${DOCKER_HOST:-}" ] || printf '    export DOCKER_HOST=%s\n' "$DOCKER_HOST"
-[ "$nodes" -eq 3 ] || printf '    export COMPOSE_FILE=generated.yml\n'
+[ "$nodes" -eq 3 ] && [ "$backend" != udp ] || printf '    export COMPOSE_FILE=generated.yml\n'
 try() { printf '\n  %s:\n    %s %s\n' "$1" "$command" "$2"; }
 try "Is a host healthy, and why not" "exec h1 flannelette status"
 try "What the kernel has for each peer" "exec h1 flannelette peers"

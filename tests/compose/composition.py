@@ -5,7 +5,7 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from ipaddress import IPv4Interface
@@ -58,9 +58,9 @@ class Container:
         """`healthy`, `starting`, `unhealthy`; empty: the engine does not ask."""
         return str(self.inspected["State"].get("Health", {}).get("Status", ""))
 
-    def excess(self) -> list[str]:
-        """What it may do beyond what is listed for its service, one sentence each."""
-        return excess(self.service, self.inspected, Path(f"/proc/{self.pid}/status").read_text())
+    def excess(self, devices: Collection[str] = ()) -> list[str]:
+        """What it may do beyond what is listed for its service, and these devices, one sentence each."""
+        return excess(self.service, self.inspected, Path(f"/proc/{self.pid}/status").read_text(), devices)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """What each container of the lab may do at most, and what the engine says that it may."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -32,8 +33,11 @@ def listed(service: str) -> Rights:
     return _LISTED[name if host or name in _LISTED else "host"]
 
 
-def excess(service: str, inspected: dict[str, Any], status: str) -> list[str]:
-    """What the container has beyond its list, one sentence each. `status` is /proc/PID/status of its process."""
+def excess(service: str, inspected: dict[str, Any], status: str, devices: Collection[str] = ()) -> list[str]:
+    """What the container has beyond its list, one sentence each. `status` is /proc/PID/status of its process.
+
+    `devices` are those of the machine that it may have in this lab.
+    """
     rights, host = listed(service), inspected["HostConfig"]
     added = {name.removeprefix("CAP_") for name in host["CapAdd"] or ()}
     found = {
@@ -43,7 +47,7 @@ def excess(service: str, inspected: dict[str, Any], status: str) -> list[str]:
         "it is privileged": not host["Privileged"],
         "its root file system is writable": host["ReadonlyRootfs"],
         "it may gain privileges": any(option.startswith("no-new-privileges") for option in host["SecurityOpt"] or ()),
-        "it has devices": not host["Devices"],
+        "it has devices": {each["PathOnHost"] for each in host["Devices"] or ()} <= set(devices),
         "it shares the machine's processes": host["PidMode"] == "" and host["IpcMode"] in ("private", "shareable"),
         "it is in the machine's network": host["NetworkMode"] != "host",
         f"bind mounts {host['Binds']}": all(m["RW"] is False or m["Type"] == "volume" for m in inspected["Mounts"]),

@@ -1,5 +1,6 @@
 """deploy/compose/docker-compose.yml is what its generator prints."""
 
+import os
 import re
 import subprocess
 
@@ -10,9 +11,10 @@ from tests.paths import ROOT
 COMPOSE = ROOT / "deploy" / "compose"
 
 
-def generated(hosts: str) -> str:
+def generated(hosts: str, backend: str = "") -> str:
     command = ["sh", str(COMPOSE / "generate.sh"), hosts]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    environment = os.environ | {"BACKEND": backend}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
 
 
 def test_the_file_in_the_repository_is_the_generated_one() -> None:
@@ -51,3 +53,10 @@ def test_every_host_has_its_containers_its_address_and_its_volumes() -> None:
         assert f'ipv4_address: "${{UNDERLAY:-10.99.0}}.{10 + number}"' in text
         assert f"\n  h{number}-run: *volume\n" in text
         assert text.count(f'"h{number}-state:/var/lib/flannelette"') == 2  # dataplane and masq
+
+
+def test_a_device_is_let_into_the_dataplanes_for_udp_alone() -> None:
+    plain, udp = generated("3").splitlines(), generated("3", "udp").splitlines()
+    assert [line for line in udp if line not in plain] == ["  devices: [/dev/net/tun]"]
+    assert len(udp) == len(plain) + 1
+    assert generated("3", "ipip").splitlines() == plain
