@@ -151,8 +151,12 @@ class UserPeer:
             f"route add {other.cidr} via {other.public} dev flannel0 onlink",
         ):
             host.ip(*line.split())
-        command = (sys.executable, "-m", PROXY, "flannel0", own.public, "8285")
-        self._process = subprocess.Popen(host.command(*command), env=environment(), stdout=subprocess.PIPE)
+        self._command = host.command(sys.executable, "-m", PROXY, "flannel0", own.public, "8285")
+        self.start()
+
+    def start(self) -> None:
+        """Starts the proxy; returns when it says that it is ready."""
+        self._process = subprocess.Popen(self._command, env=environment(), stdout=subprocess.PIPE)
         assert self._process.stdout
         assert self._process.stdout.readline() == b"ready\n"
 

@@ -35,7 +35,6 @@ _AT_ONCE: Final = 200
 """Questions in a batch: each answer takes 4.6 KB of the socket's queue."""
 _ALL: Final = -1
 """NETCONFA_IFINDEX_ALL."""
-_IFF_RUNNING: Final = 0x40
 _NO_SUCH_PROTOCOL: Final = (EAFNOSUPPORT, EOPNOTSUPP, EPROTONOSUPPORT)
 
 
@@ -98,7 +97,7 @@ class Inspector:
         for index, answer in zip(indexes, await self._ask(asked), strict=True):
             if isinstance(answer, bytes):
                 flags = LINK.unpack_from(answer, 16)[3]
-                found[index] = InterfaceState(bool(flags & uapi.IFF_UP), bool(flags & _IFF_RUNNING))
+                found[index] = InterfaceState(bool(flags & uapi.IFF_UP), bool(flags & uapi.IFF_RUNNING))
         return found
 
     async def addresses(self) -> list[HostAddress]:

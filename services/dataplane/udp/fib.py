@@ -1,6 +1,7 @@
 """The proxy's next hops: what the kernel's own routes through its device say, asked by rtnetlink."""
 
 import socket
+import struct
 import sys
 import time
 from typing import Final
@@ -68,6 +69,19 @@ class Fib:
             return None
         gateway = dict(uapi.attributes(answer[28:])).get(uapi.RTA_GATEWAY)
         return socket.inet_ntoa(gateway) if gateway else None
+
+
+def transmits(ifindex: int) -> bool:
+    """Whether packets get through a device that is up: of one that was opened a moment ago the kernel drops them.
+
+    It notices the carrier in a task of its own.
+    """
+    with _rtnetlink() as asking:
+        asking.send(uapi.request(uapi.RTM_GETLINK, struct.pack("=BxHiII", socket.AF_UNSPEC, 0, ifindex, 0, 0)))
+        answer = asking.recv(1 << 16)
+    is_link = int.from_bytes(answer[4:6], sys.byteorder) == uapi.RTM_NEWLINK
+    flags = int.from_bytes(answer[24:28], sys.byteorder) if is_link else 0
+    return not flags & uapi.IFF_UP or bool(flags & uapi.IFF_RUNNING)
 
 
 def _rtnetlink(groups: int = 0) -> socket.socket:

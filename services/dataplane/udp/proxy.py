@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from services.dataplane.links.tun import open_tun
-from services.dataplane.udp.fib import Fib
+from services.dataplane.udp.fib import Fib, transmits
 from services.dataplane.udp.packets import (
     FRAGMENTATION_NEEDED,
     NET_UNREACHABLE,
@@ -38,6 +38,7 @@ _IP_PMTUDISC_DO: Final = 2
 _PR_SET_PDEATHSIG: Final = 1
 _LARGEST: Final = 1 << 16
 _PAUSE_SECONDS: Final = 0.01
+_CARRIER_SECONDS: Final = 5.0
 _BURST: Final = 64
 """Packets of one side before the other gets its turn."""
 _QUEUE: Final = 4 << 20
@@ -271,6 +272,9 @@ def main() -> int:
         if _index_of(device) != index:
             fib = Fib(_index_of(device))
         proxy = Proxy(device, int(port), fib, estate)
+        until = time.monotonic() + _CARRIER_SECONDS
+        while not transmits(_index_of(device)) and time.monotonic() < until:
+            time.sleep(_PAUSE_SECONDS / 10)
         if estate.heirs >= 0:
             mourn(_PR_SET_PDEATHSIG, 0)
         print("ready", flush=True)

@@ -64,6 +64,11 @@ class Scene:
         self._arrived.close()
         self._pod.close()
 
+    def start_again(self) -> None:
+        """Another proxy takes its place, once it has ended."""
+        self._proxy.end()
+        self._proxy.start()
+
     def send(self, target: str) -> None:
         """A packet of a pod."""
         self._pod.sendto(b"hello", (target, 9))
@@ -90,6 +95,15 @@ def carries_what_is_routed_now(proxy: Scene) -> None:
     proxy.signal(signal.SIGCONT)
     assert proxy.arrives("10.5.53.1")
     assert proxy.arrives("10.5.99.1")
+
+
+def test_a_proxy_that_is_ready_carries_the_first_packet(netns: NetworkNamespace, make_netns: NamespaceMaker) -> None:
+    """The kernel drops what is sent to a TUN device that somebody has just opened, until it has noticed that."""
+    with Scene(netns, make_netns("peer"), make_netns) as proxy:
+        for _ in range(20):
+            proxy.start_again()
+            proxy.send("10.5.53.1")
+            assert proxy.arrives("10.5.53.1")
 
 
 def test_a_packet_that_waited_while_its_route_was_replaced_goes_where_it_was_routed(proxy: Scene) -> None:
