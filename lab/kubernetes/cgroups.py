@@ -3,12 +3,15 @@
 import os
 from collections.abc import Iterator
 from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
 from lab.build import CommandFailed
+from lab.kubernetes.parts import PLACE
 
-_GROUPS: Final = "kube-lab"
+_GROUPS: Final = f"kube-lab-{sha256(bytes(PLACE)).hexdigest()[:8]}"
+"""Two labs may run at once if each has a cache of its own."""
 _V2: Final = "cgroup2"
 _V2_ROOT: Final = Path("/sys/fs/cgroup")
 
