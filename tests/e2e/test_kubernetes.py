@@ -112,6 +112,25 @@ async def test_the_containers_of_a_pod_take_less_memory_than_they_request(
     assert all(taken[name] < requested[name] for name in requested), taken
 
 
+async def test_a_container_that_hangs_fails_its_liveness_probe_and_is_well_after_its_restart(
+    nodes: list[Kubelet], kube: ApiServer, kubectl: Kubectl
+) -> None:
+    kubectl("apply", "-k", str(OVERLAYS / "per-node"))
+    for number, node in enumerate(nodes[:2], 1):
+        kube.make_node(node.node, f"10.244.{number}.0/24")
+    with nodes[0].start("flannel", template(kube)) as pod, nodes[1].start("flannel", template(kube)) as other:
+        for each in (pod, other):
+            await each.until_ready()
+        await eventually(partial(has_route, nodes[0], "10.244.2.0/24"))
+        for container in ("lease", "dataplane", "masq"):
+            pod.freeze(container)
+            await pod.until(container, "livenessProbe", 0)
+            assert has_route(nodes[0], "10.244.2.0/24"), container
+            pod.stop(container, signal.SIGKILL)  # as a kubelet does then
+            pod.restart(container)
+            await pod.until_ready()
+
+
 def certs(*words: str) -> None:
     subprocess.run([sys.executable, "-m", "services.ctl.main", "certs", *words], check=True)
 

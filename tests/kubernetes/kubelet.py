@@ -149,6 +149,10 @@ class Pod:
     def log(self, name: str) -> str:
         return (self.directory / f"{name}.log").read_text()
 
+    def freeze(self, name: str) -> None:
+        """A container hangs."""
+        self._processes[name].send_signal(signal.SIGSTOP)
+
     def stop(self, name: str, number: int = signal.SIGTERM) -> int:
         """Its exit code."""
         process = self._processes.pop(name)

@@ -79,7 +79,7 @@ class NodeEvents:
                 await asyncio.sleep(_PAUSE)
         except (Unavailable, Gone) as error:
             if not self._is_failing:
-                log.warning("Events of nodes cannot be written; this is not said again", reason=str(error))
+                log.warning("Events of nodes cannot be written: not said again until one is", reason=str(error))
             self._is_failing = True
             await asyncio.sleep(self._timing.event_pause)
             self._noted.set()
