@@ -18,6 +18,7 @@ from bench.kube_list import KUBE_LIST
 from bench.masq import MASQ
 from bench.masq_idle import MASQ_IDLE
 from bench.outage import OUTAGE
+from bench.probes import PROBES
 from bench.process import compile_sources
 from bench.restart import RESTART
 from bench.result import Bench, BenchFailed, NotHere
@@ -39,6 +40,7 @@ _ALL: Final = (
     MASQ,
     MASQ_IDLE,
     OUTAGE,
+    PROBES,
     RESTART,
     RESYNC,
     SILENCE,

@@ -20,6 +20,8 @@ from services.runtime.telemetry.health import Health
 
 _SHORTEST_PAUSE = 0.1
 """WatchStatus says at most ten things a second."""
+_LONGEST_PAUSE = 1.0
+"""Some of the status changes without an iteration of the control loop: what probes have shown, leases that expire."""
 
 
 class DataplaneServicer(dataplane_pb2_grpc.DataplaneServiceServicer):
@@ -49,7 +51,7 @@ class DataplaneServicer(dataplane_pb2_grpc.DataplaneServiceServicer):
                     yield pb.WatchStatusResponse(status=status)
                     last = status
                 changed = asyncio.ensure_future(self._dataplane.iteration_after(seen))
-                await asyncio.wait((stopped, changed), return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait((stopped, changed), return_when=asyncio.FIRST_COMPLETED, timeout=_LONGEST_PAUSE)
                 changed.cancel()
                 await asyncio.sleep(_SHORTEST_PAUSE)
         finally:

@@ -53,7 +53,6 @@ class ControllerView(Protocol):
     def programmer(self) -> PeersView: ...  # noqa: D102 - see Controller, also below
     @property
     def is_paused(self) -> bool: ...  # noqa: D102
-    def wake_up(self) -> None: ...  # noqa: D102
 
 
 @dataclass(slots=True)
@@ -231,8 +230,6 @@ class Prober:
                 self.narrow.add(lease)
         self._note_event(lost, "does not answer through the overlay", "do not answer through the overlay")
         self._note_event(back, "answers through the overlay again", "answer through the overlay again")
-        if changed:
-            self._dataplane.wake_up()  # what WatchStatus shows has changed
 
     def _note_event(self, leases: list[str], one: str, many: str) -> None:
         if not leases:

@@ -1,0 +1,68 @@
+"""What probes cost a dataplane of N peers in which nothing else happens; the peer is the same one without probes.
+
+The addresses of all peers are this host's own, so that each probe is answered at once.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final
+
+from bench.etcd import fill, running_etcd
+from bench.host import empty_host
+from bench.leases import NETWORK, UNDERLAY
+from bench.node import Node, node_on
+from bench.process import cpu_seconds
+from bench.result import Bench, Result
+
+_RATE: Final = 4
+"""Packets a second: the default."""
+_SETTLE_SECONDS: Final = 8.0
+
+
+async def _idle(node: Node, seconds: int, *flags: str) -> float:
+    """CPU seconds of a dataplane that is left alone for so long."""
+    node.running["dataplane"].kill()
+    node.running["dataplane"].wait()
+    node.start_dataplane("--audit-interval=3600", *flags)
+    await node.until_ready()
+    await asyncio.sleep(_SETTLE_SECONDS)
+    dataplane = node.running["dataplane"]
+    before = cpu_seconds(dataplane)
+    await asyncio.sleep(seconds)
+    return cpu_seconds(dataplane) - before
+
+
+async def _measure(endpoint: str, peers: int, seconds: int) -> tuple[float, float]:
+    with empty_host() as namespace, node_on(namespace, endpoint) as node:
+        for network in (NETWORK, UNDERLAY):
+            namespace.ip("route", "add", "local", str(network), "dev", "lo", "table", "7")
+            namespace.ip("rule", "add", "to", str(network), "lookup", "7", "priority", "1")
+        node.start()
+        await node.until_ready()
+        without = await _idle(node, seconds, "--probe-rate=0")
+        return await _idle(node, seconds, f"--probe-rate={_RATE}"), without
+
+
+def _run(parameters: Mapping[str, int]) -> Result:
+    peers, seconds = parameters["peers"], parameters["seconds"]
+    with running_etcd() as endpoint:
+        asyncio.run(fill(endpoint, peers))
+        with_, without = asyncio.run(_measure(endpoint, peers, seconds))
+    return Result(
+        name="probes",
+        parameters=parameters,
+        unit="percent of a core",
+        ours=100 * with_ / seconds,
+        peers={"without probes": 100 * without / seconds},
+        less_is_better=True,
+        cpu_seconds=with_,
+        figures={"of_probes": 100 * (with_ - without) / seconds},
+    )
+
+
+PROBES: Final = Bench(
+    name="probes",
+    summary="a dataplane of N peers that are probed, and nothing else happens",
+    parameters={"peers": 1_000, "seconds": 60},
+    run=_run,
+)
