@@ -174,10 +174,12 @@ def with_port(address: topology.Address | str, port: int) -> str:
 
 
 async def run(*command: str, file: Path | None = None) -> str:
-    """What a command prints. Raises CommandFailed."""
+    """What a command prints; it does not hear Ctrl-C. Raises CommandFailed."""
     pipe = asyncio.subprocess.PIPE
     given = file.open("rb") if file else subprocess.DEVNULL
-    process = await asyncio.create_subprocess_exec(*command, stdin=given, stdout=pipe, stderr=pipe)
+    process = await asyncio.create_subprocess_exec(
+        *command, stdin=given, stdout=pipe, stderr=pipe, start_new_session=True
+    )
     try:
         said, complaint = await process.communicate()
     except asyncio.CancelledError:
@@ -191,7 +193,7 @@ async def run(*command: str, file: Path | None = None) -> str:
 
 def _copy_containerd(source: Path, target: Path) -> None:
     """Layers are never written to, so they are shared; the databases are not."""
-    subprocess.run(["cp", "-al", source, target], check=True)
+    subprocess.run(["cp", "-al", source, target], check=True, start_new_session=True)  # Ctrl-C is for us alone
     for path in target.rglob("*.db"):
         copy = path.with_suffix(".own")
         shutil.copy2(path, copy)
