@@ -1,6 +1,7 @@
 """The Kubernetes store when the API server says nothing, says it in pieces or too often, or refuses a write."""
 
 import asyncio
+import socket
 import time
 from dataclasses import replace
 
@@ -52,6 +53,22 @@ async def test_a_server_that_freezes_is_noticed_after_a_silence_and_a_call(api: 
         api.faults["watch"].clear()
         await seen.until(lambda f: f.connected)
         assert seen.snapshots == 1
+
+
+async def test_a_connection_that_nobody_answers_is_given_up_long_before_a_call(
+    api: ScriptedApi, scripted: Open
+) -> None:
+    """After a boot, when kube-proxy does not translate the address yet: the first one is never answered."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as deaf:
+        host, port = deaf.getsockname()
+        with socket.create_connection((host, port)), socket.socket() as second:
+            second.setblocking(False)
+            second.connect_ex((host, port))  # the queue is full: the kernel drops what comes
+            api.url = f"http://{host}:{port}"
+            timing = replace(QUICK, connect=0.2, call=600.0, page=600.0)
+            async with following(scripted(timing)) as seen:
+                await seen.until(lambda f: bool(f.statuses))
+                assert "does not answer in time" in seen.statuses[-1].error
 
 
 async def test_opening_a_watch_takes_no_longer_than_any_other_call(api: ScriptedApi, scripted: Open) -> None:

@@ -97,7 +97,7 @@ class KubeClient:
             "timeoutSeconds": str(int(random.uniform(seconds, 2 * seconds)) or 1),  # noqa: S311 - jitter
         }
         silence = self._timing.silence_alone if selector else self._timing.silence
-        timeout = aiohttp.ClientTimeout(total=None, sock_read=silence)
+        timeout = self._timeout(None, silence)
         async with self._request("watch nodes", "GET", _NODES, query | _selection(selector), timeout) as response:
             yield Batch((), position)
             lines = Lines()
@@ -144,12 +144,12 @@ class KubeClient:
     async def _document(
         self, what: str, path: str, query: Mapping[str, str] = MappingProxyType({}), seconds: float = 0.0
     ) -> dict[str, Any]:
-        timeout = aiohttp.ClientTimeout(total=seconds or self._timing.call)
+        timeout = self._timeout(seconds or self._timing.call)
         async with self._request(what, "GET", path, query, timeout) as response:
             return await self._object(response)
 
     async def _send(self, what: str, method: str, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        timeout = aiohttp.ClientTimeout(total=self._timing.call)
+        timeout = self._timeout(self._timing.call)
         headers = {"Content-Type": _STRATEGIC if method == "PATCH" else "application/json"}
         async with self._request(what, method, path, {}, timeout, headers, body) as response:
             return await self._object(response)
@@ -162,6 +162,9 @@ class KubeClient:
         if not isinstance(document, dict):
             raise broken(self._access.name, ValueError("no JSON object"))
         return document
+
+    def _timeout(self, total: float | None, silence: float | None = None) -> aiohttp.ClientTimeout:
+        return aiohttp.ClientTimeout(total=total, sock_connect=self._timing.connect, sock_read=silence)
 
     @asynccontextmanager
     async def _request(

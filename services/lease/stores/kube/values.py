@@ -92,6 +92,8 @@ class Batch:
 class Timing:
     """How patient we are; seconds."""
 
+    connect: float = 5.0
+    """For a connection. One that was tried before kube-proxy knew the address of the Service is never answered."""
     call: float = 10.0
     """For the answer to a call."""
     page: float = 30.0
