@@ -6,7 +6,7 @@ BIN := .venv/bin
 PARALLEL ?= -n 3 --dist loadfile --no-loadscope-reorder
 SLOWEST := --durations=30 --durations-min=5
 .DEFAULT_GOAL := help
-.PHONY: help venv lab kube-lab test soak tools lint house map types proto check-generated bench bench-docs images constraints compose-lab compose-test vm-test clean
+.PHONY: help venv lab kube-lab test soak tools lint house map types proto check-generated bench bench-docs images constraints compose-lab compose-test vm-test kube-test clean
 
 help: ; @awk -F'  ## ' '/^[a-z-]+:/ {split($$1, target, ":"); printf "%-16s %s\n", target[1], $$NF}' Makefile  ## this list
 venv: ; @sh lab/prepare.sh  ## .venv and the system packages it needs; PYTHON= chooses the Python
@@ -28,4 +28,5 @@ constraints: ; @sh deploy/images/constraints.sh  ## deploy/images/constraints.tx
 compose-lab: ; @exec sh deploy/compose/lab.sh  ## three hosts in containers until Ctrl-C; NODES= BACKEND= STORE=
 compose-test: venv ; @sh lab/tools.sh grpcurl $(CACHE) && sh deploy/compose/test.sh $(BIN)/pytest -rfEs $(ARGS)  ## the images and the compose lab, tried
 vm-test: venv ; @exec $(BIN)/python -m tests.vm $(ARGS)  ## the tests that need kernel modules, in a VM that has them (built once); ARGS='-k ipip'
+kube-test: venv ; @exec $(BIN)/python -m tests.kube $(ARGS)  ## a real Kubernetes in namespaces, disturbed under pings, as root (parts are built once); ARGS='-k sidecar'
 clean: ; rm -rf .venv .build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache  ## leaves what git knows

@@ -28,7 +28,7 @@ MOST_STOPS: Final = 16
 """Functions of a path of docs/architecture.md."""
 LEAST_SIGN: Final = 60
 """Letters of a service's package docstring: what lives there, what may come in and what may not."""
-TESTS: Final = ("unit", "contract", "kernel", "e2e", "compose")
+TESTS: Final = ("unit", "contract", "kernel", "e2e", "compose", "kube")
 """Folders of test files, of which there may be many in one."""
 
 

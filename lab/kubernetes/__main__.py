@@ -46,15 +46,7 @@ def _prepare(options: Options) -> None:
     version = parts.version()
     families = " and ".join(f"IPv{number}" for number in options.versions)
     screen.title(f"Kubernetes {version}, {options.nodes} nodes, {options.backend}, {families}, {options.overlay}")
-    missing = [part for part in parts.all_parts() if not part.is_there]
-    for part in missing:
-        screen.note(f"  {part.title} will be built, once: {part.cost}")
-    if missing:
-        screen.note(f"  into {parts.PLACE}\n")
-    for part in parts.all_parts():
-        if not part.is_there:
-            with screen.step(part.title, f"in {parts.PLACE}") as step:
-                part.build(step)
+    parts.build_missing(screen)
 
 
 async def _run(options: Options) -> int:

@@ -40,7 +40,7 @@ class Cluster:
         self._options = options
         self._hosts = tuple(Host(number) for number in range(1, options.nodes + 1))
         self.place = PLACE / "run"
-        self.nodes = tuple(Node(host, self.place / host.name, options) for host in self._hosts)
+        self.nodes = [Node(host, self.place / host.name, options) for host in self._hosts]
 
     @property
     def config(self) -> Path:
@@ -106,6 +106,26 @@ class Cluster:
         await asyncio.gather(
             *(node.run("kubeadm", "join", "--config=/etc/kubeadm/join.yaml", _IGNORE) for node in others)
         )
+
+    async def add_node(self) -> Node:
+        """Makes one more node, which joins."""
+        host = Host(len(self.nodes) + 1)
+        node = Node(host, self.place / host.name, self._options)
+        self.nodes.append(node)
+        node.furnish((*self._hosts, host), await self.import_images())
+        await carry_out([topology.Batch("", (f"netns add {host.pod.name}",))])
+        await node.plug()
+        await node.boot()
+        await node.run("kubeadm", "join", "--config=/etc/kubeadm/join.yaml", _IGNORE)
+        return node
+
+    async def remove_node(self, node: Node) -> None:
+        """Ends a node for good."""
+        self.nodes.remove(node)
+        node.fail()
+        await node.unplug()
+        await carry_out([topology.Batch("", (f"netns delete {node.host.pod.name}",))])
+        shutil.rmtree(node.place)
 
     async def install(self) -> None:
         """Installs Flannelette as docs/kubernetes.md says; returns when it is ready on every node."""

@@ -119,15 +119,24 @@ class Node:
 
     async def plug_again(self) -> None:
         """Gives it a new network namespace, as a boot does; the MAC of a machine stays."""
+        (device,) = json.loads(await run("ip", "-n", self.host.namespace.name, "-json", "link", "show", "eth0"))
+        await self.unplug()
+        await self.plug(device["address"])
+
+    async def unplug(self) -> None:
+        """Removes its network namespace."""
+        await carry_out([Batch("", (f"link delete {self.name}", f"netns delete {self.host.namespace.name}"))])
+
+    async def plug(self, mac: str = "") -> None:
+        """Gives it a network namespace with a wire to the others."""
         name, of_host = self.name, self.host.namespace.name
-        (device,) = json.loads(await run("ip", "-n", of_host, "-json", "link", "show", "eth0"))
         await carry_out(
             (
-                Batch("", (f"link delete {name}", f"netns delete {of_host}", f"netns add {of_host}")),
                 Batch(
                     "",
                     (
-                        f"link add {name} type veth peer name eth0 address {device['address']} netns {of_host}",
+                        f"netns add {of_host}",
+                        f"link add {name} type veth peer name eth0 {f'address {mac}' if mac else ''} netns {of_host}",
                         f"link set {name} master underlay up",
                     ),
                 ),

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from lab.programs import find_etcd
-from lab.show import Step
+from lab.show import Screen, Step
 
 TREE: Final = Path(__file__).parents[2]
 HERE: Final = Path(__file__).parent
@@ -155,6 +155,19 @@ def all_parts() -> Iterator[Part]:
         (ROOT / "etc", IMAGES[0]),
         (HERE / "Dockerfile", of_images, *(bin_ / f"{name}.version" for name in _PROGRAMS)),
     )
+
+
+def build_missing(screen: Screen) -> None:
+    """Builds what is not in the cache, in the machine's own network; says before how long that takes."""
+    missing = [part for part in all_parts() if not part.is_there]
+    for part in missing:
+        screen.note(f"  {part.title} will be built, once: {part.cost}")
+    if missing:
+        screen.note(f"  into {PLACE}\n")
+    for part in all_parts():
+        if not part.is_there:
+            with screen.step(part.title, f"in {PLACE}") as step:
+                part.build(step)
 
 
 def _collect_programs() -> None:

@@ -47,7 +47,7 @@ async def kill_each(cluster: Cluster, pods: Sequence[Pod], notice: Callable[[str
                 await nodes[each.node].run("ctr", "-n", "k8s.io", "tasks", "kill", "--signal", "SIGKILL", each.id)
                 await cluster.until_replaced([each])
             await asyncio.sleep(0.2)
-        return Outcome(stream.sent, stream.lost, began, await _unreached(pods))
+        return Outcome(stream.sent, stream.lost, began, await still_unreached(pods))
 
 
 async def fail_and_boot(cluster: Cluster, pods: Sequence[Pod]) -> Outcome:
@@ -62,21 +62,21 @@ async def fail_and_boot(cluster: Cluster, pods: Sequence[Pod]) -> Outcome:
             await node.plug_again()
             await node.boot()
             await cluster.until_replaced(containers)
-    return Outcome(stream.sent, stream.lost, began, await _unreached(await cluster.pods()))
+    return Outcome(stream.sent, stream.lost, began, await still_unreached(await cluster.pods()))
 
 
 async def under_pings(pods: Sequence[Pod], change: Awaitable[None]) -> Outcome:
     """What becomes of pings between all pods while something is changed."""
-    before = await _unreached(pods)
+    before = await still_unreached(pods)
     with reach(pods) as reaching:
         began = time.monotonic()
         async with Stream(reaching.paths()) as stream:
             await change
             await asyncio.sleep(0.2)
-    return Outcome(stream.sent, stream.lost, began, before or await _unreached(pods))
+    return Outcome(stream.sent, stream.lost, began, before or await still_unreached(pods))
 
 
-async def _unreached(pods: Sequence[Pod], seconds: float = 10.0) -> list[str]:
+async def still_unreached(pods: Sequence[Pod], seconds: float = 10.0) -> list[str]:
     """Who does not reach whom even after that time; a new bridge's IPv6 address answers after a second or two."""
     end = time.monotonic() + seconds
     with reach(pods) as reaching:

@@ -61,6 +61,7 @@ def test_every_section_with_commands_is_read_here() -> None:
         "kubeadm, k3s and kind",
         "In the place of kube-flannel",
         "With helm",
+        "From the manifests to the chart and back",
         "Large clusters",
         "Certificates by cert-manager",
         "To central lease services and back",
@@ -85,6 +86,14 @@ def test_an_overlay_of_your_own_sets_images_and_flags(tmp_path: Path, kube: ApiS
 def test_a_cluster_gets_three_services(title: str, tmp_path: Path, kube: ApiServer) -> None:
     read(title, tmp_path, kube)
     assert [each["name"] for each in pod_of([daemon_set(kube)])["containers"]] == ["lease", "dataplane", "masq"]
+
+
+def test_helm_takes_the_manifests_over_and_gives_them_back(tmp_path: Path, kube: ApiServer, kubectl: Kubectl) -> None:
+    kubectl("apply", "-k", str(ROOT / "deploy/kubernetes/overlays/per-node"))
+    before = pod_of([daemon_set(kube)])
+    read("From the manifests to the chart and back", tmp_path, kube)
+    assert pod_of([daemon_set(kube)]) == before
+    assert kubectl("get", "secret", "--namespace=kube-flannel", "--output=name") == ""
 
 
 @pytest.mark.usefixtures("kubectl")

@@ -1,0 +1,40 @@
+"""The command line from a pod, as docs/kubernetes.md says."""
+
+from pathlib import Path
+
+import pytest
+
+from lab.kubernetes.cluster import Cluster
+from tests.kube.page import PAGE, Shell
+from tests.kube.workloads import OURS, SIDECARS, get, until
+
+pytestmark = [pytest.mark.kube, pytest.mark.asyncio(loop_scope="session")]
+
+
+async def pod_of(cluster: Cluster, node: str) -> str:
+    pods = await get(cluster, "pods", *OURS, "--selector=app=flannel", f"--field-selector=spec.nodeName={node}")
+    return str(pods["items"][0]["metadata"]["name"])
+
+
+@pytest.mark.parametrize("container", SIDECARS)
+async def test_every_container_says_how_its_node_is(cluster: Cluster, container: str) -> None:
+    for node in cluster.nodes:
+        look = ("exec", await pod_of(cluster, node.name), *OURS, "--container", container, "--")
+        status = await cluster.kubectl(*look, "flannelette", "status")
+        assert status.splitlines()[0] == f"{node.name} is healthy"
+        assert await cluster.kubectl(*look, "flannelette", "doctor")  # else there is a problem
+
+
+async def test_the_page_looks_inside_with_and_without_rights(cluster: Cluster, tmp_path: Path) -> None:
+    name = cluster.nodes[-1].name
+    pod, shell = await pod_of(cluster, name), Shell(cluster, tmp_path)
+
+    async def has_looked() -> bool:
+        statuses = (await get(cluster, "pod", pod, *OURS))["status"]["ephemeralContainerStatuses"]
+        return [list(each["state"]) for each in statuses] == [["terminated"]]
+
+    (_, inside, _, beside, log, _) = (block.commands for block in PAGE["Look inside"].blocks)
+    assert f"{name} is healthy" in await shell.type(f"pod={pod}; {inside}")
+    await shell.type(f"pod={pod}; {beside}")
+    await until(has_looked)
+    assert f"{name} is healthy" in await shell.type(f"pod={pod}; {log}")
