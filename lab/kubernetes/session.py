@@ -17,8 +17,8 @@ from lab.kubernetes.parts import CACHE
 from lab.reach import reach, unreached
 from lab.show import Screen, matrix_table, plain_table
 
-_SOCKET: Final = "/var/lib/kubelet/pods/*/volumes/kubernetes.io~empty-dir/sockets/dataplane.sock"
-"""A path of more than 107 characters is no address of a socket."""
+_SOCKET: Final = "/proc/$(pgrep -of flannelette-dataplane)/root/run/flannelette/dataplane.sock"
+"""Its path on the node is longer than the address of a socket may be."""
 _LIST_PEERS: Final = "flannelette.dataplane.v1.DataplaneService/ListPeers"
 
 
@@ -45,7 +45,7 @@ class Session:
             await asyncio.Event().wait()
             return 0
         finally:
-            with self._screen.step("teardown", "every process has ended; namespaces and files go with them"):
+            with self._screen.step("teardown", "every process has ended, and its files are gone"):
                 self._cluster.stop()
 
     async def _come_up(self) -> list[Pod]:
@@ -81,7 +81,7 @@ class Session:
     async def _change(self, title: str, how: str, pods: list[Pod], change: Awaitable[None]) -> list[str]:
         with self._screen.step(title, "") as step:
             outcome = await trial.under_pings(pods, change)
-            step.detail = f"{how} on every node: {outcome.sent:,} pings, {len(outcome.lost)} lost"
+            step.detail = f"{how}: {outcome.sent:,} pings, {len(outcome.lost)} lost"
             step.is_good = not outcome.failures
         return outcome.failures
 
@@ -92,7 +92,7 @@ class Session:
                 matrix, outside = await reaching.matrix(), await reaching.outside()
             failures = list(unreached(matrix, outside))
             step.is_good = not failures
-        with self._screen.step("answers", "of nodes, the Service, ports of nodes; to packets of full size") as step:
+        with self._screen.step("answers", "of nodes, the Service, host ports; to full-size packets") as step:
             answers = await ask(pods, await self._cluster.service())
             more = list(unanswered(answers))
             step.is_good = not more
@@ -104,15 +104,13 @@ class Session:
     async def _try(self, pods: list[Pod], failures: list[str]) -> int:
         with self._screen.step("kill -9", "") as step:
             kills = await trial.kill_each(self._cluster, pods, step.update)
-            step.detail = f"every container of Flannelette in turn: {kills.sent:,} pings, {len(kills.lost)} lost"
+            step.detail = f"each container of Flannelette: {kills.sent:,} pings, {len(kills.lost)} lost"
             step.is_good = not kills.failures
         failures += kills.failures
         if len(pods) > 1:
             with self._screen.step("power", "") as step:
                 boot = await trial.fail_and_boot(self._cluster, pods)
-                step.detail = (
-                    f"failed on the last node, and back: {boot.sent:,} pings of the others, {len(boot.lost)} lost"
-                )
+                step.detail = f"fails on the last node: {boot.sent:,} pings of the others, {len(boot.lost)} lost"
                 step.is_good = not boot.failures
             failures += boot.failures
         if self._options.flannel:
@@ -127,7 +125,7 @@ class Session:
             f"node='{' '.join(cluster.nodes[0].command())}'",
             "$kubectl get pods --all-namespaces --output wide",
             "$kubectl exec daemonset/kube-flannel-ds -n kube-flannel -c dataplane -- flannelette status",
-            f"$node sh -c 'cd $(dirname {_SOCKET}) && grpcurl -plaintext -unix dataplane.sock {_LIST_PEERS}'",
+            f"$node sh -c 'grpcurl -plaintext -unix {_SOCKET} {_LIST_PEERS}'",
             "$node bash",
         ]
         if self._options.overlay == "central":
