@@ -56,6 +56,15 @@ fi
 if [ "$purpose" = lab ] && ! docker compose version >/dev/null 2>&1 && ! has docker-compose; then
     lacks "docker compose: apt-get install docker-compose (version 1.29 and 2 will do)"
 fi
+if [ "$purpose" = lab ] && [ "${BACKEND:-}" = ipsec ] && why=$(unshare --map-root-user --net true 2>&1); then
+    key=0x000102030405060708090a0b0c0d0e0f10111213 # of a state in a network namespace that ends with the probe
+    state_words="src 192.0.2.1 dst 192.0.2.2 proto esp spi 0x77 mode tunnel aead rfc4106(gcm(aes)) $key 128"
+    # shellcheck disable=SC2086  # a list of words
+    why=$(unshare --map-root-user --net ip xfrm state add $state_words 2>&1) ||
+        lacks "IPsec in the kernel ($(printf '%s\n' "$why" | tail -n 1)): modprobe -a xfrm_user esp4, or another BACKEND, such as wireguard or vxlan"
+    why=$(unshare --map-root-user --net ip link add probe type dummy 2>&1) ||
+        lacks "dummy devices in the kernel, for ipsec ($(printf '%s\n' "$why" | tail -n 1)): modprobe dummy, or another BACKEND"
+fi
 if [ "$engine" = own ]; then
     most=${FLANNELETTE_DISK_MB:-3000}
     [ ! -d "$state/data/image" ] || most=$((most / 3)) # the images are there, or most of them

@@ -79,6 +79,26 @@ def test_an_engine_of_the_machine_and_either_compose_are_enough(machine: Machine
     assert machine.run(CHECK, "lab").returncode == 0
 
 
+@pytest.mark.skipif(
+    subprocess.run(["unshare", "--map-root-user", "--net", "true"], check=False).returncode != 0,
+    reason="namespaces are forbidden here",
+)
+def test_a_lab_of_ipsec_names_the_modules_that_the_kernel_lacks(machine: Machine) -> None:
+    machine.install("docker", "version | 'compose version') ;;\n*) exit 1 ;;")
+    machine.install("ip", "*state*) echo 'Error: no such algorithm' >&2; exit 2 ;;\n*) ;;")
+    done = machine.run(LAB, BACKEND="ipsec")
+    assert (done.returncode, done.stderr.splitlines()) == (
+        77,
+        [
+            "missing: IPsec in the kernel (Error: no such algorithm): modprobe -a xfrm_user esp4, or another BACKEND, "
+            "such as wireguard or vxlan"
+        ],
+    )
+    assert machine.run(CHECK, "lab", BACKEND="vxlan").returncode == 0
+    machine.install("ip", "*) ;;")
+    assert machine.run(CHECK, "lab", BACKEND="ipsec").returncode == 0
+
+
 def test_hole_19_where_no_engine_answers_its_reason_is_said_and_what_one_of_our_own_lacks(machine: Machine) -> None:
     machine.install("docker", NO_ENGINE)
     lines = machine.run(CHECK, "build").stderr.splitlines()
