@@ -1,10 +1,11 @@
 """An overlay that a real flanneld on each host makes; each has an etcd of its own, as the hosts share no loopback."""
 
+import json
 import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
@@ -12,6 +13,7 @@ from typing import Final
 from bench.etcd import PREFIX, started_etcd
 from bench.process import running
 from bench.result import BenchFailed, NotHere
+from lab.charon import around_in
 from lab.netns import NetworkNamespace
 from lab.programs import find_etcd
 from lab.topology import NETWORK, Host
@@ -22,9 +24,11 @@ Subnets = tuple[tuple[Host, str], tuple[Host, str]]
 
 
 @contextmanager
-def flannelds(subnets: Subnets, backend: str, ready: Callable[[], bool]) -> Iterator[None]:
+def flannelds(subnets: Subnets, backend: Mapping[str, object], ready: Callable[[], bool]) -> Iterator[None]:
     """Returns when `ready`. Raises NotHere, BenchFailed."""
-    program = _program(backend)
+    kind = str(backend["Type"])
+    program = _program(kind)
+    said = {"BackendType": kind} if kind != "udp" else {}
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         for (host, gateway), (other, theirs) in (subnets, subnets[::-1]):
@@ -32,11 +36,12 @@ def flannelds(subnets: Subnets, backend: str, ready: Callable[[], bool]) -> Iter
             home.mkdir()
             (home / "subnet.env").write_text(f"FLANNEL_NETWORK={NETWORK}\nFLANNEL_SUBNET={gateway}\n")
             endpoint = stack.enter_context(_etcd(host.namespace))
-            _put(host.namespace, endpoint, "config", f'{{"Network":"{NETWORK}","Backend":{{"Type":"{backend}"}}}}')
+            _put(host.namespace, endpoint, "config", json.dumps({"Network": str(NETWORK), "Backend": dict(backend)}))
             name = theirs.replace(".1/", ".0-")
-            _put(host.namespace, endpoint, f"subnets/{name}", f'{{"PublicIP":"{other.address}"}}')
+            _put(host.namespace, endpoint, f"subnets/{name}", json.dumps({"PublicIP": str(other.address)} | said))
             flags = (f"--etcd-endpoints={endpoint}", "--iface=eth0", f"--subnet-file={home}/subnet.env")
-            stack.enter_context(running(*host.namespace.command(program, *flags), log=home / "log"))
+            around = around_in(home) if kind == "ipsec" else ()  # it starts a charon
+            stack.enter_context(running(*host.namespace.command(*around, program, *flags), log=home / "log"))
         end = time.monotonic() + _SECONDS
         while not ready():
             if time.monotonic() > end:

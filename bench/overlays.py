@@ -20,6 +20,7 @@ from bench.process import cpu_seconds, running
 from bench.result import BenchFailed, NotHere
 from lab import look, programs, topology
 from lab.build import carry_out
+from lab.charon import missing
 from lab.directory import end_proxies
 from lab.netns import NetworkNamespace
 from lab.options import Options
@@ -93,7 +94,8 @@ def ours(pair: Pair, way: "Way", directory: Path) -> Iterator[Overlay]:
     with ExitStack() as stack:
         stack.callback(end_proxies, directory)
         started = []
-        for program in (*lease, *dataplanes):
+        charons = [programs.charon(host, directory) for host in pair if wanted.backend == "ipsec"]
+        for program in (*lease, *charons, *dataplanes):
             program.directory.mkdir(exist_ok=True)
             flags = way.flags if program in dataplanes else ()
             command = program.namespace.command(*program.arguments, *flags)
@@ -116,18 +118,17 @@ def ours(pair: Pair, way: "Way", directory: Path) -> Iterator[Overlay]:
         ]
         for side, each in zip(sides, found, strict=True):
             _add_pod(side, int(each["FLANNEL_MTU"]))
-        yield Overlay((sides[0], sides[1]), lambda: sum(map(cpu_seconds, started[1:])))
+        yield Overlay((sides[0], sides[1]), lambda: sum(map(cpu_seconds, started[len(lease) :])))
 
 
 @contextmanager
-def by_flanneld(backend: str, mtu: int, pair: Pair) -> Iterator[Overlay]:
-    """The overlay that real flannelds make."""
+def by_flanneld(backend: Mapping[str, object], mtu: int, up: str, pair: Pair) -> Iterator[Overlay]:
+    """The overlay that real flannelds make. It is there when the command `up` prints something on both hosts."""
     one, two = (Side(host, IPv4Interface(f"{NETWORK[host.number << 8 | 1]}/24")) for host in pair)
 
     def is_ready() -> bool:
-        words = ("ip", "link", "show", "flannel0")
-        commands = [side.host.namespace.command(*words) for side in (one, two)]
-        return all(subprocess.run(each, capture_output=True, check=False).returncode == 0 for each in commands)
+        commands = [side.host.namespace.command("sh", "-c", up) for side in (one, two)]
+        return all(subprocess.run(each, capture_output=True, check=False).stdout for each in commands)
 
     with flannelds(((one.host, str(one.gateway)), (two.host, str(two.gateway))), backend, is_ready):
         for side in (one, two):
@@ -173,6 +174,10 @@ def wired(hosts: tuple[Host, ...]) -> Iterator[None]:
 def require_kind(kind: str) -> None:
     """Raises NotHere where the kernel has no devices of this kind. Makes one."""
     if not kind:
+        return
+    if kind == "ipsec":
+        if reason := missing():
+            raise NotHere(reason)
         return
     local = "local 192.0.2.1" if kind == "ipip" else ""
     make, remove = f"link add name probe type {kind} {local}", "link del probe"
@@ -246,13 +251,14 @@ def _public_key(side: Side) -> str:
 
 PLAIN: Final = by_commands(_plain)
 """No overlay: routes over the underlay, which is veth."""
+_UDP: Final = partial(by_flanneld, {"Type": "udp"}, 1472, "ip link show flannel0")
+_IPSEC: Final[Mapping[str, object]] = {"Type": "ipsec", "PSK": "0123456789abcdef" * 6}
 WAYS: Final[Mapping[str, Way]] = {
     "vxlan": Way({"Type": "vxlan"}, by_commands(_vxlan)),
     "ipip": Way({"Type": "ipip"}, by_commands(_ipip), "ipip"),
     "wireguard": Way({"Type": "wireguard"}, by_commands(_wireguard), "wireguard"),
-    "udp_user": Way({"Type": "udp", "Mode": "user"}, partial(by_flanneld, "udp", 1472)),
-    "udp_kernel": Way(
-        {"Type": "udp", "Mode": "kernel"}, partial(by_flanneld, "udp", 1472), "fou", ("--checksum-offload=on",)
-    ),
+    "udp_user": Way({"Type": "udp", "Mode": "user"}, _UDP),
+    "udp_kernel": Way({"Type": "udp", "Mode": "kernel"}, _UDP, "fou", ("--checksum-offload=on",)),
+    "ipsec": Way(_IPSEC, partial(by_flanneld, _IPSEC, 1423, "ip xfrm state | grep 'proto esp spi'"), "ipsec"),
 }
 """By backend."""

@@ -2,7 +2,7 @@
 
 Ours is what a lease service and two dataplanes set up. The peer is what flannel sets up for the same backend: where
 the kernel carries the packets, by the commands that make its objects; for udp by real flannelds, whose process
-carries them. The limit is the same way without an overlay,
+carries them, and for ipsec, whose charons negotiate. The limit is the same way without an overlay,
 over the plain veth. All three are there at once, and are measured in turns: the figure is the best turn, as whatever
 else the machine does only makes a turn worse.
 
