@@ -14,6 +14,7 @@ charon {
   load = random nonce aes sha1 sha2 gmp openssl pem pkcs1 hmac kdf gcm kernel-netlink socket-default vici
   install_routes = no
   install_virtual_ip = no
+  reuse_ikesa = no
   plugins {
     vici {
       socket = unix:///run/charon.vici

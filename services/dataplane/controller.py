@@ -267,8 +267,8 @@ class Controller:
             return
         links, works = self.tracker.links(config), self.tracker.is_working(config)
         where = (config.network, config.backend, links, own, self._limits, self.settings.ip_blackhole_route)
-        earlier = tuple(self.tracker.earlier_overlays())
-        context = PeerContext(*where, not is_told, works, earlier).after(self.programmer.context)
+        change = tuple(self.tracker.earlier_overlays()), self.tracker.connected_by_tasks
+        context = PeerContext(*where, not is_told, works, *change).after(self.programmer.context)
         touched, since, self._touched, self._touched_at = self._touched, self._touched_at, set(), None
         is_whole = self._resync_due or context != self.programmer.context
         if not is_whole:

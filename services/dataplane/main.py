@@ -3,7 +3,7 @@
 import os
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -12,7 +12,7 @@ from flannelette.dataplane.v1 import dataplane_pb2_grpc
 from services.dataplane.api.service import DataplaneServicer
 from services.dataplane.api.status import findings_of, states
 from services.dataplane.backends import BUILT
-from services.dataplane.backends.task import InForce, run_backend_tasks
+from services.dataplane.backends.task import TaskReports, run_backend_tasks
 from services.dataplane.commands.runner import HookRunner
 from services.dataplane.controller import Controller
 from services.dataplane.diagnose.diagnosis import Diagnosis
@@ -94,9 +94,10 @@ async def build(settings: DataplaneSettings, process: Process) -> AsyncIterator[
         process.jobs["cache_writer"] = dataplane.cache_writer.run
         process.jobs["dataplane"] = dataplane.run
 
-        def note_backends(reasons: Mapping[InForce, str]) -> None:
-            process.health.set("backend", "; ".join(filter(None, reasons.values())))
-            if dataplane.tracker.note_working(each for each, reason in reasons.items() if not reason):
+        def note_backends(reports: TaskReports) -> None:
+            process.health.set("backend", "; ".join(filter(None, reports.reasons.values())))
+            before, dataplane.tracker.reports = dataplane.tracker.reports, reports
+            if (before.working, before.connected) != (reports.working, reports.connected):
                 dataplane.audit()
 
         process.jobs["backend"] = partial(

@@ -8,6 +8,7 @@ from typing import Any
 
 from vici.protocol import FiniteStream, Message, Packet
 
+_BYTES = {"bytes-in": "84", "bytes-out": "168"}
 _STREAMED = {
     "list-conns": b"list-conn",
     "list-sas": b"list-sa",
@@ -25,6 +26,10 @@ class FakeCharon:
         self.connections: dict[str, Mapping[str, Any]] = {}
         self.up: set[str] = set()
         """Names of connections that have a tunnel."""
+        self.answered: set[str] = set()
+        """Names of connections of which the peer has a tunnel."""
+        self.answered_anew: set[str] = set()
+        """Names of those of which it has made another one."""
         self.older: dict[str, str] = {}
         """Ids of IKE SAs that are older than that of `up`, by themselves, with the name of their connection."""
         self.refused = b""
@@ -32,6 +37,13 @@ class FakeCharon:
         self.calls: list[str] = []
         """What changed something."""
         self._writers: set[asyncio.StreamWriter] = set()
+        self._listeners: set[asyncio.StreamWriter] = set()
+
+    def tell(self) -> None:
+        """Says that a tunnel is up or down to those who have asked for that."""
+        event = bytes([Packet.EVENT, 12]) + b"child-updown" + Message.serialize({"up": "yes"})
+        for writer in self._listeners:
+            writer.write(struct.pack("!I", len(event)) + event)
 
     async def __aenter__(self) -> "FakeCharon":
         self.path.unlink(missing_ok=True)
@@ -49,12 +61,16 @@ class FakeCharon:
         try:
             while True:
                 (size,) = struct.unpack("!I", await reader.readexactly(4))
-                for answer in self._answers(await reader.readexactly(size)):
+                packet = await reader.readexactly(size)
+                if packet == bytes([Packet.EVENT_REGISTER, 12]) + b"child-updown":
+                    self._listeners.add(writer)
+                for answer in self._answers(packet):
                     writer.write(struct.pack("!I", len(answer)) + answer)
         except (asyncio.IncompleteReadError, ConnectionError):
             writer.close()
         finally:
             self._writers.discard(writer)
+            self._listeners.discard(writer)
 
     def _answers(self, packet: bytes) -> list[bytes]:
         kind, length = packet[0], packet[1]
@@ -71,11 +87,16 @@ class FakeCharon:
     def _told(self, name: str) -> list[Mapping[str, Any]]:
         if name == "list-conns":
             return [{name: _as_listed(values)} for name, values in self.connections.items()]
-        child = {"child-sas": {"x-1": {"state": "INSTALLED", "bytes-in": "84", "bytes-out": "168"}}}
-        state = {"state": "ESTABLISHED", "established": "60", **child}
+        state = {"state": "ESTABLISHED", "established": "60"}
+        up, answered = (
+            {**state, "child-sas": {f"{child}-1": {"name": child, "state": "INSTALLED", **_BYTES}}}
+            for child in ("x", "answered")
+        )
         if name == "list-sas":
-            older = [{each: {"uniqueid": number, **state}} for number, each in self.older.items()]
-            return [*({each: {"uniqueid": "1000", **state}} for each in sorted(self.up)), *older]
+            older = [{each: {"uniqueid": number, **up}} for number, each in self.older.items()]
+            theirs = [{each: {"uniqueid": "900", **answered}} for each in sorted(self.answered)]
+            theirs += [{each: {"uniqueid": "2000", **answered}} for each in sorted(self.answered_anew)]
+            return [*({each: {"uniqueid": "1000", **up}} for each in sorted(self.up)), *theirs, *older]
         return []
 
     def _done(self, name: str, asked: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -15,6 +15,7 @@ from tests.hosts.dataplane import Cluster, Running, cluster_in
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
 
 _ETH_P_IP, _ETH_P_ALL = 0x0800, 3
+_ICMP: Final = 1
 _PROTOCOLS: Final = {50: "esp", 17: "udp"}
 
 
@@ -86,6 +87,10 @@ class Node:
         """What it prints of this host's charon."""
         return self.namespace.run("swanctl", *words, "--uri", f"unix://{self.charon.socket}")
 
+    def connection(self) -> str:
+        """The name of that of the dataplane's in charon."""
+        return next(line.partition(": ")[0] for line in self.swanctl("--list-conns").splitlines() if line[:1].strip())
+
     def routes(self) -> list[str]:
         return sorted(" ".join(r.split()) for r in self.namespace.ip(*"route show proto 77".split()).splitlines())
 
@@ -145,7 +150,10 @@ class Wire:
             if direction == socket.PACKET_OUTGOING and protocol == _ETH_P_IP:
                 source, target = (str(ip_address(packet[at : at + 4])) for at in (12, 16))
                 named = _PROTOCOLS.get(packet[9], f"protocol {packet[9]}")
-                found.add(f"clear {source} {target}" if "10.5." in source + target else named)
+                if "10.5." in source + target:
+                    found.add(f"clear {source} {target}")
+                elif packet[9] != _ICMP:  # the dataplane's probes of the underlay
+                    found.add(named)
 
     def close(self) -> None:
         self._socket.close()

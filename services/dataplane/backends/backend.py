@@ -48,6 +48,8 @@ class NodeLinks:
     """Known only to a backend that `follows_routes`."""
     networks: tuple[Network, ...] = ()
     """Where the subnets of leases lie."""
+    is_changing: bool = False
+    """Whether another backend is there too: a peer may send by that one (ADR 35)."""
 
     def names(self) -> dict[int, str]:
         """Interface names by index, for texts."""
@@ -88,6 +90,8 @@ class Host(NamedTuple):
     """Has everything compared."""
     report: Callable[[str], None]
     """Takes the reason why the backend carries nothing, which makes the node not ready; empty: it does."""
+    connected: Callable[[frozenset[Hashable]], None]
+    """Takes the keys of the connections that carry packets, of a backend whose peers have such."""
 
 
 def require_room(what: str, mtu: int, family: Family, underlay: Underlay) -> int:

@@ -125,6 +125,7 @@ class Ipsec(Backend):
                 continue
             away = _tunnel(_policy(DIR_OUT, own, subnet.cidr), here.packed, there.packed)
             back = _tunnel(_policy(DIR_IN, subnet.cidr, own), there.packed, here.packed)
+            back = back._replace(is_optional=links.is_changing)
             names = (str(here), str(identity), str(own), str(there), str(subnet.cidr))
             objects += (
                 away,
@@ -141,14 +142,15 @@ class Ipsec(Backend):
     def node_objects(self, own_subnets: Sequence[Network], links: NodeLinks) -> Iterable[KernelObject]:
         """The node's own key, and policies by which packets of pods to and from a subnet without a peer are dropped.
 
-        No such policies where the network covers the underlay, as pods could not reach the nodes.
+        No such policies where the network covers the underlay, as pods could not reach the nodes, and while another
+        backend carries packets to some peers.
         """
         own, here = _of_ipv4(own_subnets), links.underlay.address(IPV4)
         if own is None or here is None:
             return []
         objects: list[KernelObject] = [IkeKey(str(links.underlay.public_address(IPV4) or here), self.psk)]
         places = [*links.underlay.networks, *map(ip_network, links.underlay.addresses)]
-        for network in links.networks:
+        for network in () if links.is_changing else links.networks:
             if any(network.version == place.version and network.overlaps(place) for place in places):
                 continue
             inner = [_policy(direction, own, own) for direction in (DIR_IN, DIR_OUT, DIR_FWD)]
@@ -163,7 +165,7 @@ class Ipsec(Backend):
 
     async def run(self, host: Host) -> None:
         """Follows charon: says when it is away, and has everything compared when it is back."""
-        await follow_charon(self.charon, host.report, host.audit)
+        await follow_charon(self.charon, host.report, host.audit, host.connected)
 
 
 def _of_ipv4(subnets: Sequence[Network]) -> Network | None:

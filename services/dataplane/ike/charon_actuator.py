@@ -7,7 +7,8 @@ from typing import Final, Self
 
 from services.core.errors import InvalidInput, Unavailable
 from services.core.secret import Secret
-from services.dataplane.ike.vici import Charon, Tunnel
+from services.dataplane.ike.tunnels import Tunnel
+from services.dataplane.ike.vici import Charon
 from services.dataplane.netlink.actuator import Contents
 from services.dataplane.netlink.ipsec.ipsec_text import connection_name
 from services.dataplane.netlink.ipsec.values import IKE_CONNECTION, IKE_KEY, IkeConnection, IkeKey
@@ -118,7 +119,12 @@ async def _reason(
 
 
 def _fault(item: IkeConnection, tunnel: Tunnel) -> str:
-    return (
-        f"no IPsec tunnel with {item.remote} ({tunnel}): is its charon up, has it the same PSK, and does a firewall "
-        "let UDP ports 500 and 4500 and IP protocol 50 through?"
+    where = f"no IPsec tunnel with {item.remote} ({tunnel}): "
+    if tunnel.ike == "ESTABLISHED":
+        return where + (
+            "have both kernels ESP (`modprobe -a esp4`), and has the peer the same ESPProposal? charon's log says why"
+        )
+    return where + (
+        "is its charon up, has it the same PSK, and does a firewall let UDP ports 500 and 4500 and IP protocol 50 "
+        "through?"
     )

@@ -1,14 +1,16 @@
 """Follows charon: notices at once that it ends or is back, and has tunnels that it gave up negotiated again."""
 
 import asyncio
+import struct
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from services.core.errors import InvalidInput, Unavailable
-from services.dataplane.ike.vici import Charon, Tunnel, away
+from services.dataplane.ike.tunnels import Tunnel
+from services.dataplane.ike.vici import REGISTRATION, Charon, away
 from services.dataplane.netlink.ipsec.ipsec_text import connection_name
 from services.dataplane.netlink.ipsec.values import IkeConnection
 from services.runtime.telemetry.logs import get_logger
@@ -17,6 +19,12 @@ log = get_logger()
 
 _RETRY_SECONDS: Final = 1.0
 _LOOK_SECONDS: Final = 8.0
+_COLLECT_SECONDS: Final = 0.2
+"""After an event, for those that follow it."""
+_ANSWER_SECONDS: Final = 2.0
+"""For charon's own attempt, where the peer's has succeeded."""
+_MOST_ATTEMPTS: Final = 2
+_RENEWAL_SECONDS: Final = 60.0
 PATIENCE_SECONDS: Final = 16.0
 """For charon's own attempts, before a tunnel is asked for; then it counts as failed too (`charon_actuator`)."""
 
@@ -24,10 +32,17 @@ _IDLE: Final = ("", "ESTABLISHED")
 """States of an IKE SA in which charon does nothing about a tunnel that is not up."""
 
 
-async def follow_charon(path: Path, report: Callable[[str], None], audit: Callable[[], None]) -> None:
+async def follow_charon(
+    path: Path,
+    report: Callable[[str], None],
+    audit: Callable[[], None],
+    connected: Callable[[frozenset[Hashable]], None],
+) -> None:
     """For ever. `report` is told why charon is not there, and nothing when it is; `audit` has everything compared.
 
-    An idle connection to charon ends when charon does, so that its end is known at once.
+    `connected` is told the connections by which packets can be sent; what it was told holds while charon is away.
+
+    A connection on which charon tells of tunnels ends when charon does, so that its end is known at once.
     """
     told = ""
     while True:
@@ -46,25 +61,48 @@ async def follow_charon(path: Path, report: Callable[[str], None], audit: Callab
         told = ""
         report("")
         audit()
-        charon = Charon(path)
+        charon, news = Charon(path), asyncio.Event()
+        writer.write(REGISTRATION)
         try:
-            await _look_after(charon, asyncio.ensure_future(reader.read(1)), report, audit)
+            ended = asyncio.ensure_future(_listen(reader, news))
+            await _look_after(charon, ended, news, report, audit, connected)
         finally:
             charon.close()
             writer.close()
 
 
+async def _listen(reader: asyncio.StreamReader, news: asyncio.Event) -> None:
+    """Until charon ends."""
+    with suppress(OSError, asyncio.IncompleteReadError):
+        while True:
+            (size,) = struct.unpack("!I", await reader.readexactly(4))
+            await reader.readexactly(size)
+            news.set()
+    news.set()
+
+
 async def _look_after(
-    charon: Charon, ended: asyncio.Future[bytes], report: Callable[[str], None], audit: Callable[[], None]
+    charon: Charon,
+    ended: asyncio.Future[None],
+    news: asyncio.Event,
+    report: Callable[[str], None],
+    audit: Callable[[], None],
+    connected: Callable[[frozenset[Hashable]], None],
 ) -> None:
     """Until charon ends."""
     seen: object = None
     down: dict[IkeConnection, float] = {}
+    asked: dict[IkeConnection, float] = {}
+    renewed: dict[IkeConnection, float] = {}
+    pause = _LOOK_SECONDS
     try:
         while True:
-            await asyncio.wait({ended}, timeout=_LOOK_SECONDS)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(news.wait(), pause)
+                await asyncio.wait({ended}, timeout=_COLLECT_SECONDS)
             if ended.done():
                 return
+            news.clear()
             try:
                 connections, owners = await charon.connections(), await charon.owners()
                 tunnels = await charon.tunnels()
@@ -74,9 +112,16 @@ async def _look_after(
             report("")
             now = time.monotonic()
             down = {item: down.get(item, now) for item in connections if not _tunnel(tunnels, item).is_up}
+            connected(frozenset(item.key for item in connections - down.keys()))
+            answered = {item for item in down if _is_worth_asking(_tunnel(tunnels, item))}
             late = {item for item, since in down.items() if now - since >= PATIENCE_SECONDS}
-            await _initiate(charon, [item for item in late if _tunnel(tunnels, item).ike in _IDLE])
-            await _end_superseded(charon)
+            given_up = {item for item in late if _tunnel(tunnels, item).ike in _IDLE}
+            given_up |= {item for item in answered if now - down[item] >= _ANSWER_SECONDS}
+            asked = {item: at for item, at in asked.items() if item in down and now - at < _LOOK_SECONDS}
+            await _initiate(charon, given_up - asked.keys())
+            asked |= dict.fromkeys(given_up - asked.keys(), now)
+            await _replace(charon, renewed)
+            pause = min(_ANSWER_SECONDS, _LOOK_SECONDS) if answered - asked.keys() else _LOOK_SECONDS
             last, seen = seen, (connections, owners, late)
             if last is not None and last != seen:
                 audit()
@@ -93,11 +138,25 @@ async def _initiate(charon: Charon, given_up: Collection[IkeConnection]) -> None
             log.info("charon did not begin to negotiate", peer=item.remote, reason=str(error))
 
 
-async def _end_superseded(charon: Charon) -> None:
-    """Those that a peer's charon left when it was killed would be renewed for ever."""
+async def _replace(charon: Charon, renewed: dict[IkeConnection, float]) -> None:
+    """Ends IKE SAs that a peer's charon left when it was killed, for they would be renewed for ever.
+
+    What this end had made with that charon is made anew at once: a peer that was started again has no states of it.
+    Not again within `_RENEWAL_SECONDS`, so that two ends that each saw a second tunnel do not follow each other.
+    """
     with suppress(InvalidInput, Unavailable):  # the next look finds them again
-        for number in await charon.superseded():
+        superseded, outdated = await charon.replaced()
+        now = time.monotonic()
+        due = {item for item in outdated if now - renewed.get(item, -_RENEWAL_SECONDS) >= _RENEWAL_SECONDS}
+        await _initiate(charon, due)
+        renewed |= dict.fromkeys(due, now)
+        for number in superseded:
             await charon.terminate(number)
+
+
+def _is_worth_asking(tunnel: Tunnel) -> bool:
+    """Whether the peer is there, and charon does not wait for the answers to two requests already."""
+    return tunnel.is_answered and tunnel.attempts < _MOST_ATTEMPTS
 
 
 def _tunnel(tunnels: Mapping[str, Tunnel], item: IkeConnection) -> Tunnel:

@@ -3,43 +3,24 @@
 import asyncio
 import os
 import socket
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from errno import ENOENT
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from services.core.errors import InvalidInput, Unavailable
+from services.dataplane.ike.tunnels import ANSWERED, Section, Tunnel, outdated_in, superseded_in, tunnels_in
 from services.dataplane.netlink.ipsec.ipsec_text import MARK, connection_name, connection_of, key_id
 from services.dataplane.netlink.ipsec.values import REQID, IkeConnection, IkeKey
 
+REGISTRATION: Final = b"\0\0\0\x0e\x03\x0cchild-updown"
+"""The packet that asks charon to tell of tunnels that come and go."""
 T = TypeVar("T")
-Section = Mapping[str, Any]
-"""Of vici: keys with texts, lists of texts, or sections."""
 
 _ANSWER_SECONDS: Final = 5.0
 _IKE_PROPOSAL: Final = "aes256-sha256-modp4096"
-_SETTLED_SECONDS: Final = 10
-_UP: Final = frozenset((b"INSTALLED", b"UPDATING", b"REKEYING", b"REKEYED"))
-
-
-@dataclass(frozen=True, slots=True)
-class Tunnel:
-    """What a connection of ours has negotiated. Its text is in the words of `swanctl --list-sas`."""
-
-    ike: str
-    """The state of its IKE SA; empty: there is none."""
-    is_up: bool = False
-    """Packets can be sent: an ESP SA is installed."""
-    received: int = 0
-    """Bytes."""
-    sent: int = 0
-
-    def __str__(self) -> str:
-        if not self.ike:
-            return "no IKE SA"
-        child = f"INSTALLED, {self.received} bytes in, {self.sent} bytes out" if self.is_up else "no ESP SA"
-        return f"IKE {self.ike}, {child}"
+_UNUSED_MARK: Final = "0x666c"
+"""Of states that packets which are sent do not take: no policy has it."""
 
 
 def connection_section(item: IkeConnection) -> Section:
@@ -47,6 +28,9 @@ def connection_section(item: IkeConnection) -> Section:
 
     With mobike charon tells its peers each new address of the host, as the pods' bridge has. Unless a connection is
     never unique, a charon that was killed and is back makes its peers end tunnels that still carry packets.
+
+    Of its two children the first is for what the peer asks for. Packets are sent by the other alone: the end that
+    answers has its states before the end that asks, and packets that it sent by them at once would be lost (ADR 34).
     """
     child = {
         "mode": "tunnel",
@@ -56,10 +40,9 @@ def connection_section(item: IkeConnection) -> Section:
         "reqid": str(REQID),
         "policies": "no",
         "rekey_time": "1h",
-        "start_action": "start",
-        "close_action": "trap",
-        "dpd_action": "restart",
     }
+    answered = child | {"start_action": "none", "mark_out": _UNUSED_MARK}
+    asked = child | {"start_action": "start", "close_action": "trap", "dpd_action": "restart"}
     return {
         connection_name(item): {
             "version": "2",
@@ -72,7 +55,7 @@ def connection_section(item: IkeConnection) -> Section:
             "remote_addrs": [item.remote],
             "local": {"auth": "psk", "id": item.local_id},
             "remote": {"auth": "psk", "id": item.remote},
-            "children": {child_name(item): child},
+            "children": {ANSWERED: answered, child_name(item): asked},
         }
     }
 
@@ -83,7 +66,7 @@ def key_section(item: IkeKey) -> Section:
 
 
 def child_name(item: IkeConnection) -> str:
-    """Of the one tunnel of a connection."""
+    """Of the tunnel that this end asks for."""
     return f"{item.own_subnet}-{item.peer_subnet}"
 
 
@@ -112,42 +95,6 @@ def owners_in(answer: Section) -> set[str]:
     """The addresses of our keys, of what `get-shared` tells."""
     mark = f"{MARK}-".encode()
     return {name.removeprefix(mark).decode() for name in answer.get("keys", ()) if name.startswith(mark)}
-
-
-def tunnels_in(listed: Iterable[Section]) -> dict[str, Tunnel]:
-    """By name of the connection, of what `list-sas` tells: the best of the SAs that it may have."""
-    found: dict[str, Tunnel] = {}
-    for section in listed:
-        for name, values in section.items():
-            children = [c for c in values.get("child-sas", {}).values() if c.get("state") in _UP]
-            before = found.get(name, Tunnel(""))
-            found[name] = Tunnel(
-                before.ike if before.is_up else values.get("state", b"").decode(),
-                before.is_up or bool(children),
-                before.received + sum(int(child.get("bytes-in", b"0")) for child in children),
-                before.sent + sum(int(child.get("bytes-out", b"0")) for child in children),
-            )
-    return found
-
-
-def superseded_in(listed: Iterable[Section]) -> set[str]:
-    """The ids of IKE SAs of ours, of what `list-sas` tells, in whose place the same end has made a newer one.
-
-    Each end makes one, and another one when its charon was replaced. Both ends have used the newest for a while then.
-    """
-    made: dict[tuple[str, bool], dict[int, int]] = {}
-    for section in listed:
-        for name, values in section.items():
-            is_up = any(child.get("state") in _UP for child in values.get("child-sas", {}).values())
-            if is_up and values.get("state") == b"ESTABLISHED" and connection_of(name) is not None:
-                ages = made.setdefault((name, values.get("initiator") == b"yes"), {})
-                ages[int(values["uniqueid"])] = int(values.get("established", b"0"))
-    return {
-        str(number)
-        for ages in made.values()
-        for number in ages
-        if number < max(ages) and ages[max(ages)] >= _SETTLED_SECONDS
-    }
 
 
 class Charon:
@@ -180,9 +127,10 @@ class Charon:
         """What is negotiated, by name of the connection."""
         return tunnels_in(await self._call(lambda session: list(session.list_sas())))
 
-    async def superseded(self) -> set[str]:
-        """The ids of IKE SAs that a newer one has replaced."""
-        return superseded_in(await self._call(lambda session: list(session.list_sas())))
+    async def replaced(self) -> tuple[set[str], set[IkeConnection]]:
+        """See `superseded_in` and `outdated_in`."""
+        listed = await self._call(lambda session: list(session.list_sas()))
+        return superseded_in(listed), outdated_in(listed)
 
     async def terminate(self, number: str) -> None:
         """Ends an IKE SA and its tunnel, and tells the peer, whose answer is not waited for."""

@@ -126,7 +126,7 @@ def _as_flannels(item: KernelObject) -> KernelObject | None:
             is_flannels = item.route_type == RTN_UNICAST and not item.rest
             return item._replace(protocol=RTPROT_BOOT, metric=DEFAULT_METRIC[item.family]) if is_flannels else None
         case XfrmPolicy():
-            return item._replace(priority=0) if item.tunnel_src else None
+            return item._replace(priority=0, is_optional=False) if item.tunnel_src else None
         case IkeKey() | IkeConnection():
             return None
     return item

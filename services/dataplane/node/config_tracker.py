@@ -1,7 +1,7 @@
 """The overlay configuration in force, as the network configuration and the underlay change, and its devices."""
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from itertools import chain
 from typing import Final
 
@@ -11,7 +11,7 @@ from services.core.leases.lease import Lease
 from services.core.leases.node_overrides import PublicIpOverrides
 from services.core.network import NetworkConfig
 from services.dataplane.backends.backend import Backends, NodeIdentity, NodeLinks
-from services.dataplane.backends.task import InForce
+from services.dataplane.backends.task import TaskReports
 from services.dataplane.events.causes import Observations
 from services.dataplane.events.describe import describe_device
 from services.dataplane.events.journal import Event, EventKind, Journal
@@ -79,7 +79,7 @@ class ConfigTracker:
         """Before the configuration in force, until that one has its devices."""
         self._impossible: tuple[OverlayConfig, float] | None = None
         """A configuration whose devices could not be made, and when that is tried again."""
-        self._working = frozenset[InForce]()
+        self.reports = TaskReports()
         self._remembered = tuple(earlier)
         self._asked: NetworkConfig | None = None
         self._chosen: PublicIpOverrides = ()
@@ -179,7 +179,8 @@ class ConfigTracker:
         """What the objects of a peer refer to; without `devices`, those of the configuration in force."""
         networks = tuple(cidr for family in config.families for cidr in config.network.cidrs(family))
         devices = self.devices if devices is None else devices
-        return NodeLinks(config.underlay, devices, self._settings.route_protocol, self.connected, networks)
+        where = (config.underlay, devices, self._settings.route_protocol, self.connected, networks)
+        return NodeLinks(*where, is_changing=bool(self.earlier.overlays))
 
     def earlier_overlays(self) -> Iterator[Overlay]:
         """Those of `earlier`, for the context of peers."""
@@ -188,12 +189,12 @@ class ConfigTracker:
 
     def is_working(self, config: OverlayConfig) -> bool:
         """Whether its backend carries packets, as far as its task decides that."""
-        return not config.backend.works_by_task or (config.backend, config.underlay) in self._working
+        return not config.backend.works_by_task or (config.backend, config.underlay) in self.reports.working
 
-    def note_working(self, working: Iterable[InForce]) -> bool:
-        """Takes the backends whose tasks work; whether that is news."""
-        before, self._working = self._working, frozenset(working)
-        return before != self._working
+    @property
+    def connected_by_tasks(self) -> frozenset[Hashable]:
+        """See PeerContext."""
+        return self.reports.connected if self.earlier.overlays else frozenset()
 
     def retire(self, unused: Set[str]) -> bool:
         """Gives up earlier overlays that have been `unused` (by name) for long enough; whether there were any."""

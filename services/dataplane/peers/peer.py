@@ -13,6 +13,7 @@ from services.core.light_dataclass import light_dataclass
 from services.core.network import NetworkConfig
 from services.dataplane.backends.backend import Backend, NodeLinks
 from services.dataplane.links.desired import Device
+from services.dataplane.netlink.ipsec.values import DIR_OUT, IkeConnection, XfrmPolicy
 from services.dataplane.netlink.objects import RTN_BLACKHOLE, KernelObject, Route, packed_mac
 from services.dataplane.netlink.uapi import AF_INET6, LOOPBACK_IFINDEX
 from services.dataplane.peers.validation import (
@@ -61,6 +62,8 @@ class PeerContext:
     """Of the backend; see Overlay."""
     earlier: tuple[Overlay, ...] = ()
     """Of the configurations before, the last one first, while leases of peers still say their backends (ADR 35)."""
+    connected: frozenset[Hashable] = frozenset()
+    """While there are such: the keys of connections (ipsec's) that carry packets."""
 
     def after(self, last: "PeerContext | None") -> "PeerContext":
         """The context to program now; `last` is the one before, None at the start.
@@ -147,8 +150,8 @@ def peer_of(lease: Lease, context: PeerContext, losses: Losses = _NONE, former: 
 
     `former` is what the peer's lease said when its node had another backend. A node that has changed to a backend
     that this node does not have, or that does not work here yet, is reached as before, for it still has what takes
-    those packets. And while the overlay of `former` is here, what it needs of the peer beside routes stays: the peer
-    may still send by it.
+    those packets. And while the overlay of `former` is here, both need what they need to receive: the peer may send
+    by either.
     """
     overlay = context.overlay_of(lease)
     misshapen = _misshapen(lease)
@@ -159,7 +162,7 @@ def peer_of(lease: Lease, context: PeerContext, losses: Losses = _NONE, former: 
     general = _foreign(lease, context, before) if overlay is None else misshapen
     refusals: tuple[Rejection, ...] = (general,) if general is not None else ()
     said = lease
-    if former is not None and (overlay is None or not overlay.works):
+    if former is not None and (overlay is None or not _carries(overlay, lease, context)):
         said, overlay = former, before
     if overlay is None or misshapen is not None:
         return Peer(lease, (), refusals)
@@ -180,11 +183,13 @@ def peer_of(lease: Lease, context: PeerContext, losses: Losses = _NONE, former: 
     if candidates == lease.subnets:
         candidates = lease.subnets  # once in memory, as nearly always
     objects = _objects(carried, overlay, context)
-    if former is not None and before is not None and before is not overlay:
+    if former is not None and before is not None:
+        its, other = (lease, context.overlay_of(lease)) if overlay is before else (former, before)
         cidrs = [subnet.cidr for subnet in carried]
-        fit = [s for s in former.subnets if s.cidr in cidrs and reject(s, context.bounds) is None]
-        kept = [s for s in fit if not before.backend.rejection(s, before.links)]
-        objects += tuple(item for item in _objects(kept, before, context) if not isinstance(item, Route))
+        if other is not None:
+            fit = [s for s in its.subnets if s.cidr in cidrs and reject(s, context.bounds) is None]
+            kept = [s for s in fit if not other.backend.rejection(s, other.links)]
+            objects += tuple(item for item in _objects(kept, other, context) if not _is_for_sending(item))
     via = "" if overlay is context.overlays[0] else overlay.name
     return Peer(lease, objects, refusals, candidates, former, via)
 
@@ -196,6 +201,19 @@ def mark_of(lease: Lease) -> Hashable:
 
 def _objects(subnets: Sequence[Subnet], overlay: Overlay, context: PeerContext) -> tuple[KernelObject, ...]:
     return tuple(overlay.backend.peer_objects(subnets, context.own_subnets, overlay.links)) if subnets else ()
+
+
+def _carries(overlay: Overlay, lease: Lease, context: PeerContext) -> bool:
+    """Whether packets get to the node of a lease by this overlay."""
+    if not overlay.works:
+        return False
+    connections = (o for o in _objects(lease.subnets, overlay, context) if isinstance(o, IkeConnection))
+    return all(each.key in context.connected for each in connections)
+
+
+def _is_for_sending(item: KernelObject) -> bool:
+    """Whether packets to the peer take the overlay because of it."""
+    return isinstance(item, Route) or (isinstance(item, XfrmPolicy) and item.direction == DIR_OUT)
 
 
 def _are_alike(former: Lease, lease: Lease) -> bool:

@@ -102,6 +102,9 @@ async def test_a_tunnel_that_is_late_is_a_fault(tmp_path: Path, monkeypatch: pyt
             assert found.faults[CONNECTION.key].startswith(
                 "no IPsec tunnel with 10.99.0.12 (no IKE SA): is its charon"
             )
+            charon.answered.add(NAME)
+            found = await actuator.contents(())
+            assert "have both kernels ESP (`modprobe -a esp4`)" in found.faults[CONNECTION.key]
             charon.up.add(NAME)
             assert (await actuator.contents(())).faults == {}
 
@@ -112,7 +115,7 @@ async def test_the_end_of_charon_and_its_return_are_told_at_once(
     monkeypatch.setattr(follower, "_RETRY_SECONDS", 0.01)
     reports, audits = list[str](), list[int]()
     path = tmp_path / "vici"
-    following = asyncio.create_task(follow_charon(path, reports.append, lambda: audits.append(1)))
+    following = asyncio.create_task(follow_charon(path, reports.append, lambda: audits.append(1), lambda up: None))
     await until(lambda: reports != [])
     assert reports[-1].startswith(f"charon (strongSwan) does not answer on {path} (No such file or directory)")
     assert "; cure: start charon" in reports[-1]
@@ -133,13 +136,55 @@ async def test_a_tunnel_that_charon_gave_up_is_asked_for_again(
     async with FakeCharon(tmp_path / "vici") as charon:
         with CharonActuator(charon.path) as actuator:
             await actuator.apply(Plan(WANTED, NOTHING))
-        following = asyncio.create_task(follow_charon(charon.path, lambda reason: None, lambda: audits.append(1)))
+        following = asyncio.create_task(
+            follow_charon(charon.path, lambda reason: None, lambda: audits.append(1), lambda up: None)
+        )
         await until(lambda: "initiate" in charon.calls)
         charon.up.add(NAME)
         await asyncio.sleep(0.1)
         seen = len(audits)
         charon.connections.clear()
         await until(lambda: len(audits) > seen)
+        following.cancel()
+
+
+async def test_where_the_peers_tunnel_is_up_the_own_one_is_asked_for_again_soon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follower, "_ANSWER_SECONDS", 0.05)
+    async with FakeCharon(tmp_path / "vici") as charon:
+        with CharonActuator(charon.path) as actuator:
+            await actuator.apply(Plan(WANTED, NOTHING))
+        following = asyncio.create_task(
+            follow_charon(charon.path, lambda reason: None, lambda: None, lambda up: None)
+        )
+        await asyncio.sleep(0.3)
+        charon.answered.add(NAME)
+        assert "initiate" not in charon.calls
+        charon.tell()
+        await until(lambda: "initiate" in charon.calls)
+        await asyncio.sleep(0.5)
+        assert charon.calls.count("initiate") == 1, "charon has time to negotiate"
+        following.cancel()
+
+
+async def test_when_the_peers_charon_was_replaced_the_own_tunnel_is_made_anew_at_once(tmp_path: Path) -> None:
+    async with FakeCharon(tmp_path / "vici") as charon:
+        with CharonActuator(charon.path) as actuator:
+            await actuator.apply(Plan(WANTED, NOTHING))
+        charon.up.add(NAME)
+        charon.answered.add(NAME)
+        following = asyncio.create_task(
+            follow_charon(charon.path, lambda reason: None, lambda: None, lambda up: None)
+        )
+        await asyncio.sleep(0.3)
+        charon.answered_anew.add(NAME)
+        assert "initiate" not in charon.calls
+        charon.tell()
+        await until(lambda: "initiate" in charon.calls)
+        charon.tell()
+        await asyncio.sleep(0.5)
+        assert charon.calls.count("initiate") == 1
         following.cancel()
 
 
@@ -152,8 +197,11 @@ async def test_an_ike_sa_ends_when_its_end_has_made_a_newer_one(
             await actuator.apply(Plan(WANTED, NOTHING))
         charon.up.add(NAME)
         charon.older = {"3": NAME, "4": "users"}
-        following = asyncio.create_task(follow_charon(charon.path, lambda reason: None, lambda: None))
+        following = asyncio.create_task(
+            follow_charon(charon.path, lambda reason: None, lambda: None, lambda up: None)
+        )
         await until(lambda: "terminate" in charon.calls)
         await asyncio.sleep(0.1)
         assert charon.older == {"4": "users"}
+        assert "initiate" not in charon.calls
         following.cancel()

@@ -35,7 +35,7 @@ BACK = XfrmPolicy(
 )
 DROP = XfrmPolicy(DIR_OUT, OWN, 24, ALL, 16, BLOCK, BLOCK_PRIORITY)
 PASS = XfrmPolicy(DIR_OUT, OWN, 24, OWN, 24, priority=ALLOW_PRIORITY)
-WANTED = frozenset[KernelObject]([AWAY, BACK, BACK._replace(direction=DIR_FWD), DROP, PASS])
+WANTED = frozenset[KernelObject]([AWAY, BACK, BACK._replace(direction=DIR_FWD, is_optional=True), DROP, PASS])
 NOTHING = frozenset[KernelObject]()
 
 
@@ -71,6 +71,7 @@ async def test_what_was_put_is_dumped_and_drift_is_a_difference(
     assert "dir out priority 26220" in shown
     assert "proto esp reqid 11" in shown
     assert "action block priority 1718378863" in shown
+    assert "level use" in netns.ip("xfrm", "policy", "list", "dir", "fwd")
     for damage, lost in (
         ("xfrm policy del src 10.5.27.0/24 dst 10.5.53.0/24 dir out", {AWAY}),
         ("xfrm policy update src 10.5.27.0/24 dst 10.5.53.0/24 dir out priority 7", {AWAY}),

@@ -90,8 +90,8 @@ def test_a_lab_of_ipsec_names_the_modules_that_the_kernel_lacks(machine: Machine
     assert (done.returncode, done.stderr.splitlines()) == (
         77,
         [
-            "missing: IPsec in the kernel (Error: no such algorithm): modprobe -a xfrm_user esp4, or another BACKEND, "
-            "such as wireguard or vxlan"
+            "missing: IPsec in the kernel (Error: no such algorithm): modprobe -a xfrm_user esp4, or another "
+            "BACKEND, such as wireguard or vxlan"
         ],
     )
     assert machine.run(CHECK, "lab", BACKEND="vxlan").returncode == 0

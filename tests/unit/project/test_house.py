@@ -9,7 +9,7 @@ import pytest
 
 from tests import house
 
-MOST_LINES: Final = 40_200
+MOST_LINES: Final = 40_600
 """In services/: down with it whenever much has gone."""
 LARGE_FOLDERS: Final[dict[str, int]] = {}
 DEEP_SERVICES: Final = {"dataplane": 12}

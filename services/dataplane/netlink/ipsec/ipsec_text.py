@@ -22,7 +22,7 @@ def policy(item: XfrmPolicy, names: Mapping[int, str]) -> str:
     words.append(f"priority {item.priority}")
     if item.tunnel_src:
         ends = f"src {ip_address(item.tunnel_src)} dst {ip_address(item.tunnel_dst)}"
-        words.append(f"tmpl {ends} proto esp reqid {item.reqid} mode tunnel")
+        words.append(f"tmpl {ends} proto esp reqid {item.reqid} mode tunnel" + " level use" * item.is_optional)
     return " ".join(words) + (" and more" if item.rest else "")
 
 

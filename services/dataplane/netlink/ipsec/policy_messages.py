@@ -96,12 +96,12 @@ def policy_at(block: bytes, start: int, end: int) -> XfrmPolicy | None:
         return None
     rest = b"" if limits == _LIMITS else limits
     rest += bytes((flags, share)) if flags or share else b""
-    tunnel: tuple[bytes, bytes, int] = (b"", b"", 0)
+    tunnel: tuple[bytes, bytes, int, bool] = (b"", b"", 0, False)
     for kind, first, last in spans(block, start + POLICY_BYTES, end):
         if kind == _XFRMA_TMPL and last - first >= _TEMPLATE.size:
-            dst, _, _, af, src, reqid, *_ = _TEMPLATE.unpack_from(block, first)
+            dst, _, _, af, src, reqid, _, _, optional, *_ = _TEMPLATE.unpack_from(block, first)
             size = _SIZES.get(af, 16)
-            tunnel = src[:size], dst[:size], reqid
+            tunnel = src[:size], dst[:size], reqid, bool(optional)
         elif kind != _XFRMA_POLICY_TYPE or any(block[first:last]):
             return None  # of a mark, an xfrm device, a security context or another type: beside ours
     made = XfrmPolicy(direction, *selected, action, priority, *tunnel)
@@ -141,7 +141,8 @@ def _selector(item: XfrmPolicy) -> bytes:
 
 def _template(item: XfrmPolicy, af: int) -> bytes:
     algorithms = (_ANY_ALGORITHM,) * 3
-    return _TEMPLATE.pack(item.tunnel_dst, 0, _ESP, af, item.tunnel_src, item.reqid, _TUNNEL, 0, 0, *algorithms)
+    ends = (item.tunnel_dst, 0, _ESP, af, item.tunnel_src)
+    return _TEMPLATE.pack(*ends, item.reqid, _TUNNEL, 0, item.is_optional, *algorithms)
 
 
 def _message(kind: int, body: bytes, sequence: int, port: int) -> bytes:

@@ -13,6 +13,13 @@ from services.dataplane.netlink import uapi
 from services.dataplane.netlink.actuator import Contents
 from services.dataplane.netlink.iproute2_text import refusal
 from services.dataplane.netlink.ipsec.policy_messages import PolicyReader, dump_request, policy_message, selected_at
+from services.dataplane.netlink.ipsec.state_messages import (
+    XfrmState,
+    delete_state,
+    is_last,
+    states_in,
+    states_request,
+)
 from services.dataplane.netlink.ipsec.values import DIR_OUT, XFRM_POLICY, XfrmPolicy
 from services.dataplane.netlink.monitor import Change, ChangedObject
 from services.dataplane.netlink.objects import KernelObject, Plan, Verb
@@ -96,7 +103,27 @@ class PolicySocket:
         return failures | await self._send(self._transport, "del", delete)
 
     async def finish(self, plan: Plan[KernelObject]) -> None:
-        """See PartActuator."""
+        """See PartActuator. The states of tunnels between two nodes go with the last policy that names these nodes.
+
+        charon has ended its own by then: what is left is what a charon that was killed has made.
+        """
+        gone = {_ends(item) for item in plan.delete if isinstance(item, XfrmPolicy) and item.tunnel_src}
+        if self._transport is None or not gone:
+            return
+        kept = (await self.contents(())).on_devices
+        gone -= {_ends(item) for item in kept if isinstance(item, XfrmPolicy) and item.tunnel_src}
+        states: list[XfrmState] = []
+        number = self._transport.reserve(1)
+
+        def take(datagram: bytes) -> bool:
+            states.extend(item for item in states_in(datagram) if item.ends in gone)
+            return is_last(datagram, number)
+
+        with suppress(AnswersLost):  # those that stay expire
+            await self._transport.dump(states_request(number), take)
+            for item in states:
+                number = self._transport.reserve(1)
+                await self._transport.exchange(delete_state(item, number), number, number)
 
     async def _send(
         self, transport: RawTransport, verb: Verb, items: Iterable[XfrmPolicy]
@@ -171,6 +198,10 @@ def policy_changes(block: bytes) -> list[Change]:
             found.append(Change(ChangedObject.POLICY, gone, af, port=port, dst=prefix, length=bits))
         offset += (length + 3) & ~3
     return found
+
+
+def _ends(item: XfrmPolicy) -> frozenset[bytes]:
+    return frozenset((item.tunnel_src, item.tunnel_dst))
 
 
 def _order(item: XfrmPolicy) -> tuple[bool, int, bool]:

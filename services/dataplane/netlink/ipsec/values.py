@@ -38,6 +38,7 @@ class _PolicyFields(NamedTuple):
     tunnel_src: bytes
     tunnel_dst: bytes
     reqid: int
+    is_optional: bool
     rest: bytes
 
 
@@ -45,6 +46,7 @@ class XfrmPolicy(_PolicyFields):
     """What the kernel does with packets from `src` to `dst`: an ESP tunnel, nothing (allow), or drops them (block).
 
     * `tunnel_src` and `tunnel_dst` are the ends of the tunnel; empty, with `reqid` 0: there is none.
+    * `is_optional`: packets that did not come by the tunnel are let in, too.
     * `rest` is whatever else the kernel has of it, as limits. Empty on all of ours.
     """
 
@@ -63,10 +65,11 @@ class XfrmPolicy(_PolicyFields):
         tunnel_src: bytes = b"",
         tunnel_dst: bytes = b"",
         reqid: int = 0,
+        is_optional: bool = False,
         rest: bytes = b"",
     ) -> "XfrmPolicy":
         """The fields in their order, without the kind."""
-        more = (action, priority, tunnel_src, tunnel_dst, reqid, rest)
+        more = (action, priority, tunnel_src, tunnel_dst, reqid, is_optional, rest)
         return tuple.__new__(cls, (XFRM_POLICY, direction, src, src_length, dst, dst_length, *more))
 
     def __getnewargs__(self) -> tuple[object, ...]:  # for copies and pickles: the kind is no argument

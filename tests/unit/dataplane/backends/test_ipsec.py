@@ -107,13 +107,22 @@ def test_commands_are_those_of_ip_and_vici() -> None:
     assert put[4].startswith("vici load-conn 10.99.0.11 ")
 
 
-def test_charons_sections_are_flannels_but_for_names_mobike_and_uniqueness() -> None:
+def test_charons_sections_are_flannels_but_for_names_mobike_uniqueness_and_what_the_peer_asks_for() -> None:
     (connection,) = (o for o in options().peer_objects([PEER], OWN, LINKS) if isinstance(o, IkeConnection))
     ((name, section),) = connection_section(connection).items()
     assert name == (
         "flannelette,10.99.0.11,10.99.0.11,10.5.27.0/24,10.99.0.12,10.5.53.0/24,plain,"
         "aes128gcm16-sha256-prfsha256-ecp256"
     )
+    tunnel = {
+        "mode": "tunnel",
+        "local_ts": ["10.5.27.0/24"],
+        "remote_ts": ["10.5.53.0/24"],
+        "esp_proposals": ["aes128gcm16-sha256-prfsha256-ecp256"],
+        "reqid": "11",
+        "policies": "no",
+        "rekey_time": "1h",
+    }
     assert section == {
         "version": "2",
         "mobike": "no",
@@ -126,20 +135,12 @@ def test_charons_sections_are_flannels_but_for_names_mobike_and_uniqueness() -> 
         "local": {"auth": "psk", "id": "10.99.0.11"},
         "remote": {"auth": "psk", "id": "10.99.0.12"},
         "children": {
-            "10.5.27.0/24-10.5.53.0/24": {
-                "mode": "tunnel",
-                "local_ts": ["10.5.27.0/24"],
-                "remote_ts": ["10.5.53.0/24"],
-                "esp_proposals": ["aes128gcm16-sha256-prfsha256-ecp256"],
-                "reqid": "11",
-                "policies": "no",
-                "rekey_time": "1h",
-                "start_action": "start",
-                "close_action": "trap",
-                "dpd_action": "restart",
-            }
+            "answered": tunnel | {"start_action": "none", "mark_out": "0x666c"},
+            "10.5.27.0/24-10.5.53.0/24": tunnel
+            | {"start_action": "start", "close_action": "trap", "dpd_action": "restart"},
         },
     }
+    assert next(iter(section["children"])) == "answered", "charon answers with the first that fits"
     (key,) = (o for o in options().peer_objects([PEER], OWN, LINKS) if isinstance(o, IkeKey))
     assert key_section(key) == {
         "id": "flannelette-10.99.0.12",

@@ -1,11 +1,12 @@
 """xfrm policies: the bytes of messages, dumps and notifications; and what charon tells."""
 
 import struct
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
-from services.dataplane.ike.vici import Tunnel, away, connections_in, owners_in, superseded_in, tunnels_in
+from services.dataplane.ike.tunnels import Tunnel, outdated_in, superseded_in, tunnels_in
+from services.dataplane.ike.vici import away, connections_in, owners_in
 from services.dataplane.netlink import uapi
 from services.dataplane.netlink.ipsec.ipsec_text import connection_name, connection_of
 from services.dataplane.netlink.ipsec.policy_messages import PolicyReader, dump_request, policy_message
@@ -162,18 +163,23 @@ def test_of_charons_connections_ours_are_told_unless_somebody_changed_them() -> 
     assert owners_in({}) == set()
 
 
-def test_a_tunnel_is_up_with_an_installed_child() -> None:
+def test_a_tunnel_is_up_with_an_installed_child_that_this_end_asked_for() -> None:
     name = connection_name(CONNECTION)
-    up = {
-        "state": b"ESTABLISHED",
-        "child-sas": {"a-1": {"state": b"INSTALLED", "bytes-in": b"84", "bytes-out": b"9"}},
-    }
+    child = {"name": b"a", "state": b"INSTALLED", "bytes-in": b"84", "bytes-out": b"9"}
+    up = {"state": b"ESTABLISHED", "child-sas": {"a-1": child}}
+    answered = {"state": b"ESTABLISHED", "child-sas": {"answered-2": child | {"name": b"answered"}}}
     trying: dict[str, Any] = {name: {"state": b"CONNECTING", "child-sas": {}}}
     assert tunnels_in([trying])[name] == Tunnel("CONNECTING")
+    trying[name]["initiator"] = b"yes"
+    assert tunnels_in([trying, trying])[name] == Tunnel("CONNECTING", attempts=2)
+    trying[name]["initiator"] = b"no"
     both = [trying, {name: up}]
     for order in (both, both[::-1]):
-        assert tunnels_in(order)[name] == Tunnel("ESTABLISHED", True, 84, 9)
-    assert str(Tunnel("ESTABLISHED", True, 84, 9)) == "IKE ESTABLISHED, INSTALLED, 84 bytes in, 9 bytes out"
+        assert tunnels_in(order)[name] == Tunnel("ESTABLISHED", True, False, 84, 9)
+    assert tunnels_in([trying, {name: answered}])[name] == Tunnel("ESTABLISHED", False, True, 84, 9)
+    assert tunnels_in([{name: answered}, {name: up}])[name] == Tunnel("ESTABLISHED", True, True, 168, 18)
+    assert str(Tunnel("ESTABLISHED", True, True, 84, 9)) == "IKE ESTABLISHED, INSTALLED, 84 bytes in, 9 bytes out"
+    assert str(Tunnel("ESTABLISHED", False, True)) == "IKE ESTABLISHED, no ESP SA but the one that the peer asked for"
     assert str(Tunnel("")) == "no IKE SA"
 
 
@@ -188,20 +194,23 @@ def test_a_charon_that_is_away_is_told_with_what_to_do(error: OSError) -> None:
     assert advice.startswith("start charon")
 
 
-def ike_sa(number: int, seconds: int, *, initiator: bool = False, up: bool = True) -> dict[str, Any]:
-    """As charon lists it; with another program's beside it."""
-    child = {"x-1": {"state": b"INSTALLED" if up else b"CREATED"}}
-    told = {"uniqueid": b"%d" % number, "state": b"ESTABLISHED", "established": b"%d" % seconds, "child-sas": child}
-    told |= {"initiator": b"yes"} if initiator else {}
+def ike_sa(number: int, seconds: int, *, answered: bool = False, up: bool = True) -> dict[str, Any]:
+    """As charon lists it, and renewed by the other end; with another program's beside it."""
+    child = {"state": b"INSTALLED" if up else b"CREATED", "name": b"answered" if answered else b"x"}
+    told: dict[str, Any] = {"uniqueid": b"%d" % number, "state": b"ESTABLISHED", "child-sas": {"x-1": child}}
+    told |= {"established": b"%d" % seconds} | ({"initiator": b"yes"} if answered else {})
     return {connection_name(CONNECTION): told, "users": told}
 
 
 @pytest.mark.parametrize(
     ("listed", "expected"),
     [
-        ([ike_sa(1, 90), ike_sa(2, 80, initiator=True)], set()),
-        ([ike_sa(1, 90), ike_sa(2, 80, initiator=True), ike_sa(3, 9)], set()),
-        ([ike_sa(1, 90), ike_sa(2, 80, initiator=True), ike_sa(3, 10)], {"1"}),
+        ([ike_sa(1, 90), ike_sa(2, 80, answered=True)], set()),
+        ([ike_sa(1, 90), ike_sa(2, 80, answered=True), ike_sa(3, 9)], set()),
+        ([ike_sa(1, 90), ike_sa(2, 80, answered=True), ike_sa(3, 10)], {"1"}),
+        ([ike_sa(1, 90), ike_sa(2, 80, answered=True), ike_sa(3, 10, answered=True)], set()),
+        ([ike_sa(1, 90), ike_sa(2, 80, answered=True), ike_sa(3, 30, answered=True)], {"2"}),
+        ([ike_sa(1, 20), ike_sa(2, 30)], {"2"}),
         ([ike_sa(1, 90), ike_sa(10, 50), ike_sa(9, 70)], {"1", "9"}),
         ([ike_sa(1, 90), ike_sa(3, 50, up=False)], set()),
     ],
@@ -210,3 +219,23 @@ def test_an_ike_sa_is_superseded_by_a_newer_one_of_the_same_end(
     listed: list[dict[str, Any]], expected: set[str]
 ) -> None:
     assert superseded_in(listed) == expected
+
+
+NEGOTIATING: Final = {connection_name(CONNECTION): {"uniqueid": b"4", "state": b"CONNECTING", "initiator": b"yes"}}
+
+
+@pytest.mark.parametrize(
+    ("listed", "is_so"),
+    [
+        ([ike_sa(1, 90), ike_sa(2, 80, answered=True)], False),
+        ([ike_sa(1, 90), ike_sa(2, 80, answered=True), ike_sa(3, 0, answered=True)], True),
+        ([ike_sa(1, 90), ike_sa(2, 80, answered=True), ike_sa(3, 0, answered=True), ike_sa(4, 0)], False),
+        ([ike_sa(1, 90), ike_sa(2, 80, answered=True), ike_sa(3, 0, answered=True), NEGOTIATING], False),
+        ([ike_sa(1, 9), ike_sa(2, 8, answered=True), ike_sa(3, 1), ike_sa(4, 0, answered=True)], False),
+        ([ike_sa(1, 90, answered=True)], False),
+    ],
+)
+def test_when_the_peer_has_made_a_second_tunnel_the_own_one_is_outdated(
+    listed: list[dict[str, Any]], is_so: bool
+) -> None:
+    assert outdated_in(listed) == ({CONNECTION} if is_so else set())

@@ -1,0 +1,74 @@
+"""The kernel's messages of xfrm states (linux/xfrm.h), as far as states that nobody needs any more are deleted."""
+
+import struct
+from typing import Final, NamedTuple
+
+from services.dataplane.netlink import uapi
+from services.dataplane.netlink.ipsec.values import REQID
+from services.dataplane.netlink.uapi import HEADER, messages, spans
+
+_INFO_BYTES: Final = 224
+"""struct xfrm_usersa_info."""
+_WHERE: Final = struct.Struct("=16s4sB3x16s")
+"""In it, at 56: destination, SPI, protocol, source."""
+_WHICH: Final = struct.Struct("=IHB")
+"""At 208: reqid, family, mode."""
+_ID: Final = struct.Struct("=16s4sHBx")
+"""struct xfrm_usersa_id: destination, SPI, family, protocol."""
+_ESP: Final = 50
+_TUNNEL: Final = 1
+_XFRMA_MARK: Final = 21
+_SIZES: Final = {uapi.AF_INET: 4, uapi.AF_INET6: 16}
+
+
+class XfrmState(NamedTuple):
+    """One direction of an ESP tunnel with our reqid."""
+
+    src: bytes
+    dst: bytes
+    spi: bytes
+    family: int
+    mark: bytes
+
+    @property
+    def ends(self) -> frozenset[bytes]:
+        """The addresses of the two nodes."""
+        return frozenset((self.src, self.dst))
+
+
+def states_request(sequence: int) -> bytes:
+    """For a dump of all states."""
+    return uapi.numbered(uapi.request(uapi.XFRM_MSG_GETSA, b"", uapi.NLM_F_DUMP), sequence)
+
+
+def states_in(datagram: bytes) -> list[XfrmState]:
+    """Those with our reqid that carry packets, in a datagram of a dump."""
+    found = []
+    for block in messages(datagram):
+        end = len(block)
+        if HEADER.unpack_from(block)[1] != uapi.XFRM_MSG_NEWSA or end < HEADER.size + _INFO_BYTES:
+            continue
+        dst, spi, protocol, src = _WHERE.unpack_from(block, HEADER.size + 56)
+        reqid, family, mode = _WHICH.unpack_from(block, HEADER.size + 208)
+        size = _SIZES.get(family, 16)
+        if (reqid, protocol, mode) == (REQID, _ESP, _TUNNEL) and any(spi):
+            attributes = spans(block, HEADER.size + _INFO_BYTES, end)
+            mark = next((block[first:last] for kind, first, last in attributes if kind == _XFRMA_MARK), b"")
+            found.append(XfrmState(src[:size], dst[:size], spi, family, mark))
+    return found
+
+
+def is_last(datagram: bytes, sequence: int) -> bool:
+    """Whether the dump with this number ends with the datagram."""
+    ends = (uapi.NLMSG_DONE, uapi.NLMSG_ERROR)
+    return any(
+        (kind in ends) and number == sequence for _, kind, _, number, _ in map(HEADER.unpack_from, messages(datagram))
+    )
+
+
+def delete_state(item: XfrmState, sequence: int) -> bytes:
+    """The message that deletes it."""
+    body = _ID.pack(item.dst, item.spi, item.family, _ESP)
+    body += uapi.attribute(_XFRMA_MARK, item.mark) if item.mark else b""
+    flags = uapi.NLM_F_REQUEST | uapi.NLM_F_ACK
+    return HEADER.pack(HEADER.size + len(body), uapi.XFRM_MSG_DELSA, flags, sequence, 0) + body
