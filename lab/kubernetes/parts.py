@@ -30,8 +30,8 @@ _CONTROL_PLANE: Final = ("kube-apiserver", "kube-controller-manager", "kube-prox
 _PROGRAMS: Final = (*_CONTROL_PLANE, "kubeadm", "kubectl", "kubelet")
 _TOOLS: Final = {"cnitool": "a minute", "helm": "a minute", "grpcurl": "a minute", "flanneld": "2 minutes"}
 _CODE: Final = ("services", "proto/flannelette", "deploy/images", "pyproject.toml")
-_SAYS: Final = 70
-"""Characters of a program's output that fit behind a step's title."""
+_SAYS: Final = 64
+"""Characters of a program's output that fit behind a step's title, in 80 columns."""
 
 
 class PartMissing(Exception):
