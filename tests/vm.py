@@ -14,7 +14,7 @@ PACKAGES: Final = ("wireguard-tools", *CHARON_PACKAGES)
 """What the tests run beside the programs of this machine."""
 RESULTS: Final = ROOT / ".build/vm"
 """What the tests write that is kept."""
-_SECONDS: Final = 20 * 60
+_SECONDS: Final = 30 * 60
 
 
 def files() -> list[str]:
