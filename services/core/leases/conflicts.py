@@ -197,6 +197,10 @@ class ConflictIndex:
                     yield "peer-address", name
         yield from self._same_identity(claim)
 
+    def is_claimed(self, claim: Claim) -> bool:
+        """Whether another lease in the index has the address, MAC or key of a claim."""
+        return next(self._same_identity(claim), None) is not None
+
     def _same_identity(self, claim: Claim) -> Iterator[tuple[str, str]]:
         """Leases with an identity of this claim that conflict with it."""
         for identity in _identities(claim):

@@ -42,6 +42,7 @@ class PeerSet:
         """Each peer as it is without conflicts; the own lease too, of which only the claims count."""
         self._conflicts: ConflictIndex | None = None
         self._lost: Losses = {}
+        self._changed = set[str]()  # peers that had another backend
 
     def update(
         self, context: PeerContext, leases: Mapping[str, Lease], changed: Collection[str] | None = None
@@ -63,9 +64,12 @@ class PeerSet:
                 if known.lease is lease and (is_same or (is_alike and not _is_near_own(known, context))):
                     continue
                 before.append(self._alone.pop(name))
+                self._changed.discard(name)
             if lease is not None and not lease.is_idle:
                 after.append(self._evaluate(lease, context, known))
                 self._alone[name] = after[-1]
+                if after[-1].former is not None:
+                    self._changed.add(name)
             fresh.append(name)
         lost = self._losses(context, before, after, is_alike=is_alike)
         if lost is not self._lost:
@@ -73,7 +77,21 @@ class PeerSet:
             self._lost = lost
             own = (loss for loss in lost.values() if loss.lease.node == self._node)
             self.own_losses = tuple(loss for loss in own if loss.winner.node != self._node)
+        if self._conflicts is not None:
+            fresh += self._forget_formers(context, self._conflicts).difference(fresh)
         return self._replace(context, fresh)
+
+    def _forget_formers(self, context: PeerContext, index: ConflictIndex) -> set[str]:
+        """The peers whose former claims another lease has now, and that are not reached by them: they go."""
+        gone = set[str]()
+        for name in self._changed:
+            peer, former = self._alone[name], self._alone[name].former
+            overlay = context.overlay_of(peer.lease)
+            if former and overlay and overlay.works and any(index.is_claimed((former, s)) for s in former.subnets):
+                self._alone[name] = peer_of(peer.lease, context)
+                gone.add(name)
+        self._changed -= gone
+        return gone
 
     def _evaluate(self, lease: Lease, context: PeerContext, known: Peer | None) -> Peer:
         """The peer without conflicts. `known` is what it was."""

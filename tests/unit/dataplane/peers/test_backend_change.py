@@ -128,3 +128,21 @@ def test_what_a_lease_must_not_say_counts_no_more_once_its_node_has_another_back
     bad = replace(BEFORE, subnets=(subnet("10.5.53.0/24", "10.99.0.12", DEVICE.mac),))
     peer = last((UNCHANGED, bad), (CHANGED, bad), (CHANGED, AFTER))
     assert lines(peer.objects) == [DIRECT]
+
+
+def test_what_another_lease_claims_now_is_not_what_a_changed_node_said_before() -> None:
+    """Else both would write one entry of the kernel: here that of the MAC, with WireGuard that of the key."""
+    newer = replace(make_lease(subnet("10.5.97.0/24", "10.99.0.13", "06:0c:56:6d:fb:b3"), node="n3"), claim_order=2)
+    peers = PeerSet("n1")
+    for lease in (replace(BEFORE, claim_order=1), replace(AFTER, claim_order=1)):
+        peers.update(CHANGED, {lease.name: lease})
+    assert lines(peers.peers[AFTER.name].objects) == [*BY_VXLAN[:2], DIRECT]
+    peers.update(CHANGED, {lease.name: lease, newer.name: newer}, [newer.name])
+    assert lines(peers.peers[AFTER.name].objects) == [DIRECT]
+    assert "06:0c:56:6d:fb:b3 dev flannel.1 dst 10.99.0.13 self permanent" in lines(peers.peers[newer.name].objects)
+    peers = PeerSet("n1")
+    for lease in (replace(BEFORE, claim_order=1), replace(AFTER, claim_order=1)):
+        peers.update(UNCHANGED, {lease.name: lease})
+    peers.update(UNCHANGED, {lease.name: lease, newer.name: newer}, [newer.name])
+    assert lines(peers.peers[AFTER.name].objects) == BY_VXLAN, "it is reached by that, and its claim is the older one"
+    assert peers.peers[newer.name].objects == ()
