@@ -14,7 +14,7 @@ from lab.kubernetes.cluster import Cluster
 from lab.kubernetes.install import clean_up_words
 from lab.kubernetes.options import Options
 from lab.kubernetes.parts import CACHE
-from lab.reach import reach, unreached
+from lab.reach import reach
 from lab.show import Screen, matrix_table, plain_table
 
 _SOCKET: Final = "/proc/$(pgrep -of flannelette-dataplane)/root/run/flannelette/dataplane.sock"
@@ -88,9 +88,9 @@ class Session:
     async def _look(self, pods: list[Pod]) -> list[str]:
         """Shows nodes and pods, and who reaches whom; who does not, a sentence each."""
         with self._screen.step("pings", "from every pod to every other and to the outside host") as step:
+            failures = await trial.still_unreached(pods)
             with reach(pods) as reaching:
                 matrix, outside = await reaching.matrix(), await reaching.outside()
-            failures = list(unreached(matrix, outside))
             step.is_good = not failures
         with self._screen.step("answers", "of nodes, the Service, host ports; to full-size packets") as step:
             answers = await ask(pods, await self._cluster.service())
