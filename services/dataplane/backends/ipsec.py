@@ -71,7 +71,7 @@ class Ipsec(Backend):
     proposal: str = ""
     charon: Path = NodeFiles().charon_socket
     lease_type: ClassVar[str] = "ipsec"
-    link_kind: ClassVar[type[DummyLink]] = DummyLink
+    link_kinds: ClassVar[tuple[type[DummyLink], ...]] = (DummyLink,)
     follows_own_subnets: ClassVar[bool] = True
     needs_own_subnet: ClassVar[bool] = True
     has_policies: ClassVar[bool] = True

@@ -9,11 +9,16 @@ from services.core.errors import InvalidInput, Misconfigured
 from services.core.family import FAMILIES, IPV4, IPV6
 from services.core.formats.gojson import GoObject
 from services.core.leases.lease import Subnet, VxlanData
+from services.core.secret import Secret
 from services.dataplane.backends import make_backend
-from services.dataplane.backends.backend import NodeIdentity
+from services.dataplane.backends.backend import Backend, NodeIdentity
 from services.dataplane.backends.host_gw import HostGw
+from services.dataplane.backends.ipip import Ipip
+from services.dataplane.backends.ipsec import Ipsec
 from services.dataplane.backends.routes import route_metric
+from services.dataplane.backends.udp import Udp
 from services.dataplane.backends.vxlan import Vxlan, VxlanLink, stable_mac
+from services.dataplane.backends.wireguard import Wireguard
 from services.dataplane.links.desired import LinkSpec
 from services.dataplane.underlay.connected_routes import connected_routes
 from tests import paths
@@ -193,3 +198,22 @@ def test_a_backend_that_is_not_built_yet_says_which_are() -> None:
 )
 def test_the_metric_is_the_subnets_index_and_never_zero(cidr: str, metric: int) -> None:
     assert route_metric(subnet(cidr).cidr) == metric
+
+
+@pytest.mark.parametrize(
+    "backend",
+    [
+        Ipip(),
+        Ipsec(),
+        Udp(),
+        Udp(is_in_kernel=True),
+        Vxlan(),
+        Wireguard(private_key=Secret(bytes(32)), public_key=bytes(32)),
+    ],
+    ids=lambda backend: type(backend).__name__,
+)
+def test_a_device_that_was_left_is_known_by_its_kind(backend: Backend) -> None:
+    spec = backend.link(IPV4, UNDERLAY, NodeIdentity("n1"))
+    assert spec is not None
+    assert isinstance(spec.attributes, tuple(backend.link_kinds))
+    assert spec.attributes.is_named(spec.name)
