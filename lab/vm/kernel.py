@@ -93,4 +93,7 @@ def _index_modules(tree: Path) -> None:
     (libraries,) = tree.glob("usr/lib/*-linux-gnu")
     (modules,) = (tree / "usr/lib/modules").iterdir()
     program = tree / "usr/bin/kmod"
-    checked(["depmod", "-b", tree, modules.name], program, {"LD_LIBRARY_PATH": str(libraries)})
+    try:
+        checked(["depmod", "-b", tree, modules.name], program, {"LD_LIBRARY_PATH": str(libraries)})
+    except VmUnusable as error:
+        raise VmFailed(str(error)) from None
