@@ -116,9 +116,11 @@ changes = st.lists(st.tuples(names, st.none() | hostile), max_size=12)
     [(name, replace(N2, name=name, node=name)) for name in "ab"] + [("a", None), ("b", None)],
     DUAL,
 )
+@example([("a", replace(N2, backend_type=backend)) for backend in ("vxlan", "host-gw")], DUAL)
 def test_a_peer_set_updated_lease_by_lease_equals_one_made_of_all_leases(
     script: list[tuple[str, Lease | None]], situation: PeerContext
 ) -> None:
+    """What a peer was before counts where its node has changed its backend (ADR 35)."""
     peer_set, leases = PeerSet("n1"), dict[str, Lease]()
     with capture_logs():
         peer_set.update(situation, {})
@@ -130,7 +132,7 @@ def test_a_peer_set_updated_lease_by_lease_equals_one_made_of_all_leases(
             before = dict(peer_set.peers)
             delta = peer_set.update(situation, leases, [name])
             assert {**{n: p for n, p in before.items() if n not in delta.old}, **delta.new} == peer_set.peers
-            assert peer_set.peers == peers_of(leases.values(), "n1", situation)
+            assert peer_set.peers == peers_of(leases.values(), "n1", situation, before)
 
 
 @given(
