@@ -93,7 +93,7 @@ async def _look_after(
     seen: object = None
     down: dict[IkeConnection, float] = {}
     asked: dict[IkeConnection, float] = {}
-    renewed: dict[IkeConnection, float] = {}
+    outdated, renewed = set[IkeConnection](), dict[IkeConnection, float]()
     pause = _LOOK_SECONDS
     try:
         while True:
@@ -120,7 +120,8 @@ async def _look_after(
             asked = {item: at for item, at in asked.items() if item in down and now - at < _LOOK_SECONDS}
             await _initiate(charon, given_up - asked.keys())
             asked |= dict.fromkeys(given_up - asked.keys(), now)
-            await _replace(charon, renewed)
+            outdated &= connections
+            await _replace(charon, outdated, renewed)
             pause = min(_ANSWER_SECONDS, _LOOK_SECONDS) if answered - asked.keys() else _LOOK_SECONDS
             last, seen = seen, (connections, owners, late)
             if last is not None and last != seen:
@@ -138,17 +139,20 @@ async def _initiate(charon: Charon, given_up: Collection[IkeConnection]) -> None
             log.info("charon did not begin to negotiate", peer=item.remote, reason=str(error))
 
 
-async def _replace(charon: Charon, renewed: dict[IkeConnection, float]) -> None:
+async def _replace(charon: Charon, outdated: set[IkeConnection], renewed: dict[IkeConnection, float]) -> None:
     """Ends IKE SAs that a peer's charon left when it was killed, for they would be renewed for ever.
 
     What this end had made with that charon is made anew at once: a peer that was started again has no states of it.
-    Not again within `_RENEWAL_SECONDS`, so that two ends that each saw a second tunnel do not follow each other.
+    Not again within `_RENEWAL_SECONDS`, so that two ends that each saw a second tunnel do not follow each other; but
+    then, for `outdated` remembers it: once the peer's former tunnels have ended, the listing no longer shows it.
     """
     with suppress(InvalidInput, Unavailable):  # the next look finds them again
-        superseded, outdated = await charon.replaced()
+        superseded, found = await charon.replaced()
+        outdated |= found
         now = time.monotonic()
         due = {item for item in outdated if now - renewed.get(item, -_RENEWAL_SECONDS) >= _RENEWAL_SECONDS}
         await _initiate(charon, due)
+        outdated -= due
         renewed |= dict.fromkeys(due, now)
         for number in superseded:
             await charon.terminate(number)
