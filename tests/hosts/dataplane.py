@@ -199,7 +199,13 @@ class Running:
         return self.log_file.read_text()[self._past_log :]
 
     async def forget_past(self) -> None:
-        """Log, events and repairs begin anew, for a test that is not the first one."""
+        """Log, events and repairs begin anew, for a test that is not the first one.
+
+        What the test before did last is compared by then, so that no repair of this one has its cause.
+        """
+        compared = None
+        while compared != (compared := (await self.status()).last_resync_time):
+            await asyncio.sleep(0.2)
         self.past_repairs, self._past_log, self._past = {}, 0, ""
         self.past_repairs, self._past_log = await self.repairs(), len(self.log)
         self._past = (await self.events())[-1].position
