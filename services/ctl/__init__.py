@@ -1,5 +1,5 @@
 """The `flannelette` command line: shows, repairs and removes what the services of a node keep.
 
-Each part imports only those below it: main, cli, commands, render, node_health, connect. Services are called over
-gRPC only.
+Each part imports only those below it: main, cli, live, diagnose, commands, render, node_health, connect. Services
+are called over gRPC only.
 """

@@ -14,10 +14,9 @@ except ModuleNotFoundError:
 from services.ctl.certs.commands import certs
 from services.ctl.cli import follow, kernel, show, subnets
 from services.ctl.cli.docker_opts import docker_opts
-from services.ctl.cli.options import DEFAULT_SOCKET_DIR, Sections, Shared, shared_options
+from services.ctl.cli.options import Sections, Shared, shared_options
 
 if TYPE_CHECKING:
-    from services.ctl.connect.targets import Targets
     from services.ctl.render.screen import Screen
 
 P = ParamSpec("P")
@@ -32,7 +31,8 @@ Exit codes:
 Options may stand before or behind the command. From the environment:
 FLANNELETTE_SOCKET_DIR, FLANNELETTE_LEASE, FLANNELETTE_DATAPLANE,
 FLANNELETTE_MASQ, FLANNELETTE_TLS_CERT_FILE and so on. Addresses are
-unix:PATH, a path, or HOST:PORT."""
+unix:PATH, a path, or HOST:PORT. Contexts are in the file that
+FLANNELETTE_CONTEXTS names, or ~/.config/flannelette/contexts.toml."""
 
 
 def _print_version(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
@@ -65,32 +65,32 @@ def cli(context: click.Context, /, **values: Any) -> None:
 
 
 def _command(
-    function: Callable[Concatenate["Targets", "Screen", P], int], group: click.Group = cli, name: str = ""
+    function: Callable[Concatenate[Any, "Screen", P], int], group: click.Group = cli, name: str = ""
 ) -> click.Command:
-    """Makes a command of a function, which gets the addresses and the screen before its own parameters."""
+    """Makes a command of a function, which gets addresses and the screen before its own parameters.
+
+    The addresses are Targets, those of one node, or Nodes where the function is marked as one for every node.
+    """
+    scope = getattr(function, "scope", "one")
 
     @group.command(name or None)
     @shared_options(environment=False)
     @click.pass_obj
     @functools.wraps(function)
     def invoke(outer: Shared, /, *args: Any, **values: Any) -> None:
-        from services.ctl.connect.call import CallFailed, transport
-        from services.ctl.connect.targets import targets
+        from services.core.errors import Misconfigured
+        from services.ctl.cli.nodes import nodes_of, one_of
+        from services.ctl.connect.call import CallFailed
         from services.ctl.render.screen import screen
 
         inner = Shared(**{name: values.pop(name) for name in Shared.__slots__})
         shared = outer.overridden_by(inner)
         try:
-            code = function(
-                targets(
-                    shared.socket_dir or DEFAULT_SOCKET_DIR,
-                    {"lease": shared.lease, "dataplane": shared.dataplane, "masq": shared.masq},
-                    transport(*shared.tls),
-                ),
-                screen(shared.output or "table"),
-                *args,
-                **values,
-            )
+            nodes = nodes_of(shared)
+            where = nodes if scope == "every" else one_of(nodes, any_will_do=scope == "any")
+            code = function(where, screen(shared.output or "table"), *args, **values)
+        except Misconfigured as error:
+            raise click.UsageError(str(error)) from None
         except CallFailed as failure:
             click.echo(f"flannelette: {failure}", err=True)
             code = failure.exit_code

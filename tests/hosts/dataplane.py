@@ -204,7 +204,7 @@ class Running:
         What the test before did last is compared by then, so that no repair of this one has its cause.
         """
         compared = None
-        while compared != (compared := (await self.status()).last_resync_time):
+        while compared != (compared := (await self.status()).last_resync_time):  # noqa: ASYNC110 - another process compares
             await asyncio.sleep(0.2)
         self.past_repairs, self._past_log, self._past = {}, 0, ""
         self.past_repairs, self._past_log = await self.repairs(), len(self.log)

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from services.ctl.cli.options import Duration
+from services.ctl.cli.options import Duration, for_any_node
 
 if TYPE_CHECKING:
     from services.ctl.connect.targets import Targets
     from services.ctl.render.screen import Screen
 
 
+@for_any_node
 def watch(targets: "Targets", screen: "Screen") -> int:
     """Follow the changes of leases, until Ctrl-C.
 

@@ -127,7 +127,7 @@ def masq_doctor(targets: "Targets", screen: "Screen") -> int:
 
     masq also checks other firewalls and the sysctls of the host.
     """
-    from services.ctl.commands.doctor import doctor as examine
+    from services.ctl.diagnose.doctor import doctor as examine
 
     return asyncio.run(examine(targets, screen, _MASQ))
 

@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -12,8 +11,6 @@ if TYPE_CHECKING:
     from services.ctl.render.screen import Screen
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-DEFAULT_SOCKET_DIR: Final = Path("/run/flannelette")
 
 SECTIONS: Final[Mapping[str, Sequence[str]]] = {
     "State": ("status", "doctor", "leases", "nodes", "peers", "rules", "quarantine", "reservations"),
@@ -70,7 +67,9 @@ class Duration(click.ParamType[float]):
 class Shared:
     """The values of the shared options; None: not given."""
 
-    socket_dir: Path | None = None
+    context: str | None = None
+    on: str | None = None
+    socket_dir: str | None = None
     lease: str | None = None
     dataplane: str | None = None
     masq: str | None = None
@@ -80,21 +79,23 @@ class Shared:
     tls_server_name: str | None = None
     output: str | None = None
 
-    @property
-    def tls(self) -> tuple[str, str, str, str]:
-        """Certificate, key, authorities and server name, empty where not given."""
-        return (
-            self.tls_cert_file or "",
-            self.tls_key_file or "",
-            self.tls_ca_file or "",
-            self.tls_server_name or "",
-        )
-
     def overridden_by(self, other: "Shared") -> "Shared":
         """The values after replacement by those given behind the command's name."""
         return Shared(
             **{f.name: getattr(self if getattr(other, f.name) is None else other, f.name) for f in fields(self)}
         )
+
+
+def for_any_node(function: F) -> F:
+    """Marks a command whose answer is the same from every node of a context: it asks the first one."""
+    function.scope = "any"  # type: ignore[attr-defined]
+    return function
+
+
+def for_every_node(function: F) -> F:
+    """Marks a command about all nodes of a context, or the one that `--on` names: its first parameter is Nodes."""
+    function.scope = "every"  # type: ignore[attr-defined]
+    return function
 
 
 def shared_options(*, environment: bool) -> Callable[[F], F]:
@@ -104,11 +105,13 @@ def shared_options(*, environment: bool) -> Callable[[F], F]:
         return f"FLANNELETTE_{name}" if environment else None
 
     options = [
+        click.option("--context", metavar="NAME", envvar=variable("CONTEXT"), help="A cluster of the contexts file."),
+        click.option("--on", metavar="NODE", envvar=variable("ON"), help="A node of the context."),
         click.option(
             "--socket-dir",
-            type=click.Path(path_type=Path, readable=False),
+            metavar="PATH",
             envvar=variable("SOCKET_DIR"),
-            help=f"Directory of the services' sockets.  [default: {DEFAULT_SOCKET_DIR}]",
+            help="Directory of the services' sockets.  [default: /run/flannelette]",
         ),
         click.option("--lease", type=Address(), envvar=variable("LEASE"), help="Address of the lease service."),
         click.option("--dataplane", type=Address(), envvar=variable("DATAPLANE"), help="Address of the dataplane."),

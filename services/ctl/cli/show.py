@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from services.ctl.cli.options import for_any_node
+
 if TYPE_CHECKING:
     from services.ctl.connect.targets import Targets
     from services.ctl.render.screen import Screen
@@ -35,11 +37,12 @@ def doctor(targets: "Targets", screen: "Screen", services: tuple[str, ...]) -> i
     other firewalls and the sysctls of the host. Exits with 0 if there is no
     problem, with 1 if there is one, and with 2 if no service answers.
     """
-    from services.ctl.commands.doctor import doctor as examine
+    from services.ctl.diagnose.doctor import doctor as examine
 
     return asyncio.run(examine(targets, screen, services))
 
 
+@for_any_node
 def leases(targets: "Targets", screen: "Screen") -> int:
     """Show which node holds which subnet.
 
@@ -50,6 +53,7 @@ def leases(targets: "Targets", screen: "Screen") -> int:
     return asyncio.run(show(targets, screen))
 
 
+@for_any_node
 def nodes(targets: "Targets", screen: "Screen") -> int:
     """Show the nodes of the cluster and their progress.
 

@@ -5,13 +5,14 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from services.ctl.cli.options import Duration, require_terminal
+from services.ctl.cli.options import Duration, for_any_node, require_terminal
 
 if TYPE_CHECKING:
     from services.ctl.connect.targets import Targets
     from services.ctl.render.screen import Screen
 
 
+@for_any_node
 @click.argument("cidrs", nargs=-1, required=True, metavar="CIDR...")
 @click.option("--node", default="", metavar="NODE", help="The node that gets it.  [default: none]")
 def reserve(targets: "Targets", screen: "Screen", cidrs: tuple[str, ...], node: str) -> int:
@@ -26,6 +27,7 @@ def reserve(targets: "Targets", screen: "Screen", cidrs: tuple[str, ...], node: 
     return asyncio.run(set_aside(targets["lease"], screen, cidrs, node))
 
 
+@for_any_node
 def reservations(targets: "Targets", screen: "Screen") -> int:
     """Show the reserved subnets."""
     from services.ctl.commands.subnets import reservations as show
@@ -33,6 +35,7 @@ def reservations(targets: "Targets", screen: "Screen") -> int:
     return asyncio.run(show(targets["lease"], screen))
 
 
+@for_any_node
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 def unreserve(targets: "Targets", screen: "Screen", names: tuple[str, ...]) -> int:
     """Remove reservations.
@@ -57,6 +60,7 @@ def release(targets: "Targets", screen: "Screen", name: str, node: str) -> int:
     return asyncio.run(give_back(targets["lease"], screen, node, name))
 
 
+@for_any_node
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--node", default="", metavar="NODE", help="The leases of this node.")
 @click.option(
@@ -120,6 +124,7 @@ def renumber(targets: "Targets", screen: "Screen", node: str, dry_run: bool, yes
     return asyncio.run(move(targets["lease"], screen, node, dry_run=False))
 
 
+@for_any_node
 @click.option(
     "--delete", "keys", multiple=True, metavar="KEY", help="Delete this key from the store; may be repeated."
 )
@@ -142,6 +147,7 @@ def quarantine(targets: "Targets", screen: "Screen", keys: tuple[str, ...], yes:
     return asyncio.run(delete(targets["lease"], screen, keys))
 
 
+@for_any_node
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def confirm_removal(targets: "Targets", screen: "Screen", yes: bool) -> int:
     """Remove the leases whose removal the guard holds back.

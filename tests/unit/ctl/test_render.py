@@ -10,9 +10,9 @@ from flannelette.lease.v1 import lease_pb2
 from flannelette.masq.v1 import masq_pb2
 from rich.text import Text
 
-from services.ctl.commands.doctor import Problem, doctor_text, problems
 from services.ctl.connect.call import CallFailed
 from services.ctl.connect.targets import SERVICES, targets
+from services.ctl.diagnose.doctor import Problem, doctor_text, problems
 from services.ctl.node_health import Answers, NodeHealth, assess
 from services.ctl.render.changes import event_text, plan_text
 from services.ctl.render.layout import Width, lines, table

@@ -9,8 +9,8 @@ import pytest
 
 from tests import house
 
-MOST_LINES: Final = 40_600
-"""In services/: down with it whenever much has gone."""
+MOST_LINES: Final = 46_000
+"""In services/: down with it whenever much has gone. Trace, connectivity, sysdump, capture and journals came last."""
 LARGE_FOLDERS: Final[dict[str, int]] = {}
 DEEP_SERVICES: Final = {"dataplane": 12}
 MOST_SMALL: Final = 8

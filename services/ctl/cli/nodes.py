@@ -1,0 +1,54 @@
+"""Which nodes a command is about: from its options, the environment, and the file of contexts."""
+
+import os
+from pathlib import Path
+
+from services.core.errors import Misconfigured
+from services.ctl.cli.options import Shared
+from services.ctl.connect.contexts import Contexts, Nodes, Place, read_contexts
+from services.ctl.connect.targets import Targets
+
+
+def nodes_of(shared: Shared) -> Nodes:
+    """The nodes of the context, or the one that `--on` names; without a context this node, named "".
+
+    An address that was given counts before the context's. The file's current context is not used beside one: who
+    gives an address means this node. Raises Misconfigured, and CallFailed for a certificate.
+    """
+    given = Place(**{name: getattr(shared, name) or "" for name in Place.__slots__})
+    contexts = read_contexts(contexts_path())
+    name = shared.context or (
+        "" if any((given.socket_dir, given.lease, given.dataplane, given.masq)) else contexts.current
+    )
+    if not name:
+        if shared.on:
+            raise Misconfigured(_without_context(contexts, shared.on))
+        return {"": given.targets()}
+    places = contexts.chosen(name).places
+    if shared.on:
+        if shared.on not in places:
+            raise Misconfigured(f"the context {name} has no node {shared.on!r}; it has: {', '.join(places)}")
+        places = {shared.on: places[shared.on]}
+    return {node: given.over(place).targets() for node, place in places.items()}
+
+
+def one_of(nodes: Nodes, *, any_will_do: bool) -> Targets:
+    """The services of the one node; of the first, if any will do. Raises Misconfigured: there are several."""
+    if len(nodes) > 1 and not any_will_do:
+        raise Misconfigured(f"which node? Give --on NODE, one of: {', '.join(nodes)}")
+    return next(iter(nodes.values()))
+
+
+def contexts_path() -> Path:
+    """FLANNELETTE_CONTEXTS, or the file in the user's directory of configurations."""
+    if named := os.environ.get("FLANNELETTE_CONTEXTS"):
+        return Path(named).expanduser()
+    home = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
+    return Path(home).expanduser() / "flannelette" / "contexts.toml"
+
+
+def _without_context(contexts: Contexts, node: str) -> str:
+    known = ", ".join(contexts.by_name)
+    if known:
+        return f"--on {node} names a node of a context: give --context, one of: {known}"
+    return f"--on {node} names a node of a context, and there is none in {contexts.path}"

@@ -1,0 +1,106 @@
+"""The file of contexts: what it names, and what it says of a mistake."""
+
+from pathlib import Path
+
+import pytest
+
+from services.core.errors import Misconfigured
+from services.ctl.cli.nodes import contexts_path, nodes_of, one_of
+from services.ctl.cli.options import Shared
+from services.ctl.connect.contexts import read_contexts
+
+LAB = """
+current = "lab"
+[lab]
+lease = "/run/lab/central.sock"
+[lab.nodes.h1]
+socket_dir = "/run/lab/h1"
+[lab.nodes.h2]
+socket_dir = "/run/lab/h2"
+lease = "10.0.0.2:9471"
+[far]
+dataplane = "10.0.0.9:9472"
+"""
+
+
+@pytest.fixture(autouse=True)
+def contexts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "contexts.toml"
+    path.write_text(LAB)
+    monkeypatch.setenv("FLANNELETTE_CONTEXTS", str(path))
+    return path
+
+
+def addresses(shared: Shared) -> dict[str, list[str]]:
+    return {name: [target.address for target in node.values()] for name, node in nodes_of(shared).items()}
+
+
+def test_the_current_context_names_the_nodes_and_what_they_share() -> None:
+    assert addresses(Shared()) == {
+        "h1": ["unix:/run/lab/central.sock", "unix:/run/lab/h1/dataplane.sock", "unix:/run/lab/h1/masq.sock"],
+        "h2": ["10.0.0.2:9471", "unix:/run/lab/h2/dataplane.sock", "unix:/run/lab/h2/masq.sock"],
+    }
+
+
+def test_one_node_of_the_context() -> None:
+    assert [*addresses(Shared(on="h2"))] == ["h2"]
+
+
+def test_an_address_that_is_given_means_this_node_unless_a_context_is_given_too() -> None:
+    assert addresses(Shared(socket_dir="/run/mine")) == {
+        "": [f"unix:/run/mine/{name}.sock" for name in ("lease", "dataplane", "masq")]
+    }
+    assert addresses(Shared(context="lab", on="h2", lease="10.0.0.7:1"))["h2"][0] == "10.0.0.7:1"
+
+
+def test_a_context_without_nodes_is_one_node() -> None:
+    assert addresses(Shared(context="far"))[""][1] == "10.0.0.9:9472"
+
+
+def test_without_a_file_there_is_this_node(contexts: Path) -> None:
+    contexts.unlink()
+    assert addresses(Shared())[""][0] == "unix:/run/flannelette/lease.sock"
+
+
+def test_a_command_about_one_node_asks_which() -> None:
+    with pytest.raises(Misconfigured, match="Give --on NODE, one of: h1, h2"):
+        one_of(nodes_of(Shared()), any_will_do=False)
+    assert one_of(nodes_of(Shared()), any_will_do=True)["masq"].address == "unix:/run/lab/h1/masq.sock"
+
+
+@pytest.mark.parametrize(
+    ("shared", "words"),
+    [
+        (Shared(context="lap"), "no context 'lap'.*it has: lab, far"),
+        (Shared(on="h3"), "the context lab has no node 'h3'; it has: h1, h2"),
+        (Shared(on="h1", socket_dir="/run"), "give --context, one of: lab, far"),
+    ],
+)
+def test_a_name_that_is_not_there_is_told_with_those_that_are(shared: Shared, words: str) -> None:
+    with pytest.raises(Misconfigured, match=words):
+        nodes_of(shared)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[lab", "cannot read the contexts"),
+        ('current = "x"', "no context 'x'.*it has: none"),
+        ("current = 1", 'write current = "NAME"'),
+        ("lab = 1", r"lab is no context: write \[lab\]"),
+        ('[lab]\nsocket = "/x"', "there is no key 'socket'; keys are socket_dir, lease"),
+        ("[lab]\nsocket_dir = 1", 'write socket_dir = "TEXT"'),
+        ('[lab]\nlease = "nowhere"', "'nowhere' is not an address"),
+        ("[lab]\nnodes = 1", r"write \[lab.nodes.NODE\]"),
+    ],
+)
+def test_a_mistake_is_told_with_what_to_write(contexts: Path, text: str, words: str) -> None:
+    contexts.write_text(text)
+    with pytest.raises(Misconfigured, match=words):
+        read_contexts(contexts)
+
+
+def test_the_file_is_in_the_directory_of_configurations(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("FLANNELETTE_CONTEXTS")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert contexts_path() == tmp_path / "flannelette" / "contexts.toml"
