@@ -32,8 +32,13 @@ cd "$module"
 export GOFLAGS="-mod=mod -buildvcs=false" GOTOOLCHAIN=local GOWORK=off CGO_ENABLED=$cgo
 package=github.com/flannel-io/flannel
 printf 'module flannelette.invalid/flanneld\n\ngo 1.25.0\n\nrequire %s v%s\n' "$package" "$version" >go.mod
-if sources=$(go mod download -json "$package@v$version" | sed -n 's/^[[:space:]]*"Dir": "\(.*\)",*$/\1/p') &&
-    sed "/pkg\/backend\/\($without\)\"/d" "$sources/main.go" >main.go &&
+field_of() { printf '%s\n' "$2" | sed -n 's/^[[:space:]]*"'"$1"'": "\(.*\)",*$/\1/p'; }
+if ! download=$(go mod download -json "$package@v$version"); then
+    echo "flanneld is left out: go mod download failed: $(field_of Error "$download")" >&2
+    exit 0
+fi
+sources=$(field_of Dir "$download")
+if sed "/pkg\/backend\/\($without\)\"/d" "$sources/main.go" >main.go &&
     nice go build -p 2 -trimpath -ldflags "-s -w -X $package/pkg/version.Version=v$version" -o "$program.new" .; then
     mv "$program.new" "$program" # at once: another one may be running
     rm -rf "$manifests"

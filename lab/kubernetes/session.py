@@ -124,7 +124,7 @@ class Session:
             f"kubectl='{outside} {CACHE / 'bin' / 'kubectl'} --kubeconfig={cluster.config}'",
             f"node='{' '.join(cluster.nodes[0].command())}'",
             "$kubectl get pods --all-namespaces --output wide",
-            "$kubectl exec daemonset/kube-flannel-ds -n kube-flannel -c dataplane -- flannelette status",
+            "$kubectl exec daemonset/kube-flannel-ds -n kube-flannel -- flannelette status",
             f"$node sh -c 'grpcurl -plaintext -unix {_SOCKET} {_LIST_PEERS}'",
             "$node bash",
         ]
