@@ -58,7 +58,7 @@ def problems(node: NodeHealth, service: Service) -> Iterator[Problem]:
         if problem not in told and not ((found or others) and problem.startswith(BROKEN)):
             yield Problem(service, problem, cure)
     for each in others:
-        yield Problem(service, each.problem, each.cure)
+        yield Problem(service, f"{each.problem} {each.cause}".rstrip(), each.cure, each.evidence)
 
 
 def doctor_text(name: str, found: Collection[Problem], width: Width) -> Text:

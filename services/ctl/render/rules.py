@@ -29,7 +29,7 @@ def rules_text(rules: Sequence[pb.Rule], width: Width) -> Text:
 
 def explanation_text(response: pb.ExplainResponse, width: Width) -> Text:
     """What becomes of the packet, and below it the rules that decide; then what of other programs drops it."""
-    found = [Text(f"! {each.problem} Cure: {each.cure}", style="yellow") for each in response.findings]
+    found = [Text(_in_the_way(each), style="yellow") for each in response.findings]
     if width is None:
         pairs = (Text(f"{rule.chain}  {rule.text}") for rule in response.rules)
         return lines([Text(response.explanation), *pairs, *found])
@@ -74,3 +74,7 @@ def _piped(rules: Sequence[pb.Rule]) -> Text:
 
 def _state(rule: pb.Rule) -> str:
     return "present" if rule.present else "missing"
+
+
+def _in_the_way(finding: pb.Finding) -> str:
+    return " ".join(filter(None, ("!", finding.problem, finding.cause, "Cure:", finding.cure)))

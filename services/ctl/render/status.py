@@ -118,7 +118,7 @@ def _masq(status: masq_pb2.Status, now: datetime) -> Iterator[Fact]:
 
 def in_the_way(finding: masq_pb2.Finding | dataplane_pb2.Finding) -> str:
     """The problem, its cause where that is told apart, and its cure."""
-    cause = f" {finding.cause}" if isinstance(finding, dataplane_pb2.Finding) else ""
+    cause = f" {finding.cause}" if finding.cause else ""
     return f"{finding.problem}{cause} Cure: {finding.cure}" if finding.cure else f"{finding.problem}{cause}"
 
 

@@ -9,7 +9,7 @@ from flannelette.masq.v1 import masq_pb2 as pb
 from services.core.errors import InvalidInput, NotImplementedYet, NotYet
 from services.core.family import Address, Network
 from services.masq.api.wire import finding_of, rules_of
-from services.masq.diagnose.host_checks import dropping
+from services.masq.diagnose.obstacles import dropping
 from services.masq.diagnose.verdict import Flow
 from services.masq.firewalls.firewall import ChainState
 from services.masq.reconcile.reconciler import Reconciler

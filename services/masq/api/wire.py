@@ -2,7 +2,7 @@
 
 from flannelette.masq.v1 import masq_pb2 as pb
 
-from services.masq.diagnose.host_checks import Finding
+from services.masq.diagnose.obstacles import Finding
 from services.masq.firewalls.firewall import ChainState, RuleState
 from services.masq.rules.model import Chain
 
@@ -21,7 +21,14 @@ def rules_of(state: ChainState) -> list[pb.Rule]:
 
 def finding_of(found: Finding) -> pb.Finding:
     """What is in the way."""
-    return pb.Finding(problem=found.problem, cure=found.cure, broken=found.broken)
+    return pb.Finding(
+        problem=found.problem,
+        cure=found.cure,
+        check=found.check,
+        cause=found.cause,
+        evidence=found.evidence,
+        broken=found.broken,
+    )
 
 
 def _rule(chain: Chain, reason: str, rule: RuleState) -> pb.Rule:

@@ -1,7 +1,7 @@
-"""Rules and settings of the host that drop the overlay's packets, and the cures. Pure."""
+"""Settings of the host, beside the rules of its firewalls, that drop the overlay's packets, and the cures. Pure."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from ipaddress import ip_network
 from typing import Final
 
@@ -9,32 +9,14 @@ from services.core.backend_types import BACKEND_TYPES, Tunnel
 from services.core.errors import InvalidInput
 from services.core.family import Family, Network, family_of
 from services.core.network import NetworkConfig
-from services.masq.diagnose import legacy_rules as legacy
-from services.masq.diagnose import nft_rules as nft
-from services.masq.diagnose.verdict import Drop, Flow, ForeignTable, NfHook, drops, without
+from services.masq.diagnose.obstacles import Finding, dropping, dropping_tunnel
+from services.masq.diagnose.verdict import Flow, ForeignTable
 from services.masq.firewalls.firewall import FirewallKind
-from services.masq.rules.model import RuleSettings, no_chains
+from services.masq.rules.model import RuleSettings
 
 FORWARDING: Final = {4: "net.ipv4.ip_forward", 6: "net.ipv6.conf.all.forwarding"}
 BRIDGE: Final = "cni0"
-OUR_CHAINS: Final = frozenset(chain.name for chain in no_chains())
-_WAY: Final = (NfHook.PREROUTING, NfHook.FORWARD, NfHook.POSTROUTING)
-"""Of a packet that the node forwards."""
-_TUNNELS_WAY: Final = (NfHook.PREROUTING, NfHook.INPUT, NfHook.OUTPUT, NfHook.POSTROUTING)
-_OF_IPTABLES: Final = frozenset((table, hook.name) for table, hooks in nft.IPTABLES.items() for hook in hooks)
 BRIDGE_CALLS: Final = "net.bridge.bridge-nf-call-iptables"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One setting or rule of the host that drops the overlay's packets."""
-
-    problem: str
-    """One sentence."""
-    cure: str
-    """The command."""
-    broken: bool = False
-    """The overlay's packets are lost because of it, for certain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,104 +74,64 @@ def findings(
     if around.side_by_side & {family.version for family in found_in} and kind != FirewallKind.NFTABLES:
         found.append(_both(kind))
     if around.firewalld:
-        found.append(
-            Finding(
-                "firewalld rejects packets of interfaces without a zone, whatever another firewall accepts.",
-                "firewall-cmd --permanent --zone=trusted --add-interface=cni0 --add-interface=flannel.1 && "
-                "firewall-cmd --reload",
-            )
-        )
+        found.append(_FIREWALLD)
     if around.bridge_needs_calls:
-        problem = f"Pods of one node do not reach each other through a service's address: {BRIDGE_CALLS} is off."
-        found.append(Finding(problem, f"modprobe br_netfilter && sysctl -w {BRIDGE_CALLS}=1"))
+        found.append(_BRIDGE_CALLS)
     if around.insert_failed and settings.masquerade and not settings.fully_random:
-        problem = f"{around.insert_failed} connections were lost because SNAT gave two of them one source port."
-        found.append(Finding(problem, "start masq without --ip-masq-fully-random-disable"))
+        found.append(_source_ports(around.insert_failed))
     return found
 
 
-def dropping(tables: Iterable[ForeignTable], kind: str, flows: Sequence[Flow]) -> list[Finding]:
-    """What other programs have that drops these packets. `kind`: where our forward rules are; empty: nowhere."""
-    drops = [drop for drop in obstacles(tables, flows) if drop.rule or not is_ours_first(drop, kind)]
-    return list(dict.fromkeys(map(_drop, drops)))
-
-
-def dropping_tunnel(tables: Iterable[ForeignTable], flows: Sequence[Flow]) -> list[Finding]:
-    """What other programs have that drops the packets between the nodes for certain, for every peer."""
-    found = [
-        (flow, drop) for flow in flows for drop in obstacles(tables, [flow], way=_TUNNELS_WAY) if drop.is_certain
-    ]
-    return list(dict.fromkeys(_tunnel_drop(drop, flow.protocol, flow.port) for flow, drop in found))
-
-
-def obstacles(tables: Iterable[ForeignTable], flows: Sequence[Flow], *, way: Sequence[NfHook] = _WAY) -> list[Drop]:
-    """What drops these packets: for certain, or by a policy that rules before may keep from doing so."""
-    found = [drop for table in tables for hook in way for flow in flows for drop in drops(table, hook, flow)]
-    certain = {drop for drop in found if drop.is_certain}
-    policies = (drop for drop in found if drop.rule is None and replace(drop, is_certain=True) not in certain)
-    return list(dict.fromkeys([*(drop for drop in found if drop in certain), *policies]))
-
-
-def would_drop(tables: Iterable[ForeignTable], flows: Sequence[Flow], kind: FirewallKind) -> frozenset[Drop]:
-    """What would drop these packets if our rules were in a firewall of this kind, and nowhere else."""
-    bare = [without(table, OUR_CHAINS) for table in tables]
-    return frozenset(drop for drop in obstacles(bare, flows) if not is_ours_first(drop, kind))
-
-
-def is_ours_first(drop: Drop, kind: str) -> bool:
-    """Whether a firewall of this kind has our rules before anything else in that chain."""
-    is_legacy = drop.firewall == legacy.FIREWALL
-    here = (
-        is_legacy
-        if kind == FirewallKind.LEGACY
-        else kind == FirewallKind.IPTABLES_NFT and not is_legacy and drop.version > 0
-    )
-    return here and (drop.table, drop.chain) == ("filter", "FORWARD")
+def stale_rules(error: str) -> Iterator[Finding]:
+    """Of rules that an earlier flanneld left in another firewall and that cannot be removed; empty: none."""
+    problem, _, cure = error.partition(": ")
+    if problem:
+        yield Finding("stale-rules", f"{problem}.", "", cure)
 
 
 def _not_forwarding(family: Family) -> Finding:
-    return Finding(f"The kernel forwards no {family} packets.", f"sysctl -w {FORWARDING[family.version]}=1")
-
-
-def _tunnel_drop(drop: Drop, protocol: int, port: int) -> Finding:
-    """The cure keeps a policy that drops, and accepts the tunnel alone."""
-    what = f"the packets between the nodes ({Tunnel({}, protocol, port).text})"
-    found = _drop(drop, what)
-    if drop.rule:
-        return found
-    match = f"-p udp --dport {port}" if port else f"-p {protocol}"
-    accept = f"-t {drop.table} -I {drop.chain} {match} -j ACCEPT"
-    if drop.firewall == legacy.FIREWALL:
-        return replace(found, cure=f"{legacy.PROGRAMS[drop.version]} {accept}")
-    if drop.version and (drop.table, drop.chain) in _OF_IPTABLES:
-        return replace(found, cure=f"{'iptables' if drop.version == 4 else 'ip6tables'}-nft {accept}")
-    place = f"{nft.WORDS[drop.version]} {drop.table} {drop.chain}"
-    return replace(
-        found, cure=f"nft insert rule {place} {f'udp dport {port}' if port else f'meta l4proto {protocol}'} accept"
+    key = FORWARDING[family.version]
+    return Finding(
+        "forwarding-off",
+        f"The kernel forwards no {family} packets.",
+        f"{key} is 0.",
+        f"sysctl -w {key}=1",
+        f"{key} = 0",
     )
-
-
-def _drop(drop: Drop, what: str = "the overlay's packets") -> Finding:
-    is_legacy = drop.firewall == legacy.FIREWALL
-    place = f"{nft.WORDS[drop.version]} {drop.table} {drop.chain}"
-    where = f"{drop.chain} in the legacy IPv{drop.version} tables" if is_legacy else f"the nftables chain {place}"
-    if drop.rule:
-        inside = f"{drop.firewall}, table {drop.table}" if is_legacy else f"nft, chain {place}"
-        problem = f"A rule of another program drops {what}: `{drop.rule.text}` ({inside})."
-        return Finding(problem, drop.rule.removal, broken=True)
-    word = "DROP" if is_legacy else "drop"
-    problem = f"The policy of {where} is {word}, and no rule there accepts {what}."
-    if not drop.is_certain:
-        problem = f"The policy of {where} is {word}, and perhaps no rule there accepts all of {what}."
-    program = legacy.PROGRAMS.get(drop.version, "")
-    cure = f"{program} -P {drop.chain} ACCEPT" if is_legacy else f"nft chain {place} '{{ policy accept; }}'"
-    return Finding(problem, cure, drop.is_certain)
 
 
 def _both(kind: str) -> Finding:
     return Finding(
-        "There are rules in the legacy tables and in those of iptables-nft: both decide about every packet, and "
-        "neither program shows those of the other.",
+        "two-firewalls",
+        "There are rules in the legacy tables and in those of iptables-nft: both decide about every packet.",
+        "Programs of this host use both kinds of iptables, and neither shows the rules of the other.",
         f"update-alternatives --set iptables /usr/sbin/{kind} && "
         f"update-alternatives --set ip6tables /usr/sbin/{kind.replace('ip', 'ip6', 1)} && reboot",
+        "iptables-legacy -S and iptables-nft -S both show rules",
     )
+
+
+def _source_ports(count: int) -> Finding:
+    return Finding(
+        "source-ports",
+        f"{count} connections were lost because SNAT gave two of them one source port.",
+        "masq was started with --ip-masq-fully-random-disable.",
+        "start masq without --ip-masq-fully-random-disable",
+        f"/proc/net/stat/nf_conntrack: insert_failed {count}",
+    )
+
+
+_FIREWALLD: Final = Finding(
+    "firewalld",
+    "Packets of pods are rejected, whatever another firewall accepts.",
+    "firewalld rejects packets of interfaces without a zone.",
+    "firewall-cmd --permanent --zone=trusted --add-interface=cni0 --add-interface=flannel.1 && firewall-cmd --reload",
+    "nft list tables: table inet firewalld",
+)
+_BRIDGE_CALLS: Final = Finding(
+    "bridge-calls",
+    "Pods of one node do not reach each other through a service's address.",
+    f"{BRIDGE_CALLS} is off.",
+    f"modprobe br_netfilter && sysctl -w {BRIDGE_CALLS}=1",
+    f"{BRIDGE_CALLS} is not 1, and iptables has a chain KUBE-SERVICES",
+)

@@ -12,13 +12,20 @@ from typing import Final
 
 from services.core.family import Network
 from services.masq.diagnose.extensions import PROTOCOLS, TARGETS, condition_of, port_text
-from services.masq.diagnose.verdict import Condition, Effect, ForeignChain, ForeignRule, ForeignTable, NfHook
+from services.masq.diagnose.verdict import (
+    LEGACY,
+    PROGRAMS,
+    Condition,
+    Effect,
+    ForeignChain,
+    ForeignRule,
+    ForeignTable,
+    NfHook,
+)
 from services.masq.kernel.legacy_tables import RawTable
 
-FIREWALL: Final = "iptables-legacy"
 _MOST_ENTRIES: Final = 1000
 """Of a table whose rules are read: a thousand take about 10 ms."""
-PROGRAMS: Final = {4: "iptables-legacy", 6: "ip6tables-legacy"}
 _NOT_IN, _NOT_OUT, _NOT_SOURCE, _NOT_DESTINATION, _NOT_PROTOCOL = 0x01, 0x02, 0x08, 0x10, 0x40
 _OTHER_INVERSE: Final = 0x20 | 0x04  # IPT_INV_FRAG, IPT_INV_TOS
 _HEADER: Final = 32  # struct xt_entry_match, xt_entry_target: size, name, revision
@@ -59,7 +66,7 @@ def read_legacy(raw: RawTable) -> ForeignTable:
         policies = {
             chain: ForeignChain(chain, (), hook, 0, verdict != _ACCEPT) for chain, (hook, verdict) in verdicts.items()
         }
-        return ForeignTable(FIREWALL, version, name, policies, is_whole=False)
+        return ForeignTable(LEGACY, version, name, policies, is_whole=False)
     ends = {raw.policies[hook]: hook for hook in starts.values()}
     names = {start: hook.name for start, hook in starts.items()}
     for start, end in _places(layout, entries):
@@ -86,7 +93,7 @@ def read_legacy(raw: RawTable) -> ForeignTable:
         hook, rules = by_name.get(each), listed.get(each, [])
         # The kernel ends each user-defined chain with a rule of its own.
         found[each] = ForeignChain(each, tuple(rules if hook is not None else rules[:-1]), hook, 0, hook in drops)
-    return ForeignTable(FIREWALL, version, name, found)
+    return ForeignTable(LEGACY, version, name, found)
 
 
 def _rule(version: int, chain: str, entry: bytes, names: dict[int, str], removal: str) -> ForeignRule:
@@ -108,7 +115,7 @@ def _rule(version: int, chain: str, entry: bytes, names: dict[int, str], removal
     elif name in TARGETS:
         kind = TARGETS[name]
     words += [f"{'-g' if is_goto else '-j'} {destination}"] if destination else []
-    return ForeignRule(" ".join(words), removal, tuple(condition for condition, _ in asked), kind, destination)
+    return ForeignRule(" ".join(words), removal, tuple(condition for condition, _ in asked), kind, destination, chain)
 
 
 def _conditions(version: int, layout: _Layout, entry: bytes, target: int) -> Iterator[tuple[Condition, str]]:

@@ -9,27 +9,21 @@ from typing import Final
 
 from services.core.family import Network
 from services.masq.diagnose.extensions import PROTOCOLS, TARGETS, condition_of, port_text
-from services.masq.diagnose.verdict import Condition, Effect, ForeignChain, ForeignRule, ForeignTable, NfHook
+from services.masq.diagnose.verdict import (
+    IPTABLES,
+    NFT,
+    WORDS,
+    Condition,
+    Effect,
+    ForeignChain,
+    ForeignRule,
+    ForeignTable,
+    NfHook,
+)
 from services.masq.kernel.nf_tables import FAMILIES, INET, attribute_list, attributes, chain_dump, rule_dump, text
 
-FIREWALL: Final = "nft"
 _MOST_RULES: Final = 1000
 """Of a table: a thousand take about 10 ms."""
-_FILTER: Final = (NfHook.INPUT, NfHook.FORWARD, NfHook.OUTPUT)
-IPTABLES: Final[Mapping[str, Mapping[NfHook, int]]] = {
-    "filter": dict.fromkeys(_FILTER, 0),
-    "nat": {
-        NfHook.PREROUTING: -100,
-        NfHook.INPUT: 100,
-        NfHook.OUTPUT: -100,
-        NfHook.POSTROUTING: 100,
-    },
-    "mangle": dict.fromkeys(NfHook, -150),
-    "raw": {NfHook.PREROUTING: -300, NfHook.OUTPUT: -300},
-    "security": dict.fromkeys(_FILTER, 50),
-}
-"""The base chains of iptables-nft, named like their hooks, with their priorities, by table."""
-WORDS: Final = {0: "inet", 4: "ip", 6: "ip6"}
 _EVERY: Final = {4: ip_network("0.0.0.0/0"), 6: ip_network("::/0")}
 _SOURCE_AT, _ADDRESS_SIZE, _PROTOCOL_AT = {4: 12, 6: 8}, {4: 4, 6: 16}, {4: 9, 6: 6}  # in the IP header
 _NETWORK_HEADER, _TRANSPORT_HEADER = 1, 2
@@ -95,7 +89,7 @@ def _table(family: int, name: str, chains: Mapping[str, ForeignChain]) -> Foreig
         each: ForeignChain(each, tuple(rules.get(each, ())), chain.hook, chain.priority, chain.drops)
         for each, chain in chains.items()
     }
-    return ForeignTable(FIREWALL, version, name, found, is_whole=len(read) <= _MOST_RULES)
+    return ForeignTable(NFT, version, name, found, is_whole=len(read) <= _MOST_RULES)
 
 
 @dataclass(slots=True)
@@ -130,8 +124,9 @@ class _Reader:
             self._take(text(expression.get(1, b"")), attributes(expression.get(2, b"")))
         handle = int.from_bytes(values.get(3, b""), "big")
         words = filter(None, (*self.words, self.says, self.target))
-        removal = f"nft delete rule {self.place} {text(values[2])} handle {handle}"
-        return ForeignRule(" ".join(words), removal, tuple(self.conditions), self.kind, self.target)
+        chain = text(values[2])
+        removal = f"nft delete rule {self.place} {chain} handle {handle}"
+        return ForeignRule(" ".join(words), removal, tuple(self.conditions), self.kind, self.target, chain)
 
     def _take(self, name: str, values: Mapping[int, bytes]) -> None:
         match name:

@@ -7,6 +7,7 @@ A chain drops a packet for certain when no rule that may hold accepts it before.
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum, IntEnum
+from typing import Final
 
 from services.core.family import Network
 from services.core.network import contains
@@ -20,6 +21,26 @@ class NfHook(IntEnum):
     FORWARD = 2
     OUTPUT = 3
     POSTROUTING = 4
+
+
+LEGACY: Final = "iptables-legacy"
+PROGRAMS: Final = {4: "iptables-legacy", 6: "ip6tables-legacy"}
+NFT: Final = "nft"
+_FILTER: Final = (NfHook.INPUT, NfHook.FORWARD, NfHook.OUTPUT)
+IPTABLES: Final[Mapping[str, Mapping[NfHook, int]]] = {
+    "filter": dict.fromkeys(_FILTER, 0),
+    "nat": {
+        NfHook.PREROUTING: -100,
+        NfHook.INPUT: 100,
+        NfHook.OUTPUT: -100,
+        NfHook.POSTROUTING: 100,
+    },
+    "mangle": dict.fromkeys(NfHook, -150),
+    "raw": {NfHook.PREROUTING: -300, NfHook.OUTPUT: -300},
+    "security": dict.fromkeys(_FILTER, 50),
+}
+"""The base chains of iptables-nft, named like their hooks, with their priorities, by table."""
+WORDS: Final = {0: "inet", 4: "ip", 6: "ip6"}
 
 
 class Match(Enum):
@@ -113,6 +134,8 @@ class ForeignRule:
     kind: Effect
     target: str = ""
     """The chain that a jump goes to."""
+    chain: str = ""
+    """The chain that it is in."""
 
     def matches(self, flow: Flow) -> Match:
         """Whether all its conditions hold."""
@@ -137,7 +160,7 @@ class ForeignTable:
     """A table of iptables or nftables."""
 
     firewall: str
-    """`iptables-legacy` or `nft`."""
+    """LEGACY or NFT."""
     version: int
     """4 or 6; 0: both (inet)."""
     name: str

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from services.core.errors import Misconfigured, Unavailable
-from services.masq.diagnose.host_checks import would_drop
+from services.masq.diagnose.obstacles import would_drop
 from services.masq.diagnose.verdict import Flow
 from services.masq.firewalls.detect import Choice, HostProbe, HostState, choose
 from services.masq.firewalls.firewall import ANYWHERE, ChainState, Digest, Firewall, FirewallKind, Placement

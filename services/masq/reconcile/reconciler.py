@@ -11,7 +11,8 @@ from services.core.errors import NotYet, Unavailable
 from services.core.family import Network
 from services.core.leases.table import Table
 from services.core.network import NetworkConfig
-from services.masq.diagnose.host_checks import Finding, HostChecks, findings, flows_of, tunnel_of
+from services.masq.diagnose.host_checks import HostChecks, findings, flows_of, stale_rules, tunnel_of
+from services.masq.diagnose.obstacles import Finding
 from services.masq.firewalls.firewall import (
     JUMP_NOT_FIRST,
     NOT_WANTED,
@@ -154,10 +155,9 @@ class Reconciler:
         inputs, name = self.inputs, self.firewall.name
         flows = flows_of(inputs.network, inputs.subnets)
         found = findings(self.host_checks(), name, flows, self.settings, tunnel_of(inputs.network))
-        reasons = "; ".join(each.problem.rstrip(".") for each in found if each.broken)
+        reasons = "; ".join(f"{each.problem} {each.cause}".rstrip(".") for each in found if each.broken)
         self._health.set("forwarding", reasons and f"forwarding is broken: {reasons}", of_host=True)
-        problem, _, cure = self.firewall.stale_rules_error.partition(": ")
-        return [*found, *([Finding(f"{problem}.", cure)] if problem else [])]
+        return [*found, *stale_rules(self.firewall.stale_rules_error)]
 
     async def resync(self, *, dry_run: bool) -> list[str]:
         """Compares at once; returns what was done, or would be. Raises NotYet, Unavailable."""

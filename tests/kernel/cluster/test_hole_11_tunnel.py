@@ -6,7 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from services.core.network import parse_network
-from services.masq.diagnose.host_checks import Finding, findings, flows_of, tunnel_of
+from services.masq.diagnose.host_checks import findings, flows_of, tunnel_of
+from services.masq.diagnose.obstacles import Finding
 from services.masq.firewalls.detect import HostProbe
 from services.masq.firewalls.firewall import FirewallKind as Kind
 from tests.hosts.masq import DUAL, SETTINGS, SUBNETS, Host
@@ -92,7 +93,7 @@ def found(probe: HostProbe, config: str = "") -> list[Finding]:
     network = parse_network(config) if config else DUAL
     around, flows = probe.checks(), flows_of(network, SUBNETS)
     everything = findings(around, Kind.NFTABLES, flows, SETTINGS, tunnel_of(network))
-    return [each for each in everything if "between the nodes" in each.problem]
+    return [each for each in everything if each.check == "firewall-tunnel"]
 
 
 def typed(host: Host, program: str, lines: str, version: int) -> None:
@@ -112,7 +113,9 @@ def test_hole_11_a_firewall_that_drops_the_tunnel_is_named_and_its_cure_helps(
     typed(host, program, DROPS[name], version)
     assert not arrives(host, peer, version, tries=3)
     (finding,) = found(probe)
-    assert "UDP port 8472" in finding.problem
+    assert finding.problem == "Packets between the nodes (UDP port 8472) are dropped."
+    assert f"({program.replace('ip6', 'ip')})" in finding.cause
+    assert finding.evidence
     assert finding.broken
     host.run("sh", "-c", finding.cure)
     assert found(probe) == []
@@ -127,7 +130,7 @@ def test_hole_11_so_is_a_chain_of_nftables(host: Host, probe: HostProbe, peer: N
     host.run("nft", NFT[name])
     assert not arrives(host, peer, 4, tries=3)
     (finding,) = found(probe)
-    assert "inet own c" in finding.problem
+    assert "chain c of table inet own (nft)" in finding.cause
     host.run("sh", "-c", finding.cure)
     assert found(probe) == []
     assert arrives(host, peer, 4)

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from services.masq.diagnose.host_checks import HostChecks, dropping, findings, flows_of
+from services.masq.diagnose.host_checks import HostChecks, findings, flows_of
+from services.masq.diagnose.obstacles import dropping
 from services.masq.firewalls.detect import HostProbe
 from services.masq.firewalls.firewall import FirewallKind as Kind
 from tests.hosts.masq import DUAL, SETTINGS, SUBNETS, Host

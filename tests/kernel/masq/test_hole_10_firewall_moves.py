@@ -11,7 +11,8 @@ from flannelette.masq.v1 import masq_pb2 as pb
 from grpc_health.v1 import health_pb2
 
 from services.core.family import FAMILIES, IPV4
-from services.masq.diagnose.host_checks import dropping, flows_of
+from services.masq.diagnose.host_checks import flows_of
+from services.masq.diagnose.obstacles import dropping
 from services.masq.firewalls.detect import HostProbe
 from services.masq.firewalls.firewall import FirewallKind as Kind
 from services.masq.firewalls.firewall import Placement
@@ -223,7 +224,7 @@ async def test_hole_10_a_policy_that_drops_beside_a_rule_that_accepts_the_overla
     commands = (f"iptables-legacy -A FORWARD {accepts} -j ACCEPT", "iptables-legacy -P FORWARD DROP")
     async with running(lab, tmp_path, *commands, firewall="nftables") as (_, masq):
         status = await masq.until()
-        assert not any("policy" in finding.problem for finding in status.findings)
+        assert not any("policy" in f"{finding.problem} {finding.cause}" for finding in status.findings)
         await source_seen(lab, IPV4, "other_pod", "pod", next(ports))
 
 

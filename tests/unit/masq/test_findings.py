@@ -6,7 +6,8 @@ from ipaddress import ip_network
 import pytest
 
 from services.core.network import parse_network
-from services.masq.diagnose.host_checks import Finding, HostChecks, findings, flows_of
+from services.masq.diagnose.host_checks import HostChecks, findings, flows_of
+from services.masq.diagnose.obstacles import Finding
 from services.masq.diagnose.verdict import Effect as Does
 from services.masq.diagnose.verdict import ForeignChain, ForeignRule, ForeignTable, NfHook
 from services.masq.firewalls.firewall import FirewallKind as Kind
@@ -31,7 +32,7 @@ def found_in(around: HostChecks, kind: Kind, settings: RuleSettings = ALL) -> li
 
 def cures(around: HostChecks, kind: Kind = Kind.IPTABLES_NFT, *, fully_random: bool = True) -> list[str]:
     found = found_in(around, kind, replace(ALL, fully_random=fully_random))
-    assert all(each.problem.endswith(".") for each in found)
+    assert all(each.problem.endswith(".") and each.cause.endswith(".") and each.evidence for each in found)
     return [each.cure for each in found]
 
 
@@ -93,7 +94,7 @@ def test_a_rule_that_drops_is_named_with_what_removes_it(firewall: str) -> None:
     around = HostChecks(tables=(ForeignTable(firewall, 4, "filter", {"FORWARD": chain}),))
     (found,) = found_in(around, Kind.LEGACY)
     assert found.broken
-    assert "`-A FORWARD -j DROP`" in found.problem
+    assert "`-A FORWARD -j DROP`" in found.cause
     assert found.cure == "iptables-legacy -t filter -D FORWARD 1"
 
 

@@ -186,11 +186,22 @@ class Finding(_message.Message):
 
     PROBLEM_FIELD_NUMBER: _builtins.int
     CURE_FIELD_NUMBER: _builtins.int
+    CHECK_FIELD_NUMBER: _builtins.int
+    CAUSE_FIELD_NUMBER: _builtins.int
+    EVIDENCE_FIELD_NUMBER: _builtins.int
     BROKEN_FIELD_NUMBER: _builtins.int
     problem: _builtins.str
-    """The problem, one sentence."""
+    """The effect, one sentence. A masq before these fields has the cause here too."""
     cure: _builtins.str
     """The command that solves it."""
+    check: _builtins.str
+    """The check that found the problem, as in the table of docs/operations.md."""
+    cause: _builtins.str
+    """The setting of the host, or the rule of another program, one sentence."""
+    evidence: _builtins.str
+    """The query to the kernel and its answer, in the notation of the firewall's
+    tool.
+    """
     broken: _builtins.bool
     """The problem certainly drops packets of the overlay: the service is not
     ready while the problem exists.
@@ -200,11 +211,14 @@ class Finding(_message.Message):
         *,
         problem: _builtins.str = ...,
         cure: _builtins.str = ...,
+        check: _builtins.str = ...,
+        cause: _builtins.str = ...,
+        evidence: _builtins.str = ...,
         broken: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broken", b"broken", "cure", b"cure", "problem", b"problem"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broken", b"broken", "cause", b"cause", "check", b"check", "cure", b"cure", "evidence", b"evidence", "problem", b"problem"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

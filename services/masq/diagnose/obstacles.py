@@ -1,0 +1,137 @@
+"""Which rules and policies of other programs drop the overlay's packets, as findings with their cures. Pure."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from services.core.backend_types import Tunnel
+from services.masq.diagnose.verdict import (
+    IPTABLES,
+    LEGACY,
+    PROGRAMS,
+    WORDS,
+    Drop,
+    Flow,
+    ForeignTable,
+    NfHook,
+    drops,
+    without,
+)
+from services.masq.firewalls.firewall import FirewallKind
+from services.masq.rules.model import no_chains
+
+OUR_CHAINS: Final = frozenset(chain.name for chain in no_chains())
+_WAY: Final = (NfHook.PREROUTING, NfHook.FORWARD, NfHook.POSTROUTING)
+"""Of a packet that the node forwards."""
+_TUNNELS_WAY: Final = (NfHook.PREROUTING, NfHook.INPUT, NfHook.OUTPUT, NfHook.POSTROUTING)
+_OF_IPTABLES: Final = frozenset((table, hook.name) for table, hooks in IPTABLES.items() for hook in hooks)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One setting or rule of the host that drops the overlay's packets."""
+
+    check: str
+    """A word: the row of the table in docs/operations.md."""
+    problem: str
+    """What does not work, one sentence."""
+    cause: str
+    """The setting or the rule, one sentence."""
+    cure: str
+    """The command."""
+    evidence: str = ""
+    """What the kernel said, in the notation of the firewall's tool."""
+    broken: bool = False
+    """The overlay's packets are lost because of it, for certain."""
+
+
+def dropping(tables: Iterable[ForeignTable], kind: str, flows: Sequence[Flow]) -> list[Finding]:
+    """What other programs have that drops these packets. `kind`: where our forward rules are; empty: nowhere."""
+    drops = [drop for drop in obstacles(tables, flows) if drop.rule or not is_ours_first(drop, kind)]
+    return list(dict.fromkeys(map(_drop, drops)))
+
+
+def dropping_tunnel(tables: Iterable[ForeignTable], flows: Sequence[Flow]) -> list[Finding]:
+    """What other programs have that drops the packets between the nodes for certain, for every peer."""
+    found = [
+        (flow, drop) for flow in flows for drop in obstacles(tables, [flow], way=_TUNNELS_WAY) if drop.is_certain
+    ]
+    return list(dict.fromkeys(_tunnel_drop(drop, flow.protocol, flow.port) for flow, drop in found))
+
+
+def obstacles(tables: Iterable[ForeignTable], flows: Sequence[Flow], *, way: Sequence[NfHook] = _WAY) -> list[Drop]:
+    """What drops these packets: for certain, or by a policy that rules before may keep from doing so."""
+    found = [drop for table in tables for hook in way for flow in flows for drop in drops(table, hook, flow)]
+    certain = {drop for drop in found if drop.is_certain}
+    policies = (drop for drop in found if drop.rule is None and replace(drop, is_certain=True) not in certain)
+    return list(dict.fromkeys([*(drop for drop in found if drop in certain), *policies]))
+
+
+def would_drop(tables: Iterable[ForeignTable], flows: Sequence[Flow], kind: FirewallKind) -> frozenset[Drop]:
+    """What would drop these packets if our rules were in a firewall of this kind, and nowhere else."""
+    bare = [without(table, OUR_CHAINS) for table in tables]
+    return frozenset(drop for drop in obstacles(bare, flows) if not is_ours_first(drop, kind))
+
+
+def is_ours_first(drop: Drop, kind: str) -> bool:
+    """Whether a firewall of this kind has our rules before anything else in that chain."""
+    is_legacy = drop.firewall == LEGACY
+    here = (
+        is_legacy
+        if kind == FirewallKind.LEGACY
+        else kind == FirewallKind.IPTABLES_NFT and not is_legacy and drop.version > 0
+    )
+    return here and (drop.table, drop.chain) == ("filter", "FORWARD")
+
+
+def _tunnel_drop(drop: Drop, protocol: int, port: int) -> Finding:
+    """The cure keeps a policy that drops, and accepts the tunnel alone."""
+    packets = f"Packets between the nodes ({Tunnel({}, protocol, port).text})"
+    found = _drop(drop, "firewall-tunnel", packets)
+    if drop.rule:
+        return found
+    match = f"-p udp --dport {port}" if port else f"-p {protocol}"
+    accept = f"-t {drop.table} -I {drop.chain} {match} -j ACCEPT"
+    if drop.firewall == LEGACY:
+        return replace(found, cure=f"{PROGRAMS[drop.version]} {accept}")
+    if _is_of_iptables(drop):
+        return replace(found, cure=f"{'iptables' if drop.version == 4 else 'ip6tables'}-nft {accept}")
+    place = f"{WORDS[drop.version]} {drop.table} {drop.chain}"
+    return replace(
+        found, cure=f"nft insert rule {place} {f'udp dport {port}' if port else f'meta l4proto {protocol}'} accept"
+    )
+
+
+def _drop(drop: Drop, check: str = "firewall-pods", packets: str = "Packets of pods") -> Finding:
+    is_legacy = drop.firewall == LEGACY
+    table = (
+        drop.table if drop.version and (is_legacy or _is_of_iptables(drop)) else f"{WORDS[drop.version]} {drop.table}"
+    )
+    tool = drop.firewall if is_legacy else "iptables-nft" if _is_of_iptables(drop) else "nft"
+    program = PROGRAMS.get(drop.version, "")
+    chain = drop.rule.chain if drop.rule else drop.chain
+    asked = (
+        f"{program} -t {drop.table} -S {chain}"
+        if is_legacy
+        else f"nft list chain {WORDS[drop.version]} {drop.table} {chain}"
+    )
+    where = f"chain {chain} of table {table} ({tool})"
+    if drop.rule:
+        cause = f"A rule of another program drops them: `{drop.rule.text}`, {where}."
+        return Finding(
+            check, f"{packets} are dropped.", cause, drop.rule.removal, f"{asked}: {drop.rule.text}", broken=True
+        )
+    policy = f"-P {chain} DROP" if is_legacy else "policy drop"
+    cure = (
+        f"{program} -P {chain} ACCEPT"
+        if is_legacy
+        else f"nft chain {WORDS[drop.version]} {drop.table} {chain} '{{ policy accept; }}'"
+    )
+    certain = "no rule there accepts them" if drop.is_certain else "perhaps no rule there accepts all of them"
+    cause = f"The policy of {where} is {'DROP' if is_legacy else 'drop'}, and {certain}."
+    problem = f"{packets} are dropped." if drop.is_certain else f"{packets} may be dropped."
+    return Finding(check, problem, cause, cure, f"{asked}: {policy}", drop.is_certain)
+
+
+def _is_of_iptables(drop: Drop) -> bool:
+    return drop.version > 0 and (drop.table, drop.chain) in _OF_IPTABLES
