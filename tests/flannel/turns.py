@@ -3,6 +3,7 @@
 import asyncio
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -96,18 +97,29 @@ async def assert_turns_change_nothing(
     """
     hosts, path = n1.hosts, n1.cluster.directory / "subnet.env"
     devices, env = hosts.devices(), path.read_text()
+    moments: list[tuple[str, float]] = []
+
+    def tell(words: str) -> None:
+        moments.append((words, time.monotonic()))
+
     with hosts.stream(sizes) as stream:
         async with stream:
+            tell("our dataplane starts")
             async with n1.cluster.dataplane("--ip-masq", *flags) as running:
                 await running.until(peers=1)
+                tell("it is ready")
                 assert hosts.devices() == devices
                 assert path.read_text() == env or not flannels_file
                 await running.hand_over()
+                tell("it handed over")
                 assert await n1.objects() == n1.flannels
                 assert await running.end() == 0
+            tell("flanneld starts")
             await n1.start_flanneld()
+            tell("flanneld has been at every peer")
             assert hosts.devices() == devices
             assert path.read_text() == env
             assert await n1.objects() == n1.flannels
             await n1.flanneld.stop()
-    assert (stream.sent > 50, stream.lost) == (True, [])
+            tell("flanneld has ended")
+    assert (stream.sent > 50, stream.lost, moments) == (True, [], moments)
