@@ -6,14 +6,16 @@ BIN := .venv/bin
 PARALLEL ?= -n 3 --dist loadfile --no-loadscope-reorder
 SLOWEST := --durations=30 --durations-min=5
 .DEFAULT_GOAL := help
-.PHONY: help venv lab kube-lab test soak tools lint house map types proto check-generated bench bench-docs images constraints compose-lab compose-test vm-test kube-test clean
+.PHONY: help venv lab shell kube-lab test soak grpcurl tools lint house map types proto check-generated bench bench-docs images constraints compose-lab compose-test vm-test kube-test clean
 
 help: ; @awk -F'  ## ' '/^[a-z-]+:/ {split($$1, target, ":"); printf "%-16s %s\n", target[1], $$NF}' Makefile  ## this list
 venv: ; @sh lab/prepare.sh  ## .venv and the system packages it needs; PYTHON= chooses the Python
 lab: venv ; @exec $(BIN)/python -m lab  ## a cluster in network namespaces until Ctrl-C; ONCE=1 tries everything and leaves
+shell: venv ; @$(BIN)/python -m lab.inside $(HOST)  ## a shell in a host of the running lab: HOST=h1, a pod: HOST=pod1
 kube-lab: venv ; @exec $(BIN)/python -m lab.kubernetes  ## a real Kubernetes in namespaces until Ctrl-C, as root; NODES= OVERLAY= BACKEND= FAMILY= PROXY= FLANNEL= ONCE=
 test: venv ; @sh lab/test.sh $(CACHE) $(BIN)/pytest $(PARALLEL) -rfEs $(SLOWEST) $(ARGS)  ## every test, small counts; ARGS='-k vxlan'
 soak: venv ; @FLANNELETTE_SOAK=1 sh lab/test.sh $(CACHE) $(BIN)/pytest $(PARALLEL) -rfEs $(SLOWEST) $(ARGS)  ## every test, full counts
+grpcurl: ; @sh lab/tools.sh grpcurl $(CACHE) && if [ -x $(CACHE)/bin/grpcurl ]; then echo $(CACHE)/bin/grpcurl; fi  ## fetches grpcurl alone, into the cache
 tools: venv ; @sh lab/tools.sh tests $(CACHE)  ## what tests run that is not in .venv; takes minutes, once
 lint: venv ; @$(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/lint-imports && sh lab/tools.sh buf $(CACHE) && if command -v buf >/dev/null; then buf lint proto && buf breaking proto --against proto/released.binpb; fi  ## style, layers, protocols
 house: venv ; @$(BIN)/python -m tests.house  ## sizes, depths and stops of the source tree, and what is over a limit

@@ -15,6 +15,7 @@ from lab import look, programs, topology
 from lab.build import carry_out, make_router
 from lab.directory import end_proxies
 from lab.etcd import put, until_answering
+from lab.inside import CONTEXTS
 from lab.options import Options
 from lab.programs import Program
 from lab.supervise import Supervised
@@ -73,7 +74,8 @@ class Cluster:
             await make_router(host, self.options.versions)
 
     async def configure(self) -> None:
-        """Writes the network configuration into the store, which is an etcd of its own if so chosen."""
+        """Writes the contexts file, and the network configuration into the store, which may be an etcd of its own."""
+        (self.directory / CONTEXTS).write_text(programs.contexts(self.options, self.hosts, self.directory))
         text = json.dumps(_network_of(self.options))
         if self.options.store == "embedded":
             programs.config(self.directory).write_text(text + "\n")

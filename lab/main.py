@@ -14,6 +14,7 @@ from lab.charon import require_charon
 from lab.cluster import LabFailed
 from lab.directory import DirectoryUnusable, held, where
 from lab.etcd import EtcdRefuses
+from lab.inside import MARK
 from lab.options import USAGE, BadOption, Options, parse
 from lab.programs import NoEtcd
 from lab.session import Session
@@ -23,7 +24,6 @@ from lab.vm.machine import MEMORY, Job
 from lab.vm.machine import run as run_in_vm
 from lab.vm.packages import VmFailed, VmUnusable
 
-_MARK: Final = "FLANNELETTE_LAB_PRIVATE"
 _OURS: Final = (
     BadOption,
     private.NamespacesForbidden,
@@ -50,11 +50,11 @@ def main() -> int:
         options = parse(arguments, os.environ)
         if options.vm and not is_guest():
             return _run_in_vm(options, arguments)
-        if not private.is_private(_MARK):
-            private.restart(_MARK, [sys.executable, "-m", "lab", *arguments])
+        if not private.is_private(MARK):
+            private.restart(MARK, [sys.executable, "-m", "lab", *arguments])
         require_kind(options.backend)
         require_charon(options.backend)
-        with held(where(private.user_id(_MARK))) as directory:
+        with held(where(private.user_id(os.environ[MARK]))) as directory:
             return asyncio.run(_run(options, directory))
     except* _OURS as errors:
         for error in _leaves(errors):
@@ -68,7 +68,7 @@ async def _run(options: Options, directory: Path) -> int:
     private.cancel_on_signals()
     try:
         async with asyncio.TaskGroup() as group:
-            return await Session(options, directory, private.way_in(_MARK), group).run()
+            return await Session(options, directory, private.way_in(os.environ[MARK], os.getpid()), group).run()
     except asyncio.CancelledError:
         return 130 if options.once else 0
 

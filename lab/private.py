@@ -32,15 +32,18 @@ def is_private(mark: str) -> bool:
     return mark in os.environ
 
 
-def user_id(mark: str) -> int:
-    """The user who started the program, as seen outside of the namespaces."""
-    return int(os.environ[mark].split()[0])
+def user_id(value: str) -> int:
+    """The user who started the program with this value of the mark, as seen outside of the namespaces."""
+    return int(value.split()[0])
 
 
-def way_in(mark: str) -> str:
-    """The command that gets another process of the same user into the namespaces; put what to run behind it."""
-    has_own_user_namespace = os.environ[mark].split()[1] != str(_user_namespace())
-    return f"nsenter -t {os.getpid()} -m -n" + (" -U --preserve-credentials" if has_own_user_namespace else "")
+def way_in(value: str, process: int) -> str:
+    """The command that gets another process of the same user into the namespaces; put what to run behind it.
+
+    The value is the mark's of that process.
+    """
+    has_own_user_namespace = value.split()[1] != str(_user_namespace(process))
+    return f"nsenter -t {process} -m -n" + (" -U --preserve-credentials" if has_own_user_namespace else "")
 
 
 def restart(mark: str, argv: Sequence[str]) -> NoReturn:
@@ -80,8 +83,8 @@ def find_system_tools() -> None:
     os.environ["PATH"] = os.pathsep.join([*directories, *missing])
 
 
-def _user_namespace() -> int:
-    return os.stat("/proc/self/ns/user").st_ino  # noqa: PTH116 - no file, a namespace
+def _user_namespace(process: int | str = "self") -> int:
+    return os.stat(f"/proc/{process}/ns/user").st_ino  # noqa: PTH116 - no file, a namespace
 
 
 def _what_works() -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 """Which processes the cluster is made of, and their command lines."""
 
+import json
 import os
 import shutil
 import sys
@@ -112,6 +113,17 @@ def etcd(directory: Path) -> Program:
 def config(directory: Path) -> Path:
     """The network configuration of the embedded store."""
     return directory / "net-conf.json"
+
+
+def contexts(options: Options, hosts: tuple[Host, ...], directory: Path) -> str:
+    """The file of contexts for `flannelette`: one context, every host a node of it."""
+    central = directory / _LEASE / f"{_LEASE}.sock"
+    lines = ['current = "lab"', "", "[lab]"]
+    if options.store == "embedded":
+        lines.append(f"lease = {json.dumps(str(central))}")
+    for host in hosts:
+        lines += ["", f"[lab.nodes.{host.name}]", f"socket_dir = {json.dumps(str(directory / host.name))}"]
+    return "".join(f"{line}\n" for line in lines)
 
 
 def subnet_file(host: Host, directory: Path) -> Path:

@@ -42,7 +42,7 @@ class Session:
                 matrix, outside = await self._look(pods, reaching)
                 if options.once:
                     return await self._try(reaching, matrix, outside, ready_seconds)
-                return await self._stay(matrix, outside)
+                return await self._stay(pods, matrix, outside)
         finally:
             with self._screen.step("teardown", "every process has ended; namespaces and files go with them"):
                 await self._cluster.stop()
@@ -101,12 +101,12 @@ class Session:
             outcome.write(self._options, self._options.json)
         return self._screen.verdict(list(outcome.failures()))
 
-    async def _stay(self, matrix: Matrix, outside: Outside) -> int:
+    async def _stay(self, pods: list[Pod], matrix: Matrix, outside: Outside) -> int:
         """Waits for Ctrl-C, and tells of services that die and come back."""
         cluster, screen = self._cluster, self._screen
         for failure in unreached(matrix, outside):
             screen.failure(failure)
-        screen.how_to_look_inside(cluster.directory, next(cluster.named("lease")).program.socket, self._way_in)
+        screen.how_to_look_inside(cluster.directory, pods[-1].address, self._way_in)
         async with asyncio.TaskGroup() as group:
             while True:
                 service, code = await self._deaths.get()

@@ -1,10 +1,12 @@
 """What the lab shows on a terminal."""
 
+import shutil
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 from typing import Final
 
 from flannelette.dataplane.v1 import dataplane_pb2
@@ -15,9 +17,12 @@ from rich.table import Table
 from rich.text import Text
 
 from lab.cluster import Pod
+from lab.inside import CONTEXTS, bin_directory
 from lab.reach import Answer, Matrix, Outside
+from lab.topology import Address
 from lab.vm import is_guest
 
+_LIST_PEERS: Final = "flannelette.dataplane.v1.DataplaneService/ListPeers"
 _TITLE: Final = 10
 """The width of a step's title."""
 _WIDTH_OF_FILES: Final = 100
@@ -94,20 +99,24 @@ class Screen:
             self._console.print("[green]✓ everything works[/]")
         return 1 if failures else 0
 
-    def how_to_look_inside(self, directory: Path, lease: Path, way_in: str) -> None:
-        """Commands for a second terminal, about the first host; `lease` is the socket of its lease service."""
+    def how_to_look_inside(self, directory: Path, pod: Address, way_in: str) -> None:
+        """Commands for a second terminal; `pod` is the address of the last pod, which the first shall ping."""
         home = directory / "h1"
-        flannelette = f"{_flannelette()} --socket-dir {home}" + ("" if lease.parent == home else f" --lease {lease}")
-        list_peers = "flannelette.dataplane.v1.DataplaneService/ListPeers"
-        self._console.print(
-            f"{_where_to_look()}:\n\n"
-            f"  {flannelette} status\n"
-            f"  grpcurl -plaintext -unix {home}/dataplane.sock {list_peers}\n"
-            f"  {way_in} ip -n h1 route\n"
-            f"  tail -f {home}/dataplane.log\n\n"
-            "[dim]Ctrl-C ends the lab.[/]\n",
-            soft_wrap=True,
-        )
+        grpcurl = shutil.which("grpcurl")
+        list_peers = f"{grpcurl} -plaintext -unix {home}/dataplane.sock {_LIST_PEERS}"
+        ping = f"{way_in} ip netns exec pod1 ping -c 3 {pod}"
+        lines = [
+            *_short_commands(directory / CONTEXTS),
+            "make shell HOST=h1      # HOST=pod1: in its pod",
+            f"{way_in} ip -n h1 route",
+            ping if shutil.which("ping") else "apt-get install iputils-ping    # for a ping from a pod",
+            list_peers if grpcurl else "make grpcurl            # to ask the services without flannelette",
+            f"tail -f {home}/dataplane.log",
+        ]
+        text = "".join(f"  {line}\n" for line in lines)
+        self._console.print(f"{_where_to_look()}:\n", markup=False)
+        self._console.print(text, soft_wrap=True, markup=False)
+        self._console.print("[dim]Ctrl-C ends the lab.[/]\n")
 
 
 def _where_to_look() -> str:
@@ -183,9 +192,9 @@ def _cell(answer: Answer | None) -> Text:
     return Text(f"{answer.seconds * 1000:.3f}", style="green" if answer.is_good else "red")
 
 
-def _flannelette() -> str:
-    """How to start the command line from here."""
-    script = Path(sys.prefix, "bin", "flannelette")
-    if not script.exists():
-        return f"{sys.executable} -m services.ctl.main"
-    return str(script.relative_to(Path.cwd()) if script.is_relative_to(Path.cwd()) else script)
+def _short_commands(contexts: Path) -> list[str]:
+    """The command line, for which `export` names all hosts once."""
+    scripts = bin_directory()
+    export = f"export FLANNELETTE_CONTEXTS={quote(str(contexts))}" + (f' PATH="{scripts}:$PATH"' if scripts else "")
+    flannelette = "flannelette" if scripts else f"{sys.executable} -m services.ctl.main"
+    return [export, *(f"{flannelette} {words}" for words in ("nodes", "status --on h1", "peers --on h1"))]

@@ -52,6 +52,6 @@ def _prepare(options: Options) -> None:
 async def _run(options: Options) -> int:
     private.cancel_on_signals()
     try:
-        return await Session(options, private.way_in(_MARK)).run()
+        return await Session(options, private.way_in(os.environ[_MARK], os.getpid())).run()
     except asyncio.CancelledError:
         return 130 if options.once else 0

@@ -50,10 +50,22 @@ class LabProcess:
         `changed` makes another command of it, for another host, say.
         """
         _, _, hints = self.output.partition("From a second terminal:")
-        command = changed(next(line for line in hints.splitlines() if hint in line)).split()
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        export, *lines = hints.split("\n\n")[1].splitlines()
+        command = changed(next(line for line in lines if hint in line))
+        done = subprocess.run(["sh", "-c", f"{export}\n{command}"], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
+
+    def inside(self, host: str, *command: str) -> subprocess.CompletedProcess[str]:
+        """What a command does in the lab; how it is entered from another terminal."""
+        contexts = {"FLANNELETTE_CONTEXTS": str(self.directory / "contexts.toml")}  # other tests have labs, too
+        return subprocess.run(
+            [sys.executable, "-m", "lab.inside", host, *command],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=os.environ | contexts,
+        )
 
     def exit_code(self, number: signal.Signals | None = None) -> int:
         """Sends the signal, if any, and waits for the end."""

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,16 @@ def test_a_lab_can_be_looked_into_and_a_service_that_dies_comes_back(home: Path)
         assert "h1 is healthy" in status
         assert "1 of 1 programmed" in status
         assert "dev flannel.1 proto 77" in routes
+        assert "h2" in process.carry_out("nodes")
+
+        assert (
+            "h1    10.99.0.11  programmed"
+            in process.inside("h2", sys.executable, "-m", "services.ctl.main", "peers").stdout
+        )
+        assert "eth0" in process.inside("pod1", "ip", "-br", "link").stdout
+        nowhere = process.inside("h9", "true")
+        assert nowhere.returncode == 1
+        assert nowhere.stderr.startswith("lab: there is no 'h9' in this lab: make shell HOST=NAME, one of h1, h2, ")
 
         with lab(home) as second:
             assert second.exit_code() == 1
