@@ -15,6 +15,12 @@ from services.ctl.units import count
 
 BROKEN: Final = "forwarding is broken: "
 """Prefix of a service's reason when no packet is forwarded."""
+LAST_KNOWN: Final = "the last ones known"
+"""In the remark about a service that cannot follow changes."""
+NO_MASQUERADE: Final = "so no rule masquerades what pods send to the outside"
+"""In the remark about a masq that leaves out what the dataplane counts on."""
+UNREACHED: Final = "peers cannot be reached"
+"""In the remark about peers that get no packets."""
 
 
 class State(Enum):
@@ -148,14 +154,14 @@ def _dataplane(answers: Answers, target: Target, *, central_here: bool) -> Servi
     status = answer.status
     remarks = []
     if not status.lease_service_connected:
-        remarks.append("no connection to the lease service: the leases are the last ones known")
+        remarks.append(f"no connection to the lease service: the leases are {LAST_KNOWN}")
     elif not status.store_connected:
-        remarks.append("the lease service has lost its store: the leases are the last ones known")
+        remarks.append(f"the lease service has lost its store: the leases are {LAST_KNOWN}")
     if status.pending:
         remarks.append(f"{status.pending}{_renumber(answers.lease, status.node)}")
     unreached = status.peers.failed + status.peers.shadowed
     if unreached:
-        remarks.append(f"{unreached} of {status.peers.total} peers cannot be reached: `flannelette peers` says why")
+        remarks.append(f"{unreached} of {status.peers.total} {UNREACHED}: `flannelette peers` says why")
     remarks += [finding.problem for finding in status.findings if not finding.remote]
     return _reported(target, status.ready, status.reasons, remarks)
 
@@ -173,7 +179,7 @@ def _masq(answers: Answers, target: Target, *, central_here: bool) -> ServiceHea
     status = answer.status
     remarks = []
     if not status.lease_service_connected:
-        remarks.append("no connection to the lease service: the network and the lease are the last ones known")
+        remarks.append(f"no connection to the lease service: the network and the lease are {LAST_KNOWN}")
     dataplane = answers.dataplane
     if not isinstance(dataplane, CallFailed) and dataplane.status.ip_masq != status.masquerade:
         remarks.append(_different(masquerade=status.masquerade))
@@ -187,10 +193,7 @@ def _different(*, masquerade: bool) -> str:
             "--ip-masq is true here and false on the dataplane, so the CNI plugin masquerades too; "
             "cure: flannelette-dataplane --ip-masq"
         )
-    return (
-        "--ip-masq is false here and true on the dataplane, so no rule masquerades what pods send to the outside; "
-        "cure: flannelette-masq --ip-masq"
-    )
+    return f"--ip-masq is false here and true on the dataplane, {NO_MASQUERADE}; cure: flannelette-masq --ip-masq"
 
 
 def _away(answers: Answers, target: Target, failure: CallFailed, *, central_here: bool) -> ServiceHealth:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from services.ctl.cli.options import require_terminal
+from services.ctl.cli.options import for_every_node, require_terminal
 
 if TYPE_CHECKING:
+    from services.ctl.connect.contexts import Nodes
     from services.ctl.connect.targets import Targets
     from services.ctl.render.screen import Screen
 
@@ -122,14 +123,15 @@ def masq_teardown(targets: "Targets", screen: "Screen", dry_run: bool, yes: bool
     return teardown(targets, screen, _MASQ, dry_run, keep_foreign=False, yes=yes)
 
 
-def masq_doctor(targets: "Targets", screen: "Screen") -> int:
+@for_every_node
+def masq_doctor(nodes: "Nodes", screen: "Screen") -> int:
     """Show the problems that masq has found, and their cures.
 
     masq also checks other firewalls and the sysctls of the host.
     """
     from services.ctl.diagnose.doctor import doctor as examine
 
-    return asyncio.run(examine(targets, screen, _MASQ))
+    return asyncio.run(examine(nodes, screen, _MASQ))
 
 
 COMMANDS: Final = (diff, resync, handover, teardown)

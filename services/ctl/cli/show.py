@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from services.ctl.cli.options import for_any_node
+from services.ctl.cli.options import for_any_node, for_every_node
 
 if TYPE_CHECKING:
+    from services.ctl.connect.contexts import Nodes
     from services.ctl.connect.targets import Targets
     from services.ctl.render.screen import Screen
 
@@ -30,8 +31,9 @@ def status(targets: "Targets", screen: "Screen") -> int:
 
 
 @click.argument("services", nargs=-1, type=click.Choice(["lease", "dataplane", "masq"]), metavar="[SERVICE]...")
-def doctor(targets: "Targets", screen: "Screen", services: tuple[str, ...]) -> int:
-    """Show the problems of this node and their cures.
+@for_every_node
+def doctor(nodes: "Nodes", screen: "Screen", services: tuple[str, ...]) -> int:
+    """Show the problems of the nodes and their cures.
 
     SERVICE is lease, dataplane or masq; the default is all. masq also checks
     other firewalls and the sysctls of the host. Exits with 0 if there is no
@@ -39,7 +41,7 @@ def doctor(targets: "Targets", screen: "Screen", services: tuple[str, ...]) -> i
     """
     from services.ctl.diagnose.doctor import doctor as examine
 
-    return asyncio.run(examine(targets, screen, services))
+    return asyncio.run(examine(nodes, screen, services))
 
 
 @for_any_node

@@ -1,11 +1,8 @@
 """The commands that only look: status, leases, peers, rules. Each returns the exit code."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any
 
-import grpc.aio
 from flannelette.dataplane.v1 import dataplane_pb2
 from flannelette.dataplane.v1.dataplane_pb2_grpc import DataplaneServiceStub
 from flannelette.lease.v1 import lease_pb2
@@ -13,9 +10,11 @@ from flannelette.lease.v1.lease_pb2_grpc import LeaseServiceStub
 from flannelette.masq.v1 import masq_pb2
 from flannelette.masq.v1.masq_pb2_grpc import MasqServiceStub
 
+from services.ctl.commands.answers import answers_of
 from services.ctl.connect.call import LIST_SECONDS, CallFailed, ask, ask_lease_service
-from services.ctl.connect.targets import Target, Targets
-from services.ctl.node_health import Answers, NodeHealth, assess
+from services.ctl.connect.targets import Targets
+from services.ctl.node_health import NodeHealth, assess
+from services.ctl.problems import headline
 from services.ctl.render import leases as leases_render
 from services.ctl.render import nodes as nodes_render
 from services.ctl.render import peers as peers_render
@@ -23,8 +22,6 @@ from services.ctl.render import rules as rules_render
 from services.ctl.render.layout import lines
 from services.ctl.render.screen import Screen, to_json
 from services.ctl.render.status import status_text
-
-M = TypeVar("M")
 
 
 async def status(targets: Targets, screen: Screen) -> int:
@@ -34,17 +31,7 @@ async def status(targets: Targets, screen: Screen) -> int:
         screen.show_json(status_document(node))
     else:
         screen.show(status_text(node, datetime.now(UTC), screen.width))
-    return node.exit_code
-
-
-async def answers_of(targets: Targets) -> Answers:
-    """The status of each service, or why it did not answer."""
-    lease, dataplane, masq = await asyncio.gather(
-        _try(targets["lease"], lambda c: LeaseServiceStub(c).GetStatus(lease_pb2.GetStatusRequest())),
-        _try(targets["dataplane"], lambda c: DataplaneServiceStub(c).GetStatus(dataplane_pb2.GetStatusRequest())),
-        _try(targets["masq"], lambda c: MasqServiceStub(c).GetStatus(masq_pb2.GetStatusRequest())),
-    )
-    return Answers(lease, dataplane, masq)
+    return headline(node)[1]
 
 
 async def leases(targets: Targets, screen: Screen) -> int:
@@ -114,7 +101,8 @@ def _why(status: dataplane_pb2.Status | masq_pb2.Status, screen: Screen) -> int:
 
 def status_document(node: NodeHealth) -> dict[str, Any]:
     """The status as a JSON document: health of the node, and the answer of each service."""
-    document: dict[str, Any] = {"healthy": node.healthy, "node": node.name}
+    sentence, code = headline(node)
+    document: dict[str, Any] = {"healthy": code == 0, "headline": sentence, "node": node.name}
     for service, health in node.services.items():
         answer = node.answers.of(service)
         document[service] = {
@@ -125,10 +113,3 @@ def status_document(node: NodeHealth) -> dict[str, Any]:
         if not isinstance(answer, CallFailed):
             document[service]["response"] = to_json(answer)
     return document
-
-
-async def _try(target: Target, call: Callable[[grpc.aio.Channel], Awaitable[M]]) -> M | CallFailed:
-    try:
-        return await ask(target, call)
-    except CallFailed as failure:
-        return failure

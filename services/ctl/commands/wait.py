@@ -9,7 +9,7 @@ from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.lease.v1.lease_pb2_grpc import LeaseServiceStub
 from google.protobuf.duration_pb2 import Duration
 
-from services.ctl.commands.show import answers_of
+from services.ctl.commands.answers import answers_of
 from services.ctl.connect.call import SHORT_SECONDS, CallFailed, ask, ask_lease_service, with_hint
 from services.ctl.connect.targets import Target, Targets
 from services.ctl.node_health import assess

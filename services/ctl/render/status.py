@@ -11,6 +11,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from rich.text import Text
 
 from services.ctl.node_health import Answer, NodeHealth, ServiceHealth, State
+from services.ctl.problems import headline
 from services.ctl.render.layout import Width, fold, labelled, lines
 from services.ctl.render.leases import network_words, store_words
 from services.ctl.units import ago, count, mtu, phrase, until
@@ -26,20 +27,12 @@ _STYLES: Final = {State.READY: "green", State.NOT_READY: "red", State.AWAY: "red
 
 def status_text(node: NodeHealth, now: datetime, width: Width) -> Text:
     """The state of the node in one line, then each service with its state, its faults and its figures."""
-    out: list[str | Text] = [fold(_headline(node), width)]
+    sentence, code = headline(node)
+    out: list[str | Text] = [fold(Text(sentence, style="bold red" if code else "bold green"), width)]
     for health in node.services.values():
         answer = node.answers.of(health.target.service)
         out += ["", *_service(health, answer, now, width)]
     return lines(out)
-
-
-def _headline(node: NodeHealth) -> Text:
-    name = node.name or "this host"
-    if not node.answered:
-        return Text(f"{name}: no service answers", style="bold red")
-    if node.healthy:
-        return Text(f"{name} is healthy", style="bold green")
-    return Text(f"{name} is not healthy" + (f": {node.broken}" if node.broken else ""), style="bold red")
 
 
 def _service(health: ServiceHealth, answer: Answer, now: datetime, width: Width) -> Iterator[Text]:

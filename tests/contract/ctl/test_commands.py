@@ -42,6 +42,49 @@ async def test_the_doctor_names_what_is_in_the_way_and_its_cure(node: FakeNode) 
     assert "start flannelette-masq" in ran.out
 
 
+async def test_the_doctor_asks_every_node_of_a_context_and_tells_a_shared_problem_once(
+    node: FakeNode, tmp_path: Path
+) -> None:
+    status = samples.masq_status()
+    status.status.findings.add(problem="The kernel forwards no IPv4 packets.", cure="sysctl -w net.ipv4.ip_forward=1")
+    node.masq.replies.by_method["GetStatus"] = status
+    lost = samples.dataplane_status()
+    finding = lost.status.findings.add(problem="Packets from pods do not reach h2.", check="peer-route", broken=True)
+    finding.cause, finding.evidence, finding.cure = "A rule drops these packets.", "ip route get: none", "ip rule del"
+    node.dataplane.replies.by_method["GetStatus"] = lost
+    contexts = tmp_path / "contexts.toml"
+    places = {"h1": node.directory, "h2": node.directory, "h3": tmp_path / "away"}
+    contexts.write_text("".join(f'[lab.nodes.{name}]\nsocket_dir = "{path}"\n' for name, path in places.items()))
+    words = ("--context", "lab", "doctor")
+    ran = await run(tmp_path, *words, "-o", "json", FLANNELETTE_CONTEXTS=str(contexts), FLANNELETTE_SOCKET_DIR="")
+    assert (ran.code, ran.json["nodes"]) == (1, ["h1", "h2", "h3"])
+    assert [(each["weight"], each["service"], each["nodes"]) for each in ran.json["ailments"]] == [
+        ("BROKEN", "dataplane", ["h1", "h2"]),
+        ("SOON", "", ["h3"]),
+        ("WARNING", "masq", ["h1", "h2"]),
+    ]
+    assert {"cause", "cure", "evidence", "check"} <= ran.json["ailments"][0].keys()
+    ran = await run(tmp_path, *words, "--on", "h3", FLANNELETTE_CONTEXTS=str(contexts), FLANNELETTE_SOCKET_DIR="")
+    assert ran.code == 2
+
+
+async def test_the_headline_and_the_exit_code_of_status_say_what_the_doctor_knows(node: FakeNode) -> None:
+    status = samples.masq_status()
+    status.status.findings.add(problem="The kernel forwards no IPv4 packets.", cure="sysctl -w net.ipv4.ip_forward=1")
+    node.masq.replies.by_method["GetStatus"] = status
+    ran = await run(node.directory, "status")
+    assert (ran.code, ran.out.splitlines()[0]) == (1, "h1 is degraded: 1 problem")
+    lost = samples.dataplane_status()
+    lost.status.findings.add(problem="No answer comes from h2.", remote=True)
+    node.dataplane.replies.by_method["GetStatus"], status.status.findings[0].broken = lost, True
+    ran = await run(node.directory, "status")
+    assert (ran.code, ran.out.splitlines()[0]) == (1, "h1 is not healthy: 1 problem")
+    node.masq.replies.by_method["GetStatus"] = samples.masq_status()
+    ran = await run(node.directory, "status")
+    assert (ran.code, ran.out.splitlines()[0]) == (0, "h1 is healthy")
+    assert (await run(node.directory, "doctor")).code == 1
+
+
 async def test_status_as_json_is_one_document_with_the_responses(node: FakeNode) -> None:
     document = (await run(node.directory, "status", "-o", "json")).json
     assert (document["healthy"], document["node"]) == (True, "h1")

@@ -60,7 +60,7 @@ async def test_hole_20_a_wrong_socket_directory_beside_the_right_lease_service_i
     words = ("--lease", f"{node.directory}/lease.sock", "--socket-dir", str(wrong))
     ran = await run(node.directory, *words, "status")
     assert ran.code == 1
-    assert ran.out.startswith("this host is not healthy\n")
+    assert ran.out.startswith("this host is not healthy: 2 problems\n")
     assert [line for line in ran.out.splitlines() if line.endswith((" ready", " away"))] == [
         "lease        ready",
         "dataplane    away",

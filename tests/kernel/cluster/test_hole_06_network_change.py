@@ -53,7 +53,7 @@ async def test_hole_06_a_change_that_takes_subnets_away_is_held_back_and_can_be_
             assert await scene.subnets() == before, name
             code, text = await scene.run("status")
             assert code == 1
-            assert "h1 is not healthy" in text
+            assert "h1 is degraded: " in text
             assert f"! network change pending: h1 would move from {before['h1']} to a /" in text.replace(
                 "\n    ", " "
             )

@@ -11,14 +11,15 @@ from flannelette.masq.v1 import masq_pb2
 from rich.text import Text
 
 from services.ctl.connect.call import CallFailed
-from services.ctl.connect.targets import SERVICES, targets
-from services.ctl.diagnose.doctor import Problem, doctor_text, problems
+from services.ctl.connect.targets import targets
 from services.ctl.node_health import Answers, NodeHealth, assess
+from services.ctl.problems import Problem, Weight, merged, problems
 from services.ctl.render.changes import event_text, plan_text
 from services.ctl.render.layout import Width, lines, table
 from services.ctl.render.leases import leases_text, quarantine_text
 from services.ctl.render.nodes import all_well, converged_text, nodes_text, pending_text
 from services.ctl.render.peers import peer_text, peers_text
+from services.ctl.render.problems import doctor_text
 from services.ctl.render.rules import rules_text
 from services.ctl.render.screen import screen
 from services.ctl.render.status import in_the_way, status_text
@@ -75,9 +76,7 @@ def _pending() -> NodeHealth:
 
 
 def _doctor_pending(width: Width) -> Text:
-    node = _pending()
-    found = [each for service in SERVICES for each in problems(node, service)]
-    return doctor_text("h1", found, width)
+    return doctor_text(["h1"], problems(_pending()), width)
 
 
 def _doctor(width: Width) -> Text:
@@ -86,14 +85,34 @@ def _doctor(width: Width) -> Text:
         Problem("masq", "The kernel forwards no IPv4 packets.", "sysctl -w net.ipv4.ip_forward=1"),
         Problem("lease", "there is no socket /run/flannelette/lease.sock: start flannelette-lease"),
     ]
-    return doctor_text("h1", found, width)
+    return doctor_text(["h1"], found, width)
+
+
+def _doctor_cluster(width: Width) -> Text:
+    """A problem of two nodes, one of each of two others, and a node that does not answer."""
+    common = Problem("masq", "The kernel forwards no IPv4 packets.", "sysctl -w net.ipv4.ip_forward=1")
+    rule = "100: from all to 10.5.53.0/24 blackhole"
+    blackhole = Problem(
+        "dataplane",
+        "Packets from pods do not reach h2.",
+        "ip rule del priority 100 from all to 10.5.53.0/24 blackhole",
+        "ip route get 10.5.53.1 from 10.5.52.1 iif cni0: Invalid argument",
+        f"The rule `{rule}` drops these packets.",
+        Weight.BROKEN,
+        "peer-route",
+    )
+    there = targets(Path("/run/flannelette"), {})
+    missing = CallFailed("there is no directory /run/flannelette: no service has run here", missing=True)
+    silent = problems(assess(Answers(missing, missing, missing), there))
+    found = merged([("h1", [common, blackhole]), ("h2", []), ("h3", [common]), ("h4", silent)])
+    return doctor_text(["h1", "h2", "h3", "h4"], found, width)
 
 
 def test_a_service_that_does_not_answer_has_a_cure() -> None:
     missing = CallFailed("there is no socket /run/flannelette/masq.sock: start flannelette-masq, or check --masq")
     killed = CallFailed("no process listens on /run/flannelette/dataplane.sock: flannelette-dataplane was killed")
     node = assess(Answers(missing, killed, missing), targets(Path("/run/flannelette"), {}))
-    found = [(each.problem, each.cure) for each in (*problems(node, "masq"), *problems(node, "dataplane"))]
+    found = [(each.problem, each.cure) for each in (*problems(node, ["masq"]), *problems(node, ["dataplane"]))]
     assert found == [
         ("there is no socket /run/flannelette/masq.sock", "start flannelette-masq, or check --masq"),
         (str(killed), "start flannelette-dataplane, or name where it is with --dataplane"),
@@ -118,6 +137,7 @@ RENDERED: dict[str, Callable[[Width], Text]] = {
     "rules": lambda width: rules_text(samples.rules().rules, width),
     "doctor": _doctor,
     "doctor-pending": _doctor_pending,
+    "doctor-cluster": _doctor_cluster,
 }
 
 

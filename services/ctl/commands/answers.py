@@ -1,0 +1,52 @@
+"""Asks the services of a node for their status."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+import grpc.aio
+from flannelette.dataplane.v1 import dataplane_pb2
+from flannelette.dataplane.v1.dataplane_pb2_grpc import DataplaneServiceStub
+from flannelette.lease.v1 import lease_pb2
+from flannelette.lease.v1.lease_pb2_grpc import LeaseServiceStub
+from flannelette.masq.v1 import masq_pb2
+from flannelette.masq.v1.masq_pb2_grpc import MasqServiceStub
+
+from services.ctl.connect.call import CallFailed, ask
+from services.ctl.connect.contexts import Nodes
+from services.ctl.connect.targets import Target, Targets
+from services.ctl.node_health import Answers, NodeHealth, assess
+
+M = TypeVar("M")
+
+_MOST_AT_ONCE: Final = 16
+"""Nodes that are asked at the same time, by three calls each."""
+
+
+async def answers_of(targets: Targets) -> Answers:
+    """The status of each service, or why it did not answer."""
+    lease, dataplane, masq = await asyncio.gather(
+        _try(targets["lease"], lambda c: LeaseServiceStub(c).GetStatus(lease_pb2.GetStatusRequest())),
+        _try(targets["dataplane"], lambda c: DataplaneServiceStub(c).GetStatus(dataplane_pb2.GetStatusRequest())),
+        _try(targets["masq"], lambda c: MasqServiceStub(c).GetStatus(masq_pb2.GetStatusRequest())),
+    )
+    return Answers(lease, dataplane, masq)
+
+
+async def assess_all(nodes: Nodes) -> dict[str, NodeHealth]:
+    """The health of each node, by its name in the context."""
+    turns = asyncio.Semaphore(_MOST_AT_ONCE)
+
+    async def one(targets: Targets) -> NodeHealth:
+        async with turns:
+            return assess(await answers_of(targets), targets)
+
+    found = await asyncio.gather(*map(one, nodes.values()))
+    return dict(zip(nodes, found, strict=True))
+
+
+async def _try(target: Target, call: Callable[[grpc.aio.Channel], Awaitable[M]]) -> M | CallFailed:
+    try:
+        return await ask(target, call)
+    except CallFailed as failure:
+        return failure

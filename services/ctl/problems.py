@@ -1,0 +1,151 @@
+"""The problems of nodes, by weight: what `doctor` shows, and what headline and exit code of `status` say. Pure."""
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from enum import IntEnum
+from typing import Any, Final, Literal, TypeAlias
+
+from flannelette.dataplane.v1 import dataplane_pb2
+from flannelette.lease.v1.lease_pb2 import GetStatusResponse as LeaseStatus
+from flannelette.masq.v1 import masq_pb2
+
+from services.ctl.connect.call import CallFailed
+from services.ctl.connect.targets import SERVICES, Service
+from services.ctl.node_health import BROKEN, LAST_KNOWN, NO_MASQUERADE, UNREACHED, NodeHealth, State
+from services.ctl.units import count
+
+Finding: TypeAlias = dataplane_pb2.Finding | masq_pb2.Finding
+
+
+class Weight(IntEnum):
+    """How much a problem matters; the gravest is the smallest."""
+
+    BROKEN = 0
+    """Packets are lost now."""
+    SOON = 1
+    """Packets are not lost yet; they will be if nothing is done, or at the next change."""
+    WARNING = 2
+    """Something is odd, or a part of the traffic may be lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is not as it should be: symptom, cause, evidence and cure."""
+
+    service: Service | Literal[""]
+    """Who told it, or does not answer; empty: no service of the node answers."""
+    problem: str
+    """The symptom, one sentence or two."""
+    cure: str = ""
+    """The exact command, where one command cures it; else the cause or the problem says what to do."""
+    evidence: str = ""
+    """What was asked, such as of the kernel, and the answer."""
+    cause: str = ""
+    """One sentence; empty where the problem says it."""
+    weight: Weight = Weight.WARNING
+    check: str = ""
+    """The check that found it, as in docs/operations.md; empty: the command line itself found it."""
+    nodes: tuple[str, ...] = ()
+    """The nodes that have it."""
+    remote: bool = False
+    """The cause is another node, and nothing is wrong with this one."""
+
+    def document(self) -> dict[str, Any]:
+        """As JSON."""
+        return {**asdict(self), "weight": self.weight.name}
+
+
+def problems(node: NodeHealth, services: Collection[str] = SERVICES) -> list[Problem]:
+    """The problems of the node that these services tell, the gravest first."""
+    if not node.answered and {*services} == {*SERVICES}:  # one fault, and not three
+        reasons = dict.fromkeys(remark for health in node.services.values() for remark in health.remarks)
+        return [Problem("", "No service answers.", cause="; ".join(reasons), weight=Weight.SOON)]
+    found = [each for service in SERVICES if service in services for each in _problems(node, service)]
+    return sorted(found, key=lambda each: each.weight)
+
+
+def merged(by_node: Iterable[tuple[str, Iterable[Problem]]]) -> list[Problem]:
+    """The problems of several nodes, the gravest first; one that several have is told once, with their names."""
+    found: dict[Problem, list[tuple[str, str]]] = {}
+    for name, each_found in by_node:
+        for each in each_found:
+            found.setdefault(replace(each, evidence="", nodes=()), []).append((name, each.evidence))
+    return sorted(
+        (
+            replace(each, evidence=had[0][1], nodes=tuple(dict.fromkeys(name for name, _ in had)))
+            for each, had in found.items()
+        ),
+        key=lambda each: (each.weight, -len(each.nodes)),
+    )
+
+
+def headline(node: NodeHealth) -> tuple[str, int]:
+    """What `status` says first, and its exit code. 0: healthy. 1: there are problems. 2: no service answered."""
+    name = node.name or "this host"
+    if not node.answered:
+        return f"{name}: no service answers", 2
+    own = [each for each in problems(node) if not each.remote]
+    if not own:
+        return f"{name} is healthy", 0
+    if node.broken:
+        return f"{name} is not healthy: {node.broken}", 1
+    is_degraded = own[0].weight is not Weight.BROKEN and all(
+        health.state in (State.READY, State.ELSEWHERE) for health in node.services.values()
+    )
+    return f"{name} is {'degraded' if is_degraded else 'not healthy'}: {count(len(own), 'problem')}", 1
+
+
+def weight_of(finding: Finding) -> Weight:
+    """As the service says it."""
+    return Weight.BROKEN if finding.broken else Weight.WARNING
+
+
+def problem_of(service: Service, finding: Finding) -> Problem:
+    """A finding of a service."""
+    return Problem(
+        service,
+        finding.problem,
+        finding.cure,
+        finding.evidence,
+        finding.cause,
+        weight_of(finding),
+        finding.check,
+        remote=isinstance(finding, dataplane_pb2.Finding) and finding.remote,
+    )
+
+
+def _problems(node: NodeHealth, service: Service) -> Iterator[Problem]:
+    health = node.services[service]
+    found = [problem_of(service, each) for each in _findings(node, service)]
+    yield from found
+    told = {each.problem for each in found}
+    for remark in () if health.well else health.remarks:
+        problem, _, cure = remark.partition("; cure: ")
+        if health.state is State.AWAY and not cure:
+            yield _unanswered(node, service, remark)
+        elif problem not in told and not (found and problem.startswith(BROKEN)):
+            yield Problem(service, problem, cure, weight=_weight(node, service, problem))
+
+
+def _findings(node: NodeHealth, service: Service) -> Iterable[Finding]:
+    answer = node.answers.dataplane if service == "dataplane" else node.answers.masq
+    return () if service == "lease" or isinstance(answer, CallFailed) else answer.status.findings
+
+
+def _unanswered(node: NodeHealth, service: Service, remark: str) -> Problem:
+    problem, _, advice = remark.partition(": start ")
+    target = node.services[service].target
+    cure = f"start {advice or f'{target.program}, or name where it is with --{service}'}"
+    return Problem(service, problem, cure, weight=Weight.SOON)
+
+
+_LOSES_PACKETS: Final = (BROKEN, UNREACHED, NO_MASQUERADE)
+
+
+def _weight(node: NodeHealth, service: Service, remark: str) -> Weight:
+    """Of what is no finding. The kernel keeps what it has while a service cannot follow changes."""
+    state, answer = node.services[service].state, node.answers.of(service)
+    follows = not isinstance(answer, CallFailed | LeaseStatus) and answer.status.lease_service_connected
+    if any(sign in remark for sign in _LOSES_PACKETS) or (state is State.NOT_READY and follows):
+        return Weight.BROKEN
+    return Weight.SOON if state is State.NOT_READY or LAST_KNOWN in remark else Weight.WARNING

@@ -1,0 +1,72 @@
+"""The problems of nodes: the symptom of each, then its cause, the evidence and the cure."""
+
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from rich.text import Text
+
+from services.ctl.problems import Problem, Weight
+from services.ctl.render.layout import Width, fold, labelled, lines, table
+from services.ctl.units import count
+
+_STYLES: Final = {Weight.BROKEN: "bold red", Weight.SOON: "bold yellow", Weight.WARNING: "bold"}
+_MOST_NODES: Final = 10
+_COLUMN: Final = 9
+
+
+def doctor_text(names: Sequence[str], found: Collection[Problem], width: Width) -> Text:
+    """On a terminal a paragraph each, in a pipe one line each; a sentence where there is nothing.
+
+    `names` are the nodes that were asked. Which of them has a problem is told where there are several.
+    """
+    who = names[0] if len(names) == 1 else count(len(names), "node")
+    if not found:
+        return Text(f"{who}: no problems found", style="bold green")
+    if width is None:
+        return _lines(found, is_one=len(names) == 1)
+    broken = sum(each.weight is Weight.BROKEN for each in found)
+    parts = f"{count(len(found), 'problem')}" + (f", {broken} of them {_loses(broken)} packets now" if broken else "")
+    out: list[str | Text] = [fold(Text(f"{who}: {parts}", style="bold red"), width)]
+    for each in found:
+        head = Text(f"{each.weight.name:<{_COLUMN}}", style=_STYLES[each.weight])
+        out += [
+            "",
+            fold(head + Text(f"{each.service}: {each.problem}" if each.service else each.problem), width, _COLUMN),
+        ]
+        out += [
+            labelled(label, value, width)
+            for label, value in (
+                ("nodes", shown_nodes(each.nodes) if len(names) > 1 else ""),
+                ("cause", each.cause),
+                ("evidence", each.evidence),
+                ("cure", Text(each.cure, style="green")),
+            )
+            if value
+        ]
+    return lines(out)
+
+
+def shown_nodes(nodes: Sequence[str]) -> str:
+    """The names, or the first of many."""
+    more = len(nodes) - _MOST_NODES
+    return ", ".join(nodes[:_MOST_NODES]) + (f" and {more} more" if more > 0 else "")
+
+
+def _lines(found: Collection[Problem], *, is_one: bool) -> Text:
+    rows = [
+        (
+            (each.weight.name,),
+            *(() if is_one else ((shown_nodes(each.nodes),),)),
+            (each.service,),
+            (f"{each.problem} {each.cause}".strip(),),
+            (each.cure,),
+            (each.evidence,),
+        )
+        for each in found
+    ]
+    titles = ("WEIGHT", *(() if is_one else ("NODE",)), "SERVICE", "PROBLEM", "CURE", "EVIDENCE")
+    return table(titles, rows, None)
+
+
+def _loses(number: int) -> str:
+    return "loses" if number == 1 else "lose"
