@@ -8,6 +8,7 @@ from services.core.backend_types import Tunnel
 from services.masq.diagnose.verdict import (
     IPTABLES,
     LEGACY,
+    NFT,
     PROGRAMS,
     WORDS,
     Drop,
@@ -92,10 +93,9 @@ def _tunnel_drop(drop: Drop, protocol: int, port: int) -> Finding:
         return found
     match = f"-p udp --dport {port}" if port else f"-p {protocol}"
     accept = f"-t {drop.table} -I {drop.chain} {match} -j ACCEPT"
-    if drop.firewall == LEGACY:
-        return replace(found, cure=f"{PROGRAMS[drop.version]} {accept}")
-    if _is_of_iptables(drop):
-        return replace(found, cure=f"{'iptables' if drop.version == 4 else 'ip6tables'}-nft {accept}")
+    tool = _tool(drop)
+    if tool != NFT:
+        return replace(found, cure=f"{tool} {accept}")
     place = f"{WORDS[drop.version]} {drop.table} {drop.chain}"
     return replace(
         found, cure=f"nft insert rule {place} {f'udp dport {port}' if port else f'meta l4proto {protocol}'} accept"
@@ -104,34 +104,27 @@ def _tunnel_drop(drop: Drop, protocol: int, port: int) -> Finding:
 
 def _drop(drop: Drop, check: str = "firewall-pods", packets: str = "Packets of pods") -> Finding:
     is_legacy = drop.firewall == LEGACY
-    table = (
-        drop.table if drop.version and (is_legacy or _is_of_iptables(drop)) else f"{WORDS[drop.version]} {drop.table}"
-    )
-    tool = drop.firewall if is_legacy else "iptables-nft" if _is_of_iptables(drop) else "nft"
-    program = PROGRAMS.get(drop.version, "")
     chain = drop.rule.chain if drop.rule else drop.chain
-    asked = (
-        f"{program} -t {drop.table} -S {chain}"
-        if is_legacy
-        else f"nft list chain {WORDS[drop.version]} {drop.table} {chain}"
-    )
+    place = f"{WORDS[drop.version]} {drop.table} {chain}"
+    tool, program = _tool(drop), PROGRAMS.get(drop.version, "")
+    table = f"{WORDS[drop.version]} {drop.table}" if tool == NFT else drop.table
     where = f"chain {chain} of table {table} ({tool})"
+    asked = f"{program} -t {drop.table} -S {chain}" if is_legacy else f"nft list chain {place}"
     if drop.rule:
-        cause = f"A rule of another program drops them: `{drop.rule.text}`, {where}."
-        return Finding(
-            check, f"{packets} are dropped.", cause, drop.rule.removal, f"{asked}: {drop.rule.text}", broken=True
-        )
-    policy = f"-P {chain} DROP" if is_legacy else "policy drop"
-    cure = (
-        f"{program} -P {chain} ACCEPT"
-        if is_legacy
-        else f"nft chain {WORDS[drop.version]} {drop.table} {chain} '{{ policy accept; }}'"
-    )
+        said, cure = drop.rule.text, drop.rule.removal
+        cause = f"A rule of another program drops them: `{said}`, {where}."
+        return Finding(check, f"{packets} are dropped.", cause, cure, f"{asked}: {said}", broken=True)
+    said = f"-P {chain} DROP" if is_legacy else "policy drop"
+    cure = f"{program} -P {chain} ACCEPT" if is_legacy else f"nft chain {place} '{{ policy accept; }}'"
     certain = "no rule there accepts them" if drop.is_certain else "perhaps no rule there accepts all of them"
     cause = f"The policy of {where} is {'DROP' if is_legacy else 'drop'}, and {certain}."
     problem = f"{packets} are dropped." if drop.is_certain else f"{packets} may be dropped."
-    return Finding(check, problem, cause, cure, f"{asked}: {policy}", drop.is_certain)
+    return Finding(check, problem, cause, cure, f"{asked}: {said}", drop.is_certain)
 
 
-def _is_of_iptables(drop: Drop) -> bool:
-    return drop.version > 0 and (drop.table, drop.chain) in _OF_IPTABLES
+def _tool(drop: Drop) -> str:
+    """The program that shows the table best."""
+    if drop.firewall == LEGACY:
+        return PROGRAMS[drop.version]
+    is_of_iptables = drop.version > 0 and (drop.table, drop.chain) in _OF_IPTABLES
+    return f"{'iptables' if drop.version == 4 else 'ip6tables'}-nft" if is_of_iptables else NFT

@@ -159,8 +159,8 @@ async def test_hole_10_dead_forwarding_is_not_ready_and_said_with_its_cure(lab: 
         status = await masq.until(ready=False)
         assert status.rules_present == status.rules == 10
         problem = (
-            "forwarding is broken: The policy of FORWARD in the legacy IPv4 tables is DROP, "
-            "and no rule there accepts the overlay's packets"
+            "forwarding is broken: Packets of pods are dropped. The policy of chain FORWARD of table filter "
+            "(iptables-legacy) is DROP, and no rule there accepts them"
         )
         assert list(status.reasons) == [problem]
         assert await stream.run(0.5) == 50
@@ -168,7 +168,7 @@ async def test_hole_10_dead_forwarding_is_not_ready_and_said_with_its_cure(lab: 
         assert (await masq.health.Check(check)).status == health_pb2.HealthCheckResponse.NOT_SERVING
         seen = await run(masq.directory, "status")
         assert seen.code == 1
-        assert seen.out.splitlines()[0].startswith("n1 is not healthy: forwarding is broken: The policy of FORWARD")
+        assert seen.out.splitlines()[0].startswith("n1 is not healthy: forwarding is broken: Packets of pods are")
         assert f"! {problem}" in seen.out
         doctor = await run(masq.directory, "doctor", "masq", "-o", "json")
         assert doctor.code == 1
@@ -210,7 +210,7 @@ async def test_hole_10_a_rule_of_another_program_that_drops_is_dead_forwarding_t
         host.run("nft", "add table inet other; add chain inet other c { type filter hook forward priority 5; }")
         host.run("nft", "add rule inet other c ip daddr 10.5.0.0/16 counter drop")
         status = await masq.until(ready=False)
-        assert "`ip daddr 10.5.0.0/16 drop` (nft, chain inet other c)" in status.reasons[0]
+        assert "`ip daddr 10.5.0.0/16 drop`, chain c of table inet other (nft)" in status.reasons[0]
         (finding,) = [each for each in status.findings if "nft delete" in each.cure]
         host.run("sh", "-c", finding.cure)
         await masq.until()

@@ -104,9 +104,18 @@ async def _line_with(stream: asyncio.StreamReader, text: bytes) -> None:
 
 CULPRITS = {
     "legacy raw": ("iptables-legacy -t raw -A PREROUTING -d {net} -j DROP", "`-A PREROUTING -d {net} -j DROP`"),
-    "nft mangle": ("iptables-nft -t mangle -A POSTROUTING -s {net} -j DROP", "(nft, chain ip mangle POSTROUTING)"),
-    "legacy policy": ("iptables-legacy -P FORWARD DROP", "The policy of FORWARD in the legacy IPv4 tables is DROP"),
-    "nft policy": ("iptables-nft -P FORWARD DROP", "The policy of the nftables chain ip filter FORWARD is drop"),
+    "nft mangle": (
+        "iptables-nft -t mangle -A POSTROUTING -s {net} -j DROP",
+        "chain POSTROUTING of table mangle (iptables-nft)",
+    ),
+    "legacy policy": (
+        "iptables-legacy -P FORWARD DROP",
+        "The policy of chain FORWARD of table filter (iptables-legacy) is DROP",
+    ),
+    "nft policy": (
+        "iptables-nft -P FORWARD DROP",
+        "The policy of chain FORWARD of table filter (iptables-nft) is drop",
+    ),
 }
 OURS = {"iptables-legacy": "legacy policy", "iptables-nft": "nft policy"}
 
