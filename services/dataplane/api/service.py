@@ -9,15 +9,17 @@ from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.dataplane.v1 import dataplane_pb2_grpc
 
 from services.core.errors import InvalidInput, NotFound, Unavailable
-from services.dataplane.api.events import Reading
+from services.dataplane.api.events import reading_of
 from services.dataplane.api.operations import hand_over, resync, teardown
 from services.dataplane.api.probes import probes_of
 from services.dataplane.api.status import chosen_peers, counts, list_peers, list_places, status_of
 from services.dataplane.controller import Controller
 from services.dataplane.kernel.inspect import inspect_peers
 from services.dataplane.probes.prober import Prober
+from services.runtime.events.stream import watch
 from services.runtime.telemetry.health import Health
 
+_STOPPING = "the dataplane service is stopping; the kernel stays as it is"
 _SHORTEST_PAUSE = 0.1
 """WatchStatus says at most ten things a second."""
 _LONGEST_PAUSE = 1.0
@@ -56,7 +58,7 @@ class DataplaneServicer(dataplane_pb2_grpc.DataplaneServiceServicer):
                 await asyncio.sleep(_SHORTEST_PAUSE)
         finally:
             stopped.cancel()
-        raise Unavailable("the dataplane service is stopping; the kernel stays as it is")
+        raise Unavailable(_STOPPING)
 
     async def ListPeers(self, request: pb.ListPeersRequest, context: Any) -> pb.ListPeersResponse:
         """See the proto."""
@@ -95,26 +97,10 @@ class DataplaneServicer(dataplane_pb2_grpc.DataplaneServiceServicer):
         commands, errors = await hand_over(self._dataplane, dry_run=request.dry_run)
         return pb.HandOverResponse(commands=commands, errors=errors)
 
-    async def WatchEvents(
-        self, request: pb.WatchEventsRequest, context: Any
-    ) -> AsyncIterator[pb.WatchEventsResponse]:
+    def WatchEvents(self, request: pb.WatchEventsRequest, context: Any) -> AsyncIterator[pb.WatchEventsResponse]:
         """See the proto."""
-        reading = Reading(self._dataplane.journal, request)
-        stopped = asyncio.ensure_future(self._stopping.wait())
-        try:
-            while not stopped.done():
-                for message in reading.take():
-                    yield message
-                if not reading.is_complete:
-                    continue
-                if request.no_follow:
-                    return
-                news = asyncio.ensure_future(reading.news())
-                await asyncio.wait((stopped, news), return_when=asyncio.FIRST_COMPLETED)
-                news.cancel()
-        finally:
-            stopped.cancel()
-        raise Unavailable("the dataplane service is stopping; the kernel stays as it is")
+        reading = reading_of(self._dataplane.journal, request)
+        return watch(reading, self._stopping, follows=not request.no_follow, end=_STOPPING)
 
     def _status(self) -> pb.Status:
         return status_of(self._dataplane, self._prober, self._health, self._started_at)

@@ -8,15 +8,14 @@ from services.core.leases.conflicts import KINDS, Loss
 from services.core.leases.lease import BackendData, Lease, Subnet, VxlanData
 from services.dataplane.events.causes import Observations
 from services.dataplane.events.finding import Finding
-from services.dataplane.events.journal import Event, EventKind, PeerName
+from services.dataplane.events.journal import Event, EventKind
 from services.dataplane.links.changes import LinkChange
 from services.dataplane.netlink.iproute2_text import DeviceNames
 from services.dataplane.netlink.kinds import kind_of, text
 from services.dataplane.netlink.objects import KernelObject
 from services.dataplane.peers.peer import Peer, PeerContext
+from services.runtime.events.journal import MOST_NAMED, Subject
 
-MOST_NAMED: Final = 8
-"""Peers that one event names, and peers that change together and still get an event each."""
 _MOST_OBJECTS: Final = 3
 _OWN_CLAIMS: Final = frozenset({"own-subnet", "own-address", "own-mac"})
 """Rules of `validation` by which a lease claims what this node has."""
@@ -41,7 +40,7 @@ def describe_peers(old: Mapping[str, Peer], new: Mapping[str, Peer], cursor: str
         told = ", ".join(f"{number:,} {word}" for word, number in numbers.items() if number)
         first = islice((*come, *(now for _, now in changed), *gone), MOST_NAMED)
         named = tuple(map(_name, first))
-        words = ", ".join(peer.node or peer.lease for peer in named)
+        words = ", ".join(peer.of or peer.name for peer in named)
         return [Event(EventKind.PEERS_CHANGED, f"peers {told}: {words}, ...", cause, seconds, named, count)]
     events = [
         _of(EventKind.PEER_REMOVED, peer, f"peer removed: {_title(peer.lease)}", cause, seconds) for peer in gone
@@ -107,7 +106,7 @@ def describe_failures(failed: Mapping[str, str], peers: Mapping[str, Peer], obje
     """What the kernel refuses."""
     named = tuple(_name(peers[name]) for name in islice(failed, MOST_NAMED) if name in peers)
     what = f"{_count(objects, 'object')} not made, retried later: {first}"
-    return Event(EventKind.FAILURE, what, "refused", peers=named, peer_count=len(failed), objects=objects)
+    return Event(EventKind.FAILURE, what, "refused", subjects=named, subject_count=len(failed), objects=objects)
 
 
 def claim_findings(own_losses: Iterable[Loss], peers: Iterable[Peer]) -> list[Finding]:
@@ -133,8 +132,8 @@ def _of(kind: EventKind, peer: Peer, what: str, cause: str, seconds: float) -> E
     return Event(kind, what, cause, seconds, (_name(peer),), 1)
 
 
-def _name(peer: Peer) -> PeerName:
-    return PeerName(peer.lease.name, peer.lease.node)
+def _name(peer: Peer) -> Subject:
+    return Subject(peer.lease.name, peer.lease.node)
 
 
 def _label(lease: Lease) -> str:
@@ -189,7 +188,7 @@ def _summary(objects: Collection[KernelObject], names: DeviceNames) -> str:
     return f"{told}: {first}{'; ...' if len(objects) > _MOST_OBJECTS else ''}"
 
 
-def _owners(objects: Collection[KernelObject], peers: Iterable[Peer]) -> tuple[tuple[PeerName, ...], int]:
+def _owners(objects: Collection[KernelObject], peers: Iterable[Peer]) -> tuple[tuple[Subject, ...], int]:
     """The peers that need these objects; one more than are named stands for more."""
     wanted = frozenset(objects)
     owners = list(islice((peer for peer in peers if not wanted.isdisjoint(peer.objects)), MOST_NAMED + 1))

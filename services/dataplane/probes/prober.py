@@ -14,9 +14,8 @@ from itertools import count
 from typing import Final, Protocol, TypeAlias
 
 from services.dataplane.events import metrics
-from services.dataplane.events.describe import MOST_NAMED
 from services.dataplane.events.finding import Finding
-from services.dataplane.events.journal import Event, EventKind, Journal, PeerName
+from services.dataplane.events.journal import EventKind, Journal
 from services.dataplane.peers.peer import Peer, PeerContext
 from services.dataplane.probes.echo import Reply
 from services.dataplane.probes.echo_socket import EchoSockets
@@ -24,6 +23,7 @@ from services.dataplane.probes.findings import probe_findings
 from services.dataplane.probes.path import Layer, ProbedPath, paths_of
 from services.dataplane.probes.record import Answering, Record
 from services.dataplane.probes.schedule import Schedule
+from services.runtime.events.journal import MOST_NAMED, Event, Subject
 
 _TIMEOUT_SECONDS: Final = 1.0
 _PACKETS: Final = 4
@@ -234,10 +234,10 @@ class Prober:
     def _note_event(self, leases: list[str], one: str, many: str) -> None:
         if not leases:
             return
-        named = tuple(PeerName(lease, self.node_of(lease)) for lease in sorted(leases)[:MOST_NAMED])
-        who = ", ".join(each.node for each in named) + (", ..." if len(leases) > len(named) else "")
+        named = tuple(Subject(lease, self.node_of(lease)) for lease in sorted(leases)[:MOST_NAMED])
+        who = ", ".join(each.of for each in named) + (", ..." if len(leases) > len(named) else "")
         what = f"{who} {one if len(leases) == 1 else many}"
-        event = Event(EventKind.PEER_ANSWERS, what, "probes", peers=named, peer_count=len(leases))
+        event = Event(EventKind.PEER_ANSWERS, what, "probes", subjects=named, subject_count=len(leases))
         self._dataplane.journal.note(event)
 
 

@@ -17,8 +17,9 @@ from flannelette.dataplane.v1.dataplane_pb2_grpc import add_DataplaneServiceServ
 
 from services.dataplane.api.service import DataplaneServicer
 from services.dataplane.controller import Controller
-from services.dataplane.events.journal import Event, EventKind, Journal
+from services.dataplane.events.journal import EventKind, Journal
 from services.dataplane.probes.prober import Prober
+from services.runtime.events.journal import Event
 from services.runtime.rpc.listen import bound
 from services.runtime.rpc.server import Server
 from services.runtime.telemetry.health import Health

@@ -7,10 +7,11 @@ from services.core.leases.lease import Lease
 from services.dataplane.backends.vxlan import Vxlan
 from services.dataplane.events.causes import Cause, Observations
 from services.dataplane.events.describe import describe_device, describe_peers, describe_repair, resync_cause
-from services.dataplane.events.journal import Event, EventKind
+from services.dataplane.events.journal import EventKind
 from services.dataplane.links.changes import LinkChange
 from services.dataplane.netlink.objects import ROUTE, KernelObject
 from services.dataplane.peers.peer import Peer, PeerContext, peer_of
+from services.runtime.events.journal import Event
 from tests.examples.dataplane import CAPTURED, DEVICE, LINKS, NAMES, UNDERLAY, FakeKernel, lease, subnet
 from tests.examples.leases import SMALL, by_name
 from tests.examples.programming import Node
@@ -23,7 +24,7 @@ def peers(*leases: Lease) -> dict[str, Peer]:
     return {each.name: peer_of(each, SITUATION) for each in leases}
 
 
-def news(old: dict[str, Peer], new: dict[str, Peer]) -> list[tuple[EventKind, str]]:
+def news(old: dict[str, Peer], new: dict[str, Peer]) -> list[tuple[object, str]]:
     return [(event.kind, event.what) for event in describe_peers(old, new, "e1:3", 0.001)]
 
 
@@ -45,8 +46,8 @@ def test_a_peer_that_comes_changes_and_goes_is_told_by_what_is_different() -> No
         )
     ]
     (event,) = describe_peers({}, peers(N2), "e1:3", 0.001)
-    assert (event.cause, event.seconds, event.peer_count) == ("lease change, cursor e1:3", 0.001, 1)
-    assert event.peers == (("10.5.53.0-24", "n2"),)
+    assert (event.cause, event.seconds, event.subject_count) == ("lease change, cursor e1:3", 0.001, 1)
+    assert event.subjects == (("10.5.53.0-24", "n2"),)
 
 
 def test_a_renewal_is_no_news() -> None:
@@ -69,7 +70,7 @@ def test_many_at_once_are_one_event_that_names_the_first() -> None:
     many = [lease(subnet(f"10.5.{n}.0/24", f"10.99.1.{n}", f"02:00:00:00:00:{n}"), node=f"m{n}") for n in numbers]
     (event,) = describe_peers(peers(N3), peers(*many), "", 0.2)
     assert event.what == "peers 20 added, 1 removed: m50, m51, m52, m53, m54, m55, m56, m57, ..."
-    assert (event.kind, event.peer_count, len(event.peers), event.cause) == (
+    assert (event.kind, event.subject_count, len(event.subjects), event.cause) == (
         EventKind.PEERS_CHANGED, 21, 8, "lease change"
     )  # fmt: skip
 
@@ -88,7 +89,7 @@ def test_a_repair_is_told_with_its_objects_its_peers_and_what_the_kernel_said() 
     event = repaired(objects, observations)
     assert event.what.startswith("repaired: 1 route, 1 forwarding entry, 1 neighbour: 10.5.53.0/24 via 10.5.53.0 dev")
     assert (event.cause, event.repair, event.objects) == ("route deleted on flannel.1", Cause.ROUTE_DELETED, 3)
-    assert (event.peers, event.peer_count) == ((("10.5.53.0-24", "n2"),), 1)
+    assert (event.subjects, event.subject_count) == ((("10.5.53.0-24", "n2"),), 1)
     found = repaired(objects, Observations())
     assert (found.cause, found.repair) == ("found by a full comparison", Cause.AUDIT)
 
@@ -99,7 +100,7 @@ def test_a_repair_of_many_objects_shows_three() -> None:
     assert event.what.startswith("repaired: 2 routes, 2 forwarding entries, 2 neighbours: 10.5.97.0/24 via ")
     assert event.what.endswith("; ...")
     assert event.what.count("; ") == 3
-    assert event.peer_count == 2
+    assert event.subject_count == 2
 
 
 def test_a_device_is_a_repair_only_where_no_decision_explains_it() -> None:

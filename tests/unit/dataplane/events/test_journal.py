@@ -9,11 +9,12 @@ from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from structlog.testing import capture_logs
 
 from services.core.errors import InvalidInput
-from services.dataplane.api.events import Reading, repair_counts
+from services.dataplane.api.events import reading_of, repair_counts
 from services.dataplane.events.causes import Cause
-from services.dataplane.events.journal import REMEMBERED, Event, EventKind, Journal, PeerName
+from services.dataplane.events.journal import EventKind, Journal
+from services.runtime.events.journal import REMEMBERED, Event, Subject
 
-N2, N3 = PeerName("10.5.53.0-24", "n2"), PeerName("10.5.97.0-24", "n3")
+N2, N3 = Subject("10.5.53.0-24", "n2"), Subject("10.5.97.0-24", "n3")
 
 
 def repair(cause: Cause, objects: int = 1) -> Event:
@@ -34,7 +35,7 @@ def numbered(count: int, first: int = 1) -> Iterable[Event]:
 
 def told(made: Journal, **request: object) -> list[str]:
     """What a call that does not follow gets."""
-    reading = Reading(made, pb.WatchEventsRequest(**request))  # type: ignore[arg-type]  # fields of several types
+    reading = reading_of(made, pb.WatchEventsRequest(**request))  # type: ignore[arg-type]  # fields of several types
     found = []
     while not reading.is_complete:
         found += [message.what for message in reading.take()]
@@ -45,7 +46,7 @@ def test_events_are_told_in_order_with_everything_about_them() -> None:
     made = journal()
     made.cursor = "e1:7"
     made.note(Event(EventKind.PEER_ADDED, "peer added: n2", "lease change", 0.0012, (N2,), 1, objects=3))
-    (message,) = Reading(made, pb.WatchEventsRequest()).take()
+    (message,) = reading_of(made, pb.WatchEventsRequest()).take()
     assert message.time.ToSeconds() == 100
     assert message == pb.WatchEventsResponse(
         time=message.time,
@@ -69,7 +70,7 @@ def test_kinds_and_causes_are_those_of_the_proto() -> None:
 
 def test_the_oldest_are_forgotten_and_a_reader_that_was_too_slow_is_told_how_many() -> None:
     made = journal(*numbered(3))
-    reading = Reading(made, pb.WatchEventsRequest())
+    reading = reading_of(made, pb.WatchEventsRequest())
     assert [message.what for message in reading.take()] == ["event 1", "event 2", "event 3"]
     for event in numbered(20, first=4):
         made.note(event)
@@ -83,7 +84,7 @@ def test_the_oldest_are_forgotten_and_a_reader_that_was_too_slow_is_told_how_man
 def test_a_reader_takes_some_at_a_time_and_comes_to_the_end() -> None:
     made = journal(*numbered(200), size=REMEMBERED)
     assert told(made) == [f"event {number}" for number in range(1, 201)]
-    assert len(Reading(made, pb.WatchEventsRequest()).take()) < 100
+    assert len(reading_of(made, pb.WatchEventsRequest()).take()) < 100
 
 
 def test_after_a_position_comes_what_follows_it_and_one_of_another_process_is_before_everything() -> None:
@@ -93,13 +94,13 @@ def test_after_a_position_comes_what_follows_it_and_one_of_another_process_is_be
     assert told(made, after="0:2") == ["event 1", "event 2", "event 3"]
     for nonsense in ("x", ":3", f"{made.epoch}:", f"{made.epoch}:-1", "a:b"):
         with pytest.raises(InvalidInput, match="is not a position"):
-            Reading(made, pb.WatchEventsRequest(after=nonsense))
+            reading_of(made, pb.WatchEventsRequest(after=nonsense))
 
 
 def test_since_a_moment_by_kind_and_by_peer() -> None:
-    many = Event(EventKind.PEERS_CHANGED, "many", peers=(N3,), peer_count=900)
-    two = Event(EventKind.PEER_ADDED, "n2 and n3", peers=(N2, N3), peer_count=2)
-    one = Event(EventKind.PEER_REMOVED, "n3", peers=(N3,), peer_count=1)
+    many = Event(EventKind.PEERS_CHANGED, "many", subjects=(N3,), subject_count=900)
+    two = Event(EventKind.PEER_ADDED, "n2 and n3", subjects=(N2, N3), subject_count=2)
+    one = Event(EventKind.PEER_REMOVED, "n3", subjects=(N3,), subject_count=1)
     made = journal(many, two, one, Event(EventKind.READINESS, "ready"))
     moment = pb.WatchEventsRequest().since_time
     moment.FromSeconds(102)
@@ -112,13 +113,13 @@ def test_since_a_moment_by_kind_and_by_peer() -> None:
 
 def test_what_is_missed_is_counted_at_the_next_event_that_is_wanted() -> None:
     made = journal(*numbered(20), Event(EventKind.READINESS, "ready"))
-    (message,) = Reading(made, pb.WatchEventsRequest(kinds=[pb.EVENT_KIND_READINESS])).take()
+    (message,) = reading_of(made, pb.WatchEventsRequest(kinds=[pb.EVENT_KIND_READINESS])).take()
     assert (message.what, message.missed) == ("ready", 13)
 
 
 async def test_news_wake_everybody_who_waits_and_who_notes_them_never_waits() -> None:
     made = journal()
-    readings = [Reading(made, pb.WatchEventsRequest()) for _ in range(3)]
+    readings = [reading_of(made, pb.WatchEventsRequest()) for _ in range(3)]
     waiting = [asyncio.ensure_future(reading.news()) for reading in readings]
     await asyncio.sleep(0)
     assert not any(task.done() for task in waiting)
@@ -151,7 +152,7 @@ def test_a_full_journal_is_a_few_megabytes() -> None:
     tracemalloc.start()
     made = Journal()
     for number in range(2 * REMEMBERED):
-        peers = tuple(PeerName(f"10.{number % 256}.{each}.0-24", f"node-{number}-{each}") for each in range(8))
+        peers = tuple(Subject(f"10.{number % 256}.{each}.0-24", f"node-{number}-{each}") for each in range(8))
         made.note(
             Event(EventKind.PEERS_CHANGED, f"{number:,} peers added: {peers}", "lease change", 0.1, peers, 1000)
         )
