@@ -37,7 +37,7 @@ async def start(
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        env=_environment(directory, variables),
+        env=environment(directory, variables),
     )
 
 
@@ -60,7 +60,7 @@ async def run_on_terminal(directory: Path, *words: str, columns: int, typed: str
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
-        env=_environment(directory, {"TERM": "xterm", **variables}),
+        env=environment(directory, {"TERM": "xterm", **variables}),
     )
     os.close(theirs)
     reading = asyncio.get_running_loop().run_in_executor(None, _read_all, ours)
@@ -84,7 +84,8 @@ def _command(words: tuple[str, ...], prefix: tuple[str, ...]) -> tuple[str, ...]
     return (*prefix, sys.executable, "-m", "services.ctl.main", *words)
 
 
-def _environment(directory: Path, more: dict[str, str]) -> dict[str, str]:
-    unwanted = ("FLANNELETTE_", "NO_COLOR", "FORCE_COLOR", "COLUMNS")
+def environment(directory: Path, more: dict[str, str]) -> dict[str, str]:
+    """The one that tests run in, without what would change the command, and with what shall."""
+    unwanted = ("FLANNELETTE_", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(unwanted)}
     return {**kept, "PYTHONPATH": os.pathsep.join(sys.path), "FLANNELETTE_SOCKET_DIR": str(directory), **more}

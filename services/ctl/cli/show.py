@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from services.ctl.cli.options import for_any_node, for_every_node, require_terminal
+from services.ctl.cli.options import for_any_node, for_every_node
 
 if TYPE_CHECKING:
     from services.ctl.connect.contexts import Nodes
@@ -18,45 +18,37 @@ _NO_TRACE: Final = (
 )
 
 
-def status(targets: "Targets", screen: "Screen") -> int:
-    """Show the state of the services of this node.
+_watch: Final = click.option("-w", "--watch", is_flag=True, help="Show every change, until Ctrl-C.")
 
-    Exits with 1 if one of them is not ready or does not answer, and with 2 if
-    none answers. If the lease service has no socket here, and the dataplane is
-    connected to one, that one is central.
+
+@_watch
+@for_every_node
+def status(nodes: "Nodes", screen: "Screen", watch: bool) -> int:
+    """Show the state of this node, or of all nodes of a context.
+
+    Of several nodes each has a row, with its gravest problem;
+    --on NODE shows one of them in full. Exits with 1 if a service is not ready
+    or does not answer, and with 2 if none answers. If the lease service has no
+    socket here, and the dataplane is connected to one, that one is central.
+    With --watch, a pipe gets a line when a node changes.
     """
-    from services.ctl.commands.show import status as show
+    from services.ctl.live.status import status as show
 
-    return asyncio.run(show(targets, screen))
+    return show(nodes, screen, is_watching=watch)
 
 
 @click.argument("services", nargs=-1, type=click.Choice(["lease", "dataplane", "masq"]), metavar="[SERVICE]...")
-@click.option("--fix", is_flag=True, help="Carry out the cures that are safe, on this host, and look again.")
-@click.option("--yes", is_flag=True, help="Do not ask before --fix.")
 @for_every_node
-def doctor(nodes: "Nodes", screen: "Screen", services: tuple[str, ...], fix: bool, yes: bool) -> int:
+def doctor(nodes: "Nodes", screen: "Screen", services: tuple[str, ...]) -> int:
     """Show the problems of the nodes and their cures.
 
-    SERVICE is lease, dataplane or masq; the default is all. What loses packets
-    comes first. Exits with 0 if there is no problem, with 1 if there is one, and
-    with 2 if no service answers.
-
-    --fix sets the sysctls that the overlay needs, and puts back what the pods'
-    bridge has lost. It shows the commands and asks, needs root, deletes nothing,
-    and leaves firewalls and other hosts alone: run it on each node.
+    SERVICE is lease, dataplane or masq; the default is all. masq also checks
+    other firewalls and the sysctls of the host. Exits with 0 if there is no
+    problem, with 1 if there is one, and with 2 if no service answers.
     """
-    from services.ctl.diagnose import doctor as examination
+    from services.ctl.diagnose.doctor import doctor as examine
 
-    if not fix:
-        return asyncio.run(examination.doctor(nodes, screen, services))
-    if not yes:
-        require_terminal(screen)
-
-    def confirm() -> None:
-        if not yes:
-            click.confirm("Carry this out?", abort=True, err=True)
-
-    return asyncio.run(examination.fix(nodes, screen, services, confirm))
+    return asyncio.run(examine(nodes, screen, services))
 
 
 @for_any_node
@@ -85,14 +77,19 @@ def nodes(targets: "Targets", screen: "Screen") -> int:
 
 
 @click.argument("name", required=False, default="")
-def peers(targets: "Targets", screen: "Screen", name: str) -> int:
+@_watch
+def peers(targets: "Targets", screen: "Screen", name: str, watch: bool) -> int:
     """Show the other nodes and their state in the kernel.
 
     With NAME (a node or a lease), reads the kernel now, and shows the routes,
     neighbours and forwarding entries that the peer needs beside those that the
     kernel has, including conflicting ones of other programs. Exits with 1 if
-    one is missing.
+    one is missing. With --watch, a pipe gets a line when a peer changes.
     """
+    if watch:
+        from services.ctl.live.peers import watch_peers
+
+        return watch_peers(targets, screen, name)
     from services.ctl.commands.show import peers as show
 
     return asyncio.run(show(targets, screen, name))

@@ -12,7 +12,7 @@ from flannelette.lease.v1.lease_pb2_grpc import LeaseServiceStub
 from flannelette.masq.v1 import masq_pb2
 from flannelette.masq.v1.masq_pb2_grpc import MasqServiceStub
 
-from services.ctl.connect.call import CallFailed, ask
+from services.ctl.connect.call import CallFailed, Channels
 from services.ctl.connect.contexts import Nodes
 from services.ctl.connect.targets import Target, Targets
 from services.ctl.node_health import Answers, NodeHealth, assess
@@ -25,28 +25,42 @@ _MOST_AT_ONCE: Final = 16
 
 async def answers_of(targets: Targets) -> Answers:
     """The status of each service, or why it did not answer."""
-    lease, dataplane, masq = await asyncio.gather(
-        _try(targets["lease"], lambda c: LeaseServiceStub(c).GetStatus(lease_pb2.GetStatusRequest())),
-        _try(targets["dataplane"], lambda c: DataplaneServiceStub(c).GetStatus(dataplane_pb2.GetStatusRequest())),
-        _try(targets["masq"], lambda c: MasqServiceStub(c).GetStatus(masq_pb2.GetStatusRequest())),
-    )
-    return Answers(lease, dataplane, masq)
+    async with Channels() as channels:
+        return await _answers_of(targets, channels)
 
 
-async def assess_all(nodes: Nodes) -> dict[str, NodeHealth]:
-    """The health of each node, by its name in the context."""
+async def assess_all(nodes: Nodes, channels: Channels | None = None) -> dict[str, NodeHealth]:
+    """The health of each node, by its name in the context; over channels that stay open, if there are."""
+    if channels is None:
+        async with Channels() as own:
+            return await assess_all(nodes, own)
     turns = asyncio.Semaphore(_MOST_AT_ONCE)
 
     async def one(targets: Targets) -> NodeHealth:
         async with turns:
-            return assess(await answers_of(targets), targets)
+            return assess(await _answers_of(targets, channels), targets)
 
     found = await asyncio.gather(*map(one, nodes.values()))
     return dict(zip(nodes, found, strict=True))
 
 
-async def _try(target: Target, call: Callable[[grpc.aio.Channel], Awaitable[M]]) -> M | CallFailed:
+async def _answers_of(targets: Targets, channels: Channels) -> Answers:
+    lease, dataplane, masq = await asyncio.gather(
+        _try(channels, targets["lease"], lambda c: LeaseServiceStub(c).GetStatus(lease_pb2.GetStatusRequest())),
+        _try(
+            channels,
+            targets["dataplane"],
+            lambda c: DataplaneServiceStub(c).GetStatus(dataplane_pb2.GetStatusRequest()),
+        ),
+        _try(channels, targets["masq"], lambda c: MasqServiceStub(c).GetStatus(masq_pb2.GetStatusRequest())),
+    )
+    return Answers(lease, dataplane, masq)
+
+
+async def _try(
+    channels: Channels, target: Target, call: Callable[[grpc.aio.Channel], Awaitable[M]]
+) -> M | CallFailed:
     try:
-        return await ask(target, call)
+        return await channels.ask(target, call)
     except CallFailed as failure:
         return failure

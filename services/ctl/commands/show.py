@@ -1,4 +1,4 @@
-"""The commands that only look: status, leases, peers, rules. Each returns the exit code."""
+"""The commands that only look: leases, nodes, peers, rules. Each returns the exit code."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -10,10 +10,9 @@ from flannelette.lease.v1.lease_pb2_grpc import LeaseServiceStub
 from flannelette.masq.v1 import masq_pb2
 from flannelette.masq.v1.masq_pb2_grpc import MasqServiceStub
 
-from services.ctl.commands.answers import answers_of
 from services.ctl.connect.call import LIST_SECONDS, CallFailed, ask, ask_lease_service
 from services.ctl.connect.targets import Targets
-from services.ctl.node_health import NodeHealth, assess
+from services.ctl.node_health import NodeHealth
 from services.ctl.problems import headline
 from services.ctl.render import leases as leases_render
 from services.ctl.render import nodes as nodes_render
@@ -21,17 +20,6 @@ from services.ctl.render import peers as peers_render
 from services.ctl.render import rules as rules_render
 from services.ctl.render.layout import lines
 from services.ctl.render.screen import Screen, to_json
-from services.ctl.render.status import status_text
-
-
-async def status(targets: Targets, screen: Screen) -> int:
-    """The state of the node; calls the three services at once."""
-    node = assess(await answers_of(targets), targets)
-    if screen.json:
-        screen.show_json(status_document(node))
-    else:
-        screen.show(status_text(node, datetime.now(UTC), screen.width))
-    return headline(node)[1]
 
 
 async def leases(targets: Targets, screen: Screen) -> int:

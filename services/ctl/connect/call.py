@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, Self, TypeVar
 
 import grpc
 import grpc.aio
@@ -81,16 +81,51 @@ def transport(certificate: str, key: str, authorities: str, server_name: str) ->
     return Transport(credentials, server_name, dangerously=True)
 
 
+class Channels:
+    """Channels that stay open between calls, one for each address."""
+
+    def __init__(self) -> None:
+        self._by_address: dict[str, grpc.aio.Channel] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for address in [*self._by_address]:
+            await self._close(address)
+
+    async def ask(
+        self, target: Target, call: Callable[[grpc.aio.Channel], Awaitable[M]], seconds: float = SHORT_SECONDS
+    ) -> M:
+        """The answer of `call`. Raises CallFailed, also when there is none within `seconds`."""
+        channel = self._by_address.get(target.address)
+        if channel is None:
+            channel = target.transport.channel(target.address, _CHANNEL_OPTIONS)
+            self._by_address[target.address] = channel
+        try:
+            async with asyncio.timeout(seconds):
+                return await call(channel)
+        except grpc.aio.AioRpcError as error:
+            failure = await _failure(target, error, channel)
+            await self._close(target.address)  # a new channel connects at once, an old one after a pause that grows
+            raise failure from None
+        except TimeoutError:
+            await self._close(target.address)
+            raise CallFailed(
+                f"{target.program} at {target.address} did not answer within {seconds:g} s: "
+                "its process is stopped or overloaded; look at its log",
+                may_pass=True,
+            ) from None
+
+    async def _close(self, address: str) -> None:
+        if channel := self._by_address.pop(address, None):
+            await channel.close()
+
+
 async def ask(target: Target, call: Callable[[grpc.aio.Channel], Awaitable[M]], seconds: float = SHORT_SECONDS) -> M:
-    """The answer of `call`. Raises CallFailed, also when there is none within `seconds`."""
-    try:
-        async with channel_to(target) as channel, asyncio.timeout(seconds):
-            return await call(channel)
-    except TimeoutError:
-        raise CallFailed(
-            f"{target.program} at {target.address} did not answer within {seconds:g} s: "
-            "its process is stopped or overloaded; look at its log"
-        ) from None
+    """As `Channels.ask`, for one call."""
+    async with Channels() as channels:
+        return await channels.ask(target, call, seconds)
 
 
 async def ask_lease_service(target: Target, call: Callable[[grpc.aio.Channel], Awaitable[M]]) -> M:

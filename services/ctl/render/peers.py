@@ -6,7 +6,7 @@ from typing import Final
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from rich.text import Text
 
-from services.ctl.render.layout import Width, fold, labelled, lines, table
+from services.ctl.render.layout import Cell, Width, fold, labelled, lines, table
 from services.ctl.render.leases import by_address
 from services.ctl.units import count, phrase
 
@@ -20,21 +20,27 @@ STYLES: Final = {
 _WELL: Final = (pb.PEER_STATE_PROGRAMMED, pb.PEER_STATE_IGNORED)
 
 
+TITLES: Final = ("SUBNET", "NODE", "ADDRESS", "STATE", "ANSWER", "OBJECTS", "REASON")
+STATE: Final = TITLES.index("STATE")
+
+
+def peer_row(peer: pb.Peer) -> tuple[Cell, ...]:
+    """The cells of one peer, in the order of TITLES."""
+    return (
+        tuple(peer.subnets) or (peer.name,),
+        (peer.node,),
+        tuple(peer.public_addresses),
+        (_state(peer),),
+        tuple(_answer(probe) for probe in peer.probes if probe.layer == pb.PROBE_LAYER_OVERLAY),
+        (f"{sum(o.programmed for o in peer.objects)}/{len(peer.objects)}",),
+        (peer.reason,),
+    )
+
+
 def peers_text(peers: Sequence[pb.Peer], width: Width) -> Text:
     """All peers, by address."""
-    rows = [
-        (
-            tuple(peer.subnets) or (peer.name,),
-            (peer.node,),
-            tuple(peer.public_addresses),
-            (_state(peer),),
-            tuple(_answer(probe) for probe in peer.probes if probe.layer == pb.PROBE_LAYER_OVERLAY),
-            (f"{sum(o.programmed for o in peer.objects)}/{len(peer.objects)}",),
-            (peer.reason,),
-        )
-        for peer in sorted(peers, key=lambda peer: by_address(peer.subnets))
-    ]
-    listed = table(("SUBNET", "NODE", "ADDRESS", "STATE", "ANSWER", "OBJECTS", "REASON"), rows, width)
+    rows = [peer_row(peer) for peer in sorted(peers, key=lambda peer: by_address(peer.subnets))]
+    listed = table(TITLES, rows, width)
     if width is None:
         return listed
     states = [_state(peer).plain for peer in peers]

@@ -38,9 +38,7 @@ class Screen:
 
     def show(self, text: Text) -> None:
         """Prints the text."""
-        text = text.copy()
-        text.plain = text.plain.translate(_HARMLESS)
-        self.console.print(text, soft_wrap=True)
+        self.console.print(harmless(text), soft_wrap=True)
         self.console.file.flush()
 
     def show_json(self, document: Any, *, one_line: bool = False) -> None:
@@ -58,6 +56,13 @@ class Screen:
     def warn(self, sentence: str) -> None:
         """Prints a sentence on standard error, so that standard output stays parsable."""
         print(f"flannelette: {sentence.translate(_HARMLESS)}", file=sys.stderr, flush=True)
+
+
+def harmless(text: Text) -> Text:
+    """A copy without control characters but the ends of lines."""
+    text = text.copy()
+    text.plain = text.plain.translate(_HARMLESS)
+    return text
 
 
 def screen(output: str) -> Screen:

@@ -33,7 +33,7 @@ _SERVICES: Final[Mapping[str, Mapping[Requirement, str]]] = {
         ),
     },
     "flannelette.dataplane.v1.DataplaneService": {
-        Requirement.MEMBER: "GetStatus WatchStatus ListPeers WatchEvents TracePacket",
+        Requirement.MEMBER: "GetStatus WatchStatus ListPeers WatchEvents",
         Requirement.ADMIN: "ResyncKernel TeardownKernel HandOver",
     },
     "flannelette.masq.v1.MasqService": {

@@ -18,6 +18,7 @@ from services.ctl.render.changes import event_text, plan_text
 from services.ctl.render.layout import Width, lines, table
 from services.ctl.render.leases import leases_text, quarantine_text
 from services.ctl.render.nodes import all_well, converged_text, nodes_text, pending_text
+from services.ctl.render.overview import overview_text
 from services.ctl.render.peers import peer_text, peers_text
 from services.ctl.render.problems import doctor_text
 from services.ctl.render.rules import rules_text
@@ -26,6 +27,7 @@ from services.ctl.render.status import in_the_way, status_text
 from tests import paths
 from tests.ctl import nodes as ctl_nodes
 from tests.ctl import samples as samples
+from tests.ctl.clusters import cluster
 
 _GOLDEN = paths.GOLDEN / "ctl"
 _WIDTHS: tuple[Width, ...] = (60, 80, 120, None)
@@ -124,6 +126,7 @@ RENDERED: dict[str, Callable[[Width], Text]] = {
     "status-unwell": _unwell,
     "status-remembered": _remembered,
     "status-pending": lambda width: status_text(_pending(), samples.NOW, width),
+    "overview": lambda width: overview_text(cluster(5), width),
     "leases": lambda width: leases_text(samples.leases(), samples.NOW, width),
     "leases-varied": lambda width: leases_text(samples.varied_leases(), samples.NOW, width),
     "nodes": lambda width: nodes_text(ctl_nodes.nodes().nodes, width),
@@ -176,6 +179,13 @@ def test_in_a_pipe_every_row_is_one_line_with_every_column() -> None:
 
 def test_a_table_without_rows_is_its_titles() -> None:
     assert table(("A", "B"), [], None).plain == "A  B"
+
+
+def test_of_300_nodes_each_has_a_row_that_fits_and_those_that_are_unwell_are_counted() -> None:
+    shown = overview_text(cluster(300), 80).plain.splitlines()
+    assert max(map(len, shown)) <= 80
+    assert sum(line.startswith("h") for line in shown) == 300
+    assert shown[-1] == "300 nodes: 297 healthy, 2 broken, 1 no answer"
 
 
 def test_no_leases_and_no_peers_are_said_in_words() -> None:

@@ -1,0 +1,68 @@
+"""`flannelette status`: one node in full, or all nodes of a context, once or again and again."""
+
+import asyncio
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from rich.text import Text
+
+from services.ctl.commands.answers import assess_all
+from services.ctl.commands.show import status_document
+from services.ctl.connect.call import Channels
+from services.ctl.connect.contexts import Nodes
+from services.ctl.live.follow import Row, View, follow
+from services.ctl.node_health import NodeHealth
+from services.ctl.problems import headline, problems
+from services.ctl.render.layout import Width
+from services.ctl.render.overview import STATE, TITLES, overview_row, overview_text
+from services.ctl.render.screen import Screen
+from services.ctl.render.status import status_text
+
+_NUMBER: Final = re.compile(r"[\d.]+")
+"""In a remark, such as a number of seconds: a change of it alone is no change of the node."""
+
+
+def status(nodes: Nodes, screen: Screen, *, is_watching: bool) -> int:
+    """Shows the nodes. 0: all are healthy. 1: one is not. 2: no service of any node answered."""
+    if is_watching:
+        return follow(lambda channels: _view(nodes, channels), screen)
+    return asyncio.run(_once(nodes, screen))
+
+
+async def _once(nodes: Nodes, screen: Screen) -> int:
+    found = await assess_all(nodes)
+    if screen.json:
+        documents = [_document(name, node) for name, node in found.items()]
+        screen.show_json(documents if len(found) > 1 else documents[0])
+    else:
+        screen.show(_text(found, screen.width))
+    if not any(node.answered for node in found.values()):
+        return 2
+    return max(min(headline(node)[1], 1) for node in found.values())
+
+
+async def _view(nodes: Nodes, channels: Channels) -> View:
+    found = await assess_all(nodes, channels)
+    rows = {name: _row(name, node) for name, node in found.items()}
+    return View(lambda width: _text(found, width), TITLES, rows, STATE)
+
+
+def _row(name: str, node: NodeHealth) -> Row:
+    cells = overview_row(name, node)
+    words = [value if isinstance(value, str) else value.plain for cell in cells[:-1] for value in cell]
+    found = [(each.service, _NUMBER.sub("", each.problem)) for each in problems(node)]
+    return Row((*words, *found), cells, _document(name, node))
+
+
+def _text(found: Mapping[str, NodeHealth], width: Width) -> Text:
+    if len(found) == 1:
+        (node,) = found.values()
+        return status_text(node, datetime.now(UTC), width)
+    return overview_text(found, width)
+
+
+def _document(name: str, node: NodeHealth) -> dict[str, Any]:
+    document = status_document(node)
+    return {**document, "node": name or document["node"]}
