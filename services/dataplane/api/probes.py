@@ -9,12 +9,12 @@ from services.dataplane.probes.prober import Prober
 from services.dataplane.probes.record import Answering, Record
 
 _NAMED = 10
-_ANSWERING = {
+ANSWERING = {
     Answering.UNKNOWN: pb.ANSWERING_UNKNOWN,
     Answering.ANSWERS: pb.ANSWERING_YES,
     Answering.SILENT: pb.ANSWERING_SILENT,
 }
-_LAYERS = {Layer.OVERLAY: pb.PROBE_LAYER_OVERLAY, Layer.UNDERLAY: pb.PROBE_LAYER_UNDERLAY}
+LAYERS = {Layer.OVERLAY: pb.PROBE_LAYER_OVERLAY, Layer.UNDERLAY: pb.PROBE_LAYER_UNDERLAY}
 
 
 def probe_summary(prober: Prober) -> pb.ProbeSummary:
@@ -36,9 +36,9 @@ def probes_of(prober: Prober, lease: str) -> list[pb.Probe]:
 
 def _probe(path: ProbedPath, record: Record) -> pb.Probe:
     probe = pb.Probe(
-        layer=_LAYERS[path.layer],
+        layer=LAYERS[path.layer],
         address=str(path.address),
-        state=_ANSWERING[record.state],
+        state=ANSWERING[record.state],
         sent=record.sent,
         answered=record.answered,
         loss=record.loss,

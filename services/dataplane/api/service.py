@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from typing import Any
 
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
@@ -10,11 +11,14 @@ from flannelette.dataplane.v1 import dataplane_pb2_grpc
 
 from services.core.errors import InvalidInput, NotFound, Unavailable
 from services.dataplane.api.events import reading_of
+from services.dataplane.api.on_demand import probe_addresses, probe_peers
 from services.dataplane.api.operations import hand_over, resync, teardown
 from services.dataplane.api.probes import probes_of
 from services.dataplane.api.status import chosen_peers, counts, list_peers, list_places, status_of
 from services.dataplane.controller import Controller
 from services.dataplane.kernel.inspect import inspect_peers
+from services.dataplane.peers.peer import Peer
+from services.dataplane.probes.on_demand import OnDemand
 from services.dataplane.probes.prober import Prober
 from services.runtime.events.stream import watch
 from services.runtime.telemetry.health import Health
@@ -32,6 +36,7 @@ class DataplaneServicer(dataplane_pb2_grpc.DataplaneServiceServicer):
     def __init__(self, dataplane: Controller, prober: Prober, health: Health, stopping: asyncio.Event) -> None:
         self._dataplane = dataplane
         self._prober = prober
+        self._on_demand = OnDemand()
         self._health = health
         self._stopping = stopping
         self._started_at = time.time()
@@ -65,15 +70,10 @@ class DataplaneServicer(dataplane_pb2_grpc.DataplaneServiceServicer):
         programmer = self._dataplane.programmer
         if request.look and not request.name:
             raise InvalidInput("look needs a name: it inspects one peer")
-        if request.name and not chosen_peers(programmer, request.name):
-            raise NotFound(
-                f"no peer has the lease name or the node {request.name!r}; ListPeers without a name lists all"
-            )
+        chosen = self._chosen(request.name)
         if request.look:
             async with self._dataplane.lock:
-                peers = list_places(
-                    programmer, await inspect_peers(programmer, chosen_peers(programmer, request.name))
-                )
+                peers = list_places(programmer, await inspect_peers(programmer, chosen))
         else:
             peers = list_peers(programmer, request.name)
         for peer in peers:
@@ -81,6 +81,22 @@ class DataplaneServicer(dataplane_pb2_grpc.DataplaneServiceServicer):
         if request.unprogrammed:
             peers = [peer for peer in peers if peer.state != pb.PEER_STATE_PROGRAMMED]
         return pb.ListPeersResponse(peers=peers, counts=counts(programmer))
+
+    async def ProbePeers(self, request: pb.ProbePeersRequest, context: Any) -> AsyncIterator[pb.ProbePeersResponse]:
+        """See the proto."""
+        probes = probe_peers(self._dataplane, self._prober, self._on_demand, self._chosen(request.name))
+        async with aclosing(probes):
+            async for message in probes:
+                yield message
+
+    async def ProbeAddresses(
+        self, request: pb.ProbeAddressesRequest, context: Any
+    ) -> AsyncIterator[pb.ProbeAddressesResponse]:
+        """See the proto."""
+        probes = probe_addresses(self._dataplane, self._prober, self._on_demand, request.addresses)
+        async with aclosing(probes):
+            async for message in probes:
+                yield message
 
     async def ResyncKernel(self, request: pb.ResyncKernelRequest, context: Any) -> pb.ResyncKernelResponse:
         """See the proto."""
@@ -101,6 +117,13 @@ class DataplaneServicer(dataplane_pb2_grpc.DataplaneServiceServicer):
         """See the proto."""
         reading = reading_of(self._dataplane.journal, request)
         return watch(reading, self._stopping, follows=not request.no_follow, end=_STOPPING)
+
+    def _chosen(self, name: str) -> list[Peer]:
+        """The peers of a lease name or a node, or all. Raises NotFound."""
+        found = chosen_peers(self._dataplane.programmer, name)
+        if name and not found:
+            raise NotFound(f"no peer has the lease name or the node {name!r}; ListPeers without a name lists all")
+        return found
 
     def _status(self) -> pb.Status:
         return status_of(self._dataplane, self._prober, self._health, self._started_at)

@@ -90,6 +90,16 @@ class Inspector:
                     found[place] = attributes_of(answer, NEIGHBOURS.header.size).get(uapi.NDA_LLADDR, b"")
         return found
 
+    async def neighbours(self, family: Family) -> list[tuple[bytes, int]]:
+        """The addresses of which a MAC is known, each with its state."""
+        found = []
+        async for message in self._dump(uapi.RTM_GETNEIGH, NEIGHBOURS.header.pack(family.af, 0, 0, 0, 0)):
+            _, _, state, _, _ = NEIGHBOURS.header.unpack_from(message, 16)
+            known = attributes_of(message, NEIGHBOURS.header.size)
+            if uapi.NDA_LLADDR in known and uapi.NDA_DST in known and not state & uapi.NUD_FAILED:
+                found.append((known[uapi.NDA_DST], state))
+        return found
+
     async def links(self, indexes: Sequence[int]) -> dict[int, InterfaceState]:
         """The state of these interfaces."""
         asked = [request(uapi.RTM_GETLINK, LINK.pack(0, 0, index, 0, 0)) for index in indexes]

@@ -27,6 +27,13 @@ _ANCILLARY: Final = socket.CMSG_SPACE(_TIMESPEC.size)
 _AT_ONCE: Final = 64
 """Replies that one wake-up reads."""
 _LONGEST: Final = 65_536
+_SOURCE: Final = {4: (socket.IPPROTO_IP, 8), 6: (socket.IPPROTO_IPV6, 50)}
+"""IP_PKTINFO and IPV6_PKTINFO: which address a packet comes from."""
+
+
+def obstacle_of(error: OSError) -> str:
+    """Why no probe can be sent, after EchoSockets have raised it."""
+    return f"no raw socket ({error.strerror}): give this service CAP_NET_RAW"
 
 
 class EchoSockets:
@@ -52,13 +59,17 @@ class EchoSockets:
         for family, each in self._sockets.items():
             loop.add_reader(each, self._read, family, each)
 
-    def send(self, address: Address, sequence: int, size: int) -> None:
-        """Sends a request of `size` bytes with its IP header (0: a small one). Raises OSError."""
+    def send(self, address: Address, sequence: int, size: int, source: Address | None = None) -> None:
+        """Sends a request of `size` bytes with its IP header (0: a small one), from an address of this node.
+
+        None: the kernel chooses one. Raises OSError.
+        """
         family = family_of(address)
         if family not in self._sockets:
             raise OSError(f"this kernel has no {family}")
         packet = echo.request(family, self._identifier, self._token, sequence, size)
-        self._sockets[family].sendto(packet, socket.MSG_DONTWAIT, (str(address), 0))
+        ancillary = [(*_SOURCE[family.version], _packet_info(source))] if source else []
+        self._sockets[family].sendmsg([packet], ancillary, socket.MSG_DONTWAIT, (str(address), 0))
 
     def close(self) -> None:
         """Closes the sockets."""
@@ -77,6 +88,11 @@ class EchoSockets:
             found = echo.reply(family, packet, self._identifier, self._token)
             if found is not None:
                 self._take(found, _time_of(ancillary))
+
+
+def _packet_info(source: Address) -> bytes:
+    """`in_pktinfo` or `in6_pktinfo` of any interface."""
+    return struct.pack("=i4s4x", 0, source.packed) if source.version == 4 else struct.pack("=16si", source.packed, 0)
 
 
 def _time_of(ancillary: Sequence[tuple[int, int, bytes]]) -> float:

@@ -18,7 +18,7 @@ from services.dataplane.events.finding import Finding
 from services.dataplane.events.journal import EventKind, Journal
 from services.dataplane.peers.peer import Peer, PeerContext
 from services.dataplane.probes.echo import Reply
-from services.dataplane.probes.echo_socket import EchoSockets
+from services.dataplane.probes.echo_socket import EchoSockets, obstacle_of
 from services.dataplane.probes.findings import probe_findings
 from services.dataplane.probes.path import Layer, ProbedPath, paths_of
 from services.dataplane.probes.record import Answering, Record
@@ -119,7 +119,7 @@ class Prober:
         try:
             sockets = EchoSockets(self._take)
         except OSError as error:
-            self.obstacle = f"no raw socket ({error.strerror}): give this service CAP_NET_RAW"
+            self.obstacle = obstacle_of(error)
             return
         loop = asyncio.get_running_loop()
         try:

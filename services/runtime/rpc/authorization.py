@@ -33,8 +33,8 @@ _SERVICES: Final[Mapping[str, Mapping[Requirement, str]]] = {
         ),
     },
     "flannelette.dataplane.v1.DataplaneService": {
-        Requirement.MEMBER: "GetStatus WatchStatus ListPeers WatchEvents",
-        Requirement.ADMIN: "ResyncKernel TeardownKernel HandOver",
+        Requirement.MEMBER: "GetStatus WatchStatus ListPeers WatchEvents ProbePeers",
+        Requirement.ADMIN: "ResyncKernel TeardownKernel HandOver ProbeAddresses",
     },
     "flannelette.masq.v1.MasqService": {
         Requirement.MEMBER: "GetStatus ListRules Explain",

@@ -22,13 +22,15 @@ from tests.unit.runtime.test_authorization import METHODS, REFLECTION_V1
 READ = """
     lease/ListLeases lease/GetStatus lease/ListNodes lease/GetConvergence lease/ListQuarantine lease/WatchLeases
     dataplane/GetStatus dataplane/WatchStatus dataplane/ListPeers dataplane/WatchEvents
+    dataplane/ProbePeers
     masq/GetStatus masq/ListRules masq/Explain
 """.split()
 FOR_H1 = "lease/AcquireLease lease/RenewLease lease/ReleaseLease lease/ReportProgress".split()
 ADMINISTER = """
     lease/ReserveSubnet lease/ReleaseSubnet lease/ReclaimLeases lease/RenumberNode lease/ConfirmRemoval
     lease/DeleteQuarantined
-    dataplane/ResyncKernel dataplane/TeardownKernel dataplane/HandOver masq/ResyncRules masq/TeardownRules
+    dataplane/ResyncKernel dataplane/TeardownKernel dataplane/HandOver dataplane/ProbeAddresses
+    masq/ResyncRules masq/TeardownRules
 """.split()
 WATCH_AS_H1 = ["lease/WatchLeases as h1"]
 

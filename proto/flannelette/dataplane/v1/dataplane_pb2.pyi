@@ -12,8 +12,8 @@ An `optional` field is always set, unless its comment says when it is unset.
 `optional` makes JSON print false and 0, which it would leave out otherwise.
 
 Over TCP with TLS, every member of the overlay may call the methods that
-change nothing; ResyncKernel, TeardownKernel and HandOver need
-flannelette://admin/NAME.
+change nothing; ResyncKernel, TeardownKernel, HandOver and ProbeAddresses,
+which sends packets anywhere, need flannelette://admin/NAME.
 
 Errors, on every call: INVALID_ARGUMENT, UNIMPLEMENTED,
 PERMISSION_DENIED (over TLS). Each call lists its further codes.
@@ -680,6 +680,72 @@ class Probe(_message.Message):
 Global___Probe: _TypeAlias = Probe  # noqa: Y015
 
 @_typing.final
+class PathProbe(_message.Message):
+    """What one path answered to ProbePeers or ProbeAddresses."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEASE_FIELD_NUMBER: _builtins.int
+    NODE_FIELD_NUMBER: _builtins.int
+    LAYER_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
+    SMALL_FIELD_NUMBER: _builtins.int
+    FULL_SIZE_FIELD_NUMBER: _builtins.int
+    SIZE_FIELD_NUMBER: _builtins.int
+    ROUND_TRIP_MICROSECONDS_FIELD_NUMBER: _builtins.int
+    LOST_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    lease: _builtins.str
+    """The lease of the peer. Empty: ProbeAddresses."""
+    node: _builtins.str
+    """The node of the peer, if it is known."""
+    layer: Global___ProbeLayer.ValueType
+    """What carries the packets. Unset: ProbeAddresses."""
+    address: _builtins.str
+    """The address that was pinged; the subnet of the peer, if this node does not
+    carry packets to it.
+    """
+    source: _builtins.str
+    """The address of this node that the packets came from. Empty: the kernel
+    chose it.
+    """
+    small: Global___Answering.ValueType
+    """Whether a small packet was answered."""
+    full_size: Global___Answering.ValueType
+    """Whether a packet of `size` bytes was answered."""
+    size: _builtins.int
+    """Bytes of that IP packet."""
+    round_trip_microseconds: _builtins.int
+    """Round-trip time of the first small packet that was answered; 0: none was."""
+    lost: _builtins.int
+    """Number of packets that were not answered within a second, of both sizes."""
+    error: _builtins.str
+    """Why the kernel sent none, or why this node carries nothing to the peer."""
+    def __init__(
+        self,
+        *,
+        lease: _builtins.str = ...,
+        node: _builtins.str = ...,
+        layer: Global___ProbeLayer.ValueType = ...,
+        address: _builtins.str = ...,
+        source: _builtins.str = ...,
+        small: Global___Answering.ValueType = ...,
+        full_size: Global___Answering.ValueType = ...,
+        size: _builtins.int = ...,
+        round_trip_microseconds: _builtins.int = ...,
+        lost: _builtins.int = ...,
+        error: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "error", b"error", "full_size", b"full_size", "layer", b"layer", "lease", b"lease", "lost", b"lost", "node", b"node", "round_trip_microseconds", b"round_trip_microseconds", "size", b"size", "small", b"small", "source", b"source"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PathProbe: _TypeAlias = PathProbe  # noqa: Y015
+
+@_typing.final
 class EarlierBackend(_message.Message):
     """A backend of an earlier network configuration, with devices and routes."""
 
@@ -1251,6 +1317,113 @@ class ListPeersResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListPeersResponse: _TypeAlias = ListPeersResponse  # noqa: Y015
+
+@_typing.final
+class ProbePeersRequest(_message.Message):
+    """Request of ProbePeers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Name of the lease or of the node. Empty: all peers."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProbePeersRequest: _TypeAlias = ProbePeersRequest  # noqa: Y015
+
+@_typing.final
+class ProbePeersResponse(_message.Message):
+    """First, the numbers; then what one path answered."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PATHS_FIELD_NUMBER: _builtins.int
+    PODS_FIELD_NUMBER: _builtins.int
+    PROBE_FIELD_NUMBER: _builtins.int
+    paths: _builtins.int
+    """In the first message: the number of messages that follow."""
+    @_builtins.property
+    def pods(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """In the first message: addresses in the subnets of this node, at most one
+        for each address family, that a pod of this node has answered from just
+        now. Other nodes can give them to ProbeAddresses.
+        """
+
+    @_builtins.property
+    def probe(self) -> Global___PathProbe:
+        """In all others: one path."""
+
+    def __init__(
+        self,
+        *,
+        paths: _builtins.int = ...,
+        pods: _abc.Iterable[_builtins.str] | None = ...,
+        probe: Global___PathProbe | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["probe", b"probe"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["paths", b"paths", "pods", b"pods", "probe", b"probe"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProbePeersResponse: _TypeAlias = ProbePeersResponse  # noqa: Y015
+
+@_typing.final
+class ProbeAddressesRequest(_message.Message):
+    """Request of ProbeAddresses."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ADDRESSES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def addresses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """IPv4 and IPv6 addresses, 1 to 1,000."""
+
+    def __init__(
+        self,
+        *,
+        addresses: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProbeAddressesRequest: _TypeAlias = ProbeAddressesRequest  # noqa: Y015
+
+@_typing.final
+class ProbeAddressesResponse(_message.Message):
+    """What one address answered. One message for each, in any order."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROBE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def probe(self) -> Global___PathProbe:
+        """The path to it."""
+
+    def __init__(
+        self,
+        *,
+        probe: Global___PathProbe | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["probe", b"probe"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["probe", b"probe"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProbeAddressesResponse: _TypeAlias = ProbeAddressesResponse  # noqa: Y015
 
 @_typing.final
 class ResyncKernelRequest(_message.Message):

@@ -50,6 +50,16 @@ class DataplaneServiceStub:
                 request_serializer=flannelette_dot_dataplane_dot_v1_dot_dataplane__pb2.ListPeersRequest.SerializeToString,
                 response_deserializer=flannelette_dot_dataplane_dot_v1_dot_dataplane__pb2.ListPeersResponse.FromString,
                 _registered_method=True)
+        self.ProbePeers = channel.unary_stream(
+                '/flannelette.dataplane.v1.DataplaneService/ProbePeers',
+                request_serializer=flannelette_dot_dataplane_dot_v1_dot_dataplane__pb2.ProbePeersRequest.SerializeToString,
+                response_deserializer=flannelette_dot_dataplane_dot_v1_dot_dataplane__pb2.ProbePeersResponse.FromString,
+                _registered_method=True)
+        self.ProbeAddresses = channel.unary_stream(
+                '/flannelette.dataplane.v1.DataplaneService/ProbeAddresses',
+                request_serializer=flannelette_dot_dataplane_dot_v1_dot_dataplane__pb2.ProbeAddressesRequest.SerializeToString,
+                response_deserializer=flannelette_dot_dataplane_dot_v1_dot_dataplane__pb2.ProbeAddressesResponse.FromString,
+                _registered_method=True)
         self.ResyncKernel = channel.unary_unary(
                 '/flannelette.dataplane.v1.DataplaneService/ResyncKernel',
                 request_serializer=flannelette_dot_dataplane_dot_v1_dot_dataplane__pb2.ResyncKernelRequest.SerializeToString,
@@ -98,6 +108,35 @@ class DataplaneServiceServicer:
 
         INVALID_ARGUMENT: `look` without a name.
         NOT_FOUND: no lease has the given name.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ProbePeers(self, request, context):
+        """Pings peers now: through the overlay and in the underlay, in each address
+        family, with a small packet and one of full size, each up to three times.
+        Streams one message for each path, after a first one with their number.
+
+        The packets of all such calls together are at most 200 a second.
+
+        NOT_FOUND: no lease has the given name.
+        FAILED_PRECONDITION: no probe can be sent (`--probe-rate` is 0, no
+        CAP_NET_RAW), or there is no network configuration yet.
+        RESOURCE_EXHAUSTED: four such calls run already.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ProbeAddresses(self, request, context):
+        """Pings any addresses now, as pods of this node would: from the address of
+        the bridge of pods, or, without one, of the overlay device. Otherwise as
+        ProbePeers. An address outside the network is reached only if the packets
+        are masqueraded.
+
+        INVALID_ARGUMENT: no address, more than 1,000, or one that is none.
+        FAILED_PRECONDITION, RESOURCE_EXHAUSTED: as ProbePeers.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -175,6 +214,16 @@ def add_DataplaneServiceServicer_to_server(servicer, server):
                     servicer.ListPeers,
                     request_deserializer=flannelette_dot_dataplane_dot_v1_dot_dataplane__pb2.ListPeersRequest.FromString,
                     response_serializer=flannelette_dot_dataplane_dot_v1_dot_dataplane__pb2.ListPeersResponse.SerializeToString,
+            ),
+            'ProbePeers': grpc.unary_stream_rpc_method_handler(
+                    servicer.ProbePeers,
+                    request_deserializer=flannelette_dot_dataplane_dot_v1_dot_dataplane__pb2.ProbePeersRequest.FromString,
+                    response_serializer=flannelette_dot_dataplane_dot_v1_dot_dataplane__pb2.ProbePeersResponse.SerializeToString,
+            ),
+            'ProbeAddresses': grpc.unary_stream_rpc_method_handler(
+                    servicer.ProbeAddresses,
+                    request_deserializer=flannelette_dot_dataplane_dot_v1_dot_dataplane__pb2.ProbeAddressesRequest.FromString,
+                    response_serializer=flannelette_dot_dataplane_dot_v1_dot_dataplane__pb2.ProbeAddressesResponse.SerializeToString,
             ),
             'ResyncKernel': grpc.unary_unary_rpc_method_handler(
                     servicer.ResyncKernel,
@@ -279,6 +328,60 @@ class DataplaneService:
             '/flannelette.dataplane.v1.DataplaneService/ListPeers',
             flannelette_dot_dataplane_dot_v1_dot_dataplane__pb2.ListPeersRequest.SerializeToString,
             flannelette_dot_dataplane_dot_v1_dot_dataplane__pb2.ListPeersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ProbePeers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/flannelette.dataplane.v1.DataplaneService/ProbePeers',
+            flannelette_dot_dataplane_dot_v1_dot_dataplane__pb2.ProbePeersRequest.SerializeToString,
+            flannelette_dot_dataplane_dot_v1_dot_dataplane__pb2.ProbePeersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ProbeAddresses(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/flannelette.dataplane.v1.DataplaneService/ProbeAddresses',
+            flannelette_dot_dataplane_dot_v1_dot_dataplane__pb2.ProbeAddressesRequest.SerializeToString,
+            flannelette_dot_dataplane_dot_v1_dot_dataplane__pb2.ProbeAddressesResponse.FromString,
             options,
             channel_credentials,
             insecure,

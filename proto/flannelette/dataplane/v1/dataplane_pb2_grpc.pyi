@@ -12,8 +12,8 @@ An `optional` field is always set, unless its comment says when it is unset.
 `optional` makes JSON print false and 0, which it would leave out otherwise.
 
 Over TCP with TLS, every member of the overlay may call the methods that
-change nothing; ResyncKernel, TeardownKernel and HandOver need
-flannelette://admin/NAME.
+change nothing; ResyncKernel, TeardownKernel, HandOver and ProbeAddresses,
+which sends packets anywhere, need flannelette://admin/NAME.
 
 Errors, on every call: INVALID_ARGUMENT, UNIMPLEMENTED,
 PERMISSION_DENIED (over TLS). Each call lists its further codes.
@@ -45,6 +45,27 @@ class DataplaneServiceStub:
 
     INVALID_ARGUMENT: `look` without a name.
     NOT_FOUND: no lease has the given name.
+    """
+    ProbePeers: _aio.UnaryStreamMultiCallable[_dataplane_pb2.ProbePeersRequest, _dataplane_pb2.ProbePeersResponse]
+    """Pings peers now: through the overlay and in the underlay, in each address
+    family, with a small packet and one of full size, each up to three times.
+    Streams one message for each path, after a first one with their number.
+
+    The packets of all such calls together are at most 200 a second.
+
+    NOT_FOUND: no lease has the given name.
+    FAILED_PRECONDITION: no probe can be sent (`--probe-rate` is 0, no
+    CAP_NET_RAW), or there is no network configuration yet.
+    RESOURCE_EXHAUSTED: four such calls run already.
+    """
+    ProbeAddresses: _aio.UnaryStreamMultiCallable[_dataplane_pb2.ProbeAddressesRequest, _dataplane_pb2.ProbeAddressesResponse]
+    """Pings any addresses now, as pods of this node would: from the address of
+    the bridge of pods, or, without one, of the overlay device. Otherwise as
+    ProbePeers. An address outside the network is reached only if the packets
+    are masqueraded.
+
+    INVALID_ARGUMENT: no address, more than 1,000, or one that is none.
+    FAILED_PRECONDITION, RESOURCE_EXHAUSTED: as ProbePeers.
     """
     ResyncKernel: _aio.UnaryUnaryMultiCallable[_dataplane_pb2.ResyncKernelRequest, _dataplane_pb2.ResyncKernelResponse]
     """Reconciles the kernel with the leases.
@@ -119,6 +140,39 @@ class DataplaneServiceServicer(metaclass=_abc_1.ABCMeta):
 
         INVALID_ARGUMENT: `look` without a name.
         NOT_FOUND: no lease has the given name.
+        """
+
+    @_abc_1.abstractmethod
+    def ProbePeers(
+        self,
+        request: _dataplane_pb2.ProbePeersRequest,
+        context: _aio.ServicerContext[_dataplane_pb2.ProbePeersRequest, _abc.AsyncIterator[_dataplane_pb2.ProbePeersResponse]],
+    ) -> _abc.AsyncIterator[_dataplane_pb2.ProbePeersResponse]:
+        """Pings peers now: through the overlay and in the underlay, in each address
+        family, with a small packet and one of full size, each up to three times.
+        Streams one message for each path, after a first one with their number.
+
+        The packets of all such calls together are at most 200 a second.
+
+        NOT_FOUND: no lease has the given name.
+        FAILED_PRECONDITION: no probe can be sent (`--probe-rate` is 0, no
+        CAP_NET_RAW), or there is no network configuration yet.
+        RESOURCE_EXHAUSTED: four such calls run already.
+        """
+
+    @_abc_1.abstractmethod
+    def ProbeAddresses(
+        self,
+        request: _dataplane_pb2.ProbeAddressesRequest,
+        context: _aio.ServicerContext[_dataplane_pb2.ProbeAddressesRequest, _abc.AsyncIterator[_dataplane_pb2.ProbeAddressesResponse]],
+    ) -> _abc.AsyncIterator[_dataplane_pb2.ProbeAddressesResponse]:
+        """Pings any addresses now, as pods of this node would: from the address of
+        the bridge of pods, or, without one, of the overlay device. Otherwise as
+        ProbePeers. An address outside the network is reached only if the packets
+        are masqueraded.
+
+        INVALID_ARGUMENT: no address, more than 1,000, or one that is none.
+        FAILED_PRECONDITION, RESOURCE_EXHAUSTED: as ProbePeers.
         """
 
     @_abc_1.abstractmethod

@@ -1,0 +1,144 @@
+"""Probes on demand, as messages."""
+
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Final
+
+from flannelette.dataplane.v1 import dataplane_pb2 as pb
+
+from services.core.errors import InvalidInput, NotYet
+from services.core.family import Address, family_of
+from services.dataplane.api.probes import ANSWERING, LAYERS
+from services.dataplane.controller import Controller
+from services.dataplane.diagnose.inspector import Inspector
+from services.dataplane.kernel.peer_state import state_of
+from services.dataplane.netlink.uapi import NUD_REACHABLE
+from services.dataplane.peers.peer import Peer, PeerContext
+from services.dataplane.probes.on_demand import OnDemand, PathAnswer, Question
+from services.dataplane.probes.path import Layer, ProbedPath, paths_of
+from services.dataplane.probes.prober import Prober
+from services.dataplane.probes.record import Answering
+
+_MOST_ADDRESSES: Final = 1_000
+_NEIGHBOURS: Final = 8
+"""Addresses of each family that are tried as those of a pod."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A path to a peer."""
+
+    peer: Peer
+    path: ProbedPath
+
+    def question(self, prober: Prober) -> Question:
+        record = prober.records.get(self.peer.lease.name, {}).get(self.path)
+        has_answered = record is not None and bool(record.answered)
+        return Question(self.path.address, self.path.mtu, self.path.must_answer or has_answered)
+
+
+async def probe_peers(
+    dataplane: Controller, prober: Prober, on_demand: OnDemand, peers: Sequence[Peer]
+) -> AsyncGenerator[pb.ProbePeersResponse, None]:
+    """See the proto. Raises NotYet, Exhausted."""
+    context = _context(dataplane, prober)
+    asked = [_Asked(peer, path) for peer in peers for path in paths_of(peer, context)]
+    refused = [probe for peer in peers for probe in _not_carried(dataplane, peer, context)]
+    pods = [str(pod) async for pod in _pods(context, on_demand)]
+    yield pb.ProbePeersResponse(paths=len(asked) + len(refused), pods=pods)
+    for probe in refused:
+        yield pb.ProbePeersResponse(probe=probe)
+    async with aclosing(on_demand.ask([each.question(prober) for each in asked])) as answers:
+        of = iter(asked)
+        async for answer in answers:
+            each = next(of)
+            probe = _probe(answer)
+            probe.lease, probe.node, probe.layer = each.peer.lease.name, each.peer.lease.node, LAYERS[each.path.layer]
+            yield pb.ProbePeersResponse(probe=probe)
+
+
+async def probe_addresses(
+    dataplane: Controller, prober: Prober, on_demand: OnDemand, texts: Sequence[str]
+) -> AsyncGenerator[pb.ProbeAddressesResponse, None]:
+    """See the proto. Raises InvalidInput, NotYet, Exhausted."""
+    if not 1 <= len(texts) <= _MOST_ADDRESSES:
+        raise InvalidInput(f"give 1 to {_MOST_ADDRESSES} addresses, not {len(texts)}")
+    addresses = [_address(text) for text in texts]
+    context = _context(dataplane, prober)
+    questions = [_to_address(context, each) for each in addresses]
+    async with aclosing(on_demand.ask(questions)) as answers:
+        async for answer in answers:
+            yield pb.ProbeAddressesResponse(probe=_probe(answer))
+
+
+def _context(dataplane: Controller, prober: Prober) -> PeerContext:
+    if prober.obstacle:
+        raise NotYet(f"no probe can be sent: {prober.obstacle}")
+    if dataplane.is_paused or dataplane.programmer.context is None:
+        raise NotYet("; ".join(dataplane.health.reasons) or "no network configuration yet")
+    return dataplane.programmer.context
+
+
+def _address(text: str) -> Address:
+    try:
+        address = ip_address(text)
+    except ValueError:
+        raise InvalidInput(f"{text!r} is no address: write one like 10.5.1.2 or fd00::2") from None
+    if address.is_multicast or address.is_unspecified or getattr(address, "scope_id", None):
+        raise InvalidInput(f"{text} is not the address of one host")
+    return address
+
+
+def _to_address(context: PeerContext, address: Address) -> Question:
+    """As a pod asks it: from the bridge of pods, else from the overlay device."""
+    family, backend, links = family_of(address), context.backend, context.links
+    device = links.devices.get(family)
+    sources = [subnet[number] for subnet in context.own_subnets if family_of(subnet) is family for number in (1, 0)]
+    return Question(address, device.mtu if device else backend.mtu(links.underlay), sources=sources)
+
+
+def _not_carried(dataplane: Controller, peer: Peer, context: PeerContext) -> Iterator[pb.PathProbe]:
+    """The subnets of a peer to which there is no path."""
+    carried = peer.candidates if any(True for _ in paths_of(peer, context)) else ()
+    programmer = dataplane.programmer
+    for subnet in peer.lease.subnets:
+        if subnet not in carried:
+            _, reason = state_of(programmer.reconciler, peer, programmer.names(), programmer.unreachable)
+            yield pb.PathProbe(
+                lease=peer.lease.name,
+                node=peer.lease.node,
+                layer=LAYERS[Layer.OVERLAY],
+                address=str(subnet.cidr),
+                small=pb.ANSWERING_SILENT,
+                full_size=pb.ANSWERING_SILENT,
+                error=reason or "this node does not carry packets to it",
+            )
+
+
+async def _pods(context: PeerContext, on_demand: OnDemand) -> AsyncGenerator[Address, None]:
+    """One address in each own subnet that a neighbour answers from."""
+    for subnet in context.own_subnets:
+        with Inspector() as inspector:
+            known = await inspector.neighbours(family_of(subnet))
+        places = sorted(known, key=lambda place: not place[1] & NUD_REACHABLE)
+        addresses = [address for data, _ in places if (address := ip_address(data)) in subnet]
+        questions = [Question(address, 0, must_answer=False) for address in addresses[:_NEIGHBOURS]]
+        async with aclosing(on_demand.ask(questions, tries=1)) as answers:
+            found = [answer.question.address async for answer in answers if answer.small is Answering.ANSWERS]
+        for address in found[:1]:
+            yield address
+
+
+def _probe(answer: PathAnswer) -> pb.PathProbe:
+    return pb.PathProbe(
+        address=str(answer.question.address),
+        source=str(answer.source or ""),
+        small=ANSWERING[answer.small],
+        full_size=ANSWERING[answer.full_size],
+        size=answer.question.size,
+        round_trip_microseconds=round(answer.round_trip * 1_000_000),
+        lost=answer.lost,
+        error=answer.error,
+    )
