@@ -33,7 +33,8 @@ def run_tool(name: str, *arguments: str, text: str = "") -> str:
     done = subprocess.run(
         [find_tool(name), *arguments], input=text, capture_output=True, text=True, check=False, timeout=2 * PATIENCE
     )
-    assert done.returncode == 0, f"{name} {' '.join(arguments)}\n{done.stdout}{done.stderr}"
+    if done.returncode:
+        raise AssertionError(f"{name} {' '.join(arguments)}\n{done.stdout}{done.stderr}")
     assert "warning" not in done.stderr.lower(), done.stderr
     return done.stdout
 

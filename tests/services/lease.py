@@ -210,6 +210,9 @@ class ServiceProcess:
         self._process.send_signal(signal.SIGTERM)
         return self._process.wait(PATIENCE)
 
+    def signal(self, number: int) -> None:
+        self._process.send_signal(number)
+
     def kill(self) -> None:
         self._process.kill()
         self._process.wait(PATIENCE)

@@ -34,9 +34,9 @@ class World:
         fold(self.store, changes)
         return self.tell(Changed(tuple(changes), released=frozenset(map(name, numbers))))
 
-    def relist(self, *leases: Lease) -> set[str]:
+    def relist(self, *leases: Lease, is_other_history: bool = False) -> set[str]:
         self.store = by_name(*leases)
-        return self.tell(Snapshot(dict(self.store), NETWORK))
+        return self.tell(Snapshot(dict(self.store), NETWORK, is_other_history=is_other_history))
 
     def tell(self, event: Snapshot | Changed) -> set[str]:
         before = set(self.table)

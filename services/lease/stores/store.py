@@ -51,6 +51,8 @@ class Snapshot:
     """Keys that are no lease, with the reason. They change nothing. A relay hands on a Refusal, of any kind."""
     overrides: Mapping[str, PublicIpOverrides] = field(default_factory=dict)
     """What operators have chosen for nodes, by node; it counts whether or not the node has a lease."""
+    is_other_history: bool = False
+    """The store was replaced, emptied or restored since the events before: nobody removed what is missing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """Few nodes whose keys go all at once: nobody stops to forward, and every node has its subnet again."""
 
 import asyncio
+import signal
 from collections.abc import Sequence
 
 import pytest
@@ -35,6 +36,27 @@ async def test_hole_08_an_etcd_that_is_wiped_below_ten_leases_loses_no_packet(
                 await wipe(cluster, make_etcd)
                 await asyncio.sleep(3)
                 await cluster.put("config", NETWORK)
+                await cluster.until_as_before()
+        assert_lossless(stream.sent, stream.lost)
+
+
+async def test_hole_08_the_last_node_to_take_its_lease_in_an_emptied_etcd_keeps_its_routes(
+    own_etcd: EtcdServer, make_etcd: EtcdMaker
+) -> None:
+    async with cluster_of_nodes(4, own_etcd) as cluster:
+        first, *others, last = cluster.nodes
+        late = [node.leases for node in (first, last) if node.leases]
+        with cluster.stream() as stream:
+            async with stream:
+                for leases in late:
+                    leases.signal(signal.SIGSTOP)
+                await wipe(cluster, make_etcd)
+                await cluster.put("config", NETWORK)
+                await cluster.until(lambda: {node.key for node in others} == set(cluster.keys("subnets")))
+                late[0].signal(signal.SIGCONT)  # it lists the leases of all but one
+                await cluster.until(lambda: first.key in cluster.keys("subnets"))
+                await asyncio.sleep(0.5)
+                late[1].signal(signal.SIGCONT)
                 await cluster.until_as_before()
         assert_lossless(stream.sent, stream.lost)
 

@@ -5,6 +5,7 @@ import math
 import random
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Final
 
 from services.core.errors import Unavailable
@@ -41,6 +42,8 @@ class Watcher:
         self._status: StoreStatus | None = None
         self._opened_at = math.inf
         """When the watch of this attempt began to tell; never yet: infinite."""
+        self._is_other_history = False
+        """What is listed next has another history than what was told before."""
         self._next_pause = timing.retry_first
 
     async def events(self) -> AsyncGenerator[StoreEvent, None]:
@@ -54,6 +57,7 @@ class Watcher:
             except HistoryLost as lost:
                 log.info("the changes since the last connection are not available: listing again", reason=str(lost))
                 self._is_listed = False
+                self._is_other_history |= lost.is_replaced
             except Unavailable as error:
                 if isinstance(error, NotAllowed):
                     most = self._timing.retry_not_allowed
@@ -78,7 +82,8 @@ class Watcher:
             replica.replace(await replica.listing(replica.prefix))
             self._is_listed = True
             await asyncio.sleep(0)  # ten thousand leases take some 50 ms, here and in the consumer
-            yield replica.prefix.snapshot()
+            yield replace(replica.prefix.snapshot(), is_other_history=self._is_other_history)
+            self._is_other_history = False
         try:
             async with aclosing(self._client.watch(root, replica.prefix.position)) as batches:
                 async for batch in batches:

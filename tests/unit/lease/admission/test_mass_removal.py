@@ -75,6 +75,16 @@ def test_hole_08_a_single_lease_goes_at_once_however_few_there_are(leases: int) 
     assert world.held == set()
 
 
+def test_of_a_store_that_was_replaced_not_even_a_single_lease_is_believed_to_have_gone() -> None:
+    world = World(leases=4)
+    there = [make_lease(number) for number in (1, 2, 3)]
+    assert world.relist(*there, is_other_history=True) == set()
+    assert world.held == {name(4)}, "its node has not taken it again yet"
+    world.change(Upserted(make_lease(4)))
+    assert world.held == set()
+    assert world.relist(*there) == {name(4)}, "the same history: its node left"
+
+
 @pytest.mark.parametrize(("leases", "at_once"), [(2, 1), (3, 1), (4, 2), (9, 4)])
 def test_hole_08_all_leases_never_go_together_however_few_there_are(leases: int, at_once: int) -> None:
     assert World(leases).relist() == set()

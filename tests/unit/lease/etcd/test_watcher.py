@@ -97,6 +97,16 @@ def test_a_history_that_is_lost_again_and_again_is_listed_after_ever_longer_paus
     assert HOUR / 2 <= client.listings <= HOUR + 5
 
 
+def test_a_listing_after_another_history_says_so_once() -> None:
+    client = FakeClient()
+    client.watching = HistoryLost("another cluster answers", is_replaced=True)
+    listed = [event.is_other_history for event in follow(client, 10) if isinstance(event, Snapshot)]
+    assert len(listed) > 1
+    assert listed == [False, *[True] * (len(listed) - 1)]
+    client.watching = HistoryLost("compacted")
+    assert not any(event.is_other_history for event in follow(client, 10) if isinstance(event, Snapshot))
+
+
 def test_a_watch_that_was_open_for_a_while_is_opened_again_at_once() -> None:
     client = FakeClient()
     client.open_for = 60.0

@@ -68,7 +68,7 @@ class EtcdClient:
             header, items = response.header, tuple(map(_item, response.kvs))
             position = position or Position(header.cluster_id, header.revision)
             if header.cluster_id != position.cluster:
-                raise HistoryLost("another cluster answers")
+                raise HistoryLost("another cluster answers", is_replaced=True)
             yield Page(items, position)
             if not response.more:
                 return
@@ -90,9 +90,9 @@ class EtcdClient:
         )
         response = await self._ask("range", request)
         if response.header.cluster_id != position.cluster:
-            raise HistoryLost("another cluster answers")
+            raise HistoryLost("another cluster answers", is_replaced=True)
         if not newest.is_in(Newest(response.count, frozenset(map(_item, response.kvs)))):
-            raise HistoryLost("etcd was restored from a backup")
+            raise HistoryLost("etcd was restored from a backup", is_replaced=True)
 
     async def transact(self, transaction: Transaction) -> int:
         """The revision at which the guards held and the writes were done; 0: they did not. Raises EtcdLeaseGone."""
@@ -178,7 +178,7 @@ def _check_watch(response: Any, position: Position) -> None:
         raise HistoryLost(f"compacted up to {response.compact_revision}")
     now = Position(response.header.cluster_id, response.header.revision)
     if now.cluster != position.cluster or now.revision < position.revision:
-        raise HistoryLost("etcd was replaced or restored from a backup")
+        raise HistoryLost("etcd was replaced or restored from a backup", is_replaced=True)
 
 
 async def _watch_requests(prefix: bytes, position: Position, over: asyncio.Event) -> AsyncIterator[Any]:

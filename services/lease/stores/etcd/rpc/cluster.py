@@ -265,7 +265,7 @@ def answer_in(error: grpc.aio.AioRpcError, where: str, denied: str) -> Exception
     """
     code, details = error.code(), error.details() or ""
     if code is grpc.StatusCode.OUT_OF_RANGE:
-        return HistoryLost(details)
+        return HistoryLost(details, is_replaced="future revision" in details)
     if code is grpc.StatusCode.NOT_FOUND and "lease not found" in details:
         return EtcdLeaseGone(details)
     if code is grpc.StatusCode.FAILED_PRECONDITION and "lease already exists" in details:

@@ -113,6 +113,11 @@ class Transaction:
 class HistoryLost(Exception):
     """The changes since a revision cannot be had: compacted, or another cluster answers. List again."""
 
+    def __init__(self, reason: str, *, is_replaced: bool = False) -> None:
+        super().__init__(reason)
+        self.is_replaced = is_replaced
+        """etcd has another history now: it was replaced, emptied or restored."""
+
 
 class NotAllowed(Unavailable):
     """etcd answers, but not to us: only an operator can change that."""
