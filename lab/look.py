@@ -1,14 +1,19 @@
 """What the services say about themselves, over gRPC."""
 
 import asyncio
+import os
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Final
 
 import grpc.aio
 from flannelette.dataplane.v1 import dataplane_pb2, dataplane_pb2_grpc
 from flannelette.masq.v1 import masq_pb2, masq_pb2_grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from lab.options import PICTURES
 
 _RETRY = (
     ("grpc.initial_reconnect_backoff_ms", 50),
@@ -59,6 +64,18 @@ async def masq(address: str, patience: float = _PATIENCE) -> masq_pb2.Status:
     async with _channel(address) as channel:
         ask = masq_pb2_grpc.MasqServiceStub(channel).GetStatus
         return (await ask(masq_pb2.GetStatusRequest(), wait_for_ready=True, timeout=patience)).status
+
+
+async def draw(contexts: Path, picture: Path) -> bool:
+    """Has `flannelette topology` write the picture of all nodes; False: it could not, or something is not well."""
+    words = ["--context", "lab", "topology", "-o", PICTURES[picture.suffix]]
+    with picture.open("wb") as file:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "services.ctl.main", *words),
+            stdout=file,
+            env={**os.environ, "FLANNELETTE_CONTEXTS": str(contexts)},
+        )
+        return await process.wait() == 0
 
 
 async def reasons(name: str, address: str) -> list[str]:

@@ -77,7 +77,7 @@ def _run_in_vm(options: Options, arguments: list[str]) -> int:
     """The same lab in a virtual machine, which has our terminal."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     command = [sys.executable, "-m", "lab", *arguments]
-    shares = [options.json.parent] if options.json else []
+    shares = [path.parent for path in (options.json, options.topology) if path]
     memory = max(MEMORY, _MEMORY_PER_NODE * options.nodes)
     try:
         return run_in_vm(Job(command, shares=shares, environment=os.environ, memory=memory))

@@ -10,6 +10,8 @@ KERNEL_KINDS: Final = ("ipip", "wireguard")
 """Backends that need a kind of device, of their own name, that not every kernel has."""
 FAMILIES: Final = {"ipv4": (4,), "ipv6": (6,), "dual": (4, 6)}
 STORES: Final = ("embedded", "etcd")
+PICTURES: Final = {".svg": "svg", ".dot": "dot", ".mmd": "mermaid", ".txt": "text", ".json": "json"}
+"""What `flannelette topology` prints, by the suffix of a file."""
 MOST_NODES: Final = 200
 """10.5.0.0/16 has 255 subnets; one machine tires sooner."""
 
@@ -22,7 +24,8 @@ FAMILY=ipv4        {" or ".join(FAMILIES)}: the address family of the pods, or b
 STORE=embedded     {" or ".join(STORES)}: one central lease service, or an etcd and a lease service on each host
 VM=1               in a virtual machine, for a backend that this kernel has no module for
 ONCE=1             try everything, tear down, and exit non-zero if anything failed
-JSON=path          with ONCE=1: write the figures there"""
+JSON=path          with ONCE=1: write the figures there
+TOPOLOGY=lab.svg   write a picture of the cluster there: .svg, .dot, .mmd (Mermaid), .txt or .json"""
 
 
 class BadOption(Exception):
@@ -43,6 +46,8 @@ class Options:
     """Try everything and leave, instead of waiting for Ctrl-C."""
     json: Path | None = None
     """Where `once` writes its figures."""
+    topology: Path | None = None
+    """Where a picture of the cluster is written; its suffix is one of PICTURES."""
 
     @property
     def versions(self) -> tuple[int, ...]:
@@ -52,7 +57,7 @@ class Options:
 
 def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
     """The options, see `given_options`. Raises BadOption."""
-    names = ("NODES", "BACKEND", "FAMILY", "STORE", "VM", "ONCE", "JSON")
+    names = ("NODES", "BACKEND", "FAMILY", "STORE", "VM", "ONCE", "JSON", "TOPOLOGY")
     given = given_options(names, arguments, environment)
     options = Options(
         nodes=whole_number("NODES", given["NODES"] or "3", MOST_NODES),
@@ -61,19 +66,30 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
         store=one_of("STORE", given["STORE"] or "embedded", STORES),
         vm=one_of("VM", given["VM"] or "0", ("1", "0")) == "1",
         once=one_of("ONCE", given["ONCE"] or "0", ("1", "0")) == "1",
-        json=Path(given["JSON"]).absolute() if given["JSON"] else None,
+        json=_file("JSON", given["JSON"]),
+        topology=_file("TOPOLOGY", given["TOPOLOGY"]),
     )
     if options.backend in ("ipip", "udp", "ipsec") and options.family != "ipv4":
         raise BadOption(f"FAMILY={options.family}: {options.backend} carries IPv4 only, use FAMILY=ipv4")
     if options.json and not options.once:
         raise BadOption("JSON needs ONCE=1: only a trial has figures to write")
-    if options.json and not options.json.parent.is_dir():
-        raise BadOption(f"JSON={given['JSON']}: there is no directory {options.json.parent}")
-    if options.json and options.json.is_dir():
-        raise BadOption(f"JSON={given['JSON']} is a directory: name a file")
-    if options.json and options.json.resolve().is_relative_to("/run"):
-        raise BadOption(f"JSON={given['JSON']}: the lab has a /run of its own, name a file in another directory")
+    if options.topology and options.topology.suffix not in PICTURES:
+        raise BadOption(f"TOPOLOGY={given['TOPOLOGY']}: name a file that ends in {' or '.join(PICTURES)}")
     return options
+
+
+def _file(name: str, text: str) -> Path | None:
+    """The file to write, if one is named. Raises BadOption."""
+    if not text:
+        return None
+    path = Path(text).absolute()
+    if not path.parent.is_dir():
+        raise BadOption(f"{name}={text}: there is no directory {path.parent}")
+    if path.is_dir():
+        raise BadOption(f"{name}={text} is a directory: name a file")
+    if path.resolve().is_relative_to("/run"):
+        raise BadOption(f"{name}={text}: the lab has a /run of its own, name a file in another directory")
+    return path
 
 
 def given_options(names: Sequence[str], arguments: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:

@@ -9,6 +9,7 @@ from typing import Final
 
 from lab import look
 from lab.cluster import Cluster, Pod
+from lab.inside import CONTEXTS
 from lab.kills import kill_each
 from lab.options import Options
 from lab.reach import Matrix, Outside, Reach, reach, unreached
@@ -40,9 +41,12 @@ class Session:
             pods, ready_seconds = await self._come_up()
             with reach(pods) as reaching:
                 matrix, outside = await self._look(pods, reaching)
-                if options.once:
-                    return await self._try(reaching, matrix, outside, ready_seconds)
-                return await self._stay(pods, matrix, outside)
+                if not options.once:
+                    await self._draw()
+                    return await self._stay(pods, matrix, outside)
+                code = await self._try(reaching, matrix, outside, ready_seconds)
+                await self._draw()
+                return code
         finally:
             with self._screen.step("teardown", "every process has ended; namespaces and files go with them"):
                 await self._cluster.stop()
@@ -77,6 +81,12 @@ class Session:
         one_each = list({pod.host: pod for pod in reversed(pods)}.values())[::-1]
         self._screen.show(hosts_table(one_each, dataplanes, masqs), matrix_table(one_each, matrix, outside))
         return matrix, outside
+
+    async def _draw(self) -> None:
+        """Writes the picture, if one is asked for. Ctrl-C ends the services, so a lab that stays is drawn before."""
+        if path := self._options.topology:
+            with self._screen.step("topology", str(path)) as step:
+                step.is_good = await look.draw(self._cluster.directory / CONTEXTS, path)
 
     async def _until_negotiated(self, reaching: Reach) -> None:
         """Tunnels are negotiated after every peer is programmed."""

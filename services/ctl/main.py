@@ -14,7 +14,7 @@ except ModuleNotFoundError:
 from services.ctl.certs.commands import certs
 from services.ctl.cli import follow, kernel, show, subnets
 from services.ctl.cli.docker_opts import docker_opts
-from services.ctl.cli.options import Sections, Shared, shared_options
+from services.ctl.cli.options import FORMATS, Sections, Shared, shared_options
 
 if TYPE_CHECKING:
     from services.ctl.render.screen import Screen
@@ -72,9 +72,10 @@ def _command(
     The addresses are Targets, those of one node, or Nodes where the function is marked as one for every node.
     """
     scope = getattr(function, "scope", "one")
+    formats: tuple[str, ...] = getattr(function, "formats", FORMATS)
 
     @group.command(name or None)
-    @shared_options(environment=False)
+    @shared_options(environment=False, formats=formats)
     @click.pass_obj
     @functools.wraps(function)
     def invoke(outer: Shared, /, *args: Any, **values: Any) -> None:
@@ -85,10 +86,15 @@ def _command(
 
         inner = Shared(**{name: values.pop(name) for name in Shared.__slots__})
         shared = outer.overridden_by(inner)
+        output = shared.output or formats[0]
+        if output not in formats:
+            raise click.UsageError(f"-o {output} is not for this command: give -o {' or '.join(formats)} behind it")
+        if formats is not FORMATS:
+            values["output"] = output
         try:
             nodes = nodes_of(shared)
             where = nodes if scope == "every" else one_of(nodes, any_will_do=scope == "any")
-            code = function(where, screen(shared.output or "table"), *args, **values)
+            code = function(where, screen(output), *args, **values)
         except Misconfigured as error:
             raise click.UsageError(str(error)) from None
         except CallFailed as failure:

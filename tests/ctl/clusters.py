@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from flannelette.dataplane.v1 import dataplane_pb2
+from flannelette.lease.v1 import lease_pb2
 
 from services.ctl.connect.call import CallFailed
 from services.ctl.connect.targets import targets
 from services.ctl.node_health import Answers, NodeHealth, assess
+from services.ctl.render.overview import condition_of
+from services.ctl.render.topology.model import Health, Topology, read_topology
 from tests.ctl import samples
 from tests.ctl.fakes import FakeNode
 
@@ -64,3 +67,43 @@ async def context_of(directory: Path, *names: str) -> AsyncIterator[tuple[dict[s
             await nodes[name].start()
             stack.push_async_callback(nodes[name].stop)
         yield {"FLANNELETTE_CONTEXTS": str(path), "FLANNELETTE_SOCKET_DIR": ""}, nodes
+
+
+def topology(size: int) -> Topology:
+    """Of `cluster(size)`: h1 and h2 do not reach each other, h1 and h4 lose packets; 200 nodes share a /24.
+
+    From the 101st on, the nodes are known by the lease service only.
+    """
+    leases = lease_pb2.ListLeasesResponse(network=samples.network())
+    known = []
+    for number in range(1, size + 1):
+        lease = samples.vxlan_lease(1)
+        subnet = dataplane_of(number, peers=0).status.lease.subnets[0]
+        lease.name, lease.node = subnet.replace("/", "-"), f"h{number}"
+        lease.subnets[0].cidr, lease.subnets[0].public_address = subnet, _address(number)
+        leases.leases.append(lease)
+        known.append(lease_pb2.Node(name=f"h{number}", connected=number != 150, behind=0, failed_count=0))
+    asked = {name: Health(condition_of(node).value) for name, node in cluster(size).items() if int(name[1:]) <= 100}
+    peers = {
+        f"h{number}": ("eth0", [_peer(number, other) for other in range(1, size + 1) if other != number])
+        for number in range(1, min(size, 100) + 1)
+        if number != 3
+    }
+    return read_topology(leases, known, asked, peers)
+
+
+def _address(number: int) -> str:
+    return f"10.99.{(number + 10) // 210}.{(number + 10) % 210}"
+
+
+def _peer(of: int, number: int) -> dataplane_pb2.Peer:
+    peer = samples.peer(number)
+    peer.node, overlay = f"h{number}", peer.probes[0]
+    overlay.round_trip_microseconds = 150 + 10 * (of + number)
+    if {of, number} == {1, 2}:
+        overlay.state = dataplane_pb2.ANSWERING_SILENT
+    if {of, number} == {1, 4}:
+        overlay.loss = 0.125
+    if number == 3:
+        overlay.state = dataplane_pb2.ANSWERING_SILENT
+    return peer

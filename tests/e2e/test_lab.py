@@ -26,7 +26,8 @@ def tried(home: Path, *options: str) -> tuple[dict[str, Any], LabProcess]:
 
 
 def test_three_vxlan_hosts_pass_their_trial_and_leave_nothing_behind(home: Path) -> None:
-    figures, process = tried(home)
+    figures, process = tried(home, f"TOPOLOGY={home / 'lab.svg'}")
+    assert (home / "lab.svg").read_text().startswith("<svg ")
     assert figures.pop("ready_seconds") > 0
     assert figures == {
         "nodes": 3,

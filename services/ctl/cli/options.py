@@ -13,13 +13,16 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 SECTIONS: Final[Mapping[str, Sequence[str]]] = {
-    "State": ("status", "doctor", "leases", "nodes", "peers", "rules", "quarantine", "reservations"),
+    "State": ("status", "doctor", "leases", "nodes", "peers", "rules", "topology", "quarantine", "reservations"),
     "Diagnosis": ("diff", "events", "explain"),
     "Follow and wait": ("watch", "wait"),
     "Changes to the kernel": ("resync", "handover", "teardown", "masq"),
     "Changes to leases and subnets": ("reserve", "unreserve", "release", "reclaim", "renumber", "confirm-removal"),
     "On a host": ("flanneld", "docker-opts", "certs", "version"),
 }
+
+
+FORMATS: Final = ("table", "json")
 
 
 class Sections(click.Group):
@@ -98,7 +101,17 @@ def for_every_node(function: F) -> F:
     return function
 
 
-def shared_options(*, environment: bool) -> Callable[[F], F]:
+def prints(*formats: str) -> Callable[[F], F]:
+    """Marks a command with formats of its own for `-o`, the default first; it gets the format as `output`."""
+
+    def mark(function: F) -> F:
+        function.formats = formats  # type: ignore[attr-defined]
+        return function
+
+    return mark
+
+
+def shared_options(*, environment: bool, formats: Sequence[str] = FORMATS) -> Callable[[F], F]:
     """Adds the shared options to a command. Only those of the outermost group may read the environment."""
 
     def variable(name: str) -> str | None:
@@ -135,7 +148,7 @@ def shared_options(*, environment: bool) -> Callable[[F], F]:
             envvar=variable("TLS_SERVER_NAME"),
             help="Name in the services' certificates.  [default: host of the address]",
         ),
-        click.option("-o", "--output", type=click.Choice(["table", "json"]), help="Output format.  [default: table]"),
+        click.option("-o", "--output", type=click.Choice(formats), help=f"Output format.  [default: {formats[0]}]"),
     ]
 
     def add(function: F) -> F:

@@ -143,7 +143,7 @@ def contested_peer() -> dataplane.Peer:
 
 
 def _objects(number: int) -> list[str]:
-    mac = f"c6:d2:32:6f:8f:{number:02x}"
+    mac = f"c6:d2:32:6f:8f:{number % 256:02x}"
     return [
         f"neigh 10.5.{number}.0 lladdr {mac} dev flannel.1 nud permanent",
         f"fdb {mac} dev flannel.1 dst 10.99.0.{10 + number} self permanent",

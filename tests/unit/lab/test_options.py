@@ -21,6 +21,9 @@ def test_an_argument_wins_over_the_environment() -> None:
     assert parse(["NODES=2"], {"NODES": "5"}).nodes == 2
 
 
+_OPTIONS = "NODES=, BACKEND=, FAMILY=, STORE=, VM=, ONCE=, JSON=, TOPOLOGY="
+
+
 @pytest.mark.parametrize(
     ("argument", "complaint"),
     [
@@ -35,9 +38,17 @@ def test_an_argument_wins_over_the_environment() -> None:
         ("FAMILY=6", "FAMILY=6: use ipv4 or ipv6 or dual"),
         ("ONCE=yes", "ONCE=yes: use 1 or 0"),
         ("VM=kvm", "VM=kvm: use 1 or 0"),
+        ("TOPOLOGY=lab.png", "TOPOLOGY=lab.png: name a file that ends in .svg or .dot or .mmd or .txt or .json"),
+        (
+            "TOPOLOGY=/run/x.svg",
+            "TOPOLOGY=/run/x.svg: the lab has a /run of its own, name a file in another directory",
+        ),
         ("JSON=lab.json", "JSON needs ONCE=1: only a trial has figures to write"),
-        ("NODE=3", "'NODE=3' is no option of the lab: use NODES=, BACKEND=, FAMILY=, STORE=, VM=, ONCE=, JSON="),
-        ("up", "'up' is no option of the lab: use NODES=, BACKEND=, FAMILY=, STORE=, VM=, ONCE=, JSON="),
+        (
+            "NODE=3",
+            f"'NODE=3' is no option of the lab: use {_OPTIONS}",
+        ),
+        ("up", f"'up' is no option of the lab: use {_OPTIONS}"),
     ],
 )
 def test_a_wrong_option_gets_one_line_that_says_what_is_right(argument: str, complaint: str) -> None:

@@ -1,1 +1,0 @@
-"""The way of one packet through a node."""
