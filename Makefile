@@ -6,13 +6,15 @@ BIN := .venv/bin
 PARALLEL ?= -n 3 --dist loadfile --no-loadscope-reorder
 SLOWEST := --durations=30 --durations-min=5
 .DEFAULT_GOAL := help
-.PHONY: help venv lab shell kube-lab test soak grpcurl tools lint house map types proto check-generated bench bench-docs images constraints compose-lab compose-test vm-test kube-test clean
+.PHONY: help venv lab-venv lab shell kube-lab-venv kube-lab test soak grpcurl tools lint house map types proto check-generated bench bench-docs images constraints compose-lab compose-test vm-test kube-test clean clean-cache
 
-help: ; @awk -F'  ## ' '/^[a-z-]+:/ {split($$1, target, ":"); printf "%-16s %s\n", target[1], $$NF}' Makefile  ## this list
-venv: ; @sh lab/prepare.sh  ## .venv and the system packages it needs; PYTHON= chooses the Python
-lab: venv ; @exec $(BIN)/python -m lab  ## a cluster in network namespaces until Ctrl-C; ONCE=1 tries everything and leaves
-shell: venv ; @$(BIN)/python -m lab.inside $(HOST)  ## a shell in a host of the running lab: HOST=h1, a pod: HOST=pod1
-kube-lab: venv ; @exec $(BIN)/python -m lab.kubernetes  ## a real Kubernetes in namespaces until Ctrl-C, as root; NODES= OVERLAY= BACKEND= FAMILY= PROXY= FLANNEL= ONCE=
+help: ; @awk -F'  ## ' '/^[a-z-]+:.*  ## / {split($$1, target, ":"); printf "%-16s %s\n", target[1], $$NF}' Makefile  ## this list
+venv: ; @sh lab/prepare.sh  ## .venv for all of these targets, and the system packages it needs; PYTHON= chooses the Python
+lab-venv: ; @sh lab/prepare.sh lab
+lab: lab-venv ; @exec $(BIN)/python -m lab  ## a cluster in network namespaces until Ctrl-C; ONCE=1 tries everything and leaves
+shell: lab-venv ; @$(BIN)/python -m lab.inside $(HOST)  ## a shell in a host of the running lab: HOST=h1, a pod: HOST=pod1
+kube-lab-venv: ; @sh lab/prepare.sh kube-lab
+kube-lab: kube-lab-venv ; @exec $(BIN)/python -m lab.kubernetes  ## a real Kubernetes in namespaces until Ctrl-C, as root; NODES= OVERLAY= BACKEND= FAMILY= PROXY= FLANNEL= ONCE=
 test: venv ; @sh lab/test.sh $(CACHE) $(BIN)/pytest $(PARALLEL) -rfEs $(SLOWEST) $(ARGS)  ## every test, small counts; ARGS='-k vxlan'
 soak: venv ; @FLANNELETTE_SOAK=1 sh lab/test.sh $(CACHE) $(BIN)/pytest $(PARALLEL) -rfEs $(SLOWEST) $(ARGS)  ## every test, full counts
 grpcurl: ; @sh lab/tools.sh grpcurl $(CACHE) && if [ -x $(CACHE)/bin/grpcurl ]; then echo $(CACHE)/bin/grpcurl; fi  ## fetches grpcurl alone, into the cache
@@ -32,3 +34,4 @@ compose-test: venv ; @sh lab/tools.sh grpcurl $(CACHE) && sh deploy/compose/test
 vm-test: venv ; @exec $(BIN)/python -m tests.vm $(ARGS)  ## the tests that need kernel modules, in a VM that has them (built once); ARGS='-k ipip'
 kube-test: venv ; @exec $(BIN)/python -m tests.kube $(ARGS)  ## a real Kubernetes in namespaces, disturbed under pings, as root (parts are built once); ARGS='-k sidecar'
 clean: ; rm -rf .venv .build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache  ## leaves what git knows
+clean-cache: ; rm -rf $(CACHE)  ## the programs, kernels and clusters that other targets have built, outside of this directory

@@ -16,6 +16,7 @@ tool=$1
 directory=$2
 case $tool in
 tests) # tests wait for what tools.pending names, while tools.lock is held: see tests/tools.py
+    [ -d "$directory/bin" ] || echo "tools: they stay in $directory; make clean-cache removes them" >&2
     mkdir -p "$directory"
     exec 9>"$directory/tools.lock"
     flock 9

@@ -84,7 +84,7 @@ async def build(settings: DataplaneSettings, process: Process) -> AsyncIterator[
             state,
         )
         prober = Prober(dataplane, settings.probe_rate)
-        servicer = DataplaneServicer(dataplane, prober, process.health, process.stopping)
+        servicer = DataplaneServicer(dataplane, prober, inspector, process.health, process.stopping)
         process.servicers[_NAME] = lambda server: dataplane_pb2_grpc.add_DataplaneServiceServicer_to_server(
             servicer, server
         )

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.paths import ROOT
 from tests.patience import PATIENCE
 
 
@@ -85,6 +86,12 @@ class LabProcess:
         while self.processes() and time.monotonic() < end:
             time.sleep(0.05)
         return not self.processes()
+
+
+def is_installed() -> bool:
+    """Whether `make lab` would install nothing."""
+    stamp, wanted = ROOT / ".venv/.installed", ROOT / "pyproject.toml"
+    return stamp.exists() and stamp.stat().st_mtime >= wanted.stat().st_mtime
 
 
 def _heed_hang_up() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.lab_process import is_installed
 from tests.pages.terminal import Terminal
 from tests.paths import ROOT
 
@@ -13,7 +14,7 @@ from tests.paths import ROOT
 @pytest.mark.parametrize("moment", ["hosts", "Ctrl-C ends the lab"])
 def test_hole_20_ctrl_c_ends_a_lab_without_an_error_of_make(moment: str) -> None:
     """The shell that make gives a recipe to would die of the signal, whatever the lab's exit code is."""
-    if not (ROOT / ".venv/.installed").exists():
+    if not is_installed():
         pytest.skip("`make lab` would install what is missing: make venv comes first")
     with (
         tempfile.TemporaryDirectory(prefix="fl-") as home,

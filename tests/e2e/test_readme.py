@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.lab_process import LabProcess, lab
+from tests.e2e.lab_process import LabProcess, is_installed, lab
 from tests.pages.document import Section, sections
 from tests.pages.terminal import Terminal
 from tests.paths import ROOT
@@ -54,7 +54,7 @@ def test_the_lab_prints_what_the_page_shows(running: LabProcess) -> None:
 
 
 def test_make_lab_is_there_until_ctrl_c(tmp_path: Path) -> None:
-    if not (ROOT / ".venv/.installed").exists():
+    if not is_installed():
         pytest.skip("`make lab` would install what is missing: make venv comes first")
     with (
         tempfile.TemporaryDirectory(prefix="fl-") as home,

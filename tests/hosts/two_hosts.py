@@ -81,6 +81,15 @@ _N2: Final = (
 )
 
 
+def rows_of(backend: str, families: str) -> tuple[list[Row], list[Row]]:
+    """What n1 has, and n2."""
+    versions, devices = {"ipv6": (6,), "dual": (4, 6)}.get(families, (4,)), _DEVICES.get(backend, {})
+    n1, n2 = (
+        [row.of(1, devices.get(row.version, "")) for row in rows if row.version in versions] for rows in (_N1, _N2)
+    )
+    return n1, n2
+
+
 def subnet_env(rows: Iterable[Row]) -> str:
     """As much of a subnet.env as says what a host had."""
     names = {4: "FLANNEL_SUBNET", 6: "FLANNEL_IPV6_SUBNET"}

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from services.ctl.cli.options import for_any_node, for_every_node, prints
+from services.ctl.cli.options import for_any_node, for_every_node, prints, require_terminal
 
 if TYPE_CHECKING:
     from services.ctl.connect.contexts import Nodes
@@ -38,17 +38,32 @@ def status(nodes: "Nodes", screen: "Screen", watch: bool) -> int:
 
 
 @click.argument("services", nargs=-1, type=click.Choice(["lease", "dataplane", "masq"]), metavar="[SERVICE]...")
+@click.option("--fix", is_flag=True, help="Carry out the cures that are safe, on this host, and look again.")
+@click.option("--yes", is_flag=True, help="Do not ask before --fix.")
 @for_every_node
-def doctor(nodes: "Nodes", screen: "Screen", services: tuple[str, ...]) -> int:
+def doctor(nodes: "Nodes", screen: "Screen", services: tuple[str, ...], fix: bool, yes: bool) -> int:
     """Show the problems of the nodes and their cures.
 
-    SERVICE is lease, dataplane or masq; the default is all. masq also checks
-    other firewalls and the sysctls of the host. Exits with 0 if there is no
-    problem, with 1 if there is one, and with 2 if no service answers.
-    """
-    from services.ctl.diagnose.doctor import doctor as examine
+    SERVICE is lease, dataplane or masq; the default is all. What loses packets
+    comes first. Exits with 0 if there is no problem, with 1 if there is one, and
+    with 2 if no service answers.
 
-    return asyncio.run(examine(nodes, screen, services))
+    --fix sets the sysctls that the overlay needs, and puts back what the pods'
+    bridge has lost. It shows the commands and asks, needs root, deletes nothing,
+    and leaves firewalls and other hosts alone: run it on each node.
+    """
+    from services.ctl.diagnose import doctor as examination
+
+    if not fix:
+        return asyncio.run(examination.doctor(nodes, screen, services))
+    if not yes:
+        require_terminal(screen)
+
+    def confirm() -> None:
+        if not yes:
+            click.confirm("Carry this out?", abort=True, err=True)
+
+    return asyncio.run(examination.fix(nodes, screen, services, confirm))
 
 
 @for_any_node

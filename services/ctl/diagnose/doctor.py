@@ -1,27 +1,128 @@
 """`flannelette doctor`: what is wrong with the nodes, and what cures it."""
 
-from collections.abc import Collection
+import asyncio
+import os
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Final
 
+from services.core.errors import Unavailable
 from services.ctl.commands.answers import assess_all
 from services.ctl.connect.contexts import Nodes
-from services.ctl.connect.targets import SERVICES
+from services.ctl.connect.targets import SERVICES, Service, Targets
+from services.ctl.diagnose.fixes import carry_out, is_safe, obstacle_to
 from services.ctl.node_health import State
-from services.ctl.problems import merged, problems
-from services.ctl.render.problems import doctor_text
+from services.ctl.problems import Problem, merged, problems
+from services.ctl.render.problems import doctor_text, fixes_text
 from services.ctl.render.screen import Screen
+
+_LOOK_AGAIN_SECONDS: Final = 12.0
+"""masq checks every five seconds, the dataplane within a second of most changes."""
+_PAUSE: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """What the nodes have said."""
+
+    targets: dict[str, Targets]
+    """By the name of the node."""
+    node: str
+    """The name of the only node, as its services say it; empty: there are several, or none has answered."""
+    found: list[Problem]
+    silent: bool
+    """No service that was asked has answered."""
+
+    @property
+    def exit_code(self) -> int:
+        """0: no problem. 1: there is one. 2: no service answers."""
+        return 2 if self.silent else int(bool(self.found))
+
+    def show(self, screen: Screen, fixed: Sequence[str] | None = None) -> None:
+        """Prints it; as JSON with the commands that were carried out."""
+        names = [*self.targets]
+        if not screen.json:
+            screen.show(doctor_text(names, self.found, screen.width))
+            return
+        ailments = [{**each.document(), "fixable": is_safe(each.check, each.cure)} for each in self.found]
+        document = {"node": self.node, "nodes": names, "ailments": ailments}
+        screen.show_json(document if fixed is None else {**document, "fixed": [*fixed]})
+
+
+async def examine(nodes: Nodes, services: Collection[str]) -> Examination:
+    """Asks these services of the nodes, or all."""
+    asked = [service for service in SERVICES if not services or service in services]
+    health = await assess_all(nodes)
+    names = {node: node or each.name or "this host" for node, each in health.items()}
+    return Examination(
+        {names[node]: targets for node, targets in nodes.items()},
+        next(iter(health.values())).name if len(health) == 1 else "",
+        merged((names[node], problems(each, asked)) for node, each in health.items()),
+        all(each.services[service].state is State.AWAY for each in health.values() for service in asked),
+    )
 
 
 async def doctor(nodes: Nodes, screen: Screen, services: Collection[str]) -> int:
     """Prints the problems that these services of the nodes tell, or all. 0: none. 1: some. 2: no service answers."""
-    asked = [service for service in SERVICES if not services or service in services]
-    health = await assess_all(nodes)
-    names = [name or each.name or "this host" for name, each in health.items()]
-    found = merged((name, problems(each, asked)) for name, each in zip(names, health.values(), strict=True))
-    if screen.json:
-        node = next(iter(health.values())).name if len(health) == 1 else ""
-        screen.show_json({"node": node, "nodes": names, "ailments": [each.document() for each in found]})
-    else:
-        screen.show(doctor_text(names, found, screen.width))
-    if all(each.services[service].state is State.AWAY for each in health.values() for service in asked):
-        return 2
-    return 1 if found else 0
+    seen = await examine(nodes, services)
+    seen.show(screen)
+    return seen.exit_code
+
+
+async def fix(nodes: Nodes, screen: Screen, services: Collection[str], confirm: Callable[[], None]) -> int:
+    """Prints the problems, carries out the cures that are safe on this host, looks again and prints what is left.
+
+    `confirm` is called before anything is changed, and raises to end it.
+    """
+    seen = await examine(nodes, services)
+    if not screen.json:
+        seen.show(screen)
+    chosen = _fixes(seen, screen)
+    if chosen and os.geteuid() != 0:
+        screen.warn("--fix needs root: use sudo")
+        return max(seen.exit_code, 1)
+    done = list[str]()
+    if chosen:
+        if not screen.json:
+            screen.show(fixes_text(chosen))
+        confirm()
+        for cure in chosen:
+            try:
+                await carry_out(cure)
+                done.append(cure)
+            except Unavailable as error:
+                screen.warn(f"{cure}: {error}")
+        seen = await _without(done, nodes, services)
+    if done or screen.json:
+        seen.show(screen, done)
+    return seen.exit_code
+
+
+def _fixes(seen: Examination, screen: Screen) -> list[str]:
+    """The commands to carry out here, each once; says why others are not."""
+    chosen, why = dict[str, None](), dict[tuple[str, Service], str]()
+    for each in seen.found:
+        if not each.service or not is_safe(each.check, each.cure):
+            continue
+        for node in each.nodes:
+            place = (node, each.service)
+            if place not in why:
+                why[place] = obstacle_to(seen.targets[node][each.service])
+            if why[place]:
+                screen.warn(f"{node}: {why[place]}; run `flannelette doctor --fix` on that node")
+            else:
+                chosen[each.cure] = None
+    if seen.found and not chosen and not any(why.values()):
+        screen.warn("--fix carries out none of these cures: look at each, and run it yourself")
+    return [*chosen]
+
+
+async def _without(done: Collection[str], nodes: Nodes, services: Collection[str]) -> Examination:
+    """What is found once none of what was cured is there any more, or after a while."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + _LOOK_AGAIN_SECONDS
+    while True:
+        seen = await examine(nodes, services)
+        if not any(each.cure in done for each in seen.found) or loop.time() > until:
+            return seen
+        await asyncio.sleep(_PAUSE)

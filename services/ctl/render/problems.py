@@ -70,3 +70,8 @@ def _lines(found: Collection[Problem], *, is_one: bool) -> Text:
 
 def _loses(number: int) -> str:
     return "loses" if number == 1 else "lose"
+
+
+def fixes_text(commands: Sequence[str]) -> Text:
+    """What --fix is about to run."""
+    return lines(["", "To be carried out on this host:", *(f"  {each}" for each in commands)])

@@ -121,7 +121,7 @@ async def _pods(context: PeerContext, on_demand: OnDemand) -> AsyncGenerator[Add
     """One address in each own subnet that a neighbour answers from."""
     for subnet in context.own_subnets:
         with Inspector() as inspector:
-            known = await inspector.neighbours(family_of(subnet))
+            known = await inspector.all_neighbours(family_of(subnet))
         places = sorted(known, key=lambda place: not place[1] & NUD_REACHABLE)
         addresses = [address for data, _ in places if (address := ip_address(data)) in subnet]
         questions = [Question(address, 0, must_answer=False) for address in addresses[:_NEIGHBOURS]]

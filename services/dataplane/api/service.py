@@ -15,7 +15,9 @@ from services.dataplane.api.on_demand import probe_addresses, probe_peers
 from services.dataplane.api.operations import hand_over, resync, teardown
 from services.dataplane.api.probes import probes_of
 from services.dataplane.api.status import chosen_peers, counts, list_peers, list_places, status_of
+from services.dataplane.api.trace import trace_packet
 from services.dataplane.controller import Controller
+from services.dataplane.diagnose.inspector import Inspector
 from services.dataplane.kernel.inspect import inspect_peers
 from services.dataplane.peers.peer import Peer
 from services.dataplane.probes.on_demand import OnDemand
@@ -33,8 +35,11 @@ _LONGEST_PAUSE = 1.0
 class DataplaneServicer(dataplane_pb2_grpc.DataplaneServiceServicer):
     """See dataplane.proto, which is the manual."""
 
-    def __init__(self, dataplane: Controller, prober: Prober, health: Health, stopping: asyncio.Event) -> None:
+    def __init__(
+        self, dataplane: Controller, prober: Prober, inspector: Inspector, health: Health, stopping: asyncio.Event
+    ) -> None:
         self._dataplane = dataplane
+        self._inspector = inspector
         self._prober = prober
         self._on_demand = OnDemand()
         self._health = health
@@ -112,6 +117,10 @@ class DataplaneServicer(dataplane_pb2_grpc.DataplaneServiceServicer):
         """See the proto."""
         commands, errors = await hand_over(self._dataplane, dry_run=request.dry_run)
         return pb.HandOverResponse(commands=commands, errors=errors)
+
+    async def TracePacket(self, request: pb.TracePacketRequest, context: Any) -> pb.TracePacketResponse:
+        """See the proto."""
+        return await trace_packet(self._dataplane, self._inspector, request)
 
     def WatchEvents(self, request: pb.WatchEventsRequest, context: Any) -> AsyncIterator[pb.WatchEventsResponse]:
         """See the proto."""

@@ -24,7 +24,15 @@ from services.dataplane.diagnose.answers import (
     route_in,
     rule_in,
 )
-from services.dataplane.diagnose.seen import Answer, HostAddress, InterfaceState, Lookup, Policy, PolicyRule
+from services.dataplane.diagnose.seen import (
+    Answer,
+    HostAddress,
+    InterfaceState,
+    Lookup,
+    NeighbourState,
+    Policy,
+    PolicyRule,
+)
 from services.dataplane.netlink import uapi
 from services.dataplane.netlink.dumps import NEIGHBOURS, Reader, routes_request
 from services.dataplane.netlink.objects import Route
@@ -82,15 +90,19 @@ class Inspector:
 
     async def fixed_neighbours(self, places: Sequence[tuple[bytes, int]]) -> dict[tuple[bytes, int], bytes]:
         """The MACs of these addresses in permanent neighbour entries on these interfaces."""
+        return {place: found.mac for place, found in (await self.neighbours(places)).items() if found.is_permanent}
+
+    async def neighbours(self, places: Sequence[tuple[bytes, int]]) -> dict[tuple[bytes, int], NeighbourState]:
+        """The neighbour entries of these addresses on these interfaces, as far as there are any."""
         found = {}
         for place, answer in zip(places, await self._ask([neighbour_request(*each) for each in places]), strict=True):
             if isinstance(answer, bytes):
                 _, _, state, _, _ = NEIGHBOURS.header.unpack_from(answer, 16)
-                if state & uapi.NUD_PERMANENT:
-                    found[place] = attributes_of(answer, NEIGHBOURS.header.size).get(uapi.NDA_LLADDR, b"")
+                mac = attributes_of(answer, NEIGHBOURS.header.size).get(uapi.NDA_LLADDR, b"")
+                found[place] = NeighbourState(state, mac)
         return found
 
-    async def neighbours(self, family: Family) -> list[tuple[bytes, int]]:
+    async def all_neighbours(self, family: Family) -> list[tuple[bytes, int]]:
         """The addresses of which a MAC is known, each with its state."""
         found = []
         async for message in self._dump(uapi.RTM_GETNEIGH, NEIGHBOURS.header.pack(family.af, 0, 0, 0, 0)):

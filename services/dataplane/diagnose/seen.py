@@ -7,7 +7,7 @@ from typing import Final, TypeAlias
 from services.core.family import FAMILIES, Address, Family, Network
 from services.dataplane.links.desired import Device
 from services.dataplane.netlink.objects import Route
-from services.dataplane.netlink.uapi import KernelError
+from services.dataplane.netlink.uapi import NUD_PERMANENT, KernelError
 from services.dataplane.underlay.selection import Underlay
 
 BRIDGE: Final = "cni0"
@@ -92,6 +92,21 @@ class InterfaceState:
     is_up: bool
     is_running: bool
     """It has a carrier: of a bridge, one of its ports has."""
+
+
+@dataclass(frozen=True, slots=True)
+class NeighbourState:
+    """A neighbour entry of any state: what the kernel knows of the MAC of an address."""
+
+    state: int
+    """NUD_REACHABLE and so on (linux/neighbour.h)."""
+    mac: bytes = b""
+    """Empty: not known."""
+
+    @property
+    def is_permanent(self) -> bool:
+        """Somebody has set it, and the kernel does not verify it."""
+        return bool(self.state & NUD_PERMANENT)
 
 
 @dataclass(frozen=True, slots=True)

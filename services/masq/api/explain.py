@@ -9,7 +9,7 @@ from flannelette.masq.v1 import masq_pb2 as pb
 from services.core.errors import InvalidInput, NotImplementedYet, NotYet
 from services.core.family import Address, Network
 from services.masq.api.wire import finding_of, rules_of
-from services.masq.diagnose.obstacles import dropping
+from services.masq.diagnose.obstacles import WAYS, dropping, dropping_tunnel
 from services.masq.diagnose.verdict import Flow
 from services.masq.firewalls.firewall import ChainState
 from services.masq.reconcile.reconciler import Reconciler
@@ -31,13 +31,24 @@ class Explainer:
         """See Explain in masq.proto. Raises the errors that it names."""
         if request.trace:
             raise NotImplementedYet(_NO_TRACE)
+        way = WAYS.get(request.hook or "forward")
+        if way is None:
+            raise InvalidInput(f"hook {request.hook!r} does not exist: write {', '.join(WAYS)}")
         packet = _packet(request, self._reconciler.inputs.subnets)
         if self._reconciler.inputs.network is None:
             raise NotYet(self._reconciler.inputs.reasons(self._reconciler.node)[0])
         response = _explained(packet, await self._reconciler.look())
-        flow = Flow(ip_network(packet.source), ip_network(packet.destination))
+        flow = Flow(
+            ip_network(packet.source),
+            ip_network(packet.destination),
+            request.incoming,
+            request.outgoing,
+            request.protocol,
+            request.port,
+        )
         kind = self._reconciler.firewall.name if self._reconciler.settings.forward else ""
-        found = dropping(self._reconciler.host_checks().tables, kind, [flow])
+        tables = self._reconciler.host_checks().tables
+        found = dropping_tunnel(tables, [flow], way) if flow.protocol else dropping(tables, kind, [flow], way)
         response.findings.extend(finding_of(each) for each in found if each.broken)
         return response
 

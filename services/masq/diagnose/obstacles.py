@@ -24,6 +24,12 @@ from services.masq.rules.model import no_chains
 OUR_CHAINS: Final = frozenset(chain.name for chain in no_chains())
 _WAY: Final = (NfHook.PREROUTING, NfHook.FORWARD, NfHook.POSTROUTING)
 """Of a packet that the node forwards."""
+WAYS: Final[dict[str, tuple[NfHook, ...]]] = {
+    "forward": _WAY,
+    "input": (NfHook.PREROUTING, NfHook.INPUT),
+    "output": (NfHook.OUTPUT, NfHook.POSTROUTING),
+}
+"""The chains of the kernel that a packet passes, by the one that decides."""
 _TUNNELS_WAY: Final = (NfHook.PREROUTING, NfHook.INPUT, NfHook.OUTPUT, NfHook.POSTROUTING)
 _OF_IPTABLES: Final = frozenset((table, hook.name) for table, hooks in IPTABLES.items() for hook in hooks)
 
@@ -46,17 +52,19 @@ class Finding:
     """The overlay's packets are lost because of it, for certain."""
 
 
-def dropping(tables: Iterable[ForeignTable], kind: str, flows: Sequence[Flow]) -> list[Finding]:
+def dropping(
+    tables: Iterable[ForeignTable], kind: str, flows: Sequence[Flow], way: Sequence[NfHook] = _WAY
+) -> list[Finding]:
     """What other programs have that drops these packets. `kind`: where our forward rules are; empty: nowhere."""
-    drops = [drop for drop in obstacles(tables, flows) if drop.rule or not is_ours_first(drop, kind)]
+    drops = [drop for drop in obstacles(tables, flows, way=way) if drop.rule or not is_ours_first(drop, kind)]
     return list(dict.fromkeys(map(_drop, drops)))
 
 
-def dropping_tunnel(tables: Iterable[ForeignTable], flows: Sequence[Flow]) -> list[Finding]:
+def dropping_tunnel(
+    tables: Iterable[ForeignTable], flows: Sequence[Flow], way: Sequence[NfHook] = _TUNNELS_WAY
+) -> list[Finding]:
     """What other programs have that drops the packets between the nodes for certain, for every peer."""
-    found = [
-        (flow, drop) for flow in flows for drop in obstacles(tables, [flow], way=_TUNNELS_WAY) if drop.is_certain
-    ]
+    found = [(flow, drop) for flow in flows for drop in obstacles(tables, [flow], way=way) if drop.is_certain]
     return list(dict.fromkeys(_tunnel_drop(drop, flow.protocol, flow.port) for flow, drop in found))
 
 

@@ -33,7 +33,7 @@ _SERVICES: Final[Mapping[str, Mapping[Requirement, str]]] = {
         ),
     },
     "flannelette.dataplane.v1.DataplaneService": {
-        Requirement.MEMBER: "GetStatus WatchStatus ListPeers WatchEvents ProbePeers",
+        Requirement.MEMBER: "GetStatus WatchStatus ListPeers WatchEvents ProbePeers TracePacket",
         Requirement.ADMIN: "ResyncKernel TeardownKernel HandOver ProbeAddresses",
     },
     "flannelette.masq.v1.MasqService": {

@@ -17,6 +17,7 @@ from flannelette.dataplane.v1.dataplane_pb2_grpc import add_DataplaneServiceServ
 
 from services.dataplane.api.service import DataplaneServicer
 from services.dataplane.controller import Controller
+from services.dataplane.diagnose.inspector import Inspector
 from services.dataplane.events.journal import EventKind, Journal
 from services.dataplane.probes.prober import Prober
 from services.runtime.events.journal import Event
@@ -146,7 +147,8 @@ class Journaled:
 async def test_a_client_that_takes_nothing_hinders_nobody_and_is_told_what_it_has_missed(tmp_path: Path) -> None:
     stopping, journal = asyncio.Event(), Journal(1000)
     controller = cast("Controller", Journaled(journal))
-    servicer = DataplaneServicer(controller, Prober(controller, 0), Health(), stopping)
+    with Inspector() as unused:
+        servicer = DataplaneServicer(controller, Prober(controller, 0), unused, Health(), stopping)
     server = Server(
         {"flannelette.dataplane.v1.DataplaneService": partial(add_DataplaneServiceServicer_to_server, servicer)}
     )

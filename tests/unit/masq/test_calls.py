@@ -129,6 +129,11 @@ async def test_a_packet_without_a_source_is_that_of_a_pod_of_this_node() -> None
         (pb.ExplainRequest(source="x", destination="10.5.0.1"), InvalidInput, "source 'x' is not an IP address"),
         (pb.ExplainRequest(source="10.5.0.1", destination="::1"), InvalidInput, "one address family"),
         (pb.ExplainRequest(source="10.5.0.1"), InvalidInput, "destination '' is not an IP address"),
+        (
+            pb.ExplainRequest(destination="10.5.0.1", source="10.5.0.2", hook="nat"),
+            InvalidInput,
+            "hook 'nat' does not exist: write forward, input, output",
+        ),
         (pb.ExplainRequest(destination="198.51.100.9"), NotYet, "this node has no IPv4 subnet yet"),
         (
             pb.ExplainRequest(destination="10.5.0.1", source="10.5.0.2", trace=True),

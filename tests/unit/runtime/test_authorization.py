@@ -42,7 +42,7 @@ def test_what_speaks_for_a_node_names_it() -> None:
 
 
 def test_only_what_looks_is_for_every_member() -> None:
-    looks = ("Get", "List", "Watch", "Explain", "ProbePeers", "Check", "ServerReflectionInfo")
+    looks = ("Get", "List", "Watch", "Explain", "ProbePeers", "Trace", "Check", "ServerReflectionInfo")
     for path, needed in REQUIREMENTS.items():
         name = path.rpartition("/")[2]
         assert name.startswith(looks) == (needed in (Requirement.MEMBER, Requirement.WATCHER)), path

@@ -82,6 +82,58 @@ another lease or the underlay); `reason` says which.
 """
 Global___PeerState: _TypeAlias = PeerState  # noqa: Y015
 
+class _TraceVerdict:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _TraceVerdictEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TraceVerdict.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    TRACE_VERDICT_UNSPECIFIED: _TraceVerdict.ValueType  # 0
+    """Not used."""
+    TRACE_VERDICT_PASSES: _TraceVerdict.ValueType  # 1
+    """The packet goes on."""
+    TRACE_VERDICT_BROKEN: _TraceVerdict.ValueType  # 2
+    """The packet is lost, or goes elsewhere."""
+    TRACE_VERDICT_UNKNOWN: _TraceVerdict.ValueType  # 3
+    """This node cannot tell; `reason` says why."""
+
+class TraceVerdict(_TraceVerdict, metaclass=_TraceVerdictEnumTypeWrapper):
+    """What becomes of a packet at a step of its way."""
+
+TRACE_VERDICT_UNSPECIFIED: TraceVerdict.ValueType  # 0
+"""Not used."""
+TRACE_VERDICT_PASSES: TraceVerdict.ValueType  # 1
+"""The packet goes on."""
+TRACE_VERDICT_BROKEN: TraceVerdict.ValueType  # 2
+"""The packet is lost, or goes elsewhere."""
+TRACE_VERDICT_UNKNOWN: TraceVerdict.ValueType  # 3
+"""This node cannot tell; `reason` says why."""
+Global___TraceVerdict: _TypeAlias = TraceVerdict  # noqa: Y015
+
+class _TraceSide:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _TraceSideEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TraceSide.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    TRACE_SIDE_UNSPECIFIED: _TraceSide.ValueType  # 0
+    """Not used."""
+    TRACE_SIDE_SENDER: _TraceSide.ValueType  # 1
+    """The packet begins here."""
+    TRACE_SIDE_RECEIVER: _TraceSide.ValueType  # 2
+    """The packet arrives here."""
+
+class TraceSide(_TraceSide, metaclass=_TraceSideEnumTypeWrapper):
+    """What a node does with a packet."""
+
+TRACE_SIDE_UNSPECIFIED: TraceSide.ValueType  # 0
+"""Not used."""
+TRACE_SIDE_SENDER: TraceSide.ValueType  # 1
+"""The packet begins here."""
+TRACE_SIDE_RECEIVER: TraceSide.ValueType  # 2
+"""The packet arrives here."""
+Global___TraceSide: _TypeAlias = TraceSide  # noqa: Y015
+
 class _RepairCause:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -1735,3 +1787,232 @@ class PeerName(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PeerName: _TypeAlias = PeerName  # noqa: Y015
+
+@_typing.final
+class TracePacketRequest(_message.Message):
+    """Request of TracePacket. Source and destination are IP addresses, or names of
+    nodes, which stand for the address that the node has in the overlay.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SOURCE_FIELD_NUMBER: _builtins.int
+    DESTINATION_FIELD_NUMBER: _builtins.int
+    source: _builtins.str
+    """Source of the packet."""
+    destination: _builtins.str
+    """Destination of the packet, of the same family."""
+    def __init__(
+        self,
+        *,
+        source: _builtins.str = ...,
+        destination: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["destination", b"destination", "source", b"source"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TracePacketRequest: _TypeAlias = TracePacketRequest  # noqa: Y015
+
+@_typing.final
+class TracePacketResponse(_message.Message):
+    """The way of a packet through one node."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class FactsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    SOURCE_FIELD_NUMBER: _builtins.int
+    DESTINATION_FIELD_NUMBER: _builtins.int
+    SOURCE_NODE_FIELD_NUMBER: _builtins.int
+    DESTINATION_NODE_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
+    FACTS_FIELD_NUMBER: _builtins.int
+    NODE_FIELD_NUMBER: _builtins.int
+    source: _builtins.str
+    """Source address of the packet."""
+    destination: _builtins.str
+    """Destination address of the packet."""
+    source_node: _builtins.str
+    """The node that has the source. Empty: no lease has it."""
+    destination_node: _builtins.str
+    """The node that has the destination. Empty: no lease has it."""
+    node: _builtins.str
+    """The node that answers."""
+    @_builtins.property
+    def steps(self) -> _containers.RepeatedCompositeFieldContainer[Global___TraceStep]:
+        """What the packet passes here, in order. Empty: neither end is of this node."""
+
+    @_builtins.property
+    def facts(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """What a sender's steps may expect of this node, by name."""
+
+    def __init__(
+        self,
+        *,
+        source: _builtins.str = ...,
+        destination: _builtins.str = ...,
+        source_node: _builtins.str = ...,
+        destination_node: _builtins.str = ...,
+        steps: _abc.Iterable[Global___TraceStep] | None = ...,
+        facts: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        node: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["destination", b"destination", "destination_node", b"destination_node", "facts", b"facts", "node", b"node", "source", b"source", "source_node", b"source_node", "steps", b"steps"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TracePacketResponse: _TypeAlias = TracePacketResponse  # noqa: Y015
+
+@_typing.final
+class TraceStep(_message.Message):
+    """What a packet passes: an object of the kernel that decides about it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class ExpectsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    ROOM_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    VERDICT_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    CURE_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
+    PACKET_FIELD_NUMBER: _builtins.int
+    EXPECTS_FIELD_NUMBER: _builtins.int
+    SIDE_FIELD_NUMBER: _builtins.int
+    room: _builtins.str
+    """What decides: `bridge`, `forwarding`, `ip rule`, `route`, `neighbour`,
+    `fdb`, `wireguard`, `ipsec`, `fou`, `command`, `device`, `firewall`,
+    `underlay route`, `underlay neighbour`, `underlay address`, `pod`.
+    """
+    text: _builtins.str
+    """The object, as iproute2 prints it. Empty: there is none."""
+    verdict: Global___TraceVerdict.ValueType
+    """What becomes of the packet."""
+    reason: _builtins.str
+    """Why the packet is lost, or nothing is known. Empty: the packet goes on."""
+    cure: _builtins.str
+    """The command that helps. Empty: none is known."""
+    owner: _builtins.str
+    """Whose the object is: `flannelette`, `flanneld`, `kernel`, `another program`.
+    Empty: nobody's in particular.
+    """
+    side: Global___TraceSide.ValueType
+    """Which half of the way the step is of."""
+    @_builtins.property
+    def packet(self) -> Global___FirewallPacket:
+        """The packet as a firewall sees it at this step, which masq's Explain knows.
+        Unset: no firewall decides here.
+        """
+
+    @_builtins.property
+    def expects(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """What the receiver's `facts` must say, by name, where they say anything."""
+
+    def __init__(
+        self,
+        *,
+        room: _builtins.str = ...,
+        text: _builtins.str = ...,
+        verdict: Global___TraceVerdict.ValueType = ...,
+        reason: _builtins.str = ...,
+        cure: _builtins.str = ...,
+        owner: _builtins.str = ...,
+        packet: Global___FirewallPacket | None = ...,
+        expects: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        side: Global___TraceSide.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["packet", b"packet"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cure", b"cure", "expects", b"expects", "owner", b"owner", "packet", b"packet", "reason", b"reason", "room", b"room", "side", b"side", "text", b"text", "verdict", b"verdict"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TraceStep: _TypeAlias = TraceStep  # noqa: Y015
+
+@_typing.final
+class FirewallPacket(_message.Message):
+    """A packet at a firewall: the request of masq's Explain."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SOURCE_FIELD_NUMBER: _builtins.int
+    DESTINATION_FIELD_NUMBER: _builtins.int
+    INCOMING_FIELD_NUMBER: _builtins.int
+    OUTGOING_FIELD_NUMBER: _builtins.int
+    PROTOCOL_FIELD_NUMBER: _builtins.int
+    PORT_FIELD_NUMBER: _builtins.int
+    HOOK_FIELD_NUMBER: _builtins.int
+    source: _builtins.str
+    """Source address."""
+    destination: _builtins.str
+    """Destination address."""
+    incoming: _builtins.str
+    """Interface that the packet came in by. Empty: none, or not known."""
+    outgoing: _builtins.str
+    """Interface that the packet leaves by. Empty: none, or not known."""
+    protocol: _builtins.int
+    """IP protocol. 0: any."""
+    port: _builtins.int
+    """Destination port. 0: any."""
+    hook: _builtins.str
+    """`forward`, `input` or `output`: the chain that decides."""
+    def __init__(
+        self,
+        *,
+        source: _builtins.str = ...,
+        destination: _builtins.str = ...,
+        incoming: _builtins.str = ...,
+        outgoing: _builtins.str = ...,
+        protocol: _builtins.int = ...,
+        port: _builtins.int = ...,
+        hook: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["destination", b"destination", "hook", b"hook", "incoming", b"incoming", "outgoing", b"outgoing", "port", b"port", "protocol", b"protocol", "source", b"source"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FirewallPacket: _TypeAlias = FirewallPacket  # noqa: Y015

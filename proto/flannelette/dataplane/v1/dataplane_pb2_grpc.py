@@ -80,6 +80,11 @@ class DataplaneServiceStub:
                 request_serializer=flannelette_dot_dataplane_dot_v1_dot_dataplane__pb2.WatchEventsRequest.SerializeToString,
                 response_deserializer=flannelette_dot_dataplane_dot_v1_dot_dataplane__pb2.WatchEventsResponse.FromString,
                 _registered_method=True)
+        self.TracePacket = channel.unary_unary(
+                '/flannelette.dataplane.v1.DataplaneService/TracePacket',
+                request_serializer=flannelette_dot_dataplane_dot_v1_dot_dataplane__pb2.TracePacketRequest.SerializeToString,
+                response_deserializer=flannelette_dot_dataplane_dot_v1_dot_dataplane__pb2.TracePacketResponse.FromString,
+                _registered_method=True)
 
 
 class DataplaneServiceServicer:
@@ -197,6 +202,20 @@ class DataplaneServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def TracePacket(self, request, context):
+        """Returns the way of a packet through this node, step by step, from the state
+        of the kernel at the time of the call. Sends no packet and changes nothing.
+
+        A node knows its half of the way: it is the sender if the source is its own,
+        the receiver if the destination is; otherwise there are no steps.
+
+        NOT_FOUND: no lease has a node of the given name. FAILED_PRECONDITION: the
+        service has programmed nothing yet. UNAVAILABLE: the kernel does not answer.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_DataplaneServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -244,6 +263,11 @@ def add_DataplaneServiceServicer_to_server(servicer, server):
                     servicer.WatchEvents,
                     request_deserializer=flannelette_dot_dataplane_dot_v1_dot_dataplane__pb2.WatchEventsRequest.FromString,
                     response_serializer=flannelette_dot_dataplane_dot_v1_dot_dataplane__pb2.WatchEventsResponse.SerializeToString,
+            ),
+            'TracePacket': grpc.unary_unary_rpc_method_handler(
+                    servicer.TracePacket,
+                    request_deserializer=flannelette_dot_dataplane_dot_v1_dot_dataplane__pb2.TracePacketRequest.FromString,
+                    response_serializer=flannelette_dot_dataplane_dot_v1_dot_dataplane__pb2.TracePacketResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -490,6 +514,33 @@ class DataplaneService:
             '/flannelette.dataplane.v1.DataplaneService/WatchEvents',
             flannelette_dot_dataplane_dot_v1_dot_dataplane__pb2.WatchEventsRequest.SerializeToString,
             flannelette_dot_dataplane_dot_v1_dot_dataplane__pb2.WatchEventsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TracePacket(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/flannelette.dataplane.v1.DataplaneService/TracePacket',
+            flannelette_dot_dataplane_dot_v1_dot_dataplane__pb2.TracePacketRequest.SerializeToString,
+            flannelette_dot_dataplane_dot_v1_dot_dataplane__pb2.TracePacketResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -106,6 +106,16 @@ class DataplaneServiceStub:
     `after`. Ends after the last event (`no_follow`), or with UNAVAILABLE when
     the service shuts down.
     """
+    TracePacket: _aio.UnaryUnaryMultiCallable[_dataplane_pb2.TracePacketRequest, _dataplane_pb2.TracePacketResponse]
+    """Returns the way of a packet through this node, step by step, from the state
+    of the kernel at the time of the call. Sends no packet and changes nothing.
+
+    A node knows its half of the way: it is the sender if the source is its own,
+    the receiver if the destination is; otherwise there are no steps.
+
+    NOT_FOUND: no lease has a node of the given name. FAILED_PRECONDITION: the
+    service has programmed nothing yet. UNAVAILABLE: the kernel does not answer.
+    """
 
 class DataplaneServiceServicer(metaclass=_abc_1.ABCMeta):
     """Shows and repairs the overlay's state in the kernel."""
@@ -236,6 +246,22 @@ class DataplaneServiceServicer(metaclass=_abc_1.ABCMeta):
         caller has read them are left out, and counted in `missed`. Resume with
         `after`. Ends after the last event (`no_follow`), or with UNAVAILABLE when
         the service shuts down.
+        """
+
+    @_abc_1.abstractmethod
+    def TracePacket(
+        self,
+        request: _dataplane_pb2.TracePacketRequest,
+        context: _aio.ServicerContext[_dataplane_pb2.TracePacketRequest, _abc.Awaitable[_dataplane_pb2.TracePacketResponse]],
+    ) -> _abc.Awaitable[_dataplane_pb2.TracePacketResponse]:
+        """Returns the way of a packet through this node, step by step, from the state
+        of the kernel at the time of the call. Sends no packet and changes nothing.
+
+        A node knows its half of the way: it is the sender if the source is its own,
+        the receiver if the destination is; otherwise there are no steps.
+
+        NOT_FOUND: no lease has a node of the given name. FAILED_PRECONDITION: the
+        service has programmed nothing yet. UNAVAILABLE: the kernel does not answer.
         """
 
 def add_DataplaneServiceServicer_to_server(servicer: DataplaneServiceServicer, server: _aio.Server) -> None: ...

@@ -466,6 +466,11 @@ class ExplainRequest(_message.Message):
     MARK_FIELD_NUMBER: _builtins.int
     TRACE_FIELD_NUMBER: _builtins.int
     TRACE_TIME_FIELD_NUMBER: _builtins.int
+    INCOMING_FIELD_NUMBER: _builtins.int
+    OUTGOING_FIELD_NUMBER: _builtins.int
+    PROTOCOL_FIELD_NUMBER: _builtins.int
+    PORT_FIELD_NUMBER: _builtins.int
+    HOOK_FIELD_NUMBER: _builtins.int
     source: _builtins.str
     """Source address of the packet. Empty: that of a pod of this node."""
     destination: _builtins.str
@@ -486,6 +491,18 @@ class ExplainRequest(_message.Message):
         UNIMPLEMENTED: `nft monitor trace` does it.
         """
 
+    incoming: _builtins.str
+    """Interface that the packet came in by. Empty: not known, or none."""
+    outgoing: _builtins.str
+    """Interface that the packet leaves by. Empty: not known, or none."""
+    protocol: _builtins.int
+    """IP protocol. 0: not known."""
+    port: _builtins.int
+    """Destination port. 0: not known."""
+    hook: _builtins.str
+    """The chain that decides whether the packet passes: `forward` (the default),
+    `input` for a packet to the node itself, `output` for one of its own.
+    """
     @_builtins.property
     @_deprecated("""This field has been marked as deprecated using proto field options.""")
     def trace_time(self) -> _duration_pb2.Duration:
@@ -499,10 +516,15 @@ class ExplainRequest(_message.Message):
         mark: _builtins.int = ...,
         trace: _builtins.bool = ...,
         trace_time: _duration_pb2.Duration | None = ...,
+        incoming: _builtins.str = ...,
+        outgoing: _builtins.str = ...,
+        protocol: _builtins.int = ...,
+        port: _builtins.int = ...,
+        hook: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["trace_time", b"trace_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["destination", b"destination", "mark", b"mark", "source", b"source", "trace", b"trace", "trace_time", b"trace_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["destination", b"destination", "hook", b"hook", "incoming", b"incoming", "mark", b"mark", "outgoing", b"outgoing", "port", b"port", "protocol", b"protocol", "source", b"source", "trace", b"trace", "trace_time", b"trace_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,216 @@
+"""Asks the kernel what it does with one packet, and puts it beside what this node wants for the peer."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from ipaddress import ip_address
+from typing import Final, Protocol
+
+from services.core.backend_types import BACKEND_TYPES, Tunnel
+from services.core.family import FAMILIES, Address, family_of
+from services.dataplane.diagnose.bridge import bridge_index, bridges_of
+from services.dataplane.diagnose.inspector import Inspector
+from services.dataplane.diagnose.seen import Lookup, NeighbourState, PeerPath, Seen, Subject, Way, family_of_af
+from services.dataplane.links import actual
+from services.dataplane.links.changes import LinkState
+from services.dataplane.links.desired import LinkSpec
+from services.dataplane.links.reconcile import device_commands
+from services.dataplane.netlink.ipsec.values import XfrmPolicy
+from services.dataplane.netlink.objects import RTN_UNICAST, KernelObject, Route
+from services.dataplane.netlink.wireguard.values import WireguardPeer
+from services.dataplane.peers.peer import Peer, PeerContext
+from services.dataplane.trace.ends import Ends
+
+AWAY, BACK, TUNNEL = "peer-route", "peer-return", "underlay-route"
+"""What the room `diagnose` calls these lookups."""
+
+_NO_TUNNEL: Final = Tunnel({}, 0)
+
+
+class PlacedObject(Protocol):
+    """An object of a peer beside what the kernel has in its place: ObjectCheck of the room `kernel`."""
+
+    @property
+    def wanted(self) -> KernelObject | None: ...  # noqa: D102 - see ObjectCheck, also below
+    @property
+    def actual(self) -> KernelObject | None: ...  # noqa: D102
+    @property
+    def remark(self) -> str: ...  # noqa: D102
+    @property
+    def is_well(self) -> bool: ...  # noqa: D102
+
+
+@dataclass(frozen=True, slots=True)
+class OverlayDevice:
+    """The device that carries packets to a peer, or takes them."""
+
+    name: str
+    spec: LinkSpec | None
+    """As it shall be; None: it is of an earlier backend."""
+    link: LinkState | None
+    """As it is; None: there is none."""
+    commands: Sequence[str] = ()
+    """What would bring it into line."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The kernel, as far as it decides about the packet, at one moment."""
+
+    ends: Ends
+    context: PeerContext
+    subject: Subject
+    seen: Seen
+    """Its answers to `inner` and `outer` among others."""
+    inner: Lookup
+    """The packet itself: from a pod or this host, or as it comes in from the other node."""
+    outer: Lookup | None = None
+    """What carries it between the nodes; None: it travels as it is."""
+    far: Address | None = None
+    """The other node's address there."""
+    path: PeerPath | None = None
+    """To the other node; None: there is none, or it is not carried."""
+    device: OverlayDevice | None = None
+    """None: packets travel by the underlay's interface."""
+    checks: Sequence[PlacedObject] = ()
+    """What this node has for the peer."""
+    neighbours: Mapping[tuple[bytes, int], NeighbourState] = field(default_factory=dict)
+    tunnel: Tunnel = _NO_TUNNEL
+
+    def hop(self, question: Lookup) -> tuple[bytes, int] | None:
+        """The next hop of a packet that the kernel sends on: its address, and the interface."""
+        return _hop(self.seen, question)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What this node has decided about the overlay."""
+
+    context: PeerContext
+    specs: Sequence[LinkSpec] = ()
+    """Its devices."""
+    foreign: Sequence[Route] = ()
+    """Routes of other programs inside the network."""
+
+
+async def look(
+    inspector: Inspector, wanted: Wanted, ends: Ends, checks: Sequence[PlacedObject], *, is_sender: bool
+) -> View:
+    """Asks the kernel for one half of the way. Raises Unavailable."""
+    context, peer = wanted.context, (ends.destination if is_sender else ends.source).peer
+    links = context.links
+    path = path_of(context, peer, ends) if peer is not None else None
+    tunnel = _tunnel(context, peer)
+    subject = Subject(
+        {n.family: n.cidr for n in context.network.families},
+        {family_of(subnet): subnet for subnet in context.own_subnets},
+        links.underlay,
+        {f: d for f, d in links.devices.items() if path is not None and d.index == path.route.ifindex},
+        tunnel.port,
+        {path.lease} if path else frozenset(),
+        (path,) if path else (),
+        list,
+        wanted.foreign,
+    )
+    addresses = await inspector.addresses()
+    seen = Seen(names=inspector.names(), addresses=addresses, bridges=bridges_of(subject, addresses))
+    seen = replace(seen, policies=await inspector.policies())
+    bridge = bridge_index(subject, seen, ends.family)
+    arrival = path.route.ifindex if path else links.underlay.index
+    inner = _inner(ends, arrival, bridge or 0, is_sender=is_sender)
+    outer = _outer(path, context, is_sender=is_sender)
+    places = [(f, i) for f in (ends.family,) for i in dict.fromkeys((0, inner.iif if f.version == 4 else 0))]
+    asked = [inner, *([outer] if outer else [])]
+    seen = replace(
+        seen,
+        links=await inspector.links([bridge] if bridge else []),
+        forwarding=await inspector.forwarding(places),
+        answers=await inspector.lookups(asked),
+        rules={family: await inspector.rules(family) for family in FAMILIES},
+        routes={family: await inspector.routes(family) for family in FAMILIES},
+        ways=tuple(_ways(subject, path, inner, outer, is_sender=is_sender)) if path else (),
+    )
+    hops = [hop for each in asked if (hop := _hop(seen, each)) is not None]
+    neighbours = await inspector.neighbours(hops)
+    fixed = {place: state.mac for place, state in neighbours.items() if state.is_permanent}
+    return View(
+        ends,
+        context,
+        subject,
+        replace(seen, neighbours=fixed),
+        inner,
+        outer,
+        path.public if path else None,
+        path,
+        await _device(wanted, path),
+        checks,
+        neighbours,
+        tunnel,
+    )
+
+
+def path_of(context: PeerContext, peer: Peer, ends: Ends) -> PeerPath | None:
+    """How packets of this family get to the peer; None: it is not carried."""
+    subnet = peer.lease.subnet(ends.family)
+    routes = (item for item in peer.objects if isinstance(item, Route) and family_of_af(item.family) is ends.family)
+    route = next((r for r in routes if subnet and r.dst == subnet.cidr.network_address.packed), None)
+    if subnet is None or route is None:
+        return None
+    ends_there = [p.endpoint for p in peer.objects if isinstance(p, WireguardPeer) and p.ifindex == route.ifindex]
+    public = ip_address(ends_there[0]) if any(ends_there) else subnet.public_address
+    is_direct = route.ifindex == context.links.underlay.index
+    is_policy = any(isinstance(item, XfrmPolicy) for item in peer.objects)
+    far = None if is_direct and not is_policy else public
+    return PeerPath(peer.lease.name, peer.lease.node, subnet.cidr, route, far)
+
+
+def _inner(ends: Ends, arrival: int, bridge: int, *, is_sender: bool) -> Lookup:
+    source, destination = ends.source.address.packed, ends.destination.address.packed
+    if is_sender:
+        return Lookup(ends.family, destination, source, 0 if ends.source.is_host else bridge)
+    if ends.source.is_here:
+        return Lookup(ends.family, destination)
+    return Lookup(ends.family, destination, source, arrival)
+
+
+def _outer(path: PeerPath | None, context: PeerContext, *, is_sender: bool) -> Lookup | None:
+    if path is None or path.public is None:
+        return None
+    family, underlay = family_of(path.public), context.links.underlay
+    here, there = underlay.address(family), path.public.packed
+    if here is None:
+        return None
+    return Lookup(family, there, here.packed) if is_sender else Lookup(family, here.packed, there, underlay.index)
+
+
+def _ways(subject: Subject, path: PeerPath, inner: Lookup, outer: Lookup | None, *, is_sender: bool) -> list[Way]:
+    network = subject.networks[inner.family]
+    found = [Way(AWAY if is_sender else BACK, inner, "", network, path)]
+    if is_sender and outer is not None:
+        found.append(Way(TUNNEL, outer, "", network, path))
+    return found
+
+
+def _hop(seen: Seen, question: Lookup) -> tuple[bytes, int] | None:
+    answer = seen.answers.get(question)
+    if isinstance(answer, Route) and answer.ifindex and answer.route_type == RTN_UNICAST:
+        return answer.gateway or question.dst, answer.ifindex
+    return None
+
+
+async def _device(wanted: Wanted, path: PeerPath | None) -> OverlayDevice | None:
+    links = wanted.context.overlays
+    found = [d for each in links for d in each.links.devices.values() if path and d.index == path.route.ifindex]
+    if not found:
+        return None
+    name = found[0].name
+    spec = next((each for each in wanted.specs if each.name == name), None)
+    known = {spec.family: found[0]} if spec else {}
+    commands = await device_commands([spec], known) if spec else []
+    return OverlayDevice(name, spec, await actual.find_link(name), commands)
+
+
+def _tunnel(context: PeerContext, peer: Peer | None) -> Tunnel:
+    kind = BACKEND_TYPES.get(context.network.backend_type)
+    if kind is None or peer is None or peer.via:
+        return _NO_TUNNEL
+    return kind.tunnel(context.network.backend_options) or _NO_TUNNEL

@@ -1,0 +1,138 @@
+"""The half of the way on the node of the destination: from the underlay's address to the pod. Pure."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from errno import EHOSTUNREACH, EXDEV
+from ipaddress import ip_address
+
+from services.core.family import Address
+from services.dataplane.diagnose.seen import Lookup, sysctl
+from services.dataplane.netlink.iproute2_text import address
+from services.dataplane.netlink.ipsec.values import DIR_FWD, DIR_IN
+from services.dataplane.netlink.objects import Route
+from services.dataplane.netlink.uapi import KernelError
+from services.dataplane.trace.look import View
+from services.dataplane.trace.steps import (
+    AtFirewall,
+    Room,
+    Step,
+    Verdict,
+    bridge_step,
+    broken,
+    device_step,
+    forwarding_steps,
+    found_by,
+    is_local,
+    is_sent_on,
+    judged,
+    lookup_steps,
+    name_of,
+    neighbour_step,
+    object_steps,
+    why_not,
+)
+
+
+def receiving(view: View) -> Iterator[Step]:
+    """What the packet passes on the node of its destination, in order."""
+    is_host = view.ends.destination.is_host
+    if view.ends.source.is_here and not (is_host or view.ends.source.is_host):
+        yield from _bridged(view)
+        return
+    if view.outer is not None and view.far is not None:
+        yield from _carrier(view, view.outer, view.far)
+    yield from object_steps(view, ("xfrm policy", "ike"), (DIR_IN, DIR_FWD))
+    yield from device_step(view)
+    yield from object_steps(view, ("wg", "fou", "command"))
+    if not is_host:
+        yield from forwarding_steps(view)
+    yield from _inside(view, is_host=is_host)
+
+
+def facts_of(view: View, underlay_mac: str) -> dict[str, str]:
+    """What a sender's steps may expect here."""
+    found = {"underlay MAC": underlay_mac}
+    device = view.device
+    if device is not None and device.link is not None and device.spec is not None and device.link.kind == "vxlan":
+        attributes = type(device.spec.attributes).decode(device.link.data)
+        found |= {"device": attributes.identity(), "device MAC": device.link.mac}
+    return {name: value for name, value in found.items() if value}
+
+
+def _carrier(view: View, outer: Lookup, far: Address) -> Iterator[Step]:
+    """What the packet between the nodes passes when it comes in."""
+    here, underlay = ip_address(outer.dst), view.context.links.underlay
+    for step in lookup_steps(view, outer, Room.UNDERLAY_ADDRESS):
+        if step.room != Room.UNDERLAY_ADDRESS or is_local(view, outer):
+            yield step
+            continue
+        found = found_by(view, "underlay-address")
+        otherwise = _refused(view, outer) or f"This host does not take packets to {here} for its own."
+        yield judged(step, found) if found else _explained(view, step, outer, otherwise)
+    port = view.tunnel.port_v6 if here.version == 6 and view.tunnel.port_v6 else view.tunnel.port
+    packet = AtFirewall(far, here, "input", underlay.name, "", view.tunnel.protocol, port)
+    yield Step(Room.FIREWALL, "", Verdict.UNKNOWN, packet=packet)
+
+
+def _inside(view: View, *, is_host: bool) -> Iterator[Step]:
+    """From the overlay's device to the bridge and the pod."""
+    for step in lookup_steps(view, view.inner, Room.ROUTE):
+        yield step if step.room != Room.ROUTE else _to_pod(view, step, is_host=is_host)
+    hop = view.hop(view.inner)
+    outgoing = name_of(view, hop[1]) if hop and not is_host else ""
+    source, destination = view.ends.source.address, view.ends.destination.address
+    hook = "input" if is_host else "forward"
+    packet = AtFirewall(source, destination, hook, name_of(view, view.inner.iif), outgoing)
+    yield Step(Room.FIREWALL, "", Verdict.UNKNOWN, packet=packet)
+    if not is_host:
+        yield from _bridged(view)
+
+
+def _bridged(view: View) -> Iterator[Step]:
+    """The bridge of this node's pods, and the pod."""
+    yield bridge_step(view)
+    hop = view.hop(view.inner)
+    index = view.seen.bridges.get(view.ends.family)
+    if hop is not None and hop[1] == index:
+        where, name = address(hop[0]), name_of(view, hop[1])
+        silent = f"No pod on {name} answers for {where}."
+        yield neighbour_step(view, hop, Room.POD, silent=silent, fixed=[])
+
+
+def _to_pod(view: View, step: Step, *, is_host: bool) -> Step:
+    inner, family = view.inner, view.ends.family
+    answer, bridge = view.seen.answers.get(inner), view.seen.bridges.get(family)
+    if is_host and is_local(view, inner):
+        return step
+    if not is_host and is_sent_on(view, inner) and isinstance(answer, Route):
+        ours = {view.context.links.underlay.index, *(device.index for device in view.context.devices())}
+        if answer.ifindex == bridge or (bridge is None and answer.ifindex not in ours):
+            return step
+    if isinstance(answer, KernelError) and answer.error == EHOSTUNREACH and not _forwards(view):
+        return replace(step, verdict=Verdict.UNKNOWN, reason="The kernel does not look while it forwards nothing.")
+    found = found_by(view, "bridge-route", "peer-return")
+    if found and not is_host and not _refused(view, inner):
+        return judged(step, found, is_enough=True)
+    return _explained(view, step, inner, _refused(view, inner) or "It does not lead to a pod of this node.")
+
+
+def _explained(view: View, step: Step, question: Lookup, otherwise: str) -> Step:
+    """The step where the packet ends; the reverse path filter is named with the flag that turns it off."""
+    answer = view.seen.answers.get(question)
+    if isinstance(answer, KernelError) and answer.error == EXDEV:
+        key = sysctl("net.ipv4.conf.{}.rp_filter", name_of(view, question.iif))
+        return replace(step, verdict=Verdict.BROKEN, reason=otherwise, cure=f"sysctl -w {key}=2")
+    return broken(step, why_not(view, question), otherwise)
+
+
+def _refused(view: View, question: Lookup) -> str:
+    """That the reverse path filter drops the packet; empty: it does not."""
+    answer, name = view.seen.answers.get(question), name_of(view, question.iif)
+    if not isinstance(answer, KernelError) or answer.error != EXDEV:
+        return ""
+    source = address(question.src)
+    return f"The reverse path filter of {name} drops these packets: the route to {source} does not leave by {name}."
+
+
+def _forwards(view: View) -> bool:
+    return view.seen.forwarding.get((view.ends.family, view.inner.iif), True)

@@ -1,0 +1,1 @@
+"""The way of one packet through a node."""
