@@ -1,20 +1,24 @@
 """The problems of nodes, by weight: what `doctor` shows, and what headline and exit code of `status` say. Pure."""
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from enum import IntEnum
 from typing import Any, Final, Literal, TypeAlias
 
 from flannelette.dataplane.v1 import dataplane_pb2
-from flannelette.lease.v1.lease_pb2 import GetStatusResponse as LeaseStatus
+from flannelette.lease.v1 import lease_pb2
 from flannelette.masq.v1 import masq_pb2
 
 from services.ctl.connect.call import CallFailed
 from services.ctl.connect.targets import SERVICES, Service
 from services.ctl.node_health import BROKEN, LAST_KNOWN, NO_MASQUERADE, UNREACHED, NodeHealth, State
-from services.ctl.units import count
+from services.ctl.units import count, moment
 
-Finding: TypeAlias = dataplane_pb2.Finding | masq_pb2.Finding
+Finding: TypeAlias = dataplane_pb2.Finding | masq_pb2.Finding | lease_pb2.Finding
+
+_MOST_NAMED: Final = 10
+_MOST_SKEW_SECONDS: Final = 10.0
+"""Between the clocks of two services that answer within 3 s; see services/dataplane/node/own_findings.py."""
 
 
 class Weight(IntEnum):
@@ -33,7 +37,7 @@ class Problem:
     """One thing that is not as it should be: symptom, cause, evidence and cure."""
 
     service: Service | Literal[""]
-    """Who told it, or does not answer; empty: no service of the node answers."""
+    """Who told it, or does not answer; empty: it concerns the node, or several."""
     problem: str
     """The symptom, one sentence or two."""
     cure: str = ""
@@ -61,18 +65,23 @@ def problems(node: NodeHealth, services: Collection[str] = SERVICES) -> list[Pro
         reasons = dict.fromkeys(remark for health in node.services.values() for remark in health.remarks)
         return [Problem("", "No service answers.", cause="; ".join(reasons), weight=Weight.SOON)]
     found = [each for service in SERVICES if service in services for each in _problems(node, service)]
+    if {*services} == {*SERVICES}:
+        found += [*_clocks(node), *different_versions(_versions(node), "services")]
     return sorted(found, key=lambda each: each.weight)
 
 
 def merged(by_node: Iterable[tuple[str, Iterable[Problem]]]) -> list[Problem]:
-    """The problems of several nodes, the gravest first; one that several have is told once, with their names."""
+    """The problems of several nodes, the gravest first; one that several have is told once, with their names.
+
+    An empty name: what concerns all of them.
+    """
     found: dict[Problem, list[tuple[str, str]]] = {}
     for name, each_found in by_node:
         for each in each_found:
             found.setdefault(replace(each, evidence="", nodes=()), []).append((name, each.evidence))
     return sorted(
         (
-            replace(each, evidence=had[0][1], nodes=tuple(dict.fromkeys(name for name, _ in had)))
+            replace(each, evidence=had[0][1], nodes=tuple(dict.fromkeys(name for name, _ in had if name)))
             for each, had in found.items()
         ),
         key=lambda each: (each.weight, -len(each.nodes)),
@@ -97,7 +106,7 @@ def headline(node: NodeHealth) -> tuple[str, int]:
 
 def weight_of(finding: Finding) -> Weight:
     """As the service says it."""
-    return Weight.BROKEN if finding.broken else Weight.WARNING
+    return Weight.BROKEN if finding.broken else Weight.SOON if finding.soon else Weight.WARNING
 
 
 def problem_of(service: Service, finding: Finding) -> Problem:
@@ -114,6 +123,69 @@ def problem_of(service: Service, finding: Finding) -> Problem:
     )
 
 
+def reported(nodes: Iterable[lease_pb2.Node]) -> Iterator[tuple[str, list[Problem]]]:
+    """What the nodes have told the lease service, and what that sees of them, by node."""
+    for node in nodes:
+        found = [problem_of("dataplane", each) for each in node.findings]
+        if node.HasField("connected") and not node.connected:
+            cause = "Its dataplane does not run, or does not reach the lease service."
+            found.append(Problem("lease", "The node is not connected.", cause=cause, weight=Weight.SOON))
+        elif node.failed_count:
+            first = f"{node.failed[0].name}: {node.failed[0].reason}" if node.failed else ""
+            said = f"{count(node.failed_count, 'lease')} could not be programmed."
+            found.append(Problem("dataplane", said, cause=first, weight=Weight.BROKEN))
+        yield node.name, found
+
+
+def different_versions(versions: Mapping[str, str], who: str) -> Iterator[Problem]:
+    """That these services or nodes do not have one version, by their names; empty: not known."""
+    by_version: dict[str, list[str]] = {}
+    for name, version in versions.items():
+        if version:
+            by_version.setdefault(version, []).append(name)
+    if len(by_version) > 1:
+        fewest = sorted(by_version.items(), key=lambda each: len(each[1]))
+        said = "; ".join(
+            f"{version}: {', '.join(names[:_MOST_NAMED])}" + (", ..." if len(names) > _MOST_NAMED else "")
+            for version, names in fewest
+        )
+        cause = "An update is under way or has left something out; neighbouring releases work together."
+        yield Problem("", f"The {who} have different versions.", evidence=said, cause=cause, check="version")
+
+
+def version_of(node: NodeHealth) -> str:
+    """The version of the node's services, of the dataplane if they differ; empty: none answers."""
+    versions = _versions(node)
+    return versions.get("dataplane") or next(iter(versions.values()), "")
+
+
+def _versions(node: NodeHealth) -> dict[str, str]:
+    found = dict[str, str]()
+    for service in SERVICES:
+        answer = node.answers.of(service)
+        if not isinstance(answer, CallFailed):
+            found[service] = (answer if isinstance(answer, lease_pb2.GetStatusResponse) else answer.status).version
+    return found
+
+
+def _clocks(node: NodeHealth) -> Iterator[Problem]:
+    """The lease service of a node may be on another host."""
+    lease, dataplane = node.answers.lease, node.answers.dataplane
+    if isinstance(lease, CallFailed) or isinstance(dataplane, CallFailed):
+        return
+    if lease.HasField("time") and dataplane.HasField("time"):
+        ahead = (moment(lease.time) - moment(dataplane.time)).total_seconds()
+        if abs(ahead) > _MOST_SKEW_SECONDS and not any(each.check == "clock" for each in dataplane.status.findings):
+            where = "behind" if ahead > 0 else "ahead of"
+            yield Problem(
+                "dataplane",
+                f"The clock of this host is {abs(ahead):.0f} s {where} that of the lease service.",
+                cause="One of the two is not set by NTP: `timedatectl` on both hosts says which.",
+                evidence="both were asked for their time at once",
+                check="clock",
+            )
+
+
 def _problems(node: NodeHealth, service: Service) -> Iterator[Problem]:
     health = node.services[service]
     found = [problem_of(service, each) for each in _findings(node, service)]
@@ -128,8 +200,10 @@ def _problems(node: NodeHealth, service: Service) -> Iterator[Problem]:
 
 
 def _findings(node: NodeHealth, service: Service) -> Iterable[Finding]:
-    answer = node.answers.dataplane if service == "dataplane" else node.answers.masq
-    return () if service == "lease" or isinstance(answer, CallFailed) else answer.status.findings
+    answer = node.answers.of(service)
+    if isinstance(answer, CallFailed):
+        return ()
+    return answer.findings if isinstance(answer, lease_pb2.GetStatusResponse) else answer.status.findings
 
 
 def _unanswered(node: NodeHealth, service: Service, remark: str) -> Problem:
@@ -145,7 +219,9 @@ _LOSES_PACKETS: Final = (BROKEN, UNREACHED, NO_MASQUERADE)
 def _weight(node: NodeHealth, service: Service, remark: str) -> Weight:
     """Of what is no finding. The kernel keeps what it has while a service cannot follow changes."""
     state, answer = node.services[service].state, node.answers.of(service)
-    follows = not isinstance(answer, CallFailed | LeaseStatus) and answer.status.lease_service_connected
+    follows = (
+        not isinstance(answer, CallFailed | lease_pb2.GetStatusResponse) and answer.status.lease_service_connected
+    )
     if any(sign in remark for sign in _LOSES_PACKETS) or (state is State.NOT_READY and follows):
         return Weight.BROKEN
     return Weight.SOON if state is State.NOT_READY or LAST_KNOWN in remark else Weight.WARNING

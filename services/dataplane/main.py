@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -10,7 +11,7 @@ from functools import partial
 from flannelette.dataplane.v1 import dataplane_pb2_grpc
 
 from services.dataplane.api.service import DataplaneServicer
-from services.dataplane.api.status import findings_of, states
+from services.dataplane.api.status import findings_of, reported_findings, states
 from services.dataplane.backends import BUILT
 from services.dataplane.backends.task import TaskReports, run_backend_tasks
 from services.dataplane.commands.runner import HookRunner
@@ -27,6 +28,7 @@ from services.dataplane.netlink.kernel import KernelSocket
 from services.dataplane.netlink.monitor import Monitor
 from services.dataplane.netlink.wireguard.wireguard_socket import WireguardSocket
 from services.dataplane.node.cni import CniInstaller, read_configuration
+from services.dataplane.node.own_findings import own_findings
 from services.dataplane.probes.prober import Prober
 from services.dataplane.probes.record import Answering
 from services.dataplane.settings import DataplaneSettings
@@ -84,6 +86,11 @@ async def build(settings: DataplaneSettings, process: Process) -> AsyncIterator[
             state,
         )
         prober = Prober(dataplane, settings.probe_rate)
+        renewer = dataplane.renewer
+        process.health.finders.append(
+            lambda: own_findings(renewer.lease, renewer.unrenewed, connection.clock_ahead, time.time())
+        )
+        dataplane.reporter.findings = partial(reported_findings, dataplane, prober)
         servicer = DataplaneServicer(dataplane, prober, inspector, process.health, process.stopping)
         process.servicers[_NAME] = lambda server: dataplane_pb2_grpc.add_DataplaneServiceServicer_to_server(
             servicer, server

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from services.core.finding import Finding
+
 
 @dataclass(frozen=True, slots=True)
 class FailedLease:
@@ -28,3 +30,7 @@ class Progress:
     """How many there are."""
     reached_at: float | None = field(default=None, compare=False)
     """Since when the kernel has got so far, on this process's monotonic clock. None: not known."""
+    findings: tuple[Finding, ...] = ()
+    """Problems of the node, the gravest first; no more than MOST_REPORTED."""
+    version: str = ""
+    """Of the dataplane."""

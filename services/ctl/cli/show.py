@@ -38,10 +38,11 @@ def status(nodes: "Nodes", screen: "Screen", watch: bool) -> int:
 
 
 @click.argument("services", nargs=-1, type=click.Choice(["lease", "dataplane", "masq"]), metavar="[SERVICE]...")
+@click.option("--all", "everybody", is_flag=True, help="Also what all nodes have told the lease service.")
 @click.option("--fix", is_flag=True, help="Carry out the cures that are safe, on this host, and look again.")
 @click.option("--yes", is_flag=True, help="Do not ask before --fix.")
 @for_every_node
-def doctor(nodes: "Nodes", screen: "Screen", services: tuple[str, ...], fix: bool, yes: bool) -> int:
+def doctor(nodes: "Nodes", screen: "Screen", services: tuple[str, ...], everybody: bool, fix: bool, yes: bool) -> int:
     """Show the problems of the nodes and their cures.
 
     SERVICE is lease, dataplane or masq; the default is all. What loses packets
@@ -55,7 +56,7 @@ def doctor(nodes: "Nodes", screen: "Screen", services: tuple[str, ...], fix: boo
     from services.ctl.diagnose import doctor as examination
 
     if not fix:
-        return asyncio.run(examination.doctor(nodes, screen, services))
+        return asyncio.run(examination.doctor(nodes, screen, services, everybody=everybody))
     if not yes:
         require_terminal(screen)
 

@@ -6,13 +6,17 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from flannelette.lease.v1 import lease_pb2
+from flannelette.lease.v1.lease_pb2_grpc import LeaseServiceStub
+
 from services.core.errors import Unavailable
 from services.ctl.commands.answers import assess_all
+from services.ctl.connect.call import ask_lease_service
 from services.ctl.connect.contexts import Nodes
 from services.ctl.connect.targets import SERVICES, Service, Targets
 from services.ctl.diagnose.fixes import carry_out, is_safe, obstacle_to
 from services.ctl.node_health import State
-from services.ctl.problems import Problem, merged, problems
+from services.ctl.problems import Problem, different_versions, merged, problems, reported, version_of
 from services.ctl.render.problems import doctor_text, fixes_text
 from services.ctl.render.screen import Screen
 
@@ -26,7 +30,9 @@ class Examination:
     """What the nodes have said."""
 
     targets: dict[str, Targets]
-    """By the name of the node."""
+    """Of the nodes that were asked, by name."""
+    names: list[str]
+    """Of these nodes, and of those that the lease service has told of."""
     node: str
     """The name of the only node, as its services say it; empty: there are several, or none has answered."""
     found: list[Problem]
@@ -40,31 +46,41 @@ class Examination:
 
     def show(self, screen: Screen, fixed: Sequence[str] | None = None) -> None:
         """Prints it; as JSON with the commands that were carried out."""
-        names = [*self.targets]
         if not screen.json:
-            screen.show(doctor_text(names, self.found, screen.width))
+            screen.show(doctor_text(self.names, self.found, screen.width))
             return
         ailments = [{**each.document(), "fixable": is_safe(each.check, each.cure)} for each in self.found]
-        document = {"node": self.node, "nodes": names, "ailments": ailments}
+        document = {"node": self.node, "nodes": self.names, "ailments": ailments}
         screen.show_json(document if fixed is None else {**document, "fixed": [*fixed]})
 
 
-async def examine(nodes: Nodes, services: Collection[str]) -> Examination:
-    """Asks these services of the nodes, or all."""
+async def examine(nodes: Nodes, services: Collection[str], *, everybody: bool = False) -> Examination:
+    """Asks these services of the nodes, or all; for `everybody`, also the lease service what other nodes told it."""
     asked = [service for service in SERVICES if not services or service in services]
     health = await assess_all(nodes)
     names = {node: node or each.name or "this host" for node, each in health.items()}
+    found = [(names[node], problems(each, asked)) for node, each in health.items()]
+    versions = {names[node]: version_of(each) for node, each in health.items()}
+    if everybody:
+        others = [each for each in await _listed(nodes) if each.name not in versions]
+        found += reported(others)
+        versions |= {each.name: each.version for each in others}
+    found.append(("", [*different_versions(versions, "nodes")]))
     return Examination(
         {names[node]: targets for node, targets in nodes.items()},
-        next(iter(health.values())).name if len(health) == 1 else "",
-        merged((names[node], problems(each, asked)) for node, each in health.items()),
+        [*versions],
+        next(iter(health.values())).name if len(versions) == 1 else "",
+        merged(found),
         all(each.services[service].state is State.AWAY for each in health.values() for service in asked),
     )
 
 
-async def doctor(nodes: Nodes, screen: Screen, services: Collection[str]) -> int:
-    """Prints the problems that these services of the nodes tell, or all. 0: none. 1: some. 2: no service answers."""
-    seen = await examine(nodes, services)
+async def doctor(nodes: Nodes, screen: Screen, services: Collection[str], *, everybody: bool = False) -> int:
+    """Prints the problems that these services of the nodes tell, or all. 0: none. 1: some. 2: no service answers.
+
+    Raises CallFailed: everybody is asked for, and the lease service does not answer.
+    """
+    seen = await examine(nodes, services, everybody=everybody)
     seen.show(screen)
     return seen.exit_code
 
@@ -96,6 +112,17 @@ async def fix(nodes: Nodes, screen: Screen, services: Collection[str], confirm: 
     if done or screen.json:
         seen.show(screen, done)
     return seen.exit_code
+
+
+async def _listed(nodes: Nodes) -> list[lease_pb2.Node]:
+    """What the lease services of these nodes know of all; a service of one node knows that one."""
+    known = dict[str, lease_pb2.Node]()
+    for target in {each["lease"].address: each["lease"] for each in nodes.values()}.values():
+        answer = await ask_lease_service(
+            target, lambda c: LeaseServiceStub(c).ListNodes(lease_pb2.ListNodesRequest())
+        )
+        known |= {each.name: each for each in answer.nodes if each.name not in known or each.connected}
+    return [*known.values()]
 
 
 def _fixes(seen: Examination, screen: Screen) -> list[str]:

@@ -33,8 +33,11 @@ def nodes_text(nodes: Sequence[pb.Node], width: Width) -> Text:
 
 
 def all_well(nodes: Sequence[pb.Node]) -> bool:
-    """Nobody is known to be cut off, behind, or short of a lease."""
-    return not any(_is_away(node) or _is_behind(node) or node.failed_count for node in nodes)
+    """Nobody is known to be cut off, behind, short of a lease, or to lose packets now or soon."""
+    return not any(
+        _is_away(node) or _is_behind(node) or node.failed_count or any(f.broken or f.soon for f in node.findings)
+        for node in nodes
+    )
 
 
 def converged_text(response: pb.GetConvergenceResponse) -> Text:
@@ -108,4 +111,5 @@ def _failed(node: pb.Node) -> str | Text:
 def _reasons(node: pb.Node) -> Cell:
     shown = [f"{failed.name}: {failed.reason}" for failed in node.failed[:_MOST_REASONS]]
     left = node.failed_count - len(shown)
-    return (*shown, f"and {left:,} more") if left > 0 else tuple(shown)
+    found = [each.problem for each in node.findings]
+    return (*shown, *([f"and {left:,} more"] if left > 0 else []), *found)

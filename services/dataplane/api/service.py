@@ -48,7 +48,9 @@ class DataplaneServicer(dataplane_pb2_grpc.DataplaneServiceServicer):
 
     async def GetStatus(self, request: pb.GetStatusRequest, context: Any) -> pb.GetStatusResponse:
         """See the proto."""
-        return pb.GetStatusResponse(status=self._status())
+        response = pb.GetStatusResponse(status=self._status())
+        response.time.GetCurrentTime()
+        return response
 
     async def WatchStatus(
         self, request: pb.WatchStatusRequest, context: Any

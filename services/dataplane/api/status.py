@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 
+from services.core.finding import MOST_REPORTED
+from services.core.finding import Finding as GeneralFinding
 from services.core.leases.lease import Lease
 from services.dataplane.api.events import repair_counts
 from services.dataplane.api.probes import probe_summary
@@ -76,10 +78,19 @@ def status_of(dataplane: Controller, prober: Prober, health: Health, started_at:
 
 
 def findings_of(dataplane: Controller, prober: Prober) -> list[Finding]:
-    """What of the host is in the way, who writes this node's key, who claims what another node has, who is silent."""
+    """What of the host is in the way, who writes this node's key, who claims what another node has, who is silent,
+    and what the service itself lacks.
+    """
     fight, peer_set = dataplane.renewer.fight, dataplane.programmer.peer_set
     claims = claim_findings(peer_set.own_losses, list(peer_set.peers.values()))
-    return [*dataplane.findings, *([fight] if fight else ()), *claims, *prober.findings()]
+    own = map(Finding.of_service, dataplane.health.findings)
+    return [*dataplane.findings, *([fight] if fight else ()), *claims, *prober.findings(), *own]
+
+
+def reported_findings(dataplane: Controller, prober: Prober) -> tuple[GeneralFinding, ...]:
+    """What the lease service is told: the gravest, without what is no fault of this node."""
+    found = (each.reported() for each in findings_of(dataplane, prober) if not each.is_remote)
+    return tuple(sorted(found, key=lambda each: each.weight)[:MOST_REPORTED])
 
 
 def _earlier(dataplane: Controller) -> list[pb.EarlierBackend]:
@@ -102,6 +113,7 @@ def _finding(finding: Finding) -> pb.Finding:
         peer_count=len(finding.peers) if not finding.is_general else 0,
         broken=finding.is_broken,
         remote=finding.is_remote,
+        soon=finding.is_soon,
     )
 
 

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from services.core.finding import Finding as GeneralFinding
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -25,6 +27,19 @@ class Finding:
     """Packets are lost for certain."""
     is_remote: bool = False
     """The cause is another node, and nothing is wrong with this one."""
+    is_soon: bool = False
+    """Nothing is lost yet, and will be if nothing is done."""
+
+    @classmethod
+    def of_service(cls, finding: GeneralFinding) -> "Finding":
+        """A problem of the service itself."""
+        texts = (finding.check, finding.problem, finding.cause, finding.cure, finding.evidence)
+        return cls(*texts, is_broken=finding.is_broken, is_soon=finding.is_soon)
+
+    def reported(self) -> GeneralFinding:
+        """As the lease service is told."""
+        texts = (self.check, self.sentence, self.cause, self.cure, self.evidence)
+        return GeneralFinding(*texts, self.is_broken, self.is_soon).bounded()
 
     @property
     def breaks_node(self) -> bool:

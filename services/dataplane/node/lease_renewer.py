@@ -15,7 +15,7 @@ from services.core.leases.table import Table
 from services.core.network import NetworkConfig
 from services.dataplane.events.finding import Finding
 from services.dataplane.events.journal import Event, EventKind, Journal
-from services.dataplane.node.overwrites import OverwriteCounter
+from services.dataplane.node.own_findings import OverwriteCounter
 from services.runtime.telemetry.logs import get_logger
 
 log = get_logger()
@@ -73,6 +73,8 @@ class LeaseRenewer:
         self.lease: Lease | None = None
         self.reason = "no lease yet"
         """Why the lease is missing or in doubt; empty when it is held."""
+        self.unrenewed: tuple[str, ...] = ()
+        """Why renewals have failed since the last that did not; the last two."""
         self._connection = connection
         self._margin = margin_seconds
         self._changed = changed
@@ -229,10 +231,10 @@ class LeaseRenewer:
             pause = min(_RENEW_AGAIN, max((self._over - self._timer()) / 4, _SHORTEST_RENEWAL))
             log.warning("the lease could not be renewed; trying again", reason=str(error), seconds=round(pause))
             self._note(f"own lease not renewed; trying again in {round(pause)} s", str(error))
-            self._due = self._timer() + pause
+            self._due, self.unrenewed = self._timer() + pause, (*self.unrenewed, str(error))[-2:]
 
     def _hold(self, lease: Lease) -> None:
-        now = self._timer()
+        now, self.unrenewed = self._timer(), ()
         if lease.expires_at is None:
             self._over, self._due = math.inf, now + _RESERVATION_RENEWAL if lease.reserved else None
         else:

@@ -2,11 +2,14 @@
 
 import asyncio
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Final, Protocol
 
 from services.core.errors import FlanneletteError, NotImplementedYet
+from services.core.finding import Finding
 from services.core.leases.progress import FailedLease, Progress
+from services.runtime.process.version import version
 from services.runtime.telemetry.logs import get_logger
 
 log = get_logger()
@@ -44,6 +47,8 @@ class Reporter:
     """
 
     def __init__(self, calls: ReportCalls) -> None:
+        self.findings: Callable[[], tuple[Finding, ...]] = tuple
+        """What is wrong with the node, to be told with its progress."""
         self._calls = calls
         self._news: tuple[int, Progress] | None = None
         """What there is to tell, and on which stream."""
@@ -55,7 +60,8 @@ class Reporter:
 
     def tell(self, progress: Progress | None, stream: int) -> None:
         """What is true now; None: nothing yet. `stream` numbers the streams of leases, 0 while none is open."""
-        self._news = (stream, progress) if progress is not None and stream else None
+        said = progress and replace(progress, findings=self.findings(), version=version())
+        self._news = (stream, said) if said is not None and stream else None
         self._wake.set()
 
     async def run(self) -> None:

@@ -14,6 +14,7 @@ from services.lease.admission.pipeline import StorePipeline
 from services.lease.progress.reports import NOTHING_YET, NodeProgress, Report
 from services.lease.stores.store import Reclaimed, RefusalKind
 from services.lease.watch.broker import Broker
+from services.runtime.lease.findings import finding_to_proto
 from services.runtime.lease.wire import failed_to_proto, lease_to_proto
 
 _KINDS: Final = {
@@ -122,6 +123,8 @@ def _node(broker: Broker, name: str, departed: Report | None, *, is_ours: bool) 
         node.report_time.FromMilliseconds(int(report.at * 1000))
         node.failed.extend(map(failed_to_proto, report.progress.failed))
         node.failed_count = report.progress.failed_count
+        node.findings.extend(map(finding_to_proto, report.progress.findings))
+        node.version = report.progress.version
     if progress.position > NOTHING_YET:
         node.behind = reports.last - progress.position
     return node

@@ -28,6 +28,7 @@ from services.lease.api.requests import Identity, check_name, checked_request, l
 from services.lease.stores.store import Store
 from services.lease.watch.broker import Broker
 from services.lease.watch.streams import PAUSE, end_if_stalled, watch_all, watch_own
+from services.runtime.lease.findings import finding_to_proto
 from services.runtime.lease.lifetime import time_left
 from services.runtime.lease.wire import lease_to_proto, network_to_proto, progress_from_proto, status_to_proto
 from services.runtime.process.version import version
@@ -150,7 +151,9 @@ class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
             network=network_to_proto(replace(table.network, source=table.network.shown)) if table.network else None,
             network_error=table.network_error,
             pending_moves=map(move_to_proto, self._moves.all()),
+            findings=map(finding_to_proto, self._health.findings),
         )
+        response.time.GetCurrentTime()
         response.start_time.FromNanoseconds(self._started)
         return response
 
@@ -211,6 +214,7 @@ class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
         if reports.take(progress):
             await self._store.report(progress)
         response = pb.ReportProgressResponse()
+        response.time.GetCurrentTime()
         response.pause.FromMicroseconds(int(reports.pause * 1e6))
         return response
 

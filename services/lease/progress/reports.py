@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
+from services.core.finding import MOST_REPORTED
 from services.core.leases.progress import Progress
 from services.core.limits import LONGEST_NAME
 from services.lease import metrics
@@ -231,4 +232,5 @@ def _bounded(progress: Progress) -> Progress:
         replace(lease, name=lease.name[:LONGEST_NAME], reason=lease.reason[:_LONGEST_REASON])
         for lease in progress.failed[:MOST_FAILED]
     )
-    return replace(progress, failed=failed)
+    findings = tuple(finding.bounded() for finding in progress.findings[:MOST_REPORTED])
+    return replace(progress, failed=failed, findings=findings, version=progress.version[:LONGEST_NAME])

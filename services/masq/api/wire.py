@@ -2,6 +2,7 @@
 
 from flannelette.masq.v1 import masq_pb2 as pb
 
+from services.core.finding import Finding as GeneralFinding
 from services.masq.diagnose.obstacles import Finding
 from services.masq.firewalls.firewall import ChainState, RuleState
 from services.masq.rules.model import Chain
@@ -28,6 +29,19 @@ def finding_of(found: Finding) -> pb.Finding:
         cause=found.cause,
         evidence=found.evidence,
         broken=found.broken,
+    )
+
+
+def general_finding(found: GeneralFinding) -> pb.Finding:
+    """A problem of the service itself."""
+    return pb.Finding(
+        problem=found.problem,
+        cure=found.cure,
+        check=found.check,
+        cause=found.cause,
+        evidence=found.evidence,
+        broken=found.is_broken,
+        soon=found.is_soon,
     )
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -50,6 +51,8 @@ class LeaseConnection:
         self._channel = ServerChannel(address, "flannelette-lease", transport, options)
         self.stub = lease_pb2_grpc.LeaseServiceStub(self._channel.channel)
         """Replaced by `lost`: do not keep it."""
+        self.clock_ahead = 0.0
+        """Seconds by which the lease service's clock is ahead of ours, at least; 0: not more than a call takes."""
 
     async def acquire(self, request: LeaseRequest) -> Lease:
         """See AcquireLease in lease.proto. Raises the errors that it names."""
@@ -94,9 +97,13 @@ class LeaseConnection:
     async def report(self, progress: Progress) -> float:
         """See ReportProgress in lease.proto; returns the pause before the next report. Raises the errors it names."""
         try:
+            asked_at = time.time()
             response = readable(await self.stub.ReportProgress(progress_to_proto(progress), timeout=_CALL_SECONDS))
         except grpc.aio.AioRpcError as error:
             raise error_of(error) from None
+        if response.HasField("time"):
+            told = response.time.seconds + response.time.nanos / 1e9
+            self.clock_ahead = max(told - time.time(), 0.0) + min(told - asked_at, 0.0)
         return seconds_of(response.pause, "pause")
 
     async def close(self) -> None:

@@ -9,6 +9,7 @@ from google.protobuf.message import DecodeError
 
 from services.core.errors import InvalidInput
 from services.core.family import FAMILIES, Address, Network
+from services.core.finding import MOST_REPORTED
 from services.core.formats.ip_text import exact_cidr, format_address, format_network, parse_address, parse_cidr
 from services.core.leases.lease import (
     BackendData,
@@ -26,6 +27,7 @@ from services.core.leases.table import Change, Removed, Step, StoreStatus, Upser
 from services.core.limits import LONGEST_DATA, LONGEST_NAME, seconds_of, unix_time
 from services.core.network import NetworkConfig, parse_network
 from services.core.special_addresses import never_public
+from services.runtime.lease.findings import finding_from_proto, finding_to_proto
 
 
 def lease_to_proto(lease: Lease) -> pb.Lease:
@@ -116,6 +118,8 @@ def progress_to_proto(progress: Progress) -> pb.ReportProgressRequest:
         cursor=progress.cursor,
         failed=map(failed_to_proto, progress.failed),
         failed_count=progress.failed_count,
+        findings=map(finding_to_proto, progress.findings),
+        version=progress.version,
     )
     if progress.reached_at is not None:
         message.age.FromMicroseconds(max(0, int((time.monotonic() - progress.reached_at) * 1e6)))
@@ -126,7 +130,15 @@ def progress_from_proto(message: pb.ReportProgressRequest) -> Progress:
     """The progress report in a message received now. Raises InvalidInput, naming the field."""
     failed = tuple(FailedLease(lease.name, lease.reason) for lease in message.failed)
     reached_at = time.monotonic() - seconds_of(message.age, "age")
-    return Progress(message.node, message.cursor, failed, max(message.failed_count, len(failed)), reached_at)
+    return Progress(
+        message.node,
+        message.cursor,
+        failed,
+        max(message.failed_count, len(failed)),
+        reached_at,
+        tuple(map(finding_from_proto, message.findings[:MOST_REPORTED])),
+        message.version,
+    )
 
 
 def failed_to_proto(lease: FailedLease) -> pb.FailedLease:

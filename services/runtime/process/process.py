@@ -5,6 +5,7 @@ import gc
 import os
 import signal
 import sys
+import time
 from asyncio import TaskGroup
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, ExitStack
@@ -31,7 +32,7 @@ from services.runtime.telemetry.health import Health
 from services.runtime.telemetry.http import http_server
 from services.runtime.telemetry.logs import configure_logs, get_logger
 from services.runtime.telemetry.metrics import Gauge
-from services.runtime.tls.credentials import Credentials
+from services.runtime.tls.credentials import Credentials, expiry_findings
 
 log = get_logger()
 
@@ -71,6 +72,9 @@ class Process:
         """Tasks that run as long as the process. An exception in one ends the process."""
         self.servicers: dict[str, AddToServer] = {}
         """By full name, `flannelette.lease.v1.LeaseService`."""
+        if transport.credentials is not None:
+            credentials = transport.credentials
+            self.health.finders.append(lambda: expiry_findings(credentials, time.time()))
         self._unreachable = ""
         """Why clients cannot reach the process any more; empty: they can."""
 

@@ -1,6 +1,9 @@
 """Readiness as a set of conditions, each with the reason why it does not hold."""
 
 import asyncio
+from collections.abc import Callable, Iterable
+
+from services.core.finding import Finding
 
 
 class Health:
@@ -10,6 +13,8 @@ class Health:
     """
 
     def __init__(self) -> None:
+        self.finders: list[Callable[[], Iterable[Finding]]] = []
+        """What looks for problems of the service that leave it ready."""
         self._reasons: dict[str, str] = {}
         self._of_host: set[str] = set()
         self._outages: set[str] = set()
@@ -41,6 +46,11 @@ class Health:
     def reasons(self) -> list[str]:
         """The reasons why the service is not ready, a sentence each, oldest condition first. Empty: ready."""
         return ["the service is stopping"] if self._stopping else [r for r in self._reasons.values() if r]
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What is found now, the gravest first."""
+        return sorted((each for find in self.finders for each in find()), key=lambda each: each.weight)
 
     @property
     def has_started(self) -> bool:

@@ -36,9 +36,9 @@ class Certificate:
     def invalid_reason(self, now: float) -> str:
         """Why the certificate is not valid at this time, as a predicate ("expired on ..."); empty: it is valid."""
         if now < self.not_before:
-            return f"is not valid before {_date(self.not_before)}: is the clock right?"
+            return f"is not valid before {date(self.not_before)}: is the clock right?"
         if now > self.not_after:
-            return f"expired on {_date(self.not_after)}: replace the file, no restart is needed"
+            return f"expired on {date(self.not_after)}: replace the file, no restart is needed"
         return ""
 
 
@@ -116,5 +116,6 @@ def _shown(
     return ends[verifies].getpeercert() or "no certificate was presented"
 
 
-def _date(time: float) -> str:
+def date(time: float) -> str:
+    """The time for people."""
     return datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%d %H:%M UTC")

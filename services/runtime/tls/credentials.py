@@ -1,10 +1,19 @@
 """The TLS files in force, as gRPC credentials for servers and channels."""
 
+import ssl
 import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
 
 import grpc
 
+from services.core.finding import Finding
+from services.runtime.tls.certificate import date
 from services.runtime.tls.files import Material, Stamp, TlsFiles, read
+
+_SOON_SECONDS: Final = 14 * 86_400.0
+"""Two weeks: time for a person. A certificate that lives shorter is replaced by a program, in its last third."""
 
 
 class Credentials:
@@ -56,3 +65,31 @@ class Credentials:
 
 def _configuration(material: Material) -> grpc.ServerCertificateConfiguration:
     return grpc.ssl_server_certificate_configuration([(material.key, material.chain)], material.authorities)
+
+
+def expiry_findings(credentials: Credentials, now: float) -> Iterator[Finding]:
+    """What of these files runs out soon; what has run out already is a reason of the health."""
+    files, material = credentials.files, credentials.material
+    own = material.certificate
+    yield from _expiring(files.certificate, own.not_before, own.not_after, now)
+    lives = [
+        (ssl.cert_time_to_seconds(str(each["notBefore"])), ssl.cert_time_to_seconds(str(each["notAfter"])))
+        for each in material.context.get_ca_certs()
+    ]
+    if lives:  # an old one beside its successor may run out
+        not_before, not_after = max(lives, key=lambda life: life[1])
+        yield from _expiring(files.authorities, not_before, not_after, now)
+
+
+def _expiring(file: Path, not_before: float, not_after: float, now: float) -> Iterator[Finding]:
+    """The finding about a certificate of this file, if it runs out soon, or has run out."""
+    if not_after - now > min(_SOON_SECONDS, (not_after - not_before) / 3):
+        return
+    is_over = not_after < now
+    yield Finding(
+        "certificate",
+        f"The certificate in {file} {'ran out' if is_over else 'runs out'} on {date(not_after)}.",
+        "Nothing has replaced it. Replace the file; no restart is needed.",
+        evidence=f"valid from {date(not_before)} to {date(not_after)}",
+        is_soon=True,
+    )

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.ctl import nodes as ctl_nodes
 from tests.ctl import samples as samples
 from tests.ctl.fakes import FakeNode
 from tests.ctl.process import run
@@ -66,6 +67,44 @@ async def test_the_doctor_asks_every_node_of_a_context_and_tells_a_shared_proble
     assert {"cause", "cure", "evidence", "check"} <= ran.json["ailments"][0].keys()
     ran = await run(tmp_path, *words, "--on", "h3", FLANNELETTE_CONTEXTS=str(contexts), FLANNELETTE_SOCKET_DIR="")
     assert ran.code == 2
+
+
+async def test_the_doctor_shows_what_nodes_have_told_a_central_lease_service(node: FakeNode) -> None:
+    answer = ctl_nodes.nodes()
+    answer.nodes[1].findings.add(problem="No packets reach h3.", check="peer-route", broken=True)
+    answer.nodes[1].version = answer.nodes[2].version = "9.9.9"
+    answer.nodes[2].connected = False
+    node.lease.replies.by_method["ListNodes"] = answer
+    ran = await run(node.directory, "doctor", "--all", "-o", "json")
+    assert (ran.code, ran.json["nodes"]) == (1, ["h1", "h2", "h3"])
+    assert [(each["weight"], each["service"], each["nodes"]) for each in ran.json["ailments"]] == [
+        ("BROKEN", "dataplane", ["h2"]),
+        ("SOON", "lease", ["h3"]),
+        ("WARNING", "", []),
+    ]
+    assert ran.json["ailments"][2]["evidence"] == "0.1.0: h1; 9.9.9: h2, h3"
+    assert (await run(node.directory, "nodes")).code == 1
+    assert "No packets reach h3." in (await run(node.directory, "nodes")).out
+    await node.stop("lease")
+    ran = await run(node.directory, "doctor", "--all")
+    assert (ran.code, ran.out) == (2, "")
+
+
+async def test_the_doctor_compares_clocks_and_versions_of_the_services(node: FakeNode) -> None:
+    lease, dataplane = samples.lease_status(), samples.dataplane_status()
+    lease.time.FromSeconds(1_000_000)
+    dataplane.time.FromSeconds(1_000_009)
+    node.lease.replies.by_method["GetStatus"], node.dataplane.replies.by_method["GetStatus"] = lease, dataplane
+    assert (await run(node.directory, "doctor")).code == 0
+    dataplane.time.FromSeconds(1_000_061)
+    lease.version = "9.9.9"
+    lease.findings.add(problem="The certificate in /etc/a.crt runs out.", check="certificate", soon=True)
+    ran = await run(node.directory, "doctor", "-o", "json")
+    assert [(each["weight"], each["check"], each["problem"]) for each in ran.json["ailments"]] == [
+        ("SOON", "certificate", "The certificate in /etc/a.crt runs out."),
+        ("WARNING", "clock", "The clock of this host is 61 s ahead of that of the lease service."),
+        ("WARNING", "version", "The services have different versions."),
+    ]
 
 
 async def test_the_headline_and_the_exit_code_of_status_say_what_the_doctor_knows(node: FakeNode) -> None:

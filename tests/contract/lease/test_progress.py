@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -18,6 +19,8 @@ from services.core.errors import Unavailable
 from services.core.leases.progress import FailedLease, Progress
 from services.core.leases.table import Upserted
 from services.lease.stores.store import Changed
+from services.runtime.lease import feed
+from services.runtime.lease.feed import LeaseConnection
 from tests.examples.leases import make_lease
 from tests.patience import PATIENCE
 from tests.services.lease import FakeStore, Running, next_step, serving
@@ -92,6 +95,34 @@ async def test_a_change_has_converged_when_every_connected_node_reports_it(tmp_p
         assert (list(found.nodes_done), list(found.nodes_pending)) == (["node1", "node2"], [])
         assert 0 < found.elapsed.ToTimedelta().total_seconds() < 10
         assert (await converged(running, cursor)).elapsed == found.elapsed, "what it took stays what it took"
+
+
+async def test_what_is_wrong_with_a_node_is_told_with_its_progress(tmp_path: Path) -> None:
+    async with serving(FakeStore(A), tmp_path) as running, dataplane(running, "node1") as one:
+        running.broker.take(Changed((Upserted(B),)))
+        cursor = await one.follow()
+        finding = pb.Finding(check="peer-route", problem="No packets reach h2.", cure="ip rule del", broken=True)
+        report = pb.ReportProgressRequest(node="node1", cursor=cursor, findings=[finding] * 9, version="1.2.3")
+        answer = await running.stub.ReportProgress(report, timeout=PATIENCE)
+        assert abs(answer.time.ToMilliseconds() / 1000 - time.time()) < PATIENCE
+        found = (await nodes(running))["node1"]
+        assert ([*found.findings], found.version) == ([finding] * 8, "1.2.3")
+        await one.report(cursor)
+        assert not (await nodes(running))["node1"].findings
+
+
+async def test_who_reports_learns_how_far_the_clocks_are_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(FakeStore(A), tmp_path) as running, dataplane(running, "node1"):
+        connection = LeaseConnection(running.address, "node1")
+        try:
+            for ahead in (0, 61, -3600, 0):
+                monkeypatch.setattr(feed, "time", SimpleNamespace(time=lambda ahead=ahead: time.time() - ahead))
+                await connection.report(Progress("node1", "epoch:0"))
+                assert connection.clock_ahead == pytest.approx(ahead, abs=30)
+        finally:
+            await connection.close()
 
 
 async def test_a_report_says_how_long_ago_it_came_true(tmp_path: Path) -> None:

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from services.core.errors import Unavailable
+from services.core.finding import Finding
 from services.core.leases.progress import FailedLease, Progress
+from services.core.limits import LONGEST_NAME
 from services.lease.progress import reports as module
 from services.lease.progress.reports import MOST_FAILED, NOTHING_YET, NodeProgress, Reports
 from services.lease.watch.log import ChangeLog, LogEntry
@@ -94,6 +96,18 @@ def test_failed_leases_are_kept_with_their_reasons_and_bounded() -> None:
     assert scene.reports.connected["a"].is_failing
     scene.say("a", "e:0")
     assert not any(node.is_failing for node in scene.reports.connected.values())
+
+
+def test_findings_are_kept_and_bounded_whatever_a_node_sends() -> None:
+    scene = Scene()
+    scene.reports.on_connect("a")
+    told = tuple(Finding("check", "x" * 10_000, "c", "y" * 10_000, "z" * 10_000) for _ in range(1000))
+    scene.reports.take(Progress("a", "e:0", findings=told, version="v" * 10_000))
+    report = scene.reports.connected["a"].report
+    assert report is not None
+    assert len(report.progress.findings) == 8
+    assert max(len(getattr(report.progress.findings[0], name)) for name in ("problem", "cure", "evidence")) == 500
+    assert len(report.progress.version) <= LONGEST_NAME
 
 
 def test_a_node_that_left_is_remembered_for_an_hour() -> None:

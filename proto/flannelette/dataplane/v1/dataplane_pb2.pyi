@@ -846,6 +846,7 @@ class Finding(_message.Message):
     BROKEN_FIELD_NUMBER: _builtins.int
     PEER_COUNT_FIELD_NUMBER: _builtins.int
     REMOTE_FIELD_NUMBER: _builtins.int
+    SOON_FIELD_NUMBER: _builtins.int
     problem: _builtins.str
     """The effect, one sentence."""
     cure: _builtins.str
@@ -870,6 +871,10 @@ class Finding(_message.Message):
     """The cause is another node, such as one that is down, and nothing is wrong
     with this node.
     """
+    soon: _builtins.bool
+    """Nothing is lost yet; packets will be, or nodes will not follow changes, if
+    nothing is done.
+    """
     @_builtins.property
     def peers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Nodes of the affected peers, at most ten. Empty: the whole node is
@@ -888,10 +893,11 @@ class Finding(_message.Message):
         broken: _builtins.bool | None = ...,
         peer_count: _builtins.int = ...,
         remote: _builtins.bool | None = ...,
+        soon: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_broken", b"_broken", "_remote", b"_remote", "broken", b"broken", "remote", b"remote"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_broken", b"_broken", "_remote", b"_remote", "broken", b"broken", "cause", b"cause", "check", b"check", "cure", b"cure", "evidence", b"evidence", "peer_count", b"peer_count", "peers", b"peers", "problem", b"problem", "remote", b"remote"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_broken", b"_broken", "_remote", b"_remote", "broken", b"broken", "cause", b"cause", "check", b"check", "cure", b"cure", "evidence", b"evidence", "peer_count", b"peer_count", "peers", b"peers", "problem", b"problem", "remote", b"remote", "soon", b"soon"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__broken: _TypeAlias = _typing.Literal["broken"]  # noqa: Y015
     _WhichOneofArgType__broken: _TypeAlias = _typing.Literal["_broken", b"_broken"]  # noqa: Y015
@@ -1252,18 +1258,24 @@ class GetStatusResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     STATUS_FIELD_NUMBER: _builtins.int
+    TIME_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def status(self) -> Global___Status:
         """As of now."""
+
+    @_builtins.property
+    def time(self) -> _timestamp_pb2.Timestamp:
+        """The time of this host's clock when the service answered."""
 
     def __init__(
         self,
         *,
         status: Global___Status | None = ...,
+        time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status", "time", b"time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["status", b"status", "time", b"time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

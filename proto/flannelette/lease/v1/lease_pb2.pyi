@@ -934,6 +934,8 @@ class GetStatusResponse(_message.Message):
     HELD_REMOVALS_FIELD_NUMBER: _builtins.int
     HELD_REASON_FIELD_NUMBER: _builtins.int
     PENDING_MOVES_FIELD_NUMBER: _builtins.int
+    FINDINGS_FIELD_NUMBER: _builtins.int
+    TIME_FIELD_NUMBER: _builtins.int
     ready: _builtins.bool
     """The service has a complete table, which follows the store."""
     node: _builtins.str
@@ -979,6 +981,14 @@ class GetStatusResponse(_message.Message):
         configuration again.
         """
 
+    @_builtins.property
+    def findings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Finding]:
+        """Problems of this service, its certificates and its store."""
+
+    @_builtins.property
+    def time(self) -> _timestamp_pb2.Timestamp:
+        """The time of this host's clock when the service answered."""
+
     def __init__(
         self,
         *,
@@ -997,10 +1007,12 @@ class GetStatusResponse(_message.Message):
         held_removals: _builtins.int | None = ...,
         held_reason: _builtins.str = ...,
         pending_moves: _abc.Iterable[Global___PendingMove] | None = ...,
+        findings: _abc.Iterable[Global___Finding] | None = ...,
+        time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_held_removals", b"_held_removals", "_leases", b"_leases", "_quarantined", b"_quarantined", "_ready", b"_ready", "_watchers", b"_watchers", "held_removals", b"held_removals", "leases", b"leases", "network", b"network", "quarantined", b"quarantined", "ready", b"ready", "start_time", b"start_time", "store", b"store", "watchers", b"watchers"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_held_removals", b"_held_removals", "_leases", b"_leases", "_quarantined", b"_quarantined", "_ready", b"_ready", "_watchers", b"_watchers", "held_removals", b"held_removals", "leases", b"leases", "network", b"network", "quarantined", b"quarantined", "ready", b"ready", "start_time", b"start_time", "store", b"store", "time", b"time", "watchers", b"watchers"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_held_removals", b"_held_removals", "_leases", b"_leases", "_quarantined", b"_quarantined", "_ready", b"_ready", "_watchers", b"_watchers", "cursor", b"cursor", "held_reason", b"held_reason", "held_removals", b"held_removals", "leases", b"leases", "network", b"network", "network_error", b"network_error", "node", b"node", "pending_moves", b"pending_moves", "quarantined", b"quarantined", "ready", b"ready", "reasons", b"reasons", "start_time", b"start_time", "store", b"store", "version", b"version", "watchers", b"watchers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_held_removals", b"_held_removals", "_leases", b"_leases", "_quarantined", b"_quarantined", "_ready", b"_ready", "_watchers", b"_watchers", "cursor", b"cursor", "findings", b"findings", "held_reason", b"held_reason", "held_removals", b"held_removals", "leases", b"leases", "network", b"network", "network_error", b"network_error", "node", b"node", "pending_moves", b"pending_moves", "quarantined", b"quarantined", "ready", b"ready", "reasons", b"reasons", "start_time", b"start_time", "store", b"store", "time", b"time", "version", b"version", "watchers", b"watchers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__held_removals: _TypeAlias = _typing.Literal["held_removals"]  # noqa: Y015
     _WhichOneofArgType__held_removals: _TypeAlias = _typing.Literal["_held_removals", b"_held_removals"]  # noqa: Y015
@@ -1024,6 +1036,56 @@ class GetStatusResponse(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__watchers) -> _WhichOneofReturnType__watchers | None: ...
 
 Global___GetStatusResponse: _TypeAlias = GetStatusResponse  # noqa: Y015
+
+@_typing.final
+class Finding(_message.Message):
+    """A problem of a service or of a node, with its cause and its cure."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROBLEM_FIELD_NUMBER: _builtins.int
+    CURE_FIELD_NUMBER: _builtins.int
+    CHECK_FIELD_NUMBER: _builtins.int
+    CAUSE_FIELD_NUMBER: _builtins.int
+    EVIDENCE_FIELD_NUMBER: _builtins.int
+    BROKEN_FIELD_NUMBER: _builtins.int
+    SOON_FIELD_NUMBER: _builtins.int
+    problem: _builtins.str
+    """The effect, one sentence."""
+    cure: _builtins.str
+    """The command that solves the problem, ready to run. Empty: no single command
+    does, and `cause` says what to do.
+    """
+    check: _builtins.str
+    """The check that found the problem, as in the table of docs/operations.md."""
+    cause: _builtins.str
+    """The cause, one sentence."""
+    evidence: _builtins.str
+    """What was asked, such as of the kernel, and the answer."""
+    broken: _builtins.bool
+    """Packets are certainly lost."""
+    soon: _builtins.bool
+    """Nothing is lost yet; packets will be, or nodes will not follow changes, if
+    nothing is done.
+    """
+    def __init__(
+        self,
+        *,
+        problem: _builtins.str = ...,
+        cure: _builtins.str = ...,
+        check: _builtins.str = ...,
+        cause: _builtins.str = ...,
+        evidence: _builtins.str = ...,
+        broken: _builtins.bool = ...,
+        soon: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broken", b"broken", "cause", b"cause", "check", b"check", "cure", b"cure", "evidence", b"evidence", "problem", b"problem", "soon", b"soon"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Finding: _TypeAlias = Finding  # noqa: Y015
 
 @_typing.final
 class PendingMove(_message.Message):
@@ -1309,6 +1371,8 @@ class ReportProgressRequest(_message.Message):
     FAILED_FIELD_NUMBER: _builtins.int
     FAILED_COUNT_FIELD_NUMBER: _builtins.int
     AGE_FIELD_NUMBER: _builtins.int
+    FINDINGS_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     """The node of the dataplane."""
     cursor: _builtins.str
@@ -1319,6 +1383,8 @@ class ReportProgressRequest(_message.Message):
     """Number of leases that could not be programmed, including those that
     `failed` leaves out.
     """
+    version: _builtins.str
+    """Version of the dataplane."""
     @_builtins.property
     def failed(self) -> _containers.RepeatedCompositeFieldContainer[Global___FailedLease]:
         """Leases that could not be programmed, sorted by name; at most the first 50."""
@@ -1329,6 +1395,12 @@ class ReportProgressRequest(_message.Message):
         count as a slow change. Unset: 0.
         """
 
+    @_builtins.property
+    def findings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Finding]:
+        """Problems of the node as its dataplane sees them, the gravest first; at most
+        8 are kept, with texts of at most 500 characters.
+        """
+
     def __init__(
         self,
         *,
@@ -1337,10 +1409,12 @@ class ReportProgressRequest(_message.Message):
         failed: _abc.Iterable[Global___FailedLease] | None = ...,
         failed_count: _builtins.int = ...,
         age: _duration_pb2.Duration | None = ...,
+        findings: _abc.Iterable[Global___Finding] | None = ...,
+        version: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["age", b"age"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "cursor", b"cursor", "failed", b"failed", "failed_count", b"failed_count", "node", b"node"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "cursor", b"cursor", "failed", b"failed", "failed_count", b"failed_count", "findings", b"findings", "node", b"node", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1379,20 +1453,26 @@ class ReportProgressResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     PAUSE_FIELD_NUMBER: _builtins.int
+    TIME_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def pause(self) -> _duration_pb2.Duration:
         """Mean time until the next report; add jitter. It limits the load of many
         nodes: 50 ms for a few, 1 s for 1,000 nodes.
         """
 
+    @_builtins.property
+    def time(self) -> _timestamp_pb2.Timestamp:
+        """The time of this host's clock when the service answered."""
+
     def __init__(
         self,
         *,
         pause: _duration_pb2.Duration | None = ...,
+        time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["pause", b"pause"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["pause", b"pause", "time", b"time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["pause", b"pause"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["pause", b"pause", "time", b"time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1458,6 +1538,8 @@ class Node(_message.Message):
     SUBNETS_FIELD_NUMBER: _builtins.int
     BEHIND_FIELD_NUMBER: _builtins.int
     FAILED_COUNT_FIELD_NUMBER: _builtins.int
+    FINDINGS_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Name of the node."""
     lease: _builtins.str
@@ -1479,6 +1561,8 @@ class Node(_message.Message):
     """Number of leases that the node could not program, including those that
     `failed` leaves out. Unset: no report yet.
     """
+    version: _builtins.str
+    """Version of the dataplane; empty if it has not reported one."""
     @_builtins.property
     def report_time(self) -> _timestamp_pb2.Timestamp:
         """Time of that report."""
@@ -1493,6 +1577,10 @@ class Node(_message.Message):
     def subnets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The subnets of the node's lease as CIDR text, IPv4 first."""
 
+    @_builtins.property
+    def findings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Finding]:
+        """Problems of the node that its dataplane has reported, at most 8."""
+
     def __init__(
         self,
         *,
@@ -1505,10 +1593,12 @@ class Node(_message.Message):
         subnets: _abc.Iterable[_builtins.str] | None = ...,
         behind: _builtins.int | None = ...,
         failed_count: _builtins.int | None = ...,
+        findings: _abc.Iterable[Global___Finding] | None = ...,
+        version: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_behind", b"_behind", "_connected", b"_connected", "_failed_count", b"_failed_count", "behind", b"behind", "connected", b"connected", "failed_count", b"failed_count", "report_time", b"report_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_behind", b"_behind", "_connected", b"_connected", "_failed_count", b"_failed_count", "behind", b"behind", "connected", b"connected", "cursor", b"cursor", "failed", b"failed", "failed_count", b"failed_count", "lease", b"lease", "name", b"name", "report_time", b"report_time", "subnets", b"subnets"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_behind", b"_behind", "_connected", b"_connected", "_failed_count", b"_failed_count", "behind", b"behind", "connected", b"connected", "cursor", b"cursor", "failed", b"failed", "failed_count", b"failed_count", "findings", b"findings", "lease", b"lease", "name", b"name", "report_time", b"report_time", "subnets", b"subnets", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__behind: _TypeAlias = _typing.Literal["behind"]  # noqa: Y015
     _WhichOneofArgType__behind: _TypeAlias = _typing.Literal["_behind", b"_behind"]  # noqa: Y015

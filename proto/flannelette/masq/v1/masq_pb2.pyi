@@ -190,6 +190,7 @@ class Finding(_message.Message):
     CAUSE_FIELD_NUMBER: _builtins.int
     EVIDENCE_FIELD_NUMBER: _builtins.int
     BROKEN_FIELD_NUMBER: _builtins.int
+    SOON_FIELD_NUMBER: _builtins.int
     problem: _builtins.str
     """The effect, one sentence. A masq before these fields has the cause here too."""
     cure: _builtins.str
@@ -206,6 +207,10 @@ class Finding(_message.Message):
     """The problem certainly drops packets of the overlay: the service is not
     ready while the problem exists.
     """
+    soon: _builtins.bool
+    """Nothing is lost yet; packets will be, or nodes will not follow changes, if
+    nothing is done.
+    """
     def __init__(
         self,
         *,
@@ -215,10 +220,11 @@ class Finding(_message.Message):
         cause: _builtins.str = ...,
         evidence: _builtins.str = ...,
         broken: _builtins.bool = ...,
+        soon: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broken", b"broken", "cause", b"cause", "check", b"check", "cure", b"cure", "evidence", b"evidence", "problem", b"problem"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broken", b"broken", "cause", b"cause", "check", b"check", "cure", b"cure", "evidence", b"evidence", "problem", b"problem", "soon", b"soon"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -303,18 +309,24 @@ class GetStatusResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     STATUS_FIELD_NUMBER: _builtins.int
+    TIME_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def status(self) -> Global___Status:
         """As of now."""
+
+    @_builtins.property
+    def time(self) -> _timestamp_pb2.Timestamp:
+        """The time of this host's clock when the service answered."""
 
     def __init__(
         self,
         *,
         status: Global___Status | None = ...,
+        time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status", "time", b"time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["status", b"status", "time", b"time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,13 +1,15 @@
-"""Counts how often other programs have lately removed or overwritten the own lease, to limit its repair. Pure.
+"""What is wrong with the node's own lease and clock: another program overwrites it, it is not renewed. Pure.
 
 The node restores an overwritten key at once, so that no packet is lost. Two nodes of one name, or a node and a
 script, would overwrite each other at full speed: after the first few repairs there are pauses.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
 from typing import Final
 
+from services.core.finding import Finding as GeneralFinding
 from services.core.leases.lease import Lease
 from services.dataplane.events.finding import Finding
 
@@ -17,6 +19,12 @@ _AT_ONCE: Final = 3
 """So many losses in a window are answered at once. With the pauses after them it is at most some 20 a minute."""
 _FIGHT: Final = 2
 """So many losses in a window are told: once is a mistake."""
+
+
+MOST_SKEW_SECONDS: Final = 10.0
+"""Between two clocks. Leases are renewed by durations, so that less does no harm but to the order of events; more is
+a clock that nobody sets, which ends in certificates that are not valid yet, or no longer.
+"""
 
 
 class OverwriteCounter:
@@ -56,4 +64,30 @@ class OverwriteCounter:
             "",
             f"{self._last}; the node restores it, at most some 20 times a minute",
             is_broken=False,
+        )
+
+
+def own_findings(
+    lease: Lease | None, failures: Sequence[str], clock_ahead: float, now: float
+) -> Iterator[GeneralFinding]:
+    """What is found now. `failures`: of the renewals since the last that succeeded; `clock_ahead`: of the lease
+    service's clock before ours; `now`: Unix time.
+    """
+    if lease is not None and lease.expires_at is not None and len(failures) > 1:  # one may be a restart
+        over = datetime.fromtimestamp(lease.expires_at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        is_over = lease.expires_at <= now
+        yield GeneralFinding(
+            "own-lease",
+            f"The lease {lease.name} of this node {'ran' if is_over else 'runs'} out at {over}: it is not renewed.",
+            f"The last renewals have failed: {failures[-1]}.",
+            evidence="without the lease, another node may get the subnet, and peers remove their routes",
+            is_soon=True,
+        )
+    if abs(clock_ahead) > MOST_SKEW_SECONDS:
+        where = "behind" if clock_ahead > 0 else "ahead of"
+        yield GeneralFinding(
+            "clock",
+            f"The clock of this host is {abs(clock_ahead):.0f} s {where} that of the lease service.",
+            "One of the two is not set by NTP: `timedatectl` on both hosts says which.",
+            evidence="the time in the lease service's answer to ReportProgress",
         )
