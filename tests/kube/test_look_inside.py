@@ -1,5 +1,6 @@
 """The command line from a pod, as docs/kubernetes.md says."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,14 @@ async def test_every_container_says_how_its_node_is(cluster: Cluster, container:
         status = await cluster.kubectl(*look, "flannelette", "status")
         assert status.splitlines()[0] == f"{node.name} is healthy"
         assert await cluster.kubectl(*look, "flannelette", "doctor")  # else there is a problem
+
+
+async def test_every_node_is_asked_from_outside_by_kubectl(cluster: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "contexts.toml").write_text('current = "here"\n[here]\nkubernetes = true\n')
+    shell = Shell(cluster, tmp_path)
+    command = f"FLANNELETTE_CONTEXTS={tmp_path}/contexts.toml {sys.executable} -m services.ctl.main"
+    for node in cluster.nodes:
+        assert f"{node.name} is healthy" in await shell.type(f"{command} --on {node.name} status")
 
 
 async def test_the_page_looks_inside_with_and_without_rights(cluster: Cluster, tmp_path: Path) -> None:

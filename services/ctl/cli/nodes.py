@@ -15,7 +15,7 @@ def nodes_of(shared: Shared) -> Nodes:
     An address that was given counts before the context's. The file's current context is not used beside one: who
     gives an address means this node. Raises Misconfigured, and CallFailed for a certificate.
     """
-    given = Place(**{name: getattr(shared, name) or "" for name in Place.__slots__})
+    given = Place(**{name: getattr(shared, name, None) or "" for name in Place.__slots__})
     contexts = read_contexts(contexts_path())
     name = shared.context or (
         "" if any((given.socket_dir, given.lease, given.dataplane, given.masq)) else contexts.current
@@ -24,12 +24,12 @@ def nodes_of(shared: Shared) -> Nodes:
         if shared.on:
             raise Misconfigured(_without_context(contexts, shared.on))
         return {"": given.targets()}
-    places = contexts.chosen(name).places
+    places = contexts.chosen(name).nodes()
     if shared.on:
         if shared.on not in places:
             raise Misconfigured(f"the context {name} has no node {shared.on!r}; it has: {', '.join(places)}")
         places = {shared.on: places[shared.on]}
-    return {node: given.over(place).targets() for node, place in places.items()}
+    return {node: given.over(place).targets(node) for node, place in places.items()}
 
 
 def one_of(nodes: Nodes, *, any_will_do: bool) -> Targets:

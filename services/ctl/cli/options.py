@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 SECTIONS: Final[Mapping[str, Sequence[str]]] = {
-    "State": ("status", "doctor", "leases", "nodes", "peers", "rules", "topology", "quarantine", "reservations"),
-    "Diagnosis": ("diff", "events", "explain"),
-    "Follow and wait": ("watch", "wait"),
-    "Changes to the kernel": ("resync", "handover", "teardown", "masq"),
-    "Changes to leases and subnets": ("reserve", "unreserve", "release", "reclaim", "renumber", "confirm-removal"),
-    "On a host": ("flanneld", "docker-opts", "certs", "version"),
+    "Inspect": ("status", "nodes", "peers", "leases", "rules", "topology", "reservations", "quarantine"),
+    "Diagnose": ("doctor", "explain", "diff"),
+    "Follow": ("events", "watch", "wait"),
+    "Change the kernel": ("resync", "handover", "teardown", "masq"),
+    "Change leases and subnets": ("reserve", "unreserve", "release", "reclaim", "renumber", "confirm-removal"),
+    "Set up": ("context", "certs", "flanneld", "docker-opts", "dial-stdio", "version"),
 }
 
 

@@ -44,9 +44,7 @@ async def events(target: Target, screen: Screen, peer: str, *, is_following: boo
                 return
             reason = "the dataplane ended the stream"
         except TimeoutError:
-            raise CallFailed(
-                f"{target.program} at {target.address} did not answer in time: look at its log"
-            ) from None
+            raise CallFailed(f"{target.program} at {target.where} did not answer in time: look at its log") from None
         except CallFailed as failure:
             if not (is_following and ever_connected and failure.may_pass):
                 raise

@@ -33,12 +33,15 @@ _LONGEST_PATH: Final = 107
 """sun_path of unix(7) is 108 bytes with its closing zero."""
 _CONNECT_SECONDS: Final = 1.0
 
-_CHANNEL_OPTIONS: Final = (
+_COMMON_OPTIONS: Final = (
     ("grpc.max_receive_message_length", -1),  # a table of 20,000 leases is larger than the default of 4 MiB
-    ("grpc.min_reconnect_backoff_ms", 3_000),  # also the time a connection may take
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.http2.ping_timeout_ms", 4_000),  # keepalive_timeout_ms has no effect in this core
 )
+_DIAL_SECONDS: Final = 20.0
+"""More for a service that a command connects: ssh logs in, and a Python starts there."""
+_CONNECT_MS: Final = "grpc.min_reconnect_backoff_ms"
+"""Also the time that a connection may take."""
 
 
 class CallFailed(Exception):
@@ -64,11 +67,16 @@ class CallFailed(Exception):
 @asynccontextmanager
 async def channel_to(target: Target) -> AsyncIterator[grpc.aio.Channel]:
     """A channel; an error of a call in the block is raised as CallFailed."""
-    async with target.transport.channel(target.address, _CHANNEL_OPTIONS) as channel:
+    async with _channel(target) as channel:
         try:
             yield channel
         except grpc.aio.AioRpcError as error:
             raise await _failure(target, error, channel) from None
+
+
+def _channel(target: Target) -> grpc.aio.Channel:
+    milliseconds = int(_DIAL_SECONDS * 1000) if target.dialer else 3_000
+    return target.transport.channel(target.address, (*_COMMON_OPTIONS, (_CONNECT_MS, milliseconds)))
 
 
 def transport(certificate: str, key: str, authorities: str, server_name: str) -> Transport:
@@ -98,9 +106,10 @@ class Channels:
         self, target: Target, call: Callable[[grpc.aio.Channel], Awaitable[M]], seconds: float = SHORT_SECONDS
     ) -> M:
         """The answer of `call`. Raises CallFailed, also when there is none within `seconds`."""
+        seconds += _DIAL_SECONDS if target.dialer else 0
         channel = self._by_address.get(target.address)
         if channel is None:
-            channel = target.transport.channel(target.address, _CHANNEL_OPTIONS)
+            channel = _channel(target)
             self._by_address[target.address] = channel
         try:
             async with asyncio.timeout(seconds):
@@ -112,7 +121,7 @@ class Channels:
         except TimeoutError:
             await self._close(target.address)
             raise CallFailed(
-                f"{target.program} at {target.address} did not answer within {seconds:g} s: "
+                f"{target.program} at {target.where} did not answer within {seconds:g} s: "
                 "its process is stopped or overloaded; look at its log",
                 may_pass=True,
             ) from None
@@ -148,7 +157,7 @@ def with_hint(target: Target, failure: CallFailed) -> CallFailed:
 async def _failure(target: Target, error: grpc.aio.AioRpcError, channel: grpc.aio.Channel) -> CallFailed:
     details = error.details() or error.code().name
     if error.code() is grpc.StatusCode.UNIMPLEMENTED and "ethod not found" in details:
-        return CallFailed(f"the server at {target.address} is not {target.program}: check --{target.service}")
+        return CallFailed(f"the server at {target.where} is not {target.program}: check --{target.service}")
     away = error.code() is grpc.StatusCode.UNAVAILABLE
     # A connected server can answer UNAVAILABLE too; the state of the channel shows whether there is one.
     if not away or channel.get_state() is grpc.ChannelConnectivity.READY:
@@ -168,6 +177,9 @@ class AddressProblem:
 
 def diagnose(target: Target, details: str) -> AddressProblem:
     """Connects to the address without gRPC, to find out why a call failed; `details` is the message of gRPC."""
+    if target.dialer:
+        failure = target.dialer.failure() or f"{target.program} at {target.where} does not answer: {details}"
+        return AddressProblem(failure, missing=target.dialer.is_missing)
     if target.path is None:
         return AddressProblem(target.transport.explain_failure(target.address, target.program, details))
     return _diagnose_path(target, target.path, details)

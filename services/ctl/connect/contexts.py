@@ -8,17 +8,27 @@ tls_cert_file = "/etc/me.crt"      # with tls_key_file, tls_ca_file, tls_server_
 
 [lab.nodes.h1]
 socket_dir = "/run/flannelette"    # or lease, dataplane, masq: an address each
+via = "ssh h1 sudo"                # runs commands there: no port is open. In [lab] for all: "ssh {node} sudo"
+
+[prod]
+kubernetes = true                  # the nodes that kubectl lists; with kubectl = "kubectl --context prod", namespace,
+                                   # selector where those are not what the manifests say
 """
 
+import json
+import re
+import shlex
+import subprocess
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from services.core.errors import Misconfigured
-from services.ctl.connect.call import transport
-from services.ctl.connect.targets import Targets, read_address, targets
+from services.ctl.connect.call import CallFailed, transport
+from services.ctl.connect.dial import dialer
+from services.ctl.connect.targets import Service, Target, Targets, read_address, targets
 
 Nodes: TypeAlias = Mapping[str, Targets]
 """The services of several nodes, by the name of the node, in the order of the file.
@@ -27,6 +37,8 @@ Without a context there is one node, the one that the command runs on, named "".
 """
 
 DEFAULT_SOCKET_DIR: Final = Path("/run/flannelette")
+_SECONDS: Final = 30.0
+"""For kubectl."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +53,57 @@ class Place:
     tls_key_file: str = ""
     tls_ca_file: str = ""
     tls_server_name: str = ""
+    via: str = ""
+    """The command that runs others on the node, for its unix sockets."""
 
     def over(self, other: "Place") -> "Place":
         """What is said here, and of the rest what the other place says."""
         return Place(**{f.name: getattr(self, f.name) or getattr(other, f.name) for f in fields(self)})
 
-    def targets(self) -> Targets:
-        """The addresses to call. Raises CallFailed: a certificate cannot be used."""
+    def targets(self, node: str = "") -> Targets:
+        """The addresses to call; `node` is the place's name. Raises CallFailed: a certificate cannot be used."""
         with_tls = transport(self.tls_cert_file, self.tls_key_file, self.tls_ca_file, self.tls_server_name)
         directory = Path(self.socket_dir) if self.socket_dir else DEFAULT_SOCKET_DIR
-        return targets(directory, {"lease": self.lease, "dataplane": self.dataplane, "masq": self.masq}, with_tls)
+        named: dict[Service, str | None] = {"lease": self.lease, "dataplane": self.dataplane, "masq": self.masq}
+        there = targets(directory, named, with_tls)
+        return _dialed_all(there, self.via, node) if self.via else there
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonSet:
+    """The nodes of a cluster as kubectl lists them: pods, each reached by `kubectl exec`."""
+
+    kubectl: str = "kubectl"
+    """The command, with its options: `kubectl --context prod`."""
+    namespace: str = "kube-flannel"
+    selector: str = "app=flannel"
+
+    def ways(self) -> dict[str, str]:
+        """The command that runs others in the pod of each node, by the node's name. Raises CallFailed."""
+        pods = json.loads(self._run("get", "pods", f"--selector={self.selector}", "--output=json"))["items"]
+        if not pods:
+            raise CallFailed(
+                f"there is no pod {self.selector} in the namespace {self.namespace}: give namespace, selector"
+            )
+        by_node = {pod["spec"].get("nodeName", ""): pod["metadata"]["name"] for pod in pods}
+        return {
+            node: f"{self.kubectl} --namespace={self.namespace} exec --stdin {pod} --container=dataplane --"
+            for node, pod in sorted(by_node.items())
+            if node  # else it is not scheduled yet
+        }
+
+    def _run(self, *words: str) -> str:
+        command = [*shlex.split(self.kubectl), f"--namespace={self.namespace}", *words]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_SECONDS)
+        except OSError as error:
+            raise CallFailed(f"cannot run {command[0]}: {error.strerror}") from None
+        except subprocess.TimeoutExpired:
+            raise CallFailed(f"`{self.kubectl} get pods` has not answered within {_SECONDS:g} s") from None
+        if done.returncode:
+            said = done.stderr.strip().rpartition("\n")[2] or f"exit code {done.returncode}"
+            raise CallFailed(f"`{self.kubectl} get pods`: {said}")
+        return done.stdout
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +113,15 @@ class Context:
     name: str
     places: Mapping[str, Place]
     """By the name of the node."""
+    pods: DaemonSet | None = None
+    """What has the nodes in the place of the file; `places` has one then, what is said of them all."""
+
+    def nodes(self) -> Mapping[str, Place]:
+        """The place of each node. Raises CallFailed: kubectl does not say."""
+        if self.pods is None:
+            return self.places
+        (common,) = self.places.values()
+        return {node: replace(common, via=via) for node, via in self.pods.ways().items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +142,20 @@ class Contexts:
             raise Misconfigured(f"there is no context {name!r} in {self.path}; it has: {known}") from None
 
 
+def _dialed_all(there: Targets, via: str, node: str) -> Targets:
+    """The same, with the sockets on the node that the command `via` reaches; HOST:PORT is called from here."""
+    return {name: _dialed(target, via, node) if target.path else target for name, target in there.items()}
+
+
+def _dialed(target: Target, via: str, node: str) -> Target:
+    assert target.path is not None  # noqa: S101 - the caller asked
+    words = ["flannelette", f"--socket-dir={target.path.parent}", "dial-stdio", target.service]
+    if target.named:
+        words[1] = f"--{target.service}={target.address}"
+    connects = dialer(via, node, words)
+    return replace(target, address=f"unix:{connects.path}", dialer=connects)
+
+
 def read_contexts(path: Path) -> Contexts:
     """The contexts of the file; none where there is no file. Raises Misconfigured, saying what to write."""
     try:
@@ -97,6 +173,22 @@ def read_contexts(path: Path) -> Contexts:
     return found
 
 
+def use(path: Path, name: str) -> None:
+    """Makes a context of the file its current one, and leaves the rest of the file as it is. Raises Misconfigured."""
+    read_contexts(path).chosen(name)
+    lines = path.read_text().splitlines(keepends=True)
+    first_table = next((n for n, line in enumerate(lines) if line.lstrip().startswith("[")), len(lines))
+    kept = [line for line in lines[:first_table] if not re.match(r"\s*[\"']?current\b", line)]
+    text = "".join([f"current = {json.dumps(name)}\n", *kept, *lines[first_table:]])
+    fresh = path.with_name(f"{path.name}.new")
+    try:
+        fresh.write_text(text)
+        fresh.chmod(path.stat().st_mode & 0o777)
+        fresh.replace(path)
+    except OSError as error:
+        raise Misconfigured(f"cannot write {path}: {error.strerror}") from None
+
+
 def _context(path: Path, name: str, value: Any) -> Context:
     where = f"{path}: [{name}]"
     if not isinstance(value, dict):
@@ -104,9 +196,26 @@ def _context(path: Path, name: str, value: Any) -> Context:
     nodes = value.pop("nodes", {})
     if not isinstance(nodes, dict) or not all(isinstance(each, dict) for each in nodes.values()):
         raise Misconfigured(f"{where}: write [{name}.nodes.NODE] and the keys of the node below")
+    pods = _pods(where, value)
+    if pods and nodes:
+        raise Misconfigured(f"{where}: kubernetes = true finds the nodes, take out [{name}.nodes]")
     common = _place(where, value)
     places = {node: _place(f"{path}: [{name}.nodes.{node}]", each).over(common) for node, each in nodes.items()}
-    return Context(name, places or {"": common})
+    return Context(name, places or {"": common}, pods)
+
+
+def _pods(where: str, value: dict[str, Any]) -> DaemonSet | None:
+    """Takes its keys out of the value."""
+    is_asked = value.pop("kubernetes", False)
+    if is_asked not in (True, False):
+        raise Misconfigured(f"{where}: write kubernetes = true")
+    if not is_asked:
+        return None
+    texts = {each.name: value.pop(each.name) for each in fields(DaemonSet) if each.name in value}
+    for key, text in texts.items():
+        if not isinstance(text, str):
+            raise Misconfigured(f'{where}: write {key} = "TEXT"')
+    return DaemonSet(**texts)
 
 
 def _place(where: str, value: Mapping[str, Any]) -> Place:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, Protocol, TypeAlias
 
 from services.core.errors import Misconfigured
 from services.runtime.process.options import socket_address
@@ -18,6 +18,20 @@ ANYWHERE: Final = Transport(dangerously=True)
 """Without TLS, also beyond loopback: the user has typed the address, and no secret is sent."""
 
 
+class Way(Protocol):
+    """What connects a socket of our own to a service on another host: `dial.Dialer`."""
+
+    via: str
+    """The command that does it, for people."""
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether there is no socket of the service there."""
+
+    def failure(self) -> str:
+        """Why the last connection ended, in one line; empty: it has not failed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """One service, and the address to call it at."""
@@ -28,6 +42,13 @@ class Target:
     named: bool = False
     """The user named this address; otherwise it is the service's socket in the socket directory."""
     transport: Transport = ANYWHERE
+    dialer: Way | None = None
+    """What connects the address, a socket of our own, to the service on another host."""
+
+    @property
+    def where(self) -> str:
+        """The address, for people."""
+        return f"`{self.dialer.via}`" if self.dialer else self.address
 
     @property
     def path(self) -> Path | None:

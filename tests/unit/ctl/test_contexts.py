@@ -3,11 +3,13 @@
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from services.core.errors import Misconfigured
 from services.ctl.cli.nodes import contexts_path, nodes_of, one_of
 from services.ctl.cli.options import Shared
-from services.ctl.connect.contexts import read_contexts
+from services.ctl.connect.contexts import read_contexts, use
+from services.ctl.main import cli
 
 LAB = """
 current = "lab"
@@ -98,6 +100,25 @@ def test_a_mistake_is_told_with_what_to_write(contexts: Path, text: str, words: 
     contexts.write_text(text)
     with pytest.raises(Misconfigured, match=words):
         read_contexts(contexts)
+
+
+def test_another_context_is_made_the_current_one_and_the_rest_of_the_file_stays(contexts: Path) -> None:
+    use(contexts, "far")
+    assert contexts.read_text() == LAB.replace('current = "lab"', "").replace("\n\n", 'current = "far"\n\n', 1)
+    assert [*addresses(Shared())] == [""]
+    with pytest.raises(Misconfigured, match="it has: lab, far"):
+        use(contexts, "near")
+
+
+def test_contexts_are_listed_and_used_by_a_command(contexts: Path) -> None:
+    assert CliRunner().invoke(cli, ["context", "use", "far"]).exit_code == 0
+    listed = CliRunner().invoke(cli, ["context", "list"]).output.splitlines()
+    assert [line.split() for line in listed] == [
+        ["CONTEXT", "CURRENT", "NODES"],
+        ["lab", "-", "h1,", "h2"],
+        ["far", "yes", "-"],
+    ]
+    assert "it has: lab, far" in CliRunner().invoke(cli, ["context", "use", "x"]).output
 
 
 def test_the_file_is_in_the_directory_of_configurations(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

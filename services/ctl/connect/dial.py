@@ -1,0 +1,122 @@
+"""Services on nodes without open ports: a command, such as `ssh h1 sudo`, carries each connection (ADR 44).
+
+The far side runs `flannelette dial-stdio SERVICE`. Here gRPC connects to a unix socket in a directory that only this
+user may enter; each connection to it is one run of the command, which has the connection as its standard input and
+output.
+"""
+
+import atexit
+import os
+import shlex
+import shutil
+import socket
+import subprocess
+import tempfile
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import cache
+from itertools import count
+from pathlib import Path
+from typing import Final
+
+MISSING: Final = 3
+"""The exit code of dial-stdio where there is no socket: the service does not run on that node, or has stopped."""
+_LAST_WORDS: Final = 5.0
+"""Seconds from the end of a connection until the command that carried it has ended, and said why."""
+_OURS: Final = "flannelette: "
+_CHUNK: Final = 1 << 16
+_number = count()
+
+
+class Dialer:
+    """A unix socket here that is connected by a command to a service's socket elsewhere."""
+
+    def __init__(self, command: Sequence[str], via: str) -> None:
+        self.via = via
+        """What the user wrote: the first words of the command."""
+        self.path = _directory() / f"{next(_number)}.sock"
+        self._command = tuple(command)
+        self._said = ""
+        self._code = 0
+        self._runs: list[threading.Thread] = []
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(self.path))
+        self._listener.listen()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def failure(self) -> str:
+        """Why the last run of the command ended, in one line; empty: it has not failed."""
+        for run in self._runs[-1:]:
+            run.join(_LAST_WORDS)
+        if not self._code:
+            return ""
+        return f"`{self.via}`: {self._said or f'exit code {self._code}'}"
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether the far side has no socket of the service."""
+        return self._code == MISSING
+
+    def _accept(self) -> None:
+        while True:
+            connection, _ = self._listener.accept()
+            run = threading.Thread(target=self._run, args=(connection,), daemon=True)
+            self._runs.append(run)
+            run.start()
+
+    def _run(self, connection: socket.socket) -> None:
+        with connection:
+            try:
+                end = connection.fileno()
+                process = subprocess.Popen(
+                    self._command, stdin=end, stdout=end, stderr=subprocess.PIPE, env=_environment()
+                )
+            except OSError as error:
+                self._said, self._code = f"cannot run {self._command[0]}: {error.strerror}", 127
+                return
+        _, said = process.communicate()
+        self._said, self._code = _reason(said.decode(errors="replace")), process.returncode
+
+
+def dialer(via: str, node: str, words: Sequence[str]) -> Dialer:
+    """One for the command `via`, in which `{node}` is the node's name; `words` are what it shall run there."""
+    prefix = [word.replace("{node}", node) for word in shlex.split(via)]
+    return Dialer([*prefix, *words], shlex.join(prefix))
+
+
+def carry(path: Path) -> None:
+    """Copies standard input to a unix socket and its answers to standard output, until the service has ended them."""
+    with socket.socket(socket.AF_UNIX) as service:
+        service.connect(str(path))
+        threading.Thread(target=_send, args=(service,), daemon=True).start()
+        with suppress(BrokenPipeError, ConnectionResetError):
+            while chunk := service.recv(_CHUNK):
+                while chunk:
+                    chunk = chunk[os.write(1, chunk) :]
+
+
+def _send(service: socket.socket) -> None:
+    with suppress(OSError):  # the service ended first
+        while chunk := os.read(0, _CHUNK):
+            service.sendall(chunk)
+        service.shutdown(socket.SHUT_WR)
+
+
+def _environment() -> dict[str, str]:
+    """Ours, without what names a context or addresses: a command that stays on this host would dial itself."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("FLANNELETTE_")}
+
+
+def _reason(said: str) -> str:
+    """Our own words, if the far side came so far; else the last of the command's."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    ours = [line.removeprefix(_OURS) for line in lines if line.startswith(_OURS)]
+    return (ours or lines or [""])[-1]
+
+
+@cache
+def _directory() -> Path:
+    path = Path(tempfile.mkdtemp(prefix="flannelette-"))  # mode 0700
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    return path
