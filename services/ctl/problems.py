@@ -195,6 +195,8 @@ def _problems(node: NodeHealth, service: Service) -> Iterator[Problem]:
         problem, _, cure = remark.partition("; cure: ")
         if health.state is State.AWAY and not cure:
             yield _unanswered(node, service, remark)
+        elif " store is away: " in problem and any(each.check.startswith("store-") for each in found):
+            continue  # the finding says more
         elif problem not in told and not (found and problem.startswith(BROKEN)):
             yield Problem(service, problem, cure, weight=_weight(node, service, problem))
 

@@ -130,6 +130,8 @@ def _etcd(settings: LeaseSettings, node: str, broker: Broker, process: Process) 
         connected_nodes=broker.connected_nodes,
     )
     process.jobs["sessions"] = store.keep_sessions
+    process.jobs["members"] = store.check_members
+    process.health.finders.append(store.findings)
     follow_subnets(store.usage)
     return store
 

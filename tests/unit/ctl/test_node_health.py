@@ -6,6 +6,7 @@ from pathlib import Path
 from services.ctl.connect.call import CallFailed
 from services.ctl.connect.targets import targets
 from services.ctl.node_health import Answers, NodeHealth, State, assess
+from services.ctl.problems import Weight, headline, problems
 from tests.ctl import samples as samples
 
 MISSING = CallFailed("there is no socket", missing=True)
@@ -86,6 +87,17 @@ def test_a_ready_dataplane_that_follows_nobody_is_not_well() -> None:
     node = assessed(replace(WELL, dataplane=dataplane))
     assert node.exit_code == 1
     assert "last ones known" in node.services["dataplane"].remarks[0]
+
+
+def test_a_store_that_is_away_is_told_once_with_its_figures() -> None:
+    lease = samples.lease_status()
+    lease.ready = False
+    lease.reasons.append("the etcd store is away: etcd at 192.0.2.1:2379 does not answer in time")
+    node = assessed(replace(WELL, lease=lease))
+    assert [(each.check, each.weight) for each in problems(node)] == [("", Weight.SOON)]
+    lease.findings.add(check="store-away", problem="etcd does not answer", evidence="last answer 34 s ago", soon=True)
+    assert [(each.check, each.weight) for each in problems(node)] == [("store-away", Weight.SOON)]
+    assert headline(node) == ("h1 is not healthy: 1 problem", 1)
 
 
 def test_a_difference_in_ip_masq_is_found() -> None:

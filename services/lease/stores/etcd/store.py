@@ -59,6 +59,7 @@ class EtcdStore:
         service = node or "central"
         sessions = Sessions(self._client, self._replica, transactor, connected_nodes, service, session_timing)
         self.keep_sessions, self.close = sessions.run, self._client.close
+        self.check_members, self.findings = self._client.check_members, self._client.findings
 
     def watch(self) -> AsyncGenerator[StoreEvent, None]:
         """See Store; the order of events is in Watcher."""

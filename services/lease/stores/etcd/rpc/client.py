@@ -46,6 +46,7 @@ class EtcdClient:
 
     def __init__(self, settings: EtcdSettings, timing: Timing, agent: str) -> None:
         self._cluster = Cluster(settings, timing, agent)
+        self.check_members, self.findings = self._cluster.check_members, self._cluster.health.findings
 
     async def pages(self, prefix: bytes) -> AsyncGenerator[Page, None]:
         """All keys with the prefix, in order, in pages of one revision, at least one; linearizable.

@@ -15,50 +15,17 @@ import grpc
 import grpc.aio
 
 from services.core.errors import Unavailable
-from services.lease.stores.etcd.rpc.members import Member, Members, Timing
+from services.lease.stores.etcd.rpc.health import EtcdHealth
+from services.lease.stores.etcd.rpc.members import Member, Members, RetryBudget, Timing
 from services.lease.stores.etcd.rpc.messages import rpc
 from services.lease.stores.etcd.rpc.settings import EtcdSettings
 from services.lease.stores.etcd.rpc.values import EtcdLeaseExists, EtcdLeaseGone, HistoryLost, NotAllowed, TooLarge
 from services.runtime.telemetry.metrics import Counter
 
 _REQUESTS: Final = Counter("flannelette_etcd_requests", "Requests to etcd, by gRPC status.", ["call", "result"])
-_FIRST_PAUSE: Final = 0.2
-"""Seconds: an election takes a second or two; the pause doubles."""
 _NOT_NEEDED: Final = "authentication is not enabled"
 _HAS_LEADER: Final = ("hasleader", "true")
 """A member that is cut off from the others says so, instead of hanging or telling old news."""
-
-
-class RetryBudget:
-    """Each member is asked once; all of them again, after a pause, when one has a fault that may pass soon.
-
-    That is an election, a connection that broke, and an answer that does not come: a write that went to a leader
-    that died is lost, and etcd itself waits for it longer than the election takes. The whole call takes no longer
-    than twice the time of one answer.
-    """
-
-    def __init__(self, members: int, seconds: float, now: float) -> None:
-        self._members = self._left = members
-        self._seconds = seconds
-        self._until = now + 2 * seconds
-        self._passing = False
-        self._pause = _FIRST_PAUSE
-
-    def timeout(self, now: float) -> float:
-        """How long the next answer may take."""
-        return min(self._seconds, self._until - now)
-
-    def pause(self, now: float, *, passing: bool) -> float | None:
-        """How long to wait, after a failure, before the next member is asked; None: give up."""
-        self._left -= 1
-        self._passing = self._passing or passing
-        pause = 0.0
-        if not self._left:
-            if not self._passing:
-                return None
-            pause, self._pause = self._pause, 2 * self._pause
-            self._left, self._passing = self._members, False
-        return pause if now + pause < self._until else None
 
 
 class Login:
@@ -106,6 +73,7 @@ class Cluster:
         self._timing = timing
         self._members = Members(settings, timing, agent)
         self._login = Login(settings, timing.call)
+        self._root = settings.prefix.encode()
         who = f"user {settings.username}" if settings.username else "us"
         self._denied = (
             f"etcd denies {who} the keys under {settings.prefix}/: "
@@ -121,7 +89,7 @@ class Cluster:
         retries = RetryBudget(len(self._members), self._timing.call, loop.time())
         login_left = self._login.has_user
         while True:
-            member, token = self._members.current, ""
+            member, token, began = self._members.current, "", loop.time()
             try:
                 token = await self._login.token(member)
                 response = await member.calls[call](
@@ -141,10 +109,32 @@ class Cluster:
                 if pause is None:
                     raise failure from None
             else:
+                self.health.called(loop.time() - began)
                 _REQUESTS.labels(call, "OK").inc()
                 self._members.answered(member)
                 return response
             await asyncio.sleep(random.uniform(pause / 2, pause))  # noqa: S311 - jitter
+
+    @property
+    def health(self) -> EtcdHealth:
+        """How well the members answer."""
+        return self._members.health
+
+    async def check_members(self) -> None:
+        """Asks each member that has failed whether it answers again, for ever; else nobody would know."""
+        request = rpc.RangeRequest(key=self._root, limit=1, keys_only=True)
+        while True:
+            await asyncio.sleep(self._timing.check)
+            for member in self._members.left:
+                try:
+                    metadata = _metadata(await self._login.token(member))
+                    await member.calls["range"](request, timeout=self._timing.call, metadata=metadata)
+                    self._members.answered(member)
+                except grpc.aio.AioRpcError as error:
+                    if answer_in(error, member.name, self._denied):
+                        self._members.answered(member)
+                    else:  # what is wrong may have changed
+                        self.health.failed(member.name, reason_in(error.details() or error.code().name))
 
     async def messages(self, requests: AsyncIterator[Any]) -> AsyncGenerator[Any, None]:
         """What a watch tells on the member in use now, for ever. Raises when the member fails, freezes or ends it."""
@@ -189,7 +179,7 @@ class Cluster:
 
     def _leave(self, member: Member, reason: str) -> Unavailable:
         self._members.leave(member, reason)
-        return Unavailable(self._members.complaint)
+        return Unavailable(self._members.health.complaint)
 
 
 def _metadata(token: str) -> tuple[tuple[str, str], ...]:

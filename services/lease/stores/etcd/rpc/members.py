@@ -4,11 +4,13 @@ Not one gRPC target with all addresses: a server certificate is checked against 
 both families can be mixed, and a member that lost its leader keeps its connection, so only we can tell to leave it.
 """
 
+import time
 from dataclasses import dataclass
 from typing import Any, Final
 
 import grpc.aio
 
+from services.lease.stores.etcd.rpc.health import EtcdHealth
 from services.lease.stores.etcd.rpc.messages import stubs
 from services.lease.stores.etcd.rpc.settings import Endpoint, EtcdSettings, Tls, TlsContents
 
@@ -27,10 +29,14 @@ class Timing:
     """First pause before reconnecting; doubles, with jitter."""
     retry_most: float = 2.0
     """Longest pause."""
+    check: float = 30.0
+    """Between questions to a member that has failed while others are used."""
     retry_not_allowed: float = 30.0
     """Longest pause while etcd refuses us: a login costs it a lot, and only an operator can help."""
 
 
+_FIRST_PAUSE: Final = 0.2
+"""Seconds: an election takes a second or two; the pause doubles."""
 LARGEST_MESSAGE: Final = 32 << 20
 """Bytes: a burst of events, or a page with a few values of 1.5 MB (etcd's limit), exceeds grpc's default of 4 MB."""
 
@@ -42,6 +48,38 @@ _OPTIONS: Final = (
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_http_proxy", 0),  # etcd is never behind the proxy that pip or curl need
 )
+
+
+class RetryBudget:
+    """Each member is asked once; all of them again, after a pause, when one has a fault that may pass soon.
+
+    That is an election, a connection that broke, and an answer that does not come: a write that went to a leader
+    that died is lost, and etcd itself waits for it longer than the election takes. The whole call takes no longer
+    than twice the time of one answer.
+    """
+
+    def __init__(self, members: int, seconds: float, now: float) -> None:
+        self._members = self._left = members
+        self._seconds = seconds
+        self._until = now + 2 * seconds
+        self._passing = False
+        self._pause = _FIRST_PAUSE
+
+    def timeout(self, now: float) -> float:
+        """How long the next answer may take."""
+        return min(self._seconds, self._until - now)
+
+    def pause(self, now: float, *, passing: bool) -> float | None:
+        """How long to wait, after a failure, before the next member is asked; None: give up."""
+        self._left -= 1
+        self._passing = self._passing or passing
+        pause = 0.0
+        if not self._left:
+            if not self._passing:
+                return None
+            pause, self._pause = self._pause, 2 * self._pause
+            self._left, self._passing = self._members, False
+        return pause if now + pause < self._until else None
 
 
 class Member:
@@ -106,8 +144,7 @@ class Members:
         self._tls = Tls(settings) if any(target.secure for target in self._targets) else None
         self._open: dict[int, Member] = {}
         self._current = 0
-        self._reasons: dict[str, str] = {}
-        """By the name of the member: why it was left."""
+        self.health = EtcdHealth(self.names, time.monotonic)
 
     def __len__(self) -> int:
         return len(self._targets)
@@ -118,34 +155,34 @@ class Members:
         return tuple(target.name for target in self._targets)
 
     @property
-    def complaint(self) -> str:
-        """What is wrong, the same for the same faults; members of one fault together."""
-        groups: dict[str, list[str]] = {}
-        for name in self.names:
-            if reason := self._reasons.get(name):
-                groups.setdefault(reason, []).append(name)
-        return "; ".join(f"etcd at {', '.join(names)} {reason}" for reason, names in groups.items())
-
-    @property
     def current(self) -> Member:
         """The one to use now."""
-        if self._current not in self._open:
-            files = self._tls.files if self._tls else None
-            self._open[self._current] = Member(self._targets[self._current], files, self._timing, self._agent)
-        return self._open[self._current]
+        return self._member(self._current)
+
+    @property
+    def left(self) -> list[Member]:
+        """Those that have failed, and are not used until the others fail too."""
+        failing = self.health.failing
+        return [self._member(i) for i, name in enumerate(self.names) if name in failing and i != self._current]
 
     def answered(self, member: Member) -> None:
         """It is well."""
-        self._reasons.pop(member.name, None)
+        self.health.answered(member.name)
 
     def leave(self, member: Member, reason: str) -> None:
         """It failed: use the next one, unless another call has left it already."""
-        self._reasons[member.name] = reason
+        self.health.failed(member.name, reason)
         if self._open.get(self._current) is not member:
             return
         if self._tls and self._tls.changed_since(member.files):
             del self._open[self._current]  # grpc closes it when the last call on it has ended
         self._current = (self._current + 1) % len(self._targets)
+
+    def _member(self, number: int) -> Member:
+        if number not in self._open:
+            files = self._tls.files if self._tls else None
+            self._open[number] = Member(self._targets[number], files, self._timing, self._agent)
+        return self._open[number]
 
     async def close(self) -> None:
         """Ends all calls."""
