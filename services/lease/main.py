@@ -7,6 +7,7 @@ imported; each has a third-party client.
 import asyncio
 import secrets
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -26,6 +27,7 @@ from services.lease.watch.broker import Broker
 from services.runtime.process.options import listen_addresses, node_name
 from services.runtime.process.process import Process, run
 from services.runtime.telemetry.health import Health
+from services.runtime.tls.credentials import pair_findings
 
 if TYPE_CHECKING:
     from services.lease.stores.kube.api_server import KubeSettings
@@ -132,6 +134,9 @@ def _etcd(settings: LeaseSettings, node: str, broker: Broker, process: Process) 
     process.jobs["sessions"] = store.keep_sessions
     process.jobs["members"] = store.check_members
     process.health.finders.append(store.findings)
+    if settings.etcd_certfile and settings.etcd_keyfile:
+        pair = Path(settings.etcd_certfile), Path(settings.etcd_keyfile)
+        process.health.finders.append(lambda: pair_findings(*pair, time.time()))
     follow_subnets(store.usage)
     return store
 

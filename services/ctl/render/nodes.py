@@ -66,12 +66,14 @@ def _summary(nodes: Sequence[pb.Node]) -> str:
     behind = sum(map(_is_behind, nodes))
     silent = sum(map(_is_silent, nodes))
     failed = sum(node.failed_count > 0 for node in nodes)
+    found = sum(bool(node.findings) for node in nodes)
     return f"{count(len(nodes), 'node')}: " + phrase(
         f"{sum(node.connected for node in nodes)} connected",
         f"{away} not connected" if away else "",
         f"{behind} behind" if behind else "",
         f"{silent} not known how far" if silent else "",
         f"{failed} with failed leases" if failed else "",
+        f"{found} with problems" if found else "",
     )
 
 

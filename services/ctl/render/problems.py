@@ -28,11 +28,9 @@ def doctor_text(names: Sequence[str], found: Collection[Problem], width: Width) 
     parts = f"{count(len(found), 'problem')}" + (f", {broken} of them {_loses(broken)} packets now" if broken else "")
     out: list[str | Text] = [fold(Text(f"{who}: {parts}", style="bold red"), width)]
     for each in found:
-        head = Text(f"{each.weight.name:<{_COLUMN}}", style=_STYLES[each.weight])
-        out += [
-            "",
-            fold(head + Text(f"{each.service}: {each.problem}" if each.service else each.problem), width, _COLUMN),
-        ]
+        head = Text().append(f"{each.weight.name:<{_COLUMN}}", _STYLES[each.weight])
+        said = f"{each.service}: {each.problem}" if each.service else each.problem
+        out += ["", fold(head.append(said), width, _COLUMN)]
         out += [
             labelled(label, value, width)
             for label, value in (

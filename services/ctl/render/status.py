@@ -69,6 +69,7 @@ def _lease(status: lease_pb2.GetStatusResponse, now: datetime) -> Iterator[Fact]
     more = len(status.pending_moves) - _MOST_MOVES
     yield "pending", f"and {count(more, 'node')} more" if more > 0 else ""
     yield "leases", phrase(str(status.leases), f"streamed to {count(status.watchers, 'watcher')}")
+    yield from (("problem", in_the_way(finding)) for finding in status.findings)
     yield "running", _running(status.start_time, status.version, now)
 
 
@@ -109,7 +110,7 @@ def _masq(status: masq_pb2.Status, now: datetime) -> Iterator[Fact]:
     yield "running", _running(status.start_time, status.version, now)
 
 
-def in_the_way(finding: masq_pb2.Finding | dataplane_pb2.Finding) -> str:
+def in_the_way(finding: masq_pb2.Finding | dataplane_pb2.Finding | lease_pb2.Finding) -> str:
     """The problem, its cause where that is told apart, and its cure."""
     cause = f" {finding.cause}" if finding.cause else ""
     return f"{finding.problem}{cause} Cure: {finding.cure}" if finding.cure else f"{finding.problem}{cause}"

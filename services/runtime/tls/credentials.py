@@ -3,13 +3,15 @@
 import ssl
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 import grpc
 
+from services.core.errors import Misconfigured
 from services.core.finding import Finding
-from services.runtime.tls.certificate import date
+from services.runtime.tls.certificate import certificate_of, date
 from services.runtime.tls.files import Material, Stamp, TlsFiles, read
 
 _SOON_SECONDS: Final = 14 * 86_400.0
@@ -79,6 +81,13 @@ def expiry_findings(credentials: Credentials, now: float) -> Iterator[Finding]:
     if lives:  # an old one beside its successor may run out
         not_before, not_after = max(lives, key=lambda life: life[1])
         yield from _expiring(files.authorities, not_before, not_after, now)
+
+
+def pair_findings(certificate: Path, key: Path, now: float) -> Iterator[Finding]:
+    """The same for a pair of files that another client of this process uses and reports the faults of."""
+    with suppress(Misconfigured, OSError):
+        own = certificate_of(certificate, key)
+        yield from _expiring(certificate, own.not_before, own.not_after, now)
 
 
 def _expiring(file: Path, not_before: float, not_after: float, now: float) -> Iterator[Finding]:

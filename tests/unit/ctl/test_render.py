@@ -110,6 +110,15 @@ def _doctor_cluster(width: Width) -> Text:
     return doctor_text(["h1", "h2", "h3", "h4"], found, width)
 
 
+def test_a_finding_of_the_lease_service_stands_in_the_status() -> None:
+    lease = samples.lease_status()
+    lease.findings.add(problem="etcd is slow.", cause="A slow disk.", check="store-slow")
+    answers = Answers(lease, samples.dataplane_status(), samples.masq_status())
+    text = status_text(assess(answers, targets(Path("/run/flannelette"), {})), samples.NOW, 80).plain
+    assert text.startswith("h1 is degraded: 1 problem\n")
+    assert "  problem    etcd is slow. A slow disk.\n" in text
+
+
 def test_a_service_that_does_not_answer_has_a_cure() -> None:
     missing = CallFailed("there is no socket /run/flannelette/masq.sock: start flannelette-masq, or check --masq")
     killed = CallFailed("no process listens on /run/flannelette/dataplane.sock: flannelette-dataplane was killed")

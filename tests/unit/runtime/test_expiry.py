@@ -7,7 +7,7 @@ import pytest
 from services.ctl.certs.issue import Wanted
 from services.runtime.process.process import Process
 from services.runtime.rpc.transport import Transport
-from services.runtime.tls.credentials import Credentials, expiry_findings
+from services.runtime.tls.credentials import Credentials, expiry_findings, pair_findings
 from services.runtime.tls.files import TlsFiles
 from tests.services.certificates import Certificates
 
@@ -38,3 +38,14 @@ def test_the_authority_counts_too_and_every_process_says_so(lab: Certificates) -
     assert str(credentials.files.authorities) in authority.problem
     assert "ran out on" in own.problem
     assert Process("masq", Transport(credentials)).health.findings == []
+
+
+def test_the_certificate_for_etcd_counts_too_and_what_is_no_certificate_is_told_by_its_user(
+    lab: Certificates,
+) -> None:
+    files, now = lab.client("h1"), time.time()
+    assert not list(pair_findings(files.certificate, files.key, now))
+    (found,) = pair_findings(files.certificate, files.key, now + 8 * DAY)
+    assert str(files.certificate) in found.problem
+    assert not list(pair_findings(files.certificate / "none", files.key, now + 8 * DAY))
+    assert not list(pair_findings(files.certificate, lab.client("h2").key, now + 8 * DAY))
