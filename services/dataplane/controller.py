@@ -52,13 +52,13 @@ class Controller:
         health: Health,
         state: StateFile,
         clock: Callable[[], float] = time.time,
+        journal: Journal | None = None,
     ) -> None:
         self.settings = settings
         self.node = connection.node
-        self.journal = Journal()
-        self.journal.note(
-            Event(EventKind.SERVICE_STARTED, f"flannelette-dataplane {version()} of {self.node} started")
-        )
+        self.journal = journal or Journal()
+        started = f"flannelette-dataplane {version()} of {self.node} started"
+        self.journal.note(Event(EventKind.SERVICE_STARTED, started))
         self.cached_table = CachedTable(connection.node, state)
         self.cache_writer = CacheWriter(connection.node, state)
         former = (*read_previous_subnets(settings.subnet_file), *self.cached_table.previous_subnets)

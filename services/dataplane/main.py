@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 
 from flannelette.dataplane.v1 import dataplane_pb2_grpc
 
@@ -18,6 +19,8 @@ from services.dataplane.commands.runner import HookRunner
 from services.dataplane.controller import Controller
 from services.dataplane.diagnose.diagnosis import Diagnosis
 from services.dataplane.diagnose.inspector import Inspector
+from services.dataplane.events.causes import Cause
+from services.dataplane.events.journal import EventKind, Journal
 from services.dataplane.events.metrics import NumberCollector
 from services.dataplane.ike.charon_actuator import CharonActuator
 from services.dataplane.kernel.namespace import require_rights, sole_dataplane
@@ -34,6 +37,7 @@ from services.dataplane.probes.record import Answering
 from services.dataplane.settings import DataplaneSettings
 from services.dataplane.watch import watch_kernel
 from services.runtime.cache.state_file import StateFile
+from services.runtime.events.event_file import EventFile
 from services.runtime.lease.feed import LeaseConnection
 from services.runtime.process.options import node_name, socket_address
 from services.runtime.process.process import Process, run
@@ -70,6 +74,8 @@ async def build(settings: DataplaneSettings, process: Process) -> AsyncIterator[
     ):
         await require_rights(rtnetlink)
         monitor.beside = (policy_events,)
+        place = Path(settings.state_dir, "dataplane.events") if settings.state_dir else None
+        events = EventFile(place, EventKind, Cause)
         hooks = HookRunner(
             is_allowed=settings.allow_extension_commands,
             seconds=settings.extension_timeout,
@@ -84,6 +90,7 @@ async def build(settings: DataplaneSettings, process: Process) -> AsyncIterator[
             BUILT._replace(programs=hooks),
             process.health,
             state,
+            journal=Journal(earlier=events.read()),
         )
         prober = Prober(dataplane, settings.probe_rate)
         renewer = dataplane.renewer
@@ -98,6 +105,7 @@ async def build(settings: DataplaneSettings, process: Process) -> AsyncIterator[
         process.jobs["feed"] = dataplane.feed.run
         process.jobs["holder"] = dataplane.renewer.run
         process.jobs["reporter"] = dataplane.reporter.run
+        process.jobs["event file"] = partial(events.run, dataplane.journal)
         process.jobs["cache_writer"] = dataplane.cache_writer.run
         process.jobs["dataplane"] = dataplane.run
 
@@ -132,6 +140,7 @@ async def build(settings: DataplaneSettings, process: Process) -> AsyncIterator[
             if not await dataplane.lock.end(_END_SECONDS):
                 log.warning("the requested operation was not completed: try again", seconds=_END_SECONDS)
             await dataplane.cache_writer.close()
+            await events.close(dataplane.journal)
             await connection.close()
 
 

@@ -20,12 +20,16 @@ from services.lease.admission.cache_file import SnapshotCache
 from services.lease.admission.pipeline import GuardSettings, StorePipeline
 from services.lease.api.requests import Identity
 from services.lease.api.service import SERVICE, LeaseService, add_to_server
+from services.lease.events.journal import EventKind, Journal
 from services.lease.metrics import follow_subnets
 from services.lease.settings import IN_MEMORY, LeaseSettings
 from services.lease.stores.store import Store
 from services.lease.watch.broker import Broker
+from services.runtime.events.event_file import EventFile
+from services.runtime.events.journal import Event, note_readiness
 from services.runtime.process.options import listen_addresses, node_name
 from services.runtime.process.process import Process, run
+from services.runtime.process.version import version
 from services.runtime.telemetry.health import Health
 from services.runtime.tls.credentials import pair_findings
 
@@ -45,23 +49,32 @@ def main() -> int:
 async def build(settings: LeaseSettings, process: Process) -> AsyncIterator[None]:
     """Opens the store and fills the process."""
     identity = await identity_of(settings)
-    broker = Broker(settings.store, epoch=secrets.token_hex(4))
+    events = EventFile(settings.socket_dir / "lease.events", EventKind)
+    journal = Journal(events.read())
+    started = f"flannelette-lease {version()} started, store {settings.store}"
+    journal.note(Event(EventKind.SERVICE_STARTED, started))
+    broker = Broker(settings.store, epoch=secrets.token_hex(4), journal=journal)
     store = open_store(settings, identity.node, broker, process)
     try:
         memory = SnapshotCache(settings.socket_dir / "lease.table")
         share = 100 if settings.store == "relay" else settings.guard_share  # what is confirmed above is so here
         guard = GuardSettings(share / 100, settings.guard_seconds)
         gate = StorePipeline(store, broker, guard, recall=memory.recall)
-        service = LeaseService(store, broker, gate, identity, process.health, settings.max_leases)
+        service = LeaseService(store, broker, gate, identity, process.health, settings.max_leases, process.stopping)
         process.servicers[SERVICE] = partial(add_to_server, service)
         process.jobs["store"] = gate.follow
         process.jobs["memory"] = partial(memory.keep, broker)
         process.jobs["readiness"] = partial(keep_health, broker, process.health, is_central=settings.central)
+        process.jobs["journal"] = journal.run
+        process.jobs["event file"] = partial(events.run, journal)
+        process.on_readiness = partial(note_readiness, journal, EventKind.READINESS)
         process.jobs["streams"] = partial(_end_streams, broker, process.stopping)
         show(broker.table, process.health, is_central=settings.central)
         yield
     finally:
         await store.close()
+        journal.flush()
+        await events.close(journal)
 
 
 async def _end_streams(broker: Broker, stopping: asyncio.Event) -> None:

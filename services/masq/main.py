@@ -3,6 +3,8 @@
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
 from typing import Final
 
 from flannelette.lease.v1 import lease_pb2
@@ -13,14 +15,18 @@ from services.masq.firewalls.auto import AutoFirewall
 from services.masq.firewalls.detect import HostProbe
 from services.masq.firewalls.iptables_legacy.lock import lock_path
 from services.masq.reconcile.input_cache import InputCache
+from services.masq.reconcile.journal import EventKind
 from services.masq.reconcile.reconciler import Reconciler
 from services.masq.settings import MasqSettings
 from services.runtime.cache.cached_table import CachedTable
 from services.runtime.cache.state_file import StateFile
+from services.runtime.events.event_file import EventFile
+from services.runtime.events.journal import Event, Journal, note_readiness
 from services.runtime.lease.feed import Feed, LeaseConnection
 from services.runtime.os.single_instance import single_instance_within
 from services.runtime.process.options import node_name
 from services.runtime.process.process import Process, run
+from services.runtime.process.version import version
 
 _ADVICE: Final = (
     "stop it first: two would undo each other's rules; one for another network needs a network namespace of its own"
@@ -38,6 +44,10 @@ async def build(settings: MasqSettings, process: Process) -> AsyncIterator[None]
         connection = LeaseConnection(settings.lease_service, node_name(settings), process.transport)
         state = StateFile(settings.state_dir, "masq")
         cached = CachedTable(connection.node, state)
+        events = EventFile(Path(settings.state_dir, "masq.events") if settings.state_dir else None, EventKind)
+        journal = Journal(earlier=events.read())
+        started = f"flannelette-masq {version()} of {connection.node} started"
+        journal.note(Event(EventKind.SERVICE_STARTED, started))
         reconciler = Reconciler(
             connection.node,
             settings.rules,
@@ -46,6 +56,7 @@ async def build(settings: MasqSettings, process: Process) -> AsyncIterator[None]
             process.health,
             host_checks=probe.checks,
             earlier_network=cached.network,
+            journal=journal,
         )
         cache = InputCache(connection.node, state, cached, reconciler)
         feed = Feed(
@@ -54,11 +65,13 @@ async def build(settings: MasqSettings, process: Process) -> AsyncIterator[None]
             lambda touched: cache.update(feed.table, feed.error),
             most=settings.max_leases,
         )
-        servicer = MasqServicer(reconciler, process.health)
+        servicer = MasqServicer(reconciler, process.health, process.stopping)
         process.servicers["flannelette.masq.v1.MasqService"] = lambda server: (
             masq_pb2_grpc.add_MasqServiceServicer_to_server(servicer, server)
         )
         process.jobs |= {"feed": feed.run, "input cache": cache.run, "rules": reconciler.run}
+        process.jobs["event file"] = partial(events.run, journal)
+        process.on_readiness = partial(note_readiness, journal, EventKind.READINESS)
         try:
             if settings.rules.masquerade or settings.rules.forward:
                 await firewall.open()
@@ -67,6 +80,7 @@ async def build(settings: MasqSettings, process: Process) -> AsyncIterator[None]
             await reconciler.close()
             await cache.close()
             state.close()
+            await events.close(journal)
             await connection.close()
             await firewall.close()
             probe.close()

@@ -39,6 +39,15 @@ def _answers(method: str) -> Any:
     return answer
 
 
+async def _events_told(fake: Any, request: Any, context: Any) -> AsyncIterator[Any]:
+    """A journal that has what a test puts into `told`, and then nothing."""
+    fake.replies.asked.append(("WatchEvents", request))
+    for event in fake.told:
+        yield event
+    if not request.no_follow:
+        await asyncio.Event().wait()
+
+
 class FakeLease(lease_pb2_grpc.LeaseServiceServicer):
     """Its stream brings what is put into `steps`; None ends it as a stopping service does."""
 
@@ -54,6 +63,7 @@ class FakeLease(lease_pb2_grpc.LeaseServiceServicer):
                 "DeleteQuarantined": lease_pb2.DeleteQuarantinedResponse(),
             }
         )
+        self.told: list[lease_pb2.WatchEventsResponse] = []
         self.steps: asyncio.Queue[lease_pb2.WatchLeasesResponse | None] = asyncio.Queue()
 
     GetStatus = _answers("GetStatus")
@@ -63,6 +73,7 @@ class FakeLease(lease_pb2_grpc.LeaseServiceServicer):
     ListQuarantine = _answers("ListQuarantine")
     ConfirmRemoval = _answers("ConfirmRemoval")
     DeleteQuarantined = _answers("DeleteQuarantined")
+    WatchEvents = _events_told
 
     async def WatchLeases(  # noqa: N802 - gRPC's name
         self, request: Any, context: Any
@@ -111,6 +122,7 @@ class FakeDataplane(dataplane_pb2_grpc.DataplaneServiceServicer):
 
 class FakeMasq(masq_pb2_grpc.MasqServiceServicer):
     def __init__(self) -> None:
+        self.told: list[masq_pb2.WatchEventsResponse] = []
         self.replies = Replies(
             {
                 "GetStatus": samples.masq_status(),
@@ -126,6 +138,7 @@ class FakeMasq(masq_pb2_grpc.MasqServiceServicer):
     Explain = _answers("Explain")
     ResyncRules = _answers("ResyncRules")
     TeardownRules = _answers("TeardownRules")
+    WatchEvents = _events_told
 
 
 class FakeNode:

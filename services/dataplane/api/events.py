@@ -30,6 +30,7 @@ def _message(entry: RecordedEvent) -> pb.WatchEventsResponse:
     message = pb.WatchEventsResponse(
         peers=[pb.PeerName(name=subject.name, node=subject.of) for subject in event.subjects],
         peer_count=event.subject_count,
+        objects=event.objects,
     )
     if isinstance(event.repair, Cause):
         message.repair_cause = _CAUSES[event.repair]

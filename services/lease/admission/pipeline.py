@@ -16,6 +16,7 @@ from services.lease import metrics
 from services.lease.admission.lease_filter import LeaseFilter
 from services.lease.admission.mass_removal import MassRemovalGuard
 from services.lease.admission.quarantine import Quarantine
+from services.lease.events.describe import log_network, tell_ended, tell_held
 from services.lease.ipam.claims import is_own, publishes_same
 from services.lease.stores.store import Changed, LostLease, Snapshot, Store, StoreEvent
 from services.lease.watch.broker import Broker
@@ -56,7 +57,7 @@ class StorePipeline:
         recall: Callable[[Mapping[str, Lease]], Table] = lambda served: Table(),
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.quarantine = Quarantine(clock)
+        self.quarantine = Quarantine(clock, broker.journal)
         self.leases = LeaseFilter()
         self._guard = MassRemovalGuard(settings.share)
         self._recall = recall
@@ -129,7 +130,7 @@ class StorePipeline:
             metrics.GUARDED_REMOVALS.labels("released").inc(len(asked_for))
             self._count_held(held, confirmed=len(asked_for))
         if (_source(table), table.network_error) != (network, network_error):
-            _log_network(table)
+            log_network(table)
             if network_error and not table.network_error:
                 self._wait(self._seconds, "")  # only from now on can nodes take their leases again
 
@@ -248,12 +249,14 @@ class StorePipeline:
         self._due = self._now() + seconds
         if self._guard.held and doubt and doubt != self._reason_to_wait:
             log.warning("removals stay held back", leases=len(self._guard.held), reason=doubt)
+            tell_held(self._broker.journal, self._guard.held, doubt)
         self._reason_to_wait = doubt
 
     def _remove(self, removed: tuple[Removed, ...], held: Set[str], *, by: str) -> list[str]:
         if removed:
             log.warning("removals that were held back are carried out", leases=len(removed), confirmed_by=by)
             metrics.GUARDED_REMOVALS.labels(f"confirmed_by_{by}").inc(len(removed))
+            tell_ended(self._broker.journal, [change.name for change in removed], f"confirmed by {by}")
             self._broker.take(Changed(removed))
         self._count_held(held, confirmed=len(removed))
         return [change.name for change in removed]
@@ -276,10 +279,12 @@ class StorePipeline:
                 of=len(self._broker.table.leases),
                 asked_again_in=self._seconds,
             )
+            tell_held(self._broker.journal, held, self.held_reason)
         elif before and not held:
             self._holding.clear()
             if not confirmed:
                 log.info("no removal is held back any more", of=self._held_together)
+                tell_ended(self._broker.journal, before, "the store has the leases again, or they were released")
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
@@ -287,14 +292,3 @@ class StorePipeline:
 
 def _source(table: Table) -> str:
     return table.network.source if table.network else ""
-
-
-def _log_network(table: Table) -> None:
-    if table.network_error:
-        log.warning(
-            "the network configuration in the store is not in force",
-            reason=table.network_error,
-            in_force=table.network.shown if table.network else None,
-        )
-    elif table.network:
-        log.info("the network configuration is in force", network=table.network.shown)

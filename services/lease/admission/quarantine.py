@@ -8,7 +8,9 @@ from typing import Final
 
 from services.lease import metrics
 from services.lease.admission.lease_filter import LeaseFilter
+from services.lease.events.journal import EventKind, Journal
 from services.lease.stores.store import Changed, Refusal, RefusalKind, Snapshot
+from services.runtime.events.journal import Subject
 from services.runtime.telemetry.logs import get_logger
 
 log = get_logger()
@@ -33,11 +35,12 @@ class Quarantine:
     leaves. An event costs as much as the keys that it concerns.
     """
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], journal: Journal) -> None:
         self.keys: dict[str, Refused] = {}
         self._by_store: dict[str, str | Refusal] = {}
         self._kinds: Counter[RefusalKind] = Counter()
         self._clock = clock
+        self._journal = journal
         for kind in RefusalKind:
             metrics.QUARANTINED.labels(kind.value).set_function(partial(self._kinds.__getitem__, kind))
 
@@ -59,6 +62,13 @@ class Quarantine:
             self._kinds[self.keys.pop(key).refusal.kind] -= 1
         if entered or left:
             self._log(entered, left, leases)
+        for key in entered:
+            self._tell(EventKind.QUARANTINED, key, "refused", self.keys[key].refusal.reason)
+        for key in left:
+            self._tell(EventKind.QUARANTINE_ENDED, key, "no longer refused", "")
+
+    def _tell(self, kind: EventKind, key: str, what: str, cause: str) -> None:
+        self._journal.note_one(kind, Subject(key), lambda: (f"key {what}: {key}", cause))
 
     def _update(self, key: str, refusal: Refusal | None) -> bool:
         """Keeps why a key is refused; returns whether it was not refused before."""

@@ -1,7 +1,8 @@
 """The gRPC face of the lease service: translates, calls, returns."""
 
+import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ from services.core.leases.network_moves import hands_out
 from services.core.limits import MOST_LEASES, seconds_of
 from services.lease import metrics
 from services.lease.admission.pipeline import StorePipeline
+from services.lease.api.events import reading_of
 from services.lease.api.queries import (
     PendingMoves,
     convergence,
@@ -25,9 +27,13 @@ from services.lease.api.queries import (
     reclaim_response,
 )
 from services.lease.api.requests import Identity, check_name, checked_request, leases_to_reclaim, subnets_to_reserve
+from services.lease.events.describe import Requests
+from services.lease.events.journal import EventKind
 from services.lease.stores.store import Store
 from services.lease.watch.broker import Broker
 from services.lease.watch.streams import PAUSE, end_if_stalled, watch_all, watch_own
+from services.runtime.events.journal import MOST_NAMED, Event, Subject
+from services.runtime.events.stream import watch
 from services.runtime.lease.findings import finding_to_proto
 from services.runtime.lease.lifetime import time_left
 from services.runtime.lease.wire import lease_to_proto, network_to_proto, progress_from_proto, status_to_proto
@@ -68,6 +74,7 @@ class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
         identity: Identity,
         health: Health,
         most: int = MOST_LEASES,
+        stopping: asyncio.Event | None = None,
     ) -> None:
         self._store = store
         self._broker = broker
@@ -78,6 +85,8 @@ class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
         """Leases that are given out."""
         self._started = time.time_ns()
         self._moves = PendingMoves(broker)
+        self._requests = Requests(broker.journal)
+        self._stopping = stopping or asyncio.Event()
 
     def WatchLeases(self, request: pb.WatchLeasesRequest, context: Context) -> AsyncIterator[Any]:
         """Yields serialised messages: see `add_to_server`."""
@@ -115,15 +124,22 @@ class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
             lease = await self._store.acquire(self._pipeline.without_held(wanted))
         except FlanneletteError as error:
             code = code_of(error)
+            self._requests.failed(request.node, "", "AcquireLease", code.name, str(error))
             raise
         finally:
             metrics.ACQUIRES.labels(code.name).inc()
+        self._requests.succeeded(lease.node, lease.name)
         await self._broker.has(lease, _READ_OWN_WRITE_SECONDS)
         return pb.AcquireLeaseResponse(lease=lease_to_proto(lease), time_left=time_left(lease))
 
     async def RenewLease(self, request: pb.RenewLeaseRequest, context: Context) -> pb.RenewLeaseResponse:
         """More time."""
-        lease = await self._store.renew(self._identity.one_node(request.node), request.name)
+        try:
+            lease = await self._store.renew(self._identity.one_node(request.node), request.name)
+        except FlanneletteError as error:
+            self._requests.failed(request.node, request.name, "RenewLease", code_of(error).name, str(error))
+            raise
+        self._requests.succeeded(lease.node, lease.name)
         return pb.RenewLeaseResponse(lease=lease_to_proto(lease), time_left=time_left(lease))
 
     async def ReleaseLease(self, request: pb.ReleaseLeaseRequest, context: Context) -> pb.ReleaseLeaseResponse:
@@ -170,6 +186,7 @@ class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
     ) -> pb.DeleteQuarantinedResponse:
         """Deletes a refused key."""
         await self._pipeline.discard(request.key)
+        self._tell_operator(f"refused key deleted from the store: {request.key}", [Subject(request.key)])
         return pb.DeleteQuarantinedResponse()
 
     async def ReserveSubnet(self, request: pb.ReserveSubnetRequest, context: Context) -> pb.ReserveSubnetResponse:
@@ -185,7 +202,12 @@ class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
 
     async def ReclaimLeases(self, request: pb.ReclaimLeasesRequest, context: Context) -> pb.ReclaimLeasesResponse:
         """Takes leases back."""
-        return reclaim_response(await self._store.reclaim(leases_to_reclaim(request), dry_run=request.dry_run))
+        reclaimed = await self._store.reclaim(leases_to_reclaim(request), dry_run=request.dry_run)
+        if reclaimed and not request.dry_run:
+            leases = [Subject(each.lease.name, each.lease.node) for each in reclaimed]
+            names = ", ".join(lease.name for lease in leases[:MOST_NAMED])
+            self._tell_operator(f"{len(leases):,} leases reclaimed: {names}", leases)
+        return reclaim_response(reclaimed)
 
     async def RenumberNode(self, request: pb.RenumberNodeRequest, context: Context) -> pb.RenumberNodeResponse:
         """Releases the node's lease, which does not fit the configuration, so that the node acquires another."""
@@ -205,6 +227,7 @@ class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
         if not request.dry_run:
             log.warning("an operator moves a node to another subnet", node=node, lease=move.lease, to=move.where)
             await self._store.release(node, move.lease)
+            self._tell_operator(f"node {node} moves to another subnet", [Subject(move.lease, node)])
         return pb.RenumberNodeResponse(move=move_to_proto(move))
 
     async def ReportProgress(self, request: pb.ReportProgressRequest, context: Context) -> pb.ReportProgressResponse:
@@ -238,6 +261,16 @@ class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
         seconds = seconds_of(request.wait, "wait", most=_LONGEST_WAIT_SECONDS)
         await self._broker.reports.converged(position, seconds)
         return convergence(self._broker, cursor, position)
+
+    def WatchEvents(self, request: pb.WatchEventsRequest, context: Context) -> AsyncIterator[pb.WatchEventsResponse]:
+        """The journal."""
+        reading = reading_of(self._broker.journal, request)
+        return watch(reading, self._stopping, follows=not request.no_follow, end="the lease service is stopping")
+
+    def _tell_operator(self, what: str, leases: Sequence[Subject]) -> None:
+        first = tuple(leases[:MOST_NAMED])
+        event = Event(EventKind.OPERATOR, what, "an operator", subjects=first, subject_count=len(leases))
+        self._broker.journal.note(event)
 
     def _require_table(self) -> None:
         if not self._broker.table.synced:

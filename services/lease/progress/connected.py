@@ -4,7 +4,7 @@ import asyncio
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, KeysView, Set
+from collections.abc import Callable, Iterator, KeysView, Mapping, Set
 from contextlib import contextmanager
 from itertools import takewhile
 from typing import Final, Protocol
@@ -58,6 +58,11 @@ class ConnectedNodes:
     def nodes(self) -> KeysView[str]:
         """The nodes that are connected now, as a live view."""
         return self._streams.keys()
+
+    @property
+    def streams(self) -> Mapping[str, int]:
+        """The number of open streams of each of them, as a live view."""
+        return self._streams
 
     def subscribe(self, listener: ConnectionListener) -> None:
         """Calls the listener from now on."""

@@ -10,10 +10,12 @@ from services.core.leases.lease import Lease
 from services.core.leases.node_overrides import NONE, PublicIpOverrides
 from services.core.leases.table import Change, Step, StoreStatus, Table, Upserted
 from services.lease import metrics
+from services.lease.events.describe import NodeEvents, tell_lease, tell_step
+from services.lease.events.journal import Journal
 from services.lease.progress.connected import ConnectedNodes
 from services.lease.progress.notifier import Notifier
 from services.lease.progress.reports import Reports
-from services.lease.stores.store import LostLease, StoreEvent
+from services.lease.stores.store import Changed, LostLease, StoreEvent
 from services.lease.watch import encoding
 from services.lease.watch.diff import NOTHING, step_of
 from services.lease.watch.encoding import RESET, encode, encode_change
@@ -63,6 +65,7 @@ class Broker:
         *,
         epoch: str,
         connected_nodes: ConnectedNodes | None = None,
+        journal: Journal | None = None,
         clock: Callable[[], float] = time.time,
         most_entries: int = _MOST_ENTRIES,
         most_bytes: int = _MOST_BYTES,
@@ -74,6 +77,8 @@ class Broker:
         self.reports = Reports(self.change_log, clock)
         self.connected_nodes = connected_nodes or ConnectedNodes()
         self.connected_nodes.subscribe(self.reports)
+        self.journal = journal or Journal()
+        self.connected_nodes.subscribe(NodeEvents(self.journal, self.connected_nodes.streams))
         self.lost: Mapping[str, LostLease] = {}
         """By node: its lease that the store has lost and the table keeps."""
         self.overrides: Mapping[str, PublicIpOverrides] = NONE
@@ -100,7 +105,8 @@ class Broker:
             return
         was_synced = self.table.synced
         names = set(map(_name, step.changes))
-        nodes = self._fold(step, names)
+        before = {name: self.table.leases.get(name) for name in names}
+        nodes = self._fold(step, before)
         self._pieces.follow(names)
         self._parts.clear()
         if was_synced:  # before, nobody has a cursor
@@ -108,6 +114,8 @@ class Broker:
                 self.change_log.append(entry)
         if self.table.synced:
             self.reports.entered()
+            self.journal.cursor = self.change_log.cursor
+        self._tell(step, event, before if was_synced else {})
         self.notifier.wake(None if _concerns_all(step) else nodes)
 
     def lose(self, lost: Mapping[str, LostLease]) -> None:
@@ -149,6 +157,7 @@ class Broker:
 
     def stop(self) -> None:
         """Ends every stream with Unavailable."""
+        self.journal.is_stopping = True
         stopping = Unavailable("the lease service is stopping: reconnect with the last cursor")
         self.notifier.stop(stopping)
         self.reports.notifier.stop(stopping)
@@ -177,10 +186,16 @@ class Broker:
             store=encode(Step(store=step.store)) if step.store else b"",
         )
 
-    def _fold(self, step: Step, names: Set[str]) -> set[str]:
+    def _tell(self, step: Step, event: StoreEvent, before: Mapping[str, Lease | None]) -> None:
+        """The journal hears of the step; of the first snapshot only how many leases it has."""
+        leases, released = self.table.leases, event.released if isinstance(event, Changed) else frozenset()
+        tell_step(self.journal, step, self.store_status.kind, len(leases))
+        for name, lease in before.items():
+            tell_lease(self.journal, lease, leases.get(name), is_released=name in released)
+
+    def _fold(self, step: Step, before: Mapping[str, Lease | None]) -> set[str]:
         """Takes the table one step further; returns the nodes that hold or held a lease that changed."""
         leases = self.table.leases
-        before = {name: leases.get(name) for name in names}
         self.table.fold(step)
         nodes: set[str] = set()
         for name, old in before.items():

@@ -1,17 +1,21 @@
 """The calls of flannelette.masq.v1: translate, call, return."""
 # ruff: noqa: D102 - masq.proto names and documents the calls
 
+import asyncio
 import time
+from collections.abc import AsyncIterator
 from typing import Any
 
 from flannelette.masq.v1 import masq_pb2 as pb
 from flannelette.masq.v1 import masq_pb2_grpc
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from services.masq.api.events import reading_of
 from services.masq.api.explain import Explainer
 from services.masq.api.wire import finding_of, general_finding, rules_of
 from services.masq.reconcile.reconciler import Reconciler
 from services.masq.rules.other_networks import networks_in
+from services.runtime.events.stream import watch
 from services.runtime.process.version import version
 from services.runtime.telemetry.health import Health
 
@@ -19,10 +23,11 @@ from services.runtime.telemetry.health import Health
 class MasqServicer(masq_pb2_grpc.MasqServiceServicer):
     """See masq.proto for the guarantees of each call."""
 
-    def __init__(self, reconciler: Reconciler, health: Health) -> None:
+    def __init__(self, reconciler: Reconciler, health: Health, stopping: asyncio.Event | None = None) -> None:
         self._reconciler = reconciler
         self._explainer = Explainer(reconciler)
         self._health = health
+        self._stopping = stopping or asyncio.Event()
         self._start_time = time.time()
 
     async def GetStatus(self, request: pb.GetStatusRequest, context: Any) -> pb.GetStatusResponse:
@@ -68,6 +73,11 @@ class MasqServicer(masq_pb2_grpc.MasqServiceServicer):
 
     async def Explain(self, request: pb.ExplainRequest, context: Any) -> pb.ExplainResponse:
         return await self._explainer.explain(request)
+
+    def WatchEvents(self, request: pb.WatchEventsRequest, context: Any) -> AsyncIterator[pb.WatchEventsResponse]:
+        reading = reading_of(self._reconciler.journal, request)
+        end = "the masq service is stopping; the rules stay as they are"
+        return watch(reading, self._stopping, follows=not request.no_follow, end=end)
 
 
 def _timestamp(seconds: float | None) -> Timestamp | None:

@@ -22,18 +22,19 @@ from services.masq.firewalls.firewall import (
     HostFirewall,
     Placement,
 )
+from services.masq.reconcile.journal import EventKind, Observed, tell_operator
 from services.masq.reconcile.repairs import (
     CHECK_SECONDS,
     FAILURES,
-    MOVES_LEFT,
-    RULES_PRESENT,
-    RULES_WANTED,
     JumpBackoff,
     RepairLog,
+    commands_of,
+    count_rules,
     what_is_wrong,
 )
 from services.masq.rules.inputs import CachedInputs, RuleInputs, networks_of, next_inputs
 from services.masq.rules.model import Chain, RuleSettings, belonging, no_chains, wanted_chains
+from services.runtime.events.journal import Event, Journal
 from services.runtime.process.exclusive import Exclusive
 from services.runtime.telemetry.health import Health
 from services.runtime.telemetry.logs import get_logger
@@ -61,6 +62,7 @@ class Reconciler:
         clock: Callable[[], float] = time.time,
         host_checks: Callable[[], HostChecks] = HostChecks,
         earlier_network: NetworkConfig | None = None,
+        journal: Journal | None = None,
     ) -> None:
         self.node = node
         self.settings = settings
@@ -84,10 +86,10 @@ class Reconciler:
         """The tables before the last check."""
         self._clean: tuple[tuple[Chain, ...], Placement, Digest] | None = None
         """The input of the last check, if it found nothing to repair: a check of the same input is skipped."""
-        self._log = RepairLog()
+        self.journal = journal or Journal()
+        self._observed = Observed(self.journal)
+        self._log = RepairLog(self.journal)
         self._backoff = JumpBackoff()
-        self._left: frozenset[Chain] = frozenset()
-        """Chains whose jump stays where another program has put it."""
         self._cached: CachedInputs | None = None
         self._newer: frozenset[Chain] | None = frozenset()
         """The chains that differed from the cached inputs at the first check: the firewall is newer than the cache,
@@ -126,6 +128,7 @@ class Reconciler:
         self.inputs = next_inputs(self.inputs, known, self.node, self.settings.allowed, self._earlier_network)
         if last and last is not self.inputs.network:
             self._former |= networks_of(last)
+        self._observed.inputs(self.inputs, away, cached.reason if cached else "")
         network, lease = self.inputs.reasons(self.node)
         self._health.set("network", network)
         self._health.set("lease", lease if self.settings.masquerade else "")
@@ -155,6 +158,7 @@ class Reconciler:
         inputs, name = self.inputs, self.firewall.name
         flows = flows_of(inputs.network, inputs.subnets)
         found = findings(self.host_checks(), name, flows, self.settings, tunnel_of(inputs.network))
+        self._observed.findings(found)
         reasons = "; ".join(f"{each.problem} {each.cause}".rstrip(".") for each in found if each.broken)
         self._health.set("forwarding", reasons and f"forwarding is broken: {reasons}", of_host=True)
         return [*found, *stale_rules(self.firewall.stale_rules_error)]
@@ -165,7 +169,9 @@ class Reconciler:
             raise NotYet(self.inputs.reasons(self.node)[0])
         async with self._lock:
             self._paused = self._paused and dry_run
-            return _commands(await self._check(repair=not dry_run))
+            commands = commands_of(await self._check(repair=not dry_run))
+        tell_operator(self.journal, EventKind.RESYNC, commands, dry_run=dry_run)
+        return commands
 
     async def teardown(self, *, dry_run: bool) -> list[str]:
         """Removes our rules in both families, and pauses; returns what was done, or would be. Runs to its end, also
@@ -186,9 +192,10 @@ class Reconciler:
             self._health.set("firewall", _TORN_DOWN)
         states = await self.firewall.check(belonging(no_chains(), self._ours()), self.placement, repair=not dry_run)
         if not dry_run:
-            log.warning("rules torn down", commands=len(_commands(states)))
+            log.warning("rules torn down", commands=len(commands_of(states)))
+            tell_operator(self.journal, EventKind.TEARDOWN, commands_of(states))
             await self._check(repair=False)
-        return _commands(states)
+        return commands_of(states)
 
     def _wanted(self) -> tuple[Chain, ...]:
         chains = wanted_chains(self.inputs.network, self.inputs.subnets, self.settings)
@@ -241,12 +248,11 @@ class Reconciler:
             found = iter(await self.firewall.check(kept, placement, repair=repair))
         states = tuple(left[chain] if chain in left else next(found) for chain in chains)
         self.states, self.last_check_time = states, self._clock()
-        rules = [rule for state in states for rule in state.all_rules]
-        RULES_WANTED.set(len(rules))
-        RULES_PRESENT.set(sum(rule.present for rule in rules))
+        count_rules(states)
         if repair:
             pairs = zip(chains, states, strict=True)
             wrong = [state for chain, state in pairs if not state.as_wanted and chain not in newer]
+            self._observed.firewall(self.firewall.name, self.firewall.reason)
             self._log.add(states, self.firewall.changed_by)
             self._failure = ""
             for state in states:
@@ -281,10 +287,7 @@ class Reconciler:
         tried = [chain for chain in chains if chain.rules and self._backoff.stays(chain, now)]
         states = await self.firewall.check(tried, self.placement, repair=False) if tried else ()
         left = {state.chain: replace(state, commands=()) for state in states if state.causes == (JUMP_NOT_FIRST,)}
-        for chain in left.keys() - self._left:
-            log.warning(what_is_wrong([left[chain]]))
-        self._left = frozenset(left)
-        MOVES_LEFT.set(len(left))
+        self._log.add_left(left)
         return left
 
     def _fail(self, error: Unavailable) -> None:
@@ -292,9 +295,6 @@ class Reconciler:
         if str(error) != self._failure:
             self._failure = str(error)
             log.error("the firewall cannot be checked; it is tried again", reason=self._failure)
+            self.journal.note(Event(EventKind.FAILURE, "the firewall cannot be checked; retrying", self._failure))
         if not self._paused:
             self._health.set("firewall", self._failure)
-
-
-def _commands(states: tuple[ChainState, ...]) -> list[str]:
-    return [command for state in states for command in state.commands]

@@ -1,11 +1,13 @@
 """Metrics and log lines of repairs, and the limit on moving a jump to our chain back to its position."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from services.masq.firewalls.firewall import JUMP_NOT_FIRST, ChainState
+from services.masq.reconcile.journal import tell_jump_left, tell_repair, tell_rules
 from services.masq.rules.model import Chain
+from services.runtime.events.journal import Journal
 from services.runtime.telemetry.logs import get_logger
 from services.runtime.telemetry.metrics import Counter, Gauge, Histogram
 
@@ -62,8 +64,11 @@ class JumpBackoff:
 class RepairLog:
     """Logs what was done to each chain, once, and counts the repairs of changes by other programs."""
 
-    def __init__(self) -> None:
+    def __init__(self, journal: Journal) -> None:
         self.repairs = 0
+        self._journal = journal
+        self._left: frozenset[Chain] = frozenset()
+        """Chains whose jump stays where another program has put it."""
         self._right: frozenset[Chain] = frozenset()
         """Chains that were as desired after the last check: a difference was made by another program."""
 
@@ -81,15 +86,39 @@ class RepairLog:
                 if state.commands:
                     self.repairs += 1
                     log.warning("another program changed our rules; they are repaired", causes=state.causes, **blamed)
+                    tell_repair(self._journal, state, by)
                 for cause in state.causes:
                     REPAIRS.labels(cause, by).inc()
             elif state.commands and state.chain.rules:
                 log.info("rules put in place", rules=len(state.all_rules), found=state.causes, **where)
+                tell_rules(self._journal, state)
             elif state.commands:
                 log.info("rules removed", **where)
+                tell_rules(self._journal, state)
             elif state.chain.rules and state.as_wanted:
                 log.info("the rules were in place already", rules=len(state.all_rules), **where)
         self._right = frozenset(state.chain for state in states if state.as_wanted)
+
+    def add_left(self, left: Mapping[Chain, ChainState]) -> None:
+        """The chains whose jumps are not moved back now."""
+        for chain in left.keys() - self._left:
+            sentence = what_is_wrong([left[chain]])
+            log.warning(sentence)
+            tell_jump_left(self._journal, left[chain], sentence)
+        self._left = frozenset(left)
+        MOVES_LEFT.set(len(left))
+
+
+def count_rules(states: Sequence[ChainState]) -> None:
+    """Sets the metrics of the rules."""
+    rules = [rule for state in states for rule in state.all_rules]
+    RULES_WANTED.set(len(rules))
+    RULES_PRESENT.set(sum(rule.present for rule in rules))
+
+
+def commands_of(states: Sequence[ChainState]) -> list[str]:
+    """The commands of all chains."""
+    return [command for state in states for command in state.commands]
 
 
 def what_is_wrong(states: Sequence[ChainState]) -> str:

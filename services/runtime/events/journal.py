@@ -127,3 +127,8 @@ class Journal:
         while self.last <= number:
             self._news.clear()
             await self._news.wait()
+
+
+def note_readiness(journal: Journal, kind: Enum, ready: bool, reasons: Sequence[str]) -> None:
+    """The service became ready, or is no longer ready, for these reasons."""
+    journal.note(Event(kind, "ready" if ready else "not ready", "; ".join(reasons)))

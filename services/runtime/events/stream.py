@@ -77,5 +77,5 @@ def _filled(message: Any, entry: RecordedEvent) -> Any:
     message.time.FromMicroseconds(round(entry.time * 1e6))
     message.what, message.cause, message.kind = event.what, event.cause, event.kind.value
     message.microseconds = round(event.seconds * 1e6)
-    message.position, message.cursor, message.objects = entry.position, entry.cursor, event.objects
+    message.position, message.cursor = entry.position, entry.cursor
     return message

@@ -75,6 +75,8 @@ class Process:
         if transport.credentials is not None:
             credentials = transport.credentials
             self.health.finders.append(lambda: expiry_findings(credentials, time.time()))
+        self.on_readiness: Callable[[bool, list[str]], None] = lambda ready, reasons: None
+        """Called when the service is ready, or for a second was not, with the reasons."""
         self._unreachable = ""
         """Why clients cannot reach the process any more; empty: they can."""
 
@@ -148,6 +150,7 @@ class Process:
                 _READY.set(ready)
             if ready and not was_ready:
                 log.info("ready")
+                self.on_readiness(True, [])
             if self.health.has_started and not is_notified:
                 is_notified = True
                 notify("READY=1")
@@ -158,6 +161,7 @@ class Process:
                     await self.health.changed()
             except TimeoutError:
                 log.warning("not ready", reasons=reasons)
+                self.on_readiness(False, reasons)
                 logged = reasons
             else:
                 logged = [] if ready else logged

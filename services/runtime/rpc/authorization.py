@@ -26,7 +26,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 _SERVICES: Final[Mapping[str, Mapping[Requirement, str]]] = {
     "flannelette.lease.v1.LeaseService": {
         Requirement.WATCHER: "WatchLeases",
-        Requirement.MEMBER: "ListLeases GetStatus ListNodes GetConvergence ListQuarantine",
+        Requirement.MEMBER: "ListLeases GetStatus ListNodes GetConvergence ListQuarantine WatchEvents",
         Requirement.HOLDER: "AcquireLease RenewLease ReleaseLease ReportProgress",
         Requirement.ADMIN: (
             "ReserveSubnet ReleaseSubnet ReclaimLeases RenumberNode ConfirmRemoval DeleteQuarantined"
@@ -37,7 +37,7 @@ _SERVICES: Final[Mapping[str, Mapping[Requirement, str]]] = {
         Requirement.ADMIN: "ResyncKernel TeardownKernel HandOver ProbeAddresses",
     },
     "flannelette.masq.v1.MasqService": {
-        Requirement.MEMBER: "GetStatus ListRules Explain",
+        Requirement.MEMBER: "GetStatus ListRules Explain WatchEvents",
         Requirement.ADMIN: "ResyncRules TeardownRules",
     },
     "grpc.health.v1.Health": {Requirement.MEMBER: "Check List Watch"},

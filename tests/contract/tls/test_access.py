@@ -21,9 +21,10 @@ from tests.unit.runtime.test_authorization import METHODS, REFLECTION_V1
 
 READ = """
     lease/ListLeases lease/GetStatus lease/ListNodes lease/GetConvergence lease/ListQuarantine lease/WatchLeases
+    lease/WatchEvents
     dataplane/GetStatus dataplane/WatchStatus dataplane/ListPeers dataplane/WatchEvents
     dataplane/ProbePeers
-    masq/GetStatus masq/ListRules masq/Explain
+    masq/GetStatus masq/ListRules masq/Explain masq/WatchEvents
 """.split()
 FOR_H1 = "lease/AcquireLease lease/RenewLease lease/ReleaseLease lease/ReportProgress".split()
 ADMINISTER = """

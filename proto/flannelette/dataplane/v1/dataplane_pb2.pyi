@@ -229,7 +229,7 @@ class _EventKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventKind.V
     EVENT_KIND_UNSPECIFIED: _EventKind.ValueType  # 0
     """Not used."""
     EVENT_KIND_SERVICE_STARTED: _EventKind.ValueType  # 1
-    """The process started. Always the first event."""
+    """The process started: the first event of its process."""
     EVENT_KIND_READINESS: _EventKind.ValueType  # 2
     """The service became ready, or is no longer ready; `cause` has the reasons."""
     EVENT_KIND_LEASE_SERVICE: _EventKind.ValueType  # 3
@@ -282,7 +282,7 @@ class EventKind(_EventKind, metaclass=_EventKindEnumTypeWrapper):
 EVENT_KIND_UNSPECIFIED: EventKind.ValueType  # 0
 """Not used."""
 EVENT_KIND_SERVICE_STARTED: EventKind.ValueType  # 1
-"""The process started. Always the first event."""
+"""The process started: the first event of its process."""
 EVENT_KIND_READINESS: EventKind.ValueType  # 2
 """The service became ready, or is no longer ready; `cause` has the reasons."""
 EVENT_KIND_LEASE_SERVICE: EventKind.ValueType  # 3
@@ -1665,8 +1665,8 @@ class WatchEventsRequest(_message.Message):
     no_follow: _builtins.bool
     """End after the remembered events; do not wait for more."""
     after: _builtins.str
-    """Only events after the one with this `position`. A position of an earlier
-    process is before all events.
+    """Only events after the one with this `position`. A position of a process
+    whose events are not known any more is before all events.
     """
     peer: _builtins.str
     """Only events of one peer, by the name of its lease or its node. Events that

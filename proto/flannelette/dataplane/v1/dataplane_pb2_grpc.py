@@ -191,12 +191,14 @@ class DataplaneServiceServicer:
 
     def WatchEvents(self, request, context):
         """Streams the service's recent events, oldest first, and then each new one.
-        The service keeps its last 4,096 events in memory; a restart discards them.
+        The service keeps its last 4,096 events in memory, and the last of them (at
+        most 1 MiB) in a file in `--state-dir`, so that they survive
+        a restart. A process that is killed loses the events of its last second.
 
         A slow caller delays no other: events that the service discards before the
         caller has read them are left out, and counted in `missed`. Resume with
-        `after`. Ends after the last event (`no_follow`), or with UNAVAILABLE when
-        the service shuts down.
+        `after`, also after a restart. Ends after the last event (`no_follow`), or
+        with UNAVAILABLE when the service shuts down.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -99,12 +99,14 @@ class DataplaneServiceStub:
     """
     WatchEvents: _aio.UnaryStreamMultiCallable[_dataplane_pb2.WatchEventsRequest, _dataplane_pb2.WatchEventsResponse]
     """Streams the service's recent events, oldest first, and then each new one.
-    The service keeps its last 4,096 events in memory; a restart discards them.
+    The service keeps its last 4,096 events in memory, and the last of them (at
+    most 1 MiB) in a file in `--state-dir`, so that they survive
+    a restart. A process that is killed loses the events of its last second.
 
     A slow caller delays no other: events that the service discards before the
     caller has read them are left out, and counted in `missed`. Resume with
-    `after`. Ends after the last event (`no_follow`), or with UNAVAILABLE when
-    the service shuts down.
+    `after`, also after a restart. Ends after the last event (`no_follow`), or
+    with UNAVAILABLE when the service shuts down.
     """
     TracePacket: _aio.UnaryUnaryMultiCallable[_dataplane_pb2.TracePacketRequest, _dataplane_pb2.TracePacketResponse]
     """Returns the way of a packet through this node, step by step, from the state
@@ -240,12 +242,14 @@ class DataplaneServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _aio.ServicerContext[_dataplane_pb2.WatchEventsRequest, _abc.AsyncIterator[_dataplane_pb2.WatchEventsResponse]],
     ) -> _abc.AsyncIterator[_dataplane_pb2.WatchEventsResponse]:
         """Streams the service's recent events, oldest first, and then each new one.
-        The service keeps its last 4,096 events in memory; a restart discards them.
+        The service keeps its last 4,096 events in memory, and the last of them (at
+        most 1 MiB) in a file in `--state-dir`, so that they survive
+        a restart. A process that is killed loses the events of its last second.
 
         A slow caller delays no other: events that the service discards before the
         caller has read them are left out, and counted in `missed`. Resume with
-        `after`. Ends after the last event (`no_follow`), or with UNAVAILABLE when
-        the service shuts down.
+        `after`, also after a restart. Ends after the last event (`no_follow`), or
+        with UNAVAILABLE when the service shuts down.
         """
 
     @_abc_1.abstractmethod

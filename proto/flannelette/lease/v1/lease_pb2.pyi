@@ -115,6 +115,106 @@ REFUSAL_KIND_OUTSIDE_NETWORK: RefusalKind.ValueType  # 3
 """The lease lies outside the network."""
 Global___RefusalKind: _TypeAlias = RefusalKind  # noqa: Y015
 
+class _EventKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _EventKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    EVENT_KIND_UNSPECIFIED: _EventKind.ValueType  # 0
+    """Not used."""
+    EVENT_KIND_SERVICE_STARTED: _EventKind.ValueType  # 1
+    """The process started: the first event of its process."""
+    EVENT_KIND_READINESS: _EventKind.ValueType  # 2
+    """The service became ready, or is no longer ready; `cause` has the reasons."""
+    EVENT_KIND_STORE: _EventKind.ValueType  # 3
+    """The store was read, went away, or answers again; `cause` has its error, such
+    as a member of etcd without a leader.
+    """
+    EVENT_KIND_NETWORK: _EventKind.ValueType  # 4
+    """A network configuration came into force, or one cannot be used."""
+    EVENT_KIND_LEASE_ACQUIRED: _EventKind.ValueType  # 5
+    """A lease or a reservation is new in the table."""
+    EVENT_KIND_LEASE_CHANGED: _EventKind.ValueType  # 6
+    """A lease has another node, subnet, address or backend; a renewal is no change."""
+    EVENT_KIND_LEASE_REMOVED: _EventKind.ValueType  # 7
+    """A lease is no longer in the table; `cause` says whether a node or an operator
+    released it.
+    """
+    EVENT_KIND_LEASE_EXPIRED: _EventKind.ValueType  # 8
+    """The time of a lease is over, and it is no longer in the table."""
+    EVENT_KIND_LEASE_REFUSED: _EventKind.ValueType  # 9
+    """AcquireLease or RenewLease of a node failed; told again only when the reason
+    is of another kind, or after a success.
+    """
+    EVENT_KIND_LEASE_RENEWED: _EventKind.ValueType  # 10
+    """AcquireLease or RenewLease of a node succeeded after it had failed."""
+    EVENT_KIND_REMOVALS_HELD: _EventKind.ValueType  # 11
+    """The guard holds removals back (see ConfirmRemoval), or goes on doing so;
+    `cause` says what they wait for.
+    """
+    EVENT_KIND_REMOVALS_ENDED: _EventKind.ValueType  # 12
+    """Removals that were held back were carried out, or the leases have returned."""
+    EVENT_KIND_QUARANTINED: _EventKind.ValueType  # 13
+    """A key of the store is refused (see ListQuarantine)."""
+    EVENT_KIND_QUARANTINE_ENDED: _EventKind.ValueType  # 14
+    """A key of the store is no longer refused."""
+    EVENT_KIND_NODE_CONNECTED: _EventKind.ValueType  # 15
+    """The dataplane of a node has opened a stream to this process."""
+    EVENT_KIND_NODE_DISCONNECTED: _EventKind.ValueType  # 16
+    """The last stream of a node's dataplane has ended."""
+    EVENT_KIND_OPERATOR: _EventKind.ValueType  # 17
+    """An operator reclaimed leases, renumbered a node, or deleted a refused key."""
+
+class EventKind(_EventKind, metaclass=_EventKindEnumTypeWrapper):
+    """What an event is about."""
+
+EVENT_KIND_UNSPECIFIED: EventKind.ValueType  # 0
+"""Not used."""
+EVENT_KIND_SERVICE_STARTED: EventKind.ValueType  # 1
+"""The process started: the first event of its process."""
+EVENT_KIND_READINESS: EventKind.ValueType  # 2
+"""The service became ready, or is no longer ready; `cause` has the reasons."""
+EVENT_KIND_STORE: EventKind.ValueType  # 3
+"""The store was read, went away, or answers again; `cause` has its error, such
+as a member of etcd without a leader.
+"""
+EVENT_KIND_NETWORK: EventKind.ValueType  # 4
+"""A network configuration came into force, or one cannot be used."""
+EVENT_KIND_LEASE_ACQUIRED: EventKind.ValueType  # 5
+"""A lease or a reservation is new in the table."""
+EVENT_KIND_LEASE_CHANGED: EventKind.ValueType  # 6
+"""A lease has another node, subnet, address or backend; a renewal is no change."""
+EVENT_KIND_LEASE_REMOVED: EventKind.ValueType  # 7
+"""A lease is no longer in the table; `cause` says whether a node or an operator
+released it.
+"""
+EVENT_KIND_LEASE_EXPIRED: EventKind.ValueType  # 8
+"""The time of a lease is over, and it is no longer in the table."""
+EVENT_KIND_LEASE_REFUSED: EventKind.ValueType  # 9
+"""AcquireLease or RenewLease of a node failed; told again only when the reason
+is of another kind, or after a success.
+"""
+EVENT_KIND_LEASE_RENEWED: EventKind.ValueType  # 10
+"""AcquireLease or RenewLease of a node succeeded after it had failed."""
+EVENT_KIND_REMOVALS_HELD: EventKind.ValueType  # 11
+"""The guard holds removals back (see ConfirmRemoval), or goes on doing so;
+`cause` says what they wait for.
+"""
+EVENT_KIND_REMOVALS_ENDED: EventKind.ValueType  # 12
+"""Removals that were held back were carried out, or the leases have returned."""
+EVENT_KIND_QUARANTINED: EventKind.ValueType  # 13
+"""A key of the store is refused (see ListQuarantine)."""
+EVENT_KIND_QUARANTINE_ENDED: EventKind.ValueType  # 14
+"""A key of the store is no longer refused."""
+EVENT_KIND_NODE_CONNECTED: EventKind.ValueType  # 15
+"""The dataplane of a node has opened a stream to this process."""
+EVENT_KIND_NODE_DISCONNECTED: EventKind.ValueType  # 16
+"""The last stream of a node's dataplane has ended."""
+EVENT_KIND_OPERATOR: EventKind.ValueType  # 17
+"""An operator reclaimed leases, renumbered a node, or deleted a refused key."""
+Global___EventKind: _TypeAlias = EventKind  # noqa: Y015
+
 @_typing.final
 class Lease(_message.Message):
     """A lease: the subnets that one node holds."""
@@ -1879,3 +1979,142 @@ class DeleteQuarantinedResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DeleteQuarantinedResponse: _TypeAlias = DeleteQuarantinedResponse  # noqa: Y015
+
+@_typing.final
+class WatchEventsRequest(_message.Message):
+    """Which events to stream."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NO_FOLLOW_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    SINCE_TIME_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    KINDS_FIELD_NUMBER: _builtins.int
+    no_follow: _builtins.bool
+    """End after the remembered events; do not wait for more."""
+    after: _builtins.str
+    """Only events after the one with this `position`. A position of a process
+    whose events are not known any more is before all events.
+    """
+    name: _builtins.str
+    """Only events of one node or lease, by its name. Events that concern more
+    leases than they name are included.
+    """
+    @_builtins.property
+    def since_time(self) -> _timestamp_pb2.Timestamp:
+        """Only events from this time on."""
+
+    @_builtins.property
+    def kinds(self) -> _containers.RepeatedScalarFieldContainer[Global___EventKind.ValueType]:
+        """Only events of these kinds."""
+
+    def __init__(
+        self,
+        *,
+        no_follow: _builtins.bool = ...,
+        after: _builtins.str = ...,
+        since_time: _timestamp_pb2.Timestamp | None = ...,
+        name: _builtins.str = ...,
+        kinds: _abc.Iterable[Global___EventKind.ValueType] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["since_time", b"since_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "kinds", b"kinds", "name", b"name", "no_follow", b"no_follow", "since_time", b"since_time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchEventsRequest: _TypeAlias = WatchEventsRequest  # noqa: Y015
+
+@_typing.final
+class WatchEventsResponse(_message.Message):
+    """One event."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIME_FIELD_NUMBER: _builtins.int
+    WHAT_FIELD_NUMBER: _builtins.int
+    CAUSE_FIELD_NUMBER: _builtins.int
+    MICROSECONDS_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    POSITION_FIELD_NUMBER: _builtins.int
+    CURSOR_FIELD_NUMBER: _builtins.int
+    LEASES_FIELD_NUMBER: _builtins.int
+    LEASE_COUNT_FIELD_NUMBER: _builtins.int
+    MISSED_FIELD_NUMBER: _builtins.int
+    what: _builtins.str
+    """The action, one sentence."""
+    cause: _builtins.str
+    """The cause, in words: the store's answer, an operator, an error."""
+    microseconds: _builtins.int
+    """Time from the cause to completion, in microseconds; 0: not measured."""
+    kind: Global___EventKind.ValueType
+    """The subject."""
+    position: _builtins.str
+    """Position of the event; `after` resumes there."""
+    cursor: _builtins.str
+    """The cursor of the lease table. Empty: the store was not read yet."""
+    lease_count: _builtins.int
+    """Number of leases, nodes or keys that the event concerns."""
+    missed: _builtins.int
+    """Number of events right before this one that were discarded before they
+    could be sent, including events that the request does not select.
+    """
+    @_builtins.property
+    def time(self) -> _timestamp_pb2.Timestamp:
+        """Time at which the action was complete."""
+
+    @_builtins.property
+    def leases(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeaseName]:
+        """The leases, nodes or keys that the event concerns, at most eight. Of many
+        events in the same second, the first eight are told one by one, and the
+        rest as one.
+        """
+
+    def __init__(
+        self,
+        *,
+        time: _timestamp_pb2.Timestamp | None = ...,
+        what: _builtins.str = ...,
+        cause: _builtins.str = ...,
+        microseconds: _builtins.int = ...,
+        kind: Global___EventKind.ValueType = ...,
+        position: _builtins.str = ...,
+        cursor: _builtins.str = ...,
+        leases: _abc.Iterable[Global___LeaseName] | None = ...,
+        lease_count: _builtins.int = ...,
+        missed: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["time", b"time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "cursor", b"cursor", "kind", b"kind", "lease_count", b"lease_count", "leases", b"leases", "microseconds", b"microseconds", "missed", b"missed", "position", b"position", "time", b"time", "what", b"what"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchEventsResponse: _TypeAlias = WatchEventsResponse  # noqa: Y015
+
+@_typing.final
+class LeaseName(_message.Message):
+    """Names a lease."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    NODE_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Name of the lease, or the key of a refused entry; empty: only the node."""
+    node: _builtins.str
+    """Name of the node; empty if unknown."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        node: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "node", b"node"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LeaseName: _TypeAlias = LeaseName  # noqa: Y015

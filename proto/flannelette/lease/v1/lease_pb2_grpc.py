@@ -115,6 +115,11 @@ class LeaseServiceStub:
                 request_serializer=flannelette_dot_lease_dot_v1_dot_lease__pb2.DeleteQuarantinedRequest.SerializeToString,
                 response_deserializer=flannelette_dot_lease_dot_v1_dot_lease__pb2.DeleteQuarantinedResponse.FromString,
                 _registered_method=True)
+        self.WatchEvents = channel.unary_stream(
+                '/flannelette.lease.v1.LeaseService/WatchEvents',
+                request_serializer=flannelette_dot_lease_dot_v1_dot_lease__pb2.WatchEventsRequest.SerializeToString,
+                response_deserializer=flannelette_dot_lease_dot_v1_dot_lease__pb2.WatchEventsResponse.FromString,
+                _registered_method=True)
 
 
 class LeaseServiceServicer:
@@ -369,6 +374,21 @@ class LeaseServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WatchEvents(self, request, context):
+        """Streams the service's recent events, oldest first, and then each new one.
+        The service keeps its last 4,096 events in memory, and the last of them (at
+        most 1 MiB) in a file beside its socket, so that they survive
+        a restart. A process that is killed loses the events of its last second.
+
+        A slow caller delays no other: events that the service discards before the
+        caller has read them are left out, and counted in `missed`. Resume with
+        `after`, also after a restart. Ends after the last event (`no_follow`), or
+        with UNAVAILABLE when the service shuts down.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_LeaseServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -451,6 +471,11 @@ def add_LeaseServiceServicer_to_server(servicer, server):
                     servicer.DeleteQuarantined,
                     request_deserializer=flannelette_dot_lease_dot_v1_dot_lease__pb2.DeleteQuarantinedRequest.FromString,
                     response_serializer=flannelette_dot_lease_dot_v1_dot_lease__pb2.DeleteQuarantinedResponse.SerializeToString,
+            ),
+            'WatchEvents': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchEvents,
+                    request_deserializer=flannelette_dot_lease_dot_v1_dot_lease__pb2.WatchEventsRequest.FromString,
+                    response_serializer=flannelette_dot_lease_dot_v1_dot_lease__pb2.WatchEventsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -886,6 +911,33 @@ class LeaseService:
             '/flannelette.lease.v1.LeaseService/DeleteQuarantined',
             flannelette_dot_lease_dot_v1_dot_lease__pb2.DeleteQuarantinedRequest.SerializeToString,
             flannelette_dot_lease_dot_v1_dot_lease__pb2.DeleteQuarantinedResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchEvents(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/flannelette.lease.v1.LeaseService/WatchEvents',
+            flannelette_dot_lease_dot_v1_dot_lease__pb2.WatchEventsRequest.SerializeToString,
+            flannelette_dot_lease_dot_v1_dot_lease__pb2.WatchEventsResponse.FromString,
             options,
             channel_credentials,
             insecure,

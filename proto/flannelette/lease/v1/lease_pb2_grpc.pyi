@@ -230,6 +230,17 @@ class LeaseServiceStub:
     ABORTED: the value of the key has changed; list the quarantine again.
     UNIMPLEMENTED: this store does not allow it (a Kubernetes Node).
     """
+    WatchEvents: _aio.UnaryStreamMultiCallable[_lease_pb2.WatchEventsRequest, _lease_pb2.WatchEventsResponse]
+    """Streams the service's recent events, oldest first, and then each new one.
+    The service keeps its last 4,096 events in memory, and the last of them (at
+    most 1 MiB) in a file beside its socket, so that they survive
+    a restart. A process that is killed loses the events of its last second.
+
+    A slow caller delays no other: events that the service discards before the
+    caller has read them are left out, and counted in `missed`. Resume with
+    `after`, also after a restart. Ends after the last event (`no_follow`), or
+    with UNAVAILABLE when the service shuts down.
+    """
 
 class LeaseServiceServicer(metaclass=_abc_1.ABCMeta):
     """Holds the table of subnet leases and streams it."""
@@ -512,6 +523,23 @@ class LeaseServiceServicer(metaclass=_abc_1.ABCMeta):
         NOT_FOUND: no such key is quarantined, or the store no longer has the key.
         ABORTED: the value of the key has changed; list the quarantine again.
         UNIMPLEMENTED: this store does not allow it (a Kubernetes Node).
+        """
+
+    @_abc_1.abstractmethod
+    def WatchEvents(
+        self,
+        request: _lease_pb2.WatchEventsRequest,
+        context: _aio.ServicerContext[_lease_pb2.WatchEventsRequest, _abc.AsyncIterator[_lease_pb2.WatchEventsResponse]],
+    ) -> _abc.AsyncIterator[_lease_pb2.WatchEventsResponse]:
+        """Streams the service's recent events, oldest first, and then each new one.
+        The service keeps its last 4,096 events in memory, and the last of them (at
+        most 1 MiB) in a file beside its socket, so that they survive
+        a restart. A process that is killed loses the events of its last second.
+
+        A slow caller delays no other: events that the service discards before the
+        caller has read them are left out, and counted in `missed`. Resume with
+        `after`, also after a restart. Ends after the last event (`no_follow`), or
+        with UNAVAILABLE when the service shuts down.
         """
 
 def add_LeaseServiceServicer_to_server(servicer: LeaseServiceServicer, server: _aio.Server) -> None: ...

@@ -25,6 +25,7 @@ from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -40,6 +41,82 @@ else:
     from typing_extensions import deprecated as _deprecated
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _EventKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _EventKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    EVENT_KIND_UNSPECIFIED: _EventKind.ValueType  # 0
+    """Not used."""
+    EVENT_KIND_SERVICE_STARTED: _EventKind.ValueType  # 1
+    """The process started: the first event of its process."""
+    EVENT_KIND_READINESS: _EventKind.ValueType  # 2
+    """The service became ready, or is no longer ready; `cause` has the reasons."""
+    EVENT_KIND_LEASE_SERVICE: _EventKind.ValueType  # 3
+    """The lease service answers, or does not; or cached rules are in force."""
+    EVENT_KIND_NETWORK: _EventKind.ValueType  # 4
+    """The network configuration or the own subnets that the rules are for changed."""
+    EVENT_KIND_FIREWALL: _EventKind.ValueType  # 5
+    """The kind of firewall that has the rules was chosen, or is another one now."""
+    EVENT_KIND_RULES: _EventKind.ValueType  # 6
+    """Rules were put in place, changed or removed by a decision of this service."""
+    EVENT_KIND_REPAIR: _EventKind.ValueType  # 7
+    """Another program changed rules of this service, and the service put them
+    back; `cause` has that program where the kernel reports it.
+    """
+    EVENT_KIND_JUMP_LEFT: _EventKind.ValueType  # 8
+    """Another program keeps moving the jump to a chain, and it is no longer moved
+    back.
+    """
+    EVENT_KIND_FINDING: _EventKind.ValueType  # 9
+    """A rule or setting of the host drops packets of the overlay, or may."""
+    EVENT_KIND_FINDING_GONE: _EventKind.ValueType  # 10
+    """Such a rule or setting is gone."""
+    EVENT_KIND_FAILURE: _EventKind.ValueType  # 11
+    """The firewall cannot be read or written; the service retries."""
+    EVENT_KIND_TEARDOWN: _EventKind.ValueType  # 12
+    """An operator removed the rules (TeardownRules)."""
+    EVENT_KIND_RESYNC: _EventKind.ValueType  # 13
+    """An operator had the rules compared (ResyncRules)."""
+
+class EventKind(_EventKind, metaclass=_EventKindEnumTypeWrapper):
+    """What an event is about."""
+
+EVENT_KIND_UNSPECIFIED: EventKind.ValueType  # 0
+"""Not used."""
+EVENT_KIND_SERVICE_STARTED: EventKind.ValueType  # 1
+"""The process started: the first event of its process."""
+EVENT_KIND_READINESS: EventKind.ValueType  # 2
+"""The service became ready, or is no longer ready; `cause` has the reasons."""
+EVENT_KIND_LEASE_SERVICE: EventKind.ValueType  # 3
+"""The lease service answers, or does not; or cached rules are in force."""
+EVENT_KIND_NETWORK: EventKind.ValueType  # 4
+"""The network configuration or the own subnets that the rules are for changed."""
+EVENT_KIND_FIREWALL: EventKind.ValueType  # 5
+"""The kind of firewall that has the rules was chosen, or is another one now."""
+EVENT_KIND_RULES: EventKind.ValueType  # 6
+"""Rules were put in place, changed or removed by a decision of this service."""
+EVENT_KIND_REPAIR: EventKind.ValueType  # 7
+"""Another program changed rules of this service, and the service put them
+back; `cause` has that program where the kernel reports it.
+"""
+EVENT_KIND_JUMP_LEFT: EventKind.ValueType  # 8
+"""Another program keeps moving the jump to a chain, and it is no longer moved
+back.
+"""
+EVENT_KIND_FINDING: EventKind.ValueType  # 9
+"""A rule or setting of the host drops packets of the overlay, or may."""
+EVENT_KIND_FINDING_GONE: EventKind.ValueType  # 10
+"""Such a rule or setting is gone."""
+EVENT_KIND_FAILURE: EventKind.ValueType  # 11
+"""The firewall cannot be read or written; the service retries."""
+EVENT_KIND_TEARDOWN: EventKind.ValueType  # 12
+"""An operator removed the rules (TeardownRules)."""
+EVENT_KIND_RESYNC: EventKind.ValueType  # 13
+"""An operator had the rules compared (ResyncRules)."""
+Global___EventKind: _TypeAlias = EventKind  # noqa: Y015
 
 @_typing.final
 class Status(_message.Message):
@@ -684,3 +761,139 @@ class TraceStep(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TraceStep: _TypeAlias = TraceStep  # noqa: Y015
+
+@_typing.final
+class WatchEventsRequest(_message.Message):
+    """Which events to stream."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NO_FOLLOW_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    SINCE_TIME_FIELD_NUMBER: _builtins.int
+    CHAIN_FIELD_NUMBER: _builtins.int
+    KINDS_FIELD_NUMBER: _builtins.int
+    no_follow: _builtins.bool
+    """End after the remembered events; do not wait for more."""
+    after: _builtins.str
+    """Only events after the one with this `position`. A position of a process
+    whose events are not known any more is before all events.
+    """
+    chain: _builtins.str
+    """Only events of one chain, by its name, such as FLANNEL-POSTRTG. Events of
+    no chain are left out.
+    """
+    @_builtins.property
+    def since_time(self) -> _timestamp_pb2.Timestamp:
+        """Only events from this time on."""
+
+    @_builtins.property
+    def kinds(self) -> _containers.RepeatedScalarFieldContainer[Global___EventKind.ValueType]:
+        """Only events of these kinds."""
+
+    def __init__(
+        self,
+        *,
+        no_follow: _builtins.bool = ...,
+        after: _builtins.str = ...,
+        since_time: _timestamp_pb2.Timestamp | None = ...,
+        chain: _builtins.str = ...,
+        kinds: _abc.Iterable[Global___EventKind.ValueType] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["since_time", b"since_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "chain", b"chain", "kinds", b"kinds", "no_follow", b"no_follow", "since_time", b"since_time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchEventsRequest: _TypeAlias = WatchEventsRequest  # noqa: Y015
+
+@_typing.final
+class WatchEventsResponse(_message.Message):
+    """One event."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIME_FIELD_NUMBER: _builtins.int
+    WHAT_FIELD_NUMBER: _builtins.int
+    CAUSE_FIELD_NUMBER: _builtins.int
+    MICROSECONDS_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    POSITION_FIELD_NUMBER: _builtins.int
+    CURSOR_FIELD_NUMBER: _builtins.int
+    CHAINS_FIELD_NUMBER: _builtins.int
+    OBJECTS_FIELD_NUMBER: _builtins.int
+    MISSED_FIELD_NUMBER: _builtins.int
+    what: _builtins.str
+    """The action, one sentence."""
+    cause: _builtins.str
+    """The cause, in words: another program, the lease service, an operator, an error."""
+    microseconds: _builtins.int
+    """Time from the cause to completion, in microseconds; 0: not measured."""
+    kind: Global___EventKind.ValueType
+    """The subject."""
+    position: _builtins.str
+    """Position of the event; `after` resumes there."""
+    cursor: _builtins.str
+    """Always empty: masq has no cursor."""
+    objects: _builtins.int
+    """Number of commands that were carried out."""
+    missed: _builtins.int
+    """Number of events right before this one that were discarded before they
+    could be sent, including events that the request does not select.
+    """
+    @_builtins.property
+    def time(self) -> _timestamp_pb2.Timestamp:
+        """Time at which the action was complete."""
+
+    @_builtins.property
+    def chains(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChainName]:
+        """The chains that the event concerns."""
+
+    def __init__(
+        self,
+        *,
+        time: _timestamp_pb2.Timestamp | None = ...,
+        what: _builtins.str = ...,
+        cause: _builtins.str = ...,
+        microseconds: _builtins.int = ...,
+        kind: Global___EventKind.ValueType = ...,
+        position: _builtins.str = ...,
+        cursor: _builtins.str = ...,
+        chains: _abc.Iterable[Global___ChainName] | None = ...,
+        objects: _builtins.int = ...,
+        missed: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["time", b"time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "chains", b"chains", "cursor", b"cursor", "kind", b"kind", "microseconds", b"microseconds", "missed", b"missed", "objects", b"objects", "position", b"position", "time", b"time", "what", b"what"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchEventsResponse: _TypeAlias = WatchEventsResponse  # noqa: Y015
+
+@_typing.final
+class ChainName(_message.Message):
+    """Names a chain."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    FAMILY_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Name of the chain."""
+    family: _builtins.str
+    """Address family: `IPv4`, `IPv6`."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        family: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["family", b"family", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChainName: _TypeAlias = ChainName  # noqa: Y015

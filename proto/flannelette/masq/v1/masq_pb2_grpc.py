@@ -60,6 +60,11 @@ class MasqServiceStub:
                 request_serializer=flannelette_dot_masq_dot_v1_dot_masq__pb2.ExplainRequest.SerializeToString,
                 response_deserializer=flannelette_dot_masq_dot_v1_dot_masq__pb2.ExplainResponse.FromString,
                 _registered_method=True)
+        self.WatchEvents = channel.unary_stream(
+                '/flannelette.masq.v1.MasqService/WatchEvents',
+                request_serializer=flannelette_dot_masq_dot_v1_dot_masq__pb2.WatchEventsRequest.SerializeToString,
+                response_deserializer=flannelette_dot_masq_dot_v1_dot_masq__pb2.WatchEventsResponse.FromString,
+                _registered_method=True)
 
 
 class MasqServiceServicer:
@@ -114,6 +119,21 @@ class MasqServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WatchEvents(self, request, context):
+        """Streams the service's recent events, oldest first, and then each new one.
+        The service keeps its last 4,096 events in memory, and the last of them (at
+        most 1 MiB) in a file in `--state-dir`, so that they survive
+        a restart. A process that is killed loses the events of its last second.
+
+        A slow caller delays no other: events that the service discards before the
+        caller has read them are left out, and counted in `missed`. Resume with
+        `after`, also after a restart. Ends after the last event (`no_follow`), or
+        with UNAVAILABLE when the service shuts down.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_MasqServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -141,6 +161,11 @@ def add_MasqServiceServicer_to_server(servicer, server):
                     servicer.Explain,
                     request_deserializer=flannelette_dot_masq_dot_v1_dot_masq__pb2.ExplainRequest.FromString,
                     response_serializer=flannelette_dot_masq_dot_v1_dot_masq__pb2.ExplainResponse.SerializeToString,
+            ),
+            'WatchEvents': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchEvents,
+                    request_deserializer=flannelette_dot_masq_dot_v1_dot_masq__pb2.WatchEventsRequest.FromString,
+                    response_serializer=flannelette_dot_masq_dot_v1_dot_masq__pb2.WatchEventsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -279,6 +304,33 @@ class MasqService:
             '/flannelette.masq.v1.MasqService/Explain',
             flannelette_dot_masq_dot_v1_dot_masq__pb2.ExplainRequest.SerializeToString,
             flannelette_dot_masq_dot_v1_dot_masq__pb2.ExplainResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchEvents(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/flannelette.masq.v1.MasqService/WatchEvents',
+            flannelette_dot_masq_dot_v1_dot_masq__pb2.WatchEventsRequest.SerializeToString,
+            flannelette_dot_masq_dot_v1_dot_masq__pb2.WatchEventsResponse.FromString,
             options,
             channel_credentials,
             insecure,

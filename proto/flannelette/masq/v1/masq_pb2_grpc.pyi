@@ -59,6 +59,17 @@ class MasqServiceStub:
     source and the node no subnet of that family. UNIMPLEMENTED: `trace` is
     set; `nft monitor trace` does it.
     """
+    WatchEvents: _aio.UnaryStreamMultiCallable[_masq_pb2.WatchEventsRequest, _masq_pb2.WatchEventsResponse]
+    """Streams the service's recent events, oldest first, and then each new one.
+    The service keeps its last 4,096 events in memory, and the last of them (at
+    most 1 MiB) in a file in `--state-dir`, so that they survive
+    a restart. A process that is killed loses the events of its last second.
+
+    A slow caller delays no other: events that the service discards before the
+    caller has read them are left out, and counted in `missed`. Resume with
+    `after`, also after a restart. Ends after the last event (`no_follow`), or
+    with UNAVAILABLE when the service shuts down.
+    """
 
 class MasqServiceServicer(metaclass=_abc_1.ABCMeta):
     """Shows and repairs the overlay's firewall rules."""
@@ -118,6 +129,23 @@ class MasqServiceServicer(metaclass=_abc_1.ABCMeta):
         FAILED_PRECONDITION: the network is not known yet, or the packet has no
         source and the node no subnet of that family. UNIMPLEMENTED: `trace` is
         set; `nft monitor trace` does it.
+        """
+
+    @_abc_1.abstractmethod
+    def WatchEvents(
+        self,
+        request: _masq_pb2.WatchEventsRequest,
+        context: _aio.ServicerContext[_masq_pb2.WatchEventsRequest, _abc.AsyncIterator[_masq_pb2.WatchEventsResponse]],
+    ) -> _abc.AsyncIterator[_masq_pb2.WatchEventsResponse]:
+        """Streams the service's recent events, oldest first, and then each new one.
+        The service keeps its last 4,096 events in memory, and the last of them (at
+        most 1 MiB) in a file in `--state-dir`, so that they survive
+        a restart. A process that is killed loses the events of its last second.
+
+        A slow caller delays no other: events that the service discards before the
+        caller has read them are left out, and counted in `missed`. Resume with
+        `after`, also after a restart. Ends after the last event (`no_follow`), or
+        with UNAVAILABLE when the service shuts down.
         """
 
 def add_MasqServiceServicer_to_server(servicer: MasqServiceServicer, server: _aio.Server) -> None: ...

@@ -10,6 +10,7 @@ from services.core.leases.table import Upserted
 from services.lease import metrics
 from services.lease.admission.lease_filter import LeaseFilter
 from services.lease.admission.quarantine import Quarantine
+from services.lease.events.journal import Journal
 from services.lease.stores.store import Changed, Refusal, Snapshot
 from services.lease.stores.store import RefusalKind as Kind
 from tests.examples.leases import SMALL, by_name
@@ -29,7 +30,7 @@ class World:
     def __init__(self) -> None:
         ticks = count(100)
         self.admission = LeaseFilter()
-        self.quarantine = Quarantine(lambda: float(next(ticks)))
+        self.quarantine = Quarantine(lambda: float(next(ticks)), Journal())
         self.take(Snapshot(by_name(A), SMALL))
 
     def take(self, event: Snapshot | Changed) -> None:

@@ -1,0 +1,159 @@
+"""What there is to tell of the lease table and of nodes' requests, in words."""
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import Final
+
+from services.core.leases.lease import Lease
+from services.core.leases.table import Step, Table
+from services.lease.events.journal import EventKind, Journal
+from services.runtime.events.journal import MOST_NAMED, Event, Subject
+from services.runtime.telemetry.logs import get_logger
+
+log = get_logger()
+
+_EXPIRY_SECONDS: Final = 5.0
+"""So long before its end, by our clock, a lease counts as expired when it goes."""
+_MOST_TROUBLED: Final = 10_000
+_LONGEST_CAUSE: Final = 1000
+"""Characters: what a client writes may be in it."""
+
+
+def tell_step(journal: Journal, step: Step, kind: str, leases: int) -> None:
+    """The store and the network of a step, beside its leases. `leases` are in the table now."""
+    if step.store is not None:
+        is_back = "answers" if step.store.connected else "is away; the last leases stay in force"
+        journal.note(Event(EventKind.STORE, f"the {kind} store {is_back}", step.store.error))
+    if step.synced:
+        journal.note(Event(EventKind.STORE, f"the {kind} store was read: {_leases(leases)}"))
+    if step.network is not None:
+        families = ", ".join(str(row.cidr) for row in step.network.families)
+        what = f"network configuration: {families}, backend {step.network.backend_type}"
+        journal.note(Event(EventKind.NETWORK, what, f"{kind} store"))
+    elif step.network_error:
+        what = "the network configuration cannot be used; the last good one stays in force"
+        journal.note(Event(EventKind.NETWORK, what, step.network_error))
+
+
+def tell_lease(journal: Journal, before: Lease | None, after: Lease | None, *, is_released: bool) -> None:
+    """What became of a lease. A renewal is no news. `is_released`: a node or an operator asked for its removal."""
+    lease = after or before
+    if lease is None or (before and after and _content(before) == _content(after)):
+        return
+    subject = Subject(lease.name, lease.node)
+    if after is None:
+        has_expired = lease.expires_at is not None and lease.expires_at < time.time() + _EXPIRY_SECONDS
+        if has_expired and not is_released:
+            kind, verb, cause = EventKind.LEASE_EXPIRED, "expired", "not renewed in time"
+        else:
+            cause = "released by its node or an operator" if is_released else "no longer in the store"
+            kind, verb = EventKind.LEASE_REMOVED, "removed"
+    elif before is None:
+        kind, verb, cause = EventKind.LEASE_ACQUIRED, "acquired", ""
+    else:
+        kind, verb, cause = EventKind.LEASE_CHANGED, "changed", _title(before)
+    noun = "reservation" if lease.is_idle else "lease"
+    journal.note_one(kind, subject, lambda: (f"{noun} {verb}: {_title(lease)}", cause and _was(kind, cause)))
+
+
+def tell_held(journal: Journal, names: Collection[str], cause: str) -> None:
+    """The guard holds back the removal of these leases."""
+    _tell_removals(journal, EventKind.REMOVALS_HELD, f"removals held back: {_leases(len(names))}", names, cause)
+
+
+def tell_ended(journal: Journal, names: Collection[str], cause: str) -> None:
+    """The guard holds back the removal of these leases no longer."""
+    what = f"removals no longer held back: {_leases(len(names))}"
+    _tell_removals(journal, EventKind.REMOVALS_ENDED, what, names, cause)
+
+
+class Requests:
+    """Which nodes' requests for leases fail: one that tries again and again is told once for each kind of error."""
+
+    def __init__(self, journal: Journal, timer: Callable[[], float] = time.monotonic) -> None:
+        self._journal = journal
+        self._timer = timer
+        self._troubled: dict[str, tuple[float, int, str]] = {}
+        """By node: since when, how often, and the code of the last error."""
+
+    def failed(self, node: str, name: str, call: str, code: str, reason: str) -> None:
+        """A request of the node for the lease failed."""
+        node = node[:256]
+        since, count, last = self._troubled.pop(node, (self._timer(), 0, ""))
+        self._troubled[node] = since, count + 1, code
+        if len(self._troubled) > _MOST_TROUBLED:
+            del self._troubled[next(iter(self._troubled))]
+        if code != last:
+            words = f"{call} of {node or 'a node without a name'} refused ({code})", reason[:_LONGEST_CAUSE]
+            self._journal.note_one(EventKind.LEASE_REFUSED, Subject(name[:256], node), lambda: words)
+
+    def succeeded(self, node: str, name: str) -> None:
+        """A request of the node for the lease succeeded."""
+        if (trouble := self._troubled.pop(node, None)) is None:
+            return
+        since, count, code = trouble
+        seconds = self._timer() - since
+        words = f"lease {name} of {node} renewed", f"after {count:,} failures ({code}) in {seconds:.0f} s"
+        self._journal.note_one(EventKind.LEASE_RENEWED, Subject(name, node), lambda: words)
+
+
+class NodeEvents:
+    """Tells which nodes come and go (ConnectionListener)."""
+
+    def __init__(self, journal: Journal, streams: Mapping[str, int]) -> None:
+        """`streams` has the number of open streams of each node."""
+        self._journal = journal
+        self._streams = streams
+
+    def on_connect(self, node: str) -> None:
+        """A stream of its dataplane was opened."""
+        if self._streams[node] == 1:
+            self._journal.note_one(
+                EventKind.NODE_CONNECTED, Subject("", node), lambda: (f"node {node} connected", "its dataplane")
+            )
+
+    def on_disconnect(self, node: str) -> None:
+        """The last stream of its dataplane has ended. All do when we stop, which is no news of a node."""
+        if not self._journal.is_stopping:
+            self._journal.note_one(
+                EventKind.NODE_DISCONNECTED,
+                Subject("", node),
+                lambda: (f"node {node} disconnected", "its dataplane's last stream has ended"),
+            )
+
+
+def log_network(table: Table) -> None:
+    """Logs which network configuration is in force."""
+    if table.network_error:
+        log.warning(
+            "the network configuration in the store is not in force",
+            reason=table.network_error,
+            in_force=table.network.shown if table.network else None,
+        )
+    elif table.network:
+        log.info("the network configuration is in force", network=table.network.shown)
+
+
+def _tell_removals(journal: Journal, kind: EventKind, what: str, names: Collection[str], cause: str) -> None:
+    first = tuple(map(Subject, sorted(names)[:MOST_NAMED]))
+    journal.note(Event(kind, what, cause, subjects=first, subject_count=len(names)))
+
+
+def _leases(number: int) -> str:
+    return f"{number:,} lease" if number == 1 else f"{number:,} leases"
+
+
+def _content(lease: Lease) -> tuple[object, ...]:
+    return lease.node, lease.subnets, lease.backend_type, lease.reserved
+
+
+def _title(lease: Lease) -> str:
+    subnets = ", ".join(
+        f"{subnet.cidr} at {subnet.public_address}" if subnet.public_address else str(subnet.cidr)
+        for subnet in lease.subnets
+    )
+    return f"{lease.node or lease.name}, {subnets}"
+
+
+def _was(kind: EventKind, cause: str) -> str:
+    return f"was {cause}" if kind is EventKind.LEASE_CHANGED else cause

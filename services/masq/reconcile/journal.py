@@ -1,0 +1,116 @@
+"""masq's events: their kinds, and what there is to tell of rules, firewall, network and host."""
+
+from collections.abc import Iterable, Sequence
+from enum import Enum, auto
+
+from services.masq.diagnose.obstacles import Finding
+from services.masq.firewalls.firewall import ChainState
+from services.masq.rules.inputs import RuleInputs
+from services.runtime.events.journal import Event, Journal, Subject
+
+
+class EventKind(Enum):
+    """As EventKind in masq.proto, which says what each means."""
+
+    SERVICE_STARTED = auto()
+    READINESS = auto()
+    LEASE_SERVICE = auto()
+    NETWORK = auto()
+    FIREWALL = auto()
+    RULES = auto()
+    REPAIR = auto()
+    JUMP_LEFT = auto()
+    FINDING = auto()
+    FINDING_GONE = auto()
+    FAILURE = auto()
+    TEARDOWN = auto()
+    RESYNC = auto()
+
+
+def tell_repair(journal: Journal, state: ChainState, by: str) -> None:
+    """Another program changed the chain, and it was put back."""
+    what = f"repaired: {chain_name(state)}: {', '.join(state.causes)}"
+    cause = f"changed by {by}" if by else "changed by another program"
+    _tell_chain(journal, EventKind.REPAIR, what, cause, state)
+
+
+def tell_rules(journal: Journal, state: ChainState) -> None:
+    """The rules of the chain were put in place or removed by our own decision."""
+    if state.chain.rules:
+        what = f"rules put in place: {chain_name(state)}, {len(state.all_rules)} rules"
+    else:
+        what = f"rules removed: {chain_name(state)}"
+    _tell_chain(journal, EventKind.RULES, what, ", ".join(state.causes), state)
+
+
+def tell_jump_left(journal: Journal, state: ChainState, sentence: str) -> None:
+    """The jump to the chain stays where another program has put it."""
+    _tell_chain(journal, EventKind.JUMP_LEFT, sentence, "another program", state)
+
+
+class Observed:
+    """What was told of the firewall, the network, the lease service and the host, so that only news is told."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._firewall = ""
+        self._inputs = ""
+        self._source: str | None = None
+        self._problems: dict[tuple[str, str], Finding] = {}
+
+    def firewall(self, name: str, reason: str) -> None:
+        """The kind of firewall that has the rules, once it is known."""
+        if name and name != self._firewall:
+            what = f"firewall: {name}" + (f" instead of {self._firewall}" if self._firewall else "")
+            self._journal.note(Event(EventKind.FIREWALL, what, reason))
+            self._firewall = name
+
+    def inputs(self, inputs: RuleInputs, away: str, cached: str) -> None:
+        """The network and the own subnets; why the lease service is away, and why cached rules are in force."""
+        self._lease_service(away, cached)
+        if inputs.network is None:
+            return
+        networks = ", ".join(str(row.cidr) for row in inputs.network.families)
+        subnets = ", ".join(map(str, inputs.subnets)) or "none"
+        if (words := f"network {networks}, own subnets {subnets}") != self._inputs:
+            self._inputs = words
+            self._journal.note(Event(EventKind.NETWORK, words, "lease service"))
+
+    def findings(self, findings: Iterable[Finding]) -> None:
+        """The findings on the host now."""
+        now = {(each.check, each.problem): each for each in findings}
+        for key in now.keys() - self._problems.keys():
+            self._journal.note(Event(EventKind.FINDING, now[key].problem, now[key].cause))
+        for key in self._problems.keys() - now.keys():
+            self._journal.note(Event(EventKind.FINDING_GONE, f"no longer: {self._problems[key].problem}"))
+        self._problems = now
+
+    def _lease_service(self, away: str, cached: str) -> None:
+        source = "cached" if cached else "away" if away else "answers"
+        if source == self._source:
+            return
+        is_first, self._source = self._source is None, source
+        if not is_first:
+            words = {
+                "cached": "the cached rules are in force",
+                "away": "the lease service is away; the last rules stay in force",
+                "answers": "the lease service answers",
+            }[source]
+            self._journal.note(Event(EventKind.LEASE_SERVICE, words, cached or away))
+
+
+def chain_name(state: ChainState) -> str:
+    """`IPv4 FLANNEL-POSTRTG`."""
+    return f"{state.chain.family} {state.chain.name}"
+
+
+def tell_operator(journal: Journal, kind: EventKind, commands: Sequence[str], *, dry_run: bool = False) -> None:
+    """An operator had the rules compared or removed."""
+    what = "rules torn down" if kind is EventKind.TEARDOWN else "rules compared with the firewall"
+    if not dry_run:
+        journal.note(Event(kind, what, "an operator", objects=len(commands)))
+
+
+def _tell_chain(journal: Journal, kind: EventKind, what: str, cause: str, state: ChainState) -> None:
+    subject = Subject(state.chain.name, str(state.chain.family))
+    journal.note(Event(kind, what, cause, subjects=(subject,), subject_count=1, objects=len(state.commands)))
