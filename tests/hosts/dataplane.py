@@ -192,7 +192,7 @@ class Running:
         self.stub = dataplane_pb2_grpc.DataplaneServiceStub(self._channel)
         self.past_repairs: dict[str, int] = {}
         """By cause, of tests before this one."""
-        self._past_log, self._past = 0, ""
+        self._past_log, self._past, self._epoch = 0, "", ""
 
     @property
     def log(self) -> str:
@@ -233,7 +233,15 @@ class Running:
         return list((await self.stub.ListPeers(pb.ListPeersRequest())).peers)
 
     async def events(self, **request: Any) -> list[pb.WatchEventsResponse]:
-        """What the journal has, as asked for."""
+        """What the journal has of this process, as asked for."""
+        if not self._epoch:
+            *_, start = await self.all_events(kinds=[pb.EVENT_KIND_SERVICE_STARTED])
+            self._epoch = start.position.partition(":")[0]
+        events = await self.all_events(**request)
+        return [event for event in events if event.position.startswith(f"{self._epoch}:")]
+
+    async def all_events(self, **request: Any) -> list[pb.WatchEventsResponse]:
+        """What the journal has, also of the processes before in the same directory."""
         wanted = pb.WatchEventsRequest(no_follow=True, **{"after": self._past, **request})
         call = self.stub.WatchEvents(wanted, timeout=PATIENCE)
         return [event async for event in call]

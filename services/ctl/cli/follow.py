@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from services.ctl.cli.options import Duration, for_any_node
+from services.ctl.cli.options import Duration, for_any_node, for_every_node
 
 if TYPE_CHECKING:
+    from services.ctl.connect.contexts import Nodes
     from services.ctl.connect.targets import Targets
     from services.ctl.render.screen import Screen
 
@@ -56,22 +57,31 @@ def wait(targets: "Targets", screen: "Screen", converged: bool, cursor: str, rea
     return asyncio.run(until(targets, screen, ready=ready, converged=converged, cursor=cursor, seconds=timeout))
 
 
+@for_every_node
 @click.argument("name", required=False, default="")
+@click.option(
+    "--service",
+    type=click.Choice(["lease", "dataplane", "masq"]),
+    multiple=True,
+    help="Only events of this service; may be repeated.",
+)
 @click.option("-f", "--follow", is_flag=True, help="Then follow new events, until Ctrl-C.")
 @click.option(
     "--since", type=Duration(), metavar="DURATION", help="Only events of this last period: 90s, 30m, 12h, 2d."
 )
-def events(targets: "Targets", screen: "Screen", name: str, follow: bool, since: float | None) -> int:
-    """Show what the dataplane did, and why.
+def events(
+    nodes: "Nodes", screen: "Screen", name: str, service: tuple[str, ...], follow: bool, since: float | None
+) -> int:
+    """Show what the services did, and why.
 
-    NAME (a node or a lease) selects the events of one peer. With -o json, prints
-    one line per event. The dataplane keeps its last 4,096 events in memory, until
-    it is restarted; --follow reconnects after a restart.
+    Merges the events of lease, dataplane and masq by time, of all nodes of a
+    context. NAME selects those of one node, lease, or chain of masq. With -o
+    json, prints one line per event. --follow reconnects after a restart.
     """
     from services.ctl.commands.events import events as show
 
     with suppress(KeyboardInterrupt):
-        asyncio.run(show(targets["dataplane"], screen, name, is_following=follow, since=since))
+        asyncio.run(show(nodes, screen, name, service, is_following=follow, since=since))
     return 0
 
 

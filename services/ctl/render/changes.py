@@ -1,8 +1,8 @@
-"""What the dataplane did to the kernel and why, and the commands of a change."""
+"""What the services did and why, and the commands of a change."""
 
 from collections.abc import Sequence
 from datetime import tzinfo
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.masq.v1 import masq_pb2
@@ -40,32 +40,49 @@ def errors_of(done: Done) -> Sequence[str]:
 
 
 _STYLES: Final = {
-    pb.EVENT_KIND_PEER_ADDED: "green",
-    pb.EVENT_KIND_PEER_CHANGED: "yellow",
-    pb.EVENT_KIND_PEER_REMOVED: "red",
-    pb.EVENT_KIND_REPAIR: "bold yellow",
-    pb.EVENT_KIND_FAILURE: "bold red",
-    pb.EVENT_KIND_TEARDOWN: "bold red",
+    "PEER_ADDED": "green",
+    "PEER_CHANGED": "yellow",
+    "PEER_REMOVED": "red",
+    "LEASE_ACQUIRED": "green",
+    "LEASE_CHANGED": "yellow",
+    "LEASE_REMOVED": "red",
+    "LEASE_EXPIRED": "red",
+    "LEASE_REFUSED": "bold red",
+    "REMOVALS_HELD": "bold yellow",
+    "QUARANTINED": "bold yellow",
+    "REPAIR": "bold yellow",
+    "JUMP_LEFT": "bold yellow",
+    "FINDING": "bold yellow",
+    "FAILURE": "bold red",
+    "TEARDOWN": "bold red",
 }
 
 
-def event_text(event: pb.WatchEventsResponse, zone: tzinfo | None, width: Width) -> Text:
-    """What was done, and below it why and how long it took; without a terminal all on one line."""
+def event_text(event: Any, zone: tzinfo | None, width: Width, where: str = "") -> Text:
+    """What was done, and below it why and how long it took; without a terminal all on one line.
+
+    `event` is a WatchEventsResponse of any service, `where` its service and node as far as they are shown.
+    """
     time = moment(event.time).astimezone(zone)
     why = phrase(event.cause, f"took {took(event.microseconds)}" if event.microseconds else "")
-    what = Text(event.what, style=_STYLES.get(event.kind, ""))
+    what, where = Text(event.what, style=_STYLES.get(_kind(event), "")), f"{where} " if where else ""
     if width is None:
-        line = Text.assemble(time.isoformat(timespec="milliseconds"), " ", what, f" ({why})" if why else "")
+        line = Text.assemble(time.isoformat(timespec="milliseconds"), f" {where}", what, f" ({why})" if why else "")
         return lines([*_missed(event), line])
-    stamp = f"{time:%b %d %H:%M:%S}"
-    indent = len(stamp) + 1
-    out = [fold(Text.assemble((stamp, "dim"), " ", what), width, indent + 2)]
+    head = Text.assemble((f"{time:%b %d %H:%M:%S}", "dim"), " ", (where, "dim"))
+    indent = head.cell_len
+    out = [fold(head + what, width, indent + 2)]
     if why:
         out.append(fold(Text(" " * indent + why, style="dim"), width, indent + 2))
     return lines([*_missed(event), *out])
 
 
-def _missed(event: pb.WatchEventsResponse) -> list[Text]:
+def _kind(event: Any) -> str:
+    value = event.DESCRIPTOR.fields_by_name["kind"].enum_type.values_by_number.get(event.kind)
+    return value.name.removeprefix("EVENT_KIND_") if value else ""
+
+
+def _missed(event: Any) -> list[Text]:
     if not event.missed:
         return []
     return [Text(f"! {count(event.missed, 'event')} forgotten before they could be shown", style="yellow")]

@@ -1,4 +1,4 @@
-"""Answers about leases and nodes: what ListLeases, ListNodes, GetConvergence, ListQuarantine and others return."""
+"""Answers about leases and nodes: what ListLeases, ListNodes, GetConvergence, WatchEvents and others return."""
 
 from collections.abc import Iterable, Mapping
 from ipaddress import ip_address
@@ -11,9 +11,12 @@ from services.core.family import Address
 from services.core.leases.lease import Lease
 from services.core.leases.network_moves import PendingMove, pending_moves
 from services.lease.admission.pipeline import StorePipeline
+from services.lease.events.journal import Journal
 from services.lease.progress.reports import NOTHING_YET, NodeProgress, Report
 from services.lease.stores.store import Reclaimed, RefusalKind
 from services.lease.watch.broker import Broker
+from services.runtime.events.journal import RecordedEvent
+from services.runtime.events.stream import Reading
 from services.runtime.lease.findings import finding_to_proto
 from services.runtime.lease.wire import failed_to_proto, lease_to_proto
 
@@ -132,3 +135,16 @@ def _node(broker: Broker, name: str, departed: Report | None, *, is_ours: bool) 
 
 def _has(lease: Lease, address: Address) -> bool:
     return any(address in subnet.cidr or address == subnet.public_address for subnet in lease.subnets)
+
+
+def reading_of(journal: Journal, request: pb.WatchEventsRequest) -> Reading[pb.WatchEventsResponse]:
+    """One call of WatchEvents. Raises InvalidInput for what it cannot look for."""
+    return Reading(journal, request, request.name, _event)
+
+
+def _event(entry: RecordedEvent) -> pb.WatchEventsResponse:
+    event = entry.event
+    return pb.WatchEventsResponse(
+        leases=[pb.LeaseName(name=subject.name, node=subject.of) for subject in event.subjects],
+        lease_count=event.subject_count,
+    )

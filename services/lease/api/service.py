@@ -16,7 +16,6 @@ from services.core.leases.network_moves import hands_out
 from services.core.limits import MOST_LEASES, seconds_of
 from services.lease import metrics
 from services.lease.admission.pipeline import StorePipeline
-from services.lease.api.events import reading_of
 from services.lease.api.queries import (
     PendingMoves,
     convergence,
@@ -24,6 +23,7 @@ from services.lease.api.queries import (
     list_nodes,
     list_quarantine,
     move_to_proto,
+    reading_of,
     reclaim_response,
 )
 from services.lease.api.requests import Identity, check_name, checked_request, leases_to_reclaim, subnets_to_reserve

@@ -10,9 +10,8 @@ from flannelette.masq.v1 import masq_pb2 as pb
 from flannelette.masq.v1 import masq_pb2_grpc
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from services.masq.api.events import reading_of
 from services.masq.api.explain import Explainer
-from services.masq.api.wire import finding_of, general_finding, rules_of
+from services.masq.api.wire import finding_of, general_finding, reading_of, rules_of
 from services.masq.reconcile.reconciler import Reconciler
 from services.masq.rules.other_networks import networks_in
 from services.runtime.events.stream import watch

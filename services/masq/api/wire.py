@@ -1,4 +1,4 @@
-"""Rules as masq.proto has them."""
+"""Rules, findings and events as masq.proto has them."""
 
 from flannelette.masq.v1 import masq_pb2 as pb
 
@@ -6,6 +6,8 @@ from services.core.finding import Finding as GeneralFinding
 from services.masq.diagnose.obstacles import Finding
 from services.masq.firewalls.firewall import ChainState, RuleState
 from services.masq.rules.model import Chain
+from services.runtime.events.journal import Journal, RecordedEvent
+from services.runtime.events.stream import Reading
 
 
 def rules_of(state: ChainState) -> list[pb.Rule]:
@@ -55,4 +57,17 @@ def _rule(chain: Chain, reason: str, rule: RuleState) -> pb.Rule:
         present=rule.present,
         packets=rule.packets,
         bytes=rule.bytes,
+    )
+
+
+def reading_of(journal: Journal, request: pb.WatchEventsRequest) -> Reading[pb.WatchEventsResponse]:
+    """One call of WatchEvents. Raises InvalidInput for what it cannot look for."""
+    return Reading(journal, request, request.chain, _event)
+
+
+def _event(entry: RecordedEvent) -> pb.WatchEventsResponse:
+    event = entry.event
+    return pb.WatchEventsResponse(
+        chains=[pb.ChainName(name=subject.name, family=subject.of) for subject in event.subjects],
+        objects=event.objects,
     )

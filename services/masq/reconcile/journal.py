@@ -1,9 +1,8 @@
 """masq's events: their kinds, and what there is to tell of rules, firewall, network and host."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum, auto
 
-from services.masq.diagnose.obstacles import Finding
 from services.masq.firewalls.firewall import ChainState
 from services.masq.rules.inputs import RuleInputs
 from services.runtime.events.journal import Event, Journal, Subject
@@ -56,7 +55,7 @@ class Observed:
         self._firewall = ""
         self._inputs = ""
         self._source: str | None = None
-        self._problems: dict[tuple[str, str], Finding] = {}
+        self._problems: Mapping[tuple[str, str], str] = {}
 
     def firewall(self, name: str, reason: str) -> None:
         """The kind of firewall that has the rules, once it is known."""
@@ -76,14 +75,13 @@ class Observed:
             self._inputs = words
             self._journal.note(Event(EventKind.NETWORK, words, "lease service"))
 
-    def findings(self, findings: Iterable[Finding]) -> None:
-        """The findings on the host now."""
-        now = {(each.check, each.problem): each for each in findings}
-        for key in now.keys() - self._problems.keys():
-            self._journal.note(Event(EventKind.FINDING, now[key].problem, now[key].cause))
-        for key in self._problems.keys() - now.keys():
-            self._journal.note(Event(EventKind.FINDING_GONE, f"no longer: {self._problems[key].problem}"))
-        self._problems = now
+    def findings(self, problems: Mapping[tuple[str, str], str]) -> None:
+        """The findings on the host now: their causes, by check and problem."""
+        for check, problem in problems.keys() - self._problems.keys():
+            self._journal.note(Event(EventKind.FINDING, problem, problems[check, problem]))
+        for _, problem in self._problems.keys() - problems.keys():
+            self._journal.note(Event(EventKind.FINDING_GONE, f"no longer: {problem}"))
+        self._problems = problems
 
     def _lease_service(self, away: str, cached: str) -> None:
         source = "cached" if cached else "away" if away else "answers"

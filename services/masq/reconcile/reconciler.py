@@ -158,7 +158,7 @@ class Reconciler:
         inputs, name = self.inputs, self.firewall.name
         flows = flows_of(inputs.network, inputs.subnets)
         found = findings(self.host_checks(), name, flows, self.settings, tunnel_of(inputs.network))
-        self._observed.findings(found)
+        self._observed.findings({(each.check, each.problem): each.cause for each in found})
         reasons = "; ".join(f"{each.problem} {each.cause}".rstrip(".") for each in found if each.broken)
         self._health.set("forwarding", reasons and f"forwarding is broken: {reasons}", of_host=True)
         return [*found, *stale_rules(self.firewall.stale_rules_error)]

@@ -129,6 +129,29 @@ async def _drain(call: Any) -> None:
         pass
 
 
+async def test_a_restart_keeps_the_events_and_a_kill_loses_at_most_the_last_second(cluster: Cluster) -> None:
+    async with cluster.dataplane() as running:
+        await running.until(peers=0)
+        await cluster.join("n2", "10.99.0.12", MAC, "10.5.42.0/24")
+        (added,) = await until_told(running, pb.EVENT_KIND_PEER_ADDED)
+        file = cluster.directory / "state" / "dataplane.events"
+        async with asyncio.timeout(PATIENCE):
+            while not file.exists() or f'"{added.position}"' not in file.read_text():  # noqa: ASYNC110 - another process writes
+                await asyncio.sleep(0.05)
+        before = await running.events()
+    with file.open("ab") as torn:  # as if the kill had come in the middle of a write
+        torn.write(b'{"position":"')
+    async with cluster.dataplane() as running:
+        await running.until(peers=1)
+        told = await running.all_events()
+        last = before.index(added)
+        assert told[: last + 1] == before[: last + 1]
+        assert not any(event.missed for event in told)
+        (start, *_) = [e for e in told[1:] if e.kind == pb.EVENT_KIND_SERVICE_STARTED]
+        assert (await running.all_events(after=before[-1].position))[0] == start, "what was not written is lost"
+        assert "events that cannot be read are cut off" in running.log
+
+
 async def test_a_position_that_is_none_is_refused(cluster: Cluster) -> None:
     async with cluster.dataplane() as running:
         await running.status()
