@@ -23,7 +23,7 @@ READ = """
     lease/ListLeases lease/GetStatus lease/ListNodes lease/GetConvergence lease/ListQuarantine lease/WatchLeases
     lease/WatchEvents
     dataplane/GetStatus dataplane/WatchStatus dataplane/ListPeers dataplane/WatchEvents
-    dataplane/ProbePeers
+    dataplane/ProbePeers dataplane/TracePacket
     masq/GetStatus masq/ListRules masq/Explain masq/WatchEvents
 """.split()
 FOR_H1 = "lease/AcquireLease lease/RenewLease lease/ReleaseLease lease/ReportProgress".split()
