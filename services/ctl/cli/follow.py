@@ -85,4 +85,17 @@ def events(
     return 0
 
 
-COMMANDS: Final = (watch, wait, events)
+@for_every_node
+def top(nodes: "Nodes", screen: "Screen") -> int:
+    """Show the nodes, their traffic and their events, live.
+
+    s changes the order, the arrows choose a node, Enter looks into it, q quits.
+    RTT and loss are those of probes to all peers; traffic is that of the overlay
+    devices, which some backends (host-gw) do not have. A pipe gets one table.
+    """
+    from services.ctl.live.top import top as show
+
+    return show(nodes, screen)
+
+
+COMMANDS: Final = (watch, top, wait, events)

@@ -50,7 +50,7 @@ async def _answers_of(targets: Targets, channels: Channels) -> Answers:
         _try(
             channels,
             targets["dataplane"],
-            lambda c: DataplaneServiceStub(c).GetStatus(dataplane_pb2.GetStatusRequest()),
+            lambda c: DataplaneServiceStub(c).GetStatus(dataplane_pb2.GetStatusRequest(figures=True)),
         ),
         _try(channels, targets["masq"], lambda c: MasqServiceStub(c).GetStatus(masq_pb2.GetStatusRequest())),
     )

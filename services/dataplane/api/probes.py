@@ -1,6 +1,7 @@
 """What probes have shown, as messages."""
 
 from collections.abc import Iterable
+from statistics import fmean, median
 
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 
@@ -27,6 +28,21 @@ def probe_summary(prober: Prober) -> pb.ProbeSummary:
         narrow=_named(prober, prober.narrow),
         obstacle=prober.obstacle,
     )
+
+
+def add_round_trips(summary: pb.ProbeSummary, prober: Prober) -> None:
+    """Sets the figures over all peers, of the probes through the overlay."""
+    overlay = [
+        record
+        for records in prober.records.values()
+        for path, record in records.items()
+        if path.layer is Layer.OVERLAY and record.state is not Answering.UNKNOWN
+    ]
+    answering = [record.smoothed for record in overlay if record.state is Answering.ANSWERS]
+    if answering:
+        summary.round_trip_microseconds = round(median(answering) * 1_000_000)
+    if overlay:
+        summary.loss = fmean(record.loss for record in overlay)
 
 
 def probes_of(prober: Prober, lease: str) -> list[pb.Probe]:

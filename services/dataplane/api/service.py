@@ -13,8 +13,8 @@ from services.core.errors import InvalidInput, NotFound, Unavailable
 from services.dataplane.api.events import reading_of
 from services.dataplane.api.on_demand import probe_addresses, probe_peers
 from services.dataplane.api.operations import hand_over, resync, teardown
-from services.dataplane.api.probes import probes_of
-from services.dataplane.api.status import chosen_peers, counts, list_peers, list_places, status_of
+from services.dataplane.api.probes import add_round_trips, probes_of
+from services.dataplane.api.status import add_counters, chosen_peers, counts, list_peers, list_places, status_of
 from services.dataplane.api.trace import trace_packet
 from services.dataplane.controller import Controller
 from services.dataplane.diagnose.inspector import Inspector
@@ -49,6 +49,9 @@ class DataplaneServicer(dataplane_pb2_grpc.DataplaneServiceServicer):
     async def GetStatus(self, request: pb.GetStatusRequest, context: Any) -> pb.GetStatusResponse:
         """See the proto."""
         response = pb.GetStatusResponse(status=self._status())
+        if request.figures:
+            add_round_trips(response.status.probes, self._prober)
+            add_counters(response.status.devices)
         response.time.GetCurrentTime()
         return response
 

@@ -17,6 +17,7 @@ from services.dataplane.events.finding import Finding
 from services.dataplane.kernel.inspect import ObjectCheck, state_in
 from services.dataplane.kernel.peer_state import PeerState, state_of
 from services.dataplane.kernel.programmer import PeerProgrammer
+from services.dataplane.links.interfaces import read_counters
 from services.dataplane.netlink.iproute2_text import DeviceNames
 from services.dataplane.netlink.kinds import kind_of, text
 from services.dataplane.netlink.objects import KernelObject
@@ -75,6 +76,15 @@ def status_of(dataplane: Controller, prober: Prober, health: Health, started_at:
         status.last_resync_time.FromMilliseconds(int(programmer.last_resync * 1000))
     status.start_time.FromMilliseconds(int(started_at * 1000))
     return status
+
+
+def add_counters(devices: Iterable[pb.Device]) -> None:
+    """Sets what the kernel has counted on the devices that it has."""
+    counted = read_counters()
+    for device in devices:
+        if counters := counted.get(device.name):
+            device.received_bytes, device.received_packets = counters.received_bytes, counters.received_packets
+            device.sent_bytes, device.sent_packets = counters.sent_bytes, counters.sent_packets
 
 
 def findings_of(dataplane: Controller, prober: Prober) -> list[Finding]:

@@ -70,6 +70,19 @@ async def test_a_peer_answers_in_each_family(
     assert [probe.address for probe in peer.probes if probe.layer == UNDERLAY] == publics
 
 
+async def test_what_changes_all_the_time_is_told_when_it_is_asked_for(hosts: TwoHosts) -> None:
+    async with probing(hosts) as running:
+        plain = await until(running, answers)
+        status = (await running.stub.GetStatus(pb.GetStatusRequest(figures=True))).status
+    assert 0 < status.probes.round_trip_microseconds < 1_000_000
+    assert status.probes.HasField("loss")
+    (device,) = status.devices
+    assert (device.received_packets > 0, device.sent_packets > 0) == (True, True)
+    assert device.sent_bytes >= 20 * device.sent_packets
+    assert not plain.devices[0].HasField("sent_bytes")
+    assert not plain.probes.round_trip_microseconds
+
+
 async def test_a_blocked_tunnel_port_is_found_and_its_end_too(hosts: TwoHosts) -> None:
     async with probing(hosts) as running:
         await until(running, answers)

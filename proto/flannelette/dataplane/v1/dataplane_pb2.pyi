@@ -612,12 +612,22 @@ class ProbeSummary(_message.Message):
     SILENT_FIELD_NUMBER: _builtins.int
     NARROW_FIELD_NUMBER: _builtins.int
     OBSTACLE_FIELD_NUMBER: _builtins.int
+    ROUND_TRIP_MICROSECONDS_FIELD_NUMBER: _builtins.int
+    LOSS_FIELD_NUMBER: _builtins.int
     probed: _builtins.int
     """Peers of which it can be known whether they answer."""
     answering: _builtins.int
     """Those of them that answer, in each address family."""
     obstacle: _builtins.str
     """Why no probes are sent. Empty: they are."""
+    round_trip_microseconds: _builtins.int
+    """Median of the smoothed round-trip times of the peers that answer, in
+    microseconds; 0: not requested (GetStatusRequest), or none answers.
+    """
+    loss: _builtins.float
+    """Mean of the part of the last small probes that was lost, 0 to 1, of the
+    peers of which it can be known. Unset: not requested, or no peers.
+    """
     @_builtins.property
     def silent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Nodes of those that do not, at most ten."""
@@ -636,17 +646,23 @@ class ProbeSummary(_message.Message):
         silent: _abc.Iterable[_builtins.str] | None = ...,
         narrow: _abc.Iterable[_builtins.str] | None = ...,
         obstacle: _builtins.str = ...,
+        round_trip_microseconds: _builtins.int = ...,
+        loss: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_answering", b"_answering", "_probed", b"_probed", "answering", b"answering", "probed", b"probed"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_answering", b"_answering", "_loss", b"_loss", "_probed", b"_probed", "answering", b"answering", "loss", b"loss", "probed", b"probed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_answering", b"_answering", "_probed", b"_probed", "answering", b"answering", "narrow", b"narrow", "obstacle", b"obstacle", "probed", b"probed", "silent", b"silent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_answering", b"_answering", "_loss", b"_loss", "_probed", b"_probed", "answering", b"answering", "loss", b"loss", "narrow", b"narrow", "obstacle", b"obstacle", "probed", b"probed", "round_trip_microseconds", b"round_trip_microseconds", "silent", b"silent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__answering: _TypeAlias = _typing.Literal["answering"]  # noqa: Y015
     _WhichOneofArgType__answering: _TypeAlias = _typing.Literal["_answering", b"_answering"]  # noqa: Y015
+    _WhichOneofReturnType__loss: _TypeAlias = _typing.Literal["loss"]  # noqa: Y015
+    _WhichOneofArgType__loss: _TypeAlias = _typing.Literal["_loss", b"_loss"]  # noqa: Y015
     _WhichOneofReturnType__probed: _TypeAlias = _typing.Literal["probed"]  # noqa: Y015
     _WhichOneofArgType__probed: _TypeAlias = _typing.Literal["_probed", b"_probed"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__answering) -> _WhichOneofReturnType__answering | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__loss) -> _WhichOneofReturnType__loss | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__probed) -> _WhichOneofReturnType__probed | None: ...
 
@@ -1030,6 +1046,10 @@ class Device(_message.Message):
     MAC_FIELD_NUMBER: _builtins.int
     MTU_FIELD_NUMBER: _builtins.int
     DESCRIPTION_FIELD_NUMBER: _builtins.int
+    RECEIVED_BYTES_FIELD_NUMBER: _builtins.int
+    RECEIVED_PACKETS_FIELD_NUMBER: _builtins.int
+    SENT_BYTES_FIELD_NUMBER: _builtins.int
+    SENT_PACKETS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """`flannel.1`."""
     mac: _builtins.str
@@ -1038,6 +1058,16 @@ class Device(_message.Message):
     """MTU in bytes."""
     description: _builtins.str
     """In iproute2 notation, as `ip -details link` shows it."""
+    received_bytes: _builtins.int
+    """Bytes that the kernel received by the device since it was made. Unset: not
+    requested (GetStatusRequest), or the device is missing.
+    """
+    received_packets: _builtins.int
+    """Packets received; unset as above."""
+    sent_bytes: _builtins.int
+    """Bytes sent; unset as above."""
+    sent_packets: _builtins.int
+    """Packets sent; unset as above."""
     def __init__(
         self,
         *,
@@ -1045,12 +1075,31 @@ class Device(_message.Message):
         mac: _builtins.str = ...,
         mtu: _builtins.int = ...,
         description: _builtins.str = ...,
+        received_bytes: _builtins.int | None = ...,
+        received_packets: _builtins.int | None = ...,
+        sent_bytes: _builtins.int | None = ...,
+        sent_packets: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_received_bytes", b"_received_bytes", "_received_packets", b"_received_packets", "_sent_bytes", b"_sent_bytes", "_sent_packets", b"_sent_packets", "received_bytes", b"received_bytes", "received_packets", b"received_packets", "sent_bytes", b"sent_bytes", "sent_packets", b"sent_packets"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["description", b"description", "mac", b"mac", "mtu", b"mtu", "name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_received_bytes", b"_received_bytes", "_received_packets", b"_received_packets", "_sent_bytes", b"_sent_bytes", "_sent_packets", b"_sent_packets", "description", b"description", "mac", b"mac", "mtu", b"mtu", "name", b"name", "received_bytes", b"received_bytes", "received_packets", b"received_packets", "sent_bytes", b"sent_bytes", "sent_packets", b"sent_packets"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__received_bytes: _TypeAlias = _typing.Literal["received_bytes"]  # noqa: Y015
+    _WhichOneofArgType__received_bytes: _TypeAlias = _typing.Literal["_received_bytes", b"_received_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__received_packets: _TypeAlias = _typing.Literal["received_packets"]  # noqa: Y015
+    _WhichOneofArgType__received_packets: _TypeAlias = _typing.Literal["_received_packets", b"_received_packets"]  # noqa: Y015
+    _WhichOneofReturnType__sent_bytes: _TypeAlias = _typing.Literal["sent_bytes"]  # noqa: Y015
+    _WhichOneofArgType__sent_bytes: _TypeAlias = _typing.Literal["_sent_bytes", b"_sent_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__sent_packets: _TypeAlias = _typing.Literal["sent_packets"]  # noqa: Y015
+    _WhichOneofArgType__sent_packets: _TypeAlias = _typing.Literal["_sent_packets", b"_sent_packets"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__received_bytes) -> _WhichOneofReturnType__received_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__received_packets) -> _WhichOneofReturnType__received_packets | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__sent_bytes) -> _WhichOneofReturnType__sent_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__sent_packets) -> _WhichOneofReturnType__sent_packets | None: ...
 
 Global___Device: _TypeAlias = Device  # noqa: Y015
 
@@ -1240,12 +1289,19 @@ class GetStatusRequest(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    FIGURES_FIELD_NUMBER: _builtins.int
+    figures: _builtins.bool
+    """Also return what changes all the time, and what WatchStatus leaves out:
+    the counters of the devices, and round-trip time and loss of the probes.
+    """
     def __init__(
         self,
+        *,
+        figures: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["figures", b"figures"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
