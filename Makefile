@@ -14,7 +14,7 @@ lab-venv: ; @sh lab/prepare.sh lab
 lab: lab-venv ; @exec $(BIN)/python -m lab  ## a cluster in network namespaces until Ctrl-C; ONCE=1 tries everything and leaves
 shell: lab-venv ; @$(BIN)/python -m lab.inside $(HOST)  ## a shell in a host of the running lab: HOST=h1, a pod: HOST=pod1
 kube-lab-venv: ; @sh lab/prepare.sh kube-lab
-kube-lab: kube-lab-venv ; @exec $(BIN)/python -m lab.kubernetes  ## a real Kubernetes in namespaces until Ctrl-C, as root; NODES= OVERLAY= BACKEND= FAMILY= PROXY= FLANNEL= ONCE=
+kube-lab: kube-lab-venv ; @exec $(BIN)/python -m lab.kubernetes  ## a real Kubernetes in namespaces until Ctrl-C, as root; NODES= OVERLAY= BACKEND= FAMILY= PROXY= FLANNEL= VM= ONCE=
 test: venv ; @sh lab/test.sh $(CACHE) $(BIN)/pytest $(PARALLEL) -rfEs $(SLOWEST) $(ARGS)  ## every test, small counts; ARGS='-k vxlan'
 soak: venv ; @FLANNELETTE_SOAK=1 sh lab/test.sh $(CACHE) $(BIN)/pytest $(PARALLEL) -rfEs $(SLOWEST) $(ARGS)  ## every test, full counts
 grpcurl: ; @sh lab/tools.sh grpcurl $(CACHE) && if [ -x $(CACHE)/bin/grpcurl ]; then echo $(CACHE)/bin/grpcurl; fi  ## fetches grpcurl alone, into the cache

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -20,11 +19,10 @@ from lab.options import Options
 from lab.programs import Program
 from lab.supervise import Supervised
 from lab.topology import NETWORK, NETWORK_V6, Address, Host, Interface
+from lab.vm import PATIENCE
 
 _READY_SECONDS: Final = 60.0
 _READY_SECONDS_PER_NODE: Final = 2.0
-_FACTOR: Final = float(os.environ.get("FLANNELETTE_PATIENCE") or 1)
-"""For a virtual machine, which is slower."""
 _CONFIG_KEY: Final = "/coreos.com/network/config"
 _HOPELESS: Final = 3
 """A service that has died so often before it was ready ever will not be."""
@@ -53,7 +51,7 @@ class Cluster:
         self.hosts = tuple(Host(number) for number in range(1, options.nodes + 1))
         self.services: list[Supervised] = []
         self.is_up = False
-        self._patience_seconds = _FACTOR * (_READY_SECONDS + _READY_SECONDS_PER_NODE * options.nodes)
+        self._patience_seconds = PATIENCE * (_READY_SECONDS + _READY_SECONDS_PER_NODE * options.nodes)
         self._group = group
         self._tasks: list[asyncio.Task[Never]] = []
         self._report_death = died

@@ -16,10 +16,13 @@ from lab.kubernetes import install, parts
 from lab.kubernetes.cgroups import remove_groups
 from lab.kubernetes.node import Node, run
 from lab.kubernetes.options import Options
-from lab.kubernetes.parts import CACHE, HERE, PLACE
+from lab.kubernetes.parts import CACHE, HERE, WORK
 from lab.topology import OUTSIDE, Address, Host
+from lab.vm import PATIENCE, is_guest
 
-_READY_SECONDS: Final = 240.0
+_READY_SECONDS: Final = 240.0 * PATIENCE
+POLL_SECONDS: Final = 5.0 if is_guest() else 0.3
+"""Between two looks at the cluster; a kubectl takes seconds of a virtual machine."""
 _IGNORE: Final = "--ignore-preflight-errors=all"  # modules and cgroups are those of a machine that is not ours alone
 
 
@@ -39,7 +42,7 @@ class Cluster:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._hosts = tuple(Host(number) for number in range(1, options.nodes + 1))
-        self.place = PLACE / "run"
+        self.place = WORK / "run"
         self.nodes = [Node(host, self.place / host.name, options) for host in self._hosts]
 
     @property
@@ -67,7 +70,7 @@ class Cluster:
 
     async def import_images(self) -> Path:
         """A directory of containerd's with all images, made on a node once; the tree's anew when it changes."""
-        made, stamp, digests = PLACE / "containerd", PLACE / "containerd.stamp", parts.image_digests()
+        made, stamp, digests = WORK / "containerd", WORK / "containerd.stamp", parts.image_digests()
         known = stamp.read_text().split() if stamp.exists() else ()
         missing = [image for image, digest in digests.items() if digest not in known]
         if not missing:
@@ -210,7 +213,7 @@ class Cluster:
         try:
             async with asyncio.timeout(_READY_SECONDS):
                 while waiting := await self._without_successor(former):  # noqa: ASYNC110 - it happens in other processes
-                    await asyncio.sleep(0.3)
+                    await asyncio.sleep(POLL_SECONDS)
         except TimeoutError:
             names = ", ".join(f"{name} of {node}" for node, name in waiting)
             raise LabFailed(f"not ready again after {_READY_SECONDS:.0f} s: {names}") from None

@@ -2,19 +2,31 @@
 
 import asyncio
 import os
+import signal
 import sys
 from typing import Final
 
 from lab import private, show
 from lab.build import CommandFailed
 from lab.cluster import LabFailed
-from lab.kubernetes import parts
+from lab.kubernetes import guest, parts
 from lab.kubernetes.options import USAGE, Options, parse
 from lab.kubernetes.session import Session
 from lab.options import BadOption
 from lab.programs import NoEtcd
+from lab.vm import is_guest
+from lab.vm.packages import VmFailed, VmUnusable
 
 _MARK: Final = "FLANNELETTE_KUBE_LAB_PRIVATE"
+_OURS: Final = (
+    private.NamespacesForbidden,
+    parts.PartMissing,
+    NoEtcd,
+    CommandFailed,
+    LabFailed,
+    VmUnusable,
+    VmFailed,
+)
 
 
 def main(arguments: list[str]) -> int:
@@ -26,16 +38,23 @@ def main(arguments: list[str]) -> int:
         options = parse(arguments, os.environ)
         if os.geteuid():
             raise BadOption("kubelets need root: sudo make kube-lab")
-        if not private.is_private(_MARK):
+        if options.vm and not is_guest():
             with parts.locked():
                 _prepare(options)
+                return _run_in_vm(options, arguments)
+        if not private.is_private(_MARK):
+            if is_guest():
+                guest.bring_images()
+            else:
+                with parts.locked():
+                    _prepare(options)
             private.restart(_MARK, [sys.executable, "-m", "lab.kubernetes", *arguments])
         with parts.locked():
             return asyncio.run(_run(options))
     except BadOption as error:
         show.complain(f"kube-lab: {error}")
         return 2
-    except (private.NamespacesForbidden, parts.PartMissing, NoEtcd, CommandFailed, LabFailed) as error:
+    except _OURS as error:
         show.complain(f"kube-lab: {error}")
         return 1
 
@@ -47,6 +66,15 @@ def _prepare(options: Options) -> None:
     families = " and ".join(f"IPv{number}" for number in options.versions)
     screen.title(f"Kubernetes {version}, {options.nodes} nodes, {options.backend}, {families}, {options.overlay}")
     parts.build_missing(screen)
+
+
+def _run_in_vm(options: Options, arguments: list[str]) -> int:
+    """The same lab in a virtual machine, which has our terminal."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        return guest.run([sys.executable, "-m", "lab.kubernetes", *arguments], options.nodes)
+    except KeyboardInterrupt:
+        return 130 if options.once else 0
 
 
 async def _run(options: Options) -> int:

@@ -18,9 +18,10 @@ from lab.kubernetes.cgroups import make_groups, remove_groups
 from lab.kubernetes.options import POD_NETWORKS, SERVICE_NETWORKS, Options
 from lab.kubernetes.parts import HERE, ROOT
 from lab.topology import OUTSIDE_ADDRESS, Batch, Host
+from lab.vm import PATIENCE
 
 _TOKEN: Final = "flanne.0123456789labnow"  # noqa: S105 - nobody outside reaches the API server
-_BOOT_SECONDS: Final = 60.0
+_BOOT_SECONDS: Final = 60.0 * PATIENCE
 _PATH: Final = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _ENTER: Final = ("--mount", "--net", "--pid", "--uts", "--ipc", "--cgroup", "--root", "--wdns=/")
 _FORWARDING: Final = {4: Path("/proc/sys/net/ipv4/ip_forward"), 6: Path("/proc/sys/net/ipv6/conf/all/forwarding")}

@@ -27,6 +27,11 @@ pretend() {
         echo "${setting#*=}" >"$file"
         mount --bind "$file" "$root/proc/sys/$name"
     done
+    # The kubelet ends without a clock speed too; user-mode Linux says none.
+    if ! grep -q "^cpu MHz" /proc/cpuinfo; then
+        sed 's/^processor.*/&\ncpu MHz\t\t: 1000.000/' /proc/cpuinfo >"$place/cpuinfo"
+        mount --bind "$place/cpuinfo" "$root/proc/cpuinfo"
+    fi
     cat /proc/sys/kernel/random/uuid >"$place/boot_id"
     mount --bind "$place/boot_id" "$root/proc/sys/kernel/random/boot_id"
 }

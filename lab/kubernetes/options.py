@@ -25,6 +25,7 @@ BACKEND=vxlan      {" or ".join(BACKENDS)}
 FAMILY=ipv4        {" or ".join(FAMILIES)}: of nodes, pods and Services
 PROXY=iptables     {" or ".join(PROXIES)}: the mode of kube-proxy
 FLANNEL=1          start with kube-flannel, and take over from it
+VM=1               in a virtual machine, whose kernel has cgroup v2 alone
 ONCE=1             try everything, tear down; exit non-zero if anything failed"""
 
 
@@ -40,6 +41,8 @@ class Options:
     proxy: str = "iptables"
     flannel: bool = False
     """Start with kube-flannel."""
+    vm: bool = False
+    """In a virtual machine."""
     once: bool = False
     """Try everything and leave, instead of waiting for Ctrl-C."""
 
@@ -51,7 +54,7 @@ class Options:
 
 def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
     """The options, see `given_options`. Raises BadOption."""
-    names = ("NODES", "OVERLAY", "BACKEND", "FAMILY", "PROXY", "FLANNEL", "ONCE")
+    names = ("NODES", "OVERLAY", "BACKEND", "FAMILY", "PROXY", "FLANNEL", "VM", "ONCE")
     given = given_options(names, arguments, environment)
     options = Options(
         nodes=whole_number("NODES", given["NODES"] or "3", MOST_NODES),
@@ -60,6 +63,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
         family=one_of("FAMILY", given["FAMILY"] or "ipv4", tuple(FAMILIES)),
         proxy=one_of("PROXY", given["PROXY"] or "iptables", PROXIES),
         flannel=one_of("FLANNEL", given["FLANNEL"] or "0", ("1", "0")) == "1",
+        vm=one_of("VM", given["VM"] or "0", ("1", "0")) == "1",
         once=one_of("ONCE", given["ONCE"] or "0", ("1", "0")) == "1",
     )
     if options.flannel and options.overlay == "central":

@@ -15,6 +15,7 @@ from typing import Final
 
 from lab.programs import find_etcd
 from lab.show import Screen, Step
+from lab.vm import is_guest
 
 TREE: Final = Path(__file__).parents[2]
 HERE: Final = Path(__file__).parent
@@ -24,6 +25,8 @@ CACHE: Final = Path(
 PLACE: Final = CACHE / "kube"
 ROOT: Final = PLACE / "root"
 """The root directory that every node has below its own files."""
+WORK: Final = PLACE / "guest" if is_guest() else PLACE
+"""Where a lab writes; in a virtual machine, see `guest`."""
 IMAGES: Final = (PLACE / "nodes.tar", PLACE / "tree.tar")
 
 _CONTROL_PLANE: Final = ("kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler")

@@ -11,6 +11,8 @@ from typing import Final
 
 GUEST_MARK: Final = "FLANNELETTE_IN_VM"
 """An environment variable of everything that runs in the guest."""
+PATIENCE: Final = float(os.environ.get("FLANNELETTE_PATIENCE") or 1)
+"""How many times as long as on a machine the lab waits; in the guest, which is slower, it is more than 1."""
 
 
 def is_guest() -> bool:

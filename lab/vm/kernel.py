@@ -47,13 +47,22 @@ def find_kernel(cache: Path) -> Kernel:
     """The kernel of today's configuration in the cache; it is built if there is none. Raises VmUnusable, VmFailed."""
     if platform.machine() != "x86_64":
         raise VmUnusable(f"the VM is for x86_64, this machine is {platform.machine()}")
-    layer = cache / f"linux-{sha256(CONFIG.read_bytes()).hexdigest()[:12]}"
+    layer = _layer(cache)
     if not layer.exists():
         require_packages(sorted(_missing_packages()))
         package = dependency(_SOURCE, f"{_SOURCE}-")
         with TemporaryDirectory(dir=cache, prefix=".new-") as place:
             _build(package, Path(place), layer)
     return Kernel(layer)
+
+
+def is_built(cache: Path) -> bool:
+    """Whether `find_kernel` finds it."""
+    return _layer(cache).exists()
+
+
+def _layer(cache: Path) -> Path:
+    return cache / f"linux-{sha256(CONFIG.read_bytes()).hexdigest()[:12]}"
 
 
 def _missing_packages() -> Iterator[str]:

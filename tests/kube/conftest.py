@@ -8,10 +8,11 @@ from contextlib import asynccontextmanager
 import pytest
 import pytest_asyncio
 
-from lab.kubernetes import parts
+from lab.kubernetes import guest, parts
 from lab.kubernetes.cluster import Cluster
 from lab.kubernetes.node import run
 from lab.kubernetes.options import Options
+from lab.vm import is_guest
 from tests.kube.flood import FIGURES
 from tests.kube.workloads import state_of
 from tests.shared import Shared, sharing
@@ -48,6 +49,8 @@ async def clusters() -> AsyncIterator[Clusters]:
     missing = [part.title for part in parts.all_parts() if not part.is_there]
     if missing:
         pytest.skip(f"make kube-test builds {', '.join(missing)}")
+    if is_guest():
+        guest.bring_images()
     with parts.locked():
         async with sharing(_running, lambda cluster: asyncio.run(state_of(cluster))) as shared:
             yield shared
@@ -55,8 +58,9 @@ async def clusters() -> AsyncIterator[Clusters]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def cluster(request: pytest.FixtureRequest, clusters: Clusters) -> AsyncIterator[Cluster]:
-    """Three nodes with the overlay per-node, or what `parametrize("cluster", ..., indirect=True)` says."""
-    async with clusters.borrowed(getattr(request, "param", Options())) as borrowed:
+    """As `parametrize("cluster", ..., indirect=True)` says, or three nodes with the overlay per-node, in a VM one."""
+    usual = Options(nodes=1) if is_guest() else Options()
+    async with clusters.borrowed(getattr(request, "param", usual)) as borrowed:
         yield borrowed
 
 

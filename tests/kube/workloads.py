@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from lab.build import CommandFailed
-from lab.kubernetes.cluster import Cluster, Container
+from lab.kubernetes.cluster import POLL_SECONDS, Cluster, Container
 from lab.kubernetes.node import Node
 from tests.patience import PATIENCE
 
@@ -50,7 +50,7 @@ async def until(condition: Callable[[], Awaitable[bool]], within: float = PATIEN
                     return
             except CommandFailed:
                 pass
-            await asyncio.sleep(0.3)
+            await asyncio.sleep(POLL_SECONDS)
 
 
 async def are_nodes_ready(cluster: Cluster) -> bool:

@@ -11,7 +11,7 @@ def test_without_settings_the_cluster_is_three_vxlan_nodes_by_the_overlay_per_no
 
 
 def test_the_environment_is_read_as_make_gives_it_and_empty_means_unset() -> None:
-    chosen = Options(2, "helm", "host-gw", "dual", "nftables", flannel=True, once=True)
+    chosen = Options(2, "helm", "host-gw", "dual", "nftables", flannel=True, vm=True, once=True)
     environment = {
         "NODES": "2",
         "OVERLAY": "helm",
@@ -19,6 +19,7 @@ def test_the_environment_is_read_as_make_gives_it_and_empty_means_unset() -> Non
         "FAMILY": "dual",
         "PROXY": "nftables",
         "FLANNEL": "1",
+        "VM": "1",
         "ONCE": "1",
     }
     assert parse([], {**environment, "PYTHON": "x"}) == chosen
@@ -39,10 +40,12 @@ def test_an_argument_wins_over_the_environment() -> None:
         ("FAMILY=ipv5", "FAMILY=ipv5: use ipv4 or ipv6 or dual"),
         ("PROXY=ipvs", "PROXY=ipvs: use iptables or nftables"),
         ("FLANNEL=v0.28", "FLANNEL=v0.28: use 1 or 0"),
+        ("VM=yes", "VM=yes: use 1 or 0"),
         ("ONCE=yes", "ONCE=yes: use 1 or 0"),
         (
             "STORE=etcd",
-            "'STORE=etcd' is no option of the lab: use NODES=, OVERLAY=, BACKEND=, FAMILY=, PROXY=, FLANNEL=, ONCE=",
+            "'STORE=etcd' is no option of the lab: "
+            "use NODES=, OVERLAY=, BACKEND=, FAMILY=, PROXY=, FLANNEL=, VM=, ONCE=",
         ),
     ],
 )
