@@ -3,6 +3,8 @@
 import asyncio
 import sys
 
+from flannelette.lease.v1 import lease_pb2
+
 from tests.hosts.dataplane import VXLAN, Cluster, Running, cluster_in, environment
 from tests.hosts.namespaces import NetworkNamespace
 from tests.patience import PATIENCE
@@ -27,6 +29,7 @@ async def test_a_safe_cure_is_carried_out_where_the_service_runs_and_nowhere_els
             cluster.ip(f"address add {own} dev cni0")
             cluster.run("sysctl -qw net.ipv4.conf.cni0.forwarding=0")
             await found(running, "forwarding-off")
+            assert [each.check for each in await told(cluster, is_wrong=True)] == ["forwarding-off"]
             code, text = await doctor(cluster, "--fix", "--yes", where="outside")
             assert code == 1
             assert (
@@ -40,11 +43,23 @@ async def test_a_safe_cure_is_carried_out_where_the_service_runs_and_nowhere_els
             assert (code, text.splitlines()[-1]) == (0, "n1: no problems found")
             assert "To be carried out on this host:\n  sysctl -w net.ipv4.conf.cni0.forwarding=1\n" in text
             assert cluster.run(FORWARDING).strip() == "1"
+            await told(cluster, is_wrong=False)
 
 
 async def found(running: Running, check: str) -> None:
     async with asyncio.timeout(PATIENCE):
         while check not in [each.check for each in (await running.status()).findings]:  # noqa: ASYNC110 - another process decides
+            await asyncio.sleep(0.05)
+
+
+async def told(cluster: Cluster, *, is_wrong: bool) -> list[lease_pb2.Finding]:
+    """What the lease service shows of the node, once it has problems, or none any more."""
+    async with asyncio.timeout(PATIENCE), cluster.calls() as calls:
+        while True:
+            (node,) = (await calls.ListNodes(lease_pb2.ListNodesRequest())).nodes
+            if bool(node.findings) is is_wrong:
+                assert node.version
+                return [*node.findings]
             await asyncio.sleep(0.05)
 
 
