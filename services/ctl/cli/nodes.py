@@ -39,6 +39,16 @@ def one_of(nodes: Nodes, *, any_will_do: bool) -> Targets:
     return next(iter(nodes.values()))
 
 
+def known_contexts() -> dict[str, list[str]]:
+    """The nodes that the file has for each context, for a shell's proposals; those of "" are the current one's."""
+    try:
+        found = read_contexts(contexts_path())
+    except Misconfigured:
+        return {}
+    known = {name: [*context.places] for name, context in found.by_name.items()}
+    return known | {"": known.get(found.current, [])}
+
+
 def contexts_path() -> Path:
     """FLANNELETTE_CONTEXTS, or the file in the user's directory of configurations."""
     if named := os.environ.get("FLANNELETTE_CONTEXTS"):

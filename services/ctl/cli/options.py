@@ -22,7 +22,7 @@ SECTIONS: Final[Mapping[str, Sequence[str]]] = {
 }
 
 
-FORMATS: Final = ("table", "json")
+FORMATS: Final = ("table", "json", "yaml")
 
 
 class Sections(click.Group):
@@ -111,6 +111,22 @@ def prints(*formats: str) -> Callable[[F], F]:
     return mark
 
 
+def _contexts(_context: click.Context, _parameter: click.Parameter, typed: str) -> list[str]:
+    """What a shell proposes; nothing where the file cannot be read."""
+    from services.ctl.cli.nodes import known_contexts
+
+    return [name for name in known_contexts() if name.startswith(typed)]
+
+
+def _nodes(context: click.Context, _parameter: click.Parameter, typed: str) -> list[str]:
+    from services.ctl.cli.nodes import known_contexts
+
+    chosen = next(
+        (each.params["context"] for each in (context, context.parent) if each and each.params.get("context")), ""
+    )
+    return [name for name in known_contexts().get(chosen, ()) if name.startswith(typed)]
+
+
 def shared_options(*, environment: bool, formats: Sequence[str] = FORMATS) -> Callable[[F], F]:
     """Adds the shared options to a command. Only those of the outermost group may read the environment."""
 
@@ -118,8 +134,16 @@ def shared_options(*, environment: bool, formats: Sequence[str] = FORMATS) -> Ca
         return f"FLANNELETTE_{name}" if environment else None
 
     options = [
-        click.option("--context", metavar="NAME", envvar=variable("CONTEXT"), help="A cluster of the contexts file."),
-        click.option("--on", metavar="NODE", envvar=variable("ON"), help="A node of the context."),
+        click.option(
+            "--context",
+            metavar="NAME",
+            envvar=variable("CONTEXT"),
+            help="A cluster of the contexts file.",
+            shell_complete=_contexts,
+        ),
+        click.option(
+            "--on", metavar="NODE", envvar=variable("ON"), help="A node of the context.", shell_complete=_nodes
+        ),
         click.option(
             "--socket-dir",
             metavar="PATH",

@@ -1,4 +1,4 @@
-"""Output of the command line: to a terminal, a pipe or a file, as text or JSON."""
+"""Output of the command line: to a terminal, a pipe or a file, as text, JSON or YAML."""
 
 import json
 import sys
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from io import TextIOWrapper
 from typing import Any, Final
 
+import yaml
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 from rich.console import Console
@@ -25,7 +26,10 @@ class Screen:
     """Standard output of a command. Colours only on a terminal, and not with NO_COLOR; text is never cut."""
 
     json: bool
+    """The documents of the services are shown, not text."""
     console: Console
+    yaml: bool = False
+    """As YAML."""
 
     @property
     def width(self) -> Width:
@@ -42,7 +46,11 @@ class Screen:
         self.console.file.flush()
 
     def show_json(self, document: Any, *, one_line: bool = False) -> None:
-        """Prints one document, indented unless it shall be one line."""
+        """Prints one document, as JSON indented unless it shall be one line."""
+        if self.yaml:
+            text = yaml.safe_dump(document, sort_keys=False, allow_unicode=self._is_unicode, explicit_start=one_line)
+            print(text, end="", file=self.console.file, flush=True)
+            return
         text = json.dumps(document, ensure_ascii=not self._is_unicode, indent=None if one_line else 2)
         print(text, file=self.console.file, flush=True)
 
@@ -66,10 +74,10 @@ def harmless(text: Text) -> Text:
 
 
 def screen(output: str) -> Screen:
-    """Standard output, for `-o table` or `-o json`. A character that the locale's encoding lacks is shown as `?`."""
+    """Standard output, for `-o table`, `json` or `yaml`. What the locale's encoding lacks is shown as `?`."""
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
-    return Screen(output == "json", Console(highlight=False, emoji=False, markup=False))
+    return Screen(output in ("json", "yaml"), Console(highlight=False, emoji=False, markup=False), output == "yaml")
 
 
 def to_json(message: Message) -> Any:

@@ -209,7 +209,7 @@ async def test_the_wrong_service_behind_an_address_is_said(node: FakeNode) -> No
 
 @pytest.mark.parametrize(
     "words",
-    [["nonsense"], ["status", "-o", "yaml"], ["--lease", "nonsense", "leases"], ["teardown"], ["resync", "lease"]],
+    [["nonsense"], ["status", "-o", "xml"], ["--lease", "nonsense", "leases"], ["teardown"], ["resync", "lease"]],
 )
 async def test_wrong_usage_is_2(node: FakeNode, words: list[str]) -> None:
     ran = await run(node.directory, *words)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import grpc
 import pytest
+import yaml
 from flannelette.lease.v1 import lease_pb2 as pb
 
 from services.core.leases.table import Upserted
@@ -29,6 +30,14 @@ async def test_nodes_that_are_well_have_exit_code_0_and_others_1(node: FakeNode)
     assert ran.code == 1
     assert ran.json["nodes"][1]["failed"][0]["reason"] == "Network is unreachable (ENETUNREACH)"
     assert ran.json["nodes"][0]["connected"] is True
+
+
+async def test_yaml_has_what_json_has(node: FakeNode) -> None:
+    for words in (["nodes"], ["status"], ["leases"]):
+        ran = await run(node.directory, *words, "-o", "yaml")
+        assert (ran.code, ran.err) == (0, "")
+        assert yaml.safe_load(ran.out) == (await run(node.directory, *words, "-o", "json")).json
+        assert not ran.out.startswith("{")
 
 
 async def test_without_a_lease_service_here_nodes_says_how_to_name_one(tmp_path: Path) -> None:
