@@ -18,6 +18,7 @@ from services.dataplane.backends.task import TaskReports, run_backend_tasks
 from services.dataplane.commands.runner import HookRunner
 from services.dataplane.controller import Controller
 from services.dataplane.diagnose.diagnosis import Diagnosis
+from services.dataplane.diagnose.host_programs import HostFiles
 from services.dataplane.diagnose.inspector import Inspector
 from services.dataplane.events.causes import Cause
 from services.dataplane.events.journal import EventKind, Journal
@@ -124,7 +125,8 @@ async def build(settings: DataplaneSettings, process: Process) -> AsyncIterator[
             note_backends,
         )
         process.jobs["commands"] = partial(hooks.run, dataplane.journal.note, dataplane.audit)
-        process.jobs["diagnosis"] = Diagnosis(dataplane, inspector).run
+        files = HostFiles(settings.subnet_file, Path(settings.cni_install_path or HostFiles().cni / "any").parent)
+        process.jobs["diagnosis"] = Diagnosis(dataplane, inspector, files).run
         process.jobs["probes"] = prober.run
         process.jobs["healing"] = partial(watch_kernel, dataplane, kernel, rtnetlink.port)
         if cni is not None:

@@ -4,20 +4,23 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, nullcontext
 from functools import partial
 from ipaddress import ip_address
 from typing import NamedTuple
 
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
+from flannelette.masq.v1 import masq_pb2
 
 from lab.pings import Pinger
 from lab.stream import Path, Stream
 from tests.hosts.dataplane import Running, environment
+from tests.hosts.masq import entered
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
 from tests.hosts.reboots import restarted
 from tests.hosts.two_hosts import Row, TwoHosts, two_hosts
 from tests.patience import PATIENCE
+from tests.services.masq import Masq, masq_on
 
 FAR = {"10.99.0.12": "10.98.0.12", "fd00:99::12": "fd00:98::12"}
 """The addresses of n2 behind a gateway."""
@@ -35,15 +38,24 @@ class Kind(NamedTuple):
     families: str = "dual"
     is_far: bool = False
     """n2 is behind a gateway, 10.99.0.1."""
+    has_masq: bool = False
+    """n1 has a masq too, whose rules are in nftables."""
 
 
 class Pods:
     """n1 with a dataplane and a pod, and n2, whose kernel the test makes, with another."""
 
-    def __init__(self, hosts: TwoHosts, running: Running, pods: tuple[NetworkNamespace, NetworkNamespace]) -> None:
+    def __init__(
+        self,
+        hosts: TwoHosts,
+        running: Running,
+        pods: tuple[NetworkNamespace, NetworkNamespace],
+        masq: Masq | None = None,
+    ) -> None:
         self.hosts = hosts
         self.running = running
         self.pods = pods
+        self.masq = masq
 
     async def n1(self, line: str) -> None:
         """Types a command on n1."""
@@ -83,17 +95,21 @@ class Pods:
             while not await self.flows(version):
                 pass
 
-    async def found(self, check: str) -> pb.Finding:
+    async def status(self, service: str = "dataplane") -> pb.Status | masq_pb2.Status:
+        """Of a service."""
+        return await (self.masq or self.running).status() if service == "masq" else await self.running.status()
+
+    async def found(self, check: str, service: str = "dataplane") -> pb.Finding | masq_pb2.Finding:
         """What this check finds, by itself, without anybody asking."""
-        status = pb.Status()
+        status: pb.Status | masq_pb2.Status = pb.Status()
         try:
             async with asyncio.timeout(PATIENCE):
                 while True:
-                    status = await self.running.status()
+                    status = await self.status(service)
                     for finding in status.findings:
                         if finding.check == check:
                             return finding
-                    await asyncio.sleep(0.05)
+                    await asyncio.sleep(0.02)
         except TimeoutError:
             raise AssertionError(f"{check} finds nothing:\n{status}\n{self.running.log}") from None
 
@@ -113,12 +129,12 @@ class Pods:
             while any(mark in each.cause for each in (await self.running.status()).findings):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
 
-    async def until_nothing_is_found(self) -> None:
+    async def until_nothing_is_found(self, service: str = "dataplane") -> None:
         """Returns once there is no finding any more, without anybody asking."""
-        status = pb.Status()
+        status: pb.Status | masq_pb2.Status = pb.Status()
         try:
             async with asyncio.timeout(PATIENCE):
-                while (status := await self.running.status()).findings:  # noqa: ASYNC110 - another process decides
+                while (status := await self.status(service)).findings:  # noqa: ASYNC110 - another process decides
                     await asyncio.sleep(0.05)
         except TimeoutError:
             raise AssertionError(f"it is still found:\n{status}") from None
@@ -142,9 +158,26 @@ async def two_pods(kind: Kind) -> AsyncIterator[Pods]:
         await hosts.join()
         async with restarted(hosts.cluster, "--audit-interval=600") as running:
             await running.until(peers=1)
-            scene = Pods(hosts, running, pods)
-            await scene.until_it_flows()
-            yield scene
+            async with _masq(hosts) if kind.has_masq else nullcontext() as masq:
+                scene = Pods(hosts, running, pods, masq)
+                await scene.until_it_flows()
+                yield scene
+
+
+@asynccontextmanager
+async def _masq(hosts: TwoHosts) -> AsyncIterator[Masq]:
+    """Its rules are in place, and all tables that a row may use are there."""
+    cluster = hosts.cluster
+    for program in ("iptables-legacy", "ip6tables-legacy", "iptables-nft", "ip6tables-nft"):
+        for table, chain in (("filter", "INPUT"), ("mangle", "INPUT"), ("raw", "PREROUTING")):
+            cluster.namespace.run(program, "-t", table, "-P", chain, "ACCEPT")
+    with entered(cluster.namespace, cluster.directory) as host:
+        starting = masq_on(host, "--ip-masq", "--firewall=nftables", "--iptables-resync=600")
+        masq = await starting.__aenter__()
+    async with AsyncExitStack() as stack:
+        stack.push_async_exit(starting)
+        await masq.until()
+        yield masq
 
 
 def state_of(pods: Pods) -> list[str]:
@@ -155,7 +188,9 @@ def state_of(pods: Pods) -> list[str]:
         "ip -br addr show",
         "ip neigh show nud permanent",
         "ip xfrm policy",
-        "sysctl -e net.ipv4.ip_forward net.ipv4.conf.cni0.forwarding net.ipv4.conf.eth0.forwarding",
+        *(("nft -s list ruleset", "iptables-legacy -S", "ip6tables-legacy -S") if pods.masq else ()),
+        "sysctl -e net.ipv4.ip_forward net.ipv6.conf.all.forwarding net.ipv4.conf.cni0.forwarding "
+        "net.ipv4.conf.eth0.forwarding",
     )
     return [pods.hosts.cluster.run(command) for command in commands]
 

@@ -81,6 +81,10 @@ _N2: Final = (
 )
 
 
+EXAMPLES: Final = {own.version: (own, peer) for own, peer in zip(_N1, _N2, strict=True)}
+"""The rows of both hosts in a family."""
+
+
 def rows_of(backend: str, families: str) -> tuple[list[Row], list[Row]]:
     """What n1 has, and n2."""
     versions, devices = {"ipv6": (6,), "dual": (4, 6)}.get(families, (4,)), _DEVICES.get(backend, {})

@@ -6,7 +6,15 @@ from collections.abc import Iterator
 from typing import Final
 
 from services.core.family import FAMILIES, Family
-from services.dataplane.diagnose.seen import HostAddress, Lookup, Policy, PolicyRule
+from services.dataplane.diagnose.seen import (
+    HostAddress,
+    InterfaceState,
+    Lookup,
+    NarrowRoute,
+    NeighbourState,
+    Policy,
+    PolicyRule,
+)
 from services.dataplane.netlink import uapi
 from services.dataplane.netlink.dumps import NEIGHBOURS, ROUTES, fields_of
 from services.dataplane.netlink.objects import Route
@@ -52,6 +60,30 @@ def route_in(message: bytes) -> Route | None:
     """The route that answers a lookup."""
     walked = uapi.spans(message, 16 + ROUTES.header.size, len(message))
     return ROUTES.build(fields_of(ROUTES, message, 0, walked) | {"source_length": 0, "rest": b""})
+
+
+def narrow_route_in(message: bytes) -> NarrowRoute | None:
+    """The route that answers a lookup, with its source address, if it has an MTU of its own."""
+    found = attributes_of(message, ROUTES.header.size)
+    (mtu,) = struct.unpack("=I", dict(attributes(found.get(uapi.RTA_METRICS, b""))).get(_RTAX_MTU, bytes(4)))
+    route = route_in(message) if mtu else None
+    if route is None:
+        return None
+    source = found.get(uapi.RTA_PREFSRC)
+    return NarrowRoute(route._replace(rest=attribute(uapi.RTA_PREFSRC, source) if source else b""), mtu)
+
+
+def neighbour_in(message: bytes) -> NeighbourState:
+    """The neighbour that a message tells."""
+    _, _, state, _, _ = NEIGHBOURS.header.unpack_from(message, 16)
+    mac = attributes_of(message, NEIGHBOURS.header.size).get(uapi.NDA_LLADDR, b"")
+    return NeighbourState(state, mac)
+
+
+def link_in(message: bytes) -> InterfaceState:
+    """The interface that a message tells."""
+    flags, mac = LINK.unpack_from(message, 16)[3], attributes_of(message, LINK.size).get(uapi.IFLA_ADDRESS, b"")
+    return InterfaceState(bool(flags & uapi.IFF_UP), bool(flags & uapi.IFF_RUNNING), mac)
 
 
 def rule_in(family: Family, message: bytes) -> PolicyRule:
@@ -122,6 +154,7 @@ def address_in(message: bytes) -> Iterator[HostAddress]:
         yield HostAddress(family, address, length, ifindex, not flags & uapi.IFA_F_NOPREFIXROUTE)
 
 
+_RTAX_MTU: Final = 2
 _FRA_DST, _FRA_SRC, _FRA_IIFNAME, _FRA_GOTO, _FRA_PRIORITY, _FRA_FWMARK = 1, 2, 3, 4, 6, 10
 _FRA_SUPPRESS_PREFIXLEN, _FRA_TABLE, _FRA_FWMASK, _FRA_OIFNAME = 14, 15, 16, 17
 _NARROW: Final = (12, 19, 20, 22, 23, 24)

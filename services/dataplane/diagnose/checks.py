@@ -7,6 +7,7 @@ from typing import Final, TypeAlias
 from services.core.family import Address, Family, Network, family_of
 from services.dataplane.diagnose.bridge import check_bridge
 from services.dataplane.diagnose.culprit import is_in, plain
+from services.dataplane.diagnose.host_programs import check_cni, check_flanneld
 from services.dataplane.diagnose.seen import BRIDGE, Lookup, Policy, Seen, Subject, ip, sysctl
 from services.dataplane.events.finding import Finding
 from services.dataplane.netlink import uapi
@@ -203,4 +204,6 @@ CHECKS: Final[dict[str, Check]] = {
     "addresses of peers on this host": _pod_address_on_host,
     "routes inside a peer's subnet": _part_of_a_peer,
     "IPsec policies": _xfrm,
+    "a flanneld": check_flanneld,
+    "CNI": check_cni,
 }

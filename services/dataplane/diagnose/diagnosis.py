@@ -13,6 +13,7 @@ from typing import Final, Protocol
 
 from services.core.errors import Unavailable
 from services.core.family import Family
+from services.dataplane.diagnose.host_programs import HostFiles
 from services.dataplane.diagnose.inspector import Inspector
 from services.dataplane.diagnose.look import findings, look, subject_of
 from services.dataplane.diagnose.seen import Seen, Subject
@@ -52,9 +53,10 @@ class Diagnosis:
     A look may show half of a change, also of one of ours; the next look decides.
     """
 
-    def __init__(self, dataplane: ControllerView, inspector: Inspector) -> None:
+    def __init__(self, dataplane: ControllerView, inspector: Inspector, files: HostFiles) -> None:
         self._dataplane = dataplane
         self._inspector = inspector
+        self._files = files
         self._round = 0
         self._bridges: dict[Family, int] = {}
         self._remembered: dict[bytes, Route] = {}
@@ -102,7 +104,7 @@ class Diagnosis:
 
     async def _find(self, subject: Subject) -> tuple[Seen, tuple[Finding, ...]]:
         subject = replace(subject, bridges=self._bridges, remembered=self._remembered)
-        seen = await look(self._inspector, subject)
+        seen = await look(self._inspector, subject, self._files)
         return seen, findings(subject, seen)
 
     def _note(self, subject: Subject, seen: Seen) -> None:

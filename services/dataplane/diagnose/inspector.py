@@ -17,7 +17,10 @@ from services.dataplane.diagnose.answers import (
     RULE,
     address_in,
     attributes_of,
+    link_in,
     lookup_request,
+    narrow_route_in,
+    neighbour_in,
     neighbour_request,
     netconf_request,
     policy_in,
@@ -29,6 +32,7 @@ from services.dataplane.diagnose.seen import (
     HostAddress,
     InterfaceState,
     Lookup,
+    NarrowRoute,
     NeighbourState,
     Policy,
     PolicyRule,
@@ -67,16 +71,23 @@ class Inspector:
 
     async def lookups(self, questions: Sequence[Lookup]) -> dict[Lookup, Answer]:
         """What the kernel does with these packets; without those of which the answer got lost."""
-        found: dict[Lookup, Answer] = {}
+        return (await self.routes_of(questions))[0]
+
+    async def routes_of(self, questions: Sequence[Lookup]) -> tuple[dict[Lookup, Answer], dict[Lookup, NarrowRoute]]:
+        """What `lookups` returns, and which of the answers are routes with an MTU of their own."""
+        found, narrow = dict[Lookup, Answer](), dict[Lookup, NarrowRoute]()
         answers = await self._ask([lookup_request(each) for each in questions])
         for question, answer in zip(questions, answers, strict=True):
             if isinstance(answer, bytes):
                 route = route_in(answer)
                 if route is not None:
                     found[question] = route
+                limited = narrow_route_in(answer)
+                if limited is not None:
+                    narrow[question] = limited
             elif answer is not None:
                 found[question] = answer
-        return found
+        return found, narrow
 
     async def forwarding(self, places: Sequence[tuple[Family, int]]) -> dict[tuple[Family, int], bool]:
         """Whether these interfaces forward what comes by them in a family; 0 stands for `all`."""
@@ -88,19 +99,11 @@ class Inspector:
                 found[place] = any(value)
         return found
 
-    async def fixed_neighbours(self, places: Sequence[tuple[bytes, int]]) -> dict[tuple[bytes, int], bytes]:
-        """The MACs of these addresses in permanent neighbour entries on these interfaces."""
-        return {place: found.mac for place, found in (await self.neighbours(places)).items() if found.is_permanent}
-
     async def neighbours(self, places: Sequence[tuple[bytes, int]]) -> dict[tuple[bytes, int], NeighbourState]:
         """The neighbour entries of these addresses on these interfaces, as far as there are any."""
-        found = {}
-        for place, answer in zip(places, await self._ask([neighbour_request(*each) for each in places]), strict=True):
-            if isinstance(answer, bytes):
-                _, _, state, _, _ = NEIGHBOURS.header.unpack_from(answer, 16)
-                mac = attributes_of(answer, NEIGHBOURS.header.size).get(uapi.NDA_LLADDR, b"")
-                found[place] = NeighbourState(state, mac)
-        return found
+        answers = await self._ask([neighbour_request(*each) for each in places])
+        pairs = zip(places, answers, strict=True)
+        return {place: neighbour_in(answer) for place, answer in pairs if isinstance(answer, bytes)}
 
     async def all_neighbours(self, family: Family) -> list[tuple[bytes, int]]:
         """The addresses of which a MAC is known, each with its state."""
@@ -118,8 +121,7 @@ class Inspector:
         found = {}
         for index, answer in zip(indexes, await self._ask(asked), strict=True):
             if isinstance(answer, bytes):
-                flags = LINK.unpack_from(answer, 16)[3]
-                found[index] = InterfaceState(bool(flags & uapi.IFF_UP), bool(flags & uapi.IFF_RUNNING))
+                found[index] = link_in(answer)
         return found
 
     async def addresses(self) -> list[HostAddress]:

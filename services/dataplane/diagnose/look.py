@@ -9,9 +9,11 @@ from services.dataplane.backends.vxlan import Vxlan
 from services.dataplane.backends.wireguard import Wireguard
 from services.dataplane.diagnose.bridge import bridge_index, bridges_of
 from services.dataplane.diagnose.checks import CHECKS, forwarding_places
+from services.dataplane.diagnose.host_programs import HostFiles, cni_view, flannelds
 from services.dataplane.diagnose.inspector import Inspector
-from services.dataplane.diagnose.paths import is_as_expected, merged, next_hops, path_findings, questions, ways
+from services.dataplane.diagnose.paths import is_as_expected, merged, path_findings, questions, ways
 from services.dataplane.diagnose.seen import PeerPath, Seen, Subject, family_of_af
+from services.dataplane.diagnose.underlay import next_hops, returns
 from services.dataplane.events.finding import Finding
 from services.dataplane.kernel.peer_state import PeerState, state_of
 from services.dataplane.kernel.programmer import PeerProgrammer
@@ -50,26 +52,31 @@ def subject_of(programmer: PeerProgrammer, turn: int, again: Iterable[str] = ())
     )
 
 
-async def look(inspector: Inspector, subject: Subject) -> Seen:
-    """Asks the kernel. Raises Unavailable."""
+async def look(inspector: Inspector, subject: Subject, files: HostFiles) -> Seen:
+    """Asks the kernel, and looks at programs. Raises Unavailable."""
     addresses = await inspector.addresses()
     seen = Seen(
         names=inspector.names(),
         addresses=addresses,
         bridges=bridges_of(subject, addresses),
         policies=await inspector.policies(),
+        flannelds=flannelds(files),
+        cni=cni_view(files),
     )
     seen = replace(seen, ways=ways(subject, seen))
     indexes = {index for family in subject.own if (index := bridge_index(subject, seen, family)) is not None}
     places = forwarding_places(subject, {family: index for family in subject.own for index in indexes})
     everywhere = [(family, 0) for family in subject.own if family.version == 4]
+    answers, narrow = await inspector.routes_of(questions(subject, seen))
     seen = replace(
         seen,
-        links=await inspector.links(sorted(indexes)),
+        links=await inspector.links(sorted({*indexes, subject.underlay.index})),
         forwarding=await inspector.forwarding(list(dict.fromkeys((*everywhere, *places)))) if places else {},
-        answers=await inspector.lookups(questions(subject, seen)),
+        answers=answers,
+        narrow=narrow,
     )
-    seen = replace(seen, neighbours=await inspector.fixed_neighbours(next_hops(seen)))
+    back = await inspector.lookups(returns(subject, seen))
+    seen = replace(seen, answers={**answers, **back}, neighbours=await inspector.neighbours(next_hops(seen)))
     if is_as_expected(subject, seen):
         return seen
     return replace(

@@ -10,27 +10,25 @@ from errno import EHOSTUNREACH, EINVAL, EXDEV
 from ipaddress import ip_network
 from os import strerror
 
-from services.core.family import Family, Network, family_of
+from services.core.family import Family, family_of
 from services.dataplane.diagnose.culprit import Culprit, culprit
 from services.dataplane.diagnose.seen import (
-    Answer,
-    HostAddress,
     Lookup,
     PeerPath,
     Seen,
     Subject,
     Way,
+    asked,
     gateway_of,
-    ip,
     pod_address,
-    sysctl,
 )
+from services.dataplane.diagnose.underlay import TUNNEL, connected_route, reverse_path, underlay_findings
 from services.dataplane.events.finding import Finding
-from services.dataplane.netlink.iproute2_text import address, mac
+from services.dataplane.netlink.iproute2_text import address
 from services.dataplane.netlink.kinds import command, text
 from services.dataplane.netlink.objects import RTN_UNICAST, Route
 
-_AWAY, _BACK, _TUNNEL = "peer-route", "peer-return", "underlay-route"
+_AWAY, _BACK = "peer-route", "peer-return"
 """The lookups, by the check whose findings they are."""
 
 
@@ -41,21 +39,16 @@ def ways(subject: Subject, seen: Seen) -> tuple[Way, ...]:
 
 def questions(subject: Subject, seen: Seen) -> list[Lookup]:
     """The lookups for the peers and for the own addresses; none twice."""
-    asked = [way.question for way in seen.ways]
-    asked += [Lookup(family, pod_address(own)) for family, own in subject.own.items()]
-    asked += [Lookup(family_of(own), own.packed) for own in subject.underlay.addresses]
-    return list(dict.fromkeys(asked))
+    found = [way.question for way in seen.ways]
+    found += [Lookup(family, pod_address(own)) for family, own in subject.own.items()]
+    found += [Lookup(family_of(own), own.packed) for own in subject.underlay.addresses]
+    return list(dict.fromkeys(found))
 
 
 def is_as_expected(subject: Subject, seen: Seen) -> bool:
     """Whether every lookup gave the expected route, so that rules and routes need not be read."""
     are_ours = all(_leads_to_bridge(seen, family, pod_address(own)) for family, own in subject.own.items())
     return are_ours and all(_is_right(seen, way) for way in seen.ways)
-
-
-def next_hops(seen: Seen) -> list[tuple[bytes, int]]:
-    """Address and interface of the neighbours through which the peers' tunnels, or direct routes, go."""
-    return list(dict.fromkeys(hop for way in seen.ways if (hop := _next_hop(seen, way)) is not None))
 
 
 def path_findings(subject: Subject, seen: Seen) -> Iterator[Finding]:
@@ -66,11 +59,11 @@ def path_findings(subject: Subject, seen: Seen) -> Iterator[Finding]:
         if each.ifindex == subject.underlay.index and each.has_route
     ]
     for way in seen.ways:
-        missing = tuple(_connected_route(subject, seen, way, connected)) if way.check == _TUNNEL else ()
+        missing = tuple(connected_route(subject, seen, way, connected)) if way.check == TUNNEL else ()
         yield from missing
         if not missing and not _is_right(seen, way):
             yield from _of_way(seen, subject, way)
-        yield from _neighbour(seen, way)
+        yield from underlay_findings(subject, seen, way)
 
 
 def merged(found: Sequence[Finding]) -> tuple[Finding, ...]:
@@ -108,14 +101,14 @@ def _ways(subject: Subject, seen: Seen, path: PeerPath) -> Iterator[Way]:
         question = Lookup(outer, packed, source.packed if source else b"")
         networks = (each for each in subject.underlay.networks if path.public in each)
         wide = next(networks, ip_network((bytes(len(packed)), 0)))
-        yield Way(_TUNNEL, question, "The tunnel to {peers} has no usable route.", wide, path)
+        yield Way(TUNNEL, question, "The tunnel to {peers} has no usable route.", wide, path)
 
 
 def _is_right(seen: Seen, way: Way) -> bool:
     answer, question = seen.answers.get(way.question), way.question
     if answer is None:
         return True
-    if way.check == _TUNNEL:
+    if way.check == TUNNEL:
         # Without its address the underlay is chosen anew.
         return isinstance(answer, Route) or not any(each.address == question.src for each in seen.addresses)
     if way.check == _BACK:
@@ -141,9 +134,13 @@ def _of_way(seen: Seen, subject: Subject, way: Way) -> Iterator[Finding]:
         return
     if refused == EINVAL and any(each.address == question.src for each in seen.addresses) and question.iif:
         return
-    found = _reverse_path(seen, question) if refused == EXDEV else None
+    found = reverse_path(seen, question) if refused == EXDEV else None
     found = found or culprit(seen, question, way.network, answer if isinstance(answer, Route) else None)
-    is_explained = found is not None or way.check == _TUNNEL
+    if (
+        found is None and refused == EINVAL
+    ):  # the filter says so since Linux 6.13, and a blackhole does, which culprit names
+        found = reverse_path(seen, question)
+    is_explained = found is not None or way.check == TUNNEL
     found = found or _unexplained(subject, seen, way)
     got = text(answer, seen.names) if isinstance(answer, Route) else strerror(answer.error)
     yield Finding(
@@ -151,7 +148,7 @@ def _of_way(seen: Seen, subject: Subject, way: Way) -> Iterator[Finding]:
         way.problem,
         found.cause,
         found.cure,
-        f"{_asked(seen, question)}: {got}",
+        f"{asked(seen, question)}: {got}",
         ((way.path.lease, way.path.node),),
         found.is_general,
         is_broken=is_explained,
@@ -160,88 +157,11 @@ def _of_way(seen: Seen, subject: Subject, way: Way) -> Iterator[Finding]:
 
 def _unexplained(subject: Subject, seen: Seen, way: Way) -> Culprit:
     question = way.question
-    before = subject.remembered.get(question.dst) if way.check == _TUNNEL else None
+    before = subject.remembered.get(question.dst) if way.check == TUNNEL else None
     if before is not None:
         said = text(before, seen.names)
         return Culprit(f"The route `{said}` is gone.", command("replace", before, seen.names), False)
-    if way.check == _TUNNEL:
+    if way.check == TUNNEL:
         where = address(question.dst)
         return Culprit(f"No route leads to {where}: add one, or correct the peer's public address.", "", False)
     return Culprit("No rule or route explains this: compare `ip rule` and `ip route show table all`.", "", False)
-
-
-def _reverse_path(seen: Seen, question: Lookup) -> Culprit | None:
-    name = seen.names.get(question.iif)
-    if name is None:
-        return None
-    key = sysctl("net.ipv4.conf.{}.rp_filter", name)
-    source = address(question.src)
-    cause = f"The reverse path filter of {name} drops these packets: the route to {source} does not leave by {name}."
-    return Culprit(cause, f"sysctl -w {key}=2", False)
-
-
-def _next_hop(seen: Seen, way: Way) -> tuple[bytes, int] | None:
-    if way.check == _TUNNEL:
-        answer = seen.answers.get(way.question)
-        if isinstance(answer, Route) and answer.ifindex and answer.route_type == RTN_UNICAST:
-            return answer.gateway or way.question.dst, answer.ifindex
-    elif way.check == _AWAY and way.path.public is None and way.path.route.gateway:
-        return way.path.route.gateway, way.path.route.ifindex
-    return None
-
-
-def _neighbour(seen: Seen, way: Way) -> Iterator[Finding]:
-    """The kernel sends no ARP or NDP request for an address with a permanent neighbour entry."""
-    hop = _next_hop(seen, way) if seen.neighbours else None
-    fixed = seen.neighbours.get(hop) if hop is not None else None
-    if hop is None or fixed is None:
-        return
-    name, where = seen.names.get(hop[1], f"if{hop[1]}"), address(hop[0])
-    yield Finding(
-        "underlay-neighbour",
-        f"Packets to {{peers}} go to a MAC for {where} that the kernel does not verify.",
-        f"A permanent neighbour entry of {where} on {name} has the MAC {mac(fixed)}, which may be wrong.",
-        f"ip neigh del {where} dev {name}",
-        f"neigh {where} dev {name} lladdr {mac(fixed)} PERMANENT",
-        ((way.path.lease, way.path.node),),
-        is_broken=not any(fixed),
-    )
-
-
-def _connected_route(
-    subject: Subject, seen: Seen, way: Way, connected: Sequence[tuple[HostAddress, Network]]
-) -> Iterator[Finding]:
-    """An address without NOPREFIXROUTE has a route to its network, as long as nobody deletes that."""
-    question, public = way.question, way.path.public
-    answer, family = seen.answers.get(question), question.family
-    for each, network in connected:
-        if answer is None or each.family is not family or public not in network:
-            continue
-        if _is_connected(seen, family, network, each.ifindex, answer):
-            continue
-        own, name = address(each.address), subject.underlay.name
-        more = f" scope link src {own}" if family.version == 4 else " metric 256"
-        got = text(answer, seen.names) if isinstance(answer, Route) else "no route"
-        yield Finding(
-            "underlay-network",
-            f"Packets to {{peers}} take a detour or are lost, although {network} is directly connected on {name}.",
-            f"The route to {network} by {name} is missing.",
-            f"{ip(family)} route add {network} dev {name} proto kernel{more}",
-            f"{_asked(seen, question)}: {got}",
-            ((way.path.lease, way.path.node),),
-            is_broken=not isinstance(answer, Route),
-        )
-
-
-def _is_connected(seen: Seen, family: Family, network: Network, ifindex: int, answer: Answer) -> bool:
-    if isinstance(answer, Route):
-        return answer.length >= network.prefixlen
-    dst, length = network.network_address.packed, network.prefixlen
-    return any((r.dst, r.length, r.ifindex) == (dst, length, ifindex) for r in seen.routes.get(family, ()))
-
-
-def _asked(seen: Seen, question: Lookup) -> str:
-    words = [ip(question.family), "route get", address(question.dst)]
-    words += [f"from {address(question.src)}"] if question.src else []
-    words += [f"iif {seen.names.get(question.iif, question.iif)}"] if question.iif else []
-    return " ".join(words)

@@ -2,13 +2,16 @@
 
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final, TypeAlias
 
 from services.core.family import FAMILIES, Address, Family, Network
 from services.dataplane.links.desired import Device
+from services.dataplane.netlink.iproute2_text import address as ip_text
 from services.dataplane.netlink.objects import Route
-from services.dataplane.netlink.uapi import NUD_PERMANENT, KernelError
+from services.dataplane.netlink.uapi import NUD_FAILED, NUD_PERMANENT, KernelError
 from services.dataplane.underlay.selection import Underlay
+from services.runtime.os.processes import Process
 
 BRIDGE: Final = "cni0"
 """What CNI's plugin `bridge` calls its bridge in flannel's configuration."""
@@ -92,6 +95,15 @@ class InterfaceState:
     is_up: bool
     is_running: bool
     """It has a carrier: of a bridge, one of its ports has."""
+    mac: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class NarrowRoute:
+    """A route with an MTU of its own."""
+
+    route: Route
+    mtu: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +119,11 @@ class NeighbourState:
     def is_permanent(self) -> bool:
         """Somebody has set it, and the kernel does not verify it."""
         return bool(self.state & NUD_PERMANENT)
+
+    @property
+    def is_failed(self) -> bool:
+        """Nobody answers who has this address."""
+        return bool(self.state & NUD_FAILED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +149,23 @@ class Way:
     network: Network
     """Of which an address may stand for all."""
     path: PeerPath
+
+    @property
+    def is_direct(self) -> bool:
+        """From a pod to a peer that has no tunnel."""
+        return self.path.public is None and self.question.dst == gateway_of(self.path.subnet).packed
+
+
+@dataclass(frozen=True, slots=True)
+class CniView:
+    """What is seen of CNI."""
+
+    configurations: Mapping[Path, Set[str]]
+    """In the order of their names, with the plugins that they call."""
+    plugins: Mapping[Path, Set[str]]
+    """The directories of plugins that are there, those of the runtime's configuration alone if it names any."""
+    elsewhere: Mapping[str, Path]
+    """Plugins in other known directories."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,8 +208,14 @@ class Seen:
     forwarding: Mapping[tuple[Family, int], bool] = field(default_factory=dict)
     policies: Sequence[Policy] = ()
     answers: Mapping[Lookup, Answer] = field(default_factory=dict)
-    neighbours: Mapping[tuple[bytes, int], bytes] = field(default_factory=dict)
-    """Permanent neighbour entries of the next hops to the peers' tunnels."""
+    narrow: Mapping[Lookup, NarrowRoute] = field(default_factory=dict)
+    """Answers that are routes with an MTU of their own."""
+    neighbours: Mapping[tuple[bytes, int], NeighbourState] = field(default_factory=dict)
+    """Neighbour entries of the next hops to the peers' tunnels."""
+    flannelds: Sequence[Process] = ()
+    """Beside this dataplane."""
+    cni: CniView | None = None
+    """None: nothing can be seen, or flannel has no part in it."""
     rules: Mapping[Family, Sequence[PolicyRule]] = field(default_factory=dict)
     routes: Mapping[Family, Sequence[Route]] = field(default_factory=dict)
     """Of all tables; only where an answer was not as it should be."""
@@ -194,6 +234,14 @@ def pod_address(subnet: Network) -> bytes:
 def gateway_of(subnet: Network) -> Address:
     """The first address for pods, which a node's bridge has."""
     return subnet[1]
+
+
+def asked(seen: Seen, question: Lookup) -> str:
+    """The question in iproute2 notation."""
+    words = [ip(question.family), "route get", ip_text(question.dst)]
+    words += [f"from {ip_text(question.src)}"] if question.src else []
+    words += [f"iif {seen.names.get(question.iif, question.iif)}"] if question.iif else []
+    return " ".join(words)
 
 
 def ip(family: Family) -> str:

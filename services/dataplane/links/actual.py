@@ -89,6 +89,10 @@ class Taken(Unavailable):
     """The kernel has such a thing already (EEXIST)."""
 
 
+class PortTaken(Unavailable):
+    """Somebody else has the UDP port (EADDRINUSE)."""
+
+
 @dataclass(frozen=True, slots=True)
 class LinkOutcome:
     """The steps that were carried out, and why the next one was not."""
@@ -130,7 +134,7 @@ async def _carry_out(ip: Any, step: LinkChange) -> None:
             raise Misconfigured(
                 f"no permission for `{step.command}`: the dataplane needs the capability NET_ADMIN"
             ) from None
-        kind = Taken if error.code == errno.EEXIST else Unavailable
+        kind = {errno.EEXIST: Taken, errno.EADDRINUSE: PortTaken}.get(error.code, Unavailable)
         if error.code == errno.EOPNOTSUPP and (step.call, step.verb) == ("link", "add"):
             kind = UnknownKind
         raise kind(f"`{step.command}` failed: {error.args[-1]}") from None

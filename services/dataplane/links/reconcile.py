@@ -22,6 +22,7 @@ from services.dataplane.links.changes import (
 )
 from services.dataplane.links.desired import Device, LinkKind, LinkSpec, own_address
 from services.dataplane.netlink.actuator import Actuator
+from services.runtime.os.processes import udp_port_is_taken
 
 NONE: Final[Mapping[Family, Device]] = MappingProxyType({})
 _ROUNDS: Final = 5
@@ -145,6 +146,8 @@ async def _require_retry(error: FlanneletteError, spec: LinkSpec) -> None:
             f"{error}; the kernel has no {kind} devices: load the module on the host (`modprobe {kind}`), or write "
             f"another backend into the network configuration, such as {spec.attributes.instead}"
         )
+    if isinstance(error, actual.PortTaken):
+        raise Unavailable(f"{error}; {udp_port_is_taken(spec.attributes.encode().get('port', 0))}")
     if not isinstance(error, actual.Taken):
         raise error
     links = await actual.links_of(spec.attributes.kind)

@@ -75,6 +75,7 @@ RTNLGRP_IPV4_NETCONF: Final = 24
 
 IFF_UP: Final = 0x1
 IFF_RUNNING: Final = 0x40
+IFLA_ADDRESS: Final = 1
 IFLA_MTU: Final = 4
 
 RTA_DST: Final = 1

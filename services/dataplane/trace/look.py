@@ -131,7 +131,7 @@ async def look(
     )
     hops = [hop for each in asked if (hop := _hop(seen, each)) is not None]
     neighbours = await inspector.neighbours(hops)
-    fixed = {place: state.mac for place, state in neighbours.items() if state.is_permanent}
+    fixed = {place: state for place, state in neighbours.items() if state.is_permanent}
     return View(
         ends,
         context,

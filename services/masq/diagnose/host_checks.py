@@ -1,7 +1,7 @@
 """Settings of the host, beside the rules of its firewalls, that drop the overlay's packets, and the cures. Pure."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import ip_network
 from typing import Final
 
@@ -15,6 +15,7 @@ from services.masq.firewalls.firewall import FirewallKind
 from services.masq.rules.model import RuleSettings
 
 FORWARDING: Final = {4: "net.ipv4.ip_forward", 6: "net.ipv6.conf.all.forwarding"}
+_UDP, _IKE_PORT = 17, 500
 BRIDGE: Final = "cni0"
 BRIDGE_CALLS: Final = "net.bridge.bridge-nf-call-iptables"
 
@@ -53,7 +54,9 @@ def tunnel_of(network: NetworkConfig | None) -> list[Flow]:
         return []
     everywhere = (ip_network((bytes(row.family.bits // 8), 0)) for row in network.families)
     ports = {4: tunnel.port, 6: tunnel.port_v6 or tunnel.port}
-    return [Flow(each, each, protocol=tunnel.protocol, port=ports[each.version]) for each in everywhere]
+    found = [Flow(each, each, protocol=tunnel.protocol, port=ports[each.version]) for each in everywhere]
+    is_keyed = network.backend_type == "ipsec"
+    return found + [replace(each, protocol=_UDP, port=_IKE_PORT) for each in found if is_keyed]
 
 
 def _tunnel(network: NetworkConfig | None) -> Tunnel | None:

@@ -1,6 +1,7 @@
 """udp, both ways: leases that no honest node would publish, and a port that another program has."""
 
 import asyncio
+import os
 import socket
 from collections.abc import Iterator
 from typing import Final
@@ -102,7 +103,7 @@ async def test_a_port_of_a_process_is_named_and_used_once_it_is_free(
         with thief:
             thief.bind(("0.0.0.0", 8285))  # noqa: S104 - in a namespace of its own
             async with hosts.cluster.dataplane() as running:
-                await until_not_ready(running, "UDP port 8285 is taken: `ss -lunp` says by whom")
+                await until_not_ready(running, f"(process {os.getpid()}): end it with `kill {os.getpid()}`")
                 thief.close()
                 await running.until(peers=1)
                 assert await hosts.answers()

@@ -199,7 +199,7 @@ async def test_a_port_that_is_taken_and_a_peer_that_never_answers_are_told(make_
         desired = n1.desired(n2)
         failed = await n1.kernel.apply(plan(await n1.actual(), desired))
         assert list(failed.values()) == [
-            "UDP port 51820 is taken: `ss -lunp` says by whom; change ListenPort, or end that program"
+            "UDP port 51820 is taken: `ss -lunp` says by whom; end that program, or change ListenPort"
         ]
         n1.wg("set", "wg9", "listen-port", "51999")
         await n1.program(n2)  # which has no key yet, and answers nothing

@@ -18,6 +18,7 @@ from services.dataplane.netlink.iproute2_text import refusal
 from services.dataplane.netlink.objects import KernelObject, Plan, steps
 from services.dataplane.netlink.raw_socket import AnswersLost, RawTransport
 from services.dataplane.netlink.uapi import KernelError, attributes
+from services.runtime.os.processes import udp_port_is_taken
 
 _IFLA_LINKINFO, _INFO_KIND, _INFO_DATA = 18, 1, 2
 _IPTUN_LOCAL, _IPTUN_ENCAP_TYPE, _IPTUN_ENCAP_DPORT = 2, 15, 18
@@ -79,7 +80,7 @@ class FouActuator:
             return ""
         if there:
             return f"another FOU port is there, `{there[0]}`: delete it with `ip fou del {there[0]}`"
-        return f"UDP port {item.port} is taken: `ss -lunp` says by whom; end that program (a flanneld?)"
+        return udp_port_is_taken(item.port)
 
     async def _port_of(self, ifindex: int) -> FouPort | None:
         """The port that a tunnel device sends from; None: it is no such device."""

@@ -29,6 +29,7 @@ from services.dataplane.netlink.wireguard.values import (
     WireguardDevice,
     WireguardPeer,
 )
+from services.runtime.os.processes import udp_port_is_taken
 
 _DUMP_ATTEMPTS: Final = 10
 _AT_ONCE: Final = 100
@@ -264,7 +265,7 @@ def _numbered(message: bytes, number: int) -> bytes:
 
 def _words(item: KernelObject, why: KernelError) -> str:
     if isinstance(item, WireguardDevice) and why.error == EADDRINUSE:
-        return f"UDP port {item.port} is taken: `ss -lunp` says by whom; change ListenPort, or end that program"
+        return f"{udp_port_is_taken(item.port)}, or change ListenPort"
     return refusal(why.error, why.detail)
 
 

@@ -1,44 +1,18 @@
-"""What somebody may do to a host so that packets are lost in silence, one row each, in each address family."""
+"""What somebody may do to routes, rules and the pods' bridge so that packets are lost in silence, one row each."""
 
-from dataclasses import dataclass, field
 from typing import Final
 
-from tests.hosts.two_hosts import Row
+from tests.findings.fault import SilentFault
 
-
-@dataclass(frozen=True, slots=True)
-class SilentFault:
-    """In the texts the names of `words` stand in braces."""
-
-    act: str
-    """What is typed on n1."""
-    check: str
-    """Which check finds it."""
-    cause: str
-    """The end of what it says; a part of it."""
-    cure: str
-    """What is to be typed, as it stands."""
-    says: str = "node"
-    """`node`: it is not ready; `peer`: the peer counts as failed; `part`: neither; `own part`: of no peer."""
-    is_far: bool = False
-    """The peer is behind a gateway."""
-    backend: str = "vxlan"
-    versions: tuple[int, ...] = (4, 6)
-    is_answered: bool = False
-    """Pings of this pod are answered nevertheless."""
-    is_told: bool = True
-    """The kernel tells of it; else the next look finds it."""
-    and_then: str = field(default="true")
-    """What else has to be typed behind the cure, which is about one thing."""
-
-
-FAULTS: Final = {
+ROUTE_FAULTS: Final = {
     "bridge-does-not-forward": SilentFault(
         "sysctl -qw net.ipv4.conf.cni0.forwarding=0",
         "forwarding-off",
         "net.ipv4.conf.cni0.forwarding is 0.",
         "sysctl -w net.ipv4.conf.cni0.forwarding=1",
         versions=(4,),
+        problem="This host does not forward IPv4 packets that arrive on cni0.",
+        evidence="net.ipv4.conf.cni0.forwarding = 0, net.ipv4.conf.all.forwarding = 1",
     ),
     "underlay-does-not-forward": SilentFault(
         "sysctl -qw net.ipv4.conf.eth0.forwarding=0",
@@ -47,6 +21,8 @@ FAULTS: Final = {
         "sysctl -w net.ipv4.conf.eth0.forwarding=1",
         backend="host-gw",
         versions=(4,),
+        problem="This host does not forward IPv4 packets that arrive on eth0.",
+        evidence="net.ipv4.conf.eth0.forwarding = 0, net.ipv4.conf.all.forwarding = 1",
     ),
     "rule-drops-a-peer": SilentFault(
         "{ip} rule add priority 100 to {peer} blackhole",
@@ -54,6 +30,8 @@ FAULTS: Final = {
         "The rule `100: from all to {peer} blackhole` drops these packets.",
         "{ip} rule del priority 100 from all to {peer} blackhole",
         says="peer",
+        problem="Packets from pods do not reach n2.",
+        evidence="{ip} route get * from * iif cni0: Invalid argument",
     ),
     "rule-drops-from-a-peer": SilentFault(
         "{ip} rule add priority 100 from {peer} unreachable",
@@ -61,18 +39,24 @@ FAULTS: Final = {
         "The rule `100: from {peer} unreachable` drops these packets.",
         "{ip} rule del priority 100 from {peer} unreachable",
         says="peer",
+        problem="Packets from n2 do not reach the pods of this node.",
+        evidence="{ip} route get * from * iif {device}: Network is unreachable",
     ),
     "rule-drops-all": SilentFault(
         "{ip} rule add priority 100 iif cni0 prohibit",
         "peer-route",
         "The rule `100: from all iif cni0 prohibit` drops these packets.",
         "{ip} rule del priority 100 from all iif cni0 prohibit",
+        problem="Packets from pods do not reach any peer.",
+        evidence="{ip} route get * from * iif cni0: Permission denied",
     ),
     "rule-diverts-pods": SilentFault(
         "{ip} route add blackhole default table 99 && {ip} rule add priority 100 iif cni0 table 99",
         "peer-route",
         "The rule `100: from all iif cni0 lookup 99` sends these packets by the route `blackhole default table 99",
         "{ip} rule add to {network} priority 99 table main",
+        problem="Packets from pods do not reach any peer.",
+        evidence="{ip} route get * from * iif cni0: Invalid argument",
     ),
     "main-rule-gone": SilentFault(
         "ip rule del priority 32766",
@@ -80,6 +64,8 @@ FAULTS: Final = {
         "No IPv4 rule looks up the main table, which has all routes to peers.",
         "ip rule add priority 32766 table main",
         versions=(4,),
+        problem="Packets from pods do not reach any peer.",
+        evidence="{ip} route get * from * iif cni0: *",
     ),
     "blackhole-to-the-underlay": SilentFault(
         "{ip} route add blackhole {public}",
@@ -87,6 +73,8 @@ FAULTS: Final = {
         "The route `blackhole {public}",
         "{ip} route del blackhole {public} proto boot{metric}",
         says="peer",
+        problem="The tunnel to n2 has no usable route.",
+        evidence="{ip} route get {public} from {local}: Invalid argument",
     ),
     "blackhole-to-a-far-underlay": SilentFault(
         "{ip} route add prohibit {public}",
@@ -95,6 +83,8 @@ FAULTS: Final = {
         "{ip} route del prohibit {public} proto boot{metric}",
         says="peer",
         is_far=True,
+        problem="The tunnel to n2 has no usable route.",
+        evidence="{ip} route get {public} from {local}: Permission denied",
     ),
     "underlays-network-gone": SilentFault(
         "{ip} route del {underlay_network} dev eth0",
@@ -102,6 +92,8 @@ FAULTS: Final = {
         "The route to {underlay_network} by eth0 is missing.",
         "{ip} route add {underlay_network} dev eth0 proto kernel{connected}",
         says="part",
+        problem="Packets to n2 take a detour or are lost, although {underlay_network} is directly connected on eth0.",
+        evidence="{ip} route get {public} from {local}: default via {router} dev eth0{metric}",
     ),
     "way-to-the-underlay-gone": SilentFault(
         "{ip} route del default",
@@ -110,18 +102,24 @@ FAULTS: Final = {
         "{ip} route replace default via {router} dev eth0 proto boot{metric}",
         says="peer",
         is_far=True,
+        problem="The tunnel to n2 has no usable route.",
+        evidence="{ip} route get {public} from {local}: Network is unreachable",
     ),
     "underlays-address-not-local": SilentFault(
         "{ip} route del table local local {local}",
         "underlay-address",
         "The local route of {local} is missing",
         "{ip} route replace local {local} dev eth0 table local proto kernel{own}",
+        problem="This host does not accept packets to its own address {local}, so nothing from any peer arrives.",
+        evidence="{ip} route get {local}: {underlay_network} dev eth0 proto kernel*",
     ),
     "underlays-address-gone": SilentFault(
         "ip addr del {local}/{underlay_length} dev eth0",
         "underlay-address",
         "No interface has the address {local} any more; eth0 had it",
         "{ip} addr add {local}/{underlay_length} dev eth0",
+        problem="This host has lost its address {local}, so nothing from any peer arrives.",
+        evidence="{ip} addr show to {local}: nothing",
     ),
     "neighbour-pinned": SilentFault(
         "ip neigh replace {public} lladdr 02:00:00:00:00:99 dev eth0 nud permanent",
@@ -129,6 +127,8 @@ FAULTS: Final = {
         "A permanent neighbour entry of {public} on eth0 has the MAC 02:00:00:00:00:99",
         "ip neigh del {public} dev eth0",
         says="part",
+        problem="Packets to n2 go to a MAC for {public} that the kernel does not verify.",
+        evidence="neigh {public} dev eth0 lladdr 02:00:00:00:00:99 PERMANENT",
     ),
     "gateway-pinned": SilentFault(
         "ip neigh replace {router} lladdr 02:00:00:00:00:99 dev eth0 nud permanent",
@@ -137,6 +137,8 @@ FAULTS: Final = {
         "ip neigh del {router} dev eth0",
         says="part",
         is_far=True,
+        problem="Packets to n2 go to a MAC for {router} that the kernel does not verify.",
+        evidence="neigh {router} dev eth0 lladdr 02:00:00:00:00:99 PERMANENT",
     ),
     "pod-of-a-peer-swallowed": SilentFault(
         "{ip} route add blackhole {pod}",
@@ -144,6 +146,8 @@ FAULTS: Final = {
         "The route `blackhole {pod}",
         "{ip} route del blackhole {pod} proto boot{metric}",
         says="part",
+        problem="Packets to {pod}, a part of the subnet {peer} of n2, do not reach that node.",
+        evidence="blackhole {pod}{metric}",
     ),
     "half-of-a-peer-diverted": SilentFault(
         "{ip} route add {half} dev eth0",
@@ -151,6 +155,8 @@ FAULTS: Final = {
         "The route `{half} dev eth0",
         "{ip} route del {half} dev eth0 proto boot{scope}{metric}",
         says="peer",
+        problem="Packets from pods do not reach n2.",
+        evidence="{ip} route get * from * iif cni0: {half} dev eth0{scope}{metric}",
     ),
     "other-half-of-a-peer-diverted": SilentFault(
         "{ip} route add {other_half} dev eth0",
@@ -159,6 +165,8 @@ FAULTS: Final = {
         "{ip} route del {other_half} dev eth0 proto boot{scope}{metric}",
         says="part",
         is_answered=True,
+        problem="Packets to {other_half}, a part of the subnet {peer} of n2, do not reach that node.",
+        evidence="{other_half} dev eth0{scope}{metric}",
     ),
     "pod-of-a-peer-here": SilentFault(
         "ip addr add {pod}/{bits} dev lo",
@@ -167,6 +175,8 @@ FAULTS: Final = {
         "ip addr del {pod}/{bits} dev lo",
         says="part",
         is_answered=True,
+        problem="{pod} is a pod address of n2 ({peer}), but this host keeps its packets.",
+        evidence="lo: {pod}/{bits}",
     ),
     "bridge-down": SilentFault(
         "ip link set cni0 down",
@@ -174,24 +184,32 @@ FAULTS: Final = {
         "The bridge cni0 is down.",
         "ip link set cni0 up",
         and_then="{ip} addr replace {gateway} dev cni0",
+        problem="Pods of this node can neither send nor receive packets.",
+        evidence="cni0: state DOWN",
     ),
     "bridges-address-gone": SilentFault(
         "ip addr del {gateway} dev cni0",
         "bridge-address",
         "The bridge cni0 has lost its address {gateway}.",
         "ip addr add {gateway} dev cni0",
+        problem="Pods of this node can neither send nor receive {family} packets.",
+        evidence="cni0: no {family} address in {subnet}",
     ),
     "bridge-of-another-subnet": SilentFault(
         "ip addr del {gateway} dev cni0 && ip addr add {other} dev cni0",
         "bridge-address",
         "The bridge cni0 has {other}",
         "ip addr add {gateway} dev cni0 && ip addr del {other} dev cni0",
+        problem="Pods of this node are not in subnet {subnet}, so packets from peers do not reach them.",
+        evidence="cni0: {other}",
     ),
     "bridges-route-gone": SilentFault(
         "{ip} route del {subnet} dev cni0",
         "bridge-route",
         "The route to {subnet} by cni0 is missing.",
         "{ip} route add {subnet} dev cni0 proto kernel{bridge}",
+        problem="Packets to the pods of this node ({subnet}) do not go to cni0.",
+        evidence="{ip} route get *: default via {router} dev eth0{metric}",
     ),
     "bridges-route-elsewhere": SilentFault(
         "{ip} route add {own_half} dev eth0",
@@ -200,6 +218,8 @@ FAULTS: Final = {
         "{ip} route del {own_half} dev eth0 proto boot{scope}{metric}",
         says="own part",
         is_answered=True,
+        problem="Packets to the pods of this node ({subnet}) do not go to cni0.",
+        evidence="{ip} route get *: {own_half} dev eth0{scope}{metric}",
     ),
     "xfrm-blocks-pods": SilentFault(
         "ip xfrm policy add dir fwd src {subnet} dst {peer} action block",
@@ -207,6 +227,8 @@ FAULTS: Final = {
         "The IPsec policy `dir fwd src {subnet} dst {peer}` blocks these packets.",
         "ip xfrm policy del dir fwd src {subnet} dst {peer}",
         is_told=False,
+        problem="Packets of pods to or from peers are dropped.",
+        evidence="ip xfrm policy: src {subnet} dst {peer} dir fwd action block priority 0",
     ),
     "xfrm-blocks-the-tunnel": SilentFault(
         "ip xfrm policy add dir out src {any} dst {public}/{bits} action block",
@@ -214,59 +236,7 @@ FAULTS: Final = {
         "The IPsec policy `dir out src {any} dst {public}/{bits}` blocks these packets.",
         "ip xfrm policy del dir out src {any} dst {public}/{bits}",
         is_told=False,
+        problem="Packets between nodes are dropped.",
+        evidence="ip xfrm policy: src {any} dst {public}/{bits} dir out action block priority 0",
     ),
 }
-
-
-def words(own: Row, peer: Row) -> dict[str, str]:
-    """What stands in braces, for a family."""
-    is_4 = own.version == 4
-    return {
-        "ip": "ip" if is_4 else "ip -6",
-        "network": "10.5.0.0/16" if is_4 else "fd00:10:5::/48",
-        "subnet": own.cidr,
-        "gateway": f"{own.gateway}/{own.length}",
-        "own_half": "10.5.27.128/25" if is_4 else "fd00:10:5:1b:8000::/65",
-        "other": "10.77.0.1/24" if is_4 else "fd00:77::1/64",
-        "peer": peer.cidr,
-        "other_half": "10.5.53.128/25" if is_4 else "fd00:10:5:35:8000::/65",
-        "scope": " scope link" if is_4 else "",
-        "half": "10.5.53.0/25" if is_4 else "fd00:10:5:35::/65",
-        "pod": f"{peer.gateway[:-1]}2",
-        "local": own.public,
-        "public": peer.public,
-        "router": "10.99.0.1" if is_4 else "fd00:99::1",
-        "underlay_network": "10.99.0.0/16" if is_4 else "fd00:99::/64",
-        "underlay_length": "16" if is_4 else "64",
-        "bits": "32" if is_4 else "128",
-        "any": "0.0.0.0/0" if is_4 else "::/0",
-        "metric": "" if is_4 else " metric 1024",
-        "connected": f" scope link src {own.public}" if is_4 else " metric 256",
-        "bridge": f" scope link src {own.gateway}" if is_4 else " metric 256",
-        "own": f" scope host src {own.public}" if is_4 else " metric 0",
-    }
-
-
-HEALTHY: Final = {
-    "as it is": "true",
-    "docker": "ip link add docker0 type bridge && ip addr add 172.17.0.1/16 dev docker0 && ip link set docker0 up",
-    "wg-quick": "ip link add wg0 type bridge && ip link set wg0 up && ip route add default dev wg0 table 51820 && "
-    "ip rule add not fwmark 51820 table 51820 priority 32765 && "
-    "ip rule add table main suppress_prefixlength 0 priority 32764",
-    "tailscale": "ip rule add fwmark 0x80000/0xff0000 table main priority 5210 && "
-    "ip rule add fwmark 0x80000/0xff0000 unreachable priority 5250 && ip rule add table 52 priority 5270 && "
-    "ip route add 100.64.0.7 dev lo table 52",
-    "kube-ipvs": "ip link add kube-ipvs0 type bridge && ip addr add 10.96.0.1/32 dev kube-ipvs0 && "
-    "ip addr add 10.96.0.10/32 dev kube-ipvs0",
-    "strict reverse paths": "sysctl -qw net.ipv4.conf.all.rp_filter=1 net.ipv4.conf.cni0.rp_filter=1 "
-    "net/ipv4/conf/flannel.1/rp_filter=1 net.ipv4.conf.eth0.rp_filter=1",
-    "loose IPsec": "ip xfrm policy add dir out src 192.0.2.0/24 dst 198.51.100.0/24 action block && "
-    "ip xfrm policy add dir fwd src 10.5.27.0/24 dst 10.5.53.0/24 action allow",
-    "an address without its route": "ip addr add 10.99.0.77/16 dev eth0 noprefixroute",
-    "a second cluster's route": "ip route add 10.6.0.0/16 via 10.99.0.1 && ip route add blackhole 10.7.0.0/16",
-    "a learned neighbour": "ip neigh replace 10.99.0.12 lladdr $(ip -j neigh show 10.99.0.12 dev eth0 | "
-    'sed \'s/.*lladdr":"//; s/".*//\') dev eth0 nud reachable',
-    "nothing is forwarded, which masq says": "sysctl -qw net.ipv4.ip_forward=0 net.ipv6.conf.all.forwarding=0",
-    "nobody forwards from the outside": "sysctl -qw net.ipv4.conf.eth0.forwarding=0",
-}
-"""What hosts have that loses no packet, as commands on n1."""

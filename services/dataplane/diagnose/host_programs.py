@@ -1,0 +1,145 @@
+"""Programs of the host that take part in what this dataplane does: a second flanneld, the CNI plugins of the runtime.
+
+Only what is mounted, and only processes of the own PID namespace, are seen: in a pod without both, nothing is found.
+"""
+
+import json
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from services.dataplane.diagnose.seen import CniView, Seen, Subject
+from services.dataplane.events.finding import Finding
+from services.runtime.os.processes import Process, processes
+
+_SUBNET_FILE: Final = re.compile(r"--?subnet-file(?:=(.*))?")
+_CONFIGURATIONS: Final = (".conf", ".conflist", ".json")
+"""As libcni takes them: the first by name counts."""
+_META: Final = frozenset(("multus", "multus-shim", "istio-cni", "cilium-cni"))
+"""Plugins that call the next configuration, or are added to it."""
+_PLUGINS: Final = ("opt/cni/bin", "usr/lib/cni", "usr/libexec/cni")
+"""Where container runtimes look: upstream's containerd, Debian's, CRI-O."""
+_BIN_DIR: Final = re.compile(r"^\s*bin_dirs?\s*=\s*(.+)$", re.MULTILINE)
+_QUOTED: Final = re.compile(r'["\']([^"\']+)["\']')
+_SOURCE: Final = "`apt-get install containernetworking-plugins`, or github.com/containernetworking/plugins"
+
+
+@dataclass(frozen=True, slots=True)
+class HostFiles:
+    """Where to look."""
+
+    subnet_file: Path = Path("/run/flannel/subnet.env")
+    cni: Path = Path("/etc/cni/net.d")
+    root: Path = Path("/")
+    """Of the container runtime's files."""
+
+
+def flannelds(files: HostFiles) -> Sequence[Process]:
+    """Those that write the same subnet.env."""
+    return [each for each in processes("flanneld") if _subnet_file(each.words) == str(files.subnet_file)]
+
+
+def cni_view(files: HostFiles) -> CniView | None:
+    """None: there is no configuration of flannel's, or no directory of plugins can be seen."""
+    root = files.root
+    read = ((path, _plugins_of(path)) for path in _listed(files.cni) if path.suffix in _CONFIGURATIONS)
+    found = {path: called for path, called in read if called}  # libcni passes over what is no configuration
+    known = [root / each for each in _PLUGINS]
+    named = [root / each.lstrip("/") for each in _of_containerd(root / "etc/containerd/config.toml")]
+    plugins = {path: frozenset(each.name for each in _listed(path)) for path in named or known if path.is_dir()}
+    if not plugins or not any("flannel" in each for each in found.values()):
+        return None
+    elsewhere = {each.name: each for path in known if path not in plugins for each in _listed(path)}
+    return CniView(found, plugins, elsewhere)
+
+
+def check_flanneld(subject: Subject, seen: Seen) -> Iterator[Finding]:
+    """A check: nobody else writes the same subnet.env, routes and device."""
+    for each in seen.flannelds:
+        yield Finding(
+            "flanneld",
+            "Two programs write the routes, the device and the subnet.env of this node.",
+            f"A flanneld runs beside this dataplane: {each}.",
+            each.end,
+            f"/proc/{each.pid}/comm: {each.name}",
+            is_broken=False,
+        )
+
+
+def check_cni(subject: Subject, seen: Seen) -> Iterator[Finding]:
+    """A check: the container runtime uses flannel's configuration, and finds the plugins that it calls."""
+    view = seen.cni
+    if view is None:
+        return
+    first = next(iter(view.configurations))
+    ours = next(path for path, plugins in view.configurations.items() if "flannel" in plugins)
+    if first != ours and not view.configurations[first] & _META:
+        yield Finding(
+            "cni-configuration",
+            "New pods of this node are not in its subnet, and reach no pod of another node.",
+            f"The container runtime takes {first}, which comes before {ours.name} by name.",
+            f"mv {shlex.quote(str(first))} {shlex.quote(f'{first}.disabled')}",
+            f"ls {first.parent}: {' '.join(path.name for path in view.configurations)}",
+            is_broken=False,
+        )
+    there = frozenset[str]().union(*view.plugins.values())
+    for name in sorted(view.configurations[ours] - there):
+        directory = next(iter(view.plugins))
+        other = view.elsewhere.get(name)
+        more = f"it is in {other.parent}" if other else f"install it: {_SOURCE}"
+        yield Finding(
+            "cni-plugin",
+            "No new pod starts on this node.",
+            f"The CNI plugin {name}, which {ours} calls, is not in {' or '.join(map(str, view.plugins))}; {more}.",
+            f"ln -s {shlex.quote(str(other))} {shlex.quote(str(directory))}/" if other else "",
+            f"ls {directory}/{name}: No such file or directory",
+            is_broken=False,
+        )
+
+
+def _subnet_file(words: Sequence[str]) -> str:
+    """A flanneld's, whose flags have one dash or two."""
+    for number, word in enumerate(words):
+        match = _SUBNET_FILE.fullmatch(word)
+        if match:
+            return match[1] if match[1] is not None else "".join(words[number + 1 : number + 2])
+    return str(HostFiles().subnet_file)
+
+
+def _plugins_of(path: Path) -> frozenset[str]:
+    """The types that a configuration names, with those that flannel's calls; none if it cannot be read."""
+    try:
+        document = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return frozenset()
+    plugins = document.get("plugins", [document]) if isinstance(document, dict) else ()
+    return frozenset(name for each in plugins if isinstance(each, dict) for name in _types(each) if name)
+
+
+def _types(plugin: Mapping[str, Any]) -> Iterator[str]:
+    yield str(plugin.get("type", ""))
+    if plugin.get("type") == "flannel":
+        delegate = plugin.get("delegate") or {}
+        yield str(delegate.get("type", "bridge"))
+        yield str((delegate.get("ipam") or {}).get("type", "host-local"))
+        yield "loopback"  # which the runtime calls for every pod
+    elif isinstance(plugin.get("ipam"), dict):
+        yield str(plugin["ipam"].get("type", ""))
+
+
+def _of_containerd(path: Path) -> list[str]:
+    try:
+        lines = _BIN_DIR.findall(path.read_text())
+    except OSError:
+        return []
+    return [name for line in lines for name in _QUOTED.findall(line)]
+
+
+def _listed(path: Path) -> list[Path]:
+    try:
+        return sorted(path.iterdir())
+    except OSError:
+        return []

@@ -1,0 +1,110 @@
+"""What other programs' firewalls do to packets between the nodes and of pods; masq's rules are in nftables."""
+
+from typing import Final
+
+from tests.findings.fault import SilentFault
+
+_SAYS = {
+    "firewall-tunnel": ("Packets between the nodes (UDP port 8472) are dropped.", "*: *"),
+    "firewall-pods": ("Packets of pods are dropped.", "*: *"),
+    "forwarding-off": ("The kernel forwards no {family} packets.", "{forwarding} = 0"),
+}
+"""By check: what does not work, and the evidence."""
+_DROPS = "A rule of another program drops them: "
+
+
+def _firewall(
+    act: str, check: str, cause: str, cure: str, *, and_then: str = "true", versions: tuple[int, ...] = (4,)
+) -> SilentFault:
+    problem, asked = _SAYS[check]
+    return SilentFault(
+        act,
+        check,
+        cause,
+        cure,
+        versions=versions,
+        and_then=and_then,
+        says="own part" if check == "forwarding-off" else "node",
+        problem=problem,
+        evidence=asked,
+        service="masq",
+    )
+
+
+FIREWALL_FAULTS: Final = {
+    "tunnel-dropped-in-input": _firewall(
+        "{iptables}-legacy -A INPUT -p udp --dport 8472 -j DROP",
+        "firewall-tunnel",
+        f"{_DROPS}`-A INPUT -p udp --dport 8472 -j DROP`, chain INPUT of table filter ({{iptables}}-legacy).",
+        "{iptables}-legacy -t filter -D INPUT 1",
+        versions=(4, 6),
+    ),
+    "tunnel-rejected-by-iptables-nft": _firewall(
+        "{iptables}-nft -A INPUT -p udp --dport 8472 -j REJECT",
+        "firewall-tunnel",
+        f"{_DROPS}`*8472*`, chain INPUT of table filter ({{iptables}}-nft).",
+        "nft delete rule {nft} filter INPUT handle *",
+        versions=(4, 6),
+    ),
+    "tunnel-dropped-by-nftables": _firewall(
+        "nft 'add table inet own; add chain inet own c {{ type filter hook input priority 5; }}; "
+        "add rule inet own c udp dport 8472 drop'",
+        "firewall-tunnel",
+        f"{_DROPS}`*th dport 8472 drop`, chain c of table inet own (nft).",
+        "nft delete rule inet own c handle *",
+        and_then="nft delete table inet own",
+    ),
+    "tunnel-dropped-in-a-chain": _firewall(
+        "iptables-legacy -N GUARD && iptables-legacy -A GUARD -p udp -j DROP && iptables-legacy -A INPUT -j GUARD",
+        "firewall-tunnel",
+        f"{_DROPS}`-A GUARD -p udp -j DROP`, chain GUARD of table filter (iptables-legacy).",
+        "iptables-legacy -t filter -D GUARD 1",
+        and_then="iptables-legacy -F INPUT && iptables-legacy -X GUARD",
+    ),
+    "tunnel-dropped-by-a-policy": _firewall(
+        "iptables-legacy -P INPUT DROP",
+        "firewall-tunnel",
+        "The policy of chain INPUT of table filter (iptables-legacy) is DROP, and no rule there accepts them.",
+        "iptables-legacy -t filter -I INPUT -p udp --dport 8472 -j ACCEPT",
+        and_then="iptables-legacy -P INPUT ACCEPT && iptables-legacy -F INPUT",
+    ),
+    "tunnel-dropped-in-raw": _firewall(
+        "iptables-legacy -t raw -A PREROUTING -p udp --dport 8472 -j DROP",
+        "firewall-tunnel",
+        f"{_DROPS}`-A PREROUTING -p udp --dport 8472 -j DROP`, chain PREROUTING of table raw (iptables-legacy).",
+        "iptables-legacy -t raw -D PREROUTING 1",
+    ),
+    "pods-dropped-in-mangle": _firewall(
+        "iptables-legacy -t mangle -A PREROUTING -s {network} -j DROP",
+        "firewall-pods",
+        f"{_DROPS}`-A PREROUTING -s {{network}} -j DROP`, chain PREROUTING of table mangle (iptables-legacy).",
+        "iptables-legacy -t mangle -D PREROUTING 1",
+    ),
+    "pods-dropped-by-a-policy": _firewall(
+        "iptables-legacy -P FORWARD DROP",
+        "firewall-pods",
+        "The policy of chain FORWARD of table filter (iptables-legacy) is DROP, and no rule there accepts them.",
+        "iptables-legacy -P FORWARD ACCEPT",
+    ),
+    "pods-dropped-by-a-policy-of-iptables-nft": _firewall(
+        "iptables-nft -P FORWARD DROP",
+        "firewall-pods",
+        "The policy of chain FORWARD of table filter (iptables-nft) is drop, and no rule there accepts them.",
+        "nft chain ip filter FORWARD '{{ policy accept; }}'",
+    ),
+    "pods-dropped-by-nftables": _firewall(
+        "nft 'add table inet own; add chain inet own c {{ type filter hook forward priority 5; }}; "
+        "add rule inet own c ip daddr {network} drop'",
+        "firewall-pods",
+        f"{_DROPS}`ip daddr {{network}} drop`, chain c of table inet own (nft).",
+        "nft delete rule inet own c handle *",
+        and_then="nft delete table inet own",
+    ),
+    "nothing-is-forwarded": _firewall(
+        "sysctl -qw {forwarding}=0",
+        "forwarding-off",
+        "{forwarding} is 0.",
+        "sysctl -w {forwarding}=1",
+        versions=(4, 6),
+    ),
+}

@@ -1,0 +1,74 @@
+"""The table of findings in docs/operations.md: from the rows of faults, and measured times.
+
+`python -m tests.findings.table FILE` takes what a run of tests/kernel/cluster/test_hole_11_silent_faults.py
+with FLANNELETTE_FINDINGS=FILE has added to FILE, keeps the times in docs/findings.json, and writes the table into the
+page. Without FILE it writes the table of the times that are kept.
+"""
+
+import json
+import os
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from tests.findings.fault import SilentFault
+from tests.findings.firewall_rows import FIREWALL_FAULTS
+from tests.findings.route_rows import ROUTE_FAULTS
+from tests.findings.underlay_rows import UNDERLAY_FAULTS
+from tests.findings.words import words
+from tests.hosts.two_hosts import EXAMPLES
+from tests.paths import ROOT
+
+FAULTS: Final[Mapping[str, SilentFault]] = {**ROUTE_FAULTS, **UNDERLAY_FAULTS, **FIREWALL_FAULTS}
+PAGE: Final = ROOT / "docs" / "operations.md"
+FIGURES: Final = ROOT / "docs" / "findings.json"
+_HEAD: Final = "| fault | what `flannelette doctor` says | found after |\n|---|---|---|\n"
+_TABLE: Final = re.compile(re.escape(_HEAD) + r"(?:\|.*\n)*")
+
+
+def figures(lines: list[str]) -> dict[str, Any]:
+    """Of one run, by fault: the first family of each, with what it was measured on."""
+    found: dict[str, int] = {}
+    for run in map(json.loads, lines):
+        if run["version"] == FAULTS[run["fault"]].versions[0]:
+            found[run["fault"]] = run["found_ms"]
+    system = os.uname()
+    kernel = f"{system.sysname} {system.release.split('-')[0]}, {system.machine}"
+    machine = f"{os.cpu_count()} cores with a load of {os.getloadavg()[1]:.0f}, {kernel}"
+    return {"machine": machine, "found_ms": {name: found[name] for name in FAULTS}}
+
+
+def table(found_ms: Mapping[str, int]) -> str:
+    """In Markdown."""
+    return _HEAD + "".join(_row(fault, found_ms[name]) for name, fault in FAULTS.items())
+
+
+def shown() -> str:
+    """The table that the page has."""
+    (found,) = _TABLE.findall(PAGE.read_text())
+    assert isinstance(found, str)
+    return found
+
+
+def _row(fault: SilentFault, milliseconds: int) -> str:
+    own, peer = EXAMPLES[fault.versions[0]]
+    said = words(own, peer) | {"directory": "/run"}
+    told = [fault.problem.format_map(said), fault.cause.format_map(said)]
+    told += [f"`{fault.cure.format_map(said)}`"] if fault.cure else []
+    after = f"{milliseconds} ms" if fault.is_told else "the next check"
+    cells = (fault.what or f"`{fault.act.format_map(said)}`", " ".join(told), after)
+    return "".join(f"| {each.replace('|', chr(92) + '|').replace('*', '…')} " for each in cells) + "|\n"
+
+
+def _main() -> None:
+    if sys.argv[1:]:
+        document = figures(Path(sys.argv[1]).read_text().splitlines())
+        FIGURES.write_text(json.dumps(document, indent=2) + "\n")
+    kept = json.loads(FIGURES.read_text())["found_ms"]
+    PAGE.write_text(_TABLE.sub(lambda _: table(kept), PAGE.read_text()))
+
+
+if __name__ == "__main__":
+    _main()
