@@ -16,10 +16,11 @@ from lab.netns import NetworkNamespace
 from lab.pings import Pinger
 from lab.show import plain_table, share
 from lab.topology import OUTSIDE, Address, Host
+from lab.vm import PATIENCE
 
 _HOST_PORT: Final = 8080
-_SECONDS: Final = 2.0
-_SERVICE_SECONDS: Final = 10.0
+_SECONDS: Final = 2.0 * PATIENCE
+_SERVICE_SECONDS: Final = 10.0 * PATIENCE
 _TRIES: Final = 20
 """Connections to the Service for each of its pods: one of three is missed once in 10**10 times."""
 _NODES, _BY_NODES, _FULL_SIZE, _SERVICE, _PORTS = "nodes", "by nodes", "full size", "Service", "host ports"
