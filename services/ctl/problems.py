@@ -55,8 +55,9 @@ class Problem:
     """The cause is another node, and nothing is wrong with this one."""
 
     def document(self) -> dict[str, Any]:
-        """As JSON."""
-        return {**asdict(self), "weight": self.weight.name}
+        """As JSON; `problem` has the cause too, as it always had, and `symptom` is without it."""
+        problem = f"{self.problem} {self.cause}".rstrip()
+        return {**asdict(self), "problem": problem, "symptom": self.problem, "weight": self.weight.name}
 
 
 def problems(node: NodeHealth, services: Collection[str] = SERVICES) -> list[Problem]:
@@ -93,9 +94,10 @@ def headline(node: NodeHealth) -> tuple[str, int]:
     name = node.name or "this host"
     if not node.answered:
         return f"{name}: no service answers", 2
-    own = [each for each in problems(node) if not each.remote]
-    if not own:
-        return f"{name} is healthy", 0
+    told = [each for each in problems(node) if not each.remote]
+    own = [each for each in told if not (each.service == "masq" and each.check and each.weight is Weight.WARNING)]
+    if not own:  # masq warns of what may be meant so, such as a host that forwards nothing yet
+        return f"{name} is healthy" + (f", {count(len(told), 'warning')}: `flannelette doctor`" if told else ""), 0
     if node.broken:
         return f"{name} is not healthy: {node.broken}", 1
     is_degraded = own[0].weight is not Weight.BROKEN and all(

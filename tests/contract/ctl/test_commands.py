@@ -100,7 +100,7 @@ async def test_the_doctor_compares_clocks_and_versions_of_the_services(node: Fak
     lease.version = "9.9.9"
     lease.findings.add(problem="The certificate in /etc/a.crt runs out.", check="certificate", soon=True)
     ran = await run(node.directory, "doctor", "-o", "json")
-    assert [(each["weight"], each["check"], each["problem"]) for each in ran.json["ailments"]] == [
+    assert [(each["weight"], each["check"], each["symptom"]) for each in ran.json["ailments"]] == [
         ("SOON", "certificate", "The certificate in /etc/a.crt runs out."),
         ("WARNING", "clock", "The clock of this host is 61 s ahead of that of the lease service."),
         ("WARNING", "version", "The services have different versions."),
@@ -113,6 +113,9 @@ async def test_the_headline_and_the_exit_code_of_status_say_what_the_doctor_know
     node.masq.replies.by_method["GetStatus"] = status
     ran = await run(node.directory, "status")
     assert (ran.code, ran.out.splitlines()[0]) == (1, "h1 is degraded: 1 problem")
+    status.status.findings[0].check = "forwarding-off"
+    ran = await run(node.directory, "status")
+    assert (ran.code, ran.out.splitlines()[0]) == (0, "h1 is healthy, 1 warning: `flannelette doctor`")
     lost = samples.dataplane_status()
     lost.status.findings.add(problem="No answer comes from h2.", remote=True)
     node.dataplane.replies.by_method["GetStatus"], status.status.findings[0].broken = lost, True
