@@ -49,9 +49,8 @@ class Event:
         return self.subject_count > len(self.subjects) or any(name in subject for subject in self.subjects)
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedEvent:
-    """An event in its place."""
+class RecordedEvent(NamedTuple):
+    """An event in its place. A tuple, which is made in a third of the time of a frozen dataclass."""
 
     epoch: str
     """Of the process that has recorded it."""
