@@ -9,7 +9,7 @@ from flannelette.dataplane.v1 import dataplane_pb2
 from flannelette.lease.v1 import lease_pb2
 from flannelette.masq.v1 import masq_pb2
 
-from services.ctl.connect.call import CallFailed
+from services.ctl.connect.call import LOOK_AT_LOG, CallFailed
 from services.ctl.connect.targets import SERVICES, Service
 from services.ctl.node_health import BROKEN, LAST_KNOWN, NO_MASQUERADE, UNREACHED, NodeHealth, State
 from services.ctl.units import count, moment
@@ -213,6 +213,8 @@ def _findings(node: NodeHealth, service: Service) -> Iterable[Finding]:
 def _unanswered(node: NodeHealth, service: Service, remark: str) -> Problem:
     problem, _, advice = remark.partition(": start ")
     target = node.services[service].target
+    if problem.endswith(LOOK_AT_LOG):
+        return Problem(service, problem.removesuffix(LOOK_AT_LOG), LOOK_AT_LOG.strip("; "), weight=Weight.SOON)
     cure = f"start {advice or f'{target.program}, or name where it is with --{service}'}"
     return Problem(service, problem, cure, weight=Weight.SOON)
 

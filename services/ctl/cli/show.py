@@ -24,7 +24,7 @@ _watch: Final = click.option("-w", "--watch", is_flag=True, help="Show every cha
 @_watch
 @for_every_node
 def status(nodes: "Nodes", screen: "Screen", watch: bool) -> int:
-    """Show the state of this node, or of all nodes of a context.
+    """Show the state of this node, or of every node.
 
     Of several nodes each has a row, with its gravest problem;
     --on NODE shows one of them in full. Exits with 1 if a service is not ready

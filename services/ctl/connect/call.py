@@ -32,6 +32,8 @@ LONG_SECONDS: Final = 60.0
 _LONGEST_PATH: Final = 107
 """sun_path of unix(7) is 108 bytes with its closing zero."""
 _CONNECT_SECONDS: Final = 1.0
+LOOK_AT_LOG: Final = "; look at its log"
+"""What a person does about a process that does not answer."""
 
 _COMMON_OPTIONS: Final = (
     ("grpc.max_receive_message_length", -1),  # a table of 20,000 leases is larger than the default of 4 MiB
@@ -89,46 +91,58 @@ def transport(certificate: str, key: str, authorities: str, server_name: str) ->
     return Transport(credentials, server_name, dangerously=True)
 
 
+@dataclass(slots=True)
+class _Shared:
+    """A channel, and how many calls use it."""
+
+    channel: grpc.aio.Channel
+    calls: int = 0
+
+
 class Channels:
     """Channels that stay open between calls, one for each address."""
 
     def __init__(self) -> None:
-        self._by_address: dict[str, grpc.aio.Channel] = {}
+        self._by_address: dict[str, _Shared] = {}
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for address in [*self._by_address]:
-            await self._close(address)
+        while self._by_address:
+            await self._by_address.popitem()[1].channel.close()
 
     async def ask(
         self, target: Target, call: Callable[[grpc.aio.Channel], Awaitable[M]], seconds: float = SHORT_SECONDS
     ) -> M:
         """The answer of `call`. Raises CallFailed, also when there is none within `seconds`."""
         seconds += _DIAL_SECONDS if target.dialer else 0
-        channel = self._by_address.get(target.address)
-        if channel is None:
-            channel = _channel(target)
-            self._by_address[target.address] = channel
+        shared = self._by_address.get(target.address)
+        if shared is None:
+            shared = self._by_address[target.address] = _Shared(_channel(target))
+        shared.calls += 1
         try:
             async with asyncio.timeout(seconds):
-                return await call(channel)
+                return await call(shared.channel)
         except grpc.aio.AioRpcError as error:
-            failure = await _failure(target, error, channel)
-            await self._close(target.address)  # a new channel connects at once, an old one after a pause that grows
+            failure = await _failure(target, error, shared.channel)
+            self._give_up(target.address, shared)  # a new channel connects at once, an old one after a growing pause
             raise failure from None
         except TimeoutError:
-            await self._close(target.address)
+            self._give_up(target.address, shared)
             raise CallFailed(
                 f"{target.program} at {target.where} did not answer within {seconds:g} s: "
-                "its process is stopped or overloaded; look at its log",
+                f"its process is stopped or overloaded{LOOK_AT_LOG}",
                 may_pass=True,
             ) from None
+        finally:
+            shared.calls -= 1
+            if not shared.calls and self._by_address.get(target.address) is not shared:
+                await shared.channel.close()  # earlier it would cancel the other calls
 
-    async def _close(self, address: str) -> None:
-        if channel := self._by_address.pop(address, None):
-            await channel.close()
+    def _give_up(self, address: str, shared: _Shared) -> None:
+        if self._by_address.get(address) is shared:
+            del self._by_address[address]
 
 
 async def ask(target: Target, call: Callable[[grpc.aio.Channel], Awaitable[M]], seconds: float = SHORT_SECONDS) -> M:

@@ -61,7 +61,7 @@ class Record:
 
     @property
     def loss(self) -> float:
-        """The part of the last small probes that was not answered, 0 to 1."""
+        """The part of the last small probes that was not answered, 0 to 1; from the first answer on."""
         count = min(self.sent, _WINDOW)
         return (self._recent & ((1 << count) - 1)).bit_count() / count if count else 0.0
 
@@ -94,6 +94,8 @@ class Record:
         if round_trip is None:
             self.misses += 1
             return
+        if not self.answered:
+            self._recent = 0  # what was sent before the peer was there is not lost on the way
         self.answered += 1
         self.misses = 0
         self.round_trip, self.answered_at = round_trip, now

@@ -1,13 +1,16 @@
 """Words, addresses and reasons of the command line."""
 
+import asyncio
 import socket
 import stat
 from pathlib import Path
 
 import pytest
+from flannelette.lease.v1 import lease_pb2
+from flannelette.lease.v1.lease_pb2_grpc import LeaseServiceStub
 from google.protobuf.duration_pb2 import Duration
 
-from services.ctl.connect.call import diagnose, who_may
+from services.ctl.connect.call import CallFailed, Channels, diagnose, who_may
 from services.ctl.connect.targets import Target, read_address, targets
 from services.ctl.units import ago, count, duration, short_time, took, until
 from tests.ctl.samples import NOW, at
@@ -104,6 +107,21 @@ def test_a_file_a_path_too_long_and_a_mute_listener_are_said(tmp_path: Path) -> 
         mute.bind(str(tmp_path / "mute"))
         mute.listen()
         assert diagnose(at_path(tmp_path / "mute"), "why").sentence.endswith("does not answer: why")
+
+
+async def test_a_call_that_is_given_up_does_not_cancel_others_of_its_service(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as mute:
+        mute.bind(str(tmp_path / "mute"))
+        mute.listen()
+        target = at_path(tmp_path / "mute")
+        async with Channels() as channels:
+            given_up, other = await asyncio.gather(
+                channels.ask(target, lambda _: asyncio.Event().wait(), 0.1),
+                channels.ask(target, lambda c: LeaseServiceStub(c).GetStatus(lease_pb2.GetStatusRequest()), 60),
+                return_exceptions=True,
+            )
+    assert isinstance(given_up, CallFailed)
+    assert isinstance(other, CallFailed), repr(other)
 
 
 def test_over_tcp_the_details_of_grpc_are_given() -> None:

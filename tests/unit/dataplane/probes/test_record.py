@@ -38,6 +38,12 @@ def test_loss_is_of_the_last_32() -> None:
     assert (record.sent, record.answered) == (231, 131)
 
 
+def test_what_was_sent_before_the_first_answer_is_not_loss() -> None:
+    record = told(Record(True, 1450), None, None, 0.1, 0.1)
+    assert record.loss == 0
+    assert told(record, None, 0.1, 0.1, 0.1).loss == 1 / 8
+
+
 def test_the_round_trip_time_is_smoothed_from_the_first_answer_on() -> None:
     record = told(Record(True, 1450), 0.008)
     assert record.smoothed == 0.008
