@@ -1,12 +1,13 @@
 """Two whole nodes, on which the way of a packet is traced: dataplane, masq and a pod on each, one lease service."""
 
 import asyncio
+import json
 import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
@@ -15,8 +16,7 @@ from typing import Final
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 
 from lab.pings import Pinger
-from lab.stream import Path as PingPath
-from lab.stream import Stream
+from services.ctl.connect.contexts import Nodes, Place
 from tests.faults.silent_scene import pod_address
 from tests.hosts.dataplane import Running, environment
 from tests.hosts.namespaces import NamespaceMaker
@@ -49,8 +49,8 @@ class Node:
             *more,
         ]
 
-    def connect(self) -> None:
-        """Its addresses in the underlay, its bridge and its pod."""
+    def connect(self, routers: list[Row]) -> None:
+        """Its addresses in the underlay, its bridge and its pod; the other node is its router."""
         self.namespace.run("sysctl", "-qw", "net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1")
         for line in (
             "link set eth0 up",
@@ -63,8 +63,8 @@ class Node:
         ):
             self.namespace.ip(*line.split())
         self.pod.ip(*"link set eth0 up".split())
-        for row in self.rows:
-            self.namespace.ip(f"-{row.version}", *f"route add default dev eth0 via {_ROUTER[row.version]}".split())
+        for row, router in zip(self.rows, routers, strict=True):
+            self.namespace.ip(f"-{row.version}", *f"route add default via {router.public}".split())
             self.pod.ip("addr", "add", f"{pod_address(row)}/{row.length}", "dev", "eth0")
             self.pod.ip(f"-{row.version}", *f"route add default via {row.gateway}".split())
 
@@ -76,9 +76,6 @@ class Node:
         with (self.directory / "masq.log").open("ab") as log:
             command = self.namespace.command(sys.executable, *_MASQ, *self.arguments())
             return subprocess.Popen(command, env=environment(), stdout=log, stderr=log)
-
-
-_ROUTER: Final = {4: "10.99.0.1", 6: "fd00:99::1"}
 
 
 class Pair:
@@ -99,20 +96,57 @@ class Pair:
         done = await asyncio.to_thread(run, line, timeout=PATIENCE)
         return done.returncode, done.stdout + done.stderr
 
+    def targets(self) -> Nodes:
+        """Where the services of both listen."""
+        return {node.name: Place(socket_dir=str(node.directory)).targets() for node in self.nodes}
+
     async def ask(self, on: int, source: str, destination: str) -> pb.TracePacketResponse:
         """What one node says of a packet."""
         request = pb.TracePacketRequest(source=source, destination=destination)
         return await self.running[on].stub.TracePacket(request, timeout=PATIENCE)
 
     async def flows(self, version: int = 4) -> bool:
-        """Whether three pings of n1's pod to n2's get through."""
+        """Whether a ping of n1's pod to n2's is answered within a tenth of a second."""
         (row,) = (each for each in self.n2.rows if each.version == version)
-        with ExitStack() as stack:
-            pinger = stack.enter_context(Pinger(self.n1.pod, version))
-            stream = Stream([PingPath("p1", "p2", pinger, ip_address(pod_address(row)))])
-            async with stream:
-                await asyncio.sleep(0.05)
-        return not stream.lost
+        with Pinger(self.n1.pod, version) as pinger:
+            return (await pinger.ping(ip_address(pod_address(row)), 0.1))[1] is not None
+
+
+def words(scene: Pair) -> dict[str, str]:
+    """What stands in braces in `traced_rows`."""
+    found: dict[str, str] = {}
+    for node in scene.nodes:
+        for row in node.rows:
+            mark = node.name if row.version == 4 else f"{node.name}_6"
+            link = json.loads(node.namespace.ip("-j", "link", "show", row.device))[0]
+            found |= {mark: row.cidr, f"{mark}_vtep": row.subnet, f"{mark}_mac": link["address"]}
+            found[f"{mark}_gateway"] = f"{row.gateway}/{row.length}"
+    return found
+
+
+def state_of(scene: Pair) -> list[list[str]]:
+    """What a test in whose scene others follow has to leave as it was, without what IPv6 does by itself."""
+    commands = (
+        "ip route show table all",
+        "ip -6 route show table all",
+        "ip rule show",
+        "ip -br link show",
+        "ip -br addr show",
+        "ip neigh show nud permanent",
+        "bridge fdb show",
+        "nft list tables",
+    )
+    shown = [node.namespace.run(*command.split()).splitlines() for node in scene.nodes for command in commands]
+    return [sorted(line for line in some if "fe80:" not in line and "33:33:" not in line) for some in shown]
+
+
+@asynccontextmanager
+async def paused_pair(_: None) -> AsyncIterator[Pair]:
+    """Both are handed over to flanneld, so that nobody repairs anything."""
+    async with pair("vxlan", "dual") as scene:
+        for each in scene.running:
+            await each.hand_over()
+        yield scene
 
 
 @asynccontextmanager
@@ -126,8 +160,8 @@ async def pair(backend: str, families: str = "ipv4", configuration: str = "") ->
         nodes = [Node(f"n{i + 1}", home, rows, make_netns) for i, rows in enumerate(rows_of(backend, families))]
         far = nodes[1].namespace.name
         nodes[0].namespace.ip(*f"link add eth0 type veth peer name eth0 netns {far}".split())
-        for node in nodes:
-            node.connect()
+        for node, other in zip(nodes, reversed(nodes), strict=True):
+            node.connect(other.rows)
         leases = ServiceProcess(home, f"--net-config-path={home}/net-conf.json", f"--store-file={home}/leases.db")
         stack.callback(leases.__exit__, None, None, None)
         running = []

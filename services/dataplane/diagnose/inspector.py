@@ -5,12 +5,13 @@ Everything here only reads. Single questions go many in one batch: a thousand FI
 
 import asyncio
 import socket
+import sys
 from collections.abc import Sequence
 from errno import EAFNOSUPPORT, EOPNOTSUPP, EPROTONOSUPPORT
 from typing import Any, Final, Self
 
 from services.core.errors import Unavailable
-from services.core.family import Family
+from services.core.family import IPV4, Family
 from services.dataplane.diagnose.answers import (
     ADDRESS,
     LINK,
@@ -98,6 +99,15 @@ class Inspector:
             if value is not None:
                 found[place] = any(value)
         return found
+
+    async def reverse_path_filters(self, indexes: Sequence[int]) -> dict[int, int]:
+        """The reverse path filter of IPv4 in force on these interfaces: 0 off, 1 strict, 2 loose."""
+        asked = [netconf_request(IPV4, index) for index in (_ALL, *indexes)]
+        values = []
+        for answer in await self._ask(asked):
+            value = attributes_of(answer, 4).get(uapi.NETCONFA_RP_FILTER) if isinstance(answer, bytes) else None
+            values.append(int.from_bytes(value or b"", sys.byteorder))
+        return {index: max(values[0], value) for index, value in zip(indexes, values[1:], strict=True)}
 
     async def neighbours(self, places: Sequence[tuple[bytes, int]]) -> dict[tuple[bytes, int], NeighbourState]:
         """The neighbour entries of these addresses on these interfaces, as far as there are any."""

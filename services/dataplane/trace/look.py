@@ -1,6 +1,6 @@
 """Asks the kernel what it does with one packet, and puts it beside what this node wants for the peer."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 from typing import Final, Protocol
@@ -9,7 +9,16 @@ from services.core.backend_types import BACKEND_TYPES, Tunnel
 from services.core.family import FAMILIES, Address, family_of
 from services.dataplane.diagnose.bridge import bridge_index, bridges_of
 from services.dataplane.diagnose.inspector import Inspector
-from services.dataplane.diagnose.seen import Lookup, NeighbourState, PeerPath, Seen, Subject, Way, family_of_af
+from services.dataplane.diagnose.seen import (
+    Lookup,
+    NeighbourState,
+    PeerPath,
+    Seen,
+    Subject,
+    Way,
+    family_of_af,
+    pod_address,
+)
 from services.dataplane.links import actual
 from services.dataplane.links.changes import LinkState
 from services.dataplane.links.desired import LinkSpec
@@ -75,6 +84,8 @@ class View:
     """What this node has for the peer."""
     neighbours: Mapping[tuple[bytes, int], NeighbourState] = field(default_factory=dict)
     tunnel: Tunnel = _NO_TUNNEL
+    strict: Set[int] = frozenset()
+    """Interfaces with a strict reverse path filter: a packet comes in only where the route to its source leaves."""
 
     def hop(self, question: Lookup) -> tuple[bytes, int] | None:
         """The next hop of a packet that the kernel sends on: its address, and the interface."""
@@ -120,11 +131,16 @@ async def look(
     outer = _outer(path, context, is_sender=is_sender)
     places = [(f, i) for f in (ends.family,) for i in dict.fromkeys((0, inner.iif if f.version == 4 else 0))]
     asked = [inner, *([outer] if outer else [])]
+    arrivals = [each for each in asked if each.iif and each.src]
+    beside = [Lookup(each.family, each.src) for each in arrivals]
+    beside += [Lookup(family, pod_address(own)) for family, own in subject.own.items()]
+    beside += [Lookup(family_of(own), own.packed) for own in links.underlay.addresses]
+    filters = await inspector.reverse_path_filters([each.iif for each in arrivals if each.family.version == 4])
     seen = replace(
         seen,
         links=await inspector.links([bridge] if bridge else []),
         forwarding=await inspector.forwarding(places),
-        answers=await inspector.lookups(asked),
+        answers=await inspector.lookups([*asked, *beside]),
         rules={family: await inspector.rules(family) for family in FAMILIES},
         routes={family: await inspector.routes(family) for family in FAMILIES},
         ways=tuple(_ways(subject, path, inner, outer, is_sender=is_sender)) if path else (),
@@ -145,6 +161,7 @@ async def look(
         checks,
         neighbours,
         tunnel,
+        {index for index, value in filters.items() if value == 1},
     )
 
 

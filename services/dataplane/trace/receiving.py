@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from errno import EHOSTUNREACH, EXDEV
+from errno import EHOSTUNREACH, EINVAL, EXDEV
 from ipaddress import ip_address
 
 from services.core.family import Address
 from services.dataplane.diagnose.seen import Lookup, sysctl
 from services.dataplane.netlink.iproute2_text import address
 from services.dataplane.netlink.ipsec.values import DIR_FWD, DIR_IN
-from services.dataplane.netlink.objects import Route
+from services.dataplane.netlink.objects import RTN_UNICAST, Route
 from services.dataplane.netlink.uapi import KernelError
 from services.dataplane.trace.look import View
 from services.dataplane.trace.steps import (
@@ -108,9 +108,12 @@ def _to_pod(view: View, step: Step, *, is_host: bool) -> Step:
         ours = {view.context.links.underlay.index, *(device.index for device in view.context.devices())}
         if answer.ifindex == bridge or (bridge is None and answer.ifindex not in ours):
             return step
-    if isinstance(answer, KernelError) and answer.error == EHOSTUNREACH and not _forwards(view):
+    if isinstance(answer, KernelError) and answer.error in (EHOSTUNREACH, EINVAL) and not _forwards(view):
         return replace(step, verdict=Verdict.UNKNOWN, reason="The kernel does not look while it forwards nothing.")
-    found = found_by(view, "bridge-route", "peer-return")
+    own = view.subject.own.get(family)
+    if bridge is None and own is not None and not is_host and not _refused(view, inner):
+        return broken(step, None, f"No interface of this host has an address in {own}: no route leads to its pods.")
+    found = found_by(view, "bridge-down", "bridge-address", "bridge-route", "peer-return")
     if found and not is_host and not _refused(view, inner):
         return judged(step, found, is_enough=True)
     return _explained(view, step, inner, _refused(view, inner) or "It does not lead to a pod of this node.")
@@ -118,17 +121,23 @@ def _to_pod(view: View, step: Step, *, is_host: bool) -> Step:
 
 def _explained(view: View, step: Step, question: Lookup, otherwise: str) -> Step:
     """The step where the packet ends; the reverse path filter is named with the flag that turns it off."""
-    answer = view.seen.answers.get(question)
-    if isinstance(answer, KernelError) and answer.error == EXDEV:
+    if _refused(view, question):
         key = sysctl("net.ipv4.conf.{}.rp_filter", name_of(view, question.iif))
         return replace(step, verdict=Verdict.BROKEN, reason=otherwise, cure=f"sysctl -w {key}=2")
     return broken(step, why_not(view, question), otherwise)
 
 
 def _refused(view: View, question: Lookup) -> str:
-    """That the reverse path filter drops the packet; empty: it does not."""
+    """That the reverse path filter drops the packet; empty: it does not.
+
+    Newer kernels say EINVAL for whatever keeps a packet from coming in, so the filter is looked at itself.
+    """
     answer, name = view.seen.answers.get(question), name_of(view, question.iif)
-    if not isinstance(answer, KernelError) or answer.error != EXDEV:
+    if not isinstance(answer, KernelError):
+        return ""
+    back = view.seen.answers.get(Lookup(question.family, question.src))
+    is_elsewhere = isinstance(back, Route) and back.ifindex != question.iif and back.route_type == RTN_UNICAST
+    if answer.error != EXDEV and not (answer.error == EINVAL and question.iif in view.strict and is_elsewhere):
         return ""
     source = address(question.src)
     return f"The reverse path filter of {name} drops these packets: the route to {source} does not leave by {name}."

@@ -1,0 +1,182 @@
+"""The way of a packet through the nodes: the halves that dataplanes tell, with masq's word on firewalls. Pure."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
+from typing import Any, Final
+
+from flannelette.dataplane.v1 import dataplane_pb2 as pb
+from flannelette.masq.v1 import masq_pb2
+
+from services.ctl.connect.call import CallFailed
+
+_UDP: Final = 17
+
+
+class Verdict(StrEnum):
+    """What becomes of the packet."""
+
+    PASSES = "ok"
+    BROKEN = "broken"
+    UNKNOWN = "unknown"
+
+
+_VERDICTS: Final = {pb.TRACE_VERDICT_PASSES: Verdict.PASSES, pb.TRACE_VERDICT_BROKEN: Verdict.BROKEN}
+
+
+@dataclass(frozen=True, slots=True)
+class WayStep:
+    """One object that decides about the packet."""
+
+    node: str
+    sends: bool
+    """Of the sender's half."""
+    room: str
+    text: str
+    """The object, in the notation of its tool."""
+    verdict: Verdict
+    reason: str = ""
+    cure: str = ""
+    owner: str = ""
+    expects: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Half:
+    """What one node has told, and its masq about each step that is a firewall's."""
+
+    told: pb.TracePacketResponse
+    firewalls: Mapping[int, masq_pb2.ExplainResponse | CallFailed] = field(default_factory=dict)
+    """By the number of the step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """From source to destination, as far as the nodes that answered know it."""
+
+    source: str
+    destination: str
+    source_node: str
+    destination_node: str
+    steps: tuple[WayStep, ...]
+    remarks: tuple[str, ...] = ()
+    """What is not known, one sentence each."""
+
+    @property
+    def first_broken(self) -> WayStep | None:
+        """Where the packet ends."""
+        return next((step for step in self.steps if step.verdict is Verdict.BROKEN), None)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every node that the packet passes has told its half."""
+        sends, takes = (any(step.sends is side for step in self.steps) for side in (True, False))
+        is_local = bool(self.source_node) and self.source_node == self.destination_node
+        return (sends or is_local or not self.source_node) and (takes or not self.destination_node)
+
+    @property
+    def outcome(self) -> str:
+        """In a few words."""
+        broken = self.first_broken
+        if broken is not None:
+            return f"broken on {broken.node} at {broken.room}"
+        if not self.is_whole:
+            known = ", ".join(dict.fromkeys(step.node for step in self.steps))
+            return f"nothing is wrong on {known}; the rest is not known"
+        if not self.destination_node:
+            return f"leaves {self.source_node or 'the node'}, to an address without a lease"
+        return "arrives"
+
+    def document(self) -> dict[str, Any]:
+        """As JSON."""
+        steps = [{k: v for k, v in asdict(step).items() if k != "expects"} for step in self.steps]
+        return {**asdict(self), "steps": steps, "outcome": self.outcome, "broken": self.first_broken is not None}
+
+
+def way_of(halves: Sequence[Half]) -> Way:
+    """The whole way; each node has told its half, or none. There is at least one that answered."""
+    first = next((half.told for half in halves if half.told.steps), halves[0].told)
+    sender = next((half for half in halves if _has(half, pb.TRACE_SIDE_SENDER)), None)
+    receiver = next((half for half in halves if _has(half, pb.TRACE_SIDE_RECEIVER)), None)
+    steps = [*_steps(sender, pb.TRACE_SIDE_SENDER), *_steps(receiver, pb.TRACE_SIDE_RECEIVER)]
+    if sender is not None and receiver is not None:
+        steps = [_compared(step, receiver.told.node, receiver.told.facts) for step in steps]
+    way = Way(first.source, first.destination, first.source_node, first.destination_node, tuple(steps))
+    return replace(way, remarks=tuple(_remarks(way, is_sent=sender is not None, is_taken=receiver is not None)))
+
+
+def _has(half: Half, side: "pb.TraceSide.ValueType") -> bool:
+    return any(step.side == side for step in half.told.steps)
+
+
+def _steps(half: Half | None, side: "pb.TraceSide.ValueType") -> Iterator[WayStep]:
+    for number, told in enumerate(half.told.steps if half else ()):
+        if half is None or told.side != side:
+            continue
+        step = WayStep(
+            half.told.node,
+            side == pb.TRACE_SIDE_SENDER,
+            told.room,
+            told.text or "none",
+            _VERDICTS.get(told.verdict, Verdict.UNKNOWN),
+            told.reason,
+            told.cure,
+            told.owner,
+            dict(told.expects),
+        )
+        yield _at_firewall(step, told.packet, half.firewalls[number]) if number in half.firewalls else step
+
+
+def _at_firewall(step: WayStep, packet: pb.FirewallPacket, said: masq_pb2.ExplainResponse | CallFailed) -> WayStep:
+    """The step with masq's word: what drops the packet, or the rule of ours that decides about its source address."""
+    chain, what = packet.hook.upper(), _packet_words(packet)
+    if isinstance(said, CallFailed):
+        return replace(step, text=f"{chain} {what}", verdict=Verdict.UNKNOWN, reason=f"masq does not tell: {said}")
+    for each in said.findings:
+        text = each.evidence or f"{chain} {what}"
+        reason = f"{each.problem} {each.cause}".strip()
+        return replace(step, text=text, verdict=Verdict.BROKEN, reason=reason, cure=each.cure)
+    missing = [rule for rule in said.rules if not rule.present]
+    if packet.protocol or packet.hook == "input" or not said.rules:
+        return replace(step, text=f"{chain} {what}: nothing drops it", verdict=Verdict.PASSES)
+    address = "source becomes the node's" if said.masqueraded else "source stays"
+    step = replace(step, text=f"{chain}: nothing drops it; {address}: {said.rules[-1].text}", owner="flannelette")
+    if missing:
+        reason = f"The firewall lacks the rule `{missing[0].text}`."
+        return replace(step, verdict=Verdict.BROKEN, reason=reason, cure="flannelette masq resync")
+    return replace(step, verdict=Verdict.PASSES)
+
+
+def _packet_words(packet: pb.FirewallPacket) -> str:
+    if packet.protocol:
+        carrier = f"UDP port {packet.port}" if packet.protocol == _UDP else f"IP protocol {packet.protocol}"
+        return f"{carrier} from {packet.source}"
+    return f"from {packet.source}"
+
+
+def _compared(step: WayStep, node: str, facts: Mapping[str, str]) -> WayStep:
+    """The step, broken where the receiver is not what it expects."""
+    if not step.sends or step.verdict is Verdict.BROKEN:
+        return step
+    for name, value in step.expects.items():
+        if name in facts and facts[name] != value:
+            reason = f"The {name} of {node} is {facts[name]}, and not {value}."
+            return replace(step, verdict=Verdict.BROKEN, reason=reason)
+    is_confirmed = any(facts.get(name) == value for name, value in step.expects.items())
+    return replace(step, verdict=Verdict.PASSES, reason="", cure="") if is_confirmed else step
+
+
+def _remarks(way: Way, *, is_sent: bool, is_taken: bool) -> Iterable[str]:
+    is_local = bool(way.source_node) and way.source_node == way.destination_node
+    if not way.source_node:
+        yield f"{way.source} belongs to no lease: where such packets come from is not known."
+    elif not is_sent and not is_local:
+        yield _missing(way.source_node, "sends")
+    if not way.destination_node:
+        yield f"{way.destination} belongs to no lease: the overlay does not carry packets there."
+    elif not is_taken:
+        yield _missing(way.destination_node, "receives")
+
+
+def _missing(node: str, does: str) -> str:
+    return f"How {node} {does} is not known: run this there too, or name a --context with {node} in it."

@@ -1,0 +1,188 @@
+"""What somebody may do to one of two nodes so that packets between their pods are lost, and where `trace` says so."""
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class TracedFault:
+    """In the texts the names of `traced_pair.words` stand in braces."""
+
+    on: str
+    """The node on which it is typed."""
+    act: str
+    undo: str
+    room: str
+    """Of the first step that is broken."""
+    says: str
+    """A part of the reason."""
+    found_on: str = ""
+    """The node of that step; empty: where it was typed."""
+    version: int = 4
+    is_back: bool = False
+    """It is the way back that is broken, and no other."""
+
+
+_NFT: Final = (
+    "nft add table inet x; nft add chain inet x c '{{ type filter hook {hook} priority 0; }}'; nft add rule inet x c "
+)
+
+
+def _nft(hook: str, rule: str) -> str:
+    return _NFT.replace("{hook}", hook) + rule
+
+
+FAULTS: Final = {
+    "route replaced": TracedFault(
+        "n1",
+        "ip route replace {n2} dev eth0",
+        "ip route replace {n2} via {n2_vtep} dev flannel.1 onlink",
+        "route",
+        "The route `{n2} dev eth0 scope link` takes these packets.",
+    ),
+    "half of the subnet elsewhere": TracedFault(
+        "n1",
+        "ip route add 10.5.53.0/25 via 10.99.0.77",
+        "ip route del 10.5.53.0/25",
+        "route",
+        "The route `10.5.53.0/25 via 10.99.0.77 dev eth0` takes these packets.",
+    ),
+    "blackhole rule": TracedFault(
+        "n1",
+        "ip rule add priority 100 to {n2} blackhole",
+        "ip rule del priority 100",
+        "route",
+        "The rule `100: from all to {n2} blackhole` drops these packets.",
+    ),
+    "blackhole rule of IPv6": TracedFault(
+        "n1",
+        "ip -6 rule add priority 100 to {n2_6} blackhole",
+        "ip -6 rule del priority 100",
+        "route",
+        "The rule `100: from all to {n2_6} blackhole` drops these packets.",
+        version=6,
+    ),
+    "neighbour gone": TracedFault(
+        "n1",
+        "ip neigh del {n2_vtep} dev flannel.1",
+        "ip neigh replace {n2_vtep} lladdr {n2_mac} dev flannel.1 nud permanent",
+        "neighbour",
+        "It is missing.",
+    ),
+    "forwarding entry to another host": TracedFault(
+        "n1",
+        "bridge fdb replace {n2_mac} dev flannel.1 dst 10.99.0.77 self permanent",
+        "bridge fdb replace {n2_mac} dev flannel.1 dst 10.99.0.12 self permanent",
+        "fdb",
+        "It should be `{n2_mac} dev flannel.1 dst 10.99.0.12 self permanent`.",
+    ),
+    "dropped where it is forwarded": TracedFault(
+        "n1",
+        _nft("forward", 'oifname "flannel.1" drop'),
+        "nft delete table inet x",
+        "firewall",
+        "A rule of another program drops",
+    ),
+    "underlay swallowed": TracedFault(
+        "n1",
+        "ip route add blackhole 10.99.0.12",
+        "ip route del blackhole 10.99.0.12",
+        "underlay route",
+        "The route `blackhole 10.99.0.12` takes these packets.",
+    ),
+    "wrong MAC in the underlay": TracedFault(
+        "n1",
+        "ip neigh replace 10.99.0.12 lladdr 02:00:00:00:00:99 dev eth0 nud permanent",
+        "ip neigh del 10.99.0.12 dev eth0",
+        "underlay neighbour",
+        "The underlay MAC of n2 is ",
+    ),
+    "the peer's device has another MAC": TracedFault(
+        "n2",
+        "ip link set flannel.1 address 02:00:00:00:00:98",
+        "ip link set flannel.1 address {n2_mac}; "
+        "ip neigh replace {n1_vtep} lladdr {n1_mac} dev flannel.1 nud permanent",
+        "neighbour",
+        "The device MAC of n2 is 02:00:00:00:00:98, and not {n2_mac}.",
+        found_on="n1",
+    ),
+    "port blocked": TracedFault(
+        "n2",
+        _nft("input", "udp dport 8472 drop"),
+        "nft delete table inet x",
+        "firewall",
+        "Packets between the nodes (UDP port 8472)",
+    ),
+    "policy that drops": TracedFault(
+        "n2",
+        "nft add table ip x; nft add chain ip x c '{{ type filter hook input priority 0; policy drop; }}'",
+        "nft delete table ip x",
+        "firewall",
+        "Packets between the nodes (UDP port 8472)",
+    ),
+    "own address gone": TracedFault(
+        "n2",
+        "ip route del table local local 10.99.0.12",
+        "ip route add local 10.99.0.12 dev eth0 table local proto kernel scope host src 10.99.0.12",
+        "underlay address",
+        "The local route of 10.99.0.12 is missing",
+    ),
+    "device down": TracedFault(
+        "n2",
+        "ip link set flannel.1 down",
+        "ip link set flannel.1 up; ip route replace {n1} via {n1_vtep} dev flannel.1 onlink; "
+        "ip neigh replace {n1_vtep} lladdr {n1_mac} dev flannel.1 nud permanent",
+        "device",
+        "The device flannel.1 is down.",
+    ),
+    "forwarding off": TracedFault(
+        "n2",
+        "sysctl -qw net/ipv4/conf/flannel.1/forwarding=0",
+        "sysctl -qw net/ipv4/conf/flannel.1/forwarding=1",
+        "forwarding",
+        "This host does not forward IPv4 packets that come in by flannel.1.",
+    ),
+    "forwarding of IPv6 off": TracedFault(
+        "n2",
+        "sysctl -qw net.ipv6.conf.all.forwarding=0",
+        "sysctl -qw net.ipv6.conf.all.forwarding=1",
+        "forwarding",
+        "This host does not forward IPv6 packets",
+        version=6,
+    ),
+    "reverse path filter": TracedFault(
+        "n2",
+        "sysctl -qw net/ipv4/conf/flannel.1/rp_filter=1; ip route replace {n1} dev eth0",
+        "sysctl -qw net/ipv4/conf/flannel.1/rp_filter=0; ip route replace {n1} via {n1_vtep} dev flannel.1 onlink",
+        "route",
+        "The reverse path filter of flannel.1 drops these packets",
+    ),
+    "bridge without an address": TracedFault(
+        "n2",
+        "ip addr del {n2_gateway} dev cni0",
+        "ip addr add {n2_gateway} dev cni0",
+        "route",
+        "No interface of this host has an address in {n2}",
+    ),
+    "the way back diverted": TracedFault(
+        "n2",
+        "ip rule add priority 100 to {n1} prohibit",
+        "ip rule del priority 100",
+        "route",
+        "The rule `100: from all to {n1} prohibit` drops these packets.",
+        is_back=True,
+    ),
+}
+HARMLESS: Final = {
+    "dropped on another interface": (
+        "n2",
+        _nft("input", 'iifname "eth7" udp dport 8472 drop'),
+        "nft delete table inet x",
+    ),
+    "dropped on another port": ("n2", _nft("input", "udp dport 8473 drop"), "nft delete table inet x"),
+    "loose reverse path filter": (
+        "n2",
+        "sysctl -qw net/ipv4/conf/flannel.1/rp_filter=2",
+        "sysctl -qw net/ipv4/conf/flannel.1/rp_filter=0",
+    ),
+}
