@@ -1,5 +1,6 @@
 """Durations, times and counts as text for people."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -8,6 +9,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from services.core.limits import nearest_time
 
+_MOST_NODES: Final = 10
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
 
 
@@ -69,3 +71,9 @@ def mtu(size: int) -> str:
 def phrase(*parts: str) -> str:
     """The parts that are not empty, with commas."""
     return ", ".join(part for part in parts if part)
+
+
+def shown_nodes(nodes: Sequence[str]) -> str:
+    """The names, or the first of many."""
+    more = len(nodes) - _MOST_NODES
+    return ", ".join(nodes[:_MOST_NODES]) + (f" and {more} more" if more > 0 else "")

@@ -67,6 +67,26 @@ def doctor(nodes: "Nodes", screen: "Screen", services: tuple[str, ...], everybod
     return asyncio.run(examination.fix(nodes, screen, services, confirm))
 
 
+@click.option("--pod", "pods", multiple=True, metavar="ADDRESS", help="Also ask this pod, from every node.")
+@click.option("--outside", multiple=True, metavar="ADDRESS", help="Also ask this address outside, masqueraded.")
+@click.option("--junit-file", type=click.Path(dir_okay=False), metavar="FILE", help="Write JUnit's XML there.")
+@for_every_node
+def connectivity(
+    nodes: "Nodes", screen: "Screen", pods: tuple[str, ...], outside: tuple[str, ...], junit_file: str | None
+) -> int:
+    """Test who reaches whom, by pings of the dataplanes now.
+
+    Every node of the context, or this one, asks every other: through the
+    overlay and in the underlay, in each address family, with small and
+    full-size packets; then a pod of every other node, from the address of its
+    bridge of pods. Then doctor says what it knows. Exits with 1 if something
+    failed, and with 2 if no node answers.
+    """
+    from services.ctl.diagnose.connectivity import connectivity as test
+
+    return asyncio.run(test(nodes, screen, pods, outside, junit_file))
+
+
 @for_any_node
 def leases(targets: "Targets", screen: "Screen") -> int:
     """Show which node holds which subnet.
@@ -179,4 +199,4 @@ def trace(nodes: "Nodes", screen: "Screen", source: str, destination: str, whole
     return asyncio.run(follow(nodes, screen, source, destination, whole_return=whole_return))
 
 
-COMMANDS: Final = (status, doctor, leases, nodes, peers, rules, topology, explain, trace)
+COMMANDS: Final = (status, doctor, connectivity, leases, nodes, peers, rules, topology, explain, trace)

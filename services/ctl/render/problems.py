@@ -7,10 +7,9 @@ from rich.text import Text
 
 from services.ctl.problems import Problem, Weight
 from services.ctl.render.layout import Width, fold, labelled, lines, table
-from services.ctl.units import count
+from services.ctl.units import count, shown_nodes
 
 _STYLES: Final = {Weight.BROKEN: "bold red", Weight.SOON: "bold yellow", Weight.WARNING: "bold"}
-_MOST_NODES: Final = 10
 _COLUMN: Final = 9
 
 
@@ -42,12 +41,6 @@ def doctor_text(names: Sequence[str], found: Collection[Problem], width: Width) 
             if value
         ]
     return lines(out)
-
-
-def shown_nodes(nodes: Sequence[str]) -> str:
-    """The names, or the first of many."""
-    more = len(nodes) - _MOST_NODES
-    return ", ".join(nodes[:_MOST_NODES]) + (f" and {more} more" if more > 0 else "")
 
 
 def _lines(found: Collection[Problem], *, is_one: bool) -> Text:

@@ -1,0 +1,125 @@
+"""Checks of connectivity: who asked whom with which packets, and whether there was an answer. Pure."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from ipaddress import ip_network
+from typing import Any, Final
+
+from flannelette.dataplane.v1 import dataplane_pb2 as pb
+
+
+class Outcome(StrEnum):
+    """Of a check."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+    """It cannot be known, or was not asked for."""
+
+
+TESTS: Final = {
+    "overlay": "every node to every other, through the overlay",
+    "underlay": "every node to the public address of every other",
+    "pod": "every node to a pod of every other, from the address of its bridge of pods",
+    "outside": "every node to an address outside, masqueraded",
+}
+"""In their order."""
+_OUTCOMES: Final = {
+    pb.ANSWERING_YES: Outcome.PASSED,
+    pb.ANSWERING_SILENT: Outcome.FAILED,
+    pb.ANSWERING_UNKNOWN: Outcome.SKIPPED,
+}
+_LAYERS: Final = {pb.PROBE_LAYER_OVERLAY: "overlay", pb.PROBE_LAYER_UNDERLAY: "underlay"}
+_NO_POD: Final = "nobody has the address before the first pod of the node"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One kind of packet from one node to one address."""
+
+    test: str
+    source: str
+    """The node that asked."""
+    target: str
+    """The node that was asked; of the test `outside` the address."""
+    address: str
+    family: str
+    """`IPv4` or `IPv6`; empty: all."""
+    size: int
+    """Bytes of the IP packet; 0: a small one."""
+    outcome: Outcome
+    reason: str = ""
+    """Why it failed or was skipped, if that is known."""
+    milliseconds: float | None = None
+    """Round-trip time, of small packets that were answered."""
+
+    @property
+    def what(self) -> str:
+        """`full size, IPv4`."""
+        return ", ".join(filter(None, ("full size" if self.size else "small", self.family)))
+
+    def document(self) -> dict[str, Any]:
+        """As JSON."""
+        return asdict(self)
+
+
+def checks_of(test: str, source: str, target: str, probe: pb.PathProbe) -> Iterator[Check]:
+    """The two of one path; one, if nothing was sent."""
+    family = f"IPv{ip_network(probe.address).version}"
+    if "/" in probe.address:  # a subnet that the node does not carry
+        yield Check(test, source, target, probe.address, family, 0, Outcome.FAILED, probe.error)
+        return
+    for size, answering in ((0, probe.small), (probe.size, probe.full_size)):
+        outcome = _OUTCOMES.get(answering, Outcome.SKIPPED)
+        reason = probe.error if outcome is Outcome.FAILED else _NO_POD if outcome is Outcome.SKIPPED else ""
+        time = probe.round_trip_microseconds / 1000 if not size and outcome is Outcome.PASSED else None
+        yield Check(test, source, target, probe.address, family, size, outcome, reason, time)
+
+
+def peer_checks(source: str, nodes: Iterable[str], probes: Iterable[pb.PathProbe]) -> Iterator[Check]:
+    """What a node says about its peers; a node of these that it has no lease of counts as not reached."""
+    seen = {source}
+    for probe in probes:
+        target = probe.node or probe.lease
+        seen.add(target)
+        yield from checks_of(_LAYERS[probe.layer], source, target, probe)
+    for target in nodes:
+        if target not in seen:
+            yield Check("overlay", source, target, "", "", 0, Outcome.FAILED, f"{source} knows no lease of {target}")
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Checks that failed alike, between one node and others, or of one node."""
+
+    test: str
+    node: str
+    """That they have in common."""
+    is_source: bool
+    others: tuple[str, ...]
+    what: tuple[str, ...]
+    reasons: tuple[str, ...]
+
+
+def grouped(failed: Sequence[Check]) -> Iterator[Group]:
+    """All of them in as few groups as a simple rule finds: again and again by the node that most have in common."""
+    by_pair: dict[tuple[str, str, str], list[Check]] = {}
+    for check in failed:
+        by_pair.setdefault((check.test, check.source, check.target), []).append(check)
+    left = {(test, _what(checks), source, target): checks for (test, source, target), checks in by_pair.items()}
+    while left:
+        counts = Counter(key for pair in left for key in ((*pair[:2], True, pair[2]), (*pair[:2], False, pair[3])))
+        (test, what, is_source, node), _ = counts.most_common(1)[0]
+        pairs = [key for key in left if key[:2] == (test, what) and (key[2] if is_source else key[3]) == node]
+        reasons = dict.fromkeys(check.reason for key in pairs for check in left.pop(key) if check.reason)
+        others = dict.fromkeys(key[3] if is_source else key[2] for key in pairs)
+        yield Group(test, node, is_source, tuple(others), what, tuple(reasons))
+
+
+def _what(checks: Sequence[Check]) -> tuple[str, ...]:
+    """Of one pair: the families in which nothing passes, and those in which full-size packets do not."""
+    small = {check.family for check in checks if not check.size}
+    kinds = (f"{'' if check.family in small else 'full-size '}{check.family}".strip() for check in checks)
+    return tuple(dict.fromkeys(filter(None, kinds)))

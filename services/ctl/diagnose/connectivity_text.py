@@ -1,0 +1,144 @@
+"""What `connectivity` prints: progress, a matrix of nodes, what failed, and doctor's word; and JUnit's XML."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Final
+from xml.etree import ElementTree as Xml
+
+from rich.text import Text
+
+from services.ctl.diagnose.checks import TESTS, Check, Group, Outcome, grouped
+from services.ctl.render.layout import Cell, Width, fold, lines, table
+from services.ctl.units import count, shown_nodes
+
+_LARGE, _NONE, _OWN = "large", "FAIL", "-"
+_LEGEND: Final = f"round-trip time in ms; {_NONE}: not reached; {_LARGE}: full-size packets are lost"
+_WAYS: Final = {
+    "overlay": "through the overlay",
+    "underlay": "in the underlay",
+    "pod": "at a pod",
+    "outside": "outside",
+}
+
+
+def start_line(names: Sequence[str], width: Width) -> Text:
+    """Before the first answer."""
+    return fold(f"Testing connectivity of {count(len(names), 'node')}: {shown_nodes(names)}", width, 4)
+
+
+def progress_line(what: str, name: str, checks: Sequence[Check]) -> Text:
+    """When a node has asked all."""
+    failed = sum(check.outcome is Outcome.FAILED for check in checks)
+    end = (f"{failed} failed", "red") if failed else ("ok", "green")
+    return Text.assemble((f"  {name}: ", "dim"), f"{what}, {count(len(checks), 'check')}, ", end)
+
+
+def report(checks: Sequence[Check], told: Text | None, width: Width) -> Text:
+    """Everything, for a terminal; `told` is what doctor prints, if it knows of anything."""
+    failed = [check for check in checks if check.outcome is Outcome.FAILED]
+    out: list[str | Text] = ["", *_summary(checks, width), "", *_matrix(checks, width)]
+    ran = sum(check.outcome is not Outcome.SKIPPED for check in checks)
+    if not failed:
+        out.append(Text(f"all {count(ran, 'check')} passed", style="bold green"))
+        return lines(out)
+    out.append(Text(f"{len(failed)} of {count(ran, 'check')} failed", style="bold red"))
+    out += [fold(_failure(group), width, 4) for group in grouped(failed)]
+    out += ["", Text("What doctor knows about these nodes:", style="bold")] if told else []
+    out += [told] if told else []
+    out += [] if told else ["", fold("doctor knows of no problem of these nodes; what is between them?", width)]
+    return lines(out)
+
+
+def table_of_checks(checks: Iterable[Check]) -> Text:
+    """Each check in a line, for a pipe."""
+    rows = [
+        (
+            (check.outcome.value,),
+            (check.test,),
+            (check.source,),
+            (check.target,),
+            (check.address,),
+            (str(check.size) if check.size else "small",),
+            ("" if check.milliseconds is None else f"{check.milliseconds:.2f}",),
+            (check.reason,),
+        )
+        for check in checks
+    ]
+    return table(("RESULT", "TEST", "FROM", "TO", "ADDRESS", "SIZE", "MS", "REASON"), rows, None)
+
+
+def junit(checks: Sequence[Check]) -> str:
+    """JUnit's XML: a suite for each test, a case for each check."""
+    root = Xml.Element("testsuites", {"name": "flannelette connectivity", **_numbers(checks)})
+    for test in TESTS:
+        cases = [check for check in checks if check.test == test]
+        suite = Xml.SubElement(root, "testsuite", {"name": test, **_numbers(cases)})
+        for check in cases:
+            name = f"{check.source} to {check.target} ({check.address}), {check.what}" if check.source else test
+            seconds = f"{(check.milliseconds or 0) / 1000:.6f}"
+            case = Xml.SubElement(suite, "testcase", classname=f"connectivity.{test}", name=name, time=seconds)
+            if check.outcome is Outcome.FAILED:
+                Xml.SubElement(case, "failure", message=check.reason or "no answer")
+            elif check.outcome is Outcome.SKIPPED:
+                Xml.SubElement(case, "skipped", message=check.reason)
+    Xml.indent(root)
+    return Xml.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _numbers(checks: Iterable[Check]) -> dict[str, str]:
+    counts = Counter(check.outcome for check in checks)
+    numbers = {"tests": counts.total(), "failures": counts[Outcome.FAILED], "skipped": counts[Outcome.SKIPPED]}
+    return {name: str(number) for name, number in numbers.items()}
+
+
+def _summary(checks: Sequence[Check], width: Width) -> Iterable[Text]:
+    """A line for each test."""
+    for test, title in TESTS.items():
+        some = [check for check in checks if check.test == test]
+        counts = Counter(check.outcome for check in some)
+        ran = counts.total() - counts[Outcome.SKIPPED]
+        mark, style = ("FAIL", "red") if counts[Outcome.FAILED] else ("ok", "green") if ran else ("-", "dim")
+        passed = f"{counts[Outcome.PASSED]} of {ran} passed" if ran else f"skipped: {some[0].reason}" if some else "-"
+        head = Text.assemble((f"{mark:<5}", style), f"{test:<9} {passed}")
+        yield fold(head + Text(f"  {title}", style="dim") if ran else head, width, 15)
+
+
+def _matrix(checks: Sequence[Check], width: Width) -> Sequence[str | Text]:
+    """Who reaches whom; where that is too wide, only who does not, below."""
+    shown = [check for check in checks if check.test != "underlay" and check.source and check.target != "all"]
+    sources = sorted({check.source for check in shown})
+    targets = [*sorted({check.target for check in shown if check.test != "outside"})]
+    targets += [*dict.fromkeys(check.target for check in shown if check.test == "outside")]
+    cells: dict[tuple[str, str], list[Check]] = {}
+    for check in shown:
+        cells.setdefault((check.source, check.target), []).append(check)
+    rows: list[list[Cell]] = [[(source,)] for source in sources]
+    for row, source in zip(rows, sources, strict=True):
+        row += [(_cell(cells.get((source, target), ())),) for target in targets]
+    widths = [max(len(source) for source in ("FROM", *sources))] if sources else []
+    widths += [max(len(target), len(_LARGE)) for target in targets]
+    if not rows or (width is not None and sum(widths) + 2 * len(targets) > width):
+        pairs = {pair: [check.outcome for check in some] for pair, some in cells.items()}
+        good = sum(Outcome.FAILED not in outcomes for outcomes in pairs.values())
+        return [f"{good} of {count(len(pairs), 'pair')} reach each other in every way", ""]
+    return [table(("FROM", *targets), rows, width), Text(_LEGEND, style="dim"), ""]
+
+
+def _cell(checks: Sequence[Check]) -> Text:
+    failed = [check for check in checks if check.outcome is Outcome.FAILED]
+    if any(not check.size for check in failed):
+        return Text(_NONE, style="bold red")
+    if failed:
+        return Text(_LARGE, style="red")
+    times = [check.milliseconds for check in checks if check.milliseconds is not None]
+    return Text(f"{max(times):.2f}", style="green") if times else Text(_OWN, style="dim")
+
+
+def _failure(group: Group) -> Text:
+    others = shown_nodes(group.others)
+    verb = "do" if len(group.others) > 1 else "does"
+    ends = f"{group.node} does not reach {others}" if group.is_source else f"{others} {verb} not reach {group.node}"
+    why = f": {'; '.join(group.reasons)}" if group.reasons else ""
+    kinds = ", ".join(group.what)
+    where = "" if group.test == "outside" else f" {_WAYS[group.test]}"
+    return Text.assemble(("* ", "red"), f"{ends}{where}{f' ({kinds})' if kinds else ''}{why}")
