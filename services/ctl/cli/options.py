@@ -22,7 +22,7 @@ SECTIONS: Final[Mapping[str, Sequence[str]]] = {
 }
 
 
-FORMATS: Final = ("table", "json", "yaml")
+FORMATS: Final = ("table", "wide", "json", "yaml")
 
 
 class Sections(click.Group):

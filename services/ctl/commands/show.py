@@ -27,7 +27,9 @@ async def leases(targets: Targets, screen: Screen) -> int:
     response = await ask_lease_service(
         targets["lease"], lambda c: LeaseServiceStub(c).ListLeases(lease_pb2.ListLeasesRequest())
     )
-    screen.answer(response, lambda: leases_render.leases_text(response, datetime.now(UTC), screen.width))
+    screen.answer(
+        response, lambda: leases_render.leases_text(response, datetime.now(UTC), screen.width, wide=screen.wide)
+    )
     remarks = leases_render.lease_remarks(response)
     for remark in remarks:
         screen.warn(remark)
@@ -39,7 +41,8 @@ async def nodes(targets: Targets, screen: Screen) -> int:
     response = await ask_lease_service(
         targets["lease"], lambda c: LeaseServiceStub(c).ListNodes(lease_pb2.ListNodesRequest())
     )
-    screen.answer(response, lambda: nodes_render.nodes_text(response.nodes, screen.width))
+    now = datetime.now(UTC) if screen.wide else None
+    screen.answer(response, lambda: nodes_render.nodes_text(response.nodes, screen.width, now))
     return 0 if nodes_render.all_well(response.nodes) else 1
 
 
@@ -52,7 +55,7 @@ async def peers(targets: Targets, screen: Screen, name: str) -> int:
     elif name:
         screen.show(lines(peers_render.peer_text(peer, screen.width) for peer in response.peers))
     else:
-        screen.show(peers_render.peers_text(response.peers, screen.width))
+        screen.show(peers_render.peers_text(response.peers, screen.width, wide=screen.wide))
     if response.peers and peers_render.all_well(response.peers):
         return 0
     call = dataplane_pb2.GetStatusRequest()

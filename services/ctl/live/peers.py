@@ -47,7 +47,9 @@ class _Looks:
         return View(lambda width: self._text(peers, failure, width), TITLES, rows, STATE)
 
     def _text(self, peers: list[pb.Peer], failure: str, width: Width) -> Text:
-        out = [peer_text(peer, width) for peer in peers] if self._request.name else [peers_text(peers, width)]
+        out = [peer_text(peer, width) for peer in peers]
+        if not self._request.name:
+            out = [peers_text(peers, width, wide=self._screen.wide)]
         remark = [fold(Text(f"! {failure}", style="yellow"), width, 2)] if failure else []
         return lines([*remark, *out])
 

@@ -27,7 +27,7 @@ _NUMBER: Final = re.compile(r"[\d.]+")
 def status(nodes: Nodes, screen: Screen, *, is_watching: bool) -> int:
     """Shows the nodes. 0: all are healthy. 1: one is not. 2: no service of any node answered."""
     if is_watching:
-        return follow(lambda channels: _view(nodes, channels), screen)
+        return follow(lambda channels: _view(nodes, channels, wide=screen.wide), screen)
     return asyncio.run(_once(nodes, screen))
 
 
@@ -37,16 +37,16 @@ async def _once(nodes: Nodes, screen: Screen) -> int:
         documents = [_document(name, node) for name, node in found.items()]
         screen.show_json(documents if len(found) > 1 else documents[0])
     else:
-        screen.show(_text(found, screen.width))
+        screen.show(_text(found, screen.width, wide=screen.wide))
     if not any(node.answered for node in found.values()):
         return 2
     return max(min(headline(node)[1], 1) for node in found.values())
 
 
-async def _view(nodes: Nodes, channels: Channels) -> View:
+async def _view(nodes: Nodes, channels: Channels, *, wide: bool) -> View:
     found = await assess_all(nodes, channels)
     rows = {name: _row(name, node) for name, node in found.items()}
-    return View(lambda width: _text(found, width), TITLES, rows, STATE)
+    return View(lambda width: _text(found, width, wide=wide), TITLES, rows, STATE)
 
 
 def _row(name: str, node: NodeHealth) -> Row:
@@ -56,11 +56,11 @@ def _row(name: str, node: NodeHealth) -> Row:
     return Row((*words, *found), cells, _document(name, node))
 
 
-def _text(found: Mapping[str, NodeHealth], width: Width) -> Text:
-    if len(found) == 1:
+def _text(found: Mapping[str, NodeHealth], width: Width, *, wide: bool) -> Text:
+    if len(found) == 1 and not wide:
         (node,) = found.values()
         return status_text(node, datetime.now(UTC), width)
-    return overview_text(found, width)
+    return overview_text(found, width, wide=wide)
 
 
 def _document(name: str, node: NodeHealth) -> dict[str, Any]:

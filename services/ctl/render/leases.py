@@ -12,7 +12,7 @@ from services.ctl.render.layout import Width, fold, lines, table
 from services.ctl.units import ago, count, phrase, until
 
 
-def leases_text(response: pb.ListLeasesResponse, now: datetime, width: Width) -> Text:
+def leases_text(response: pb.ListLeasesResponse, now: datetime, width: Width, *, wide: bool = False) -> Text:
     """All leases, by address; on a terminal with the network they are in."""
     rows = [
         (
@@ -22,10 +22,12 @@ def leases_text(response: pb.ListLeasesResponse, now: datetime, width: Width) ->
             (lease.backend_type,),
             (_expires_in(lease, now),),
             tuple(data_words(s) for s in lease.subnets),
+            *(((lease.name,), (str(lease.claim_order or ""),)) if wide else ()),
         )
         for lease in sorted(response.leases, key=lambda lease: by_address([s.cidr for s in lease.subnets]))
     ]
-    listed = table(("SUBNET", "NODE", "ADDRESS", "BACKEND", "EXPIRES IN", "DATA"), rows, width)
+    titles = ("SUBNET", "NODE", "ADDRESS", "BACKEND", "EXPIRES IN", "DATA", *(("LEASE", "CLAIM") if wide else ()))
+    listed = table(titles, rows, width)
     if width is None:
         return listed
     summary = f"{count(len(rows), 'lease')} in {network_words(response.network) or 'a network not known yet'}"

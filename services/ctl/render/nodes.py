@@ -1,19 +1,20 @@
 """The nodes of the cluster, and how far the kernel of each is."""
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Final
 
 from flannelette.lease.v1 import lease_pb2 as pb
 from rich.text import Text
 
 from services.ctl.render.layout import Cell, Width, fold, lines, table
-from services.ctl.units import count, phrase, short_time
+from services.ctl.units import ago, count, phrase, short_time
 
 _MOST_REASONS: Final = 3
 
 
-def nodes_text(nodes: Sequence[pb.Node], width: Width) -> Text:
-    """The nodes, in their order; on a terminal with how many are how."""
+def nodes_text(nodes: Sequence[pb.Node], width: Width, wide_at: datetime | None = None) -> Text:
+    """The nodes, in their order; on a terminal with how many are how. With a time: what `-o wide` has, as of then."""
     rows = [
         (
             (node.name,),
@@ -22,11 +23,13 @@ def nodes_text(nodes: Sequence[pb.Node], width: Width) -> Text:
             (_behind(node),),
             (_failed(node),),
             (node.lease,),
+            *(_wide(node, wide_at) if wide_at else ()),
             _reasons(node),
         )
         for node in nodes
     ]
-    listed = table(("NODE", "SUBNET", "CONNECTED", "BEHIND", "FAILED", "LEASE", "REASON"), rows, width)
+    more = ("REPORTED", "CURSOR", "VERSION") if wide_at else ()
+    listed = table(("NODE", "SUBNET", "CONNECTED", "BEHIND", "FAILED", "LEASE", *more, "REASON"), rows, width)
     if width is None:
         return listed
     return lines([listed, "", fold(Text(_summary(nodes), style="dim"), width)] if rows else ["no nodes"])
@@ -59,6 +62,11 @@ def pending_text(response: pb.GetConvergenceResponse, nodes: Sequence[pb.Node], 
     )
     shown = [node for node in nodes if node.name in missing]
     return lines([fold(f"not converged at {response.cursor}: {parts}", width), nodes_text(shown, width)])
+
+
+def _wide(node: pb.Node, now: datetime) -> tuple[Cell, ...]:
+    reported = ago(node.report_time, now) if node.HasField("report_time") else ""
+    return (reported,), (node.cursor,), (node.version,)
 
 
 def _summary(nodes: Sequence[pb.Node]) -> str:

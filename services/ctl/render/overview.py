@@ -5,16 +5,19 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Final
 
+from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from rich.text import Text
 
 from services.ctl.connect.call import CallFailed
 from services.ctl.node_health import NodeHealth
-from services.ctl.problems import Problem, Weight, problems
+from services.ctl.problems import Problem, Weight, problems, version_of
 from services.ctl.render.layout import Cell, Width, fold, lines, table
 from services.ctl.units import count
 
 TITLES: Final = ("NODE", "STATE", "SUBNET", "BACKEND", "PEERS", "ANSWER", "RULES", "PROBLEM")
 STATE: Final = TITLES.index("STATE")
+_WIDE: Final = ("ADDRESS", "INTERFACE", "DEVICE", "MAC", "MTU", "RTT", "LOSS", "FIREWALL", "VERSION")
+"""Before the problem, with `-o wide`."""
 
 
 class Condition(Enum):
@@ -68,9 +71,13 @@ def overview_row(name: str, node: NodeHealth) -> tuple[Cell, ...]:
     )
 
 
-def overview_text(nodes: Mapping[str, NodeHealth], width: Width) -> Text:
+def overview_text(nodes: Mapping[str, NodeHealth], width: Width, *, wide: bool = False) -> Text:
     """The nodes in their order; on a terminal with how many are how."""
-    listed = table(TITLES, [overview_row(name, node) for name, node in nodes.items()], width)
+    rows, titles = [overview_row(name, node) for name, node in nodes.items()], [*TITLES]
+    if wide:
+        titles = [*TITLES[:-1], *_WIDE, TITLES[-1]]
+        rows = [(*row[:-1], *_wide(node), row[-1]) for row, node in zip(rows, nodes.values(), strict=True)]
+    listed = table(titles, rows, width)
     if width is None:
         return listed
     found = Counter(map(condition_of, nodes.values()))
@@ -96,6 +103,34 @@ def _figures(node: NodeHealth) -> tuple[Cell, str, str | Text, str | Text, str |
     if not isinstance(node.answers.masq, CallFailed):
         rules = ratio(node.answers.masq.status.rules_present, node.answers.masq.status.rules)
     return subnets, backend, peers, answer, rules
+
+
+def _wide(node: NodeHealth) -> tuple[Cell, ...]:
+    """The cells of _WIDE."""
+    dataplane, masq = node.answers.dataplane, node.answers.masq
+    firewall = "" if isinstance(masq, CallFailed) else masq.status.firewall
+    if isinstance(dataplane, CallFailed):
+        return *[("",)] * (len(_WIDE) - 2), (firewall,), (version_of(node),)
+    status = dataplane.status
+    time, loss = time_and_loss(status.probes)
+    return (
+        tuple(status.underlay.public_addresses),
+        (status.underlay.interface,),
+        tuple(device.name for device in status.devices),
+        tuple(device.mac for device in status.devices),
+        (str(status.mtu or ""),),
+        (time,),
+        (loss,),
+        (firewall,),
+        (version_of(node),),
+    )
+
+
+def time_and_loss(probes: pb.ProbeSummary) -> tuple[str, Text]:
+    """`0.21 ms`, `0%`; empty where it is not known."""
+    time = f"{probes.round_trip_microseconds / 1000:.2f} ms" if probes.round_trip_microseconds else ""
+    loss = f"{probes.loss:.0%}" if probes.HasField("loss") else ""
+    return time, Text(loss, style="yellow" if probes.loss else "")
 
 
 def _problem(node: NodeHealth) -> str:

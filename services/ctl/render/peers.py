@@ -1,5 +1,6 @@
 """Peers of a node, and the kernel objects that carry each."""
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -22,6 +23,10 @@ _WELL: Final = (pb.PEER_STATE_PROGRAMMED, pb.PEER_STATE_IGNORED)
 
 TITLES: Final = ("SUBNET", "NODE", "ADDRESS", "STATE", "ANSWER", "OBJECTS", "REASON")
 STATE: Final = TITLES.index("STATE")
+_WIDE: Final = ("UNDERLAY", "LARGEST", "ROUTE", "MAC", "LEASE")
+"""Before the reason, with `-o wide`."""
+_ROUTE: Final = re.compile(r"route \S+ ((?:via \S+ )?dev \S+)")
+_MAC: Final = re.compile(r"neigh .*lladdr (\S+)")
 
 
 def peer_row(peer: pb.Peer) -> tuple[Cell, ...]:
@@ -31,16 +36,20 @@ def peer_row(peer: pb.Peer) -> tuple[Cell, ...]:
         (peer.node,),
         tuple(peer.public_addresses),
         (_state(peer),),
-        tuple(_answer(probe) for probe in peer.probes if probe.layer == pb.PROBE_LAYER_OVERLAY),
+        tuple(map(_answer, _probes(peer, pb.PROBE_LAYER_OVERLAY))),
         (f"{sum(o.programmed for o in peer.objects)}/{len(peer.objects)}",),
         (peer.reason,),
     )
 
 
-def peers_text(peers: Sequence[pb.Peer], width: Width) -> Text:
+def peers_text(peers: Sequence[pb.Peer], width: Width, *, wide: bool = False) -> Text:
     """All peers, by address."""
-    rows = [peer_row(peer) for peer in sorted(peers, key=lambda peer: by_address(peer.subnets))]
-    listed = table(TITLES, rows, width)
+    in_order, titles = sorted(peers, key=lambda peer: by_address(peer.subnets)), [*TITLES]
+    rows = [peer_row(peer) for peer in in_order]
+    if wide:
+        titles = [*TITLES[:-1], *_WIDE, TITLES[-1]]
+        rows = [(*row[:-1], *_wide(peer), row[-1]) for row, peer in zip(rows, in_order, strict=True)]
+    listed = table(titles, rows, width)
     if width is None:
         return listed
     states = [_state(peer).plain for peer in peers]
@@ -64,6 +73,21 @@ def peer_text(peer: pb.Peer, width: Width) -> Text:
     for thing in peer.objects:
         out += [labelled(label, Text(text, style=style), width) for label, text, style in _rows(thing)]
     return lines(out)
+
+
+def _wide(peer: pb.Peer) -> tuple[Cell, ...]:
+    """The cells of _WIDE."""
+    return (
+        tuple(map(_answer, _probes(peer, pb.PROBE_LAYER_UNDERLAY))),
+        tuple(str(probe.largest_packet or "") for probe in _probes(peer, pb.PROBE_LAYER_OVERLAY)),
+        tuple(found[1] for each in peer.objects if (found := _ROUTE.match(each.text))),
+        tuple(dict.fromkeys(found[1] for each in peer.objects if (found := _MAC.match(each.text)))),
+        (peer.name,),
+    )
+
+
+def _probes(peer: pb.Peer, layer: "pb.ProbeLayer.ValueType") -> list[pb.Probe]:
+    return [probe for probe in peer.probes if probe.layer == layer]
 
 
 def _answer(probe: pb.Probe) -> Text:

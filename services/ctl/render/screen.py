@@ -30,6 +30,8 @@ class Screen:
     console: Console
     yaml: bool = False
     """As YAML."""
+    wide: bool = False
+    """Tables have all their columns."""
 
     @property
     def width(self) -> Width:
@@ -74,10 +76,11 @@ def harmless(text: Text) -> Text:
 
 
 def screen(output: str) -> Screen:
-    """Standard output, for `-o table`, `json` or `yaml`. What the locale's encoding lacks is shown as `?`."""
+    """Standard output, for `-o table`, `wide`, `json` or `yaml`. What the locale's encoding lacks is shown as `?`."""
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
-    return Screen(output in ("json", "yaml"), Console(highlight=False, emoji=False, markup=False), output == "yaml")
+    console = Console(highlight=False, emoji=False, markup=False)
+    return Screen(output in ("json", "yaml"), console, yaml=output == "yaml", wide=output == "wide")
 
 
 def to_json(message: Message) -> Any:

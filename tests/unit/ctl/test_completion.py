@@ -24,7 +24,7 @@ def test_the_files_of_the_package_are_those_of_the_command(shell: str) -> None:
     [
         ("flannelette stat", {"status"}),
         ("flannelette status --contex", {"--context"}),
-        ("flannelette status -o ", {"table", "json", "yaml"}),
+        ("flannelette status -o ", {"table", "wide", "json", "yaml"}),
         ("flannelette --context ", {"lab", "far"}),
         ("flannelette --context far --on ", {"f1"}),
         ("flannelette peers --on ", {"h1", "h2"}),
