@@ -1,11 +1,13 @@
 """The command line from a pod, as docs/kubernetes.md says."""
 
+import json
 import sys
 from pathlib import Path
 
 import pytest
 
 from lab.kubernetes.cluster import Cluster
+from lab.topology import SERVICE_ADDRESS
 from tests.kube.page import PAGE, Shell
 from tests.kube.workloads import OURS, SIDECARS, get, until
 
@@ -26,12 +28,34 @@ async def test_every_container_says_how_its_node_is(cluster: Cluster, container:
         assert await cluster.kubectl(*look, "flannelette", "doctor")  # else there is a problem
 
 
+async def test_a_nodes_pod_says_whom_the_node_reaches(cluster: Cluster) -> None:
+    first, *others = (node.name for node in cluster.nodes)
+    look = ("exec", await pod_of(cluster, first), *OURS, "--", "flannelette")
+    found = json.loads(await cluster.kubectl(*look, "connectivity", "-o", "json"))
+    assert {(each["test"], each["source"], each["target"]) for each in found["checks"]} >= {
+        (test, first, other) for test in ("overlay", "underlay") for other in others
+    }
+    assert {each["source"] for each in found["checks"]} == {first, ""}  # "" of what was not asked
+    assert not [each for each in found["checks"] if each["outcome"] == "failed"]
+
+
 async def test_every_node_is_asked_from_outside_by_kubectl(cluster: Cluster, tmp_path: Path) -> None:
     (tmp_path / "contexts.toml").write_text('current = "here"\n[here]\nkubernetes = true\n')
     shell = Shell(cluster, tmp_path)
     command = f"FLANNELETTE_CONTEXTS={tmp_path}/contexts.toml {sys.executable} -m services.ctl.main"
     for node in cluster.nodes:
         assert f"{node.name} is healthy" in await shell.type(f"{command} --on {node.name} status")
+    assert await shell.type(f"{command} doctor") == f"{len(cluster.nodes)} nodes: no problems found\n"
+    found = json.loads(await shell.type(f"{command} connectivity --outside {SERVICE_ADDRESS} -o json"))
+    pairs = {(a.name, b.name) for a in cluster.nodes for b in cluster.nodes if a is not b}
+    passed = {
+        (each["test"], each["source"], each["target"]) for each in found["checks"] if each["outcome"] == "passed"
+    }
+    assert passed == {
+        *((test, *pair) for test in ("overlay", "underlay", "pod") for pair in pairs),
+        *(("outside", node.name, str(SERVICE_ADDRESS)) for node in cluster.nodes),
+    }
+    assert len(found["checks"]) == 2 * len(passed)  # small packets and full-size ones
 
 
 async def test_the_page_looks_inside_with_and_without_rights(cluster: Cluster, tmp_path: Path) -> None:

@@ -69,22 +69,22 @@ def doctor(nodes: "Nodes", screen: "Screen", services: tuple[str, ...], everybod
 
 @click.option("--pod", "pods", multiple=True, metavar="ADDRESS", help="Also ask this pod, from every node.")
 @click.option("--outside", multiple=True, metavar="ADDRESS", help="Also ask this address outside, masqueraded.")
-@click.option("--junit-file", type=click.Path(dir_okay=False), metavar="FILE", help="Write JUnit's XML there.")
 @for_every_node
+@prints("table", "json", "yaml", "junit")
 def connectivity(
-    nodes: "Nodes", screen: "Screen", pods: tuple[str, ...], outside: tuple[str, ...], junit_file: str | None
+    nodes: "Nodes", screen: "Screen", pods: tuple[str, ...], outside: tuple[str, ...], output: str
 ) -> int:
     """Test who reaches whom, by pings of the dataplanes now.
 
     Every node of the context, or this one, asks every other: through the
     overlay and in the underlay, in each address family, with small and
     full-size packets; then a pod of every other node, from the address of its
-    bridge of pods. Then doctor says what it knows. Exits with 1 if something
-    failed, and with 2 if no node answers.
+    bridge of pods. Then doctor says what it knows. junit is XML for CI. Exits
+    with 1 if something failed, and with 2 if no node answers.
     """
     from services.ctl.diagnose.connectivity import connectivity as test
 
-    return asyncio.run(test(nodes, screen, pods, outside, junit_file))
+    return asyncio.run(test(nodes, screen, pods, outside, is_junit=output == "junit"))
 
 
 @for_any_node

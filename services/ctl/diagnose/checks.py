@@ -60,6 +60,12 @@ class Check:
         """`full size, IPv4`."""
         return ", ".join(filter(None, ("full size" if self.size else "small", self.family)))
 
+    @property
+    def name(self) -> str:
+        """`h1 to h2 (10.5.2.0), small, IPv4`, of one test only one; of what nobody asked the test."""
+        where = f" ({self.address}), {self.what}" if self.address else ""
+        return f"{self.source} to {self.target}{where}" if self.source else self.test
+
     def document(self) -> dict[str, Any]:
         """As JSON."""
         return asdict(self)

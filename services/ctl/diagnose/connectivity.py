@@ -1,21 +1,21 @@
 """`flannelette connectivity`: every node asks every other by pings, now; what failed, and what doctor knows of it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Collection, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Final, TypeVar
 
 import grpc.aio
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.dataplane.v1.dataplane_pb2_grpc import DataplaneServiceStub
+from rich.text import Text
 
-from services.core.errors import Misconfigured
 from services.ctl.commands.answers import assess_all
 from services.ctl.connect.call import CallFailed, ask
 from services.ctl.connect.contexts import Nodes
 from services.ctl.connect.targets import Target
 from services.ctl.diagnose.checks import TESTS, Check, Outcome, checks_of, peer_checks
-from services.ctl.diagnose.connectivity_text import junit, progress_line, report, start_line, table_of_checks
+from services.ctl.diagnose.connectivity_text import junit, progress_line, report, start_line
 from services.ctl.node_health import NodeHealth
 from services.ctl.problems import Problem, merged, problems
 from services.ctl.render.problems import doctor_text
@@ -30,7 +30,7 @@ _MOST_AT_ONCE: Final = 16
 
 
 async def connectivity(
-    nodes: Nodes, screen: Screen, pods: Sequence[str], outside: Sequence[str], junit_file: str | None
+    nodes: Nodes, screen: Screen, pods: Sequence[str], outside: Sequence[str], *, is_junit: bool = False
 ) -> int:
     """Prints what was found. 0: all passed. 1: something failed. 2: no node answers."""
     health = await assess_all(nodes)
@@ -38,7 +38,7 @@ async def connectivity(
         each.name or name or "this node": targets["dataplane"]
         for (name, targets), each in zip(nodes.items(), health.values(), strict=True)
     }
-    names, shows_progress = [*dataplanes], screen.width is not None and not screen.json
+    names, shows_progress = [*dataplanes], screen.width is not None and not screen.json and not is_junit
     if shows_progress:
         screen.show(start_line(names, screen.width))
     found, known_pods, failures = list[Check](), dict[str, list[str]](), dict[str, CallFailed]()
@@ -79,24 +79,16 @@ async def connectivity(
     found.sort(key=lambda check: [*TESTS].index(check.test))
     failed = [check for check in found if check.outcome is Outcome.FAILED]
     health = await assess_all(nodes) if failed else health  # findings may be new
-    told = _told(dict(zip(dataplanes, health.values(), strict=True)), failed)
-    if junit_file:
-        _write(Path(junit_file), junit(found))
-    if screen.json:
+    by_name = dict(zip(dataplanes, health.values(), strict=True))
+    told = _told(by_name, {(check.source, check.target) for check in failed})
+    if is_junit:
+        screen.show(junit(found, _word_on(by_name)))
+    elif screen.json:
         documents = [check.document() for check in found]
         screen.show_json({"nodes": names, "checks": documents, "ailments": [each.document() for each in told]})
-    elif screen.width is None:
-        screen.show(table_of_checks(found))
     else:
         screen.show(report(found, doctor_text(names, told, screen.width) if told else None, screen.width))
     return 1 if failed else 0
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise Misconfigured(f"cannot write {path}: {error.strerror}") from None
 
 
 async def _ask_peers(target: Target, status: pb.GetStatusResponse | CallFailed) -> list[pb.ProbePeersResponse]:
@@ -161,9 +153,8 @@ def _not_asked(found: Sequence[Check], names: Sequence[str]) -> Iterator[tuple[s
         yield "outside", "give --outside ADDRESS"
 
 
-def _told(health: Mapping[str, NodeHealth], failed: Sequence[Check]) -> list[Problem]:
+def _told(health: Mapping[str, NodeHealth], pairs: Collection[tuple[str, str]]) -> list[Problem]:
     """The problems of the nodes that took part in what failed, without those about peers that did not."""
-    pairs = {(check.source, check.target) for check in failed}
     involved = {name for pair in pairs for name in pair} | ({*health} if any("all" in p for p in pairs) else set())
     found = []
     for name in health:
@@ -174,3 +165,14 @@ def _told(health: Mapping[str, NodeHealth], failed: Sequence[Check]) -> list[Pro
         beside = {each.problem for each in findings if each.peers and involved.isdisjoint(each.peers)}
         found.append((name, [each for each in problems(health[name]) if each.problem not in beside]))
     return merged(found)
+
+
+def _word_on(health: Mapping[str, NodeHealth]) -> Callable[[Check], Text | None]:
+    """What doctor says of the two nodes of a check; None: nothing."""
+
+    @cache
+    def word(pair: tuple[str, str]) -> Text | None:
+        told = _told(health, [pair])
+        return doctor_text([*dict.fromkeys(name for each in told for name in each.nodes)], told, 80) if told else None
+
+    return lambda check: word((check.source, check.target))

@@ -1,7 +1,7 @@
 """What `connectivity` prints: progress, a matrix of nodes, what failed, and doctor's word; and JUnit's XML."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 from xml.etree import ElementTree as Xml
 
@@ -9,10 +9,12 @@ from rich.text import Text
 
 from services.ctl.diagnose.checks import TESTS, Check, Group, Outcome, grouped
 from services.ctl.render.layout import Cell, Width, fold, lines, table
+from services.ctl.render.screen import harmless
 from services.ctl.units import count, shown_nodes
 
 _LARGE, _NONE, _OWN = "large", "FAIL", "-"
 _LEGEND: Final = f"round-trip time in ms; {_NONE}: not reached; {_LARGE}: full-size packets are lost"
+_NOTHING_KNOWN: Final = "doctor knows of no problem of these nodes; what is between them?"
 _WAYS: Final = {
     "overlay": "through the overlay",
     "underlay": "in the underlay",
@@ -34,7 +36,9 @@ def progress_line(what: str, name: str, checks: Sequence[Check]) -> Text:
 
 
 def report(checks: Sequence[Check], told: Text | None, width: Width) -> Text:
-    """Everything, for a terminal; `told` is what doctor prints, if it knows of anything."""
+    """Everything; `told` is what doctor prints, if it knows of anything. In a pipe each check is a line."""
+    if width is None:
+        return lines([_table(checks), "", told] if told else [_table(checks)])
     failed = [check for check in checks if check.outcome is Outcome.FAILED]
     out: list[str | Text] = ["", *_summary(checks, width), "", *_matrix(checks, width)]
     ran = sum(check.outcome is not Outcome.SKIPPED for check in checks)
@@ -45,12 +49,11 @@ def report(checks: Sequence[Check], told: Text | None, width: Width) -> Text:
     out += [fold(_failure(group), width, 4) for group in grouped(failed)]
     out += ["", Text("What doctor knows about these nodes:", style="bold")] if told else []
     out += [told] if told else []
-    out += [] if told else ["", fold("doctor knows of no problem of these nodes; what is between them?", width)]
+    out += [] if told else ["", fold(_NOTHING_KNOWN, width)]
     return lines(out)
 
 
-def table_of_checks(checks: Iterable[Check]) -> Text:
-    """Each check in a line, for a pipe."""
+def _table(checks: Iterable[Check]) -> Text:
     rows = [
         (
             (check.outcome.value,),
@@ -67,28 +70,35 @@ def table_of_checks(checks: Iterable[Check]) -> Text:
     return table(("RESULT", "TEST", "FROM", "TO", "ADDRESS", "SIZE", "MS", "REASON"), rows, None)
 
 
-def junit(checks: Sequence[Check]) -> str:
-    """JUnit's XML: a suite for each test, a case for each check."""
+def junit(checks: Sequence[Check], told: Callable[[Check], Text | None]) -> Text:
+    """JUnit's XML: a suite for each test, a case for each check; `told` is what doctor says of one that failed."""
     root = Xml.Element("testsuites", {"name": "flannelette connectivity", **_numbers(checks)})
     for test in TESTS:
         cases = [check for check in checks if check.test == test]
         suite = Xml.SubElement(root, "testsuite", {"name": test, **_numbers(cases)})
         for check in cases:
-            name = f"{check.source} to {check.target} ({check.address}), {check.what}" if check.source else test
             seconds = f"{(check.milliseconds or 0) / 1000:.6f}"
-            case = Xml.SubElement(suite, "testcase", classname=f"connectivity.{test}", name=name, time=seconds)
+            case = Xml.SubElement(suite, "testcase", classname=f"connectivity.{test}", name=check.name, time=seconds)
             if check.outcome is Outcome.FAILED:
-                Xml.SubElement(case, "failure", message=check.reason or "no answer")
+                failure = Xml.SubElement(case, "failure", message=check.reason or "no answer", type=test)
+                failure.text = harmless(told(check) or Text(_NOTHING_KNOWN)).plain
             elif check.outcome is Outcome.SKIPPED:
                 Xml.SubElement(case, "skipped", message=check.reason)
     Xml.indent(root)
-    return Xml.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+    for element in root.iter():  # names come from other nodes, and XML has no control characters
+        element.attrib = {name: harmless(Text(value)).plain for name, value in element.items()}
+    return Text(Xml.tostring(root, encoding="us-ascii", xml_declaration=True).decode())
 
 
-def _numbers(checks: Iterable[Check]) -> dict[str, str]:
+def _numbers(checks: Sequence[Check]) -> dict[str, str]:
     counts = Counter(check.outcome for check in checks)
-    numbers = {"tests": counts.total(), "failures": counts[Outcome.FAILED], "skipped": counts[Outcome.SKIPPED]}
-    return {name: str(number) for name, number in numbers.items()}
+    return {
+        "tests": str(counts.total()),
+        "failures": str(counts[Outcome.FAILED]),
+        "errors": "0",
+        "skipped": str(counts[Outcome.SKIPPED]),
+        "time": f"{sum(check.milliseconds or 0 for check in checks) / 1000:.6f}",
+    }
 
 
 def _summary(checks: Sequence[Check], width: Width) -> Iterable[Text]:

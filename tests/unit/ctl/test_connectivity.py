@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
+from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
+from rich.text import Text
 
 from services.ctl.diagnose.checks import Check, Outcome, checks_of, peer_checks
-from services.ctl.diagnose.connectivity_text import report
+from services.ctl.diagnose.connectivity_text import junit, report
 from services.ctl.main import cli
 from services.ctl.problems import Problem, Weight
 from services.ctl.render.problems import doctor_text
@@ -116,6 +120,56 @@ def test_three_nodes_with_faults_and_what_doctor_says() -> None:
     ]
 
 
+def test_in_a_pipe_each_check_is_a_line_and_doctors_word_follows() -> None:
+    told = Problem("dataplane", "The kernel forwards no IPv4 packets.", "sysctl -w net.ipv4.ip_forward=1")
+    checks = [check for check in cluster(3, lambda *_: YES, lambda a, _: a != "h2") if check.test == "overlay"]
+    shown = report(checks, doctor_text(["h1", "h2", "h3"], [replace(told, nodes=("h2",))], None), None).plain
+    first, second = shown.split("\n\n")
+    assert [line.split() for line in first.splitlines()][4:7] == [
+        ["passed", "overlay", "h1", "h3", "10.5.3.0", "1450", "-", "-"],
+        ["failed", "overlay", "h2", "h1", "10.5.1.0", "small", "-", "-"],
+        ["passed", "overlay", "h2", "h1", "10.5.1.0", "1450", "-", "-"],
+    ]
+    assert [re.split("  +", line) for line in second.splitlines()] == [
+        ["WEIGHT", "NODE", "SERVICE", "PROBLEM", "CURE", "EVIDENCE"],
+        ["WARNING", "h2", "dataplane", told.problem, told.cure, "-"],
+    ]
+
+
+def test_junit_has_a_case_for_each_check_and_doctors_word_in_those_that_failed() -> None:
+    silent = Check("overlay", "h\x1b3", "all", "", "", 0, Outcome.FAILED, "no\x00 answer from ø")
+    checks = [*cluster(3, lambda *_: YES, lambda a, b: (a, b) != ("h1", "h2")), silent]
+    xml = junit(checks, lambda check: Text("UDP port 8472 <is> closed.") if check.target == "h2" else None).plain
+    assert xml.isascii()  # so that it is right in every locale
+    root = ElementTree.fromstring(xml)  # noqa: S314 - we wrote it
+    assert root.tag == "testsuites"
+    numbers = {"tests": "26", "failures": "2", "errors": "0", "skipped": "1", "time": "0.002310"}
+    assert root.attrib == {"name": "flannelette connectivity", **numbers}
+    for suite in root:
+        cases = suite.findall("testcase")
+        assert float(suite.attrib["time"]) == pytest.approx(sum(float(case.attrib["time"]) for case in cases))
+        found = [[*case] for case in cases]
+        tags = [child.tag for children in found for child in children]
+        assert suite.attrib["tests"] == str(len(cases))
+        assert (suite.attrib["failures"], suite.attrib["skipped"]) == (
+            str(tags.count("failure")),
+            str(tags.count("skipped")),
+        )
+        assert {case.attrib["classname"] for case in cases} <= {f"connectivity.{suite.attrib['name']}"}
+    names = [(case.attrib["classname"], case.attrib["name"]) for case in root.iter("testcase")]
+    assert len(names) == len({*names}) == 26
+    assert names[0] == ("connectivity.overlay", "h1 to h2 (10.5.2.0), small, IPv4")
+    assert names[-1] == ("connectivity.outside", "outside")
+    failures = [(each.attrib["message"], each.text) for each in root.iter("failure")]
+    assert failures == [
+        ("no answer", "UDP port 8472 <is> closed."),
+        (
+            "no\N{REPLACEMENT CHARACTER} answer from ø",
+            "doctor knows of no problem of these nodes; what is between them?",
+        ),
+    ]
+
+
 def test_of_thirty_nodes_only_what_failed_is_shown() -> None:
     checks = cluster(30, lambda a, b: SILENT if b == "h7" else YES, lambda _, b: b != "h7")
     shown = text(30, checks)
@@ -140,8 +194,8 @@ def test_what_nobody_has_to_answer_is_skipped_and_what_is_not_carried_has_failed
     assert (missing.target, missing.reason) == ("h2", "h1 knows no lease of h2")
 
 
-@pytest.mark.parametrize("words", [(), ("-o", "json")])
+@pytest.mark.parametrize("words", [("-o", "table"), ("-o", "json"), ("-o", "junit")])
 def test_where_no_dataplane_answers_the_exit_code_is_2(tmp_path: Path, words: tuple[str, ...]) -> None:
-    done = CliRunner().invoke(cli, ["--socket-dir", str(tmp_path), *words, "connectivity"])
+    done = CliRunner().invoke(cli, ["--socket-dir", str(tmp_path), "connectivity", *words])
     assert done.exit_code == 2
     assert "there is no socket" in done.output
