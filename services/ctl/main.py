@@ -14,7 +14,7 @@ except ModuleNotFoundError:
 from services.ctl.certs.commands import certs
 from services.ctl.cli import contexts, follow, kernel, show, subnets
 from services.ctl.cli.docker_opts import docker_opts
-from services.ctl.cli.options import FORMATS, Sections, Shared, shared_options
+from services.ctl.cli.options import FORMATS, OwnFirst, Sections, Shared, shared_options
 
 if TYPE_CHECKING:
     from services.ctl.render.screen import Screen
@@ -74,7 +74,7 @@ def _command(
     scope = getattr(function, "scope", "one")
     formats: tuple[str, ...] = getattr(function, "formats", FORMATS)
 
-    @group.command(name or None)
+    @group.command(name or None, cls=OwnFirst)
     @shared_options(environment=False, formats=formats)
     @click.pass_obj
     @functools.wraps(function)

@@ -1,5 +1,6 @@
 """Durations, times and counts as text for people."""
 
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
@@ -71,6 +72,11 @@ def mtu(size: int) -> str:
 def phrase(*parts: str) -> str:
     """The parts that are not empty, with commas."""
     return ", ".join(part for part in parts if part)
+
+
+def in_order(name: str) -> list[str | int]:
+    """A sort key: h2 before h10."""
+    return [int(part) if number % 2 else part for number, part in enumerate(re.split(r"(\d+)", name))]
 
 
 def shown_nodes(nodes: Sequence[str]) -> str:

@@ -36,6 +36,19 @@ class Sections(click.Group):
                 formatter.write_dl([(name, self.commands[name].get_short_help_str(room)) for name in names])
 
 
+class OwnFirst(click.Command):
+    """A command whose help has its own options before those of every command."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """See click."""
+        shared = {field.name for field in fields(Shared)}
+        for title, is_shared in (("Options", False), ("Options of every command", True)):
+            options = [each for each in self.get_params(ctx) if isinstance(each, click.Option)]
+            some = [each for each in options if (each.name in shared) is is_shared]
+            with formatter.section(title):
+                formatter.write_dl([record for each in some if (record := each.get_help_record(ctx))])
+
+
 class Address(click.ParamType[str]):
     """`unix:PATH`, a path, or HOST:PORT."""
 

@@ -168,7 +168,7 @@ class _Top:
                     async for event in DataplaneServiceStub(channel).WatchEvents(request):
                         request.after = event.position
                         when = moment(event.time).astimezone()
-                        text = Text.assemble((f"{when:%H:%M:%S}", "dim"), f" {name} {event.what}")
+                        text = Text.assemble((f"{when:%H:%M:%S}", "dim"), " ", (name, "bold"), f"  {event.what}")
                         self._events.append((when.timestamp(), text))
                         self._news.set()
             await asyncio.sleep(_RETRY_PAUSE)

@@ -8,13 +8,13 @@ from flannelette.lease.v1 import lease_pb2 as pb
 from rich.text import Text
 
 from services.ctl.render.layout import Cell, Width, fold, lines, table
-from services.ctl.units import ago, count, phrase, short_time
+from services.ctl.units import ago, count, in_order, phrase, short_time
 
 _MOST_REASONS: Final = 3
 
 
 def nodes_text(nodes: Sequence[pb.Node], width: Width, wide_at: datetime | None = None) -> Text:
-    """The nodes, in their order; on a terminal with how many are how. With a time: what `-o wide` has, as of then."""
+    """The nodes by name; on a terminal with how many are how. With a time: what `-o wide` has, as of then."""
     rows = [
         (
             (node.name,),
@@ -26,7 +26,7 @@ def nodes_text(nodes: Sequence[pb.Node], width: Width, wide_at: datetime | None 
             *(_wide(node, wide_at) if wide_at else ()),
             _reasons(node),
         )
-        for node in nodes
+        for node in sorted(nodes, key=lambda node: in_order(node.name))
     ]
     more = ("REPORTED", "CURSOR", "VERSION") if wide_at else ()
     listed = table(("NODE", "SUBNET", "CONNECTED", "BEHIND", "FAILED", "LEASE", *more, "REASON"), rows, width)

@@ -8,7 +8,7 @@ from typing import Any, Final
 from rich.text import Text
 
 from services.ctl.render.layout import Cell, lines, table
-from services.ctl.units import count
+from services.ctl.units import count, in_order
 
 TITLES: Final = ("NODE", "STATE", "PEERS", "ANSWER", "RTT", "LOSS", "IN/s", "OUT/s", "PROBLEM")
 _UNITS: Final = ("B", "kB", "MB", "GB", "TB")
@@ -62,7 +62,7 @@ def _sent(traffic: Traffic) -> int:
 
 SORTS: Final[Mapping[str, Callable[[Line], Any]]] = {
     "state": lambda line: -line.gravity,
-    "name": lambda line: (len(line.name), line.name),
+    "name": lambda line: in_order(line.name),
     "rtt": lambda line: -line.round_trip,
     "loss": lambda line: -(line.loss or 0),
     "traffic": lambda line: -((line.rate(_received) or 0) + (line.rate(_sent) or 0)),
@@ -101,7 +101,7 @@ def page(
     body: list[Text] = []
     for number, text in enumerate(listed[1:][first : first + room], first):
         if number == selected:
-            text.stylize("reverse")
+            text = Text(text.plain.ljust(columns - 2), style="reverse")
         body.append(Text.assemble("> " if number == selected else "  ", text))
     more = "" if len(shown) <= room else f", {first + 1} to {min(first + room, len(shown))} shown"
     head = Text(f"{clock}  {count(len(shown), 'node')}: {counted}{more}; by {sort}", style="bold")

@@ -17,7 +17,7 @@ async def test_nodes_are_shown_sorted_looked_into_and_left(tmp_path: Path) -> No
         nodes["h1"].dataplane.replies.by_method["GetStatus"] = _status(1, round_trip=210, loss=0)
         async with on_terminal(tmp_path, "top", **environment) as terminal:
             shown = await terminal.until(
-                "3 nodes: 2 healthy, 1 no answer; by state", "2.50 ms", "25%", "h1 repaired", "q quit"
+                "3 nodes: 2 healthy, 1 no answer; by state", "2.50 ms", "25%", "h1  repaired", "q quit"
             )
             assert len(shown.splitlines()) <= 24
             assert max(map(len, shown.splitlines())) <= 80

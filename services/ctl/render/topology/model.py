@@ -10,8 +10,7 @@ from typing import Final
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.lease.v1 import lease_pb2
 
-from services.ctl.render.leases import by_address
-from services.ctl.units import count, phrase
+from services.ctl.units import count, in_order, phrase
 
 MOST_DRAWN: Final = 8
 """Nodes that are drawn one by one, with every link."""
@@ -160,7 +159,7 @@ def read_topology(
     """
     connected = {node.name: node for node in known}
     nodes = [_node(lease, connected, asked, leases) for lease in leases.leases if lease.node or not lease.reserved]
-    nodes.sort(key=lambda node: by_address(node.subnets))
+    nodes.sort(key=lambda node: in_order(node.name))
     told: dict[frozenset[str], Link] = {}
     for name, (interface, of_node) in peers.items():
         for peer in of_node:
