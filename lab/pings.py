@@ -91,7 +91,7 @@ class Pinger:
         self._padding = max(size - _SMALLEST[version], 0)
         if size:
             self._socket.forbid_fragments()
-        self._identifier = os.getpid() & 0xFFFF
+        self._identifier = int.from_bytes(os.urandom(2))  # of a connection that no firewall knows yet
         self._waiting: dict[int, Callable[[], None]] = {}
 
     def send(self, target: Address, answered: Callable[[], None]) -> int:

@@ -32,7 +32,7 @@ class SilentFault:
     evidence: str = ""
     """The kernel's answer."""
     undo: str = ""
-    """What is typed where doctor knows no command."""
+    """What is typed where doctor knows no command, or one that is not there where it is tried."""
     service: str = "dataplane"
     """Which finds it."""
     what: str = ""

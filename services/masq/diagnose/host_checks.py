@@ -30,9 +30,10 @@ class HostChecks:
     """With everybody's rules but those in tables of our own."""
     side_by_side: frozenset[int] = frozenset()
     """IP versions that have rules both in the legacy tables and in those of iptables-nft."""
-    firewalld: bool = False
-    bridge_needs_calls: bool = False
-    """kube-proxy has rules in iptables, there is a bridge, and what crosses it does not meet them."""
+    bridge_calls: str = "1"
+    """Where kube-proxy has rules in iptables and there is a bridge: whether what crosses it meets them; empty: the
+    module for that is not loaded.
+    """
     insert_failed: int = 0
     """Connections that were lost because two of them were given one source port."""
 
@@ -54,7 +55,10 @@ def tunnel_of(network: NetworkConfig | None) -> list[Flow]:
         return []
     everywhere = (ip_network((bytes(row.family.bits // 8), 0)) for row in network.families)
     ports = {4: tunnel.port, 6: tunnel.port_v6 or tunnel.port}
-    found = [Flow(each, each, protocol=tunnel.protocol, port=ports[each.version]) for each in everywhere]
+    apart = ("lo", BRIDGE, *tunnel.devices.values())
+    found = [
+        Flow(each, each, protocol=tunnel.protocol, port=ports[each.version], elsewhere=apart) for each in everywhere
+    ]
     is_keyed = network.backend_type == "ipsec"
     return found + [replace(each, protocol=_UDP, port=_IKE_PORT) for each in found if is_keyed]
 
@@ -76,10 +80,8 @@ def findings(
     found += dropping_tunnel(around.tables, tunnel)
     if around.side_by_side & {family.version for family in found_in} and kind != FirewallKind.NFTABLES:
         found.append(_both(kind))
-    if around.firewalld:
-        found.append(_FIREWALLD)
-    if around.bridge_needs_calls:
-        found.append(_BRIDGE_CALLS)
+    if around.bridge_calls != "1":
+        found.append(_bridge_calls(around.bridge_calls))
     if around.insert_failed and settings.masquerade and not settings.fully_random:
         found.append(_source_ports(around.insert_failed))
     return found
@@ -114,6 +116,17 @@ def _both(kind: str) -> Finding:
     )
 
 
+def _bridge_calls(value: str) -> Finding:
+    is_there = bool(value)
+    return Finding(
+        "bridge-calls",
+        "Pods of one node do not reach each other through a service's address.",
+        f"{BRIDGE_CALLS} is {value}." if is_there else "The module br_netfilter is not loaded.",
+        f"{'' if is_there else 'modprobe br_netfilter && '}sysctl -w {BRIDGE_CALLS}=1",
+        f"{BRIDGE_CALLS} {f'= {value}' if is_there else 'is not there'}, and iptables has a chain KUBE-SERVICES",
+    )
+
+
 def _source_ports(count: int) -> Finding:
     return Finding(
         "source-ports",
@@ -122,19 +135,3 @@ def _source_ports(count: int) -> Finding:
         "start masq without --ip-masq-fully-random-disable",
         f"/proc/net/stat/nf_conntrack: insert_failed {count}",
     )
-
-
-_FIREWALLD: Final = Finding(
-    "firewalld",
-    "Packets of pods are rejected, whatever another firewall accepts.",
-    "firewalld rejects packets of interfaces without a zone.",
-    "firewall-cmd --permanent --zone=trusted --add-interface=cni0 --add-interface=flannel.1 && firewall-cmd --reload",
-    "nft list tables: table inet firewalld",
-)
-_BRIDGE_CALLS: Final = Finding(
-    "bridge-calls",
-    "Pods of one node do not reach each other through a service's address.",
-    f"{BRIDGE_CALLS} is off.",
-    f"modprobe br_netfilter && sysctl -w {BRIDGE_CALLS}=1",
-    f"{BRIDGE_CALLS} is not 1, and iptables has a chain KUBE-SERVICES",
-)

@@ -1,95 +1,45 @@
-"""Tables of nftables, by netlink alone (linux/netfilter/nf_tables.h), read into the model."""
+"""Rules of nftables, expression by expression (linux/netfilter/nf_tables.h), as rules of the model."""
 
+import socket
 import sys
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from ipaddress import ip_network
-from itertools import islice
 from typing import Final
 
 from services.core.family import Network
 from services.masq.diagnose.extensions import PROTOCOLS, TARGETS, condition_of, port_text
+from services.masq.diagnose.nft_sets import MOST_ELEMENTS, Element, word_of
+from services.masq.diagnose.nft_sets import condition_of as condition_of_element
 from services.masq.diagnose.verdict import (
-    IPTABLES,
-    NFT,
     WORDS,
     Condition,
     Effect,
-    ForeignChain,
     ForeignRule,
-    ForeignTable,
-    NfHook,
 )
-from services.masq.kernel.nf_tables import FAMILIES, INET, attribute_list, attributes, chain_dump, rule_dump, text
+from services.masq.kernel.nf_tables import attribute_list, attributes, text
 
-_MOST_RULES: Final = 1000
-"""Of a table: a thousand take about 10 ms."""
 _EVERY: Final = {4: ip_network("0.0.0.0/0"), 6: ip_network("::/0")}
 _SOURCE_AT, _ADDRESS_SIZE, _PROTOCOL_AT = {4: 12, 6: 8}, {4: 4, 6: 16}, {4: 9, 6: 6}  # in the IP header
 _NETWORK_HEADER, _TRANSPORT_HEADER = 1, 2
-_META: Final = {1: "ethertype", 6: "incoming", 7: "outgoing", 15: "family", 16: "protocol"}  # NFT_META_...
+_META: Final = {
+    1: "ethertype", 4: "incoming index", 5: "outgoing index", 6: "incoming", 7: "outgoing", 15: "family",
+    16: "protocol",
+}  # fmt: skip
+"""NFT_META_..."""
+_CT: Final = {0: "state", 2: "status"}  # NFT_CT_...
 _VERDICTS: Final = {
     0: Effect.DROP, 1: Effect.ACCEPT, -1: Effect.NOTHING, -2: Effect.NOTHING,
     -3: Effect.JUMP, -4: Effect.GOTO, -5: Effect.RETURN,
 }  # fmt: skip
+_NAMES: Final = {
+    "port": "th dport", "protocol": "meta l4proto", "incoming": "iifname", "outgoing": "oifname", "state": "ct state",
+}  # fmt: skip
+_MOST_WORDS: Final = 4
+"""Of the elements of a set."""
 _QUIET: Final = frozenset(("counter", "log", "notrack"))
 _LOADS: Final = frozenset(("fib", "exthdr", "rt", "socket", "osf", "numgen", "hash", "inner", "tunnel", "xfrm"))
 """What only brings something into a register: what asks for it is not understood."""
-
-
-def read_nft(but: Iterable[str] = ()) -> list[ForeignTable]:
-    """Every table that filters IP packets and has none of these names. Raises Unavailable."""
-    bases: dict[tuple[int, str], dict[str, ForeignChain]] = {}
-    filters = set[tuple[int, str]]()
-    for family, values in chain_dump():
-        key, name = (family, text(values[1])), text(values[3])
-        if (family in FAMILIES or family == INET) and key[1] not in but:
-            chain = bases.setdefault(key, {})[name] = _chain(name, values)
-            if chain.hook is not None and text(values.get(7, b"")) != "nat":
-                filters.add(key)
-    return [_table(*key, bases[key]) for key in sorted(filters)]
-
-
-def has_iptables_rules(but: Collection[str]) -> bool:
-    """Whether iptables-nft has rules here, or a policy that drops: in tables with its names and its base chains.
-
-    Chains of these names do not count, nor do the jumps to them. Raises Unavailable.
-    """
-    found: dict[tuple[int, str], bool] = {}
-    for family, values in chain_dump():
-        chain, key = _chain(text(values[3]), values), (family, text(values[1]))
-        priorities = IPTABLES.get(key[1], {}) if family in FAMILIES else {}
-        wanted = [(hook.name, hook, priority) for hook, priority in priorities.items()]
-        if (chain.name, chain.hook, chain.priority) in wanted:
-            found[key] = found.get(key, False) or chain.drops
-    if any(found.values()):
-        return True
-    rules = (values for key in found for values in rule_dump(*key))
-    others = (values for values in rules if text(values[2]) not in but)
-    return any(_Reader("", 4).rule(values).target not in but for values in others)
-
-
-def _chain(name: str, values: Mapping[int, bytes]) -> ForeignChain:
-    hook = attributes(values.get(4, b""))
-    if not hook:
-        return ForeignChain(name, ())
-    number, priority = (int.from_bytes(hook.get(i, bytes(4)), "big", signed=True) for i in (1, 2))
-    if number not in NfHook.__members__.values():
-        return ForeignChain(name, ())  # ingress, egress
-    return ForeignChain(name, (), NfHook(number), priority, values.get(5) == bytes(4))
-
-
-def _table(family: int, name: str, chains: Mapping[str, ForeignChain]) -> ForeignTable:
-    version = FAMILIES.get(family, 0)
-    read = list(islice(rule_dump(family, name), _MOST_RULES + 1))
-    rules: dict[str, list[ForeignRule]] = {}
-    for values in read:
-        rules.setdefault(text(values[2]), []).append(_Reader(f"{WORDS[version]} {name}", version).rule(values))
-    found = {
-        each: ForeignChain(each, tuple(rules.get(each, ())), chain.hook, chain.priority, chain.drops)
-        for each, chain in chains.items()
-    }
-    return ForeignTable(NFT, version, name, found, is_whole=len(read) <= _MOST_RULES)
 
 
 @dataclass(slots=True)
@@ -103,12 +53,13 @@ class _Load:
 
 
 @dataclass(slots=True)
-class _Reader:
+class RuleReader:
     """Follows the expressions of one rule."""
 
     place: str
     """`inet filter`."""
     version: int
+    read_set: Callable[[str], list[Element]] = lambda name: []
     registers: dict[int, _Load] = field(default_factory=dict)
     conditions: list[Condition] = field(default_factory=list)
     words: list[str] = field(default_factory=list)
@@ -116,17 +67,26 @@ class _Reader:
     target: str = ""
     says: str = ""
     """The verdict, as it is written."""
+    verdicts: list[tuple[Condition, Mapping[int, bytes]]] = field(default_factory=list)
+    """Of a map."""
 
-    def rule(self, values: Mapping[int, bytes]) -> ForeignRule:
-        """The rule."""
+    def rules(self, values: Mapping[int, bytes]) -> list[ForeignRule]:
+        """The rule; for a map of verdicts one for each of its elements."""
         for _, element in attribute_list(values.get(4, b"")):
             expression = attributes(element)
             self._take(text(expression.get(1, b"")), attributes(expression.get(2, b"")))
         handle = int.from_bytes(values.get(3, b""), "big")
-        words = filter(None, (*self.words, self.says, self.target))
         chain = text(values[2])
         removal = f"nft delete rule {self.place} {chain} handle {handle}"
-        return ForeignRule(" ".join(words), removal, tuple(self.conditions), self.kind, self.target, chain)
+        if not self.verdicts:
+            said = " ".join(filter(None, (*self.words, self.says, self.target)))
+            return [ForeignRule(said, removal, tuple(self.conditions), self.kind, self.target, chain)]
+        found = []
+        for condition, verdict in self.verdicts:
+            kind, target = _verdict(verdict)
+            said = " ".join(filter(None, (*self.words, kind.value, target)))
+            found.append(ForeignRule(said, removal, (*self.conditions, condition), kind, target, chain))
+        return found
 
     def _take(self, name: str, values: Mapping[int, bytes]) -> None:
         match name:
@@ -135,7 +95,7 @@ class _Reader:
             case "meta" if 1 in values:
                 self.registers[_number(values, 1)] = _Load(_META.get(_number(values, 2), ""))
             case "ct" if 1 in values:
-                self.registers[_number(values, 1)] = _Load("" if _number(values, 2) else "state")
+                self.registers[_number(values, 1)] = _Load(_CT.get(_number(values, 2), ""))
             case "bitwise":
                 load = self.registers.get(_number(values, 1), _Load())
                 mask, xor = (attributes(values.get(i, b"")).get(1, b"") for i in (4, 5))
@@ -147,8 +107,7 @@ class _Reader:
             case "immediate":
                 verdict = attributes(attributes(values.get(2, b"")).get(2, b""))
                 if verdict:
-                    code = int.from_bytes(verdict.get(1, b""), "big", signed=True)
-                    self.kind, self.target = _VERDICTS.get(code, Effect.UNKNOWN), text(verdict.get(2, b""))
+                    self.kind, self.target = _verdict(verdict)
                     self.says = self.kind.value
             case "reject":
                 self.kind, self.says = Effect.DROP, "reject"
@@ -157,8 +116,8 @@ class _Reader:
                     self._add(condition, port_text(condition) if condition.ports else f"-m {text(values[1])}")
             case "target":
                 self.kind, self.says = TARGETS.get(text(values[1]), Effect.UNKNOWN), text(values[1])
-            case "lookup" if 3 in values and _number(values, 3) == 0:  # a map of verdicts
-                self.kind = Effect.UNKNOWN
+            case "lookup":
+                self._look_up(self.registers.get(_number(values, 2), _Load()), values)
             case "payload" | "meta" | "ct":  # they write
                 pass
             case "queue" | "dup" | "fwd" | "tproxy" | "synproxy":
@@ -179,17 +138,47 @@ class _Reader:
         what = {start: "source", start + length: "destination"}.get(offset, "") if size <= length else ""
         return _Load(what, size)
 
+    def _look_up(self, load: _Load, values: Mapping[int, bytes]) -> None:
+        """In a set, in a map of verdicts (into register 0), or in one that says what to translate to."""
+        target = _number(values, 3) if 3 in values else None
+        if target:
+            self.registers[target] = _Load()
+            return
+        found = self.read_set(text(values.get(1, b"")))
+        is_known = bool(found) and len(found) <= MOST_ELEMENTS and not load.mask
+        words = ", ".join(word_of(load.what, each) for each in found[:_MOST_WORDS])
+        words += ", ..." if len(found) > _MOST_WORDS else ""
+        said = f"{self._name(load.what)} {{ {words} }}" if is_known and load.what else "..."
+        if target is None:
+            one_of = tuple(condition_of_element(load.what, each) for each in found)
+            condition = Condition(one_of=one_of) if is_known else Condition(unknown=True)
+            self._add(replace(condition, negated=bool(_number(values, 5) & 1)), said)
+        elif is_known:
+            self.words.append(said.replace("{", "vmap {", 1))
+            self.verdicts = [(condition_of_element(load.what, each), each.verdict) for each in found]
+        else:
+            self.kind = Effect.UNKNOWN
+
+    def _name(self, what: str) -> str:
+        """As nft calls what is in a register."""
+        ways = {"source": "saddr", "destination": "daddr"}
+        return f"{WORDS[self.version]} {ways[what]}" if what in ways else _NAMES.get(what, what)
+
     def _ask(self, load: _Load, operator: int, value: bytes) -> None:
         negated, word = operator == 1, "!= " if operator == 1 else ""
         if load.what == "state" and load.mask and not any(value):
             has_new = bool(int.from_bytes(load.mask, sys.byteorder) & 0x08)
             self._add(Condition(new=has_new is (operator == 1)), "ct state ...")
+        elif load.what == "status" and load.mask and operator <= 1 and not any(value):
+            self._add(Condition(new=operator == 0), "ct status ...")  # no bit is set yet
         elif operator > 1 or (load.mask and load.what not in ("source", "destination")):
             self._add(Condition(unknown=True), "...")
         elif load.what in ("source", "destination") and (network := self._network(load, value)):
             source, destination = (network, None) if load.what == "source" else (None, network)
             way = f"{WORDS[self.version]} {'saddr' if source else 'daddr'} {word}{network}"
             self._add(Condition(source=source, destination=destination, negated=negated), way)
+        elif load.what.endswith(" index"):
+            self._ask(_Load(load.what.removesuffix(" index")), operator, _name_of(value))
         elif load.what in ("incoming", "outgoing"):
             name = text(value) + ("" if value.endswith(b"\0") else "+")
             incoming, outgoing = (name, None) if load.what == "incoming" else (None, name)
@@ -226,6 +215,20 @@ class _Reader:
         self.conditions.append(condition)
         if words not in self.words:
             self.words.append(words)
+
+
+def _verdict(values: Mapping[int, bytes]) -> tuple[Effect, str]:
+    """What a verdict does, and the chain it goes to."""
+    code = int.from_bytes(values.get(1, b""), "big", signed=True)
+    return _VERDICTS.get(code, Effect.UNKNOWN), text(values.get(2, b""))
+
+
+def _name_of(index: bytes) -> bytes:
+    """Of an interface, as nftables writes names."""
+    try:
+        return socket.if_indextoname(int.from_bytes(index, sys.byteorder)).encode() + b"\0"
+    except OSError:
+        return b"?\0"  # it is gone: no packet comes by it
 
 
 def _number(values: Mapping[int, bytes], name: int) -> int:

@@ -1,5 +1,6 @@
 """Which rules and policies of other programs drop the overlay's packets, as findings with their cures. Pure."""
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -31,6 +32,9 @@ WAYS: Final[dict[str, tuple[NfHook, ...]]] = {
 }
 """The chains of the kernel that a packet passes, by the one that decides."""
 _TUNNELS_WAY: Final = (NfHook.PREROUTING, NfHook.INPUT, NfHook.OUTPUT, NfHook.POSTROUTING)
+_FIREWALLD: Final = "firewalld"
+_ZONE: Final = re.compile(r"filter_(?:IN|FWD)_(?!policy_)(.+?)(?:_(?:pre|log|deny|allow|post))?$")
+"""Of firewalld's chains from 1.0 on; packets that it does not accept end there."""
 _OF_IPTABLES: Final = frozenset((table, hook.name) for table, hooks in IPTABLES.items() for hook in hooks)
 
 
@@ -57,7 +61,7 @@ def dropping(
 ) -> list[Finding]:
     """What other programs have that drops these packets. `kind`: where our forward rules are; empty: nowhere."""
     drops = [drop for drop in obstacles(tables, flows, way=way) if drop.rule or not is_ours_first(drop, kind)]
-    return list(dict.fromkeys(map(_drop, drops)))
+    return list(dict.fromkeys(_at_firewalld(drop, _sources(drop, flows)) or _drop(drop) for drop in drops))
 
 
 def dropping_tunnel(
@@ -98,7 +102,8 @@ def _tunnel_drop(drop: Drop, protocol: int, port: int) -> Finding:
     packets = f"Packets between the nodes ({Tunnel({}, protocol, port).text})"
     found = _drop(drop, "firewall-tunnel", packets)
     if drop.rule:
-        return found
+        opened = f"--add-port={port}/udp" if port else f"--add-protocol={protocol}"
+        return _at_firewalld(drop, opened, found) or found
     match = f"-p udp --dport {port}" if port else f"-p {protocol}"
     accept = f"-t {drop.table} -I {drop.chain} {match} -j ACCEPT"
     tool = _tool(drop)
@@ -107,6 +112,28 @@ def _tunnel_drop(drop: Drop, protocol: int, port: int) -> Finding:
     place = f"{WORDS[drop.version]} {drop.table} {drop.chain}"
     return replace(
         found, cure=f"nft insert rule {place} {f'udp dport {port}' if port else f'meta l4proto {protocol}'} accept"
+    )
+
+
+def _sources(drop: Drop, flows: Sequence[Flow]) -> str:
+    """The networks of pods, as options of firewall-cmd."""
+    ends = (end for flow in flows for end in (flow.source, flow.destination) if drop.version in (0, end.version))
+    widest = {end.version: end for end in sorted(ends, key=lambda end: -end.prefixlen)}
+    return " ".join(["--zone=trusted", *(f"--add-source={widest[each]}" for each in sorted(widest))])
+
+
+def _at_firewalld(drop: Drop, opened: str, found: Finding | None = None) -> Finding | None:
+    """firewalld makes its rules again whenever it likes: only its own command helps. None: it is not firewalld's."""
+    if drop.table != _FIREWALLD or drop.rule is None:
+        return None
+    found, zone = found or _drop(drop), _ZONE.match(drop.rule.chain)
+    chain = f"chain {drop.rule.chain} of table inet {drop.table}"
+    who = f"firewalld's zone {zone[1]}" if zone else "firewalld"
+    where = f"--zone={zone[1]} " if zone and "--zone=" not in opened else ""
+    return replace(
+        found,
+        cause=f"{who} rejects them: `{drop.rule.text}`, {chain}.",
+        cure=f"firewall-cmd --permanent {where}{opened} && firewall-cmd --reload",
     )
 
 

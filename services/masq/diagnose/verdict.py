@@ -80,6 +80,8 @@ class Flow:
     """0: unknown."""
     port: int = 0
     """Of the destination; 0: unknown."""
+    elsewhere: tuple[str, ...] = ("lo",)
+    """Interfaces that they neither come nor leave by, where these are unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +97,11 @@ class Condition:
     ports: tuple[int, int] | None = None
     """Of the destination, first and last."""
     new: bool | None = None
-    """Packets that begin a connection: they match (true) or not (false)."""
+    """Packets that begin a connection and are not translated: they match (true) or not (false)."""
     unknown: bool = False
     """Something that is not known of a flow."""
+    one_of: tuple["Condition", ...] | None = None
+    """One of these, at least: the elements of a set."""
     negated: bool = False
 
     def holds(self, flow: Flow) -> Match:
@@ -112,13 +116,15 @@ class Condition:
         for wanted, network in ((self.source, flow.source), (self.destination, flow.destination)):
             found += [_address(wanted, network)] if wanted is not None else []
         for name, interface in ((self.incoming, flow.incoming), (self.outgoing, flow.outgoing)):
-            found += [_interface(name, interface)] if name is not None else []
+            found += [_interface(name, interface, flow.elsewhere)] if name is not None else []
         if self.protocol is not None:
             found.append(_equal(flow.protocol, flow.protocol == self.protocol))
         if self.ports is not None:
             found.append(_equal(flow.port, self.ports[0] <= flow.port <= self.ports[1]))
         if self.new is not None:
             found.append(Match.YES if self.new else Match.NO)
+        if self.one_of is not None:
+            found.append(_any_of([each.holds(flow) for each in self.one_of]))
         return all_of(found)
 
 
@@ -262,15 +268,21 @@ def all_of(matches: list[Match]) -> Match:
     return Match.MAYBE if Match.MAYBE in matches else Match.YES
 
 
+def _any_of(matches: list[Match]) -> Match:
+    if Match.YES in matches:
+        return Match.YES
+    return Match.MAYBE if Match.MAYBE in matches else Match.NO
+
+
 def _address(wanted: Network, network: Network) -> Match:
     if contains(wanted, network):
         return Match.YES
     return Match.MAYBE if contains(network, wanted) else Match.NO
 
 
-def _interface(name: str, interface: str) -> Match:
+def _interface(name: str, interface: str, elsewhere: Collection[str]) -> Match:
     if name == "+" or not interface:
-        return Match.YES if name == "+" else Match.MAYBE
+        return Match.YES if name == "+" else Match.NO if name in elsewhere else Match.MAYBE
     is_it = interface.startswith(name[:-1]) if name.endswith("+") else interface == name
     return Match.YES if is_it else Match.NO
 

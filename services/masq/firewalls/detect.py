@@ -1,5 +1,6 @@
 """Which firewall a host uses: the state of the host, read without running a program, and the choice made from it."""
 
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,7 @@ from services.core.errors import Unavailable
 from services.core.family import FAMILIES
 from services.masq.diagnose.host_checks import BRIDGE, BRIDGE_CALLS, FORWARDING, HostChecks
 from services.masq.diagnose.legacy_rules import read_legacy
-from services.masq.diagnose.nft_rules import has_iptables_rules, read_nft
+from services.masq.diagnose.nft_tables import has_iptables_rules, read_nft
 from services.masq.diagnose.verdict import Drop, ForeignTable, is_used, without
 from services.masq.firewalls.firewall import Digest, FirewallKind, Placement
 from services.masq.firewalls.nftables.syntax import FLANNEL_TABLES, TABLE
@@ -92,16 +93,15 @@ class HostProbe:
         tables = self.tables()
         legacy = {table.version for table in tables if table.firewall == FirewallKind.LEGACY and is_used(table)}
         try:
-            chains, both = nft_chains(), legacy & nft_rule_versions(_IPTABLES_TABLES)
+            both = legacy & nft_rule_versions(_IPTABLES_TABLES)
         except Unavailable:
-            chains, both = frozenset[ChainName](), set[int]()
-        kube_proxy = any(chain.name == "KUBE-SERVICES" for chain in chains)
+            both = set()
+        kube_proxy = any("KUBE-SERVICES" in table.chains for table in tables)
         return HostChecks(
             frozenset(family.version for family in FAMILIES if _sysctl(FORWARDING[family.version]) == "0"),
             tables,
             frozenset(both),
-            any(chain.table == "firewalld" for chain in chains),
-            kube_proxy and Path("/sys/class/net", BRIDGE).exists() and _sysctl(BRIDGE_CALLS) != "1",
+            _sysctl(BRIDGE_CALLS) if kube_proxy and BRIDGE in dict(socket.if_nameindex()).values() else "1",
             _insert_failed(),
         )
 

@@ -23,16 +23,9 @@ _HEADER: Final = struct.Struct("=IHHII")
 _ATTRIBUTE: Final = struct.Struct("=HH")
 _NFGENMSG: Final = 4
 _NUMBER: Final = 0x3FFF  # of an attribute, without NLA_F_NESTED and NLA_F_NET_BYTEORDER
-_NEWTABLE, _GETTABLE, _NEWCHAIN, _GETCHAIN, _NEWRULE, _GETRULE, _NEWGEN, _GETGEN = (
-    0,
-    1,
-    3,
-    4,
-    6,
-    7,
-    15,
-    16,
-)  # NFT_MSG_
+_NEWTABLE, _GETTABLE, _NEWCHAIN, _GETCHAIN, _NEWRULE, _GETRULE = 0, 1, 3, 4, 6, 7  # NFT_MSG_
+_NEWSETELEM, _GETSETELEM, _NEWGEN, _GETGEN = 12, 13, 15, 16
+_SET, _ELEMENTS = 2, 3  # NFTA_SET_ELEM_LIST_
 _TABLE, _NAME = 1, 3  # NFTA_CHAIN_TABLE, NFTA_CHAIN_NAME
 _GEN_ID, _GEN_NAME = 1, 3  # NFTA_GEN_ID, NFTA_GEN_PROC_NAME
 _BUFFER: Final = 1 << 17
@@ -73,7 +66,14 @@ def chain_dump() -> Iterator[tuple[int, dict[int, bytes]]]:
 
 def rule_dump(family: int, table: str) -> Iterator[dict[int, bytes]]:
     """Attributes (NFTA_RULE_...) of every rule of a table, read as they are asked for. Raises Unavailable."""
-    return (values for kind, _, values in _dump(_GETRULE, family, table) if kind == _NEWRULE)
+    return (values for kind, _, values in _dump(_GETRULE, family, {_TABLE: table}) if kind == _NEWRULE)
+
+
+def element_dump(family: int, table: str, name: str) -> Iterator[dict[int, bytes]]:
+    """Attributes (NFTA_SET_ELEM_...) of every element of a set or map. Raises Unavailable."""
+    for kind, _, values in _dump(_GETSETELEM, family, {_TABLE: table, _SET: name}):
+        if kind == _NEWSETELEM:
+            yield from (attributes(element) for _, element in attribute_list(values.get(_ELEMENTS, b"")))
 
 
 def nft_tables() -> frozenset[tuple[int, str]]:
@@ -165,14 +165,16 @@ def text(value: bytes) -> str:
     return value.rstrip(b"\0").decode(errors="replace")
 
 
-def _dump(request: int, family: int = 0, table: str = "") -> Iterator[tuple[int, int, dict[int, bytes]]]:
+def _dump(
+    request: int, family: int = 0, about: Mapping[int, str] | None = None
+) -> Iterator[tuple[int, int, dict[int, bytes]]]:
     """Number, address family and attributes of each message; nothing where the kernel has no nftables.
 
-    Of one family and table, if they are given and the request can be about one.
+    Of one family, and of what has these attributes, if they are given and the request can be about one.
     """
     with _open_socket() as kernel:
         try:
-            kernel.send(_question(request, _REQUEST | _DUMP, family, {_TABLE: table} if table else {}))
+            kernel.send(_question(request, _REQUEST | _DUMP, family, about))
             while True:
                 for kind, address_family, body in _messages(kernel.recv(_BUFFER)):
                     if kind < 0:

@@ -69,7 +69,7 @@ async def test_hole_11_a_silent_fault_is_named_and_its_cure_helps(scenes: Scenes
         assert len(status.findings) == 1, status
         assert status.ready is (fault.says != "node"), status
         assert any(reason.startswith("forwarding is broken") for reason in status.reasons) is not status.ready
-        await pods.n1(found.cure or fault.undo.format_map(said))
+        await pods.n1(fault.undo.format_map(said) or found.cure)
         if not fault.is_told:
             await pods.running.resync()
         await pods.until_nothing_is_found(fault.service)

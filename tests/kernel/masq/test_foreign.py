@@ -7,7 +7,7 @@ import pytest
 
 from services.core.family import FAMILIES, IPV4, Family
 from services.masq.diagnose.legacy_rules import read_legacy
-from services.masq.diagnose.nft_rules import read_nft
+from services.masq.diagnose.nft_tables import read_nft
 from services.masq.diagnose.verdict import Drop, Flow, ForeignTable, NfHook, drops
 from services.masq.kernel.legacy_tables import TableReader
 from tests.hosts.masq import Host
@@ -154,7 +154,16 @@ NATIVE_CASES = {
     "ip saddr 10.5.0.0/16 accept": (False, True),
     "ip saddr 10.5.27.0/24 accept": (True, True),
     "ip saddr 10.0.0.0/9 accept": (False, True),
-    "ip saddr { 10.5.0.0/16, 10.6.0.0/16 } accept": (True, True),
+    "ip saddr { 10.5.0.0/16, 10.6.0.0/16 } accept": (False, True),
+    "ip saddr { 10.4.0.0-10.5.255.255, 10.99.0.1 } accept": (False, True),
+    "ip saddr { 10.5.27.0/24, 10.6.0.0/16 } accept": (True, True),
+    "ip saddr != { 10.5.0.0/16, 10.6.0.0/16 } accept": (True, True),
+    "iif lo accept": (True, True),
+    "ct status dnat accept": (True, True),
+    "tcp dport { 22, 80-90 } return": (True, True),
+    "iifname { lo, cni0 } accept": (True, True),
+    "ip saddr . udp dport { 10.5.0.0/16 . 53 } accept; iifname cni0 return": (True, True),
+    "meta nfproto vmap { ipv6 : drop }; ip saddr vmap { 10.5.0.0/16 : accept, 10.7.0.0/16 : drop }": (False, True),
     "meta nfproto ipv4 accept": (False, True),
     "iifname cni0 accept": (True, True),
     "ct state vmap { established : accept, invalid : drop }": (True, True),
@@ -169,7 +178,7 @@ def test_a_chain_of_nftables_for_both_families_is_read(rules: str, host: Host) -
     wanted = NATIVE_CASES[rules]
     for family, is_dropped in zip(FAMILIES, wanted or (False, False), strict=True):
         found = fates(host, "nft", Flow(NETWORK[family.version], HERE[family.version]))
-        assert [drop.rule for drop in found] == [None] * is_dropped
-        is_doubtful = "{" in rules or "iifname" in rules or "27" in rules
+        assert [drop.chain for drop in found] == ["forward"] * is_dropped
+        is_doubtful = "iifname" in rules or "27" in rules
         applies = family is IPV4 or "ip saddr" not in rules
         assert all(drop.is_certain is not (is_doubtful and applies) for drop in found)
