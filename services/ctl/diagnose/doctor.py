@@ -19,6 +19,7 @@ from services.ctl.node_health import State
 from services.ctl.problems import Problem, different_versions, merged, problems, reported, version_of
 from services.ctl.render.problems import doctor_text, fixes_text
 from services.ctl.render.screen import Screen
+from services.ctl.units import shown_nodes
 
 _LOOK_AGAIN_SECONDS: Final = 12.0
 """masq checks every five seconds, the dataplane within a second of most changes."""
@@ -36,6 +37,8 @@ class Examination:
     node: str
     """The name of the only node, as its services say it; empty: there are several, or none has answered."""
     found: list[Problem]
+    reported: list[str]
+    """Those of `names` that were not asked: what masq finds there is not known, since it tells no lease service."""
     silent: bool
     """No service that was asked has answered."""
 
@@ -48,9 +51,14 @@ class Examination:
         """Prints it; as JSON with the commands that were carried out."""
         if not screen.json:
             screen.show(doctor_text(self.names, self.found, screen.width))
+            if self.reported:
+                screen.warn(
+                    f"of {shown_nodes(self.reported)} this is what dataplanes have told the lease service; masq "
+                    "looks at firewalls, and tells it nothing: use a context of all nodes, or ask on the node"
+                )
             return
         ailments = [{**each.document(), "fixable": is_safe(each.check, each.cure)} for each in self.found]
-        document = {"node": self.node, "nodes": self.names, "ailments": ailments}
+        document = {"node": self.node, "nodes": self.names, "reported": self.reported, "ailments": ailments}
         screen.show_json(document if fixed is None else {**document, "fixed": [*fixed]})
 
 
@@ -61,6 +69,7 @@ async def examine(nodes: Nodes, services: Collection[str], *, everybody: bool = 
     names = {node: node or each.name or "this host" for node, each in health.items()}
     found = [(names[node], problems(each, asked)) for node, each in health.items()]
     versions = {names[node]: version_of(each) for node, each in health.items()}
+    others = list[lease_pb2.Node]()
     if everybody:
         others = [each for each in await _listed(nodes) if each.name not in versions]
         found += reported(others)
@@ -71,6 +80,7 @@ async def examine(nodes: Nodes, services: Collection[str], *, everybody: bool = 
         [*versions],
         next(iter(health.values())).name if len(versions) == 1 else "",
         merged(found),
+        [each.name for each in others],
         all(each.services[service].state is State.AWAY for each in health.values() for service in asked),
     )
 

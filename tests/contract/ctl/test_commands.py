@@ -84,6 +84,8 @@ async def test_the_doctor_shows_what_nodes_have_told_a_central_lease_service(nod
     ]
     assert ran.json["ailments"][2]["evidence"] == "0.1.0: h1; 9.9.9: h2, h3"
     assert (await run(node.directory, "nodes")).code == 1
+    assert ran.json["reported"] == ["h2", "h3"]
+    assert "of h2, h3 this is what dataplanes have told" in (await run(node.directory, "doctor", "--all")).err
     assert "No packets reach h3." in (await run(node.directory, "nodes")).out
     await node.stop("lease")
     ran = await run(node.directory, "doctor", "--all")
