@@ -17,12 +17,15 @@ from services.ctl.connect.targets import Target
 from services.ctl.diagnose.checks import TESTS, Check, Outcome, checks_of, peer_checks
 from services.ctl.diagnose.connectivity_text import junit, progress_line, report, start_line
 from services.ctl.node_health import NodeHealth
-from services.ctl.problems import Problem, merged, problems
+from services.ctl.problems import Problem, Weight, merged, problems
 from services.ctl.render.problems import doctor_text
 from services.ctl.render.screen import Screen
+from services.ctl.units import in_order
 
 M = TypeVar("M")
 
+_SILENCE: Final = ("peer-tunnel", "peer-down")
+"""Findings that say what a failed check says."""
 _SECONDS: Final = 600.0
 """For the answers of one node: 1,000 peers that do not answer take five minutes."""
 _MOST_AT_ONCE: Final = 16
@@ -76,11 +79,11 @@ async def connectivity(
             screen.show(progress_line("addresses", name, some))
     for test, hint in _not_asked(found, names):
         found.append(Check(test, "", "", "", "", 0, Outcome.SKIPPED, hint))
-    found.sort(key=lambda check: [*TESTS].index(check.test))
+    found.sort(key=lambda check: ([*TESTS].index(check.test), in_order(check.source), in_order(check.target)))
     failed = [check for check in found if check.outcome is Outcome.FAILED]
     health = await assess_all(nodes) if failed else health  # findings may be new
     by_name = dict(zip(dataplanes, health.values(), strict=True))
-    told = _told(by_name, {(check.source, check.target) for check in failed})
+    told = problems_of(by_name, {(check.source, check.target) for check in failed})
     if is_junit:
         screen.show(junit(found, _word_on(by_name)))
     elif screen.json:
@@ -153,18 +156,29 @@ def _not_asked(found: Sequence[Check], names: Sequence[str]) -> Iterator[tuple[s
         yield "outside", "give --outside ADDRESS"
 
 
-def _told(health: Mapping[str, NodeHealth], pairs: Collection[tuple[str, str]]) -> list[Problem]:
-    """The problems of the nodes that took part in what failed, without those about peers that did not."""
+def problems_of(health: Mapping[str, NodeHealth], pairs: Collection[tuple[str, str]]) -> list[Problem]:
+    """The problems of the nodes that took part in what failed, without those about peers that did not.
+
+    That a peer is silent is left out where a cause is known, on either side.
+    """
     involved = {name for pair in pairs for name in pair} | ({*health} if any("all" in p for p in pairs) else set())
-    found = []
-    for name in health:
-        if name not in involved:
-            continue
+    told = {name: problems(health[name]) for name in health if name in involved}
+    broken = {name for name, found in told.items() if any(_is_cause(each) for each in found)}
+    for name, found in told.items():
         answer = health[name].answers.dataplane
         findings = () if isinstance(answer, CallFailed) else answer.status.findings
-        beside = {each.problem for each in findings if each.peers and involved.isdisjoint(each.peers)}
-        found.append((name, [each for each in problems(health[name]) if each.problem not in beside]))
-    return merged(found)
+        beside = {
+            each.problem
+            for each in findings
+            if (each.peers and involved.isdisjoint(each.peers))
+            or (each.check in _SILENCE and not broken.isdisjoint({name, *each.peers}))
+        }
+        told[name] = [each for each in found if each.problem not in beside]
+    return merged(told.items())
+
+
+def _is_cause(problem: Problem) -> bool:
+    return problem.weight is Weight.BROKEN and problem.check not in _SILENCE
 
 
 def _word_on(health: Mapping[str, NodeHealth]) -> Callable[[Check], Text | None]:
@@ -172,7 +186,7 @@ def _word_on(health: Mapping[str, NodeHealth]) -> Callable[[Check], Text | None]
 
     @cache
     def word(pair: tuple[str, str]) -> Text | None:
-        told = _told(health, [pair])
+        told = problems_of(health, [pair])
         return doctor_text([*dict.fromkeys(name for each in told for name in each.nodes)], told, 80) if told else None
 
     return lambda check: word((check.source, check.target))

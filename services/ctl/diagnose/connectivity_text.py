@@ -10,7 +10,7 @@ from rich.text import Text
 from services.ctl.diagnose.checks import TESTS, Check, Group, Outcome, grouped
 from services.ctl.render.layout import Cell, Width, fold, lines, table
 from services.ctl.render.screen import harmless
-from services.ctl.units import count, shown_nodes
+from services.ctl.units import count, in_order, shown_nodes
 
 _LARGE, _NONE, _OWN = "large", "FAIL", "-"
 _LEGEND: Final = f"round-trip time in ms; {_NONE}: not reached; {_LARGE}: full-size packets are lost"
@@ -116,8 +116,8 @@ def _summary(checks: Sequence[Check], width: Width) -> Iterable[Text]:
 def _matrix(checks: Sequence[Check], width: Width) -> Sequence[str | Text]:
     """Who reaches whom; where that is too wide, only who does not, below."""
     shown = [check for check in checks if check.test != "underlay" and check.source and check.target != "all"]
-    sources = sorted({check.source for check in shown})
-    targets = [*sorted({check.target for check in shown if check.test != "outside"})]
+    sources = sorted({check.source for check in shown}, key=in_order)
+    targets = [*sorted({check.target for check in shown if check.test != "outside"}, key=in_order)]
     targets += [*dict.fromkeys(check.target for check in shown if check.test == "outside")]
     cells: dict[tuple[str, str], list[Check]] = {}
     for check in shown:

@@ -118,12 +118,14 @@ def _not_carried(dataplane: Controller, peer: Peer, context: PeerContext) -> Ite
 
 
 async def _pods(context: PeerContext, on_demand: OnDemand) -> AsyncGenerator[Address, None]:
-    """One address in each own subnet that a neighbour answers from."""
+    """One address in each own subnet that a pod answers from: a neighbour; without any, one that CNI gives first."""
     for subnet in context.own_subnets:
         with Inspector() as inspector:
             known = await inspector.all_neighbours(family_of(subnet))
         places = sorted(known, key=lambda place: not place[1] & NUD_REACHABLE)
         addresses = [address for data, _ in places if (address := ip_address(data)) in subnet]
+        if not addresses:
+            addresses = [subnet[number] for number in range(2, min(2 + _NEIGHBOURS, subnet.num_addresses - 1))]
         questions = [Question(address, 0, must_answer=False) for address in addresses[:_NEIGHBOURS]]
         async with aclosing(on_demand.ask(questions, tries=1)) as answers:
             found = [answer.question.address async for answer in answers if answer.small is Answering.ANSWERS]

@@ -14,11 +14,15 @@ from click.testing import CliRunner
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from rich.text import Text
 
+from services.ctl.connect.targets import targets
 from services.ctl.diagnose.checks import Check, Outcome, checks_of, peer_checks
+from services.ctl.diagnose.connectivity import problems_of
 from services.ctl.diagnose.connectivity_text import junit, report
 from services.ctl.main import cli
+from services.ctl.node_health import Answers, assess
 from services.ctl.problems import Problem, Weight
 from services.ctl.render.problems import doctor_text
+from tests.ctl import clusters, samples
 
 Answer: TypeAlias = "pb.Answering.ValueType"
 YES, SILENT, UNKNOWN = pb.ANSWERING_YES, pb.ANSWERING_SILENT, pb.ANSWERING_UNKNOWN
@@ -199,3 +203,16 @@ def test_where_no_dataplane_answers_the_exit_code_is_2(tmp_path: Path, words: tu
     done = CliRunner().invoke(cli, ["--socket-dir", str(tmp_path), "connectivity", *words])
     assert done.exit_code == 2
     assert "there is no socket" in done.output
+
+
+def test_a_silent_peer_is_no_news_where_its_cause_is_known_on_either_side() -> None:
+    health = {}
+    for number, peers in ((1, ["h2"]), (2, []), (4, ["h2", "h3"])):
+        dataplane, masq = clusters.dataplane_of(number, peers=3), samples.masq_status()
+        dataplane.status.findings.add(problem=f"No answer of {peers}.", check="peer-tunnel", peers=peers)
+        health[f"h{number}"] = assess(Answers(samples.lease_status(""), dataplane, masq), targets(Path("/run"), {}))
+    pairs = [(one, other) for one in health for other in health if one != other]
+    assert len(problems_of(health, pairs)) == 3
+    masq.status.findings.add(problem="UDP port 8472 is dropped.", check="firewall-port", broken=True)
+    health["h2"] = replace(health["h2"], answers=replace(health["h2"].answers, masq=masq))
+    assert [each.check for each in problems_of(health, pairs)] == ["firewall-port"]
