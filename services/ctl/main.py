@@ -12,7 +12,7 @@ except ModuleNotFoundError:
     sys.exit("flannelette: the command line needs the package click: pip install 'flannelette[ctl]'")
 
 from services.ctl.certs.commands import certs
-from services.ctl.cli import contexts, follow, kernel, show, subnets
+from services.ctl.cli import contexts, diagnose, follow, kernel, show, subnets
 from services.ctl.cli.docker_opts import docker_opts
 from services.ctl.cli.options import FORMATS, OwnFirst, Sections, Shared, shared_options
 
@@ -110,8 +110,9 @@ cli.add_command(docker_opts)
 cli.add_command(contexts.context)
 
 
-for _function in (*show.COMMANDS, *follow.COMMANDS, *kernel.COMMANDS, *subnets.COMMANDS, *contexts.COMMANDS):
-    _command(_function)
+for _room in (show, diagnose, follow, kernel, subnets, contexts):
+    for _function in _room.COMMANDS:
+        _command(_function)
 
 
 @cli.group()

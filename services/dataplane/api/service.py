@@ -10,6 +10,7 @@ from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.dataplane.v1 import dataplane_pb2_grpc
 
 from services.core.errors import InvalidInput, NotFound, Unavailable
+from services.dataplane.api.capture import Captures
 from services.dataplane.api.events import reading_of
 from services.dataplane.api.on_demand import probe_addresses, probe_peers
 from services.dataplane.api.operations import hand_over, resync, teardown
@@ -23,6 +24,7 @@ from services.dataplane.peers.peer import Peer
 from services.dataplane.probes.on_demand import OnDemand
 from services.dataplane.probes.prober import Prober
 from services.runtime.events.stream import watch
+from services.runtime.rpc.authorization import caller
 from services.runtime.telemetry.health import Health
 
 _STOPPING = "the dataplane service is stopping; the kernel stays as it is"
@@ -42,6 +44,7 @@ class DataplaneServicer(dataplane_pb2_grpc.DataplaneServiceServicer):
         self._inspector = inspector
         self._prober = prober
         self._on_demand = OnDemand()
+        self._captures = Captures(dataplane, stopping)
         self._health = health
         self._stopping = stopping
         self._started_at = time.time()
@@ -126,6 +129,16 @@ class DataplaneServicer(dataplane_pb2_grpc.DataplaneServiceServicer):
     async def TracePacket(self, request: pb.TracePacketRequest, context: Any) -> pb.TracePacketResponse:
         """See the proto."""
         return await trace_packet(self._dataplane, self._inspector, request)
+
+    async def CapturePackets(
+        self, request: pb.CapturePacketsRequest, context: Any
+    ) -> AsyncIterator[pb.CapturePacketsResponse]:
+        """See the proto."""
+        if not request.name:
+            raise InvalidInput("name is empty: say of which peer packets shall be captured")
+        async with aclosing(self._captures.run(request, self._chosen(request.name), caller(context))) as messages:
+            async for message in messages:
+                yield message
 
     def WatchEvents(self, request: pb.WatchEventsRequest, context: Any) -> AsyncIterator[pb.WatchEventsResponse]:
         """See the proto."""

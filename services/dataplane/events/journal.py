@@ -36,6 +36,7 @@ class EventKind(Enum):
     HAND_OVER = auto()
     COMMAND = auto()
     PEER_ANSWERS = auto()
+    CAPTURE = auto()
 
 
 class Journal(journal.Journal):

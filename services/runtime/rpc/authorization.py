@@ -34,7 +34,7 @@ _SERVICES: Final[Mapping[str, Mapping[Requirement, str]]] = {
     },
     "flannelette.dataplane.v1.DataplaneService": {
         Requirement.MEMBER: "GetStatus WatchStatus ListPeers WatchEvents ProbePeers TracePacket",
-        Requirement.ADMIN: "ResyncKernel TeardownKernel HandOver ProbeAddresses",
+        Requirement.ADMIN: "ResyncKernel TeardownKernel HandOver ProbeAddresses CapturePackets",
     },
     "flannelette.masq.v1.MasqService": {
         Requirement.MEMBER: "GetStatus ListRules Explain WatchEvents",
@@ -129,6 +129,11 @@ class Authorizer(grpc.aio.ServerInterceptor):
         relayed = getattr(request, "relayed", False)
         whole = relayed or getattr(request, "view", lease_pb2.VIEW_ALL) != lease_pb2.VIEW_OWN
         return refusal(principals(_uris(peer)), needed, node, whole=whole)
+
+
+def caller(context: Context) -> str:
+    """Who calls, for a record of it."""
+    return ", ".join(_uris(context.auth_context())) or "an operator on this host"
 
 
 def _uris(peer: Mapping[str, Iterable[bytes]]) -> list[str]:

@@ -12,8 +12,9 @@ An `optional` field is always set, unless its comment says when it is unset.
 `optional` makes JSON print false and 0, which it would leave out otherwise.
 
 Over TCP with TLS, every member of the overlay may call the methods that
-change nothing; ResyncKernel, TeardownKernel, HandOver and ProbeAddresses,
-which sends packets anywhere, need flannelette://admin/NAME.
+change nothing; ResyncKernel, TeardownKernel, HandOver, ProbeAddresses, which
+sends packets anywhere, and CapturePackets, which shows what users send, need
+flannelette://admin/NAME.
 
 Errors, on every call: INVALID_ARGUMENT, UNIMPLEMENTED,
 PERMISSION_DENIED (over TLS). Each call lists its further codes.
@@ -275,6 +276,10 @@ class _EventKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventKind.V
     """
     EVENT_KIND_PEER_ANSWERS: _EventKind.ValueType  # 18
     """Peers stopped answering probes through the overlay, or answer again."""
+    EVENT_KIND_CAPTURE: _EventKind.ValueType  # 19
+    """A capture of packets began or ended (CapturePackets); `cause` has the
+    caller's identity.
+    """
 
 class EventKind(_EventKind, metaclass=_EventKindEnumTypeWrapper):
     """The subject of an event."""
@@ -328,6 +333,10 @@ something or failed; `what` has the end of its output.
 """
 EVENT_KIND_PEER_ANSWERS: EventKind.ValueType  # 18
 """Peers stopped answering probes through the overlay, or answer again."""
+EVENT_KIND_CAPTURE: EventKind.ValueType  # 19
+"""A capture of packets began or ended (CapturePackets); `cause` has the
+caller's identity.
+"""
 Global___EventKind: _TypeAlias = EventKind  # noqa: Y015
 
 class _Answering:
@@ -2084,3 +2093,172 @@ class FirewallPacket(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___FirewallPacket: _TypeAlias = FirewallPacket  # noqa: Y015
+
+@_typing.final
+class CapturePacketsRequest(_message.Message):
+    """Request of CapturePackets."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    POD_FIELD_NUMBER: _builtins.int
+    SECONDS_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    PACKETS_FIELD_NUMBER: _builtins.int
+    SNAP_LENGTH_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """The peer: name of the lease or of the node."""
+    pod: _builtins.str
+    """Only packets from or to this address of a pod, here or at the peer. Outer
+    packets are told apart by it where the tunnel does not encrypt them
+    (`vxlan`, `ipip`, `udp`). Empty: all packets.
+    """
+    seconds: _builtins.int
+    """Longest time, up to 600. 0: 30."""
+    bytes: _builtins.int
+    """Most bytes of packets, as far as they are captured, up to 1 GiB. 0: 10 MiB."""
+    packets: _builtins.int
+    """Most packets. 0: no limit."""
+    snap_length: _builtins.int
+    """Bytes of each packet that are captured, from the IP header on, up to
+    262,144. 0: 256, which are the headers.
+    """
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        pod: _builtins.str = ...,
+        seconds: _builtins.int = ...,
+        bytes: _builtins.int = ...,
+        packets: _builtins.int = ...,
+        snap_length: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "name", b"name", "packets", b"packets", "pod", b"pod", "seconds", b"seconds", "snap_length", b"snap_length"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CapturePacketsRequest: _TypeAlias = CapturePacketsRequest  # noqa: Y015
+
+@_typing.final
+class CapturePacketsResponse(_message.Message):
+    """Some packets."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INTERFACES_FIELD_NUMBER: _builtins.int
+    PACKETS_FIELD_NUMBER: _builtins.int
+    DROPPED_FIELD_NUMBER: _builtins.int
+    ENDED_FIELD_NUMBER: _builtins.int
+    dropped: _builtins.int
+    """Packets that were lost to the capture so far, since it was too slow."""
+    ended: _builtins.str
+    """In the last message: which limit ended the capture, in words."""
+    @_builtins.property
+    def interfaces(self) -> _containers.RepeatedCompositeFieldContainer[Global___CaptureInterface]:
+        """In the first message: the interfaces."""
+
+    @_builtins.property
+    def packets(self) -> _containers.RepeatedCompositeFieldContainer[Global___CapturedPacket]:
+        """In order of time within the message."""
+
+    def __init__(
+        self,
+        *,
+        interfaces: _abc.Iterable[Global___CaptureInterface] | None = ...,
+        packets: _abc.Iterable[Global___CapturedPacket] | None = ...,
+        dropped: _builtins.int = ...,
+        ended: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dropped", b"dropped", "ended", b"ended", "interfaces", b"interfaces", "packets", b"packets"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CapturePacketsResponse: _TypeAlias = CapturePacketsResponse  # noqa: Y015
+
+@_typing.final
+class CaptureInterface(_message.Message):
+    """An interface of a capture."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    INDEX_FIELD_NUMBER: _builtins.int
+    ROLE_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Name."""
+    index: _builtins.int
+    """Number of the interface in the kernel."""
+    role: _builtins.str
+    """`overlay` or `underlay`."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        index: _builtins.int = ...,
+        role: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "name", b"name", "role", b"role"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CaptureInterface: _TypeAlias = CaptureInterface  # noqa: Y015
+
+@_typing.final
+class CapturedPacket(_message.Message):
+    """A packet."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIME_FIELD_NUMBER: _builtins.int
+    INTERFACE_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    LENGTH_FIELD_NUMBER: _builtins.int
+    PACKET_TYPE_FIELD_NUMBER: _builtins.int
+    LINK_ADDRESS_FIELD_NUMBER: _builtins.int
+    PROTOCOL_FIELD_NUMBER: _builtins.int
+    HARDWARE_TYPE_FIELD_NUMBER: _builtins.int
+    interface: _builtins.int
+    """Its interface: the place in `interfaces`, from 0."""
+    data: _builtins.bytes
+    """The packet's bytes from its IP header on, up to the snap length."""
+    length: _builtins.int
+    """Length of the whole packet, from its IP header on."""
+    packet_type: _builtins.int
+    """As the kernel has it (`sll_pkttype`): 0 for this host, 4 sent by it, other
+    numbers for packets to others.
+    """
+    link_address: _builtins.bytes
+    """The sender's address in the link layer. Empty: the link has none."""
+    protocol: _builtins.int
+    """The EtherType: 0x0800 or 0x86dd."""
+    hardware_type: _builtins.int
+    """The ARPHRD number of the interface."""
+    @_builtins.property
+    def time(self) -> _timestamp_pb2.Timestamp:
+        """When the kernel saw it."""
+
+    def __init__(
+        self,
+        *,
+        time: _timestamp_pb2.Timestamp | None = ...,
+        interface: _builtins.int = ...,
+        data: _builtins.bytes = ...,
+        length: _builtins.int = ...,
+        packet_type: _builtins.int = ...,
+        link_address: _builtins.bytes = ...,
+        protocol: _builtins.int = ...,
+        hardware_type: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["time", b"time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "hardware_type", b"hardware_type", "interface", b"interface", "length", b"length", "link_address", b"link_address", "packet_type", b"packet_type", "protocol", b"protocol", "time", b"time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CapturedPacket: _TypeAlias = CapturedPacket  # noqa: Y015

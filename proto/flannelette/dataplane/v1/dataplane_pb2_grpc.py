@@ -85,6 +85,11 @@ class DataplaneServiceStub:
                 request_serializer=flannelette_dot_dataplane_dot_v1_dot_dataplane__pb2.TracePacketRequest.SerializeToString,
                 response_deserializer=flannelette_dot_dataplane_dot_v1_dot_dataplane__pb2.TracePacketResponse.FromString,
                 _registered_method=True)
+        self.CapturePackets = channel.unary_stream(
+                '/flannelette.dataplane.v1.DataplaneService/CapturePackets',
+                request_serializer=flannelette_dot_dataplane_dot_v1_dot_dataplane__pb2.CapturePacketsRequest.SerializeToString,
+                response_deserializer=flannelette_dot_dataplane_dot_v1_dot_dataplane__pb2.CapturePacketsResponse.FromString,
+                _registered_method=True)
 
 
 class DataplaneServiceServicer:
@@ -218,6 +223,27 @@ class DataplaneServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CapturePackets(self, request, context):
+        """Streams packets between this node and one peer as they pass, of the overlay
+        (inner packets, on the overlay devices or, where they travel as they are,
+        on the underlay's interface) and of the underlay (outer packets: those of
+        the backend's tunnel, and ICMP of the peer). Packets have what users send.
+
+        The first message has the interfaces. Ends after the time, bytes or packets
+        of the request, with `ended` in the last message; and when the caller goes.
+        A caller, or a node, that is too slow loses packets, which are counted in
+        `dropped`; nothing else of the service waits. Each capture is an event.
+
+        INVALID_ARGUMENT: no name, a limit out of its range, or a `pod` that is of
+        neither node. NOT_FOUND: no lease has the given name.
+        FAILED_PRECONDITION: there is no network configuration yet, none of the
+        interfaces, or no CAP_NET_RAW. RESOURCE_EXHAUSTED: a capture runs already.
+        UNAVAILABLE: the service shuts down.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_DataplaneServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -270,6 +296,11 @@ def add_DataplaneServiceServicer_to_server(servicer, server):
                     servicer.TracePacket,
                     request_deserializer=flannelette_dot_dataplane_dot_v1_dot_dataplane__pb2.TracePacketRequest.FromString,
                     response_serializer=flannelette_dot_dataplane_dot_v1_dot_dataplane__pb2.TracePacketResponse.SerializeToString,
+            ),
+            'CapturePackets': grpc.unary_stream_rpc_method_handler(
+                    servicer.CapturePackets,
+                    request_deserializer=flannelette_dot_dataplane_dot_v1_dot_dataplane__pb2.CapturePacketsRequest.FromString,
+                    response_serializer=flannelette_dot_dataplane_dot_v1_dot_dataplane__pb2.CapturePacketsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -543,6 +574,33 @@ class DataplaneService:
             '/flannelette.dataplane.v1.DataplaneService/TracePacket',
             flannelette_dot_dataplane_dot_v1_dot_dataplane__pb2.TracePacketRequest.SerializeToString,
             flannelette_dot_dataplane_dot_v1_dot_dataplane__pb2.TracePacketResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CapturePackets(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/flannelette.dataplane.v1.DataplaneService/CapturePackets',
+            flannelette_dot_dataplane_dot_v1_dot_dataplane__pb2.CapturePacketsRequest.SerializeToString,
+            flannelette_dot_dataplane_dot_v1_dot_dataplane__pb2.CapturePacketsResponse.FromString,
             options,
             channel_credentials,
             insecure,

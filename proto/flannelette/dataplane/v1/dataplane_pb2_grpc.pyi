@@ -12,8 +12,9 @@ An `optional` field is always set, unless its comment says when it is unset.
 `optional` makes JSON print false and 0, which it would leave out otherwise.
 
 Over TCP with TLS, every member of the overlay may call the methods that
-change nothing; ResyncKernel, TeardownKernel, HandOver and ProbeAddresses,
-which sends packets anywhere, need flannelette://admin/NAME.
+change nothing; ResyncKernel, TeardownKernel, HandOver, ProbeAddresses, which
+sends packets anywhere, and CapturePackets, which shows what users send, need
+flannelette://admin/NAME.
 
 Errors, on every call: INVALID_ARGUMENT, UNIMPLEMENTED,
 PERMISSION_DENIED (over TLS). Each call lists its further codes.
@@ -117,6 +118,23 @@ class DataplaneServiceStub:
 
     NOT_FOUND: no lease has a node of the given name. FAILED_PRECONDITION: the
     service has programmed nothing yet. UNAVAILABLE: the kernel does not answer.
+    """
+    CapturePackets: _aio.UnaryStreamMultiCallable[_dataplane_pb2.CapturePacketsRequest, _dataplane_pb2.CapturePacketsResponse]
+    """Streams packets between this node and one peer as they pass, of the overlay
+    (inner packets, on the overlay devices or, where they travel as they are,
+    on the underlay's interface) and of the underlay (outer packets: those of
+    the backend's tunnel, and ICMP of the peer). Packets have what users send.
+
+    The first message has the interfaces. Ends after the time, bytes or packets
+    of the request, with `ended` in the last message; and when the caller goes.
+    A caller, or a node, that is too slow loses packets, which are counted in
+    `dropped`; nothing else of the service waits. Each capture is an event.
+
+    INVALID_ARGUMENT: no name, a limit out of its range, or a `pod` that is of
+    neither node. NOT_FOUND: no lease has the given name.
+    FAILED_PRECONDITION: there is no network configuration yet, none of the
+    interfaces, or no CAP_NET_RAW. RESOURCE_EXHAUSTED: a capture runs already.
+    UNAVAILABLE: the service shuts down.
     """
 
 class DataplaneServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -266,6 +284,29 @@ class DataplaneServiceServicer(metaclass=_abc_1.ABCMeta):
 
         NOT_FOUND: no lease has a node of the given name. FAILED_PRECONDITION: the
         service has programmed nothing yet. UNAVAILABLE: the kernel does not answer.
+        """
+
+    @_abc_1.abstractmethod
+    def CapturePackets(
+        self,
+        request: _dataplane_pb2.CapturePacketsRequest,
+        context: _aio.ServicerContext[_dataplane_pb2.CapturePacketsRequest, _abc.AsyncIterator[_dataplane_pb2.CapturePacketsResponse]],
+    ) -> _abc.AsyncIterator[_dataplane_pb2.CapturePacketsResponse]:
+        """Streams packets between this node and one peer as they pass, of the overlay
+        (inner packets, on the overlay devices or, where they travel as they are,
+        on the underlay's interface) and of the underlay (outer packets: those of
+        the backend's tunnel, and ICMP of the peer). Packets have what users send.
+
+        The first message has the interfaces. Ends after the time, bytes or packets
+        of the request, with `ended` in the last message; and when the caller goes.
+        A caller, or a node, that is too slow loses packets, which are counted in
+        `dropped`; nothing else of the service waits. Each capture is an event.
+
+        INVALID_ARGUMENT: no name, a limit out of its range, or a `pod` that is of
+        neither node. NOT_FOUND: no lease has the given name.
+        FAILED_PRECONDITION: there is no network configuration yet, none of the
+        interfaces, or no CAP_NET_RAW. RESOURCE_EXHAUSTED: a capture runs already.
+        UNAVAILABLE: the service shuts down.
         """
 
 def add_DataplaneServiceServicer_to_server(servicer: DataplaneServiceServicer, server: _aio.Server) -> None: ...

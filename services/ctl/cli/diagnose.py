@@ -1,0 +1,64 @@
+"""Commands that find out why packets do not pass, or collect what others need to find out."""
+
+import sys
+from typing import TYPE_CHECKING, Final
+
+import click
+
+if TYPE_CHECKING:
+    from services.ctl.connect.targets import Targets
+    from services.ctl.render.screen import Screen
+
+
+@click.option("--peer", metavar="NODE", required=True, help="The other node, or its lease.")
+@click.option("--pod", metavar="IP", default="", help="Only packets of this pod, on either node.")
+@click.option("-w", "--write", "path", metavar="FILE", default="", help="The pcapng file; - is standard output.")
+@click.option(
+    "--seconds", type=click.IntRange(1, 600), default=30, show_default=True, metavar="N", help="Longest time."
+)
+@click.option(
+    "--size", type=click.IntRange(1, 1024), default=10, show_default=True, metavar="MB", help="Most megabytes."
+)
+@click.option("-c", "--count", type=click.IntRange(1), default=None, metavar="N", help="Most packets.")
+@click.option(
+    "-s",
+    "--snap-length",
+    type=click.IntRange(64, 262_144),
+    default=256,
+    show_default=True,
+    metavar="BYTES",
+    help="Of each packet; the default is its headers.",
+)
+def capture(
+    targets: "Targets",
+    screen: "Screen",
+    peer: str,
+    pod: str,
+    path: str,
+    seconds: int,
+    size: int,
+    count: int | None,
+    snap_length: int,
+) -> int:
+    r"""Capture packets between this node and another.
+
+    Inner packets on the overlay device and outer ones in the underlay, in one
+    file for Wireshark or tcpdump. Needs no tcpdump on the node. To look at once:
+
+    \b
+    flannelette capture --peer h2 -w - | tcpdump -n -r -
+
+    The file has what users send. Over TLS this needs a certificate of an
+    administrator. One capture at a time runs on a node.
+    """
+    from flannelette.dataplane.v1.dataplane_pb2 import CapturePacketsRequest
+
+    from services.ctl.diagnose.capture import capture as write
+
+    if not path or (path == "-" and sys.stdout.isatty()):
+        raise click.UsageError("say where to write: -w FILE, or `-w - | tcpdump -n -r -` to look at once")
+    limits = {"seconds": seconds, "bytes": size << 20, "packets": count or 0, "snap_length": snap_length}
+    return write(targets["dataplane"], screen, CapturePacketsRequest(name=peer, pod=pod, **limits), path)
+
+
+COMMANDS: Final = (capture,)

@@ -1,0 +1,207 @@
+"""A capture: packet sockets with filters in the kernel, read a little at a time, within limits of time and size."""
+
+import asyncio
+import ctypes
+import socket
+import struct
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import chain, count
+from typing import Final, NamedTuple
+
+from services.core.errors import NotYet, Unavailable
+from services.dataplane.capture.filter import Expression, Instruction, Some, program
+from services.dataplane.probes.echo_socket import obstacle_of
+
+_PAUSE_SECONDS: Final = 0.02
+_PACKETS_AT_ONCE: Final = 256
+"""In one pause. The loop has other work: what comes faster is lost to the capture, and counted."""
+_BYTES_AT_ONCE: Final = 1 << 20
+_BUFFER: Final = 4 << 20
+"""Bytes that the kernel keeps meanwhile, of each interface."""
+_GRACE_SECONDS: Final = 2.0
+"""For what is in the kernel's buffers at the end, and for a caller that does not read."""
+_ALL: Final = 0x0003
+"""ETH_P_ALL: packets of every protocol, also those that this host sends."""
+_ATTACH_FILTER: Final = 26
+_BUFFER_FORCE: Final = 33
+_TIMESTAMP: Final = 35
+"""SO_TIMESTAMPNS."""
+_TIMESPEC: Final = struct.Struct("@qq")
+_PACKET: Final = 263
+"""SOL_PACKET."""
+_STATISTICS: Final = 6
+_AUXDATA: Final = 8
+"""For the length of a packet before the filter has cut it."""
+_AUXDATA_FIELDS: Final = struct.Struct("=IIIHHHH")
+_ANCILLARY: Final = socket.CMSG_SPACE(_TIMESPEC.size) + socket.CMSG_SPACE(_AUXDATA_FIELDS.size)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much is captured at most."""
+
+    seconds: float
+    bytes: int
+    packets: int
+    """0: any number."""
+    snap_length: int
+    """Of each packet."""
+
+
+class Packet(NamedTuple):
+    """One packet, from its IP header on."""
+
+    nanoseconds: int
+    """Unix time."""
+    interface: int
+    """Its place among the interfaces."""
+    data: bytes
+    length: int
+    protocol: int
+    packet_type: int
+    hardware_type: int
+    link_address: bytes
+
+
+class Batch(NamedTuple):
+    """What has come since the one before."""
+
+    packets: Sequence[Packet]
+    dropped: int
+    """Packets lost since the start."""
+    ended: str = ""
+    """Which limit has ended the capture; empty: it goes on."""
+
+
+class Capture:
+    """Open sockets of some interfaces."""
+
+    def __init__(self, filters: Mapping[str, Expression], limits: Limits) -> None:
+        """Interfaces by name. One that is not there is left out. Raises NotYet, InvalidInput."""
+        self.interfaces: list[tuple[str, int]] = []
+        """Names and kernel's numbers."""
+        self.dropped = 0
+        """Packets that were lost to it."""
+        self.count = 0
+        """Packets."""
+        self.limits = limits
+        self._bytes = 0
+        self._sockets: list[socket.socket] = []
+        self._buffer = bytearray(limits.snap_length)
+        present = {name: index for index, name in socket.if_nameindex()}
+        try:
+            for name in (name for name in filters if name in present):
+                self._sockets.append(_open(name, program(filters[name], limits.snap_length)))
+                self.interfaces.append((name, present[name]))
+        except BaseException:
+            self.close()
+            raise
+        if not self._sockets:
+            raise NotYet(f"there is no interface {' or '.join(filters)}")
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it still has its sockets."""
+        return bool(self._sockets)
+
+    def stop(self) -> None:
+        """Nothing new comes; what has come can still be read."""
+        for each in self._sockets:
+            _attach(each, program(Some(()), 0))
+
+    def close(self) -> None:
+        """Closes the sockets."""
+        while self._sockets:
+            self._sockets.pop().close()
+
+    def read(self) -> Batch:
+        """What is there, up to so much at once."""
+        found, room, ended = list[Packet](), _BYTES_AT_ONCE, ""
+        for packet in chain.from_iterable(map(self._packets, count(), self._sockets)):
+            if self._bytes + len(packet.data) > self.limits.bytes:
+                ended = f"the limit of {self.limits.bytes} bytes"
+                break
+            found.append(packet)
+            self.count += 1
+            self._bytes += len(packet.data)
+            room -= len(packet.data)
+            if self.count == self.limits.packets:
+                ended = f"the limit of {self.limits.packets} packets"
+            if ended or room <= 0:
+                break
+        for each in self._sockets:
+            _, drops = struct.unpack("=II", each.getsockopt(_PACKET, _STATISTICS, 8))  # since it was last asked
+            self.dropped += drops
+        return Batch(sorted(found, key=lambda packet: packet.nanoseconds), self.dropped, ended)
+
+    def _packets(self, number: int, source: socket.socket) -> Iterator[Packet]:
+        for _ in range(_PACKETS_AT_ONCE // len(self._sockets)):
+            try:
+                size, ancillary, _, address = source.recvmsg_into([self._buffer], _ANCILLARY)
+            except OSError:  # nothing more, or the interface went down
+                return
+            nanoseconds = length = 0
+            for level, kind, data in ancillary:
+                if (level, kind) == (socket.SOL_SOCKET, _TIMESTAMP):
+                    seconds, rest = _TIMESPEC.unpack(data)
+                    nanoseconds = seconds * 1_000_000_000 + rest
+                elif (level, kind) == (_PACKET, _AUXDATA):
+                    length = _AUXDATA_FIELDS.unpack(data)[1]
+            _, protocol, packet_type, hardware_type, link_address = address
+            data = bytes(memoryview(self._buffer)[:size])
+            yield Packet(
+                nanoseconds, number, data, length, protocol, packet_type, hardware_type, link_address
+            )  # fmt: skip
+
+
+async def batches(capture: Capture, stopping: asyncio.Event) -> AsyncGenerator[Batch, None]:
+    """What is captured, until a limit is reached; closes the capture. Raises Unavailable when we stop."""
+    loop, limits = asyncio.get_running_loop(), capture.limits
+    ends_at = loop.time() + limits.seconds
+    last_moment = loop.call_later(limits.seconds + _GRACE_SECONDS, capture.close)
+    is_over = False
+    try:
+        while True:
+            if not is_over and loop.time() >= ends_at:
+                is_over = True
+                capture.stop()
+            batch = capture.read()
+            if is_over and not batch.packets:
+                batch = batch._replace(ended=f"the limit of {limits.seconds:g} s")
+            if batch.packets or batch.ended:
+                yield batch
+            if batch.ended:
+                return
+            if stopping.is_set():
+                raise Unavailable("the dataplane service is stopping, and the capture ends")
+            await asyncio.sleep(_PAUSE_SECONDS)
+    finally:
+        last_moment.cancel()
+        capture.close()
+
+
+def _open(name: str, instructions: Sequence[Instruction]) -> socket.socket:
+    """Receives what the filter accepts, on one interface. Raises NotYet."""
+    kind = socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
+    try:
+        made = socket.socket(socket.AF_PACKET, kind, 0)  # no protocol: nothing comes before the filter
+    except PermissionError as error:
+        raise NotYet(f"no packet can be captured: {obstacle_of(error)}") from None
+    try:
+        _attach(made, instructions)
+        made.setsockopt(socket.SOL_SOCKET, _TIMESTAMP, 1)
+        made.setsockopt(_PACKET, _AUXDATA, 1)
+        with suppress(PermissionError):
+            made.setsockopt(socket.SOL_SOCKET, _BUFFER_FORCE, _BUFFER)
+        made.bind((name, _ALL))
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def _attach(to: socket.socket, instructions: Sequence[Instruction]) -> None:
+    code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *each) for each in instructions))
+    to.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, struct.pack("@HP", len(instructions), ctypes.addressof(code)))
