@@ -109,7 +109,7 @@ class Capture:
     def stop(self) -> None:
         """Nothing new comes; what has come can still be read."""
         for each in self._sockets:
-            _attach(each, program(Some(()), 0))
+            attach(each, program(Some(()), 0))
 
     def close(self) -> None:
         """Closes the sockets."""
@@ -121,14 +121,14 @@ class Capture:
         found, room, ended = list[Packet](), _BYTES_AT_ONCE, ""
         for packet in chain.from_iterable(map(self._packets, count(), self._sockets)):
             if self._bytes + len(packet.data) > self.limits.bytes:
-                ended = f"the limit of {self.limits.bytes} bytes"
+                ended = f"the limit of bytes ({self.limits.bytes})"
                 break
             found.append(packet)
             self.count += 1
             self._bytes += len(packet.data)
             room -= len(packet.data)
             if self.count == self.limits.packets:
-                ended = f"the limit of {self.limits.packets} packets"
+                ended = f"the limit of packets ({self.limits.packets})"
             if ended or room <= 0:
                 break
         for each in self._sockets:
@@ -169,7 +169,7 @@ async def batches(capture: Capture, stopping: asyncio.Event) -> AsyncGenerator[B
                 capture.stop()
             batch = capture.read()
             if is_over and not batch.packets:
-                batch = batch._replace(ended=f"the limit of {limits.seconds:g} s")
+                batch = batch._replace(ended=f"the limit of seconds ({limits.seconds:g})")
             if batch.packets or batch.ended:
                 yield batch
             if batch.ended:
@@ -190,7 +190,7 @@ def _open(name: str, instructions: Sequence[Instruction]) -> socket.socket:
     except PermissionError as error:
         raise NotYet(f"no packet can be captured: {obstacle_of(error)}") from None
     try:
-        _attach(made, instructions)
+        attach(made, instructions)
         made.setsockopt(socket.SOL_SOCKET, _TIMESTAMP, 1)
         made.setsockopt(_PACKET, _AUXDATA, 1)
         with suppress(PermissionError):
@@ -202,6 +202,7 @@ def _open(name: str, instructions: Sequence[Instruction]) -> socket.socket:
     return made
 
 
-def _attach(to: socket.socket, instructions: Sequence[Instruction]) -> None:
+def attach(to: socket.socket, instructions: Sequence[Instruction]) -> None:
+    """Has the kernel run the program for each message that the socket gets, in place of an earlier one."""
     code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *each) for each in instructions))
     to.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, struct.pack("@HP", len(instructions), ctypes.addressof(code)))

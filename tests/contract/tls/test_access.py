@@ -31,6 +31,7 @@ ADMINISTER = """
     lease/ReserveSubnet lease/ReleaseSubnet lease/ReclaimLeases lease/RenumberNode lease/ConfirmRemoval
     lease/DeleteQuarantined
     dataplane/ResyncKernel dataplane/TeardownKernel dataplane/HandOver dataplane/ProbeAddresses
+    dataplane/CapturePackets
     masq/ResyncRules masq/TeardownRules
 """.split()
 WATCH_AS_H1 = ["lease/WatchLeases as h1"]
