@@ -8,6 +8,7 @@ import pytest
 
 from lab.kubernetes.cluster import Cluster
 from lab.topology import SERVICE_ADDRESS
+from tests.kube.flood import everybody_reaches_everybody
 from tests.kube.page import PAGE, Shell
 from tests.kube.workloads import OURS, SIDECARS, get, until
 
@@ -46,6 +47,7 @@ async def test_every_node_is_asked_from_outside_by_kubectl(cluster: Cluster, tmp
     for node in cluster.nodes:
         assert f"{node.name} is healthy" in await shell.type(f"{command} --on {node.name} status")
     assert await shell.type(f"{command} doctor") == f"{len(cluster.nodes)} nodes: no problems found\n"
+    await everybody_reaches_everybody(cluster)  # a pod that has never sent anything is not known
     found = json.loads(await shell.type(f"{command} connectivity --outside {SERVICE_ADDRESS} -o json"))
     pairs = {(a.name, b.name) for a in cluster.nodes for b in cluster.nodes if a is not b}
     passed = {

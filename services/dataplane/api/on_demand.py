@@ -54,6 +54,10 @@ async def probe_peers(
         of = iter(asked)
         async for answer in answers:
             each = next(of)
+            for size, answering in ((0, answer.small), (answer.question.size, answer.full_size)):
+                if answering is not Answering.UNKNOWN:
+                    is_lost = answering is Answering.SILENT
+                    prober.take_asked(each.peer.lease.name, each.path, size, None if is_lost else answer.round_trip)
             probe = _probe(answer)
             probe.lease, probe.node, probe.layer = each.peer.lease.name, each.peer.lease.node, LAYERS[each.path.layer]
             yield pb.ProbePeersResponse(probe=probe)

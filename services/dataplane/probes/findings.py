@@ -32,8 +32,8 @@ def probe_findings(peers: Mapping[PeerName, Paths], carrier: str, *, some_answer
         if any(record.state is Answering.SILENT for _, record in overlay):
             (tunnels if Answering.ANSWERS in underlay else nodes).append(name)
         for path, record in overlay:
-            if record.is_narrow and record.largest:
-                narrow[path.mtu, record.largest].append(name)
+            if record.is_narrow:
+                narrow[path.mtu, 0 if record.is_searching else record.largest].append(name)
     is_general = not some_answer and len(tunnels) >= _MANY
     if tunnels:
         yield _tunnel(tuple(tunnels), carrier, is_general=is_general)
@@ -59,6 +59,18 @@ def _tunnel(names: tuple[PeerName, ...], carrier: str, *, is_general: bool) -> F
 
 
 def _narrow(names: tuple[PeerName, ...], mtu: int, largest: int) -> Finding:
+    """`largest` 0: it is not known."""
+    if not largest:
+        return Finding(
+            "peer-mtu",
+            f"Packets of {mtu} bytes, the largest that pods send, do not reach {{peers}}; small ones do.",
+            "A link between the nodes has a smaller MTU than the underlay's interface, or a firewall drops "
+            "large packets.",
+            "",
+            f"ICMP echo with DF: three of {mtu} bytes in a row without an answer, small ones are answered",
+            names,
+            is_broken=False,
+        )
     return Finding(
         "peer-mtu",
         f"Packets of more than {largest} bytes do not reach {{peers}}; pods send up to {mtu}.",

@@ -21,7 +21,7 @@ from services.dataplane.probes.echo import Reply
 from services.dataplane.probes.echo_socket import EchoSockets, obstacle_of
 from services.dataplane.probes.findings import probe_findings
 from services.dataplane.probes.path import Layer, ProbedPath, paths_of
-from services.dataplane.probes.record import Answering, Record
+from services.dataplane.probes.record import MISSES, Answering, Record
 from services.dataplane.probes.schedule import Schedule
 from services.runtime.events.journal import MOST_NAMED, Event, Subject
 
@@ -106,6 +106,12 @@ class Prober:
         some_answer = bool(self.answering[Answering.ANSWERS])
         return list(probe_findings(troubled, context.backend.carrier, some_answer=some_answer))
 
+    def take_asked(self, lease: str, path: ProbedPath, size: int, round_trip: float | None) -> None:
+        """Takes what somebody has asked a peer between its turns, MISSES times if there was no answer."""
+        record = self.records.setdefault(lease, {}).setdefault(path, _record_of(path))
+        for _ in range(1 if round_trip is not None else MISSES):
+            self._note(_Sent(0.0, 0.0, lease, path, record, size, 0), round_trip)
+
     def node_of(self, lease: str) -> str:
         """The node of a peer, or the name of its lease where the node is not known."""
         peer = self._dataplane.programmer.peers.get(lease)
@@ -162,7 +168,7 @@ class Prober:
         if peer is None or context is None:
             return
         known = self.records.get(lease, {})
-        records = {path: known.get(path) or Record(path.must_answer, path.mtu) for path in paths_of(peer, context)}
+        records = {path: known.get(path) or _record_of(path) for path in paths_of(peer, context)}
         if records.keys() != known.keys():
             self._changed.add(lease)
         self.records[lease] = records
@@ -239,6 +245,10 @@ class Prober:
         what = f"{who} {one if len(leases) == 1 else many}"
         event = Event(EventKind.PEER_ANSWERS, what, "probes", subjects=named, subject_count=len(leases))
         self._dataplane.journal.note(event)
+
+
+def _record_of(path: ProbedPath) -> Record:
+    return Record(path.must_answer, path.mtu)
 
 
 def standing(overlay: Iterable[Record]) -> Answering:

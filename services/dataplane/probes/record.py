@@ -71,11 +71,14 @@ class Record:
         return self.state is Answering.ANSWERS and self.full_misses >= MISSES
 
     @property
+    def is_searching(self) -> bool:
+        """The largest size that passes is not known yet."""
+        return self.is_narrow and self.too_large - max(self.largest, _LEAST) > 1
+
+    @property
     def next_size(self) -> int:
         """Of the next large probe: full, or where the search for the largest size is."""
-        least = max(self.largest, _LEAST)
-        is_searching = self.is_narrow and self.too_large - least > 1
-        return (least + self.too_large) // 2 if is_searching else self.mtu
+        return (max(self.largest, _LEAST) + self.too_large) // 2 if self.is_searching else self.mtu
 
     @property
     def is_in_doubt(self) -> bool:

@@ -84,8 +84,18 @@ async def test_a_blocked_tunnel_is_silent_and_the_underlay_answers(hosts: TwoHos
     async with joined(hosts) as running:
         hosts.n2.run(*"iptables -A INPUT -p udp --dport 8472 -j DROP".split())
         overlay, underlay = await probe_peers(running, "n2")
-    assert (overlay.small, overlay.full_size, overlay.lost, overlay.round_trip_microseconds) == (SILENT, SILENT, 6, 0)
-    assert (underlay.small, underlay.full_size) == (YES, YES)
+        assert (overlay.small, overlay.full_size, overlay.lost, overlay.round_trip_microseconds) == (
+            SILENT,
+            SILENT,
+            6,
+            0,
+        )
+        assert (underlay.small, underlay.full_size) == (YES, YES)
+        (finding,) = (await running.status()).findings  # at once
+        assert (finding.check, list(finding.peers)) == ("peer-tunnel", ["n2"])
+        hosts.n2.run(*"iptables -F INPUT".split())
+        await probe_peers(running)
+        assert not (await running.status()).findings
 
 
 async def test_packets_that_are_too_large_are_told_from_small_ones(hosts: TwoHosts) -> None:
@@ -93,6 +103,10 @@ async def test_packets_that_are_too_large_are_told_from_small_ones(hosts: TwoHos
         hosts.n2.run(*"iptables -A INPUT -p udp --dport 8472 -m length --length 1431: -j DROP".split())
         overlay, _ = await probe_peers(running)
         assert (overlay.small, overlay.full_size, overlay.size) == (YES, SILENT, 1450)
+        (finding,) = (await running.status()).findings
+        assert (finding.check, list(finding.peers)) == ("peer-mtu", ["n2"])
+        assert finding.problem.startswith("Packets of ")
+        assert finding.problem.endswith("small ones do.") or "bytes do not reach n2; pods send" in finding.problem
         hosts.cluster.namespace.ip("link", "set", "flannel.1", "mtu", "1400")
         overlay, _ = await probe_peers(running)
     assert (overlay.small, overlay.full_size, overlay.error) in [(YES, SILENT, "Message too long"), (YES, SILENT, "")]
