@@ -86,9 +86,10 @@ class FakeStore:
         self.reclaims.append((wanted, dry_run))
         return tuple(Reclaimed(lease, 1_000_000.0) for lease in self.leases.values())
 
-    async def report(self, progress: Progress) -> None:
+    async def report(self, progress: Progress) -> float:
         self._fail()
         self.reported.append(progress)
+        return 0.0
 
     async def discard(self, key: str, seen: Lease | str) -> None:
         self._fail()

@@ -233,12 +233,12 @@ class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
     async def ReportProgress(self, request: pb.ReportProgressRequest, context: Context) -> pb.ReportProgressResponse:
         """Kept here, and passed to the store, which may need it."""
         progress = replace(progress_from_proto(request), node=self._identity.one_node(request.node))
-        reports = self._broker.reports
+        reports, pause = self._broker.reports, 0.0
         if reports.take(progress):
-            await self._store.report(progress)
+            pause = await self._store.report(progress)
         response = pb.ReportProgressResponse()
         response.time.GetCurrentTime()
-        response.pause.FromMicroseconds(int(reports.pause * 1e6))
+        response.pause.FromMicroseconds(int(max(pause, reports.pause) * 1e6))
         return response
 
     async def ListNodes(self, request: pb.ListNodesRequest, context: Context) -> pb.ListNodesResponse:

@@ -151,8 +151,10 @@ class Store(Protocol):
         """
         ...
 
-    async def report(self, progress: Progress) -> None:
+    async def report(self, progress: Progress) -> float:
         """Tells the store how far a node's kernel is, where that is its business; nothing for most.
+
+        Returns the seconds that the store asks the node to wait before its next report; 0 for most.
 
         Called for every report that is new, one at a time for a node. Raises Unavailable; the last report of a
         node is then passed again.

@@ -116,3 +116,20 @@ async def test_what_a_node_behind_two_relays_reports_is_known_at_the_top_also_af
         await stub.ReportProgress(pb.ReportProgressRequest(node="a", cursor=feed.table.cursor))
         await until_done(["a"])
     await until_done([])
+
+
+async def test_a_node_behind_relays_is_asked_for_as_few_reports_as_the_top_can_take(tiers: Tiers) -> None:
+    many = 200
+    async with (
+        feed_of(tiers.bottom, "a") as feed,
+        stub_of(tiers.top.address) as top,
+        stub_of(tiers.bottom.address) as stub,
+    ):
+        await eventually(lambda: is_connected(feed))
+        streams = [top.WatchLeases(pb.WatchLeasesRequest(node=f"n{n}", view=pb.VIEW_ALL)) for n in range(many)]
+        for stream in streams:
+            await stream.read()
+        said = await stub.ReportProgress(pb.ReportProgressRequest(node="a", cursor=feed.table.cursor))
+        assert said.pause.ToTimedelta().total_seconds() >= many / 1000
+        for stream in streams:
+            stream.cancel()

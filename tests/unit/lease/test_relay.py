@@ -119,10 +119,11 @@ class Above:
         self.told: list[tuple[str, str]] = []
         self.is_away = False
 
-    async def report(self, progress: Progress) -> None:
+    async def report(self, progress: Progress) -> float:
         if self.is_away:
             raise Unavailable("away")
         self.told.append((progress.node, progress.cursor))
+        return 1.5
 
 
 async def test_reports_go_up_with_the_cursor_above_and_again_after_a_new_start() -> None:
@@ -130,7 +131,7 @@ async def test_reports_go_up_with_the_cursor_above_and_again_after_a_new_start()
     reporting = ReportForwarder(change_log, above.report)
     job = asyncio.create_task(reporting.run())
     reporting.reached("up:7")
-    await reporting.take(Progress("a", "below:0"))
+    assert await reporting.take(Progress("a", "below:0")) == 1.5, "the pause that is asked for above"
     change_log.append(LogEntry(()))
     reporting.reached("up:8")
     await reporting.take(Progress("b", "below:1"))

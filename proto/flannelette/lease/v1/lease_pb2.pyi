@@ -1557,7 +1557,8 @@ class ReportProgressResponse(_message.Message):
     @_builtins.property
     def pause(self) -> _duration_pb2.Duration:
         """Mean time until the next report; add jitter. It limits the load of many
-        nodes: 50 ms for a few, 1 s for 1,000 nodes.
+        nodes: 50 ms for a few, 1 s for 1,000 nodes, counted where most of them
+        are known: here, or by the service above a relay.
         """
 
     @_builtins.property

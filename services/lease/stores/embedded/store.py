@@ -201,8 +201,9 @@ class EmbeddedStore:
             self._write(delete=[reclaimed.lease.name for reclaimed in done])
         return done
 
-    async def report(self, progress: Progress) -> None:
+    async def report(self, progress: Progress) -> float:
         """See Store. Nobody asks this store."""
+        return 0.0
 
     async def discard(self, key: str, seen: Lease | str) -> None:
         """See Store."""

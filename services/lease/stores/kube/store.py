@@ -171,11 +171,11 @@ class KubeStore:
         """See Store."""
         raise NotImplementedYet(_NOT_OURS)
 
-    async def report(self, progress: Progress) -> None:
+    async def report(self, progress: Progress) -> float:
         """See Store. A node's first report sets its condition: its network works."""
         name = progress.node
         if not (self._settings.sets_condition and progress.cursor) or name in self._up:
-            return
+            return 0.0
         try:
             now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
             if patch := condition_patch(await read(self._client, name), now):
@@ -184,6 +184,7 @@ class KubeStore:
         except NotYet as error:
             raise Unavailable(str(error)) from None
         self._up.add(name)
+        return 0.0
 
     async def discard(self, key: str, seen: Lease | str) -> None:
         """See Store. A Node object is not ours to delete."""

@@ -94,10 +94,10 @@ class Cursors:
 class ReportForwarder:
     """The last report of each node: handed on at once, and again when there is reason to think it was forgotten.
 
-    `send` is the call to the lease service above.
+    `send` is the call to the lease service above; it returns the pause that is asked for there.
     """
 
-    def __init__(self, change_log: ChangeLog, send: Callable[[Progress], Awaitable[None]]) -> None:
+    def __init__(self, change_log: ChangeLog, send: Callable[[Progress], Awaitable[float]]) -> None:
         self._change_log = change_log
         self._send = send
         self._cursors = Cursors()
@@ -105,10 +105,10 @@ class ReportForwarder:
         self._due: set[str] = set()
         self._news = asyncio.Event()
 
-    async def take(self, progress: Progress) -> None:
-        """A node's report, with a cursor of ours. Raises Unavailable."""
+    async def take(self, progress: Progress) -> float:
+        """A node's report, with a cursor of ours. Returns the pause until its next one. Raises Unavailable."""
         self._last[progress.node] = progress
-        await self._hand_on(progress)
+        return await self._hand_on(progress)
 
     async def repeat(self, node: str) -> None:
         """The last report of a node once more, if there is one; best effort."""
@@ -143,11 +143,9 @@ class ReportForwarder:
         """See ConnectionListener."""
         self._last.pop(node, None)
 
-    async def _hand_on(self, progress: Progress) -> None:
+    async def _hand_on(self, progress: Progress) -> float:
         if not progress.cursor:
-            await self._send(progress)  # nothing is in its kernel, whatever the cursor
-            return
+            return await self._send(progress)  # nothing is in its kernel, whatever the cursor
         position = self._change_log.number(progress.cursor)
         above = "" if position is None else self._cursors.above(position)
-        if above:
-            await self._send(replace(progress, cursor=above))
+        return await self._send(replace(progress, cursor=above)) if above else 0.0

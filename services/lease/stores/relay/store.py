@@ -12,7 +12,7 @@ from services.core.errors import FlanneletteError, Unavailable
 from services.core.family import Network
 from services.core.leases.lease import Lease, LeaseRequest
 from services.core.leases.progress import Progress
-from services.core.limits import MOST_LEASES, unix_time
+from services.core.limits import MOST_LEASES, seconds_of, unix_time
 from services.lease.progress.connected import ConnectedNodes
 from services.lease.stores.relay.events import KIND, TableEvents
 from services.lease.stores.relay.nodes import NodeStreams, ReportForwarder
@@ -136,9 +136,9 @@ class RelayStore:
             await self._quarantined(),
         )
 
-    async def report(self, progress: Progress) -> None:
-        """See Store."""
-        await self._reports.take(progress)
+    async def report(self, progress: Progress) -> float:
+        """See Store. The lease service above takes the reports of all relays below it."""
+        return await self._reports.take(progress)
 
     async def discard(self, key: str, seen: Lease | str) -> None:
         """See Store. The lease service above compares with what it has seen itself."""
@@ -148,9 +148,9 @@ class RelayStore:
         """See Store."""
         await self._connection.close()
 
-    async def _report_above(self, progress: Progress) -> None:
+    async def _report_above(self, progress: Progress) -> float:
         """With a cursor of the lease service above."""
-        await self._call("ReportProgress", progress_to_proto(progress))
+        return seconds_of((await self._call("ReportProgress", progress_to_proto(progress))).pause, "pause")
 
     async def _quarantined(self) -> dict[str, Refusal]:
         """Keys that are quarantined above, and why."""
