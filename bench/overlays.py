@@ -25,7 +25,7 @@ from lab.directory import end_proxies
 from lab.netns import NetworkNamespace
 from lab.options import Options
 from lab.topology import NETWORK, Host
-from services.dataplane.links.ethtool import set_checksum_offload
+from services.runtime.os.ethtool import set_checksum_offload
 
 _PATIENCE: Final = 600.0
 """Seconds; a slow machine takes minutes."""

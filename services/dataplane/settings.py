@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Final
 
 from services.core.errors import Misconfigured
 from services.core.family import FAMILIES, Address, Network
@@ -14,6 +15,9 @@ from services.dataplane.peers.validation import OperatorLimits
 from services.dataplane.underlay.selection import InterfaceChoice, compile_pattern
 from services.runtime.process.options import ProcessSettings
 from services.runtime.process.settings import flag
+
+_GOOD_OFFLOAD: Final = (5, 7)
+"""Linux 5.7 (ea64d8d6c675): before, masquerading turned the absent checksum of a VXLAN packet into a wrong one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,3 +139,11 @@ def _address(source: str, text: str, version: int | None) -> Address:
     if version is not None and address.version != version:
         raise Misconfigured(f"{source} {text!r} is not an IPv{version} address")
     return address
+
+
+def wanted_offload(word: str, kernel_release: str) -> bool | None:
+    """What `auto`, `on` or `off` of --checksum-offload means on a kernel like `6.18.5-cloud`; None: let it be."""
+    if word != "auto":
+        return word == "on"
+    numbers = [int(part) if part.isdecimal() else 0 for part in kernel_release.split(".")[:2]]
+    return False if tuple(numbers) < _GOOD_OFFLOAD else None

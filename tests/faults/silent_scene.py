@@ -40,6 +40,8 @@ class Kind(NamedTuple):
     """n2 is behind a gateway, 10.99.0.1."""
     has_masq: bool = False
     """n1 has a masq too, whose rules are in nftables."""
+    is_probed: bool = False
+    """n1 probes n2."""
 
 
 class Pods:
@@ -156,7 +158,7 @@ async def two_pods(kind: Kind) -> AsyncIterator[Pods]:
             _add_pod(host, pod, rows)
         await hosts.cluster.quiet()
         await hosts.join()
-        async with restarted(hosts.cluster, "--audit-interval=600") as running:
+        async with restarted(hosts.cluster, "--audit-interval=600", f"--probe-rate={4 * kind.is_probed}") as running:
             await running.until(peers=1)
             async with _masq(hosts) if kind.has_masq else nullcontext() as masq:
                 scene = Pods(hosts, running, pods, masq)

@@ -33,6 +33,8 @@ class SilentFault:
     """The kernel's answer."""
     undo: str = ""
     """What is typed where doctor knows no command, or one that is not there where it is tried."""
+    is_probed: bool = False
+    """Probes find it."""
     service: str = "dataplane"
     """Which finds it."""
     what: str = ""

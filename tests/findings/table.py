@@ -15,13 +15,14 @@ from typing import Any, Final
 
 from tests.findings.fault import SilentFault
 from tests.findings.firewall_rows import FIREWALL_FAULTS
+from tests.findings.probe_rows import PROBE_FAULTS
 from tests.findings.route_rows import ROUTE_FAULTS
 from tests.findings.underlay_rows import UNDERLAY_FAULTS
 from tests.findings.words import words
 from tests.hosts.two_hosts import EXAMPLES
 from tests.paths import ROOT
 
-FAULTS: Final[Mapping[str, SilentFault]] = {**ROUTE_FAULTS, **UNDERLAY_FAULTS, **FIREWALL_FAULTS}
+FAULTS: Final[Mapping[str, SilentFault]] = {**ROUTE_FAULTS, **UNDERLAY_FAULTS, **PROBE_FAULTS, **FIREWALL_FAULTS}
 PAGE: Final = ROOT / "docs" / "operations.md"
 FIGURES: Final = ROOT / "docs" / "findings.json"
 _HEAD: Final = "| fault | what `flannelette doctor` says | found after |\n|---|---|---|\n"

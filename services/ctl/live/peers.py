@@ -56,6 +56,6 @@ class _Looks:
 
 def _key(peer: pb.Peer) -> tuple[object, ...]:
     """All but the figures of probes, which change with each."""
-    answers = tuple((probe.address, probe.state, probe.narrow) for probe in peer.probes)
+    answers = tuple((probe.address, probe.state, probe.narrow, probe.checksum_offload) for probe in peer.probes)
     objects = tuple((each.text, each.programmed, each.actual) for each in peer.objects)
     return peer.node, *peer.subnets, *peer.public_addresses, peer.state, peer.reason, answers, objects

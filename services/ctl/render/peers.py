@@ -18,6 +18,10 @@ STYLES: Final = {
     "shadowed": "red",
     "ignored": "dim",
 }
+_OFFLOADS: Final = {
+    pb.CHECKSUM_OFFLOAD_WORKS: "checksum offload works",
+    pb.CHECKSUM_OFFLOAD_BROKEN: "checksum offload is broken: no TCP, no UDP",
+}
 _WELL: Final = (pb.PEER_STATE_PROGRAMMED, pb.PEER_STATE_IGNORED)
 
 
@@ -98,12 +102,14 @@ def _answer(probe: pb.Probe) -> Text:
         return Text("")
     if probe.narrow:
         return Text(f"{probe.largest_packet} bytes at most", style="red")
+    if probe.checksum_offload == pb.CHECKSUM_OFFLOAD_BROKEN:
+        return Text("no TCP, no UDP", style="red")
     lost = f", {probe.loss:.0%} lost" if probe.loss else ""
     return Text(f"{probe.round_trip_microseconds / 1000:.2f} ms{lost}", style="yellow" if lost else "")
 
 
 def _probe(probe: pb.Probe) -> Text:
-    """`10.5.2.0: 0.21 ms, 40 of 40 probes answered, up to 1450 bytes`."""
+    """`10.5.2.0: 0.21 ms, 40 of 40 probes answered, up to 1450 bytes, checksum offload works`."""
     counted = f"{probe.answered} of {probe.sent} probes answered"
     if probe.state != pb.ANSWERING_YES:
         silent = probe.state == pb.ANSWERING_SILENT
@@ -114,8 +120,10 @@ def _probe(probe: pb.Probe) -> Text:
         f"{probe.round_trip_microseconds / 1000:.2f} ms",
         counted,
         f"up to {size} bytes" if probe.largest_packet else "",
+        _OFFLOADS.get(probe.checksum_offload, ""),
     )
-    return Text(f"{probe.address}: {said}", style="red" if probe.narrow else "yellow" if probe.loss else "")
+    is_bad = probe.narrow or probe.checksum_offload == pb.CHECKSUM_OFFLOAD_BROKEN
+    return Text(f"{probe.address}: {said}", style="red" if is_bad else "yellow" if probe.loss else "")
 
 
 def _layer(probe: pb.Probe) -> str:

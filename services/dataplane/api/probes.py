@@ -5,6 +5,7 @@ from statistics import fmean, median
 
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 
+from services.dataplane.probes.checksum import Offload
 from services.dataplane.probes.path import Layer, ProbedPath
 from services.dataplane.probes.prober import Prober
 from services.dataplane.probes.record import Answering, Record
@@ -14,6 +15,11 @@ ANSWERING = {
     Answering.UNKNOWN: pb.ANSWERING_UNKNOWN,
     Answering.ANSWERS: pb.ANSWERING_YES,
     Answering.SILENT: pb.ANSWERING_SILENT,
+}
+_OFFLOADS = {
+    Offload.UNKNOWN: pb.CHECKSUM_OFFLOAD_UNKNOWN,
+    Offload.WORKS: pb.CHECKSUM_OFFLOAD_WORKS,
+    Offload.BROKEN: pb.CHECKSUM_OFFLOAD_BROKEN,
 }
 LAYERS = {Layer.OVERLAY: pb.PROBE_LAYER_OVERLAY, Layer.UNDERLAY: pb.PROBE_LAYER_UNDERLAY}
 
@@ -26,6 +32,7 @@ def probe_summary(prober: Prober) -> pb.ProbeSummary:
         answering=answering,
         silent=_named(prober, prober.silent),
         narrow=_named(prober, prober.narrow),
+        checksum_broken=_named(prober, prober.miscalculated),
         obstacle=prober.obstacle,
     )
 
@@ -62,6 +69,7 @@ def _probe(path: ProbedPath, record: Record) -> pb.Probe:
         largest_packet=record.largest,
         mtu=path.mtu,
         narrow=record.is_narrow,
+        checksum_offload=_OFFLOADS[record.offload],
     )
     if record.answered_at:
         probe.last_answer_time.FromMilliseconds(int(record.answered_at * 1000))

@@ -14,13 +14,13 @@ from typing import Any, Final
 from services.core.errors import FlanneletteError, Misconfigured, Unavailable
 from services.core.family import Address
 from services.dataplane.links.changes import LinkChange, LinkState
-from services.dataplane.links.ethtool import checksum_offload, set_checksum_offload
 from services.dataplane.links.interfaces import Interface, InterfaceAddress
 from services.dataplane.links.tun import make_tun
 from services.dataplane.netlink import uapi
 from services.dataplane.netlink.fou.ports import delete_port
 from services.dataplane.netlink.pyroute2_parts import AsyncIPRoute, NetlinkError
 from services.dataplane.netlink.raw_socket import AnswersLost, RawTransport
+from services.runtime.os.ethtool import checksum_offload, set_checksum_offload
 
 _IFF_UP: Final = 0x1
 _SCOPE_LINK: Final = 253

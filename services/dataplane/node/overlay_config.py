@@ -16,11 +16,10 @@ from services.dataplane.backends.backend import Backend, Backends, NodeIdentity
 from services.dataplane.events.journal import Event, EventKind, Journal
 from services.dataplane.links import actual as links
 from services.dataplane.links.desired import Device, LinkSpec, own_address
-from services.dataplane.links.ethtool import wanted_offload
 from services.dataplane.netlink.actuator import Actuator
 from services.dataplane.netlink.objects import RTN_UNICAST, Route
 from services.dataplane.peers.validation import OperatorLimits
-from services.dataplane.settings import DataplaneSettings
+from services.dataplane.settings import DataplaneSettings, wanted_offload
 from services.dataplane.underlay.connected_routes import ConnectedRoutes, connected_routes
 from services.dataplane.underlay.selection import Underlay, choose_underlay, is_still, with_chosen
 from services.runtime.telemetry.logs import get_logger

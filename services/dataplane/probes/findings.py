@@ -5,10 +5,12 @@ it answers neither, the peer or the network to it is down. A probe cannot tell w
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from typing import Final, TypeAlias
 
 from services.dataplane.events.finding import Finding
+from services.dataplane.probes.checksum import PROOFS
+from services.dataplane.probes.datagram import PORT
 from services.dataplane.probes.path import Layer, ProbedPath
 from services.dataplane.probes.record import Answering, Record
 
@@ -41,6 +43,23 @@ def probe_findings(peers: Mapping[PeerName, Paths], carrier: str, *, some_answer
         yield _narrow(tuple(names), mtu, largest)
     if nodes:
         yield _node(tuple(nodes))
+
+
+def checksum_finding(names: tuple[PeerName, ...], devices: Set[str], underlay: str) -> Finding:
+    """About peers to which packets leave by these devices, and do not pass with a checksum that is left to them."""
+    left_by = sorted(devices) or [underlay]
+    cures = (f"ethtool -K {name} {'tx' if name == underlay else 'tx-checksum-ip-generic'} off" for name in left_by)
+    return Finding(
+        "peer-checksum",
+        "TCP and UDP through the overlay do not reach {peers}; pings do.",
+        f"What sends the packets of {' and '.join(left_by)} (a network card, the host of a virtual machine), or a "
+        "peer in user space, does not complete checksums that the kernel leaves to the card (checksum offload).",
+        " && ".join(cures),
+        f"UDP to port {PORT}: answered with a checksum that the kernel has computed, and not with one that it leaves "
+        f"to the device, {PROOFS} times in a row",
+        names,
+        is_broken=False,
+    )
 
 
 def _tunnel(names: tuple[PeerName, ...], carrier: str, *, is_general: bool) -> Finding:

@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from services.core.family import Address, Family, family_of
 from services.core.leases.lease import Subnet
+from services.dataplane.netlink.objects import Route
 from services.dataplane.peers.peer import Overlay, Peer, PeerContext
 
 
@@ -42,6 +43,12 @@ def paths_of(peer: Peer, context: PeerContext) -> Iterator[ProbedPath]:
             mtu = overlay.links.underlay.mtu
             family = family_of(subnet.cidr)
             yield ProbedPath(Layer.UNDERLAY, family, subnet.public_address, mtu, must_answer=True)
+
+
+def devices_of(peer: Peer, context: PeerContext) -> Iterator[str]:
+    """By which devices packets to a peer leave: overlay devices, or the underlay's interface."""
+    names = context.names()
+    yield from (names[item.ifindex] for item in peer.objects if isinstance(item, Route) and item.ifindex in names)
 
 
 def _overlay_path(subnet: Subnet, overlay: Overlay) -> ProbedPath:

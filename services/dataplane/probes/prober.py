@@ -17,10 +17,12 @@ from services.dataplane.events import metrics
 from services.dataplane.events.finding import Finding
 from services.dataplane.events.journal import EventKind, Journal
 from services.dataplane.peers.peer import Peer, PeerContext
+from services.dataplane.probes.checksum import ChecksumRecord, LargeProbe, Offload
+from services.dataplane.probes.datagram import Datagrams
 from services.dataplane.probes.echo import Reply
 from services.dataplane.probes.echo_socket import EchoSockets, obstacle_of
-from services.dataplane.probes.findings import probe_findings
-from services.dataplane.probes.path import Layer, ProbedPath, paths_of
+from services.dataplane.probes.findings import checksum_finding, probe_findings
+from services.dataplane.probes.path import Layer, ProbedPath, devices_of, paths_of
 from services.dataplane.probes.record import MISSES, Answering, Record
 from services.dataplane.probes.schedule import Schedule
 from services.runtime.events.journal import MOST_NAMED, Event, Subject
@@ -68,6 +70,8 @@ class _Sent:
     record: Record
     size: int
     """0: a small one."""
+    kind: LargeProbe
+    """Of a large one."""
     sequence: int
 
 
@@ -86,6 +90,8 @@ class Prober:
         """Leases of the peers that do not."""
         self.narrow: set[str] = set()
         """Leases of the peers that answer small packets only."""
+        self.miscalculated: set[str] = set()
+        """Leases of the peers to which no packet passes of which the checksum is left to the device."""
         self._dataplane = dataplane
         self._schedule = Schedule[str](rate / _PACKETS) if rate else None
         self._standing: dict[str, Answering] = {}
@@ -96,6 +102,7 @@ class Prober:
         self._in_order: deque[_Sent] = deque()
         self._sequences = count()
         self._seen = -1
+        self._datagrams = Datagrams(self._take)
 
     def findings(self) -> list[Finding]:
         """What unanswered probes say about the network."""
@@ -104,13 +111,19 @@ class Prober:
             return []
         troubled = {(lease, self.node_of(lease)): self.records[lease] for lease in sorted(self.silent | self.narrow)}
         some_answer = bool(self.answering[Answering.ANSWERS])
-        return list(probe_findings(troubled, context.backend.carrier, some_answer=some_answer))
+        found = list(probe_findings(troubled, context.backend.carrier, some_answer=some_answer))
+        if self.miscalculated:
+            names = tuple((lease, self.node_of(lease)) for lease in sorted(self.miscalculated))
+            peers = self._dataplane.programmer.peers
+            left_by = {name for lease, _ in names if lease in peers for name in devices_of(peers[lease], context)}
+            found.append(checksum_finding(names, left_by, context.links.underlay.name))
+        return found
 
     def take_asked(self, lease: str, path: ProbedPath, size: int, round_trip: float | None) -> None:
         """Takes what somebody has asked a peer between its turns, MISSES times if there was no answer."""
         record = self.records.setdefault(lease, {}).setdefault(path, _record_of(path))
         for _ in range(1 if round_trip is not None else MISSES):
-            self._note(_Sent(0.0, 0.0, lease, path, record, size, 0), round_trip)
+            self._note(_Sent(0.0, 0.0, lease, path, record, size, LargeProbe.ECHO, 0), round_trip)
 
     def node_of(self, lease: str) -> str:
         """The node of a peer, or the name of its lease where the node is not known."""
@@ -142,6 +155,7 @@ class Prober:
                 self._news.clear()
         finally:
             sockets.close()
+            self._datagrams.close()
 
     def _next_at(self, schedule: Schedule[str], now: float) -> float:
         times = [now + _LOOK_SECONDS]
@@ -175,9 +189,14 @@ class Prober:
         for path, record in records.items():
             for size in (0, record.next_size):
                 sequence = next(self._sequences) & 0xFFFF
-                sent = _Sent(now, time.time(), lease, path, record, size, sequence)
+                kind = record.next_large if size else LargeProbe.ECHO
+                sent = _Sent(now, time.time(), lease, path, record, size, kind, sequence)
                 try:
-                    sockets.send(path.address, sequence, size)
+                    if kind is LargeProbe.ECHO:
+                        sockets.send(path.address, sequence, size)
+                    else:
+                        is_offloaded = kind is LargeProbe.OFFLOADED
+                        self._datagrams.send(path.address, sequence, size, is_offloaded=is_offloaded)
                 except OSError:  # no route, or a packet that is larger than the device's MTU: lost
                     sent.at = now - _TIMEOUT_SECONDS
                     self._in_order.appendleft(sent)
@@ -195,21 +214,22 @@ class Prober:
             sent = self._in_order.popleft()
             if self._on_their_way.get(sent.sequence) is sent:
                 del self._on_their_way[sent.sequence]
+                self._datagrams.forget(sent.sequence)
                 self._note(sent, None)
 
     def _note(self, sent: _Sent, round_trip: float | None) -> None:
         record = sent.record
-        before = record.state, record.is_narrow
-        record.note(sent.size, round_trip, time.time())
-        if (record.state, record.is_narrow) != before:
+        before = record.state, record.is_narrow, record.offload
+        record.note(sent.size, round_trip, time.time(), sent.kind)
+        if (record.state, record.is_narrow, record.offload) != before:
             self._changed.add(sent.lease)
             self._news.set()
         if record.is_in_doubt and self._schedule is not None:
             self._schedule.doubt(sent.lease, asyncio.get_running_loop().time())
         layer = sent.path.layer
-        if round_trip is None:
+        if round_trip is None and sent.kind is LargeProbe.ECHO:
             metrics.PROBES_LOST.labels(layer).inc()
-        elif not sent.size:
+        elif round_trip is not None and not sent.size:
             metrics.PROBE_SECONDS.labels(layer).observe(round_trip)
 
     def _tell(self) -> None:
@@ -222,6 +242,7 @@ class Prober:
                 self.answering[before] -= 1
             self.silent.discard(lease)
             self.narrow.discard(lease)
+            self.miscalculated.discard(lease)
             overlay = [record for path, record in self.records.get(lease, {}).items() if path.layer is Layer.OVERLAY]
             if not overlay:
                 continue
@@ -234,6 +255,8 @@ class Prober:
                 back.append(lease)
             if any(record.is_narrow for record in overlay):
                 self.narrow.add(lease)
+            if any(record.offload is Offload.BROKEN for record in overlay):
+                self.miscalculated.add(lease)
         self._note_event(lost, "does not answer through the overlay", "do not answer through the overlay")
         self._note_event(back, "answers through the overlay again", "answer through the overlay again")
 
@@ -248,7 +271,7 @@ class Prober:
 
 
 def _record_of(path: ProbedPath) -> Record:
-    return Record(path.must_answer, path.mtu)
+    return Record(path.must_answer, path.mtu, ChecksumRecord() if path.layer is Layer.OVERLAY else None)
 
 
 def standing(overlay: Iterable[Record]) -> Answering:

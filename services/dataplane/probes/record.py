@@ -5,6 +5,7 @@ from enum import StrEnum
 from typing import Final
 
 from services.core.limits import SMALLEST_MTU
+from services.dataplane.probes.checksum import ChecksumRecord, LargeProbe, Offload
 
 _WINDOW: Final = 32
 """Probes that loss is counted over."""
@@ -33,6 +34,8 @@ class Record:
     """Somebody is there to answer while the peer runs."""
     mtu: int
     """Bytes of the largest IP packet that should pass."""
+    checksums: ChecksumRecord | None = None
+    """None: large probes are echo requests only."""
     sent: int = 0
     answered: int = 0
     round_trip: float = 0.0
@@ -81,16 +84,28 @@ class Record:
         return (max(self.largest, _LEAST) + self.too_large) // 2 if self.is_searching else self.mtu
 
     @property
+    def next_large(self) -> LargeProbe:
+        """Of what kind the next large probe is: while a size does not pass, checksums have to wait."""
+        return LargeProbe.ECHO if self.checksums is None or self.full_misses else self.checksums.next
+
+    @property
+    def offload(self) -> Offload:
+        """Whether the checksum offload works."""
+        return self.checksums.state if self.checksums is not None else Offload.UNKNOWN
+
+    @property
     def is_in_doubt(self) -> bool:
         """Another probe soon tells more."""
         if self.misses:
             return self.misses < MISSES
-        return 0 < self.full_misses < MISSES or self.next_size < self.mtu
+        if 0 < self.full_misses < MISSES or self.next_size < self.mtu:
+            return True
+        return self.checksums is not None and not self.full_misses and self.checksums.is_in_doubt
 
-    def note(self, size: int, round_trip: float | None, now: float) -> None:
+    def note(self, size: int, round_trip: float | None, now: float, large: LargeProbe = LargeProbe.ECHO) -> None:
         """Takes the end of a probe of so many bytes; `round_trip` None: it was not answered. 0 bytes: a small one."""
         if size:
-            self._note_large(size, is_answered=round_trip is not None)
+            self._note_large(size, large, is_answered=round_trip is not None)
             return
         self.sent += 1
         self._recent = (self._recent << 1 | (round_trip is None)) & ((1 << _WINDOW) - 1)
@@ -104,13 +119,17 @@ class Record:
         self.round_trip, self.answered_at = round_trip, now
         self.smoothed += (round_trip - self.smoothed) / (_SMOOTHING if self.smoothed else 1)
 
-    def _note_large(self, size: int, *, is_answered: bool) -> None:
+    def _note_large(self, size: int, kind: LargeProbe, *, is_answered: bool) -> None:
+        if not is_answered and (self.state is not Answering.ANSWERS or self.misses):
+            return  # nothing passes, whatever it is
+        if self.checksums is not None:
+            self.checksums.note(kind, is_answered=is_answered)
         if is_answered and size >= self.mtu:
             self.largest, self.full_misses, self.too_large = size, 0, 0
         elif is_answered:
             self.largest = max(self.largest, size)
-        elif self.state is not Answering.ANSWERS or self.misses:
-            return  # nothing passes, whatever its size
+        elif kind is not LargeProbe.ECHO:
+            return  # whether its size passes, an echo tells
         elif size >= self.mtu:
             self.full_misses += 1
             if self.full_misses == MISSES:

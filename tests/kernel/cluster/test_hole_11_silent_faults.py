@@ -27,7 +27,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 def kind_of(name: str, version: int) -> Kind:
     fault = FAULTS[name]
     has_masq = fault.service == "masq"
-    return Kind(fault.backend, "dual" if has_masq else FAMILIES[version], fault.is_far, has_masq)
+    return Kind(fault.backend, "dual" if has_masq else FAMILIES[version], fault.is_far, has_masq, fault.is_probed)
 
 
 ROWS = sorted(

@@ -401,6 +401,50 @@ PROBE_LAYER_UNDERLAY: ProbeLayer.ValueType  # 2
 """The underlay: the probe ends at the public address of the peer."""
 Global___ProbeLayer: _TypeAlias = ProbeLayer  # noqa: Y015
 
+class _ChecksumOffload:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ChecksumOffloadEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ChecksumOffload.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    CHECKSUM_OFFLOAD_UNSPECIFIED: _ChecksumOffload.ValueType  # 0
+    """Not used."""
+    CHECKSUM_OFFLOAD_UNKNOWN: _ChecksumOffload.ValueType  # 1
+    """Not known: no datagram has come to its end yet, a firewall drops them, the
+    port is open, packets of this size do not pass; or the underlay, where none
+    are sent.
+    """
+    CHECKSUM_OFFLOAD_WORKS: _ChecksumOffload.ValueType  # 2
+    """The last datagram was answered, or fewer than five of them were lost."""
+    CHECKSUM_OFFLOAD_BROKEN: _ChecksumOffload.ValueType  # 3
+    """Five datagrams in a row were not answered within a second, and after each
+    of them the same one was, whose checksum the kernel had computed.
+    """
+
+class ChecksumOffload(_ChecksumOffload, metaclass=_ChecksumOffloadEnumTypeWrapper):
+    """Whether packets reach the peer whose checksum this node's kernel leaves to the
+    device that sends them: those of TCP and UDP. The service sends UDP datagrams
+    of `mtu` bytes to a closed port of the peer (33434), whose kernel answers that
+    the port is closed if the checksum is right. It does not try segments that the
+    device is to divide (TSO, GSO), nor the peer's own packets: those are for the
+    service on the peer to try.
+    """
+
+CHECKSUM_OFFLOAD_UNSPECIFIED: ChecksumOffload.ValueType  # 0
+"""Not used."""
+CHECKSUM_OFFLOAD_UNKNOWN: ChecksumOffload.ValueType  # 1
+"""Not known: no datagram has come to its end yet, a firewall drops them, the
+port is open, packets of this size do not pass; or the underlay, where none
+are sent.
+"""
+CHECKSUM_OFFLOAD_WORKS: ChecksumOffload.ValueType  # 2
+"""The last datagram was answered, or fewer than five of them were lost."""
+CHECKSUM_OFFLOAD_BROKEN: ChecksumOffload.ValueType  # 3
+"""Five datagrams in a row were not answered within a second, and after each
+of them the same one was, whose checksum the kernel had computed.
+"""
+Global___ChecksumOffload: _TypeAlias = ChecksumOffload  # noqa: Y015
+
 @_typing.final
 class Status(_message.Message):
     """The status of the dataplane."""
@@ -610,8 +654,8 @@ Global___Status: _TypeAlias = Status  # noqa: Y015
 @_typing.final
 class ProbeSummary(_message.Message):
     """Which peers answer probes through the overlay. A probe is an ICMP echo
-    request; every peer has its turn once in ten seconds, or as often as
-    `--probe-rate` allows.
+    request, or a UDP datagram to a closed port (see ChecksumOffload); every peer
+    has its turn once in ten seconds, or as often as `--probe-rate` allows.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -623,6 +667,7 @@ class ProbeSummary(_message.Message):
     OBSTACLE_FIELD_NUMBER: _builtins.int
     ROUND_TRIP_MICROSECONDS_FIELD_NUMBER: _builtins.int
     LOSS_FIELD_NUMBER: _builtins.int
+    CHECKSUM_BROKEN_FIELD_NUMBER: _builtins.int
     probed: _builtins.int
     """Peers of which it can be known whether they answer."""
     answering: _builtins.int
@@ -647,6 +692,10 @@ class ProbeSummary(_message.Message):
         ten.
         """
 
+    @_builtins.property
+    def checksum_broken(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Nodes of those with CHECKSUM_OFFLOAD_BROKEN, at most ten."""
+
     def __init__(
         self,
         *,
@@ -657,10 +706,11 @@ class ProbeSummary(_message.Message):
         obstacle: _builtins.str = ...,
         round_trip_microseconds: _builtins.int = ...,
         loss: _builtins.float | None = ...,
+        checksum_broken: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_answering", b"_answering", "_loss", b"_loss", "_probed", b"_probed", "answering", b"answering", "loss", b"loss", "probed", b"probed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_answering", b"_answering", "_loss", b"_loss", "_probed", b"_probed", "answering", b"answering", "loss", b"loss", "narrow", b"narrow", "obstacle", b"obstacle", "probed", b"probed", "round_trip_microseconds", b"round_trip_microseconds", "silent", b"silent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_answering", b"_answering", "_loss", b"_loss", "_probed", b"_probed", "answering", b"answering", "checksum_broken", b"checksum_broken", "loss", b"loss", "narrow", b"narrow", "obstacle", b"obstacle", "probed", b"probed", "round_trip_microseconds", b"round_trip_microseconds", "silent", b"silent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__answering: _TypeAlias = _typing.Literal["answering"]  # noqa: Y015
     _WhichOneofArgType__answering: _TypeAlias = _typing.Literal["_answering", b"_answering"]  # noqa: Y015
@@ -694,6 +744,7 @@ class Probe(_message.Message):
     LARGEST_PACKET_FIELD_NUMBER: _builtins.int
     MTU_FIELD_NUMBER: _builtins.int
     NARROW_FIELD_NUMBER: _builtins.int
+    CHECKSUM_OFFLOAD_FIELD_NUMBER: _builtins.int
     layer: Global___ProbeLayer.ValueType
     """What carries the packets."""
     address: _builtins.str
@@ -714,6 +765,8 @@ class Probe(_message.Message):
     """Bytes of the largest IP packet that should pass."""
     narrow: _builtins.bool
     """Small packets are answered, and packets of `mtu` bytes are not."""
+    checksum_offload: Global___ChecksumOffload.ValueType
+    """Whether TCP and UDP pass as pings do."""
     @_builtins.property
     def last_answer_time(self) -> _timestamp_pb2.Timestamp:
         """Time of the last answer. Unset: none yet."""
@@ -732,10 +785,11 @@ class Probe(_message.Message):
         largest_packet: _builtins.int = ...,
         mtu: _builtins.int = ...,
         narrow: _builtins.bool | None = ...,
+        checksum_offload: Global___ChecksumOffload.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_answered", b"_answered", "_loss", b"_loss", "_narrow", b"_narrow", "_sent", b"_sent", "answered", b"answered", "last_answer_time", b"last_answer_time", "loss", b"loss", "narrow", b"narrow", "sent", b"sent"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_answered", b"_answered", "_loss", b"_loss", "_narrow", b"_narrow", "_sent", b"_sent", "address", b"address", "answered", b"answered", "largest_packet", b"largest_packet", "last_answer_time", b"last_answer_time", "layer", b"layer", "loss", b"loss", "mtu", b"mtu", "narrow", b"narrow", "round_trip_microseconds", b"round_trip_microseconds", "sent", b"sent", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_answered", b"_answered", "_loss", b"_loss", "_narrow", b"_narrow", "_sent", b"_sent", "address", b"address", "answered", b"answered", "checksum_offload", b"checksum_offload", "largest_packet", b"largest_packet", "last_answer_time", b"last_answer_time", "layer", b"layer", "loss", b"loss", "mtu", b"mtu", "narrow", b"narrow", "round_trip_microseconds", b"round_trip_microseconds", "sent", b"sent", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__answered: _TypeAlias = _typing.Literal["answered"]  # noqa: Y015
     _WhichOneofArgType__answered: _TypeAlias = _typing.Literal["_answered", b"_answered"]  # noqa: Y015

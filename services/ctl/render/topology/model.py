@@ -218,6 +218,8 @@ def _state(peer: pb.Peer) -> tuple[Health, str]:
         return Health.BROKEN, "silent"
     if narrow := [probe for probe in probes if probe.narrow]:
         return Health.DEGRADED, f"{narrow[0].largest_packet} bytes at most"
+    if any(probe.checksum_offload == pb.CHECKSUM_OFFLOAD_BROKEN for probe in probes):
+        return Health.BROKEN, "no TCP, no UDP"
     answered = [probe for probe in probes if probe.state == pb.ANSWERING_YES]
     if not answered:
         return Health.UNKNOWN, ""

@@ -19,8 +19,8 @@ from services.dataplane.links.changes import (
     link_changes,
 )
 from services.dataplane.links.desired import LinkSpec, own_address
-from services.dataplane.links.ethtool import wanted_offload
 from services.dataplane.links.reconcile import is_leftover
+from services.dataplane.settings import wanted_offload
 from tests import paths
 from tests.examples.dataplane import UNDERLAY
 

@@ -10,16 +10,6 @@ _SIOCETHTOOL: Final = 0x8946
 _ETHTOOL_GTXCSUM: Final = 0x16
 _ETHTOOL_STXCSUM: Final = 0x17
 _VALUE: Final = struct.Struct("=II")
-_FIRST_GOOD: Final = (5, 7)
-"""Linux 5.7 (ea64d8d6c675): before, masquerading turned the absent checksum of a VXLAN packet into a wrong one."""
-
-
-def wanted_offload(word: str, kernel_release: str) -> bool | None:
-    """What `auto`, `on` or `off` means on a kernel like `6.18.5-cloud`; None: let it be."""
-    if word != "auto":
-        return word == "on"
-    numbers = [int(part) if part.isdecimal() else 0 for part in kernel_release.split(".")[:2]]
-    return False if tuple(numbers) < _FIRST_GOOD else None
 
 
 def checksum_offload(device: str) -> bool | None:
