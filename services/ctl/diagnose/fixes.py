@@ -1,8 +1,8 @@
 """Which cures `doctor --fix` carries out, and how (ADR 39).
 
 The text of a cure comes from a service, which has fewer rights than root: only what is known here is carried out, and
-no shell reads it. What it does is to set what the overlay needs, or to put back what the pods' bridge has lost; it
-deletes nothing, and no firewall is touched.
+no shell reads it. What it does is to set what the overlay needs, or to put back what the pods' bridge has lost, or to
+have the kernel compute the checksums of the overlay's own devices; it deletes nothing, and no firewall is touched.
 """
 
 import asyncio
@@ -16,6 +16,7 @@ from typing import Final
 
 from services.core.errors import Unavailable
 from services.ctl.connect.targets import Target
+from services.runtime.os.ethtool import set_checksum_offload
 
 _INTERFACE: Final = r"(?!\.\.?/)[^\s./]{1,15}"
 _WITH_DOT: Final = r"(?!\.\.?/)[^\s/]{1,15}"
@@ -28,14 +29,18 @@ _BRIDGE: Final = re.compile(
     r"ip (?:link set [^\s/-][^\s/]{0,14} up|(?:-6 )?addr add [\da-f.:/]+ dev [^\s/]{1,15}"
     r"|(?:-6 )?route add [\da-f.:/]+ dev [^\s/]{1,15}(?: (?:proto|src|metric|scope) [\w.:]+)*)"
 )
+_OFFLOAD: Final = re.compile(r"ethtool -K (?P<device>flannel[\w.-]{0,8}) tx-checksum-ip-generic off")
 _BRIDGE_CHECKS: Final = frozenset({"bridge-down", "bridge-address", "bridge-route"})
 _SECONDS: Final = 10.0
 
 
 def is_safe(check: str, cure: str) -> bool:
     """Whether --fix may carry out the cure that this check gives."""
+    parts = cure.split(" && ")
     return bool(
-        _SYSCTL.fullmatch(cure) or (check in _BRIDGE_CHECKS and all(map(_BRIDGE.fullmatch, cure.split(" && "))))
+        _SYSCTL.fullmatch(cure)
+        or (check in _BRIDGE_CHECKS and all(map(_BRIDGE.fullmatch, parts)))
+        or all(map(_OFFLOAD.fullmatch, parts))
     )
 
 
@@ -45,7 +50,10 @@ async def carry_out(cure: str) -> None:
         _write_sysctl(matched["key"])
         return
     for command in cure.split(" && "):
-        await _run(command.split())
+        if matched := _OFFLOAD.fullmatch(command):
+            _leave_to_the_kernel(matched["device"])
+        else:
+            await _run(command.split())
 
 
 def obstacle_to(target: Target) -> str:
@@ -76,6 +84,14 @@ def _write_sysctl(setting: str) -> None:
         path.write_text(value)
     except OSError as error:
         raise Unavailable(f"cannot write {path}: {error.strerror}") from None
+
+
+def _leave_to_the_kernel(device: str) -> None:
+    """What ethtool would do, which few hosts have."""
+    try:
+        set_checksum_offload(device, on=False)
+    except OSError as error:
+        raise Unavailable(f"cannot turn the checksum offload of {device} off: {error.strerror}") from None
 
 
 async def _run(words: Sequence[str]) -> None:

@@ -18,6 +18,11 @@ from services.ctl.diagnose.fixes import is_safe, obstacle_to
         ("bridge-address", "ip addr add 10.5.27.1/24 dev cni0"),
         ("bridge-address", "ip -6 addr add fd00:10:5:34::1/64 dev cni0"),
         ("bridge-route", "ip route add 10.5.27.0/24 dev cni0 proto kernel src 10.5.27.1"),
+        ("peer-checksum", "ethtool -K flannel.1 tx-checksum-ip-generic off"),
+        (
+            "peer-checksum",
+            "ethtool -K flannel.1 tx-checksum-ip-generic off && ethtool -K flannel-v6.1 tx-checksum-ip-generic off",
+        ),
     ],
 )
 def test_a_sysctl_that_the_overlay_needs_and_what_the_bridge_has_lost_is_safe(check: str, cure: str) -> None:
@@ -43,6 +48,9 @@ def test_a_sysctl_that_the_overlay_needs_and_what_the_bridge_has_lost_is_safe(ch
         ("bridge-address", "ip addr add 10.5.27.1/24 dev cni0 && ip addr del 10.5.9.1/24 dev cni0"),
         ("bridge-route", "ip route del 10.5.27.0/26 dev eth0"),
         ("bridge-route", "ip route add default dev eth0"),
+        ("peer-checksum", "ethtool -K eth0 tx off"),
+        ("peer-checksum", "ethtool -K eth0 tx-checksum-ip-generic off"),
+        ("peer-checksum", "ethtool -K flannel.1 tx-checksum-ip-generic off && reboot"),
     ],
 )
 def test_everything_else_is_advice(check: str, cure: str) -> None:
