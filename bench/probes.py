@@ -7,12 +7,16 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final
 
+import grpc.aio
+from flannelette.dataplane.v1 import dataplane_pb2 as pb
+from flannelette.dataplane.v1 import dataplane_pb2_grpc
+
 from bench.etcd import fill, running_etcd
 from bench.host import empty_host
 from bench.leases import NETWORK, UNDERLAY
 from bench.node import Node, node_on
 from bench.process import cpu_seconds
-from bench.result import Bench, Result
+from bench.result import Bench, BenchFailed, Result
 
 _RATE: Final = 4
 """Packets a second: the default."""
@@ -35,12 +39,24 @@ async def _idle(node: Node, seconds: int, *flags: str) -> float:
 async def _measure(endpoint: str, peers: int, seconds: int) -> tuple[float, float]:
     with empty_host() as namespace, node_on(namespace, endpoint) as node:
         for network in (NETWORK, UNDERLAY):
-            namespace.ip("route", "add", "local", str(network), "dev", "lo", "table", "7")
-            namespace.ip("rule", "add", "to", str(network), "lookup", "7", "priority", "1")
+            namespace.ip("route", "add", "local", str(network), "dev", "lo", "table", "local")
         node.start()
         await node.until_ready()
         without = await _idle(node, seconds, "--probe-rate=0")
-        return await _idle(node, seconds, f"--probe-rate={_RATE}"), without
+        with_ = await _idle(node, seconds, f"--probe-rate={_RATE}")
+        await _require_answers(node)
+        return with_, without
+
+
+async def _require_answers(node: Node) -> None:
+    """Raises BenchFailed unless all peers that were probed have answered, datagrams too."""
+    async with grpc.aio.insecure_channel(f"unix:{node.directory}/dataplane.sock") as channel:
+        stub = dataplane_pb2_grpc.DataplaneServiceStub(channel)
+        answer = await stub.ListPeers(pb.ListPeersRequest(), timeout=_SETTLE_SECONDS)
+    overlay = [probe for peer in answer.peers for probe in peer.probes if probe.layer == pb.PROBE_LAYER_OVERLAY]
+    well = sum(probe.checksum_offload == pb.CHECKSUM_OFFLOAD_WORKS for probe in overlay)
+    if not overlay or well < len(overlay) - 2:  # two may be on their way
+        raise BenchFailed(f"{well} of {len(overlay)} peers that were probed answered")
 
 
 def _run(parameters: Mapping[str, int]) -> Result:

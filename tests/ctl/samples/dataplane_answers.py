@@ -101,6 +101,7 @@ def probe(
     address: str, *, layer: dataplane.ProbeLayer.ValueType = dataplane.PROBE_LAYER_OVERLAY, mtu: int = 1450
 ) -> dataplane.Probe:
     """Of a path that answers."""
+    is_overlay = layer == dataplane.PROBE_LAYER_OVERLAY
     return dataplane.Probe(
         layer=layer,
         address=address,
@@ -110,6 +111,7 @@ def probe(
         round_trip_microseconds=214,
         largest_packet=mtu,
         mtu=mtu,
+        checksum_offload=dataplane.CHECKSUM_OFFLOAD_WORKS if is_overlay else dataplane.CHECKSUM_OFFLOAD_UNKNOWN,
     )
 
 

@@ -43,6 +43,17 @@ async def until(running: Running, holds: Callable[[pb.Status], bool]) -> pb.Stat
     return status
 
 
+async def with_datagrams_answered(running: Running) -> pb.Peer:
+    """The peer, once each datagram through the overlay was answered."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            (peer,) = await running.peers()
+            overlay = [probe.checksum_offload for probe in peer.probes if probe.layer == OVERLAY]
+            if set(overlay) == {pb.CHECKSUM_OFFLOAD_WORKS}:
+                return peer
+            await asyncio.sleep(0.05)
+
+
 def answers(status: pb.Status) -> bool:
     return status.probes.answering == 1
 
@@ -59,7 +70,7 @@ async def test_a_peer_answers_in_each_family(
     with two_hosts(netns, make_netns, backend, families) as hosts:
         async with probing(hosts) as running:
             status = await until(running, answers)
-            (peer,) = await running.peers()
+            peer = await with_datagrams_answered(running)
     assert (status.probes.probed, list(status.probes.silent), status.probes.obstacle) == (1, [], "")
     assert [probe.layer for probe in peer.probes] == [OVERLAY, UNDERLAY] * len(hosts.rows)
     for probe in peer.probes:

@@ -230,6 +230,13 @@ def test_a_finding_is_a_sentence_and_its_cure_another() -> None:
     assert in_the_way(masq_pb2.Finding(problem="firewalld rejects.")) == "firewalld rejects."
 
 
+def test_a_peer_that_pings_reach_and_nothing_else_is_shown_so() -> None:
+    peer = samples.peer(2)
+    peer.probes[0].checksum_offload = dataplane_pb2.CHECKSUM_OFFLOAD_BROKEN
+    assert "no TCP, no UDP" in peers_text([peer], 80).plain
+    assert "up to 1450 bytes, checksum offload is broken: no TCP, no UDP" in peer_text(peer, None).plain
+
+
 def test_a_plan_can_be_pasted_into_a_shell() -> None:
     done = dataplane_pb2.ResyncKernelResponse(
         commands=["ip route replace 10.5.2.0/24 via 10.5.2.0 dev flannel.1 onlink"], errors=["it did not work"]
