@@ -35,6 +35,8 @@ _STATISTICS: Final = 6
 _AUXDATA: Final = 8
 """For the length of a packet before the filter has cut it."""
 _AUXDATA_FIELDS: Final = struct.Struct("=IIIHHHH")
+_NOTHING: Final = program(Some(()), 0)
+"""Accepts no packet."""
 _ANCILLARY: Final = socket.CMSG_SPACE(_TIMESPEC.size) + socket.CMSG_SPACE(_AUXDATA_FIELDS.size)
 
 
@@ -80,8 +82,6 @@ class Capture:
 
     def __init__(self, filters: Mapping[str, Expression], limits: Limits) -> None:
         """Interfaces by name. One that is not there is left out. Raises NotYet, InvalidInput."""
-        self.interfaces: list[tuple[str, int]] = []
-        """Names and kernel's numbers."""
         self.dropped = 0
         """Packets that were lost to it."""
         self.count = 0
@@ -91,10 +91,13 @@ class Capture:
         self._sockets: list[socket.socket] = []
         self._buffer = bytearray(limits.snap_length)
         present = {name: index for index, name in socket.if_nameindex()}
+        self.interfaces = [(name, present[name]) for name in filters if name in present]
+        """Names and kernel's numbers."""
+        programs = [program(filters[name], limits.snap_length) for name, _ in self.interfaces]
         try:
-            for name in (name for name in filters if name in present):
-                self._sockets.append(_open(name, program(filters[name], limits.snap_length)))
-                self.interfaces.append((name, present[name]))
+            self._sockets.extend(_open(name) for name, _ in self.interfaces)
+            for each, instructions in zip(self._sockets, programs, strict=True):
+                attach(each, instructions)  # all at once: a packet that one of them has and no other looks lost
         except BaseException:
             self.close()
             raise
@@ -109,35 +112,37 @@ class Capture:
     def stop(self) -> None:
         """Nothing new comes; what has come can still be read."""
         for each in self._sockets:
-            attach(each, program(Some(()), 0))
+            attach(each, _NOTHING)
 
     def close(self) -> None:
-        """Closes the sockets."""
+        """Closes the sockets, in a thread: the kernel takes 20 ms for each."""
         while self._sockets:
-            self._sockets.pop().close()
+            asyncio.get_running_loop().run_in_executor(None, self._sockets.pop().close)
 
     def read(self) -> Batch:
         """What is there, up to so much at once."""
-        found, room, ended = list[Packet](), _BYTES_AT_ONCE, ""
-        for packet in chain.from_iterable(map(self._packets, count(), self._sockets)):
+        come = chain.from_iterable(map(self._packets, count(), self._sockets))
+        found, ended = list[Packet](), ""
+        for packet in sorted(come, key=lambda packet: packet.nanoseconds):
             if self._bytes + len(packet.data) > self.limits.bytes:
                 ended = f"the limit of bytes ({self.limits.bytes})"
                 break
             found.append(packet)
             self.count += 1
             self._bytes += len(packet.data)
-            room -= len(packet.data)
             if self.count == self.limits.packets:
                 ended = f"the limit of packets ({self.limits.packets})"
-            if ended or room <= 0:
                 break
         for each in self._sockets:
             _, drops = struct.unpack("=II", each.getsockopt(_PACKET, _STATISTICS, 8))  # since it was last asked
             self.dropped += drops
-        return Batch(sorted(found, key=lambda packet: packet.nanoseconds), self.dropped, ended)
+        return Batch(found, self.dropped, ended)
 
     def _packets(self, number: int, source: socket.socket) -> Iterator[Packet]:
+        room = _BYTES_AT_ONCE // len(self._sockets)
         for _ in range(_PACKETS_AT_ONCE // len(self._sockets)):
+            if room <= 0:
+                return
             try:
                 size, ancillary, _, address = source.recvmsg_into([self._buffer], _ANCILLARY)
             except OSError:  # nothing more, or the interface went down
@@ -151,6 +156,7 @@ class Capture:
                     length = _AUXDATA_FIELDS.unpack(data)[1]
             _, protocol, packet_type, hardware_type, link_address = address
             data = bytes(memoryview(self._buffer)[:size])
+            room -= size
             yield Packet(
                 nanoseconds, number, data, length, protocol, packet_type, hardware_type, link_address
             )  # fmt: skip
@@ -182,15 +188,15 @@ async def batches(capture: Capture, stopping: asyncio.Event) -> AsyncGenerator[B
         capture.close()
 
 
-def _open(name: str, instructions: Sequence[Instruction]) -> socket.socket:
-    """Receives what the filter accepts, on one interface. Raises NotYet."""
+def _open(name: str) -> socket.socket:
+    """On one interface, which may take milliseconds; nothing comes before it has another filter. Raises NotYet."""
     kind = socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
     try:
         made = socket.socket(socket.AF_PACKET, kind, 0)  # no protocol: nothing comes before the filter
     except PermissionError as error:
         raise NotYet(f"no packet can be captured: {obstacle_of(error)}") from None
     try:
-        attach(made, instructions)
+        attach(made, _NOTHING)
         made.setsockopt(socket.SOL_SOCKET, _TIMESTAMP, 1)
         made.setsockopt(_PACKET, _AUXDATA, 1)
         with suppress(PermissionError):

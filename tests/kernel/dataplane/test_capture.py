@@ -209,6 +209,7 @@ async def test_a_capture_is_bounded_and_ends_with_the_service(hosts: TwoHosts) -
             found = [packet for answer in told for packet in answer.packets]
             assert (told[-1].ended, told[-1].dropped) == (ended, 0)
             assert len(found) <= limits.get("packets", 1000)
+            assert {packet.interface for packet in found} == {0, 1}
             assert sum(len(packet.data) for packet in found) <= limits.get("bytes", 10_000)
             assert all(len(packet.data) <= limits.get("snap_length", 256) <= packet.length for packet in found)
             await until_no_socket(hosts)
