@@ -1,11 +1,15 @@
-"""Commands that find out why packets do not pass, or collect what others need to find out."""
+"""Commands that collect what others need to find out why packets do not pass."""
 
+import asyncio
 import sys
 from typing import TYPE_CHECKING, Final
 
 import click
 
+from services.ctl.cli.options import for_every_node
+
 if TYPE_CHECKING:
+    from services.ctl.connect.contexts import Nodes
     from services.ctl.connect.targets import Targets
     from services.ctl.render.screen import Screen
 
@@ -61,4 +65,34 @@ def capture(
     return write(targets["dataplane"], screen, CapturePacketsRequest(name=peer, pod=pod, **limits), path)
 
 
-COMMANDS: Final = (capture,)
+@for_every_node
+@click.option(
+    "-w",
+    "--write",
+    "path",
+    metavar="FILE",
+    default="",
+    help="The archive, a tar.gz; - is standard output.  [default: a new file here]",
+)
+@click.option("--host-only", is_flag=True, help="Only what this host shows, without the services' answers.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(1, 3600),
+    metavar="SECONDS",
+    default=60.0,
+    help="What is not there by then is left out.  [default: 60]",
+)
+def sysdump(nodes: "Nodes", screen: "Screen", path: str, host_only: bool, timeout: float) -> int:
+    """Collect everything for a bug report in one file.
+
+    Status, problems, leases, peers, plans, events, settings, metrics, logs,
+    kernel objects and firewall rules, of this host or of all nodes of a context.
+    Private keys, passwords and tokens are left out. A part that cannot be
+    collected is a file that says why. Run it as root, to see everything.
+    """
+    from services.ctl.diagnose.sysdump import sysdump as dump
+
+    return asyncio.run(dump(nodes, screen, path, host_only=host_only, seconds=timeout))
+
+
+COMMANDS: Final = (capture, sysdump)

@@ -14,7 +14,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 SECTIONS: Final[Mapping[str, Sequence[str]]] = {
     "Inspect": ("status", "nodes", "peers", "leases", "rules", "topology", "reservations", "quarantine"),
-    "Diagnose": ("doctor", "connectivity", "trace", "explain", "diff", "capture"),
+    "Diagnose": ("doctor", "connectivity", "trace", "explain", "diff", "capture", "sysdump"),
     "Follow": ("top", "events", "watch", "wait"),
     "Change the kernel": ("resync", "handover", "teardown", "masq"),
     "Change leases and subnets": ("reserve", "unreserve", "release", "reclaim", "renumber", "confirm-removal"),

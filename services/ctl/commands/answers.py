@@ -1,8 +1,8 @@
-"""Asks the services of a node for their status."""
+"""Asks the services of a node for their status, and says it as a document."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import grpc.aio
 from flannelette.dataplane.v1 import dataplane_pb2
@@ -16,6 +16,8 @@ from services.ctl.connect.call import CallFailed, Channels
 from services.ctl.connect.contexts import Nodes
 from services.ctl.connect.targets import Target, Targets
 from services.ctl.node_health import Answers, NodeHealth, assess
+from services.ctl.problems import headline
+from services.ctl.render.screen import to_json
 
 M = TypeVar("M")
 
@@ -42,6 +44,22 @@ async def assess_all(nodes: Nodes, channels: Channels | None = None) -> dict[str
 
     found = await asyncio.gather(*map(one, nodes.values()))
     return dict(zip(nodes, found, strict=True))
+
+
+def status_document(node: NodeHealth) -> dict[str, Any]:
+    """The status as a JSON document: health of the node, and the answer of each service."""
+    sentence, code = headline(node)
+    document: dict[str, Any] = {"healthy": code == 0, "headline": sentence, "node": node.name}
+    for service, health in node.services.items():
+        answer = node.answers.of(service)
+        document[service] = {
+            "state": health.state.name,
+            "address": health.target.address,
+            "remarks": list(health.remarks),
+        }
+        if not isinstance(answer, CallFailed):
+            document[service]["response"] = to_json(answer)
+    return document
 
 
 async def _answers_of(targets: Targets, channels: Channels) -> Answers:

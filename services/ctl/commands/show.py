@@ -1,7 +1,6 @@
 """The commands that only look: leases, nodes, peers, rules. Each returns the exit code."""
 
 from datetime import UTC, datetime
-from typing import Any
 
 from flannelette.dataplane.v1 import dataplane_pb2
 from flannelette.dataplane.v1.dataplane_pb2_grpc import DataplaneServiceStub
@@ -10,10 +9,8 @@ from flannelette.lease.v1.lease_pb2_grpc import LeaseServiceStub
 from flannelette.masq.v1 import masq_pb2
 from flannelette.masq.v1.masq_pb2_grpc import MasqServiceStub
 
-from services.ctl.connect.call import LIST_SECONDS, CallFailed, ask, ask_lease_service
+from services.ctl.connect.call import LIST_SECONDS, ask, ask_lease_service
 from services.ctl.connect.targets import Targets
-from services.ctl.node_health import NodeHealth
-from services.ctl.problems import headline
 from services.ctl.render import leases as leases_render
 from services.ctl.render import nodes as nodes_render
 from services.ctl.render import peers as peers_render
@@ -88,19 +85,3 @@ def _why(status: dataplane_pb2.Status | masq_pb2.Status, screen: Screen) -> int:
     for reason in status.reasons:
         screen.warn(reason)
     return 0 if status.ready else 1
-
-
-def status_document(node: NodeHealth) -> dict[str, Any]:
-    """The status as a JSON document: health of the node, and the answer of each service."""
-    sentence, code = headline(node)
-    document: dict[str, Any] = {"healthy": code == 0, "headline": sentence, "node": node.name}
-    for service, health in node.services.items():
-        answer = node.answers.of(service)
-        document[service] = {
-            "state": health.state.name,
-            "address": health.target.address,
-            "remarks": list(health.remarks),
-        }
-        if not isinstance(answer, CallFailed):
-            document[service]["response"] = to_json(answer)
-    return document

@@ -35,8 +35,9 @@ class Dialer:
     def __init__(self, command: Sequence[str], via: str) -> None:
         self.via = via
         """What the user wrote: the first words of the command."""
+        self.command = tuple(command)
+        """What carries a connection: the first words, `flannelette`, an option, `dial-stdio`, the service."""
         self.path = _directory() / f"{next(_number)}.sock"
-        self._command = tuple(command)
         self._said = ""
         self._code = 0
         self._runs: list[threading.Thread] = []
@@ -70,10 +71,10 @@ class Dialer:
             try:
                 end = connection.fileno()
                 process = subprocess.Popen(
-                    self._command, stdin=end, stdout=end, stderr=subprocess.PIPE, env=_environment()
+                    self.command, stdin=end, stdout=end, stderr=subprocess.PIPE, env=environment_there()
                 )
             except OSError as error:
-                self._said, self._code = f"cannot run {self._command[0]}: {error.strerror}", 127
+                self._said, self._code = f"cannot run {self.command[0]}: {error.strerror}", 127
                 return
         _, said = process.communicate()
         self._said, self._code = _reason(said.decode(errors="replace")), process.returncode
@@ -103,7 +104,7 @@ def _send(service: socket.socket) -> None:
         service.shutdown(socket.SHUT_WR)
 
 
-def _environment() -> dict[str, str]:
+def environment_there() -> dict[str, str]:
     """Ours, without what names a context or addresses: a command that stays on this host would dial itself."""
     return {name: value for name, value in os.environ.items() if not name.startswith("FLANNELETTE_")}
 

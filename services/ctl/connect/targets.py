@@ -23,6 +23,8 @@ class Way(Protocol):
 
     via: str
     """The command that does it, for people."""
+    command: tuple[str, ...]
+    """All of it, see `dial.Dialer`."""
 
     @property
     def is_missing(self) -> bool:

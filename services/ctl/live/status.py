@@ -8,8 +8,7 @@ from typing import Any, Final
 
 from rich.text import Text
 
-from services.ctl.commands.answers import assess_all
-from services.ctl.commands.show import status_document
+from services.ctl.commands.answers import assess_all, status_document
 from services.ctl.connect.call import Channels
 from services.ctl.connect.contexts import Nodes
 from services.ctl.live.follow import Row, View, follow

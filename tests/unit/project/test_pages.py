@@ -42,6 +42,8 @@ TYPED: Final[dict[str, str | dict[str, str]]] = {
     "docs/migration.md": "tests/kernel/pages/test_migration_page.py::test_the_way_to_us_and_back_is_as_the_page_says",
     "docs/operations.md": {
         "What has happened?": HOST,
+        "Reporting a bug": "tests/kernel/cluster/test_sysdump.py"
+        "::test_the_archive_has_everything_of_the_node_and_no_secret",
         "Following a packet": "tests/kernel/masq/test_hole_18_explain.py::"
         "test_hole_18_what_the_page_says_to_type_follows_a_packet",
         "Many leases are gone at once": HOST,

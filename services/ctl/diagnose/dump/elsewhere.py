@@ -1,0 +1,109 @@
+"""A node's host that is not this one: its own sysdump, through ssh, `kubectl exec` or a network namespace."""
+
+import asyncio
+import io
+import sys
+import tarfile
+from collections.abc import Sequence
+from typing import Final
+
+from services.core.errors import Unavailable
+from services.ctl.connect.targets import SERVICES, Targets
+from services.ctl.diagnose.dump.host import output_of, printed
+from services.ctl.diagnose.dump.parts import (
+    MOST_BYTES,
+    NOT_COLLECTED,
+    Collected,
+    Part,
+    collect,
+    failed,
+    without_secrets,
+)
+from services.ctl.diagnose.fixes import is_in_our_network_namespace, process_of
+
+_MOST_BYTES_THERE: Final = 64 << 20
+_CONTAINER: Final = "--container="
+
+
+def ways_to_host(node: str, targets: Targets) -> list[list[str]]:
+    """Commands that run `flannelette` on the node's host; none: this is its host. Raises Unavailable."""
+    dialed = [list(target.dialer.command) for target in targets.values() if target.dialer]
+    if dialed:
+        options = dict.fromkeys(command[-3] for command in dialed)
+        prefix = dialed[-1][:-4]
+        way = [*prefix, "flannelette", *options]
+        if not _is_of_a_pod(prefix):
+            return [way]
+        # each container sees its own process, and has tools of its own
+        return [[f"{_CONTAINER}{name}" if _CONTAINER in word else word for word in way] for name in SERVICES]
+    reason = ""
+    for target in (targets["dataplane"], targets["masq"]):  # the lease service may be a central one
+        try:
+            process = process_of(target)
+            if is_in_our_network_namespace(process):
+                return []
+        except Unavailable as error:
+            reason = reason or str(error)
+        else:
+            addresses = [f"--{each.service}={each.address}" for each in targets.values()]
+            return [
+                ["nsenter", f"--net={process}/ns/net", "--", sys.executable, "-m", "services.ctl.main", *addresses]
+            ]
+    if node or targets["dataplane"].path is None:
+        raise Unavailable(reason)
+    return []
+
+
+async def collect_there(ways: Sequence[Sequence[str]], seconds: float) -> list[Collected]:
+    """What `flannelette sysdump --host-only` says there: secrets are taken out before anything leaves the host."""
+    shown = await asyncio.gather(*(_shown(way, seconds) for way in ways))
+    best = dict[str, Collected]()
+    for each in (each for files in shown for each in files):
+        if each.name not in best or (best[each.name].failure and not each.failure):
+            best[each.name] = each
+    if len(best) > 1:
+        best.pop("host.txt", None)  # one container has answered
+    logs = await collect(_pod_logs(ways[0]), seconds)
+    return [*best.values(), *(each for each in logs if not each.failure or "--previous" not in each.name)]
+
+
+async def _shown(way: Sequence[str], seconds: float) -> list[Collected]:
+    words = [*way, "sysdump", "--host-only", f"--timeout={seconds:g}", "--write=-"]
+    try:
+        return _files(await output_of(words, seconds + 10, _MOST_BYTES_THERE))
+    except (Unavailable, tarfile.TarError, EOFError, OSError) as error:
+        return [failed("host.txt", str(error))]
+
+
+def _is_of_a_pod(words: Sequence[str]) -> bool:
+    """`kubectl ... exec --stdin POD --container=dataplane --`, as `kubernetes = true` makes it."""
+    return "exec" in words and any(word.startswith(_CONTAINER) for word in words)
+
+
+def _pod_logs(way: Sequence[str]) -> list[Part]:
+    if not _is_of_a_pod(way):
+        return []
+    start = way.index("exec")
+    kubectl = [*way[:start], "logs", way[start + 2], "--tail=5000"]
+
+    return [
+        Part(f"logs/pod-{name}{''.join(more)}.txt", printed([*kubectl, f"{_CONTAINER}{name}", *more]))
+        for name in SERVICES
+        for more in ((), ("--previous",))
+    ]
+
+
+def _files(archive: bytes) -> list[Collected]:
+    """The regular files of an archive that another host has made: bounded, and none outside of it."""
+    found, size = [], 0
+    with tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as tar:
+        for member in tar:
+            name = "/".join(member.name.split("/")[2:])  # TOP/NODE/FILE; TOP/README is made anew
+            if not member.isreg() or not name or ".." in name.split("/") or size > _MOST_BYTES_THERE:
+                continue
+            content = tar.extractfile(member)
+            text = without_secrets((content.read(MOST_BYTES) if content else b"").decode(errors="replace"))
+            failure = text.removeprefix(NOT_COLLECTED).strip() if text.startswith(NOT_COLLECTED) else ""
+            size += len(text)
+            found.append(Collected(name, text.encode(errors="replace"), failure))
+    return found
