@@ -45,6 +45,7 @@ def nodes_of(kube: ApiServer, make_netns: NamespaceMaker, count: int) -> Iterato
         for number in range(1, count + 1):
             namespace, address = make_netns(f"n{number}"), f"172.18.0.{number}"
             _plug(switch, f"port{number}", namespace)
+            namespace.run("sysctl", "-qw", "net.ipv4.ip_forward=1")  # kubeadm takes no node without it
             for line in (
                 "link set eth0 up",
                 f"address add {address}/16 dev eth0",
