@@ -5,7 +5,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -59,12 +59,13 @@ class Node:
         """When the dataplane said that everything is programmed; time.monotonic(). Raises BenchFailed."""
         async with grpc.aio.insecure_channel(f"unix:{self.directory}/dataplane.sock", options=_IMPATIENT) as channel:
             stub, question = health_pb2_grpc.HealthStub(channel), health_pb2.HealthCheckRequest()
-            try:
-                async for answer in stub.Watch(question, wait_for_ready=True, timeout=_PATIENCE):
-                    if answer.status == health_pb2.HealthCheckResponse.SERVING:
-                        return time.monotonic()
-            except grpc.aio.AioRpcError:
-                pass
+            deadline = time.monotonic() + _PATIENCE
+            while (left := deadline - time.monotonic()) > 0:
+                # A new channel can get the connection that a closed one had to a process that was killed.
+                with suppress(grpc.aio.AioRpcError):
+                    async for answer in stub.Watch(question, wait_for_ready=True, timeout=left):
+                        if answer.status == health_pb2.HealthCheckResponse.SERVING:
+                            return time.monotonic()
         raise BenchFailed(f"the dataplane did not get ready: {self.log()}")
 
     def cpu(self) -> dict[str, float]:
