@@ -48,8 +48,9 @@ BACKENDS: Final = {
     "extension": Backend(
         {4: 1500},
         {
-            "SubnetAddCommand": "ip route replace $SUBNET via $PUBLIC_IP",
-            "SubnetRemoveCommand": "ip route del $SUBNET via $PUBLIC_IP",
+            # A killed dataplane runs a command again, and without `proto` that takes the next backend's route.
+            "SubnetAddCommand": "ip route replace $SUBNET via $PUBLIC_IP proto 99",
+            "SubnetRemoveCommand": "ip route del $SUBNET via $PUBLIC_IP proto 99",
         },
     ),
     "vxlan": Backend({4: 1450, 6: 1430}),
