@@ -35,9 +35,13 @@ LONGEST = (
     "e2e/test_benches.py",
     "kernel/cluster/test_hole_06_network_change.py",
     "kernel/cluster/test_hole_11_silent_faults.py",
+    "kernel/cluster/test_backend_change.py",
+    "kernel/dataplane/test_probes.py",
     "kernel/cluster/test_hole_07_overwritten_keys.py",
     "kernel/dataplane/test_faults.py",
     "kernel/dataplane/test_fault_table.py",
+    "kernel/dataplane/test_settings.py",
+    "kernel/dataplane/test_vxlan.py",
     "e2e/test_lab.py",
     "kernel/cluster/test_hole_08_mass_removal.py",
     "kernel/masq/test_process.py",
@@ -63,6 +67,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # A shell's background job ignores Ctrl-C, and so would every program that a test starts and interrupts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH", os.defpath), str(CACHE / "bin")])
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else each process that a test starts compiles what it imports
     if private.is_private(_MARK) or config.option.markexpr == "compose":  # those live where the docker engine does
         private.find_system_tools()
         if hasattr(config, "workerinput"):  # one of several of pytest-xdist, which must not meet on the loopback
