@@ -88,6 +88,8 @@ class Capture:
         """Packets."""
         self.limits = limits
         self._bytes = 0
+        self._accepted = 0
+        """By the filters, lost or not."""
         self._sockets: list[socket.socket] = []
         self._buffer = bytearray(limits.snap_length)
         present = {name: index for index, name in socket.if_nameindex()}
@@ -114,6 +116,13 @@ class Capture:
         for each in self._sockets:
             attach(each, _NOTHING)
 
+    def give_up(self) -> None:
+        """Closes it before everything was read, which counts as lost."""
+        if self.is_open:
+            self._count_drops()
+            self.dropped = self._accepted - self.count
+            self.close()
+
     def close(self) -> None:
         """Closes the sockets, in a thread: the kernel takes 20 ms for each."""
         while self._sockets:
@@ -133,10 +142,14 @@ class Capture:
             if self.count == self.limits.packets:
                 ended = f"the limit of packets ({self.limits.packets})"
                 break
-        for each in self._sockets:
-            _, drops = struct.unpack("=II", each.getsockopt(_PACKET, _STATISTICS, 8))  # since it was last asked
-            self.dropped += drops
+        self._count_drops()
         return Batch(found, self.dropped, ended)
+
+    def _count_drops(self) -> None:
+        for each in self._sockets:
+            accepted, drops = struct.unpack("=II", each.getsockopt(_PACKET, _STATISTICS, 8))  # since the last time
+            self._accepted += accepted
+            self.dropped += drops
 
     def _packets(self, number: int, source: socket.socket) -> Iterator[Packet]:
         room = _BYTES_AT_ONCE // len(self._sockets)
@@ -166,7 +179,7 @@ async def batches(capture: Capture, stopping: asyncio.Event) -> AsyncGenerator[B
     """What is captured, until a limit is reached; closes the capture. Raises Unavailable when we stop."""
     loop, limits = asyncio.get_running_loop(), capture.limits
     ends_at = loop.time() + limits.seconds
-    last_moment = loop.call_later(limits.seconds + _GRACE_SECONDS, capture.close)
+    last_moment = loop.call_later(limits.seconds + _GRACE_SECONDS, capture.give_up)
     is_over = False
     try:
         while True:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
+from ipaddress import ip_network
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -17,6 +18,8 @@ import grpc.aio
 import pytest
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 
+from services.dataplane.capture.capture import Capture, Limits
+from services.dataplane.capture.filter import inner
 from tests.faults.silent_scene import pod_address
 from tests.faults.traced_pair import pair
 from tests.hosts.dataplane import Running, environment
@@ -231,6 +234,25 @@ async def test_a_capture_is_bounded_and_ends_with_the_service(hosts: TwoHosts) -
             running.process.terminate()
             code, _ = await refusal(answers)
             assert code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+
+
+async def test_what_a_caller_has_not_read_in_the_end_counts_as_lost(netns: NetworkNamespace) -> None:
+    everything = inner([ip_network("127.0.0.0/8")], None)
+    limits = Limits(seconds=1, bytes=1000, packets=0, snap_length=100)
+    with netns.inside(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        witness, capture = (Capture({"lo": everything, "none": everything}, limits) for _ in range(2))
+        assert [name for name, _ in capture.interfaces] == ["lo"]
+        for number in (4, 8):  # a datagram and ICMP, sent and received
+            sender.sendto(b"x", ("127.0.0.1", 9))
+            async with asyncio.timeout(PATIENCE):
+                while witness.count < number:
+                    witness.read()
+                    await asyncio.sleep(0.01)
+            if number == 4:
+                assert len(capture.read().packets) == 4
+    capture.give_up()
+    witness.close()
+    assert (capture.count, capture.dropped, capture.is_open) == (4, 4, False)
 
 
 async def test_over_tls_an_administrator_captures_and_is_named(hosts: TwoHosts, tmp_path: Path) -> None:
