@@ -24,7 +24,8 @@ def doctor_text(names: Sequence[str], found: Collection[Problem], width: Width) 
     if width is None:
         return _lines(found, is_one=len(names) == 1)
     broken = sum(each.weight is Weight.BROKEN for each in found)
-    parts = f"{count(len(found), 'problem')}" + (f", {broken} of them {_loses(broken)} packets now" if broken else "")
+    some = "which" if len(found) == 1 else f"{broken} of them"
+    parts = count(len(found), "problem") + (f", {some} {_loses(broken)} packets now" if broken else "")
     out: list[str | Text] = [fold(Text(f"{who}: {parts}", style="bold red"), width)]
     for each in found:
         head = Text().append(f"{each.weight.name:<{_COLUMN}}", _STYLES[each.weight])

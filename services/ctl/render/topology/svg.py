@@ -19,6 +19,8 @@ _CARD: Final = (476, 44)
 """Width of a group's card, and height of its head."""
 _DOT: Final = 18
 """Side of the square of a node in a card, with its gap."""
+_NEAR: Final = 450
+"""A link between neighbours, which no diagonal crosses, is shorter."""
 _MOST_LABELS: Final = 15
 """Links that all have their remark written on them; of more links, only the bad ones have."""
 _MOST_LISTED: Final = 12
@@ -78,7 +80,8 @@ def _link(link: Link, places: dict[str, _Point]) -> Iterator[str]:
 
 def _label(link: Link, places: dict[str, _Point]) -> Iterator[str]:
     (x1, y1), (x2, y2) = (places[end] for end in link.ends)
-    x, y = x1 + (x2 - x1) * 0.42, y1 + (y2 - y1) * 0.42  # beside the middle, where the other diagonals cross
+    part = 0.5 if math.dist((x1, y1), (x2, y2)) < _NEAR else 0.42  # in the middle of a diagonal others cross it
+    x, y = x1 + (x2 - x1) * part, y1 + (y2 - y1) * part
     words = f"{MARKS[link.health]} {link.remark}" if link.is_bad else link.remark
     width = 8.2 * len(words) + 8
     yield f'<rect x="{x - width / 2:.1f}" y="{y - 11:.1f}" width="{width:.1f}" height="20" rx="4" fill="#ffffff"/>'
