@@ -93,7 +93,7 @@ async def build(settings: DataplaneSettings, process: Process) -> AsyncIterator[
             state,
             journal=Journal(earlier=events.read()),
         )
-        prober = Prober(dataplane, settings.probe_rate)
+        prober = Prober(dataplane, settings.probe_rate, keeps_offload_on=settings.checksum_offload == "on")
         renewer = dataplane.renewer
         process.health.finders.append(
             lambda: own_findings(renewer.lease, renewer.unrenewed, connection.clock_ahead, time.time())

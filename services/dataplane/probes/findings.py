@@ -45,16 +45,22 @@ def probe_findings(peers: Mapping[PeerName, Paths], carrier: str, *, some_answer
         yield _node(tuple(nodes))
 
 
-def checksum_finding(names: tuple[PeerName, ...], devices: Set[str], underlay: str) -> Finding:
-    """About peers to which packets leave by these devices, and do not pass with a checksum that is left to them."""
+def checksum_finding(names: tuple[PeerName, ...], devices: Set[str], underlay: str, *, is_kept_on: bool) -> Finding:
+    """About peers to which packets leave by these devices, and do not pass with a checksum that is left to them.
+
+    `is_kept_on`: this service turns the offload of overlay devices on.
+    """
     left_by = sorted(devices) or [underlay]
+    is_ours = is_kept_on and underlay not in left_by
+    remark = " This dataplane keeps it on: start it without `--checksum-offload=on`." if is_ours else ""
     cures = (f"ethtool -K {name} {'tx' if name == underlay else 'tx-checksum-ip-generic'} off" for name in left_by)
     return Finding(
         "peer-checksum",
         "TCP and UDP through the overlay do not reach {peers}; pings do.",
         f"What sends the packets of {' and '.join(left_by)} (a network card, the host of a virtual machine), or a "
-        "peer in user space, does not complete checksums that the kernel leaves to the card (checksum offload).",
-        " && ".join(cures),
+        "peer in user space, does not complete checksums that the kernel leaves to the card (checksum offload)."
+        + remark,
+        "" if is_ours else " && ".join(cures),
         f"UDP to port {PORT}: answered with a checksum that the kernel has computed, and not with one that it leaves "
         f"to the device, {PROOFS} times in a row",
         names,

@@ -78,8 +78,9 @@ class _Sent:
 class Prober:
     """Whether peers answer."""
 
-    def __init__(self, dataplane: ControllerView, rate: float) -> None:
-        """`rate`: packets per second; 0: none are sent."""
+    def __init__(self, dataplane: ControllerView, rate: float, *, keeps_offload_on: bool = False) -> None:
+        """`rate`: packets per second; 0: none are sent. `keeps_offload_on`: checksum offload is turned on by us."""
+        self._keeps_offload_on = keeps_offload_on
         self.obstacle = "" if rate else "--probe-rate is 0"
         """Why no probes are sent; empty: they are."""
         self.records: dict[str, dict[ProbedPath, Record]] = {}
@@ -116,7 +117,9 @@ class Prober:
             names = tuple((lease, self.node_of(lease)) for lease in sorted(self.miscalculated))
             peers = self._dataplane.programmer.peers
             left_by = {name for lease, _ in names if lease in peers for name in devices_of(peers[lease], context)}
-            found.append(checksum_finding(names, left_by, context.links.underlay.name))
+            found.append(
+                checksum_finding(names, left_by, context.links.underlay.name, is_kept_on=self._keeps_offload_on)
+            )
         return found
 
     def take_asked(self, lease: str, path: ProbedPath, size: int, round_trip: float | None) -> None:

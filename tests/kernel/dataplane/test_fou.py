@@ -9,9 +9,10 @@ from contextlib import AsyncExitStack
 from typing import Final
 
 import pytest
+from flannelette.dataplane.v1 import dataplane_pb2 as pb
 
 from tests.flannel.udp import UdpHosts, make_kernel_peer, udp_hosts
-from tests.hosts.dataplane import Cluster
+from tests.hosts.dataplane import Cluster, Running
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
 from tests.patience import PATIENCE
 
@@ -47,6 +48,11 @@ async def until(is_so: Callable[[], bool]) -> None:
             except subprocess.CalledProcessError:  # the device is not there
                 pass
             await asyncio.sleep(0.05)
+
+
+async def offloads(running: Running) -> list[int]:
+    """What is known of the checksum offload, on each path."""
+    return [probe.checksum_offload for peer in await running.peers() for probe in peer.probes]
 
 
 async def test_restarts_lose_nothing_and_drift_is_repaired(hosts: UdpHosts) -> None:
@@ -170,4 +176,24 @@ async def test_beside_flanneld_and_in_its_place(hosts: UdpHosts) -> None:
         print(f"to flanneld: {len(stream.lost)} of {stream.sent} pings lost, in {stream.outage:.2f} s")
     finally:
         here.discard()
+        there.discard()
+
+
+async def test_a_peer_in_user_space_gets_no_datagram_whose_checksum_nobody_completes(hosts: UdpHosts) -> None:
+    """Pings pass, TCP does not: on a veth, unless the device computes checksums itself, as it does unasked."""
+    there = hosts.flanneld(hosts.n2, hosts.peer)
+    try:
+        await there.start(f"Subnet added: {hosts.own.cidr}|Running backend")
+        for offload, state in (("on", pb.CHECKSUM_OFFLOAD_BROKEN), ("auto", pb.CHECKSUM_OFFLOAD_WORKS)):
+            async with hosts.cluster.dataplane("--probe-rate=20", f"--checksum-offload={offload}") as running:
+                await running.until(peers=1)
+                assert await hosts.answers()
+                async with asyncio.timeout(PATIENCE):
+                    while state not in await offloads(running):  # noqa: ASYNC110 - another process probes
+                        await asyncio.sleep(0.1)
+                causes = [(each.check, each.cause[-41:]) for each in (await running.status()).findings]
+                is_broken = state == pb.CHECKSUM_OFFLOAD_BROKEN
+                assert causes == [("peer-checksum", "start it without `--checksum-offload=on`.")] * is_broken
+                await running.end()
+    finally:
         there.discard()
