@@ -85,6 +85,8 @@ class Broker:
         """What operators have chosen, by node."""
         self.watchers = 0
         """Open streams."""
+        self.followers = 0
+        """Those of the whole table."""
         self._pieces = EncodedLeases(self.table.leases)
         self._parts: dict[tuple[str | None, bool], SnapshotPart] = {}
         metrics.LEASES.set_function(lambda: len(self.table.leases))

@@ -15,6 +15,9 @@ from services.lease.watch.encoding import SYNCED, encode
 
 PAUSE: Final = 0.002
 """Seconds between two changes that come apart. A message costs a dataplane as much as some ten changes in it."""
+_AT_A_PAUSE: Final = 6
+"""Followers who are sent a message each in a quarter of PAUSE."""
+_LONGEST_PAUSE: Final = 0.5
 STALLED_SECONDS: Final = 28.0
 """As long as a client of which nothing is wanted has to answer a ping."""
 
@@ -28,12 +31,13 @@ async def watch_all(
     between its table and the newest one, or a reset when the log does not reach back to it.
 
     A change is sent at once, unless the last one was less than `pause` seconds ago: changes within that time are
-    sent together, in as many messages as they take.
+    sent together, in as many messages as they take. With many followers the time is longer, up to half a second, so
+    that changes all the time leave most of a core to those who acquire a lease.
 
     `dataplane_of` is the node that is connected while this stream lives; empty: the watcher is no dataplane.
     The stream has what operators have chosen for this node; that of a relay (`is_relay`), for every node.
     """
-    with _counted(broker), broker.connected_nodes.stream(dataplane_of):
+    with _counted(broker, is_follower=True), broker.connected_nodes.stream(dataplane_of):
         async for message in _until_synced(broker):
             yield message
         position, told = StreamPosition(broker, cursor), None
@@ -47,7 +51,7 @@ async def watch_all(
             if position.is_behind:
                 if (rest := due - now()) > 0:
                     await asyncio.sleep(rest)
-                due = now() + pause
+                due = now() + min(pause * max(1.0, broker.followers / _AT_A_PAUSE), max(pause, _LONGEST_PAUSE))
             if (following := position.next_message()) is not None:
                 if position.is_behind:
                     due = 0.0  # the message is full, and nothing is won by waiting
@@ -127,13 +131,15 @@ def _own_step(broker: Broker, shown: Table, node: str) -> Step:
 
 
 @contextmanager
-def _counted(broker: Broker) -> Iterator[None]:
+def _counted(broker: Broker, *, is_follower: bool = False) -> Iterator[None]:
     broker.watchers += 1
+    broker.followers += is_follower
     metrics.WATCHERS.set(broker.watchers)
     try:
         yield
     finally:
         broker.watchers -= 1
+        broker.followers -= is_follower
         metrics.WATCHERS.set(broker.watchers)
 
 

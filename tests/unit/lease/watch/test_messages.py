@@ -8,7 +8,7 @@ import pytest
 from services.core.leases.lease import OpaqueData
 from services.core.leases.table import Removed, Step, Table, Upserted
 from services.lease.stores.store import Changed
-from services.lease.watch.streams import watch_all
+from services.lease.watch.streams import PAUSE, watch_all, watch_own
 from tests.examples.leases import make_lease, read
 from tests.stores.broker import broker_with, settle
 from tests.virtual_time import now, run_virtually
@@ -96,3 +96,32 @@ def test_between_the_messages_of_one_catch_up_is_no_pause_and_after_the_last_one
         return [*came, now()]
 
     assert run_virtually(main()) == [0, 0, 60]
+
+
+@pytest.mark.parametrize(("watchers", "pause"), [(1, 0.002), (6, 0.002), (600, 0.2), (60_000, 0.5)])
+def test_changes_all_the_time_are_sent_together_for_longer_the_more_watchers_there_are(
+    watchers: int, pause: float
+) -> None:
+    async def main() -> list[float]:
+        broker, came = broker_with(), list[float]()
+        stream = watch_all(broker, "", pause=PAUSE)
+        await anext(stream)
+        broker.followers = watchers
+        for version in range(3):
+            broker.take(Changed((Upserted(make_lease(1, version=version)),)))
+            await anext(stream)
+            came.append(now())
+        return came
+
+    assert run_virtually(main()) == pytest.approx([0, pause, 2 * pause])
+
+
+async def test_only_watchers_of_the_whole_table_count_as_followers() -> None:
+    broker = broker_with()
+    streams = watch_all(broker, ""), watch_own(broker, "a")
+    for stream in streams:
+        await anext(stream)
+    assert (broker.watchers, broker.followers) == (2, 1)
+    for stream in streams:
+        await stream.aclose()
+    assert (broker.watchers, broker.followers) == (0, 0)
