@@ -192,14 +192,14 @@ def _problems(node: NodeHealth, service: Service) -> Iterator[Problem]:
     health = node.services[service]
     found = [problem_of(service, each) for each in _findings(node, service)]
     yield from found
-    told = {each.problem for each in found}
+    told = {text.removesuffix(".") for each in found for text in (each.problem, each.cause)}
     for remark in () if health.well else health.remarks:
         problem, _, cure = remark.partition("; cure: ")
         if health.state is State.AWAY and not cure:
             yield _unanswered(node, service, remark)
         elif " store is away: " in problem and any(each.check.startswith("store-") for each in found):
             continue  # the finding says more
-        elif problem not in told and not (found and problem.startswith(BROKEN)):
+        elif not any(each and each in problem for each in told) and not (found and problem.startswith(BROKEN)):
             yield Problem(service, problem, cure, weight=_weight(node, service, problem))
 
 

@@ -16,7 +16,9 @@ class SilentFault:
     cure: str
     """What is to be typed, as it stands."""
     says: str = "node"
-    """`node`: it is not ready; `peer`: the peer counts as failed; `part`: neither; `own part`: of no peer."""
+    """`node`: it is not ready; `device`: nor can peers be programmed; `peer`: the peer counts as failed; `part`:
+    neither; `own part`: of no peer.
+    """
     is_far: bool = False
     """The peer is behind a gateway."""
     backend: str = "vxlan"

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.findings.fault import SilentFault
+from tests.findings.file_rows import FILE_FAULTS
 from tests.findings.firewall_rows import FIREWALL_FAULTS
 from tests.findings.probe_rows import PROBE_FAULTS
 from tests.findings.route_rows import ROUTE_FAULTS
@@ -23,6 +24,8 @@ from tests.hosts.two_hosts import EXAMPLES
 from tests.paths import ROOT
 
 FAULTS: Final[Mapping[str, SilentFault]] = {**ROUTE_FAULTS, **UNDERLAY_FAULTS, **PROBE_FAULTS, **FIREWALL_FAULTS}
+ALL: Final[Mapping[str, SilentFault]] = {**FAULTS, **FILE_FAULTS}
+"""With those that other tests try."""
 PAGE: Final = ROOT / "docs" / "operations.md"
 FIGURES: Final = ROOT / "docs" / "findings.json"
 _HEAD: Final = "| fault | what `flannelette doctor` says | found after |\n|---|---|---|\n"
@@ -43,7 +46,7 @@ def figures(lines: list[str], kept: Mapping[str, int]) -> dict[str, Any]:
 
 def table(found_ms: Mapping[str, int]) -> str:
     """In Markdown."""
-    return _HEAD + "".join(_row(fault, found_ms[name]) for name, fault in FAULTS.items())
+    return _HEAD + "".join(_row(fault, found_ms.get(name, 0)) for name, fault in ALL.items())
 
 
 def shown() -> str:
@@ -55,7 +58,7 @@ def shown() -> str:
 
 def _row(fault: SilentFault, milliseconds: int) -> str:
     own, peer = EXAMPLES[fault.versions[0]]
-    said = words(own, peer) | {"directory": "/run"}
+    said = words(own, peer) | {"directory": "/run", "n2": "n2", "root": ""}
     told = [fault.problem.format_map(said), fault.cause.format_map(said)]
     told += [f"`{fault.cure.format_map(said)}`"] if fault.cure else []
     after = f"{milliseconds} ms" if fault.is_told else "the next check"

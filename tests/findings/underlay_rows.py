@@ -6,6 +6,18 @@ from tests.findings.fault import SilentFault
 
 _FLANNELD = "#!/bin/sh\\nfor i in $(seq 300); do sleep 1; done"
 
+_THIEF: Final = """
+import socket, time
+taken = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+while True:
+    try:
+        taken.bind(("", 8472))
+    except OSError:
+        continue
+    open("{directory}/taken", "w")
+    time.sleep(300)
+"""
+
 UNDERLAY_FAULTS: Final = {
     "underlay-route-narrow": SilentFault(
         "{ip} route change {underlay_network} dev eth0 {narrow} mtu 1400",
@@ -62,6 +74,36 @@ UNDERLAY_FAULTS: Final = {
         what="a peer with the MAC of this host",
         problem="{public}, the way to n2, has the MAC of this host: a switch delivers packets to one of the two.",
         evidence="neigh {public} dev eth0 lladdr *, the address of eth0",
+    ),
+    "address-of-another-host": SilentFault(
+        "ip netns exec {n2} ip addr add {local}/64 dev eth0 nodad && "
+        "sysctl -qw net.ipv6.conf.all.accept_dad=1 net.ipv6.conf.eth0.accept_dad=1 "
+        "net.ipv6.conf.eth0.dad_transmits=1 net.ipv6.neigh.eth0.retrans_time_ms=100 && "
+        "ip addr del {local}/64 dev eth0 && ip addr add {local}/64 dev eth0",
+        "underlay-duplicate",
+        "Another host on eth0 has {local} too, as the kernel's check for duplicates has found: give one of the two "
+        "another address, then delete and add this one.",
+        "",
+        versions=(6,),
+        undo="ip netns exec {n2} ip addr del {local}/64 dev eth0 && "
+        "sysctl -qw net.ipv6.conf.eth0.accept_dad=0 net.ipv6.conf.all.accept_dad=0 && "
+        "ip addr del {local}/64 dev eth0 && ip addr add {local}/64 dev eth0 nodad",
+        what="another host with the IPv6 address of this one",
+        problem="This host does not use its address {local}, so nothing from any peer arrives.",
+        evidence="ip -6 addr show dev eth0 to {local}: dadfailed",
+    ),
+    "port-taken": SilentFault(
+        f"({{python}} -c '{_THIEF}' >/dev/null 2>&1 &) ; "
+        "until test -e {directory}/taken; do ip link set {device} down; sleep 0.02; done",
+        "port-taken",
+        "UDP port 8472 is taken by * (process *).",
+        "kill *",
+        versions=(4,),
+        and_then="rm {directory}/taken",
+        what="a program that has the UDP port of the tunnel",
+        says="device",
+        problem="The overlay's device {device} cannot be used, so nothing goes to any peer.",
+        evidence="/proc/net/udp: port 8472; /proc/*/fd has its socket",
     ),
     "another-flanneld": SilentFault(
         f"printf '{_FLANNELD}' > {{directory}}/flanneld && chmod +x {{directory}}/flanneld && "

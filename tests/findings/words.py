@@ -1,5 +1,6 @@
 """What stands in braces in the rows of faults, and what hosts have that loses no packet."""
 
+import sys
 from pathlib import Path
 from typing import Final
 
@@ -37,6 +38,7 @@ def words(own: Row, peer: Row) -> dict[str, str]:
         "nft": "ip" if is_4 else "ip6",
         "forwarding": "net.ipv4.ip_forward" if is_4 else "net.ipv6.conf.all.forwarding",
         "narrow": f"proto kernel scope link src {own.public}" if is_4 else "proto kernel metric 256",
+        "python": sys.executable,
         "firewalld": str(Path(__file__).with_name("firewalld.nft")),
         "own": f" scope host src {own.public}" if is_4 else " metric 0",
     }

@@ -151,7 +151,8 @@ def address_in(message: bytes) -> Iterator[HostAddress]:
         (flags,) = struct.unpack("=I", found[uapi.IFA_FLAGS])
     family = next((each for each in FAMILIES if each.af == af), None)
     if address and family:
-        yield HostAddress(family, address, length, ifindex, not flags & uapi.IFA_F_NOPREFIXROUTE)
+        has_route, is_duplicate = not flags & uapi.IFA_F_NOPREFIXROUTE, bool(flags & uapi.IFA_F_DADFAILED)
+        yield HostAddress(family, address, length, ifindex, has_route, is_duplicate)
 
 
 _RTAX_MTU: Final = 2

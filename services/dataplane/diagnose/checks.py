@@ -8,7 +8,7 @@ from services.core.family import Address, Family, Network, family_of
 from services.dataplane.diagnose.bridge import check_bridge
 from services.dataplane.diagnose.culprit import is_in, plain
 from services.dataplane.diagnose.host_programs import check_cni, check_flanneld
-from services.dataplane.diagnose.seen import BRIDGE, Lookup, Policy, Seen, Subject, ip, sysctl
+from services.dataplane.diagnose.seen import BRIDGE, Lookup, Policy, Seen, Subject, ip, is_down, sysctl
 from services.dataplane.events.finding import Finding
 from services.dataplane.netlink import uapi
 from services.dataplane.netlink.iproute2_text import address
@@ -49,8 +49,19 @@ def _forwarding(subject: Subject, seen: Seen) -> Iterator[Finding]:
 def _local_address(subject: Subject, seen: Seen) -> Iterator[Finding]:
     name = subject.underlay.name
     held = {each.address for each in seen.addresses}
+    duplicate = {each.address for each in seen.addresses if each.is_duplicate}
     for own in subject.underlay.addresses:
         family, answer = family_of(own), seen.answers.get(Lookup(family_of(own), own.packed))
+        if own.packed in duplicate:
+            yield Finding(
+                "underlay-duplicate",
+                f"This host does not use its address {own}, so nothing from any peer arrives.",
+                f"Another host on {name} has {own} too, as the kernel's check for duplicates has found: give one of "
+                "the two another address, then delete and add this one.",
+                "",
+                f"{ip(family)} addr show dev {name} to {own}: dadfailed",
+            )
+            continue
         if own.packed not in held:
             length = max((n.prefixlen for n in subject.underlay.networks if own in n), default=own.max_prefixlen)
             yield Finding(
@@ -74,6 +85,22 @@ def _local_address(subject: Subject, seen: Seen) -> Iterator[Finding]:
             f"{ip(family)} route replace local {own} dev {name} table local proto kernel{more}",
             f"{ip(family)} route get {own}: {got}",
         )
+
+
+def _port(subject: Subject, seen: Seen) -> Iterator[Finding]:
+    if seen.taken is None:
+        return
+    port, owner = seen.taken
+    down = [each.name for each in subject.devices.values() if is_down(seen, each.index)]
+    yield Finding(
+        "port-taken",
+        f"The overlay's device {' and '.join(down)} cannot be used, so nothing goes to any peer."
+        if port == subject.port
+        else "IPsec has no tunnel with some peers, and charon does not have the port that it needs.",
+        f"UDP port {port} is taken by {owner}.",
+        owner.end,
+        f"/proc/net/udp: port {port}; /proc/{owner.pid}/fd has its socket",
+    )
 
 
 def _pod_address_on_host(subject: Subject, seen: Seen) -> Iterator[Finding]:
@@ -201,6 +228,7 @@ CHECKS: Final[dict[str, Check]] = {
     "forwarding of interfaces": _forwarding,
     "the pods' bridge": check_bridge,
     "the underlay's address": _local_address,
+    "the tunnel's port": _port,
     "addresses of peers on this host": _pod_address_on_host,
     "routes inside a peer's subnet": _part_of_a_peer,
     "IPsec policies": _xfrm,

@@ -13,13 +13,14 @@ from typing import Any, Final
 
 from services.dataplane.diagnose.seen import CniView, Seen, Subject
 from services.dataplane.events.finding import Finding
-from services.runtime.os.processes import Process, processes
+from services.runtime.os.processes import Process, processes, udp_port_owner
 
 _SUBNET_FILE: Final = re.compile(r"--?subnet-file(?:=(.*))?")
 _CONFIGURATIONS: Final = (".conf", ".conflist", ".json")
 """As libcni takes them: the first by name counts."""
 _META: Final = frozenset(("multus", "multus-shim", "istio-cni", "cilium-cni"))
 """Plugins that call the next configuration, or are added to it."""
+_IKE_PORTS: Final = (500, 4500)
 _PLUGINS: Final = ("opt/cni/bin", "usr/lib/cni", "usr/libexec/cni")
 """Where container runtimes look: upstream's containerd, Debian's, CRI-O."""
 _BIN_DIR: Final = re.compile(r"^\s*bin_dirs?\s*=\s*(.+)$", re.MULTILINE)
@@ -40,6 +41,12 @@ class HostFiles:
 def flannelds(files: HostFiles) -> Sequence[Process]:
     """Those that write the same subnet.env."""
     return [each for each in processes("flanneld") if _subnet_file(each.words) == str(files.subnet_file)]
+
+
+def taken_port(tunnels: int) -> tuple[int, Process] | None:
+    """The UDP port of the tunnels, or for 0 one of IKE's, and who has it in charon's place."""
+    owners = ((port, udp_port_owner(port)) for port in ((tunnels,) if tunnels else _IKE_PORTS))
+    return next(((port, each) for port, each in owners if each and not each.name.startswith("charon")), None)
 
 
 def cni_view(files: HostFiles) -> CniView | None:

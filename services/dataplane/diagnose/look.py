@@ -5,14 +5,15 @@ from dataclasses import replace
 from itertools import chain, islice
 
 from services.core.family import FAMILIES, family_of
+from services.dataplane.backends.ipsec import Ipsec
 from services.dataplane.backends.vxlan import Vxlan
 from services.dataplane.backends.wireguard import Wireguard
 from services.dataplane.diagnose.bridge import bridge_index, bridges_of
 from services.dataplane.diagnose.checks import CHECKS, forwarding_places
-from services.dataplane.diagnose.host_programs import HostFiles, cni_view, flannelds
+from services.dataplane.diagnose.host_programs import HostFiles, cni_view, flannelds, taken_port
 from services.dataplane.diagnose.inspector import Inspector
 from services.dataplane.diagnose.paths import is_as_expected, merged, path_findings, questions, ways
-from services.dataplane.diagnose.seen import PeerPath, Seen, Subject, family_of_af
+from services.dataplane.diagnose.seen import PeerPath, Seen, Subject, family_of_af, is_down
 from services.dataplane.diagnose.underlay import next_hops, returns
 from services.dataplane.events.finding import Finding
 from services.dataplane.kernel.peer_state import PeerState, state_of
@@ -49,6 +50,7 @@ def subject_of(programmer: PeerProgrammer, turn: int, again: Iterable[str] = ())
             (s.cidr, each.lease.name, each.lease.node) for each in programmer.peers.values() for s in each.candidates
         ],
         programmer.reconciler.foreign,
+        lacks_tunnels=isinstance(context.backend, Ipsec) and bool(programmer.failed),
     )
 
 
@@ -67,14 +69,17 @@ async def look(inspector: Inspector, subject: Subject, files: HostFiles) -> Seen
     indexes = {index for family in subject.own if (index := bridge_index(subject, seen, family)) is not None}
     places = forwarding_places(subject, {family: index for family in subject.own for index in indexes})
     everywhere = [(family, 0) for family in subject.own if family.version == 4]
+    devices = {device.index for device in subject.devices.values()}
     answers, narrow = await inspector.routes_of(questions(subject, seen))
     seen = replace(
         seen,
-        links=await inspector.links(sorted({*indexes, subject.underlay.index})),
+        links=await inspector.links(sorted({*indexes, *devices, subject.underlay.index})),
         forwarding=await inspector.forwarding(list(dict.fromkeys((*everywhere, *places)))) if places else {},
         answers=answers,
         narrow=narrow,
     )
+    if subject.lacks_tunnels or (subject.port and any(is_down(seen, index) for index in devices)):
+        seen = replace(seen, taken=taken_port(subject.port))
     back = await inspector.lookups(returns(subject, seen))
     seen = replace(seen, answers={**answers, **back}, neighbours=await inspector.neighbours(next_hops(seen)))
     if is_as_expected(subject, seen):

@@ -20,6 +20,7 @@ from services.dataplane.diagnose.seen import (
     Way,
     asked,
     gateway_of,
+    is_down,
     pod_address,
 )
 from services.dataplane.diagnose.underlay import TUNNEL, connected_route, reverse_path, underlay_findings
@@ -58,7 +59,10 @@ def path_findings(subject: Subject, seen: Seen) -> Iterator[Finding]:
         for each in seen.addresses
         if each.ifindex == subject.underlay.index and each.has_route
     ]
+    down = {device.index for device in subject.devices.values() if is_down(seen, device.index)}
     for way in seen.ways:
+        if way.check != TUNNEL and way.path.route.ifindex in down:
+            continue  # its routes are gone with the device
         missing = tuple(connected_route(subject, seen, way, connected)) if way.check == TUNNEL else ()
         yield from missing
         if not missing and not _is_right(seen, way):

@@ -86,6 +86,8 @@ class HostAddress:
     ifindex: int
     has_route: bool = True
     """The kernel makes the route to its network by itself."""
+    is_duplicate: bool = False
+    """Another host has it, so that the kernel does not use it (IPv6)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +192,8 @@ class Subject:
     """Routes inside the network that are not ours."""
     bridges: Mapping[Family, int] = field(default_factory=dict)
     """The bridge of the pods at an earlier look."""
+    lacks_tunnels: bool = False
+    """IPsec has no tunnel with some peer."""
     remembered: Mapping[bytes, Route] = field(default_factory=dict)
     """By which route an address of the underlay was reached at an earlier look."""
 
@@ -214,11 +218,18 @@ class Seen:
     """Neighbour entries of the next hops to the peers' tunnels."""
     flannelds: Sequence[Process] = ()
     """Beside this dataplane."""
+    taken: tuple[int, Process] | None = None
+    """A UDP port that the overlay needs, and who else has it; asked only where something does not work."""
     cni: CniView | None = None
     """None: nothing can be seen, or flannel has no part in it."""
     rules: Mapping[Family, Sequence[PolicyRule]] = field(default_factory=dict)
     routes: Mapping[Family, Sequence[Route]] = field(default_factory=dict)
     """Of all tables; only where an answer was not as it should be."""
+
+
+def is_down(seen: Seen, index: int) -> bool:
+    """Whether an interface is gone, or not up."""
+    return index not in seen.links or not seen.links[index].is_up
 
 
 def family_of_af(af: int) -> Family:

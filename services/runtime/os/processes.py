@@ -37,11 +37,11 @@ class Process:
 
 
 def udp_port_is_taken(port: int) -> str:
-    """A sentence without its period, with the command that helps."""
+    """A sentence without its period, with the command that helps behind `; cure: `."""
     owner = udp_port_owner(port)
     if owner is None:
         return f"UDP port {port} is taken: `ss -lunp` says by whom; end that program"
-    return f"UDP port {port} is taken by {owner}: end it with `{owner.end}`"
+    return f"UDP port {port} is taken by {owner}; cure: {owner.end}"
 
 
 def udp_port_owner(port: int) -> Process | None:

@@ -103,7 +103,7 @@ async def test_a_port_of_a_process_is_named_and_used_once_it_is_free(
         with thief:
             thief.bind(("0.0.0.0", 8285))  # noqa: S104 - in a namespace of its own
             async with hosts.cluster.dataplane() as running:
-                await until_not_ready(running, f"(process {os.getpid()}): end it with `kill {os.getpid()}`")
+                await until_not_ready(running, f"(process {os.getpid()}); cure: kill {os.getpid()}")
                 thief.close()
                 await running.until(peers=1)
                 assert await hosts.answers()

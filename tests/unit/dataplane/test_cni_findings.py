@@ -10,6 +10,7 @@ from services.dataplane.diagnose.host_programs import HostFiles, check_cni, cni_
 from services.dataplane.diagnose.seen import Seen, Subject
 from services.dataplane.events.finding import Finding
 from services.dataplane.underlay.selection import Underlay
+from tests.findings.file_rows import FILE_FAULTS
 
 SUBJECT = Subject({}, {}, Underlay(1, "eth0", 1500, (), (), ""), {}, 0, frozenset(), (), list, [])
 NEEDED = ("bridge", "flannel", "host-local", "loopback", "portmap")
@@ -66,14 +67,19 @@ def test_a_missing_plugin_is_named_and_linked_from_where_it_is(host: Host, missi
     assert host.findings() == []
 
 
-def test_a_configuration_that_comes_first_is_named_and_put_away(host: Host) -> None:
-    host.configure("05-other.conflist", OTHER)
+@pytest.mark.parametrize("name", FILE_FAULTS)
+def test_a_fault_of_the_table_is_named_and_its_cure_helps(host: Host, name: str) -> None:
+    def text(of: str) -> str:
+        return of.format(root=host.root)
+
+    fault = FILE_FAULTS[name]
     host.configure("10-flannel.conflist")
     host.install("opt/cni/bin", *NEEDED)
+    subprocess.run(["sh", "-c", text(fault.act)], check=True)
     (found,) = host.findings()
-    assert found.check == "cni-configuration"
-    assert "05-other.conflist, which comes before 10-flannel.conflist by name" in found.cause
-    subprocess.run(["sh", "-c", found.cure], check=True)
+    said = (found.check, found.problem, found.cause, found.cure, found.evidence)
+    assert said == (fault.check, fault.problem, text(fault.cause), text(fault.cure), text(fault.evidence))
+    subprocess.run(["sh", "-c", text(fault.undo) or found.cure], check=True)
     assert host.findings() == []
 
 
