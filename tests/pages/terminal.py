@@ -2,6 +2,7 @@
 
 import os
 import pty
+import re
 import signal
 import subprocess
 import threading
@@ -50,10 +51,15 @@ class Terminal:
 
     def until_printed(self, text: str, seconds: float = PATIENCE) -> None:
         """Returns when it shows the text. AssertionError: the commands end before, or take too long."""
+        self.until_matching(re.compile(re.escape(text)), seconds)
+
+    def until_matching(self, text: re.Pattern[str], seconds: float = PATIENCE) -> None:
+        """The same of a text that is like this."""
         end = time.monotonic() + seconds
-        while text not in self.output:
-            assert self._process.poll() is None or text in self.output, f"{self.commands} has ended:\n{self.output}"
-            assert time.monotonic() < end, f"{self.commands} has not printed {text!r}:\n{self.output}"
+        while not text.search(self.output):
+            has_ended = self._process.poll() is not None
+            assert not has_ended or text.search(self.output), f"{self.commands} has ended:\n{self.output}"
+            assert time.monotonic() < end, f"{self.commands} has not printed {text.pattern!r}:\n{self.output}"
             time.sleep(0.05)
 
     def exit_code(self, seconds: float = PATIENCE) -> int:
