@@ -21,11 +21,12 @@ CHANGES: Final[dict[str, dict[str, object]]] = {
 SOAK: Final = bool(os.environ.get("FLANNELETTE_SOAK"))
 MOVES: Final = [("embedded", "SubnetMin"), ("etcd", "Network")]
 """An operator moves a node: each store and each change; each of them with each only with FLANNELETTE_SOAK=1."""
+BOTH: Final = ("embedded", "etcd")
 GUARD_SECONDS: Final = 30.0 if SOAK else 6.0
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-@pytest.fixture(scope="module", params=["embedded", "etcd"])
+@pytest.fixture(scope="module", params=BOTH)
 def store(request: pytest.FixtureRequest) -> str:
     """One central lease service, or one on each host."""
     name: str = request.param
@@ -69,6 +70,7 @@ async def test_hole_06_a_change_that_takes_subnets_away_is_held_back_and_can_be_
     assert changes == [0]
 
 
+@pytest.mark.parametrize("store", BOTH if SOAK else ["etcd"], indirect=True)
 async def test_hole_06_restarts_while_a_change_is_pending_lose_nothing_and_keep_it_pending(scene: Scene) -> None:
     before = await scene.subnets()
     async with scene.pinged() as lost, scene.changes() as changes:
@@ -99,6 +101,7 @@ async def test_hole_06_an_emptied_store_moves_nobody_either_while_a_change_is_pe
     assert lost == []
 
 
+@pytest.mark.parametrize("store", BOTH if SOAK else ["etcd"], indirect=True)
 async def test_hole_06_what_leaves_every_lease_valid_is_carried_out_live(scene: Scene) -> None:
     before = await scene.subnets()
     for host in scene.cluster.hosts:  # what a policy of iptables drops, no rule in nftables brings back
@@ -150,6 +153,7 @@ async def test_hole_06_an_operator_moves_one_node_and_only_that_one(scene: Scene
     assert await scene.all_reach_all() == []
 
 
+@pytest.mark.parametrize("store", BOTH if SOAK else ["embedded"], indirect=True)
 async def test_hole_06_a_node_without_pods_moves_when_its_dataplane_starts(scene: Scene) -> None:
     before = await scene.subnets()
     h3 = scene.cluster.hosts[2].namespace
