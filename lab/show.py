@@ -197,4 +197,5 @@ def _short_commands(contexts: Path) -> list[str]:
     scripts = bin_directory()
     export = f"export FLANNELETTE_CONTEXTS={quote(str(contexts))}" + (f' PATH="{scripts}:$PATH"' if scripts else "")
     flannelette = "flannelette" if scripts else f"{sys.executable} -m services.ctl.main"
-    return [export, *(f"{flannelette} {words}" for words in ("nodes", "status --on h1", "peers --on h1"))]
+    shown = ("nodes", "status --on h1", "peers --on h1", "connectivity")
+    return [export, *(f"{flannelette} {words}" for words in shown)]

@@ -82,6 +82,12 @@ def test_a_lab_can_be_looked_into_and_a_service_that_dies_comes_back(home: Path)
         assert "1 of 1 programmed" in status
         assert "dev flannel.1 proto 77" in routes
         assert "h2" in process.carry_out("nodes")
+        _, *checks = process.carry_out("connectivity").splitlines()
+        assert {tuple(line.split()[:4]) for line in checks} >= {
+            ("passed", test, *pair)
+            for test in ("overlay", "underlay", "pod")
+            for pair in (("h1", "h2"), ("h2", "h1"))
+        }
 
         assert (
             "h1    10.99.0.11  programmed"

@@ -213,9 +213,11 @@ class _Watchful(Cluster):
 
 
 @asynccontextmanager
-async def pending_scene(store: str, nodes: int = 3, guard_seconds: float | None = None) -> AsyncIterator[Scene]:
+async def pending_scene(
+    store: str, nodes: int = 3, guard_seconds: float | None = None, *, family: str = "ipv4", backend: str = "vxlan"
+) -> AsyncIterator[Scene]:
     """Up, with pods: one central lease service (`embedded`), or one on each host (`etcd`)."""
-    options = Options(nodes=nodes, store=store)
+    options = Options(nodes=nodes, store=store, family=family, backend=backend)
     with tempfile.TemporaryDirectory(prefix="fl-") as directory:  # short, for the sockets' sake
         async with asyncio.TaskGroup() as group:
             cluster = _Watchful(options, Path(directory), group, lambda *death: None)

@@ -167,12 +167,12 @@ def problems_of(health: Mapping[str, NodeHealth], pairs: Collection[tuple[str, s
     for name, found in told.items():
         answer = health[name].answers.dataplane
         findings = () if isinstance(answer, CallFailed) else answer.status.findings
-        beside = {
-            each.problem
-            for each in findings
-            if (each.peers and involved.isdisjoint(each.peers))
-            or (each.check in _SILENCE and not broken.isdisjoint({name, *each.peers}))
-        }
+        beside = set()
+        for each in findings:
+            about = involved.intersection(each.peers)
+            is_explained = name in broken or (each.peers and about <= broken)
+            if (each.peers and not about) or (each.check in _SILENCE and is_explained):
+                beside.add(each.problem)
         told[name] = [each for each in found if each.problem not in beside]
     return merged(told.items())
 

@@ -1,0 +1,19 @@
+"""`flannelette connectivity` passes in the wiring of the lab in other backends; test_connectivity.py has vxlan."""
+
+import pytest
+
+from tests.ctl.connectivity import all_pass
+from tests.hosts.network_change import pending_scene
+
+
+@pytest.mark.parametrize(
+    ("backend", "family", "families"),
+    [
+        ("host-gw", "dual", 2),
+        pytest.param("ipip", "ipv4", 1, marks=pytest.mark.modules("ipip")),
+        pytest.param("wireguard", "dual", 2, marks=pytest.mark.modules("wireguard")),
+    ],
+)
+async def test_all_passes(backend: str, family: str, families: int) -> None:
+    async with pending_scene("embedded", nodes=3, family=family, backend=backend) as scene:
+        await all_pass(scene, 3, families)
