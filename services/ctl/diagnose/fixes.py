@@ -59,14 +59,17 @@ async def carry_out(cure: str) -> None:
 def obstacle_to(target: Target) -> str:
     """Why what this service has found cannot be cured from here; empty: it runs in our network namespace."""
     try:
-        is_here = is_in_our_network_namespace(process_of(target))
+        _, is_here = process_of(target)
     except Unavailable as error:
         return str(error)
     return "" if is_here else "the service runs in another network namespace"
 
 
-def process_of(target: Target) -> Path:
-    """The directory in /proc of a service on this host. Raises Unavailable: it cannot be seen, with the reason."""
+def process_of(target: Target) -> tuple[Path, bool]:
+    """The directory in /proc of a service on this host, and whether its network namespace is ours.
+
+    Raises Unavailable: it cannot be seen, with the reason.
+    """
     if target.path is None:
         raise Unavailable("the service answers over TCP, and may be on another host")
     try:
@@ -76,22 +79,15 @@ def process_of(target: Target) -> Path:
             packed = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
         process = Path("/proc", str(struct.unpack("3i", packed)[0]))
         program = (process / "exe").readlink().name
+        is_here = (process / "ns/net").readlink() == Path("/proc/self/ns/net").readlink()
     except PermissionError:
         raise Unavailable("it takes root to see which process listens there") from None
     except OSError as error:
-        reason = error.strerror or error
-        raise Unavailable(f"the process that listens there cannot be seen from here ({reason})") from None
+        reason = f"the process that listens there cannot be seen from here ({error.strerror or error})"
+        raise Unavailable(reason) from None
     if not program.startswith("python"):  # such as ssh, which forwards the socket of another host
         raise Unavailable(f"the program {program} listens there, and the service may be on another host")
-    return process
-
-
-def is_in_our_network_namespace(process: Path) -> bool:
-    """Whether the process is. Raises Unavailable: it has ended."""
-    try:
-        return (process / "ns/net").readlink() == Path("/proc/self/ns/net").readlink()
-    except OSError as error:
-        raise Unavailable(f"the process that listens there cannot be seen from here ({error.strerror})") from None
+    return process, is_here
 
 
 def _write_sysctl(setting: str) -> None:

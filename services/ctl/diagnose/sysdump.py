@@ -29,7 +29,7 @@ from services.ctl.node_health import NodeHealth
 from services.ctl.problems import problems
 from services.ctl.render.layout import Width, fold, lines
 from services.ctl.render.screen import Screen
-from services.ctl.units import count
+from services.ctl.units import count, shown_nodes
 from services.runtime.process.version import version
 
 _MOST_BYTES: Final = 128 << 20
@@ -42,7 +42,6 @@ A directory for each node:
   status.json, doctor.json     health and problems, as the command line shows
   leases, nodes, peers, rules  what the services answer (.json)
   plan-*.json                  what a resync would change
-  peers-in-kernel.json         peers that lack something, beside the kernel
   events-*.json                what the services did, and why
   settings-*.json              flags of the services
   metrics-*.txt                their metrics, where they have a port for them
@@ -67,7 +66,12 @@ async def sysdump(nodes: Nodes, screen: Screen, path: str, *, host_only: bool, s
         raise Misconfigured("an archive is nothing for a terminal: give --write FILE, or a pipe")
     if path:
         target = None if path == "-" else _new_file(Path(path))
-    by_node = _bounded(await _collect_all(nodes, seconds, host_only=host_only))
+    try:
+        by_node = _bounded(await _collect_all(nodes, seconds, host_only=host_only))
+    except BaseException:  # Ctrl-C, too
+        if path and target:
+            target.unlink()
+        raise
     now = datetime.now(UTC)
     name = "-".join(["flannelette-sysdump", *([*by_node] if len(by_node) == 1 else []), f"{now:%Y%m%dT%H%M%SZ}"])
     if not path:
@@ -83,7 +87,10 @@ async def sysdump(nodes: Nodes, screen: Screen, path: str, *, host_only: bool, s
         except OSError as error:
             raise Misconfigured(f"cannot write {target}: {error.strerror}") from None
     if screen.json:
-        document = {node: [_entry(each) for each in files] for node, files in by_node.items()}
+        document = {
+            node: [{"name": each.name, "bytes": len(each.data), "failure": each.failure} for each in files]
+            for node, files in by_node.items()
+        }
         screen.show_json({"file": str(target or ""), "bytes": len(data), "nodes": document})
     else:
         screen.show(_summary(target, len(data), by_node, screen.width))
@@ -160,11 +167,6 @@ def _new_file(path: Path) -> Path:
     return path
 
 
-def _entry(each: Collected) -> dict[str, str | int]:
-    entry: dict[str, str | int] = {"name": each.name, "bytes": len(each.data)}
-    return {**entry, "failure": each.failure} if each.failure else entry
-
-
 def _summary(path: Path | None, size: int, by_node: Mapping[str, Sequence[Collected]], width: Width) -> Text:
     there = sum(not each.failure for files in by_node.values() for each in files)
     head = f"{path or 'standard output'}: {count(there, 'file')} of {count(len(by_node), 'node')}, {size:,} bytes"
@@ -181,7 +183,7 @@ def _missing(by_node: Mapping[str, Sequence[Collected]], width: Width, named: in
                 by_reason.setdefault(each.failure, {}).setdefault(each.name, []).append(node)
     rows: list[str | Text] = ["Not collected:"] if by_reason else []
     for reason, names in by_reason.items():
-        parts = [name if len(by_node) == 1 else f"{name} of {', '.join(of)}" for name, of in names.items()]
+        parts = [name if len(of) == len(by_node) else f"{name} of {shown_nodes(of)}" for name, of in names.items()]
         more = f" and {len(parts) - named} more" if len(parts) > named else ""
         rows.append(fold(f"  {', '.join(parts[:named])}{more}: {reason}", width, 4))
     return rows

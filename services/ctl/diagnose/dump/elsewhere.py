@@ -19,7 +19,7 @@ from services.ctl.diagnose.dump.parts import (
     failed,
     without_secrets,
 )
-from services.ctl.diagnose.fixes import is_in_our_network_namespace, process_of
+from services.ctl.diagnose.fixes import process_of
 
 _MOST_BYTES_THERE: Final = 64 << 20
 _CONTAINER: Final = "--container="
@@ -39,12 +39,12 @@ def ways_to_host(node: str, targets: Targets) -> list[list[str]]:
     reason = ""
     for target in (targets["dataplane"], targets["masq"]):  # the lease service may be a central one
         try:
-            process = process_of(target)
-            if is_in_our_network_namespace(process):
-                return []
+            process, is_here = process_of(target)
         except Unavailable as error:
             reason = reason or str(error)
         else:
+            if is_here:
+                return []
             addresses = [f"--{each.service}={each.address}" for each in targets.values()]
             return [
                 ["nsenter", f"--net={process}/ns/net", "--", sys.executable, "-m", "services.ctl.main", *addresses]
