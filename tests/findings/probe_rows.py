@@ -8,9 +8,8 @@ from tests.paths import ROOT
 
 _CARD: Final = f"{sys.executable} {ROOT}/tests/faults/broken_card.py nic-far eth0"
 
-_TURN: Final = "from services.runtime.os.ethtool import set_checksum_offload as turn"
-_OFF: Final = f"{sys.executable} -c 'import sys; {_TURN}; turn(sys.argv[1], on=False)'"
-"""What `ethtool -K` does, where there is none."""
+_FIX: Final = f"{sys.executable} -m services.ctl.main --socket-dir={{directory}} doctor dataplane --fix --yes"
+"""Where there may be no ethtool; it fails while there is a problem."""
 
 PROBE_FAULTS: Final = {
     "checksum-not-completed": SilentFault(
@@ -27,7 +26,7 @@ PROBE_FAULTS: Final = {
         is_answered=True,
         and_then="nft delete table netdev card && kill $(cat {directory}/card) && ip link del nic",
         is_probed=True,
-        undo=f"{_OFF} {{device}}",
+        undo=_FIX,
         what="a network card that does not complete checksums inside the tunnel",
         problem="TCP and UDP through the overlay do not reach n2; pings do.",
         evidence="UDP to port 33434: answered with a checksum that the kernel has computed, and not with one that it "

@@ -49,9 +49,10 @@ def doctor(nodes: "Nodes", screen: "Screen", services: tuple[str, ...], everybod
     comes first. Exits with 0 if there is no problem, with 1 if there is one, and
     with 2 if no service answers.
 
-    --fix sets the sysctls that the overlay needs, and puts back what the pods'
-    bridge has lost. It shows the commands and asks, needs root, deletes nothing,
-    and leaves firewalls and other hosts alone: run it on each node.
+    --fix sets the sysctls that the overlay needs, puts back what the pods' bridge
+    has lost, and turns a broken checksum offload of the overlay's devices off. It
+    shows the commands and asks, needs root, deletes nothing, and leaves firewalls
+    and other hosts alone: run it on each node.
     """
     from services.ctl.diagnose import doctor as examination
 

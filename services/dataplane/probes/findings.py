@@ -50,8 +50,8 @@ def checksum_finding(names: tuple[PeerName, ...], devices: Set[str], underlay: s
 
     `is_kept_on`: this service turns the offload of overlay devices on.
     """
-    left_by = sorted(devices) or [underlay]
-    is_ours = is_kept_on and underlay not in left_by
+    left_by = sorted(devices)
+    is_ours = is_kept_on and underlay not in devices
     remark = " This dataplane keeps it on: start it without `--checksum-offload=on`." if is_ours else ""
     cures = (f"ethtool -K {name} {'tx' if name == underlay else 'tx-checksum-ip-generic'} off" for name in left_by)
     return Finding(

@@ -26,6 +26,7 @@ from services.dataplane.probes.path import Layer, ProbedPath, devices_of, paths_
 from services.dataplane.probes.record import MISSES, Answering, Record
 from services.dataplane.probes.schedule import Schedule
 from services.runtime.events.journal import MOST_NAMED, Event, Subject
+from services.runtime.os.ethtool import checksum_offload
 
 _TIMEOUT_SECONDS: Final = 1.0
 _PACKETS: Final = 4
@@ -116,10 +117,11 @@ class Prober:
         if self.miscalculated:
             names = tuple((lease, self.node_of(lease)) for lease in sorted(self.miscalculated))
             peers = self._dataplane.programmer.peers
+            underlay = context.links.underlay.name
             left_by = {name for lease, _ in names if lease in peers for name in devices_of(peers[lease], context)}
-            found.append(
-                checksum_finding(names, left_by, context.links.underlay.name, is_kept_on=self._keeps_offload_on)
-            )
+            offloading = {name for name in left_by or {underlay} if checksum_offload(name) is not False}
+            if offloading:  # else somebody has turned it off since the last turns
+                found.append(checksum_finding(names, offloading, underlay, is_kept_on=self._keeps_offload_on))
         return found
 
     def take_asked(self, lease: str, path: ProbedPath, size: int, round_trip: float | None) -> None:
