@@ -13,18 +13,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from tests.findings.claim_rows import CLAIM_FAULTS
 from tests.findings.fault import SilentFault
 from tests.findings.file_rows import FILE_FAULTS
 from tests.findings.firewall_rows import FIREWALL_FAULTS
 from tests.findings.probe_rows import PROBE_FAULTS
 from tests.findings.route_rows import ROUTE_FAULTS
+from tests.findings.tunnel_rows import TUNNEL_FAULTS
 from tests.findings.underlay_rows import UNDERLAY_FAULTS
 from tests.findings.words import words
 from tests.hosts.two_hosts import EXAMPLES
 from tests.paths import ROOT
 
 FAULTS: Final[Mapping[str, SilentFault]] = {**ROUTE_FAULTS, **UNDERLAY_FAULTS, **PROBE_FAULTS, **FIREWALL_FAULTS}
-ALL: Final[Mapping[str, SilentFault]] = {**FAULTS, **FILE_FAULTS}
+ALL: Final[Mapping[str, SilentFault]] = {**FAULTS, **TUNNEL_FAULTS, **FILE_FAULTS, **CLAIM_FAULTS}
 """With those that other tests try."""
 PAGE: Final = ROOT / "docs" / "operations.md"
 FIGURES: Final = ROOT / "docs" / "findings.json"
@@ -61,7 +63,7 @@ def _row(fault: SilentFault, milliseconds: int) -> str:
     said = words(own, peer) | {"directory": "/run", "n2": "n2", "root": ""}
     told = [fault.problem.format_map(said), fault.cause.format_map(said)]
     told += [f"`{fault.cure.format_map(said)}`"] if fault.cure else []
-    after = f"{milliseconds} ms" if fault.is_told else "the next check"
+    after = f"{milliseconds} ms" if milliseconds and fault.is_told else "the next check"
     cells = (fault.what or f"`{fault.act.format_map(said)}`", " ".join(told), after)
     return "".join(f"| {each.replace('|', chr(92) + '|').replace('*', '…')} " for each in cells) + "|\n"
 

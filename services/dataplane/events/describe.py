@@ -117,7 +117,7 @@ def claim_findings(own_losses: Iterable[Loss], peers: Iterable[Peer]) -> list[Fi
             f"Other nodes send no packets here: our lease loses to that of {loss.winner.node or loss.winner.name}.",
             f"The own lease {loss.lease.name}: {loss.reason}.",
             "",
-            "",
+            f"leases: {_title(loss.winner)}",
         )
         for loss in own_losses
     ]
@@ -211,6 +211,6 @@ def _of_others(peers: Iterable[Peer]) -> Iterator[Finding]:
                 f"{who} claims a subnet, MAC, key or address {whose}, and gets no packets.",
                 f"The lease {peer.lease.name}: {refusal.reason}.",
                 "",
-                "",
+                f"leases: {_title(peer.lease)}",
                 ((peer.lease.name, peer.lease.node),),
             )
