@@ -14,6 +14,7 @@ from typing import Final, Self, TypeVar
 
 import grpc
 import grpc.aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from services.core.errors import Misconfigured
 from services.ctl.connect.targets import Target
@@ -171,6 +172,9 @@ def with_hint(target: Target, failure: CallFailed) -> CallFailed:
 async def _failure(target: Target, error: grpc.aio.AioRpcError, channel: grpc.aio.Channel) -> CallFailed:
     details = error.details() or error.code().name
     if error.code() is grpc.StatusCode.UNIMPLEMENTED and "ethod not found" in details:
+        if await _is_served(target, channel):
+            old = "is of an older release, which does not have this call: upgrade it"
+            return CallFailed(f"{target.program} at {target.where} {old}", reached=True)
         return CallFailed(f"the server at {target.where} is not {target.program}: check --{target.service}")
     away = error.code() is grpc.StatusCode.UNAVAILABLE
     # A connected server can answer UNAVAILABLE too; the state of the channel shows whether there is one.
@@ -178,6 +182,17 @@ async def _failure(target: Target, error: grpc.aio.AioRpcError, channel: grpc.ai
         return CallFailed(details, reached=True, may_pass=away)
     diagnosis = await asyncio.to_thread(diagnose, target, details)
     return CallFailed(diagnosis.sentence, missing=diagnosis.missing, may_pass=True)
+
+
+async def _is_served(target: Target, channel: grpc.aio.Channel) -> bool:
+    """The server has health of this service, whatever that is."""
+    name = f"flannelette.{target.service}.v1.{target.service.capitalize()}Service"
+    request = health_pb2.HealthCheckRequest(service=name)
+    try:
+        await health_pb2_grpc.HealthStub(channel).Check(request, timeout=SHORT_SECONDS)
+    except grpc.aio.AioRpcError:
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)

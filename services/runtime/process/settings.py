@@ -36,7 +36,7 @@ PURPOSES: Final[Mapping[str, str]] = {
     "lease": "Keeps the leases (which node holds which subnet) in etcd, in Kubernetes or in an embedded store, and "
     "streams every change to its watchers. Needs no privileges.",
     "dataplane": "Keeps the devices, routes, neighbours and forwarding entries of the overlay in the kernel of this "
-    "node, and holds the node's lease. Needs NET_ADMIN, and NET_RAW for probes of peers.",
+    "node, and holds the node's lease. Needs NET_ADMIN, and NET_RAW for probes of peers and captures.",
     "masq": "Keeps the masquerade and forward rules of this node's pods in iptables or nftables. Needs NET_ADMIN, "
     "and NET_RAW for legacy iptables.",
     "flannelette flanneld": "Runs the lease service, the dataplane and masq instead of flanneld.",

@@ -4,7 +4,10 @@ import os
 import socket
 from pathlib import Path
 
+import grpc.aio
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1.health import aio as grpc_health
 
 from tests.ctl import nodes as ctl_nodes
 from tests.ctl import samples as samples
@@ -210,6 +213,19 @@ async def test_the_wrong_service_behind_an_address_is_said(node: FakeNode) -> No
     ran = await run(node.directory, "leases", "--lease", f"{node.directory}/masq.sock")
     assert ran.code == 2
     assert "is not flannelette-lease: check --lease" in ran.err
+
+
+async def test_a_service_of_an_older_release_that_lacks_a_call_is_said(tmp_path: Path) -> None:
+    older = grpc.aio.server()
+    health = grpc_health.HealthServicer()
+    await health.set("flannelette.lease.v1.LeaseService", health_pb2.HealthCheckResponse.SERVING)
+    health_pb2_grpc.add_HealthServicer_to_server(health, older)
+    older.add_insecure_port(f"unix:{tmp_path}/lease.sock")
+    await older.start()
+    ran = await run(tmp_path, "leases")
+    await older.stop(None)
+    assert ran.code == 1
+    assert "is of an older release, which does not have this call: upgrade it" in ran.err
 
 
 @pytest.mark.parametrize(
