@@ -10,13 +10,12 @@ from typing import Final
 
 from services.core.family import Address, family_of
 from services.dataplane.probes.echo import Reply
+from services.dataplane.probes.echo_socket import NEVER_FRAGMENT
 
 PORT: Final = 33_434
 """The first one of traceroute: hardly anything listens there."""
 _HEADERS: Final = {4: 28, 6: 48}
 """Bytes of the IP and UDP headers."""
-_MTU_DISCOVER: Final = {4: (socket.IPPROTO_IP, 10), 6: (socket.IPPROTO_IPV6, 23)}
-_PMTUDISC_PROBE: Final = 3
 
 
 class Datagrams:
@@ -34,7 +33,7 @@ class Datagrams:
         family = family_of(address)
         made = socket.socket(family.af, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
         try:
-            made.setsockopt(*_MTU_DISCOVER[family.version], _PMTUDISC_PROBE)
+            made.setsockopt(*NEVER_FRAGMENT[family.version])
             made.connect((str(address), PORT))
             content = bytes(size - _HEADERS[family.version])
             if not is_offloaded:

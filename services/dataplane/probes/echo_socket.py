@@ -17,9 +17,8 @@ _PROTOCOL: Final = {4: socket.IPPROTO_ICMP, 6: socket.IPPROTO_ICMPV6}
 _SOL_RAW: Final = 255
 _FILTER: Final = 1
 """ICMP_FILTER and ICMP6_FILTER: which types the kernel keeps from the socket."""
-_MTU_DISCOVER: Final = {4: (socket.IPPROTO_IP, 10), 6: (socket.IPPROTO_IPV6, 23)}
-_PMTUDISC_PROBE: Final = 3
-"""Never fragment, and send whatever the remembered path MTU is."""
+NEVER_FRAGMENT: Final = {4: (socket.IPPROTO_IP, 10, 3), 6: (socket.IPPROTO_IPV6, 23, 3)}
+"""IP_MTU_DISCOVER, IPV6_MTU_DISCOVER: IP_PMTUDISC_PROBE sends whatever the remembered path MTU is."""
 _TIMESTAMP: Final = 35
 """SO_TIMESTAMPNS: the kernel says when a packet came, so that the event loop's delay does not count."""
 _TIMESPEC: Final = struct.Struct("@qq")
@@ -116,7 +115,7 @@ def _open(family: Family) -> socket.socket:
             blocked[kept // 32] &= ~(1 << kept % 32)
             made.setsockopt(socket.IPPROTO_ICMPV6, _FILTER, struct.pack("=8I", *blocked))
         made.setsockopt(socket.SOL_SOCKET, _TIMESTAMP, 1)
-        made.setsockopt(*_MTU_DISCOVER[family.version], _PMTUDISC_PROBE)
+        made.setsockopt(*NEVER_FRAGMENT[family.version])
     except BaseException:
         made.close()
         raise
