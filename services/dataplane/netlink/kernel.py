@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence, Set
 from errno import EPERM
 from itertools import chain
+from socket import AF_INET6
 from typing import Any, Final, Self, TypeVar
 
 from services.core.errors import Misconfigured, Unavailable
@@ -88,10 +89,20 @@ class KernelSocket:
         for verb, objects in steps(plan):
             if verb == "del" and failures:
                 objects = _without_kept(objects, failures)
-            first = self._transport.reserve(len(objects))
-            for batch in batches(verb, objects, first):
-                failures.update(await self._send(verb, batch))
-                await asyncio.sleep(0)
+            failures.update(await self._send_all(verb, objects))
+            ways = {each: way for each in failures if verb == "replace" and (way := _way_to_gateway(each))}
+            if ways:
+                await self._send_all("replace", [*ways.values()])
+                failures = {each: why for each, why in failures.items() if each not in ways}
+                failures |= await self._send_all("replace", [*ways])
+                await self._send_all("del", [*ways.values()])
+        return failures
+
+    async def _send_all(self, verb: Verb, objects: Sequence[KernelObject]) -> dict[KernelObject, str]:
+        failures = dict[KernelObject, str]()
+        for batch in batches(verb, objects, self._transport.reserve(len(objects))):
+            failures.update(await self._send(verb, batch))
+            await asyncio.sleep(0)
         return failures
 
     async def routes(
@@ -160,6 +171,17 @@ class KernelSocket:
             if not reader.inconsistent:
                 return reader.found
         raise Unavailable(f"the kernel's {kind.plural} kept changing while they were read: try again")
+
+
+def _way_to_gateway(item: KernelObject) -> Route | None:
+    """For a route that may be refused because of the former one of its destination: one to its gateway.
+
+    In IPv6 a gateway must not be behind another device, `onlink` or not. Ours lies in the destination, so that the
+    former route says where it is (ip6_route_check_nh_onlink in net/ipv6/route.c).
+    """
+    if not (isinstance(item, Route) and item.family == AF_INET6 and item.onlink and item.gateway == item.dst):
+        return None
+    return item._replace(gateway=b"", length=128, onlink=False)
 
 
 def _without_kept(objects: Sequence[KernelObject], failures: dict[KernelObject, str]) -> list[KernelObject]:
