@@ -173,13 +173,17 @@ class Feed:
                 self.connected, self.error = True, ""
                 self.streams += 1
                 log.info("connected to the lease service", address=self._connection.address)
-            step = _readable_step(message)
+            step = self.read(message)
             if not self.table.has_room(step, self._most):
                 raise Exhausted(
                     f"the lease service sends more than {self._most} leases, so the table in force stays: if they "
                     "are meant, raise --max-leases"
                 )
             self._notice(self.table.fold(step))
+
+    def read(self, message: pb.WatchLeasesResponse) -> Step:
+        """The step in a message, without what this version cannot read."""
+        return _readable_step(message)
 
     def _away(self, reason: str) -> None:
         if self.connected:

@@ -1,0 +1,177 @@
+"""The acts of a simulation, in their order: what happens to the nodes, the lease services and etcd."""
+
+import asyncio
+import random
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from lab.simulate.processes import now
+from lab.simulate.scene import Scene, Told
+
+_BEAT: Final = 3.0
+"""Seconds between two markers while something goes on."""
+_SERVICE_REST: Final = 1.0
+"""Seconds between the restarts of two lease services."""
+
+
+@dataclass
+class Act:
+    """One act, and what came of it. Times are seconds since the start of the simulation."""
+
+    name: str
+    words: str
+    began: float
+    calm: float = 0.0
+    """When the disturbance was over."""
+    ended: float = 0.0
+    """When every node had everything."""
+    leased: Sequence[float] = ()
+    """After the disturbance began: when each node had its lease, sorted. Of the first act only."""
+    told: Sequence[float] = ()
+    """After the disturbance was over: when each node had everything, sorted. Of churn: after each marker."""
+    missing: Sequence[str] = ()
+    tables: Sequence[str] = ()
+    """Nodes whose table was not what etcd has."""
+    kernels: Sequence[str] = ()
+    """Nodes whose kernel was not."""
+    leases: int = 0
+    checked: int = 0
+    """Kernels that were compared."""
+    cpu: Mapping[str, float] = field(default_factory=dict)
+    """Seconds, by tier."""
+    messages: Mapping[str, int] = field(default_factory=dict)
+    """Sent by the lease services of a tier; of the nodes, received."""
+    bytes: int = 0
+    """Received by the nodes."""
+
+    @property
+    def is_right(self) -> bool:
+        """Every node had everything in time, and nothing else."""
+        return not (self.missing or self.tables or self.kernels)
+
+
+Disturbance: TypeAlias = Callable[[Scene], Awaitable[None]]
+
+
+async def start(scene: Scene, act: Act) -> None:
+    """All nodes start at once, and none has a lease."""
+    began = now()
+    await scene.start([scene.new_node() for _ in range(scene.options.nodes)])
+    act.leased = [at - began for at in await scene.leased()]
+    act.calm = act.began
+    _take(act, await scene.told(began))
+
+
+async def churn(scene: Scene, act: Act) -> None:
+    """Nodes come, go and change all the time; every few seconds it is looked how long one change takes."""
+    seconds, found, missing = scene.options.seconds / 4, list[float](), list[str]()
+    async with changing(scene):
+        until = now() + seconds
+        while now() < until:
+            told = await scene.told()
+            found += told.seconds
+            missing += told.missing
+            await asyncio.sleep(min(_BEAT, max(0.0, until - now())))
+    await scene.leased()
+    last = await scene.told()
+    act.calm = now() - scene.began
+    act.told, act.missing = sorted((*found, *last.seconds)), (*missing, *last.missing)
+
+
+@asynccontextmanager
+async def changing(scene: Scene) -> AsyncIterator[None]:
+    """Each second so many nodes are replaced or get another address, until the block ends."""
+    under_way = set[asyncio.Task[None]]()
+
+    async def change() -> None:
+        node = random.choice(list(scene.nodes.values()))  # noqa: S311 - no secret
+        if random.random() < 0.5:  # noqa: S311
+            await scene.replace(node)
+        else:
+            await scene.restart([node], renumber=True)
+
+    async def go_on() -> None:
+        while True:
+            await asyncio.sleep(random.expovariate(scene.options.churn))
+            task = asyncio.create_task(change())
+            under_way.add(task)
+            task.add_done_callback(under_way.discard)
+
+    going = asyncio.create_task(go_on() if scene.options.churn else asyncio.sleep(0))
+    try:
+        yield
+    finally:
+        going.cancel()
+        if under_way:
+            await asyncio.wait(under_way)
+
+
+async def services(scene: Scene) -> None:
+    """Each lease service ends and is started again, one after the other, from etcd down."""
+    for service in scene.services:
+        service.messages_before = await service.messages()
+        service.stop(signal.SIGTERM)
+        service.start()
+        await service.until_present()
+        await asyncio.sleep(_SERVICE_REST)
+
+
+async def nodes(scene: Scene) -> None:
+    """Every node ends and is started again, one after the other."""
+    await scene.restart(list(scene.nodes.values()), over=0.15 * scene.options.seconds)
+
+
+async def store(scene: Scene) -> None:
+    """etcd is killed, and started again with its data after a while; meanwhile a tenth of the nodes restart."""
+    scene.etcd.stop()
+    away = 0.1 * scene.options.seconds
+    some = list(scene.nodes.values())[:: max(1, min(10, len(scene.nodes)))]
+    await scene.restart(some, over=away / 2)
+    await asyncio.sleep(away / 2)
+    scene.etcd.start()
+
+
+async def partition(scene: Scene) -> None:
+    """Half of the lease services that serve nodes are silent for a while, and their nodes alone; the rest goes on."""
+    half = scene.leaves[: len(scene.leaves) // 2] or scene.crowds[: len(scene.crowds) // 2]
+    silent = {id(each) for each in half}
+    others = [n for n in scene.nodes.values() if id(n.service) not in silent and id(n.crowd) not in silent]
+    for each in half:
+        each.freeze()
+    try:
+        some = random.sample(others, min(len(others), max(1, len(others) // 20)))
+        await scene.restart(some, over=0.05 * scene.options.seconds, renumber=True)
+        await asyncio.sleep(0.05 * scene.options.seconds)
+    finally:
+        for each in half:
+            each.thaw()
+
+
+async def renumber(scene: Scene) -> None:
+    """Every node comes back after a reboot with another public address."""
+    await scene.restart(list(scene.nodes.values()), over=0.05 * scene.options.seconds, renumber=True)
+
+
+FAULTS: Final[Mapping[str, tuple[str, Disturbance]]] = {
+    "services": ("lease services restarted, one by one", services),
+    "nodes": ("nodes restarted, one by one", nodes),
+    "store": ("etcd away", store),
+    "partition": ("half of the nodes cut off", partition),
+    "renumber": ("all nodes renumbered", renumber),
+}
+
+
+async def fault(scene: Scene, act: Act, disturb: Disturbance) -> None:
+    """A disturbance, and how long each node takes after it."""
+    await disturb(scene)
+    calm = now()
+    act.calm = calm - scene.began
+    await scene.leased()
+    _take(act, await scene.told(calm))
+
+
+def _take(act: Act, told: Told) -> None:
+    act.told, act.missing = told.seconds, told.missing

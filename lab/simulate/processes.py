@@ -1,0 +1,229 @@
+"""The processes of a simulation: etcd, the lease services in their tiers, and the crowds of nodes."""
+
+import asyncio
+import itertools
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from lab.programs import find_etcd
+
+_LINE: Final = 1 << 28
+"""Bytes of the longest answer of a crowd."""
+_LAST_WORDS: Final = 800
+
+
+class ProcessFailed(Exception):
+    """A process ended by itself, or a crowd could not do what it was asked; the message says why."""
+
+
+class Running:
+    """One process, started again and again; its tier is for the figures."""
+
+    def __init__(self, tier: str, name: str, command: Sequence[str], directory: Path) -> None:
+        self.tier = tier
+        self.name = name
+        self.log = directory / f"{name}.log"
+        self.process: subprocess.Popen[bytes] | None = None
+        self.cpu_before = 0.0
+        """Seconds of the processes that have ended."""
+        self._command = command
+
+    def start(self) -> None:
+        """A new process."""
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    def stop(self, number: int = signal.SIGKILL) -> None:
+        """Ends it by a signal."""
+        if self.process is not None:
+            self.cpu_before += cpu_seconds(self.process.pid)
+            self.process.send_signal(number)
+            self.process.wait()
+            self.process = None
+
+    def freeze(self) -> None:
+        """It answers nobody, and its connections stay: as if the network swallowed every packet."""
+        if self.process is not None:
+            self.process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Undoes that."""
+        if self.process is not None:
+            self.process.send_signal(signal.SIGCONT)
+
+    def check(self) -> None:
+        """Raises ProcessFailed if it has ended by itself."""
+        if self.process is not None and self.process.poll() is not None:
+            words = self.log.read_text(errors="replace")[-_LAST_WORDS:].strip()
+            raise ProcessFailed(f"{self.name} ended with {self.process.returncode}: {words}")
+
+    @property
+    def cpu_seconds(self) -> float:
+        """Of all its processes."""
+        return self.cpu_before + (cpu_seconds(self.process.pid) if self.process is not None else 0.0)
+
+    @property
+    def resident_mib(self) -> float:
+        """Of its process now."""
+        return resident_mib(self.process.pid) if self.process is not None else 0.0
+
+
+class Etcd(Running):
+    """One member on loopback, whose data outlive it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.endpoint, peer = (f"http://127.0.0.1:{_free_port()}" for _ in range(2))
+        command = (
+            find_etcd(),
+            f"--data-dir={directory / 'etcd'}",
+            *(f"--{kind}-client-urls={self.endpoint}" for kind in ("listen", "advertise")),
+            f"--listen-peer-urls={peer}",
+            f"--initial-advertise-peer-urls={peer}",
+            f"--initial-cluster=default={peer}",
+            "--unsafe-no-fsync",
+            "--log-level=error",
+        )
+        super().__init__("etcd", "etcd", command, directory)
+
+
+class LeaseService(Running):
+    """One of a tier: in the first one its store is etcd, below it is a relay of a service above."""
+
+    def __init__(self, tier: int, number: int, store: Sequence[str], directory: Path) -> None:
+        self.messages_before = 0
+        home = directory / f"{tier}-{number}"
+        home.mkdir()
+        self.address = f"unix:{home}/lease.sock"
+        self._metrics = home / "metrics.sock"
+        where = (f"--socket-dir={home}", f"--healthz-ip=unix:{self._metrics}")
+        command = (sys.executable, "-m", "services.lease.main", "--central", *store, *where)
+        super().__init__(f"tier {tier}", f"lease-{tier}-{number}", command, directory)
+
+    async def messages(self) -> int:
+        """How many it has sent on streams."""
+        with suppress(OSError):
+            reader, writer = await asyncio.open_unix_connection(str(self._metrics))
+            writer.write(b"GET /metrics HTTP/1.0\r\n\r\n")
+            text = (await reader.read()).decode()
+            writer.close()
+            found = re.search(r"^flannelette_lease_messages_total (\S+)", text, re.MULTILINE)
+            return self.messages_before + (int(float(found[1])) if found else 0)
+        return self.messages_before
+
+    async def until_present(self) -> None:
+        """Waits until it listens."""
+        socket_file = self.address.removeprefix("unix:")
+        while not await asyncio.to_thread(os.path.exists, socket_file):
+            self.check()
+            await asyncio.sleep(0.05)
+
+
+class CrowdProcess:
+    """A process with many nodes. `call` runs a method of lab.simulate.crowd.Crowd there."""
+
+    tier: Final = "nodes"
+
+    def __init__(self, number: int, directory: Path) -> None:
+        self.name = f"crowd-{number}"
+        self._log = directory / f"{self.name}.log"
+        self._numbers = itertools.count()
+        self._asked: dict[int, asyncio.Future[Any]] = {}
+
+    async def start(self, etcd: str) -> None:
+        """The process, with no nodes yet."""
+        with self._log.open("wb") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "lab.simulate.crowd", etcd),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+                limit=_LINE,
+            )
+        self._reading = asyncio.create_task(self._read())
+
+    async def call(self, method: str, **arguments: Any) -> Any:
+        """What the method returns. Raises ProcessFailed."""
+        number = next(self._numbers)
+        asked = self._asked[number] = asyncio.get_running_loop().create_future()
+        assert self._process.stdin is not None  # noqa: S101 - a pipe
+        self._process.stdin.write(json.dumps({"id": number, "call": method, **arguments}).encode() + b"\n")
+        return await asked
+
+    async def stop(self) -> None:
+        """Ends it with all its nodes."""
+        with suppress(ProcessLookupError):
+            self._process.kill()
+        await self._process.wait()
+        await self._reading
+
+    @property
+    def cpu_seconds(self) -> float:
+        """Of the process."""
+        return cpu_seconds(self._process.pid)
+
+    @property
+    def resident_mib(self) -> float:
+        """Of the process now."""
+        return resident_mib(self._process.pid)
+
+    def freeze(self) -> None:
+        """See Running."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """See Running."""
+        self._process.send_signal(signal.SIGCONT)
+
+    async def _read(self) -> None:
+        assert self._process.stdout is not None  # noqa: S101 - a pipe
+        while line := await self._process.stdout.readline():
+            said = json.loads(line)
+            asked = self._asked.pop(said["id"])
+            if asked.done():
+                continue
+            if "error" in said:
+                asked.set_exception(ProcessFailed(f"{self.name}: {said['error']}; see {self._log}"))
+            else:
+                asked.set_result(said["result"])
+        words = self._log.read_text(errors="replace")[-_LAST_WORDS:].strip()
+        for asked in self._asked.values():
+            if not asked.done():
+                asked.set_exception(ProcessFailed(f"{self.name} ended: {words}"))
+
+
+def cpu_seconds(pid: int) -> float:
+    """Of all threads of a process, as the scheduler counts them; 0 for one that is gone."""
+    nanoseconds = 0
+    with suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with suppress(OSError):
+                nanoseconds += int((task / "schedstat").read_text().split()[0])
+    return nanoseconds / 1e9
+
+
+def resident_mib(pid: int) -> float:
+    """What it has in memory now; 0 for a process that is gone."""
+    with suppress(OSError, IndexError):
+        return int(Path(f"/proc/{pid}/status").read_text().partition("VmRSS:")[2].split()[0]) / 1024
+    return 0.0
+
+
+def now() -> float:
+    """The clock on which all processes note when something happened."""
+    return time.monotonic()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,115 @@
+"""Runs a simulation: act by act, with what each took."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from lab.simulate import faults
+from lab.simulate.faults import Act
+from lab.simulate.options import Options
+from lab.simulate.processes import now
+from lab.simulate.scene import Scene, running
+
+_SAMPLE: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What each tier took up to a moment."""
+
+    at: float
+    """Seconds since the start of the simulation."""
+    cpu: Counter[str]
+    """Seconds of all processes of a tier."""
+    mib: Counter[str]
+    """In memory, all processes of a tier together."""
+
+
+@dataclass
+class Outcome:
+    """What a simulation has shown."""
+
+    options: Options
+    acts: list[Act] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    """Tasks of nodes that ended."""
+
+    @property
+    def is_right(self) -> bool:
+        """No node ever differed from the store."""
+        return not self.failures and all(act.is_right for act in self.acts)
+
+
+async def simulate(options: Options, directory: Path, tell: Callable[[Act], None]) -> Outcome:
+    """The whole simulation; `tell` is called after each act. Raises ProcessFailed."""
+    outcome = Outcome(options)
+    async with running(options, directory) as scene, _sampled(scene, outcome):
+
+        async def act(name: str, words: str, do: Callable[[Act], Awaitable[None]]) -> None:
+            one = Act(name, words, now() - scene.began)
+            before, received = _cpu(scene), await _received(scene)
+            await do(one)
+            one.ended = now() - scene.began
+            one.cpu, after = dict(_cpu(scene) - before), await _received(scene)
+            one.messages, one.bytes = dict(after[0] - received[0]), after[1] - received[1]
+            await _compare(scene, one)
+            outcome.acts.append(one)
+            tell(one)
+
+        await scene.told()  # the first lease is the marker's
+        await act("start", "all nodes start at once", lambda one: faults.start(scene, one))
+        if options.churn:
+            words = f"churn, {options.churn:g} nodes a second"
+            await act("churn", words, lambda one: faults.churn(scene, one))
+        for name in options.faults:
+            words, disturb = faults.FAULTS[name]
+            await act(name, words, lambda one, d=disturb: faults.fault(scene, one, d))  # type: ignore[misc]
+        for figures in await scene.ask("figures"):
+            outcome.failures += figures["failures"]
+    return outcome
+
+
+@asynccontextmanager
+async def _sampled(scene: Scene, outcome: Outcome) -> AsyncIterator[None]:
+    async def sample() -> None:
+        while True:
+            mib = Counter[str]()
+            for process in scene.processes():
+                mib[process.tier] += int(process.resident_mib)
+            outcome.samples.append(Sample(now() - scene.began, _cpu(scene), mib))
+            await asyncio.sleep(_SAMPLE)
+
+    task = asyncio.create_task(sample())
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
+def _cpu(scene: Scene) -> Counter[str]:
+    found = Counter[str]()
+    for process in scene.processes():
+        found[process.tier] += process.cpu_seconds  # type: ignore[assignment]  # a Counter of seconds
+    return found
+
+
+async def _received(scene: Scene) -> tuple[Counter[str], int]:
+    """Messages by tier, and bytes of the nodes."""
+    messages = Counter[str]()
+    for service in scene.services:
+        messages[service.tier] += await service.messages()
+    crowds = await scene.ask("figures")
+    messages["nodes"] = sum(figures["messages"] for figures in crowds)
+    return messages, sum(figures["bytes"] for figures in crowds)
+
+
+async def _compare(scene: Scene, act: Act) -> None:
+    said = await scene.ask("compare")
+    act.leases, act.checked = said[0]["leases"], sum(each["checked"] for each in said)
+    act.tables = [name for each in said for name in each["tables"]]
+    act.kernels = [name for each in said for name in each["kernels"]]
