@@ -96,6 +96,7 @@ class Crowd:
             "messages": shared.messages,
             "bytes": shared.bytes,
             "parsed": shared.parsed,
+            "reports": shared.calls["ReportProgress"],
             "failures": failures[:_MOST_NAMED],
             "waiting": waiting[:_MOST_NAMED],
         }

@@ -46,6 +46,8 @@ class Act:
     """Sent by the lease services of a tier; of the nodes, received."""
     bytes: int = 0
     """Received by the nodes."""
+    reports: int = 0
+    """Sent by the nodes: how far they are."""
 
     @property
     def is_right(self) -> bool:

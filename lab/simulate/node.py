@@ -74,6 +74,7 @@ class Node:
         """Set once the marker, and so everything before it, is in the kernel; also when the node is stopped."""
         self.marked_at = 0.0
         """When it was, on CLOCK_MONOTONIC; 0: it is not."""
+        self.marked.set()
         self._connection = LeaseConnection(service, name, SharedTransport(shared=shared))
         self.feed = SharedFeed(self._connection, pb.VIEW_ALL, self._notice)
         self.feed.shared = shared

@@ -108,6 +108,7 @@ def _act(act: Act) -> dict[str, Any]:
         "cpu": _rounded(act.cpu),
         "messages": dict(act.messages),
         "bytes": act.bytes,
+        "reports": act.reports,
     }
 
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from lab.simulate import faults
 from lab.simulate.faults import Act
@@ -27,6 +27,17 @@ class Sample:
     """Seconds of all processes of a tier."""
     mib: Counter[str]
     """In memory, all processes of a tier together."""
+
+
+class Received(NamedTuple):
+    """What went over the wire up to a moment."""
+
+    messages: Counter[str]
+    """By tier: sent by lease services, received by nodes."""
+    bytes: int
+    """Received by nodes."""
+    reports: int
+    """Sent by nodes."""
 
 
 @dataclass
@@ -56,7 +67,8 @@ async def simulate(options: Options, directory: Path, tell: Callable[[Act], None
             await do(one)
             one.ended = now() - scene.began
             one.cpu, after = dict(_cpu(scene) - before), await _received(scene)
-            one.messages, one.bytes = dict(after[0] - received[0]), after[1] - received[1]
+            one.messages, one.bytes = dict(after.messages - received.messages), after.bytes - received.bytes
+            one.reports = after.reports - received.reports
             await _compare(scene, one)
             outcome.acts.append(one)
             tell(one)
@@ -98,14 +110,14 @@ def _cpu(scene: Scene) -> Counter[str]:
     return found
 
 
-async def _received(scene: Scene) -> tuple[Counter[str], int]:
-    """Messages by tier, and bytes of the nodes."""
+async def _received(scene: Scene) -> Received:
     messages = Counter[str]()
     for service in scene.services:
         messages[service.tier] += await service.messages()
     crowds = await scene.ask("figures")
     messages["nodes"] = sum(figures["messages"] for figures in crowds)
-    return messages, sum(figures["bytes"] for figures in crowds)
+    totals = (sum(figures[name] for figures in crowds) for name in ("bytes", "reports"))
+    return Received(messages, *totals)
 
 
 async def _compare(scene: Scene, act: Act) -> None:

@@ -4,7 +4,7 @@ The lease service sends many nodes the same bytes. Without this, 5,000 tables of
 does with a step, from the fold on, it does by itself.
 """
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -27,6 +27,8 @@ class Shared:
     """The messages and leases of a process, and how much its nodes have received."""
 
     def __init__(self) -> None:
+        self.calls = Counter[str]()
+        """That are no streams, by method."""
         self.messages = 0
         self.bytes = 0
         self.parsed = 0
@@ -95,14 +97,20 @@ class _Channel:
         self._channel: Any = channel
         self._shared = shared
 
-    def unary_unary(self, *arguments: Any, **named: Any) -> Any:
-        return self._channel.unary_unary(*arguments, **named)
+    def unary_unary(self, method: str, **named: Any) -> Any:
+        call, name = self._channel.unary_unary(method, **named), method.rpartition("/")[2]
 
-    def unary_stream(self, *arguments: Any, response_deserializer: Callable[[bytes], Any], **named: Any) -> Any:
+        def counted(*arguments: Any, **how: Any) -> Any:
+            self._shared.calls[name] += 1
+            return call(*arguments, **how)
+
+        return counted
+
+    def unary_stream(self, method: str, *, response_deserializer: Callable[[bytes], Any], **named: Any) -> Any:
         def parse(data: bytes) -> Any:
             return self._shared.message(data, response_deserializer)
 
-        return self._channel.unary_stream(*arguments, response_deserializer=parse, **named)
+        return self._channel.unary_stream(method, response_deserializer=parse, **named)
 
     async def close(self) -> None:
         await self._channel.close()
