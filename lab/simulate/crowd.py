@@ -11,7 +11,7 @@ import logging
 import random
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from ipaddress import IPv4Address
 from typing import Any, Final
@@ -105,24 +105,8 @@ class Crowd:
         """Every table and every kernel beside the leases that etcd has; the nodes that differ."""
         async with etcd_client(self._etcd) as client:
             stored = await stored_leases(client)
-        as_stored = dict[int, bool]()
-        tables, kernels = list[str](), list[str]()
-
-        def is_stored(name: str, lease: Lease) -> bool:
-            found = as_stored.get(id(lease))  # the nodes share their leases, which live while we look
-            if found is None:
-                found = as_stored[id(lease)] = name in stored and _content(stored[name]) == _content(lease)
-            return found
-
-        entries = entries_for("", stored.values())
-        own = {lease.node: entries_for("", [lease]) for lease in stored.values()}
-        for node in self.nodes.values():
-            leases = node.feed.table.leases
-            if len(leases) != len(stored) or not all(is_stored(*pair) for pair in leases.items()):
-                tables.append(node.name)
-            if node.kernel is not None and node.kernel.entries() != entries - own.get(node.name, frozenset()):
-                kernels.append(node.name)
-            await asyncio.sleep(0)
+        nodes = [(node.name, node.feed.table.leases, node.kernel) for node in self.nodes.values()]
+        tables, kernels = differing(nodes, stored)
         checked = sum(node.kernel is not None for node in self.nodes.values())
         return {"leases": len(stored), "tables": tables, "kernels": kernels, "checked": checked}
 
@@ -135,6 +119,29 @@ class Crowd:
                 await node.stop()
 
         await asyncio.gather(*map(one, self.nodes.values()))
+
+
+def differing(
+    nodes: Iterable[tuple[str, Mapping[str, Lease], SimulatedKernel | None]], stored: Mapping[str, Lease]
+) -> tuple[list[str], list[str]]:
+    """The names of the nodes whose table, and of those whose kernel, is not what these leases say."""
+    tables, kernels, as_stored = list[str](), list[str](), dict[int, bool]()
+
+    def is_stored(name: str, lease: Lease) -> bool:
+        found = as_stored.get(id(lease))  # the nodes share their leases, which live while we look
+        if found is None:
+            there = stored.get(lease.name)
+            found = as_stored[id(lease)] = there is not None and _content(there) == _content(lease)
+        return found and name == lease.name
+
+    entries = entries_for("", stored.values())
+    own = {lease.node: entries_for("", [lease]) for lease in stored.values()}
+    for name, leases, kernel in nodes:
+        if len(leases) != len(stored) or not all(is_stored(*pair) for pair in leases.items()):
+            tables.append(name)
+        if kernel is not None and kernel.entries() != entries - own.get(name, frozenset()):
+            kernels.append(name)
+    return tables, kernels
 
 
 def _content(lease: Lease) -> tuple[object, ...]:

@@ -14,7 +14,7 @@ from lab.simulate.scene import Scene, Told
 _BEAT: Final = 3.0
 """Seconds between two markers while something goes on."""
 _SERVICE_REST: Final = 1.0
-"""Seconds between the restarts of two lease services."""
+"""Seconds between the restarts of two lease services; less in a short simulation."""
 
 
 @dataclass
@@ -118,7 +118,7 @@ async def services(scene: Scene) -> None:
         service.stop(signal.SIGTERM)
         service.start()
         await service.until_present()
-        await asyncio.sleep(_SERVICE_REST)
+        await asyncio.sleep(min(_SERVICE_REST, scene.options.seconds / 60))
 
 
 async def nodes(scene: Scene) -> None:
