@@ -29,7 +29,7 @@ class Act:
     ended: float = 0.0
     """When every node had everything."""
     leased: Sequence[float] = ()
-    """After the disturbance began: when each node had its lease, sorted. Of the first act only."""
+    """After the disturbance was over: when each node that was started in this act had its lease, sorted."""
     told: Sequence[float] = ()
     """After the disturbance was over: when each node had everything, sorted. Of churn: after each marker."""
     missing: Sequence[str] = ()
@@ -62,8 +62,8 @@ async def start(scene: Scene, act: Act) -> None:
     """All nodes start at once, and none has a lease."""
     began = now()
     await scene.start([scene.new_node() for _ in range(scene.options.nodes)])
-    act.leased = [at - began for at in await scene.leased()]
-    act.calm = act.began
+    act.calm = began - scene.began
+    await _leased(scene, act)
     _take(act, await scene.told(began))
 
 
@@ -157,22 +157,41 @@ async def renumber(scene: Scene) -> None:
     await scene.restart(list(scene.nodes.values()), over=0.05 * scene.options.seconds, renumber=True)
 
 
-FAULTS: Final[Mapping[str, tuple[str, Disturbance]]] = {
-    "services": ("lease services restarted, one by one", services),
-    "nodes": ("nodes restarted, one by one", nodes),
-    "store": ("etcd away", store),
-    "partition": ("half of the nodes cut off", partition),
-    "renumber": ("all nodes renumbered", renumber),
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A disturbance of a simulation that runs."""
+
+    words: str
+    disturb: Disturbance
+    writes_all: bool = False
+    """Every node publishes something else, so that nobody has everything before all have acquired."""
+
+
+FAULTS: Final[Mapping[str, Fault]] = {
+    "services": Fault("lease services restarted, one by one", services),
+    "nodes": Fault("nodes restarted, one by one", nodes),
+    "store": Fault("etcd away", store),
+    "partition": Fault("half of the nodes cut off", partition),
+    "renumber": Fault("all nodes renumbered", renumber, writes_all=True),
 }
 
 
-async def fault(scene: Scene, act: Act, disturb: Disturbance) -> None:
-    """A disturbance, and how long each node takes after it."""
-    await disturb(scene)
+async def happen(scene: Scene, act: Act, fault: Fault) -> None:
+    """A fault, and how long each node takes after it to have what is written then."""
+    await fault.disturb(scene)
     calm = now()
     act.calm = calm - scene.began
-    await scene.leased()
-    _take(act, await scene.told(calm))
+    if not fault.writes_all:
+        _take(act, await scene.told(calm))
+    await _leased(scene, act)
+    told = await scene.told(calm)
+    if fault.writes_all or told.missing:
+        _take(act, told)
+
+
+async def _leased(scene: Scene, act: Act) -> None:
+    began, calm = scene.began + act.began, scene.began + act.calm
+    act.leased = [max(0.0, at - calm) for at in await scene.leased() if at >= began]
 
 
 def _take(act: Act, told: Told) -> None:

@@ -55,15 +55,12 @@ def tables(outcome: Outcome) -> RenderableType:
     """The outcome, to be read."""
     found = figures(outcome)
     acts = Table(title="Until every node has everything", title_justify="left")
-    for name in ("", "p50", "p99", "last", "differ"):
+    for name in ("", "p50", "p99", "last", "own lease", "differ"):
         acts.add_column(name, justify="left" if not name else "right")
     for act in outcome.acts:
-        if act.leased:
-            acts.add_row("own lease, at the start", *map(_seconds, _percentiles(act.leased)), "")
         differ = len({*act.missing, *act.tables, *act.kernels})
-        acts.add_row(
-            act.words, *map(_seconds, _percentiles(act.told)), str(differ), style="" if act.is_right else "red"
-        )
+        cells = map(_seconds, (*_percentiles(act.told), act.leased[-1] if act.leased else None))
+        acts.add_row(act.words, *cells, str(differ), style="" if act.is_right else "red")
     tiers = Table(title="What it cost", title_justify="left")
     for name in ("", "processes", "CPU s", "of a core", "busiest", "peak MiB", "messages"):
         tiers.add_column(name, justify="left" if not name else "right")

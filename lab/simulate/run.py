@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -74,13 +75,13 @@ async def simulate(options: Options, directory: Path, tell: Callable[[Act], None
             tell(one)
 
         await scene.told()  # the first lease is the marker's
-        await act("start", "all nodes start at once", lambda one: faults.start(scene, one))
+        await act("start", "all nodes start at once", partial(faults.start, scene))
         if options.churn:
             words = f"churn, {options.churn:g} nodes a second"
-            await act("churn", words, lambda one: faults.churn(scene, one))
+            await act("churn", words, partial(faults.churn, scene))
         for name in options.faults:
-            words, disturb = faults.FAULTS[name]
-            await act(name, words, lambda one, d=disturb: faults.fault(scene, one, d))  # type: ignore[misc]
+            fault = faults.FAULTS[name]
+            await act(name, fault.words, partial(faults.happen, scene, fault=fault))
         for figures in await scene.ask("figures"):
             outcome.failures += figures["failures"]
     return outcome
