@@ -107,6 +107,7 @@ class Crowd:
             stored = await stored_leases(client)
         nodes = [(node.name, node.feed.table.leases, node.kernel) for node in self.nodes.values()]
         tables, kernels = differing(nodes, stored)
+        gc.collect()  # nodes that were stopped are circles of objects
         checked = sum(node.kernel is not None for node in self.nodes.values())
         return {"leases": len(stored), "tables": tables, "kernels": kernels, "checked": checked}
 

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from lab.programs import NoEtcd
 from lab.simulate import report
+from lab.simulate.faults import Act
 from lab.simulate.options import Options, parse
 from lab.simulate.plot import plot
 from lab.simulate.processes import ProcessFailed
@@ -25,31 +26,37 @@ def main(arguments: Sequence[str]) -> int:
     options = parse(arguments)
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    outcome, code = Outcome(options), 0
     try:
         with _directory(options) as directory:
-            outcome = asyncio.run(_run(options, directory))
+            asyncio.run(_run(outcome, directory))
     except (ProcessFailed, NoEtcd) as error:
         print(f"simulate: {error}", file=sys.stderr)
-        return 1
+        code = 1
     except asyncio.CancelledError:
-        return 130
-    found = report.figures(outcome)
-    if options.json:
-        options.json.write_text(json.dumps(found, indent=1) + "\n")
-    if options.svg:
-        options.svg.write_text(plot(found))
-    Console().print(report.tables(outcome))
-    return 0 if outcome.is_right else 1
+        code = 130
+    if outcome.acts:
+        Console().print(report.tables(outcome))
+    return code or (0 if outcome.is_right else 1)
 
 
-async def _run(options: Options, directory: Path) -> Outcome:
-    task = asyncio.current_task()
+async def _run(outcome: Outcome, directory: Path) -> None:
+    task, options = asyncio.current_task(), outcome.options
     assert task is not None  # noqa: S101 - a coroutine runs in a task
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     tiers = " - ".join(map(str, options.tiers))
     print(f"{options.nodes:,} nodes, {options.kernels:,} of them with a kernel; lease services {tiers}", flush=True)
-    return await simulate(options, directory, lambda act: print(report.line(act), flush=True))
+
+    def tell(act: Act) -> None:
+        print(report.line(act), flush=True)
+        found = report.figures(outcome)
+        if options.json:
+            options.json.write_text(json.dumps(found, indent=1) + "\n")
+        if options.svg:
+            options.svg.write_text(plot(found))
+
+    await simulate(outcome, directory, tell)
 
 
 @contextmanager

@@ -57,9 +57,9 @@ class Outcome:
         return not self.failures and all(act.is_right for act in self.acts)
 
 
-async def simulate(options: Options, directory: Path, tell: Callable[[Act], None]) -> Outcome:
-    """The whole simulation; `tell` is called after each act. Raises ProcessFailed."""
-    outcome = Outcome(options)
+async def simulate(outcome: Outcome, directory: Path, tell: Callable[[Act], None]) -> None:
+    """The whole simulation, into `outcome`; `tell` is called after each act. Raises ProcessFailed."""
+    options = outcome.options
     async with running(options, directory) as scene, _sampled(scene, outcome):
 
         async def act(name: str, words: str, do: Callable[[Act], Awaitable[None]]) -> None:
@@ -84,7 +84,6 @@ async def simulate(options: Options, directory: Path, tell: Callable[[Act], None
             await act(name, fault.words, partial(faults.happen, scene, fault=fault))
         for figures in await scene.ask("figures"):
             outcome.failures += figures["failures"]
-    return outcome
 
 
 @asynccontextmanager
