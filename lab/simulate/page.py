@@ -20,7 +20,7 @@ SIZES: Final = (5_000, 50_000, 500_000)
 _LEAF_NODES: Final = 625
 """Nodes of one relay in the predictions."""
 _DAY: Final = 86_400
-_TABLE: Final = re.compile(r"(?<=<!-- (\w+) -->\n).*?(?=<!-- end of \1 -->)", re.DOTALL)
+_TABLE: Final = re.compile(r"(<!-- (\w+) -->\n).*?(?=<!-- end of \2 -->)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ def render(page: str, found: Mapping[str, Any]) -> str:
         "tiers": tiers_table(found),
         "predictions": predictions_table(constants(found)),
     }
-    return _TABLE.sub(lambda match: made[match[1]], page)
+    return _TABLE.sub(lambda match: match[1] + made[match[2]], page)
 
 
 def acts_table(found: Mapping[str, Any]) -> str:
