@@ -8,6 +8,7 @@ import pytest
 
 from lab.kubernetes.cluster import Cluster
 from lab.topology import SERVICE_ADDRESS
+from tests.ctl.sysdump import unpacked
 from tests.kube.flood import everybody_reaches_everybody
 from tests.kube.page import PAGE, Shell
 from tests.kube.workloads import OURS, SIDECARS, get, until
@@ -58,6 +59,30 @@ async def test_every_node_is_asked_from_outside_by_kubectl(cluster: Cluster, tmp
         *(("outside", node.name, str(SERVICE_ADDRESS)) for node in cluster.nodes),
     }
     assert len(found["checks"]) == 2 * len(passed)  # small packets and full-size ones
+
+
+async def test_a_sysdump_has_what_each_container_sees_and_no_token(cluster: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "contexts.toml").write_text('current = "here"\n[here]\nkubernetes = true\n')
+    shell, name = Shell(cluster, tmp_path), cluster.nodes[-1].name
+    inside = ("exec", await pod_of(cluster, name), *OURS, "--container")
+    token = await cluster.kubectl(
+        *inside, "lease", "--", "cat", "/var/run/secrets/kubernetes.io/serviceaccount/token"
+    )
+    await shell.type(f"kubectl {' '.join(inside)} dataplane -- flannelette sysdump -w - > {tmp_path}/pod.tar.gz")
+    assert '"leases": [' in unpacked((tmp_path / "pod.tar.gz").read_bytes())[f"{name}/leases.json"]
+    command = f"FLANNELETTE_CONTEXTS={tmp_path}/contexts.toml {sys.executable} -m services.ctl.main"
+    await shell.type(f"{command} sysdump -w {tmp_path}/all.tar.gz")
+    files = unpacked((tmp_path / "all.tar.gz").read_bytes())
+    for node in cluster.nodes:
+        for file, text in {
+            "firewall/iptables.txt": "FLANNEL-POSTRTG",
+            "kernel/proc-devices.txt": "flannel.1:",
+            "logs/pod-dataplane.txt": "service=dataplane",
+            "settings-lease.json": '"kube-subnet-mgr": "true"',
+            "status.json": f"{node.name} is healthy",
+        }.items():
+            assert text in files[f"{node.name}/{file}"], (file, files[f"{node.name}/{file}"])
+    assert not [file for file, text in files.items() if token.strip() in text or token.split(".")[2].strip() in text]
 
 
 async def test_the_page_looks_inside_with_and_without_rights(cluster: Cluster, tmp_path: Path) -> None:

@@ -36,10 +36,10 @@ _COMMANDS: Final[Mapping[str, str]] = {
     "kernel/wireguard-allowed-ips": "wg show all allowed-ips",
     "kernel/udp-sockets": "ss -uanp",
     "firewall/nft": "nft list ruleset",
-    "firewall/iptables": "iptables-save -c",
-    "firewall/ip6tables": "ip6tables-save -c",
-    "firewall/iptables-legacy": "iptables-legacy-save -c",
-    "firewall/ip6tables-legacy": "ip6tables-legacy-save -c",
+    "firewall/iptables": "iptables-save --counters --modprobe=/bin/true",
+    "firewall/ip6tables": "ip6tables-save --counters --modprobe=/bin/true",
+    "firewall/iptables-legacy": "iptables-legacy-save --counters --modprobe=/bin/true",
+    "firewall/ip6tables-legacy": "ip6tables-legacy-save --counters --modprobe=/bin/true",
     "system/cni-names": "ls -l /etc/cni/net.d /opt/cni/bin",
     "system/uname": "uname -a",
     "system/clock": "timedatectl show",
@@ -47,7 +47,8 @@ _COMMANDS: Final[Mapping[str, str]] = {
 }
 """By the name of the file. None prints a key: not `ip xfrm state` with them, `wg show` or `systemctl status`.
 
-Of CNI only names are listed: configurations of other plugins may have credentials.
+Of CNI only names are listed: configurations of other plugins may have credentials. iptables-save loads no module,
+which would bring a firewall that the host has not.
 """
 _FILES: Final[Mapping[str, str]] = {
     "kernel/proc-devices": "/proc/net/dev",
