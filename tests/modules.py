@@ -20,6 +20,7 @@ PROBES: Final = {
     f"0x{'00' * 20} 128",
     "fou": "ip fou add port 8285 ipproto 4",
     "ipip": "ip link add probe type ipip local 192.0.2.1",
+    "netem": "tc qdisc add dev lo root netem delay 1ms",
     "wireguard": "ip link add probe type wireguard",
 }
 """A command for each module, which fails without it; it is run in a namespace of its own."""
