@@ -9,7 +9,7 @@ from typing import Final
 
 import click
 
-from services.ctl.cli.options import SECTIONS
+from services.ctl.cli.options import EXAMPLES, SECTIONS
 from services.ctl.main import cli as cli
 from tests.paths import ROOT
 
@@ -69,6 +69,8 @@ def _subcommand(name: str, command: click.Command) -> Iterator[str]:
         yield _plain(" ".join(paragraph.split()))
     shared = {parameter.name for parameter in cli.params}
     yield from _options(command, without=shared)
+    if examples := EXAMPLES.get(name, ()):
+        yield from (".PP", "Examples:", ".nf", ".in +4", *map(_plain, examples), ".in -4", ".fi")
     if isinstance(command, click.Group):
         for inner, each in command.commands.items():
             yield from _subcommand(f"{name} {inner}", each)

@@ -44,13 +44,10 @@ def capture(
     count: int | None,
     snap_length: int,
 ) -> int:
-    r"""Capture packets between this node and another.
+    """Capture packets between this node and another.
 
     Inner packets on the overlay device and outer ones in the underlay, in one
-    file for Wireshark or tcpdump. Needs no tcpdump on the node. To look at once:
-
-    \b
-    flannelette capture --peer h2 -w - | tcpdump -n -r -
+    file for Wireshark or tcpdump. Needs no tcpdump on the node.
 
     The file has what users send. Over TLS this needs a certificate of an
     administrator. One capture at a time runs on a node.

@@ -40,12 +40,14 @@ def watch(targets: "Targets", screen: "Screen") -> int:
     metavar="SECONDS",
     help="Longest time to wait.",
 )
-def wait(targets: "Targets", screen: "Screen", converged: bool, cursor: str, ready: bool, timeout: float) -> int:
+@for_every_node
+def wait(nodes: "Nodes", screen: "Screen", converged: bool, cursor: str, ready: bool, timeout: float) -> int:
     """Wait for a condition, and exit with 0 once it holds.
 
     Exits with 1 after --timeout, and names the pending nodes; exits with 2 if no
     service answers.
     """
+    from services.ctl.cli.nodes import one_of
     from services.ctl.commands.wait import wait as until
 
     if not (converged or ready):
@@ -54,6 +56,7 @@ def wait(targets: "Targets", screen: "Screen", converged: bool, cursor: str, rea
         raise click.UsageError("--cursor goes with --converged")
     if math.isnan(timeout):  # which no range refuses
         raise click.UsageError("--timeout is not a number: write the seconds, for instance 60")
+    targets = one_of(nodes, any_will_do=not ready)
     return asyncio.run(until(targets, screen, ready=ready, converged=converged, cursor=cursor, seconds=timeout))
 
 

@@ -22,6 +22,38 @@ SECTIONS: Final[Mapping[str, Sequence[str]]] = {
 }
 
 
+EXAMPLES: Final[Mapping[str, Sequence[str]]] = {
+    "status": (
+        "flannelette status",
+        "flannelette status --on h2",
+        "flannelette status -o wide",
+        "flannelette status -w",
+    ),
+    "peers": ("flannelette peers", "flannelette peers h2"),
+    "topology": ("flannelette topology", "flannelette topology -o svg > cluster.svg"),
+    "doctor": ("flannelette doctor", "flannelette doctor --all", "sudo flannelette doctor --fix"),
+    "connectivity": (
+        "flannelette connectivity",
+        "flannelette connectivity --outside 198.51.100.1",
+        "flannelette connectivity -o junit > connectivity.xml",
+    ),
+    "trace": ("flannelette trace h1 h2", "flannelette trace 10.5.1.2 10.5.2.2 --return"),
+    "explain": ("flannelette explain pod 198.51.100.1", "flannelette explain 10.5.1.2 10.5.2.2 --mark 0x4000"),
+    "capture": (
+        "flannelette capture --peer h2 -w h2.pcapng",
+        "flannelette capture --peer h2 -w - | tcpdump -n -r -",
+    ),
+    "events": (
+        "flannelette events --since 10m",
+        "flannelette events h2 --service dataplane",
+        "flannelette events -f",
+    ),
+    "wait": ("flannelette wait --ready --timeout 120", "flannelette wait --converged"),
+    "reserve": ("flannelette reserve 10.5.7.0/24 --node h9",),
+    "reclaim": ("flannelette reclaim --unseen-for 2d --dry-run", "flannelette reclaim 10.5.7.0-24"),
+}
+"""By command, for help and man page."""
+
 FORMATS: Final = ("table", "wide", "json", "yaml")
 
 
@@ -47,6 +79,13 @@ class OwnFirst(click.Command):
             some = [each for each in options if (each.name in shared) is is_shared]
             with formatter.section(title):
                 formatter.write_dl([record for each in some if (record := each.get_help_record(ctx))])
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """See click."""
+        is_of_masq = ctx.parent is not None and ctx.parent.parent is not None
+        if examples := () if is_of_masq else EXAMPLES.get(self.name or "", ()):
+            with formatter.section("Examples"):
+                formatter.write_text("\b\n" + "\n".join(examples))
 
 
 class Address(click.ParamType[str]):

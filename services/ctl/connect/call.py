@@ -35,6 +35,7 @@ _LONGEST_PATH: Final = 107
 _CONNECT_SECONDS: Final = 1.0
 LOOK_AT_LOG: Final = "; look at its log"
 """What a person does about a process that does not answer."""
+_STOPPED: Final = f"its process is stopped or overloaded{LOOK_AT_LOG}"
 
 _COMMON_OPTIONS: Final = (
     ("grpc.max_receive_message_length", -1),  # a table of 20,000 leases is larger than the default of 4 MiB
@@ -132,8 +133,7 @@ class Channels:
         except TimeoutError:
             self._give_up(target.address, shared)
             raise CallFailed(
-                f"{target.program} at {target.where} did not answer within {seconds:g} s: "
-                f"its process is stopped or overloaded{LOOK_AT_LOG}",
+                f"{target.program} at {target.where} did not answer within {seconds:g} s: {_STOPPED}",
                 may_pass=True,
             ) from None
         finally:
@@ -231,7 +231,8 @@ def _diagnose_path(target: Target, path: Path, details: str) -> AddressProblem:
         return AddressProblem(f"no process listens on {path}: {target.program} was killed; start it again")
     except OSError as error:
         return AddressProblem(f"cannot connect to {path}: {error.strerror or error}")
-    return AddressProblem(f"{target.program} at {path} does not answer: {details}")
+    why = _STOPPED if "timed out" in details else details
+    return AddressProblem(f"{target.program} at {target.where} does not answer: {why}")
 
 
 def _missing(target: Target, path: Path) -> AddressProblem:

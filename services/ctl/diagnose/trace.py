@@ -47,9 +47,9 @@ async def _follow(nodes: Nodes, source: str, destination: str, warn: Callable[[s
     failures = {node: answer for node, answer in answers.items() if isinstance(answer, CallFailed)}
     if not halves:
         raise next((each for each in failures.values() if each.reached), next(iter(failures.values())))
-    for node, failure in failures.items():
-        warn(f"{node}: {failure}")
     way = way_of(halves)
+    for node, failure in failures.items() if way.remarks else ():
+        warn(f"{node}: {failure}")
     if not way.steps:
         asked = ", ".join(half.told.node for half in halves)
         raise CallFailed(f"neither {source} nor {destination} is of {asked}: {' '.join(way.remarks)}", reached=True)

@@ -149,7 +149,9 @@ class DataplaneServicer(dataplane_pb2_grpc.DataplaneServiceServicer):
         """The peers of a lease name or a node, or all. Raises NotFound."""
         found = chosen_peers(self._dataplane.programmer, name)
         if name and not found:
-            raise NotFound(f"no peer has the lease name or the node {name!r}; ListPeers without a name lists all")
+            raise NotFound(
+                f"no peer has the lease name or the node {name!r}: `flannelette peers` (ListPeers) lists all"
+            )
         return found
 
     def _status(self) -> pb.Status:

@@ -55,7 +55,7 @@ def find_reservation(claims: Claims, name: str) -> Claim:
     claim = claims.get(name)
     if claim is None or not claim.reserved:
         what = "a lease, not a reservation" if claim else "no reservation"
-        raise NotFound(f"{name} is {what}: ListLeases shows which are (`reserved`)")
+        raise NotFound(f"{name} is {what}: `flannelette reservations` (ListLeases) shows which there are")
     return claim
 
 

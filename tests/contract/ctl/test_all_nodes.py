@@ -34,6 +34,9 @@ async def test_every_node_has_a_row_and_one_that_does_not_answer_too(tmp_path: P
         assert (one.code, one.out.splitlines()[0]) == (0, "h1 is healthy")
         assert (await run(tmp_path, "status", "--on", "h1", "-o", "json", **environment)).json["node"] == "h1"
         assert (await run(tmp_path, "status", "--on", "h3", **environment)).code == 2
+        assert "which node?" in (await run(tmp_path, "wait", "--ready", **environment)).err
+        waited = await run(tmp_path, "wait", "--converged", "--timeout", "0", **environment)
+        assert "which node?" not in waited.err
 
 
 async def test_where_no_node_answers_that_is_2(tmp_path: Path) -> None:

@@ -107,6 +107,8 @@ def test_a_file_a_path_too_long_and_a_mute_listener_are_said(tmp_path: Path) -> 
         mute.bind(str(tmp_path / "mute"))
         mute.listen()
         assert diagnose(at_path(tmp_path / "mute"), "why").sentence.endswith("does not answer: why")
+        said = diagnose(at_path(tmp_path / "mute"), "attempt timed out before receiving SETTINGS frame").sentence
+        assert said.endswith("its process is stopped or overloaded; look at its log")
 
 
 async def test_a_call_that_is_given_up_does_not_cancel_others_of_its_service(tmp_path: Path) -> None:
