@@ -136,9 +136,10 @@ async def look(
     beside += [Lookup(family, pod_address(own)) for family, own in subject.own.items()]
     beside += [Lookup(family_of(own), own.packed) for own in links.underlay.addresses]
     filters = await inspector.reverse_path_filters([each.iif for each in arrivals if each.family.version == 4])
+    devices = {device.index for device in subject.devices.values()}
     seen = replace(
         seen,
-        links=await inspector.links([bridge] if bridge else []),
+        links=await inspector.links(sorted({*devices, bridge} if bridge else devices)),
         forwarding=await inspector.forwarding(places),
         answers=await inspector.lookups([*asked, *beside]),
         rules={family: await inspector.rules(family) for family in FAMILIES},
