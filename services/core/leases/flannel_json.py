@@ -11,6 +11,7 @@ from services.core.family import FAMILIES, Address, Family, Network, family_of
 from services.core.formats.gojson import GoObject
 from services.core.formats.ip_text import exact_network, ordinary_network, parse_address
 from services.core.leases.lease import BackendData, Lease, OpaqueData, Subnet, VxlanData, WireguardData
+from services.core.limits import LONGEST_DATA, LONGEST_NAME
 
 _IPV4: Final = r"([0-9.]{7,15})-([12]?[0-9]|3[01])"
 _IPV6: Final = r"([0-9a-f:]{2,39})-(1[01][0-9]|12[0-7]|[1-9]?[0-9])"
@@ -28,7 +29,7 @@ _VALUE: Final = re.compile(
 )
 """A value as flannel and we write it: it needs no JSON parser, which would take seven times as long."""
 _VXLAN: Final = re.compile(r'\{"VNI":(0|[1-9][0-9]{0,7}),"VtepMAC":"([0-9a-f]{2}(?::[0-9a-f]{2}){5})"\}', re.ASCII)
-_WIREGUARD: Final = re.compile(r'\{"PublicKey":"([A-Za-z0-9+/=]*)","Port":(0|[1-9][0-9]{0,4})\}', re.ASCII)
+_WIREGUARD: Final = re.compile(r'\{"PublicKey":"([A-Za-z0-9+/=]{0,88})","Port":(0|[1-9][0-9]{0,4})\}', re.ASCII)
 
 
 @lru_cache(maxsize=1 << 15)  # in a listing, all holders come before the leases of the same names
@@ -79,7 +80,7 @@ def parse_lease(
         backend_type, subnets = exact
         return Lease(key, node, subnets, backend_type, None, reserved, claim_order)
     document = GoObject.parse(value, f"the value of {key}")
-    backend_type = document.text("BackendType")
+    backend_type = _short(document.text("BackendType"), f"BackendType of {key}")
     subnets = tuple(
         Subnet(cidr, _address(document, family_of(cidr), key), _data(document, backend_type, family_of(cidr), key))
         for cidr in cidrs
@@ -163,8 +164,16 @@ def parse_data(text: str, backend_type: str, where: str) -> BackendData | None:
         return VxlanData(document.number("VNI", most=2**24 - 1), mac)
     if backend_type == "wireguard":
         document = GoObject.parse(text, where)
-        return WireguardData(document.text("PublicKey"), document.number("Port", most=65535))
-    return OpaqueData(text)
+        public_key = _short(document.text("PublicKey"), f"PublicKey in {where}")
+        return WireguardData(public_key, document.number("Port", most=65535))
+    return OpaqueData(_short(text, where, LONGEST_DATA))
+
+
+def _short(text: str, where: str, most: int = LONGEST_NAME) -> str:
+    """The text, which no node would take if it were longer."""
+    if len(text) > most:
+        raise InvalidInput(f"{where} has {len(text)} characters: at most {most} are taken")
+    return text
 
 
 def _address(document: GoObject, family: Family, key: str) -> Address | None:

@@ -20,6 +20,7 @@ from services.core.errors import InvalidInput, Unavailable
 from services.core.leases.lease import Lease
 from services.core.leases.table import Table
 from services.lease.watch.broker import Broker
+from services.runtime.lease.feed import readable_lease
 from services.runtime.lease.wire import step_from_proto
 from services.runtime.telemetry.logs import get_logger
 
@@ -54,7 +55,7 @@ class SnapshotCache:
                 for message in _messages(self._path.read_bytes()):
                     step = pb.WatchLeasesResponse.FromString(message)
                     names = [change.upserted.name for change in step.changes]
-                    gone = [change for change in step.changes if change.upserted.name not in served]
+                    gone = [c for c in step.changes if c.upserted.name not in served and readable_lease(c.upserted)]
                     del step.changes[:]
                     step.changes.extend(gone)
                     table.fold(step_from_proto(step))

@@ -51,6 +51,21 @@ def test_vxlan_data_that_cannot_be_programmed_is_refused_naming_the_key(text: st
         data_of("vxlan", text)
 
 
+@pytest.mark.parametrize(
+    ("backend_type", "text", "message"),
+    [
+        ("wireguard", f'{{"PublicKey":"{"A" * 513}","Port":51820}}', "PublicKey in BackendData of .* at most 512"),
+        ("extension", f'"{"x" * 8191}"', "BackendData of .* has 8193 characters: at most 8192"),
+        ("x" * 513, "null", "BackendType of .* at most 512"),
+    ],
+)
+def test_what_is_longer_than_nodes_take_is_refused_where_it_is_read(
+    backend_type: str, text: str, message: str
+) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        data_of(backend_type, text)
+
+
 def test_wireguard_data_without_port_is_that_of_a_flanneld_that_did_not_tell() -> None:
     assert data_of("wireguard", '{"PublicKey":"abc="}') == WireguardData("abc=", 0)
     assert format_data(WireguardData("abc=", 51820)) == '{"PublicKey":"abc=","Port":51820}'

@@ -15,11 +15,12 @@ from services.core.formats.ip_text import format_address, parse_address
 from services.core.leases.flannel_json import parse_key, parse_lease
 from services.core.leases.lease import Lease
 from services.core.light_dataclass import light_dataclass
+from services.core.limits import LONGEST_NAME
 from services.core.network import NetworkConfig, parse_network
 from services.lease.stores.etcd.rpc.values import Item
 
 _USUAL: Final = re.compile(
-    r'\{"node":"([A-Za-z0-9._-]+)","public_ip":"([0-9.]*)","public_ipv6":"([0-9a-f:.]*)"\}', re.ASCII
+    r'\{"node":"([A-Za-z0-9._-]{1,253})","public_ip":"([0-9.]*)","public_ipv6":"([0-9a-f:.]*)"\}', re.ASCII
 )
 """What we write, which can mean nothing else: most holders need no JSON parser."""
 
@@ -83,6 +84,8 @@ def parse_holder(name: str, value: bytes) -> Holder:
     holder = Holder(document.text("node"), document.text("public_ip"), document.text("public_ipv6"))
     if not holder.node:
         raise InvalidInput(f"the value of {key} names no node")
+    if len(holder.node) > LONGEST_NAME:
+        raise InvalidInput(f"the node in the value of {key} has {len(holder.node)} characters: no name is so long")
     return holder
 
 

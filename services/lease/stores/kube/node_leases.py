@@ -11,6 +11,7 @@ from services.core.formats.ip_text import parse_address, parse_cidr
 from services.core.leases.flannel_json import format_data, parse_data
 from services.core.leases.lease import BackendData, FamilyRequest, Lease, LeaseRequest, Subnet
 from services.core.leases.node_overrides import PublicIpOverride, PublicIpOverrides
+from services.core.limits import LONGEST_NAME
 from services.core.network import FamilyNetwork, NetworkConfig
 from services.lease.stores.kube.annotations import Annotations
 from services.lease.stores.kube.values import Node, NodeProblem, Problem
@@ -27,6 +28,8 @@ def lease_of(node: Node, network: NetworkConfig, keys: Annotations, *, is_kept: 
     if node.annotation(keys.managed) != "true":
         return None
     cidrs, backend_type = pod_cidrs(node), node.annotation(keys.backend_type)
+    if len(backend_type) > LONGEST_NAME:
+        raise InvalidInput(f"annotation {keys.backend_type} of node {node.name} is longer than any backend's name")
     subnets = []
     for n in network.families:
         cidr, address = cidrs.get(n.family.version), _address(node, n.family, keys)
@@ -49,7 +52,7 @@ def chosen_for(node: Node, keys: Annotations) -> PublicIpOverrides:
     """What the operator has chosen for a node, also where flannel does not run; the node finds out if it will do."""
     names = ((family.version, keys.of(family).chosen) for family in FAMILIES)
     return tuple(
-        PublicIpOverride(version, text, f"annotation {name}")
+        PublicIpOverride(version, text[:LONGEST_NAME], f"annotation {name}")
         for version, name in names
         if (text := node.annotation(name))
     )

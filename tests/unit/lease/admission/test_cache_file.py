@@ -54,6 +54,13 @@ def test_what_is_served_now_stands_for_what_was_then(tmp_path: Path) -> None:
     assert SnapshotCache(path).recall(served).leases == by_name(make_lease(1, version=2), *LEASES[1:3])
 
 
+def test_a_lease_that_cannot_be_read_costs_the_memory_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "table"
+    too_long = make_lease(3, node="n" * 513)
+    remember(path, *LEASES[:2], too_long)
+    assert SnapshotCache(path).recall({}).leases == by_name(*LEASES[:2])
+
+
 def test_a_change_is_kept_soon_and_a_kill_loses_no_more(tmp_path: Path) -> None:
     path = tmp_path / "table"
 

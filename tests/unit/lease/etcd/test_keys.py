@@ -77,7 +77,9 @@ def test_a_holder_holds_while_its_addresses_are_the_leases() -> None:
     assert holder_of(DUAL).holds(DUAL)
 
 
-@pytest.mark.parametrize("value", [b"", b"[]", b"{}", b'{"node":1}', b'{"node":""}', b"\xff"])
+@pytest.mark.parametrize(
+    "value", [b"", b"[]", b"{}", b'{"node":1}', b'{"node":""}', b"\xff", b'{"node":"%s"}' % (513 * b"n")]
+)
 def test_a_holder_that_names_no_node_is_refused(value: bytes) -> None:
     with pytest.raises(InvalidInput, match=r"holders/10\.5\.52\.0-24"):
         parse_holder("10.5.52.0-24", value)
