@@ -75,6 +75,17 @@ async def test_a_rule_that_comes_before_our_jump_is_passed(host: Host) -> None:
     await firewall.close()
 
 
+@pytest.mark.parametrize("match", ["ip saddr @allowed", "ip saddr { 10.0.0.1, 10.0.0.9 }", "tcp dport 80"])
+async def test_a_rule_of_any_kind_in_our_chain_is_one_that_is_not_ours(
+    host: Host, nftables: NftablesFirewall, match: str
+) -> None:
+    await put_right(nftables)
+    host.run("nft", "add set ip flannelette allowed { type ipv4_addr; }")
+    host.run("nft", f"add rule ip flannelette forward {match} counter drop")
+    assert await put_right(nftables)
+    assert await put_right(nftables) == []
+
+
 async def test_only_ours_goes(host: Host, firewall: Firewall) -> None:
     host.run("sh", "-c", FOREIGN)
     await put_right(firewall, DUAL_CHAINS)

@@ -50,7 +50,7 @@ def found_rule(expressions: Iterable[Mapping[str, Any]]) -> FoundRule:
     for expression in expressions:
         ((kind, value),) = expression.items()
         if kind == "counter" and isinstance(value, dict):
-            packets, octets = value["packets"], value["bytes"]
+            packets, octets = value.get("packets", 0), value.get("bytes", 0)
             continue
         meaning = _meaning(kind, value)
         if meaning is None or meaning.keys() & fields.keys():
@@ -94,7 +94,12 @@ def _match(value: Mapping[str, Any]) -> dict[str, Any] | None:
 def _prefix(side: Any, *, negated: bool) -> AddressMatch | None:
     match side:
         case {"prefix": {"addr": str(address), "len": int(length)}}:
-            return AddressMatch(ip_network(f"{address}/{length}"), negated)
-        case str(address):
-            return AddressMatch(ip_network(address), negated)
-    return None
+            text = f"{address}/{length}"
+        case str(text):
+            pass
+        case _:
+            return None
+    try:
+        return AddressMatch(ip_network(text), negated)
+    except ValueError:  # the name of a set (@allowed)
+        return None
