@@ -8,6 +8,9 @@ from services.masq.diagnose.verdict import Condition, Effect
 
 _STATE, _NEW = 0x01, 0x08  # XT_CONNTRACK_STATE, XT_CONNTRACK_STATE_BIT(IP_CT_NEW)
 
+_SIZES: Final = {"tcp": 12, "udp": 9, "conntrack": 152, "state": 4}
+"""Bytes that are read of a match."""
+
 PROTOCOLS: Final = {1: "icmp", 6: "tcp", 17: "udp", 58: "ipv6-icmp"}
 TARGETS: Final = {
     "REJECT": Effect.DROP,
@@ -18,7 +21,9 @@ TARGETS: Final = {
 
 def condition_of(name: str, revision: int, data: bytes) -> Iterator[Condition]:
     """What a match asks for; nothing for a comment."""
-    if name in ("tcp", "udp"):
+    if len(data) < _SIZES.get(name, 0):
+        yield Condition(unknown=True)
+    elif name in ("tcp", "udp"):
         yield from _ports(name, data)
     elif name == "conntrack" and revision >= 2:
         flags, inverse, states = struct.unpack_from("=HHH", data, 146)

@@ -76,7 +76,7 @@ class RuleReader:
             expression = attributes(element)
             self._take(text(expression.get(1, b"")), attributes(expression.get(2, b"")))
         handle = int.from_bytes(values.get(3, b""), "big")
-        chain = text(values[2])
+        chain = text(values.get(2, b""))
         removal = f"nft delete rule {self.place} {chain} handle {handle}"
         if not self.verdicts:
             said = " ".join(filter(None, (*self.words, self.says, self.target)))
@@ -112,10 +112,12 @@ class RuleReader:
             case "reject":
                 self.kind, self.says = Effect.DROP, "reject"
             case "match":
-                for condition in condition_of(text(values[1]), _number(values, 2), values.get(3, b"")):
-                    self._add(condition, port_text(condition) if condition.ports else f"-m {text(values[1])}")
+                word = text(values.get(1, b""))
+                for condition in condition_of(word, _number(values, 2), values.get(3, b"")):
+                    self._add(condition, port_text(condition) if condition.ports else f"-m {word}")
             case "target":
-                self.kind, self.says = TARGETS.get(text(values[1]), Effect.UNKNOWN), text(values[1])
+                self.says = text(values.get(1, b""))
+                self.kind = TARGETS.get(self.says, Effect.UNKNOWN)
             case "lookup":
                 self._look_up(self.registers.get(_number(values, 2), _Load()), values)
             case "payload" | "meta" | "ct":  # they write

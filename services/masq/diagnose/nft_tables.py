@@ -41,7 +41,7 @@ def has_iptables_rules(but: Collection[str]) -> bool:
     if any(found.values()):
         return True
     rules = (values for key in found for values in rule_dump(*key))
-    others = (values for values in rules if text(values[2]) not in but)
+    others = (values for values in rules if text(values.get(2, b"")) not in but)
     return any(rule.target not in but for values in others for rule in RuleReader("", 4).rules(values))
 
 
@@ -68,7 +68,7 @@ def _table(family: int, name: str, chains: Mapping[str, ForeignChain]) -> Foreig
 
     for values in read:
         reader = RuleReader(f"{WORDS[version]} {name}", version, read_set)
-        rules.setdefault(text(values[2]), []).extend(reader.rules(values))
+        rules.setdefault(text(values.get(2, b"")), []).extend(reader.rules(values))
     found = {
         each: ForeignChain(each, tuple(rules.get(each, ())), chain.hook, chain.priority, chain.drops)
         for each, chain in chains.items()

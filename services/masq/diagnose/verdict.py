@@ -232,7 +232,9 @@ class _End:
 
 
 def _walk(table: ForeignTable, chain: ForeignChain, flow: Flow, known: dict[str, _End]) -> _End:
-    """`known`: how chains end, each walked once. The kernel lets no chain jump to itself, not even by others."""
+    """`known`: how chains end, each walked once. The kernel lets no chain jump to itself, but chains are
+    not read all at one moment.
+    """
     may_accept = may_have_left = False
     for rule in chain.rules:
         match = rule.matches(flow)
@@ -256,6 +258,7 @@ def _end(table: ForeignTable, rule: ForeignRule, flow: Flow, known: dict[str, _E
         return _End(rule.kind, rule)
     if rule.kind in (Effect.JUMP, Effect.GOTO) and rule.target in table.chains:
         if rule.target not in known:
+            known[rule.target] = _End(Effect.NOTHING, None, may_accept=True)  # should it jump to itself
             known[rule.target] = _walk(table, table.chains[rule.target], flow, known)
         return known[rule.target]
     return _End(Effect.NOTHING, None, may_accept=rule.kind is not Effect.RETURN)

@@ -98,6 +98,15 @@ def test_a_rule_that_drops_is_named_with_what_removes_it(firewall: str) -> None:
     assert found.cure == "iptables-legacy -t filter -D FORWARD 1"
 
 
+def test_chains_that_are_read_while_they_change_may_seem_to_call_each_other() -> None:
+    chains = {
+        name: ForeignChain(name, (ForeignRule("", "", (), Does.JUMP, target),), hook, drops=hook is not None)
+        for name, target, hook in (("FORWARD", "a", NfHook.FORWARD), ("a", "b", None), ("b", "a", None))
+    }
+    (found,) = found_in(HostChecks(tables=(ForeignTable("nft", 4, "other", chains),)), Kind.LEGACY)
+    assert not found.broken
+
+
 def test_rules_in_both_kinds_of_iptables() -> None:
     around = HostChecks(side_by_side=frozenset({4}))
     assert cures(around, Kind.NFTABLES) == []
