@@ -2,6 +2,7 @@
 
 import socket
 import struct
+import sys
 from collections.abc import Iterator
 from typing import Final
 
@@ -32,6 +33,11 @@ def attributes_of(message: bytes, header: int) -> dict[int, bytes]:
     return dict(attributes(message[16 + header :]))
 
 
+def _header(layout: struct.Struct, message: bytes) -> tuple[int, ...]:
+    """The header behind netlink's own; zeros are what is missing of it."""
+    return layout.unpack(message[16 : 16 + layout.size].ljust(layout.size, b"\0"))
+
+
 def lookup_request(question: Lookup) -> bytes:
     """For the way of one packet. A kernel that does not know RTM_F_FIB_MATCH tells the route of this one packet."""
     family, bits = question.family, question.family.bits
@@ -58,6 +64,7 @@ def neighbour_request(address: bytes, ifindex: int) -> bytes:
 
 def route_in(message: bytes) -> Route | None:
     """The route that answers a lookup."""
+    message = message.ljust(16 + ROUTES.header.size, b"\0")
     walked = uapi.spans(message, 16 + ROUTES.header.size, len(message))
     return ROUTES.build(fields_of(ROUTES, message, 0, walked) | {"source_length": 0, "rest": b""})
 
@@ -65,7 +72,7 @@ def route_in(message: bytes) -> Route | None:
 def narrow_route_in(message: bytes) -> NarrowRoute | None:
     """The route that answers a lookup, with its source address, if it has an MTU of its own."""
     found = attributes_of(message, ROUTES.header.size)
-    (mtu,) = struct.unpack("=I", dict(attributes(found.get(uapi.RTA_METRICS, b""))).get(_RTAX_MTU, bytes(4)))
+    mtu = int.from_bytes(dict(attributes(found.get(uapi.RTA_METRICS, b""))).get(_RTAX_MTU, b""), sys.byteorder)
     route = route_in(message) if mtu else None
     if route is None:
         return None
@@ -75,20 +82,20 @@ def narrow_route_in(message: bytes) -> NarrowRoute | None:
 
 def neighbour_in(message: bytes) -> NeighbourState:
     """The neighbour that a message tells."""
-    _, _, state, _, _ = NEIGHBOURS.header.unpack_from(message, 16)
+    _, _, state, _, _ = _header(NEIGHBOURS.header, message)
     mac = attributes_of(message, NEIGHBOURS.header.size).get(uapi.NDA_LLADDR, b"")
     return NeighbourState(state, mac)
 
 
 def link_in(message: bytes) -> InterfaceState:
     """The interface that a message tells."""
-    flags, mac = LINK.unpack_from(message, 16)[3], attributes_of(message, LINK.size).get(uapi.IFLA_ADDRESS, b"")
+    flags, mac = _header(LINK, message)[3], attributes_of(message, LINK.size).get(uapi.IFLA_ADDRESS, b"")
     return InterfaceState(bool(flags & uapi.IFF_UP), bool(flags & uapi.IFF_RUNNING), mac)
 
 
 def rule_in(family: Family, message: bytes) -> PolicyRule:
     """The rule that a message tells."""
-    _, dst_length, src_length, tos, table, action, flags = RULE.unpack_from(message, 16)
+    _, dst_length, src_length, tos, table, action, flags = _header(RULE, message)
     found = attributes_of(message, RULE.size)
 
     def number(kind: int, otherwise: int = 0, layout: str = "=I") -> int:
@@ -105,8 +112,8 @@ def rule_in(family: Family, message: bytes) -> PolicyRule:
         src_length,
         found.get(_FRA_DST, b""),
         dst_length,
-        found.get(_FRA_IIFNAME, b"").rstrip(b"\0").decode(),
-        found.get(_FRA_OIFNAME, b"").rstrip(b"\0").decode(),
+        found.get(_FRA_IIFNAME, b"").rstrip(b"\0").decode(errors="replace"),
+        found.get(_FRA_OIFNAME, b"").rstrip(b"\0").decode(errors="replace"),
         bool(flags & uapi.FIB_RULE_INVERT),
         mark,
         number(_FRA_FWMASK, 0xFFFF_FFFF if mark else 0),
@@ -144,11 +151,11 @@ def policy_in(message: bytes) -> Policy | None:
 
 def address_in(message: bytes) -> Iterator[HostAddress]:
     """The address that a message tells, if it is of a family of ours."""
-    af, length, flags, _, ifindex = ADDRESS.unpack_from(message, 16)
+    af, length, flags, _, ifindex = _header(ADDRESS, message)
     found = attributes_of(message, ADDRESS.size)
     address = found.get(uapi.IFA_LOCAL) or found.get(uapi.IFA_ADDRESS)
     if uapi.IFA_FLAGS in found:
-        (flags,) = struct.unpack("=I", found[uapi.IFA_FLAGS])
+        flags = int.from_bytes(found[uapi.IFA_FLAGS], sys.byteorder)
     family = next((each for each in FAMILIES if each.af == af), None)
     if address and family:
         has_route, is_duplicate = not flags & uapi.IFA_F_NOPREFIXROUTE, bool(flags & uapi.IFA_F_DADFAILED)

@@ -186,7 +186,7 @@ def messages(datagram: bytes) -> Iterator[bytes]:
 def error_in(block: bytes, offset: int) -> KernelError | None:
     """What an NLMSG_ERROR or NLMSG_DONE message at `offset` says; None: success."""
     length, kind, flags, _, _ = HEADER.unpack_from(block, offset)
-    code = -_ERRNO.unpack_from(block, offset + 16)[0] if length >= 20 else 0
+    code = -_ERRNO.unpack_from(block, offset + 16)[0] if length >= 20 and offset + 20 <= len(block) else 0
     if code <= 0:
         return None
     detail = ""

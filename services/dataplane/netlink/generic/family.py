@@ -43,5 +43,5 @@ class _FamilyReader:
             start = HEADER.size + GENL.size
             found = {kind: message[first:last] for kind, first, last in spans(message, start, len(message))}
             if found.get(_FAMILY_NAME) == self._name:
-                self.number = int.from_bytes(found[_FAMILY_ID], sys.byteorder)
+                self.number = int.from_bytes(found.get(_FAMILY_ID, b""), sys.byteorder)
         return False

@@ -150,13 +150,16 @@ class DeviceReader:
     def _read_peer(self, block: bytes, start: int, end: int) -> None:
         found = {kind: (first, last) for kind, first, last in spans(block, start, end)}
         values = {kind: block[first:last] for kind, (first, last) in found.items() if kind != _ALLOWED}
+        if _KEY not in values:
+            return
         peer = self.peers.setdefault(values[_KEY], WireguardPeerState(values[_KEY]))
         if _SENT in values:
             _fill(peer, values)
         if _ALLOWED in found:
             for _, inner, after in spans(block, *found[_ALLOWED]):
                 each = {kind: block[first:last] for kind, first, last in spans(block, inner, after)}
-                peer.allowed.append((each[_ADDRESS], each[_LENGTH][0]))
+                if (address := each.get(_ADDRESS)) and (length := each.get(_LENGTH)):
+                    peer.allowed.append((address, length[0]))
 
 
 def _fill(peer: WireguardPeerState, values: Mapping[int, bytes]) -> None:
