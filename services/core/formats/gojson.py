@@ -31,7 +31,7 @@ class GoObject:
         self._names: list[str] = []
         for name, value, raw in members:
             key = name.casefold()
-            self._names.append(name)
+            self._names.append(_LONE_SURROGATE.sub("\ufffd", name))
             self._raw[key] = raw
             if value is not None:
                 self._values[key] = value, raw
@@ -60,7 +60,7 @@ class GoObject:
         value, _ = self._values.get(key.casefold(), ("", ""))
         if not isinstance(value, str):
             raise InvalidInput(f"{key} in {self._where} must be a string")
-        return value
+        return _LONE_SURROGATE.sub("\ufffd", value)
 
     def flag(self, key: str, default: bool = False) -> bool:
         """A boolean."""

@@ -29,6 +29,14 @@ def test_an_escaped_key_is_the_same_key() -> None:
     assert parse(r'{"\u0054ype": "vxlan"}').text("Type") == "vxlan"
 
 
+def test_half_a_surrogate_pair_in_a_key_is_told_as_go_reads_it() -> None:
+    assert parse(r'{"a\ud800b": 1}').names() == ["a\ufffdb"]
+
+
+def test_half_a_surrogate_pair_in_a_secret_is_what_go_reads() -> None:
+    assert parse(r'{"PSK": "a\ud800b"}').secret("PSK") == "a\ufffdb"
+
+
 def test_the_last_of_several_wins_however_it_is_spelled() -> None:
     assert parse('{"Type": "udp", "TYPE": "vxlan", "type": "host-gw"}').text("Type") == "host-gw"
 
