@@ -60,10 +60,12 @@ def _claimed(metadata: Mapping[str, Any], prefix: str) -> int:
 
 
 def _seconds(timestamp: Any) -> int:
-    """Kubernetes writes whole seconds in UTC: 2026-01-31T12:00:00Z."""
+    """Kubernetes writes whole seconds in UTC: 2026-01-31T12:00:00Z. 0: not known, or before 1970, which is older
+    than any claim can be.
+    """
     try:
-        return int(datetime.fromisoformat(timestamp).timestamp())
-    except (TypeError, ValueError):
+        return max(int(datetime.fromisoformat(timestamp).timestamp()), 0)
+    except (TypeError, ValueError, OverflowError):
         return 0
 
 

@@ -44,6 +44,11 @@ def test_a_claim_is_as_old_as_what_was_written_of_ours_last_and_not_as_its_node(
     assert read_node({"metadata": metadata}, KEYS.prefix).claimed == 1769860809
 
 
+@pytest.mark.parametrize("time", ["1272-01-31T12:00:00Z", "0001-01-01T00:00:00", "yesterday", 7, None])
+def test_a_claim_that_says_it_is_older_than_any_can_be_counts_as_the_youngest(time: Any) -> None:
+    assert read_node({"metadata": {"name": "a", "creationTimestamp": time}}, KEYS.prefix).claimed == 0
+
+
 @pytest.mark.parametrize(
     "document",
     [
