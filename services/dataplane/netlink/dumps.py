@@ -190,7 +190,9 @@ class Reader(Generic[T]):
                 if message_type in (uapi.NLMSG_DONE, uapi.NLMSG_ERROR):
                     self.refusal = error_in(block, offset)
                     return True
-                if message_type == self._form.message_type:
+                if message_type == self._form.message_type and length < self._header_size:
+                    self.inconsistent = True
+                elif message_type == self._form.message_type:
                     offset = self.take_alike(block, offset, length)
                     continue
             offset += (length + 3) & ~3

@@ -111,6 +111,10 @@ _SUBJECTS: Final = {
 }
 
 
+_LEAST: Final = {ChangedObject.ROUTE: 28, ChangedObject.NEIGHBOUR: 28, ChangedObject.ADDRESS: 24}
+"""Bytes of the shortest message that tells of one."""
+
+
 class EventSource(Protocol):
     """A socket beside rtnetlink's that tells of changes."""
 
@@ -204,7 +208,7 @@ def read(block: bytes) -> Iterator[Change]:
         known = _SUBJECTS.get(kind)
         if length < 20 or offset + length > len(block):
             return
-        if known is not None:
+        if known is not None and length >= _LEAST.get(known[0], 0):
             subject, gone = known
             family = block[offset + 16]
             if subject is ChangedObject.ROUTE:
