@@ -4,7 +4,7 @@ The layouts are those of linux/netfilter_ipv4/ip_tables.h, linux/netfilter_ipv6/
 linux/netfilter/x_tables.h.
 """
 
-import struct
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
@@ -86,7 +86,7 @@ def read_legacy(raw: RawTable) -> ForeignTable:
             continue
         rules = listed.setdefault(current, [])
         removal = f"{PROGRAMS[version]} -t {name} -D {current} {len(rules) + 1}"
-        rules.append(_rule(version, current, entries[start:end], names, removal))
+        rules.append(_rule(version, current, entries[start:end].ljust(layout.elements, b"\0"), names, removal))
     by_name = {hook.name: hook for hook in starts.values()}
     found = {}
     for each in sorted({*names.values()} - {_ERROR}):
@@ -133,13 +133,13 @@ def _conditions(version: int, layout: _Layout, entry: bytes, target: int) -> Ite
     for place, option, flag in ((0, "-i", _NOT_IN), (1, "-o", _NOT_OUT)):
         raw, mask = (entry[4 * size + 16 * (place + shift) :][:16] for shift in (0, 2))
         if any(mask):
-            is_whole = mask[len(_text(raw))]  # with the zero behind it
+            is_whole = any(mask[len(raw.partition(b"\0")[0]) :])  # with the zero behind it
             name = _text(raw) if is_whole else f"{_text(raw).removesuffix('+')}+"
             negated = bool(inverse & flag)
             incoming, outgoing = (name, None) if option == "-i" else (None, name)
             text = f"{'! ' if negated else ''}{option} {name}"
             yield Condition(incoming=incoming, outgoing=outgoing, negated=negated), text
-    protocol = struct.unpack_from("=H", entry, layout.protocol)[0]
+    protocol = _number(entry, layout.protocol, 2)
     if protocol:
         negated = bool(inverse & _NOT_PROTOCOL)
         text = f"{'! ' if negated else ''}-p {PROTOCOLS.get(protocol, protocol)}"
@@ -147,8 +147,8 @@ def _conditions(version: int, layout: _Layout, entry: bytes, target: int) -> Ite
     if inverse & _OTHER_INVERSE or entry[layout.flags] & layout.other_flags:
         yield Condition(unknown=True), ""
     place = layout.elements
-    while place + _HEADER <= target:
-        size = max(struct.unpack_from("=H", entry, place)[0], _HEADER)
+    while place + _HEADER <= min(target, len(entry)):
+        size = max(_number(entry, place, 2), _HEADER)
         name, revision = _name(entry, place), entry[place + _HEADER - 1]
         for condition in condition_of(name, revision, entry[place + _HEADER : place + size]):
             yield condition, port_text(condition) if condition.ports else f"-m {name}"
@@ -166,17 +166,22 @@ def _network(address: bytes, mask: bytes) -> Network | None:
 def _places(layout: _Layout, entries: bytes) -> Iterator[tuple[int, int]]:
     start = 0
     while start < len(entries):
-        end = start + max(struct.unpack_from("=H", entries, start + layout.target_offset + 2)[0], layout.elements)
+        end = start + max(_number(entries, start + layout.target_offset + 2, 2), layout.elements)
         yield start, end
         start = end
 
 
 def _target_of(layout: _Layout, entries: bytes, start: int) -> int:
-    return start + int(struct.unpack_from("=H", entries, start + layout.target_offset)[0])
+    return start + _number(entries, start + layout.target_offset, 2)
 
 
 def _verdict(entries: bytes, target: int) -> int:
-    return int(struct.unpack_from("=i", entries, target + _HEADER)[0])
+    return _number(entries, target + _HEADER, 4, signed=True)
+
+
+def _number(entries: bytes, place: int, size: int, *, signed: bool = False) -> int:
+    """In the order of this machine; 0 where there is nothing."""
+    return int.from_bytes(entries[place : place + size], sys.byteorder, signed=signed)
 
 
 def _name(entries: bytes, place: int) -> str:
