@@ -71,7 +71,7 @@ def word_of(what: str, element: Element) -> str:
 
 def _conditions(what: str, element: Element) -> Iterator[Condition]:
     first, last = element.first, element.last
-    if len(first) not in _SIZES.get(what, (len(first),)):
+    if len(first) not in _SIZES.get(what, (len(first),)) or len(first) != len(last) or first > last:
         yield Condition(unknown=True)  # of several registers
     elif what == "port":
         yield Condition(ports=(int.from_bytes(first, "big"), int.from_bytes(last, "big")))
@@ -89,4 +89,4 @@ def _conditions(what: str, element: Element) -> Iterator[Condition]:
 
 
 def _before(key: bytes) -> bytes:
-    return (int.from_bytes(key, "big") - 1).to_bytes(len(key), "big")
+    return max(int.from_bytes(key, "big") - 1, 0).to_bytes(len(key), "big")
