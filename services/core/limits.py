@@ -23,6 +23,8 @@ LONGEST_NAME: Final = 512
 """Characters of what something is called, or of a MAC or key: flannel's keys have at most 64, nodes' names 253."""
 LONGEST_DATA: Final = 8_192
 """Characters of the backend's data in a lease: it goes to every node. Flannel's own have some hundred."""
+LONGEST_REASON: Final = 1_000
+"""Characters of why something is refused: what it quotes may be as long as a store takes it, some megabytes."""
 
 _NANOS: Final = 1_000_000_000
 

@@ -15,7 +15,7 @@ from services.core.formats.ip_text import format_address, parse_address
 from services.core.leases.flannel_json import parse_key, parse_lease
 from services.core.leases.lease import Lease
 from services.core.light_dataclass import light_dataclass
-from services.core.limits import LONGEST_NAME
+from services.core.limits import LONGEST_NAME, LONGEST_REASON
 from services.core.network import NetworkConfig, parse_network
 from services.lease.stores.etcd.rpc.values import Item
 
@@ -219,7 +219,7 @@ def decode(keyspace: Keyspace, item: Item, known: Decoded | None = None) -> Deco
         if kind is KeyKind.HOLDER:
             return Decoded(item, kind, name, None, parse_holder(name, item.value), "")
     except InvalidInput as error:
-        return Decoded(item, kind, name, None, None, str(error))
+        return Decoded(item, kind, name, None, None, str(error)[:LONGEST_REASON])
     return Decoded(item, kind, name, None, None, "")
 
 
@@ -242,7 +242,7 @@ def read_configuration(key: bytes, item: Item | None) -> tuple[NetworkConfig | N
     except UnicodeDecodeError:
         return None, f"etcd key {where}: the network configuration is not UTF-8 text; write it again"
     except InvalidInput as error:
-        return None, f"etcd key {where}: {error}"
+        return None, f"etcd key {where}: {error}"[:LONGEST_REASON]
 
 
 def format_released(names: Iterable[str]) -> bytes:

@@ -13,6 +13,7 @@ from services.core.errors import InvalidInput, Unavailable
 from services.core.leases.lease import Lease
 from services.core.leases.node_overrides import PublicIpOverrides
 from services.core.leases.table import KUBE, Change, Removed, StoreStatus, Upserted
+from services.core.limits import LONGEST_REASON
 from services.core.network import NetworkConfig
 from services.lease.progress.notifier import Notifier
 from services.lease.stores.kube.annotations import Annotations
@@ -115,7 +116,7 @@ class Mirror:
             is_kept = stays and event.name in self._leases
             lease = lease_of(event, self._network, self._keys, is_kept=is_kept)
         except InvalidInput as error:
-            self._refused[event.name] = str(error)
+            self._refused[event.name] = str(error)[:LONGEST_REASON]
             lease = self._leases.get(event.name) if stays else None
         return self._settle(event.name, lease)
 

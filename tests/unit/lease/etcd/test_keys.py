@@ -10,12 +10,14 @@ from services.lease.stores.etcd.keys import (
     Holder,
     KeyKind,
     Keyspace,
+    decode,
     format_holder,
     holder_of,
     parse_holder,
+    read_configuration,
     readable,
 )
-from services.lease.stores.etcd.rpc.values import end_of
+from services.lease.stores.etcd.rpc.values import Item, end_of
 
 KEYS = Keyspace("/coreos.com/network")
 
@@ -43,6 +45,15 @@ def test_every_key_is_of_one_kind(key: bytes, kind: KeyKind, name: str) -> None:
 
 
 ANY_BYTES = st.binary(max_size=12) | st.text("\\x0/\n é", max_size=6).map(str.encode)
+
+
+def test_why_a_key_is_refused_is_told_in_a_thousand_characters_however_long_its_value_is() -> None:
+    value = b'{"PublicIP":"%s"}' % (1_000_000 * b"x")
+    refused = decode(KEYS, Item(KEYS.subnet("10.5.52.0-24"), value, 2, 7)).error
+    assert refused.startswith("PublicIP 'xxx")
+    assert len(refused) == 1000
+    _, refused = read_configuration(KEYS.config, Item(KEYS.config, b'{"Network":"%s"}' % (1_000_000 * b"x"), 2, 0))
+    assert len(refused) == 1000
 
 
 @given(ANY_BYTES, ANY_BYTES)
