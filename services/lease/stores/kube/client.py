@@ -157,7 +157,7 @@ class KubeClient:
     async def _object(self, response: aiohttp.ClientResponse) -> dict[str, Any]:
         try:
             document = await response.json(content_type=None)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise broken(self._access.name, error) from None
         if not isinstance(document, dict):
             raise broken(self._access.name, ValueError("no JSON object"))

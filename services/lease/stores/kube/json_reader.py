@@ -108,7 +108,10 @@ def read_batch(lines: Iterable[bytes], prefix: str, server: str) -> Batch | None
     events: list[Event] = []
     position = ""
     for line in lines:
-        document = json.loads(line)
+        try:
+            document = json.loads(line)
+        except RecursionError:
+            raise NotANode("JSON that is nested too deeply") from None
         kind, target = (document.get("type"), document.get("object")) if isinstance(document, dict) else (None, None)
         if kind == "ERROR":
             raise _error(server, target)

@@ -148,7 +148,7 @@ def away(server: str, error: BaseException) -> Unavailable:
     return Unavailable(f"{where} {sentence}" if sentence else f"{where} cannot be used: {details}")
 
 
-def broken(server: str, error: ValueError) -> Unavailable:
+def broken(server: str, error: ValueError | RecursionError) -> Unavailable:
     """It answers nonsense."""
     return Unavailable(f"the Kubernetes API at {server} sent what cannot be read ({error}): is it an API server?")
 
@@ -183,7 +183,7 @@ def _message(body: bytes | object) -> str:
     if isinstance(body, bytes):
         try:
             return _message(json.loads(body))
-        except ValueError:
+        except (ValueError, RecursionError):
             return " ".join(body.decode(errors="replace").split())[:120]
     message = body.get("message") if isinstance(body, dict) else None
     return str(message or "")[:300]

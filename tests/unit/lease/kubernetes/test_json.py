@@ -84,6 +84,11 @@ def test_lines_are_the_same_however_they_arrive(texts: list[str], data: st.DataO
     assert lines.rest == b""
 
 
+def test_a_line_that_is_nested_too_deeply_is_no_event() -> None:
+    with pytest.raises(NotANode, match="too deeply"):
+        read_batch([b"[" * 10_000], KEYS.prefix, "server")
+
+
 def test_a_line_without_end_is_refused() -> None:
     lines = Lines()
     lines.feed(b"x" * (10 << 20))
