@@ -23,7 +23,7 @@ from services.dataplane.kernel.inspect import inspect_peers
 from services.dataplane.peers.peer import Peer
 from services.dataplane.probes.on_demand import OnDemand
 from services.dataplane.probes.prober import Prober
-from services.runtime.events.stream import watch
+from services.runtime.events.stream import either, watch
 from services.runtime.rpc.authorization import caller
 from services.runtime.telemetry.health import Health
 
@@ -70,9 +70,7 @@ class DataplaneServicer(dataplane_pb2_grpc.DataplaneServiceServicer):
                 if status != last:
                     yield pb.WatchStatusResponse(status=status)
                     last = status
-                changed = asyncio.ensure_future(self._dataplane.iteration_after(seen))
-                await asyncio.wait((stopped, changed), return_when=asyncio.FIRST_COMPLETED, timeout=_LONGEST_PAUSE)
-                changed.cancel()
+                await either(stopped, self._dataplane.iteration_after(seen), _LONGEST_PAUSE)
                 await asyncio.sleep(_SHORTEST_PAUSE)
         finally:
             stopped.cancel()

@@ -1,7 +1,7 @@
 """What one call of WatchEvents tells, in any of the services: their requests and answers have the same fields."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, Generic, TypeVar
 
 from services.core.errors import Unavailable
@@ -63,12 +63,19 @@ async def watch(reading: Reading[M], stopping: asyncio.Event, *, follows: bool, 
                 continue
             if not follows:
                 return
-            news = asyncio.ensure_future(reading.news())
-            await asyncio.wait((stopped, news), return_when=asyncio.FIRST_COMPLETED)
-            news.cancel()
+            await either(stopped, reading.news())
     finally:
         stopped.cancel()
     raise Unavailable(end)
+
+
+async def either(stopped: asyncio.Future[Any], waits: Coroutine[Any, Any, object], most: float | None = None) -> None:
+    """Returns when one of them is done, or after so many seconds; nothing waits on, also if the caller has left."""
+    task = asyncio.ensure_future(waits)
+    try:
+        await asyncio.wait((stopped, task), return_when=asyncio.FIRST_COMPLETED, timeout=most)
+    finally:
+        task.cancel()
 
 
 def _filled(message: Any, entry: RecordedEvent) -> Any:
