@@ -46,9 +46,10 @@ def read_version(document: Any) -> str:
 
 
 def _claimed(metadata: Mapping[str, Any], prefix: str) -> int:
-    """When our annotations were written last, by the API server's managedFields; else when the Node was created.
+    """When our annotations were written last, by the API server's managedFields; not before the Node was created.
 
-    The age of the Node says nothing: the oldest node could take what others publish.
+    The age of the Node says nothing: the oldest node could take what others publish. But whoever may patch a Node may
+    write its managedFields too, and any time into them.
     """
     times = [0]
     entries = metadata.get("managedFields")
@@ -56,7 +57,7 @@ def _claimed(metadata: Mapping[str, Any], prefix: str) -> int:
         fields = _mapping(_mapping(_mapping(entry, "fieldsV1"), "f:metadata"), "f:annotations")
         if any(name.startswith(prefix, 2) for name in fields):  # behind `f:`
             times.append(_seconds(entry.get("time")))
-    return max(times) or _seconds(metadata.get("creationTimestamp"))
+    return max(*times, _seconds(metadata.get("creationTimestamp")))
 
 
 def _seconds(timestamp: Any) -> int:

@@ -44,6 +44,13 @@ def test_a_claim_is_as_old_as_what_was_written_of_ours_last_and_not_as_its_node(
     assert read_node({"metadata": metadata}, KEYS.prefix).claimed == 1769860809
 
 
+def test_no_claim_is_older_than_its_node_whatever_its_managed_fields_say() -> None:
+    fields: dict[str, Any] = {"f:metadata": {"f:annotations": {f"f:{F}public-ip": {}}}}
+    metadata: dict[str, Any] = {"name": "a", "creationTimestamp": "2026-01-31T12:00:00Z"}
+    metadata["managedFields"] = [{"manager": "x", "time": "1990-01-01T00:00:00Z", "fieldsV1": fields}]
+    assert read_node({"metadata": metadata}, KEYS.prefix).claimed == 1769860800
+
+
 @pytest.mark.parametrize("time", ["1272-01-31T12:00:00Z", "0001-01-01T00:00:00", "yesterday", 7, None])
 def test_a_claim_that_says_it_is_older_than_any_can_be_counts_as_the_youngest(time: Any) -> None:
     assert read_node({"metadata": {"name": "a", "creationTimestamp": time}}, KEYS.prefix).claimed == 0
