@@ -6,7 +6,7 @@ BIN := .venv/bin
 PARALLEL ?= -n 6 --dist loadfile --no-loadscope-reorder
 SLOWEST := --durations=30 --durations-min=5
 .DEFAULT_GOAL := help
-.PHONY: help venv lab-venv lab shell kube-lab-venv kube-lab test soak grpcurl tools lint house map man captures types proto check-generated simulate bench bench-docs images constraints compose-lab compose-test vm-test kube-test clean clean-cache
+.PHONY: help venv lab-venv lab shell kube-lab-venv kube-lab test soak fuzz grpcurl tools lint house map man captures types proto check-generated simulate bench bench-docs images constraints compose-lab compose-test vm-test kube-test clean clean-cache
 
 help: ; @awk -F'  ## ' '/^[a-z-]+:.*  ## / {split($$1, target, ":"); printf "%-16s %s\n", target[1], $$NF}' Makefile  ## this list
 venv: ; @sh lab/prepare.sh  ## .venv for all of these targets, and the system packages it needs; PYTHON= chooses the Python
@@ -17,6 +17,7 @@ kube-lab-venv: ; @sh lab/prepare.sh kube-lab
 kube-lab: kube-lab-venv ; @exec $(BIN)/python -m lab.kubernetes  ## a real Kubernetes in namespaces until Ctrl-C, as root; NODES= OVERLAY= BACKEND= FAMILY= PROXY= FLANNEL= VM= ONCE=
 test: venv ; @sh lab/test.sh $(CACHE) $(BIN)/pytest $(PARALLEL) -rfEs $(SLOWEST) $(ARGS)  ## every test, small counts; ARGS='-k vxlan'
 soak: venv ; @FLANNELETTE_SOAK=1 sh lab/test.sh $(CACHE) $(BIN)/pytest $(PARALLEL) -rfEs $(SLOWEST) $(ARGS)  ## every test, full counts
+fuzz: venv ; @$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/python -m pip install --quiet --editable '.[fuzz]' || true; exec $(BIN)/python -m tests.fuzz $(patsubst %,--target=%,$(TARGET)) $(if $(SECONDS),--seconds=$(SECONDS)) $(if $(RUNS),--runs=$(RUNS))  ## hostile bytes into every parser and call; TARGET= SECONDS= RUNS=, of each target
 grpcurl: ; @sh lab/tools.sh grpcurl $(CACHE) && if [ -x $(CACHE)/bin/grpcurl ]; then echo $(CACHE)/bin/grpcurl; fi  ## fetches grpcurl alone, into the cache
 tools: venv ; @sh lab/tools.sh tests $(CACHE)  ## what tests run that is not in .venv; takes minutes, once
 lint: venv ; @$(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/lint-imports && sh lab/tools.sh buf $(CACHE) && if command -v buf >/dev/null; then buf lint proto && buf breaking proto --against proto/released.binpb; fi  ## style, layers, protocols

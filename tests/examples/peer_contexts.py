@@ -1,10 +1,15 @@
 """Nodes that judge the leases of others: a dual-stack one, and one whose network holds its underlay too."""
 
+from collections.abc import Mapping
 from dataclasses import replace
-from ipaddress import ip_network
+from ipaddress import ip_address, ip_network
+from itertools import combinations
 
+from services.core.family import family_of
+from services.core.network import contains
 from services.dataplane.backends.vxlan import Vxlan
-from services.dataplane.peers.peer import PeerContext
+from services.dataplane.netlink.objects import FdbEntry, Neighbour, Route
+from services.dataplane.peers.peer import Peer, PeerContext
 from tests.examples.dataplane import (
     CAPTURED,
     DUAL_LINKS,
@@ -29,3 +34,33 @@ WIDE = PeerContext(NETWORK, Vxlan(), replace(LINKS, underlay=replace(UNDERLAY, n
 
 
 N2 = make_lease(CAPTURED["n2"], node="n2")
+
+
+def assert_nothing_else_is_carried(peers: Mapping[str, Peer], situation: PeerContext) -> None:
+    """Whatever their leases say, nothing is routed but pod subnets in the allowed network, to hosts."""
+    limits, routed = situation.limits, []
+    for peer in peers.values():
+        assert peer.objects or peer.ignored
+        for item in peer.objects:
+            match item:
+                case Route():
+                    cidr = ip_network((item.dst, item.length))
+                    routed.append(cidr)
+                    bounds = situation.network.family(family_of(cidr))
+                    assert bounds is not None
+                    assert contains(bounds.cidr, cidr)
+                    assert not limits.allowed or any(contains(each, cidr) for each in limits.allowed)
+                    underlay = situation.links.underlay
+                    kept = (*situation.own_subnets, *underlay.networks, *limits.never)
+                    assert not [each for each in kept if each.version == cidr.version and each.overlaps(cidr)]
+                    assert not [each for each in underlay.addresses if each in cidr]
+                case Neighbour(mac=mac) | FdbEntry(mac=mac):
+                    assert any(mac)
+                    assert not mac[0] & 1
+            if isinstance(item, FdbEntry):
+                end = ip_address(item.dst)
+                assert not any((end.is_multicast, end.is_loopback, end.is_unspecified))
+                assert end not in situation.links.underlay.addresses
+    ends = [candidate.public_address for peer in peers.values() if peer.objects for candidate in peer.candidates]
+    assert not [(a, b) for a, b in combinations(routed, 2) if a.version == b.version and a.overlaps(b)]
+    assert not [(end, cidr) for end in ends for cidr in routed if end and end in cidr]

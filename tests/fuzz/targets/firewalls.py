@@ -1,0 +1,215 @@
+"""What programs of this host have in its firewalls, as masq and doctor read it: text, JSON, netlink, raw tables."""
+
+import json
+import re
+import struct
+from collections.abc import Iterator
+from contextlib import ExitStack
+from ipaddress import ip_network
+from typing import Any, Final
+from unittest.mock import patch
+
+from services.core.family import IPV4
+from services.core.network import parse_network
+from services.masq.diagnose import nft_tables
+from services.masq.diagnose.legacy_rules import read_legacy
+from services.masq.diagnose.obstacles import dropping, dropping_tunnel
+from services.masq.diagnose.verdict import Flow, ForeignTable
+from services.masq.firewalls.firewall import FirewallKind
+from services.masq.firewalls.iptables.repair import (
+    Action,
+    Append,
+    DeleteAt,
+    EmptyChain,
+    InsertFirst,
+    MakeChain,
+    RemoveChain,
+    repair_of,
+)
+from services.masq.firewalls.iptables.rule_syntax import ChainForm, as_text, chain_form
+from services.masq.firewalls.iptables.save_format import bare_rule, find, read_chain, read_table
+from services.masq.firewalls.nftables.listing import found_chains, found_rule
+from services.masq.kernel.legacy_tables import RawTable
+from services.masq.kernel.nf_tables import attribute_list, attributes
+from services.masq.rules.model import belonging, no_chains, wanted_chains
+from services.masq.rules.other_networks import networks_in
+from tests.examples.masq_firewall import ALL
+
+_NETWORK: Final = parse_network('{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}')
+_SUBNET: Final = ip_network("10.5.27.0/24")
+_WANTED: Final = tuple(chain for chain in wanted_chains(_NETWORK, [_SUBNET], ALL) if chain.family is IPV4)
+_NONE: Final = tuple(chain for chain in no_chains() if chain.family is IPV4)
+_CHAINS: Final = tuple(
+    as_text(chain_form(chain))
+    for chains in (_WANTED, _NONE)
+    for chain in belonging(chains, [ip_network("10.5.0.0/16")])
+)
+_FLOWS: Final = (
+    Flow(_SUBNET, ip_network("10.5.0.0/16"), outgoing="flannel.1"),
+    Flow(ip_network("0.0.0.0/0"), ip_network("0.0.0.0/0"), protocol=17, port=8472),
+    Flow(ip_network("fd00::/64"), ip_network("fd00::/48")),
+)
+_COUNTERS: Final = re.compile(r"^\[\d+:\d+\] ", re.ASCII)
+
+
+def iptables_save(data: bytes) -> None:
+    """Whatever else is there, a repair ends in what is wanted, and touches no rule of another program."""
+    printed = data.decode(errors="replace")
+    read_chain(printed)
+    table = {name: list(lines) for name, lines in read_table(printed).items()}
+    networks_in(line for lines in table.values() for line in lines)
+    for wanted in _CHAINS:
+        _repaired(
+            {name: list(lines) for name, lines in table.items()} | {wanted.hook: table.get(wanted.hook, [])}, wanted
+        )
+
+
+def _repaired(table: dict[str, list[str]], wanted: ChainForm) -> None:
+    before = _foreign(table, wanted)
+    found = find(table, wanted)
+    for action in repair_of(wanted, found).actions:
+        str(action).encode()
+        _carry_out(table, action)
+    assert not repair_of(wanted, find(table, wanted)).actions, "once is enough"
+    assert _foreign(table, wanted) == before, "another program's rules have changed"
+
+
+def _foreign(table: dict[str, list[str]], wanted: ChainForm) -> dict[str, list[str]]:
+    """Rules that cannot be ours nor an old flanneld's: of other chains, without our names, not about addresses."""
+    names = {each.name for each in _CHAINS}
+    return {
+        chain: kept
+        for chain, lines in table.items()
+        if chain not in names
+        and (kept := [line for line in lines if wanted.name not in line and bare_rule(line) is None])
+    }
+
+
+def _carry_out(table: dict[str, list[str]], action: Action) -> None:
+    match action:
+        case MakeChain(chain) | EmptyChain(chain):
+            table[chain] = []
+        case RemoveChain(chain):
+            del table[chain]
+        case Append(chain, rule):
+            table[chain].append(rule.text)
+        case InsertFirst(chain, rule):
+            table[chain].insert(0, rule.text)
+        case DeleteAt(chain, position):
+            del table[chain][position]
+
+
+GOOD_CHAIN: Final = {"chain": {"name": "forward", "type": "filter", "hook": "forward", "prio": 0, "policy": "accept"}}
+GOOD_RULE: Final[dict[str, Any]] = {
+    "rule": {
+        "chain": "forward",
+        "expr": [
+            {
+                "match": {
+                    "op": "==",
+                    "left": {"payload": {"protocol": "ip", "field": "saddr"}},
+                    "right": {"prefix": {"addr": "10.5.0.0", "len": 16}},
+                }
+            },
+            {"counter": {"packets": 1, "bytes": 2}},
+            {"accept": None},
+        ],
+    }
+}
+
+
+def nft_json(data: bytes) -> None:
+    """A rule of a kind that is not ours is one that cannot be read, beside those that can."""
+    try:
+        listed = json.loads(data)
+    except (ValueError, RecursionError):
+        return
+    rules = [each for each in listed if _is_rule(each)] if isinstance(listed, list) else []
+    found = found_chains([GOOD_CHAIN, GOOD_RULE, *rules, GOOD_RULE])["filter"]
+    (good,) = found_chains([GOOD_CHAIN, GOOD_RULE])["filter"].rules
+    assert found.rules[0] == found.rules[-1] == good
+    for each in rules:
+        found_rule(each["rule"]["expr"])
+
+
+def _is_rule(document: Any) -> bool:
+    """What libnftables-json(5) promises: a rule has a chain and a list of expressions of one key each."""
+    match document:
+        case {"rule": {"chain": str(), "expr": [*expressions]}}:
+            return all(isinstance(each, dict) and len(each) == 1 for each in expressions)
+    return False
+
+
+def _judged(tables: list[ForeignTable]) -> None:
+    for kind in ("", FirewallKind.IPTABLES_NFT):
+        for found in dropping(tables, kind, _FLOWS):
+            f"{found.cause}{found.cure}{found.evidence}".encode()
+    dropping_tunnel(tables, _FLOWS)
+
+
+def attribute(number: int, value: bytes) -> bytes:
+    return struct.pack("=HH", 4 + len(value), number) + value + bytes(-len(value) % 4)
+
+
+BASE: Final = (
+    attribute(1, b"good\0")
+    + attribute(3, b"chain\0")
+    + attribute(4, attribute(1, struct.pack(">I", 2)) + attribute(2, bytes(4)))
+    + attribute(5, bytes(4))
+)
+DROP: Final = (
+    attribute(1, b"good\0")
+    + attribute(2, b"chain\0")
+    + attribute(3, bytes(8))
+    + attribute(
+        4,
+        attribute(
+            1,
+            attribute(1, b"immediate\0")
+            + attribute(2, attribute(1, bytes(4)) + attribute(2, attribute(2, attribute(1, bytes(4))))),
+        ),
+    )
+)
+
+
+def nft_netlink(data: bytes) -> None:
+    """What the kernel tells of chains, rules and sets; a table that reads oddly changes nothing about another."""
+    body = dict(attribute_list(data))
+    chain, rules, elements = (list(_attributes(body.get(number, b""))) for number in (1, 2, 3))
+    version = data[0] % 3 if data else 0
+    family = {0: 1, 1: 2, 2: 10}[version]
+
+    def chain_dump() -> Iterator[tuple[int, dict[int, bytes]]]:
+        yield 1, attributes(BASE)
+        yield from ((family, {1: b"bad\0", 3: b"chain\0", 4: b"", **each}) for each in chain)
+
+    def rule_dump(of: int, table: str) -> Iterator[dict[int, bytes]]:
+        yield from [attributes(DROP)] if table == "good" else [{2: b"chain\0", **each} for each in rules]
+
+    with ExitStack() as stack:
+        for name, dump in (
+            ("chain_dump", chain_dump),
+            ("rule_dump", rule_dump),
+            ("element_dump", lambda *_: elements),
+        ):
+            stack.enter_context(patch.object(nft_tables, name, dump))
+        tables = nft_tables.read_nft()
+        nft_tables.has_iptables_rules(("FLANNEL-FWD",))
+    (good,) = (table for table in tables if table.name == "good")
+    assert [rule.kind.value for rule in good.chains["chain"].rules][:1] == ["drop"]
+    _judged(tables)
+
+
+def _attributes(listed: bytes) -> Iterator[dict[int, bytes]]:
+    for _, each in attribute_list(listed):
+        yield attributes(each)
+
+
+def legacy_table(data: bytes) -> None:
+    """struct ipt_entry and ip6t_entry, as getsockopt gives them."""
+    if len(data) < 8:
+        return
+    version, number = 4 if data[0] % 2 else 6, int.from_bytes(data[1:3], "little")
+    starts = tuple(None if each == 0xFF else each * 8 for each in data[3:8])
+    raw = RawTable(version, "filter", data[8:], starts, tuple(each or 0 for each in starts), number)
+    _judged([read_legacy(raw)])
