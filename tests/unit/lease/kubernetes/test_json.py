@@ -44,6 +44,11 @@ def test_a_claim_is_as_old_as_what_was_written_of_ours_last_and_not_as_its_node(
     assert read_node({"metadata": metadata}, KEYS.prefix).claimed == 1769860809
 
 
+def test_half_a_surrogate_pair_in_an_annotation_is_text_that_can_be_told_on() -> None:
+    node = read_node({"metadata": {"name": "a", "annotations": {f"{F}backend-data": '"a\ud800é"'}}}, KEYS.prefix)
+    assert node.annotation(f"{F}backend-data") == '"a?é"'
+
+
 def test_no_claim_is_older_than_its_node_whatever_its_managed_fields_say() -> None:
     fields: dict[str, Any] = {"f:metadata": {"f:annotations": {f"f:{F}public-ip": {}}}}
     metadata: dict[str, Any] = {"name": "a", "creationTimestamp": "2026-01-31T12:00:00Z"}
