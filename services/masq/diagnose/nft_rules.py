@@ -209,7 +209,7 @@ class RuleReader:
         size = _ADDRESS_SIZE[self.version]
         mask = (load.mask or b"\xff" * load.size).ljust(size, b"\0")
         bits = "".join(f"{byte:08b}" for byte in mask)
-        if "01" in bits:
+        if "01" in bits or len(value) > size:
             return None
         return ip_network((value.ljust(size, b"\0"), bits.count("1")), strict=False)
 
