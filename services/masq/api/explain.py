@@ -78,7 +78,7 @@ def _packet(request: pb.ExplainRequest, own_subnets: Iterable[Network]) -> Packe
 def _a_pod(own_subnets: Iterable[Network], version: int) -> Address:
     for subnet in own_subnets:
         if subnet.version == version:
-            return subnet[2]  # the first is the bridge's
+            return subnet[min(2, subnet.num_addresses - 1)]  # the first is the bridge's
     raise NotYet(f"this node has no IPv{version} subnet yet, so none of its pods can be the source: name a source")
 
 

@@ -1,11 +1,13 @@
 """The calls of masq, over a reconciler whose firewall is in memory."""
 
 from dataclasses import replace
+from ipaddress import ip_network
 
 import pytest
 from flannelette.masq.v1 import masq_pb2 as pb
 
 from services.core.errors import InvalidInput, NotImplementedYet, NotYet
+from services.core.leases.lease import Lease, Subnet
 from services.core.leases.table import Removed, Step, Upserted
 from services.masq.diagnose.host_checks import HostChecks
 from tests.examples.masq_firewall import ALL, LEASE, LEASE_KNOWN, MOVED, NETWORK_KNOWN, NO_CONTEXT, Running
@@ -148,3 +150,11 @@ async def test_what_cannot_be_explained_is_refused(
     async with Running() as it:
         with pytest.raises(error, match=message):
             await it.servicer.Explain(request_, NO_CONTEXT)
+
+
+async def test_a_node_of_few_addresses_has_a_pod_to_explain_too() -> None:
+    small = Lease("10.5.27.0-31", "n1", (Subnet(ip_network("10.5.27.0/31")),), "vxlan")
+    async with Running() as it:
+        await it.tell(NETWORK_KNOWN, Step(changes=(Upserted(small),), synced=True))
+        response = await it.servicer.Explain(pb.ExplainRequest(destination="192.0.2.1"), NO_CONTEXT)
+        assert response.masqueraded
