@@ -164,10 +164,12 @@ def _rows(body: bytes) -> Iterator[FouRow]:
     found = dict(attributes(body))
     if found.get(_AF) != bytes([socket.AF_INET]):
         return
-    protocol = found.get(_IPPROTO, b"\0")[0] if found.get(_TYPE) == bytes([_DIRECT]) else 0
+    protocol = int.from_bytes(found.get(_IPPROTO, b"")[:1]) if found.get(_TYPE) == bytes([_DIRECT]) else 0
     local = found.get(_LOCAL_V4, b"")
     rest = {kind: value for kind, value in found.items() if kind in (_PEER_V4, _PEER_PORT, _IFINDEX) and any(value)}
-    yield FouRow(int.from_bytes(found.get(_PORT, b"")), protocol, local if any(local) else b"", rest)
+    yield FouRow(
+        int.from_bytes(found.get(_PORT, b"")), protocol, local if any(local) and len(local) == 4 else b"", rest
+    )
 
 
 def _padded(data: bytes) -> bytes:
