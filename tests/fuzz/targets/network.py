@@ -31,7 +31,8 @@ def _use(found: NetworkConfig) -> None:
     """What the dataplane and masq do with it first."""
     found.shown.encode()
     subnets: list[Network] = [
-        ip_network((row.cidr.network_address, row.cidr.prefixlen + 1)) for row in found.families
+        ip_network((row.cidr.network_address, min(row.cidr.prefixlen + 1, row.cidr.max_prefixlen)))
+        for row in found.families
     ]
     flows_of(found, subnets)
     tunnel_of(found)
