@@ -97,6 +97,8 @@ class Prober:
         self._dataplane = dataplane
         self._schedule = Schedule[str](rate / _PACKETS) if rate else None
         self._standing: dict[str, Answering] = {}
+        self._told_silent: set[str] = set()
+        """Leases of which the last event says that the peer does not answer."""
         self._changed: set[str] = set()
         """Leases of peers of which a record has changed in kind since `_tell`."""
         self._news = asyncio.Event()
@@ -250,18 +252,22 @@ class Prober:
             self.miscalculated.discard(lease)
             overlay = [record for path, record in self.records.get(lease, {}).items() if path.layer is Layer.OVERLAY]
             if not overlay:
+                self._told_silent.discard(lease)
                 continue
             now = self._standing[lease] = standing(overlay)
             self.answering[now] += 1
             if now is Answering.SILENT:
                 self.silent.add(lease)
-                lost += [lease] if before is not now else []
-            elif before is Answering.SILENT:
+                if lease not in self._told_silent:
+                    lost.append(lease)
+            elif now is Answering.ANSWERS and lease in self._told_silent:
                 back.append(lease)
             if any(record.is_narrow for record in overlay):
                 self.narrow.add(lease)
             if any(record.offload is Offload.BROKEN for record in overlay):
                 self.miscalculated.add(lease)
+        self._told_silent |= {*lost}
+        self._told_silent -= {*back}
         self._note_event(lost, "does not answer through the overlay", "do not answer through the overlay")
         self._note_event(back, "answers through the overlay again", "answer through the overlay again")
 

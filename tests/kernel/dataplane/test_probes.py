@@ -114,6 +114,21 @@ async def test_a_blocked_tunnel_port_is_found_and_its_end_too(hosts: TwoHosts) -
     ]
 
 
+async def test_a_silent_peer_that_is_probed_anew_does_not_answer_again(hosts: TwoHosts) -> None:
+    async with probing(hosts) as running:
+        await until(running, answers)
+        hosts.n2.run(*"iptables -A INPUT -p udp --dport 8472 -j DROP".split())
+        await until(running, lambda status: "peer-tunnel" in checks(status))
+        hosts.cluster.namespace.ip("link", "set", "eth0", "mtu", "1400")  # so the MTU of the overlay is another
+        async with asyncio.timeout(PATIENCE):
+            while (1350, pb.ANSWERING_SILENT) not in [  # noqa: ASYNC110 - another process probes
+                (probe.mtu, probe.state) for (peer,) in [await running.peers()] for probe in peer.probes
+            ]:
+                await asyncio.sleep(0.05)
+        events = [event.what for event in await running.events()]
+    assert [what for what in events if "answer" in what] == ["n2 does not answer through the overlay"]
+
+
 async def test_the_largest_packet_that_passes_is_found(hosts: TwoHosts) -> None:
     async with probing(hosts) as running:
         await until(running, answers)
