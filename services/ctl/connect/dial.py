@@ -63,8 +63,8 @@ class Dialer:
         while True:
             connection, _ = self._listener.accept()
             run = threading.Thread(target=self._run, args=(connection,), daemon=True)
-            self._runs.append(run)
             run.start()
+            self._runs.append(run)  # only now: `failure` waits for its end
 
     def _run(self, connection: socket.socket) -> None:
         with connection:
