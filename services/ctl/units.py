@@ -11,6 +11,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from services.core.limits import nearest_time
 
 _MOST_NODES: Final = 10
+_BYTE_UNITS: Final = ("B", "kB", "MB", "GB", "TB")
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
 
 
@@ -57,6 +58,14 @@ def ago(time: Timestamp, now: datetime) -> str:
 def moment(time: Timestamp) -> datetime:
     """The time, in UTC."""
     return datetime.fromtimestamp(nearest_time(time.seconds + time.nanos / 1e9), UTC)
+
+
+def byte_count(number: float) -> str:
+    """`0 B`, `1.3 kB`, `33 kB`: units of 1,000."""
+    unit = 0
+    while number >= 1000 and unit < len(_BYTE_UNITS) - 1:
+        number, unit = number / 1000, unit + 1
+    return f"{number:.0f} {_BYTE_UNITS[unit]}" if unit == 0 or number >= 10 else f"{number:.1f} {_BYTE_UNITS[unit]}"
 
 
 def count(number: int, noun: str) -> str:

@@ -45,7 +45,7 @@ async def nodes(targets: Targets, screen: Screen) -> int:
 
 async def peers(targets: Targets, screen: Screen, name: str) -> int:
     """The peers, or those of one name with their kernel objects. 1 if one is not in the kernel as it should be."""
-    request = dataplane_pb2.ListPeersRequest(name=name, look=bool(name))
+    request = dataplane_pb2.ListPeersRequest(name=name, look=bool(name), figures=screen.wide)
     response = await ask(targets["dataplane"], lambda c: DataplaneServiceStub(c).ListPeers(request), LIST_SECONDS)
     if screen.json:
         screen.show_json(to_json(response))

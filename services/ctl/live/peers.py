@@ -24,7 +24,7 @@ def watch_peers(targets: Targets, screen: Screen, name: str) -> int:
 class _Looks:
     def __init__(self, targets: Targets, screen: Screen, name: str) -> None:
         self._target = targets["dataplane"]
-        self._request = pb.ListPeersRequest(name=name, look=bool(name))
+        self._request = pb.ListPeersRequest(name=name, look=bool(name), figures=screen.wide)
         self._screen = screen
         self._last: list[pb.Peer] | None = None
         self._failure = ""

@@ -143,8 +143,9 @@ class _Top:
         if self._is_inside:
             with suppress(CallFailed):
                 target = self._nodes[self._key(self._chosen)]["dataplane"]
+                request = pb.ListPeersRequest(figures=True)
                 answer = await channels.ask(
-                    target, lambda c: DataplaneServiceStub(c).ListPeers(pb.ListPeersRequest()), LIST_SECONDS
+                    target, lambda c: DataplaneServiceStub(c).ListPeers(request), LIST_SECONDS
                 )
                 self._peers = list(answer.peers)
         self._news.set()

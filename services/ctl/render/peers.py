@@ -9,7 +9,7 @@ from rich.text import Text
 
 from services.ctl.render.layout import Cell, Width, fold, labelled, lines, table
 from services.ctl.render.leases import by_address
-from services.ctl.units import count, phrase
+from services.ctl.units import byte_count, count, phrase
 
 STYLES: Final = {
     "programmed": "green",
@@ -29,6 +29,8 @@ TITLES: Final = ("SUBNET", "NODE", "ADDRESS", "STATE", "ANSWER", "OBJECTS", "REA
 STATE: Final = TITLES.index("STATE")
 _WIDE: Final = ("UNDERLAY", "LARGEST", "ROUTE", "MAC", "LEASE")
 """Before the reason, with `-o wide`."""
+_TRAFFIC: Final = ("IN", "OUT")
+"""Before the reason, where the kernel counts for each peer."""
 _ROUTE: Final = re.compile(r"route \S+ ((?:via \S+ )?dev \S+)")
 _MAC: Final = re.compile(r"neigh .*lladdr (\S+)")
 
@@ -47,11 +49,14 @@ def peer_row(peer: pb.Peer) -> tuple[Cell, ...]:
 
 
 def peers_text(peers: Sequence[pb.Peer], width: Width, *, wide: bool = False) -> Text:
-    """All peers, by address."""
+    """All peers, by address. What the kernel counts for each of them, if it was asked for."""
     in_order, titles = sorted(peers, key=lambda peer: by_address(peer.subnets)), [*TITLES]
     rows = [peer_row(peer) for peer in in_order]
+    if any(peer.HasField("received_bytes") for peer in in_order):
+        titles = [*titles[:-1], *_TRAFFIC, titles[-1]]
+        rows = [(*row[:-1], *_traffic(peer), row[-1]) for row, peer in zip(rows, in_order, strict=True)]
     if wide:
-        titles = [*TITLES[:-1], *_WIDE, TITLES[-1]]
+        titles = [*titles[:-1], *_WIDE, titles[-1]]
         rows = [(*row[:-1], *_wide(peer), row[-1]) for row, peer in zip(rows, in_order, strict=True)]
     listed = table(titles, rows, width)
     if width is None:
@@ -88,6 +93,13 @@ def _wide(peer: pb.Peer) -> tuple[Cell, ...]:
         tuple(dict.fromkeys(found[1] for each in peer.objects if (found := _MAC.match(each.text)))),
         (peer.name,),
     )
+
+
+def _traffic(peer: pb.Peer) -> tuple[Cell, ...]:
+    """The cells of _TRAFFIC."""
+    if not peer.HasField("received_bytes"):
+        return ("-",), ("-",)
+    return (byte_count(peer.received_bytes),), (byte_count(peer.sent_bytes),)
 
 
 def _probes(peer: pb.Peer, layer: "pb.ProbeLayer.ValueType") -> list[pb.Probe]:

@@ -8,10 +8,9 @@ from typing import Any, Final
 from rich.text import Text
 
 from services.ctl.render.layout import Cell, lines, table
-from services.ctl.units import count, in_order
+from services.ctl.units import byte_count, count, in_order
 
 TITLES: Final = ("NODE", "STATE", "PEERS", "ANSWER", "RTT", "LOSS", "IN/s", "OUT/s", "PROBLEM")
-_UNITS: Final = ("B", "kB", "MB", "GB", "TB")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +122,4 @@ def _cut(text: Text, columns: int) -> Text:
 
 def _rate(line: Line, of: Callable[[Traffic], int]) -> str:
     rate = line.rate(of)
-    if rate is None:
-        return "-"
-    unit = 0
-    while rate >= 1000 and unit < len(_UNITS) - 1:
-        rate, unit = rate / 1000, unit + 1
-    return f"{rate:.0f} {_UNITS[unit]}" if unit == 0 or rate >= 10 else f"{rate:.1f} {_UNITS[unit]}"
+    return "-" if rate is None else byte_count(rate)

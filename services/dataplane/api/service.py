@@ -19,7 +19,7 @@ from services.dataplane.api.status import add_counters, chosen_peers, counts, li
 from services.dataplane.api.trace import trace_packet
 from services.dataplane.controller import Controller
 from services.dataplane.diagnose.inspector import Inspector
-from services.dataplane.kernel.inspect import inspect_peers
+from services.dataplane.kernel.inspect import inspect_peers, peer_traffic
 from services.dataplane.peers.peer import Peer
 from services.dataplane.probes.on_demand import OnDemand
 from services.dataplane.probes.prober import Prober
@@ -87,8 +87,14 @@ class DataplaneServicer(dataplane_pb2_grpc.DataplaneServiceServicer):
                 peers = list_places(programmer, await inspect_peers(programmer, chosen))
         else:
             peers = list_peers(programmer, request.name)
+        traffic = dict[str, tuple[int, int]]()
+        if request.figures:
+            async with self._dataplane.lock:
+                traffic = await peer_traffic(programmer, chosen)
         for peer in peers:
             peer.probes.extend(probes_of(self._prober, peer.name))
+            if peer.name in traffic:
+                peer.received_bytes, peer.sent_bytes = traffic[peer.name]
         if request.unprogrammed:
             peers = [peer for peer in peers if peer.state != pb.PEER_STATE_PROGRAMMED]
         return pb.ListPeersResponse(peers=peers, counts=counts(programmer))

@@ -13,6 +13,7 @@ from services.dataplane.netlink.iproute2_text import DeviceNames
 from services.dataplane.netlink.ipsec.values import IkeConnection, IkeKey, XfrmPolicy
 from services.dataplane.netlink.kinds import text
 from services.dataplane.netlink.objects import RTPROT_BOOT, FdbEntry, Hook, KernelObject, Neighbour, Route
+from services.dataplane.netlink.wireguard.genetlink import WireguardPeerState
 from services.dataplane.netlink.wireguard.values import WireguardDevice, WireguardPeer
 from services.dataplane.peers.peer import Peer
 
@@ -120,6 +121,27 @@ async def inspect_peers(
     now, wanted = await programmer.inspect()
     look = KernelView(now.state, wanted, programmer.reconciler.failures, now.found.states)
     return [(peer, look.places(peer)) for peer in peers]
+
+
+async def peer_traffic(programmer: PeerProgrammer, peers: Iterable[Peer]) -> dict[str, tuple[int, int]]:
+    """Bytes received and sent, by lease name, of the peers for which the kernel counts. Raises Unavailable.
+
+    Call it as `inspect_peers`.
+    """
+    counted = {
+        peer.lease.name: keys
+        for peer in peers
+        if (keys := [item.key for item in peer.objects if isinstance(item, WireguardPeer)])
+    }
+    if not counted:
+        return {}
+    states = (await programmer.inspect())[0].found.states
+    traffic = {}
+    for name, keys in counted.items():
+        found = [state for key in keys if isinstance(state := states.get(key), WireguardPeerState)]
+        if found:
+            traffic[name] = sum(state.received for state in found), sum(state.sent for state in found)
+    return traffic
 
 
 def state_in(peer: Peer, places: Sequence[ObjectCheck], names: DeviceNames) -> tuple[PeerState, str]:

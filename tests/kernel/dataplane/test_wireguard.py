@@ -110,6 +110,9 @@ async def test_a_node_restarts_without_a_loss_is_repaired_and_refuses_hostile_le
             assert "10.5.0.0/16 dev flannel-wg proto 77 scope link" in wanted
             assert f"{n2.public_key} {PSK} 10.99.0.12:51820 10.5.53.0/24" in wanted
             await _reaches(cluster)
+            (peer,) = (await running.stub.ListPeers(pb.ListPeersRequest(figures=True))).peers
+            received, sent = map(int, cluster.run(f"wg show {DEVICE} transfer").split()[1:])
+            assert (0 < peer.received_bytes <= received, 0 < peer.sent_bytes <= sent) == (True, True)
             for stolen in (own, n2.public_key):
                 with pytest.raises(grpc.aio.AioRpcError, match="cannot have the public key"):
                     await n2.join(cluster, stolen, "n9", 90, 99)

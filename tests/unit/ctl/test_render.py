@@ -1,5 +1,6 @@
 """What the command line prints, as golden text for terminals of 60, 80 and 120 columns and for a pipe."""
 
+import re
 from collections.abc import Callable
 from datetime import UTC
 from pathlib import Path
@@ -206,6 +207,13 @@ def test_no_leases_and_no_peers_are_said_in_words() -> None:
     empty.ClearField("leases")
     assert leases_text(empty, samples.NOW, 80).plain == "0 leases in 10.5.0.0/16 (a /24 per node), vxlan"
     assert peers_text([], 80).plain == "no peers"
+
+
+def test_what_the_kernel_counts_for_each_peer_is_in_the_table_of_peers() -> None:
+    counted = dataplane_pb2.Peer(name="a", node="n2", subnets=["10.5.2.0/24"], received_bytes=33_400, sent_bytes=999)
+    other = dataplane_pb2.Peer(name="b", node="n3", subnets=["10.5.3.0/24"])
+    rows = [re.split(" {2,}", line) for line in peers_text([counted, other], 80).plain.splitlines()[:3]]
+    assert [row[-2:] for row in rows] == [["IN", "OUT"], ["33 kB", "999 B"], ["-", "-"]]
     assert rules_text([], 80).plain == "no rules"
 
 

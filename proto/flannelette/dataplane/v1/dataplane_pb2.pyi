@@ -1255,6 +1255,8 @@ class Peer(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     OBJECTS_FIELD_NUMBER: _builtins.int
     PROBES_FIELD_NUMBER: _builtins.int
+    RECEIVED_BYTES_FIELD_NUMBER: _builtins.int
+    SENT_BYTES_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Name of the peer's lease."""
     node: _builtins.str
@@ -1266,6 +1268,12 @@ class Peer(_message.Message):
     families is not, or the peer is reached by another backend than that of the
     network configuration, because its lease says that.
     """
+    received_bytes: _builtins.int
+    """Bytes that came from the peer since the kernel has it. Unset: not requested
+    (ListPeersRequest), or the backend's device does not count for each peer.
+    """
+    sent_bytes: _builtins.int
+    """Bytes sent to the peer; unset as above."""
     @_builtins.property
     def subnets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Subnets of the lease as CIDR text, IPv4 first."""
@@ -1295,12 +1303,21 @@ class Peer(_message.Message):
         reason: _builtins.str = ...,
         objects: _abc.Iterable[Global___KernelObject] | None = ...,
         probes: _abc.Iterable[Global___Probe] | None = ...,
+        received_bytes: _builtins.int | None = ...,
+        sent_bytes: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_received_bytes", b"_received_bytes", "_sent_bytes", b"_sent_bytes", "received_bytes", b"received_bytes", "sent_bytes", b"sent_bytes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "node", b"node", "objects", b"objects", "probes", b"probes", "public_addresses", b"public_addresses", "reason", b"reason", "state", b"state", "subnets", b"subnets"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_received_bytes", b"_received_bytes", "_sent_bytes", b"_sent_bytes", "name", b"name", "node", b"node", "objects", b"objects", "probes", b"probes", "public_addresses", b"public_addresses", "reason", b"reason", "received_bytes", b"received_bytes", "sent_bytes", b"sent_bytes", "state", b"state", "subnets", b"subnets"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__received_bytes: _TypeAlias = _typing.Literal["received_bytes"]  # noqa: Y015
+    _WhichOneofArgType__received_bytes: _TypeAlias = _typing.Literal["_received_bytes", b"_received_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__sent_bytes: _TypeAlias = _typing.Literal["sent_bytes"]  # noqa: Y015
+    _WhichOneofArgType__sent_bytes: _TypeAlias = _typing.Literal["_sent_bytes", b"_sent_bytes"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__received_bytes) -> _WhichOneofReturnType__received_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__sent_bytes) -> _WhichOneofReturnType__sent_bytes | None: ...
 
 Global___Peer: _TypeAlias = Peer  # noqa: Y015
 
@@ -1450,22 +1467,28 @@ class ListPeersRequest(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     UNPROGRAMMED_FIELD_NUMBER: _builtins.int
     LOOK_FIELD_NUMBER: _builtins.int
+    FIGURES_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """A lease name or a node. Empty: all."""
     unprogrammed: _builtins.bool
     """Only peers in another state than PEER_STATE_PROGRAMMED."""
     look: _builtins.bool
     """Read the kernel now, and set `actual` beside `text`."""
+    figures: _builtins.bool
+    """Set `received_bytes` and `sent_bytes` of each peer where the kernel counts
+    them (backend wireguard), which reads the kernel now.
+    """
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         unprogrammed: _builtins.bool = ...,
         look: _builtins.bool = ...,
+        figures: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["look", b"look", "name", b"name", "unprogrammed", b"unprogrammed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["figures", b"figures", "look", b"look", "name", b"name", "unprogrammed", b"unprogrammed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
