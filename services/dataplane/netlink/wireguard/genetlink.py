@@ -30,6 +30,8 @@ _IFINDEX, _PRIVATE_KEY, _PUBLIC_KEY, _LISTEN_PORT, _FWMARK, _PEERS = 1, 3, 4, 6,
 _KEY, _PRESHARED_KEY, _FLAGS, _ENDPOINT, _KEEPALIVE, _HANDSHAKE, _RECEIVED, _SENT, _ALLOWED = range(1, 10)
 _FAMILY, _ADDRESS, _LENGTH = 1, 2, 3
 _REMOVE, _REPLACE_ALLOWED, _UPDATE_ONLY = 0x1, 0x2, 0x4
+_SOCKADDR_BYTES: Final = (16, 28)
+"""struct sockaddr_in, sockaddr_in6."""
 _NO_KEY: Final = bytes(KEY_BYTES)
 
 
@@ -158,7 +160,8 @@ class DeviceReader:
         if _ALLOWED in found:
             for _, inner, after in spans(block, *found[_ALLOWED]):
                 each = {kind: block[first:last] for kind, first, last in spans(block, inner, after)}
-                if (address := each.get(_ADDRESS)) and (length := each.get(_LENGTH)):
+                address = each.get(_ADDRESS, b"")
+                if len(address) in (4, 16) and (length := each.get(_LENGTH)):
                     peer.allowed.append((address, length[0]))
 
 
@@ -170,7 +173,7 @@ def _fill(peer: WireguardPeerState, values: Mapping[int, bytes]) -> None:
     if len(moment := values.get(_HANDSHAKE, b"")) == 16:
         seconds, nanoseconds = struct.unpack("=qq", moment)
         peer.handshake = seconds + nanoseconds / 1e9
-    if where := values.get(_ENDPOINT):
+    if len(where := values.get(_ENDPOINT, b"")) in _SOCKADDR_BYTES:
         peer.port = int.from_bytes(where[2:4])
         peer.endpoint = where[4:8] if len(where) == 16 else where[8:24]
 
