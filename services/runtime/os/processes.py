@@ -4,14 +4,18 @@ In a container without the host's PID namespace only its own processes are seen.
 """
 
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 _PROC: Final = Path("/proc")
-_UNIT: Final = re.compile(r"/([^/]+\.service)$", re.MULTILINE)
-_SOCKET: Final = re.compile(r"socket:\[(\d+)\]")
+_NAME: Final = r"[\w:.@\\-]+"
+_UNIT: Final = re.compile(
+    rf"^\d+:[^:]*:/(?:\.\./)*(?:(?!user\.slice/){_NAME}\.slice/)*({_NAME}\.service)(?:/|$)", re.ASCII | re.MULTILINE
+)
+"""A service of the system. Below user.slice, or in a container, a cgroup may have any name."""
 _LOCAL, _INODE = 1, 9
 """Columns of /proc/net/udp."""
 
@@ -33,7 +37,7 @@ class Process:
     @property
     def end(self) -> str:
         """The command that ends it for good, as far as that is known."""
-        return f"systemctl disable --now {self.unit}" if self.unit else f"kill {self.pid}"
+        return f"systemctl disable --now {shlex.quote(self.unit)}" if self.unit else f"kill {self.pid}"
 
 
 def udp_port_is_taken(port: int) -> str:
@@ -46,31 +50,44 @@ def udp_port_is_taken(port: int) -> str:
 
 def udp_port_owner(port: int) -> Process | None:
     """The process that has it in this network namespace; None: it is the kernel, or is not seen."""
-    inodes = {inode for name in ("udp", "udp6") for inode in _inodes(name, port)}
-    paths = (path for path in _PROC.iterdir() if path.name.isdecimal() and inodes & _sockets(path))
-    try:
-        return next(map(_process, paths), None) if inodes else None
-    except OSError:  # it has ended
+    sockets = {f"socket:[{inode}]" for name in ("udp", "udp6") for inode in _inodes(name, port)}
+    if not sockets:
         return None
+    for path in _running():
+        try:
+            if any(_link(each) in sockets for each in (path / "fd").iterdir()):
+                return _process(path)
+        except OSError:  # it has ended
+            continue
+    return None
 
 
 def processes(name: str) -> Iterator[Process]:
     """Those of this name in this network namespace."""
-    here = _link(_PROC / "thread-self" / "ns" / "net")
-    for path in _PROC.iterdir():
+    here, wanted = _link(_PROC / "thread-self" / "ns" / "net"), f"{name}\n".encode()
+    for path in _running():
         try:
-            if not path.name.isdecimal() or (path / "comm").read_text().rstrip("\n") != name:
-                continue
-            if _link(path / "ns" / "net") == here:
+            if (path / "comm").read_bytes() == wanted and _link(path / "ns" / "net") == here:
                 yield _process(path)
         except OSError:  # it has ended
             continue
 
 
+def _running() -> Iterator[Path]:
+    return (path for path in _PROC.iterdir() if path.name.isdecimal())
+
+
 def _process(path: Path) -> Process:
-    words = (path / "cmdline").read_bytes().rstrip(b"\0").decode(errors="replace").split("\0")
-    unit = _UNIT.search((path / "cgroup").read_text())
-    return Process(int(path.name), (path / "comm").read_text().rstrip("\n"), unit[1] if unit else "", tuple(words))
+    """Raises OSError. What a process calls itself may be any bytes."""
+    texts = ((path / each).read_bytes().decode(errors="replace") for each in ("comm", "cmdline", "cgroup"))
+    name, words, groups = texts
+    return Process(int(path.name), name.rstrip("\n"), unit_in(groups), tuple(words.rstrip("\0").split("\0")))
+
+
+def unit_in(groups: str) -> str:
+    """The system's service in the text of a /proc/PID/cgroup; empty: it is none."""
+    found = _UNIT.search(groups)
+    return found[1] if found else ""
 
 
 def _inodes(name: str, port: int) -> Iterator[str]:
@@ -81,17 +98,6 @@ def _inodes(name: str, port: int) -> Iterator[str]:
     for columns in map(str.split, rows):
         if int(columns[_LOCAL].rpartition(":")[2], 16) == port and columns[_INODE] != "0":
             yield columns[_INODE]
-
-
-def _sockets(path: Path) -> set[str]:
-    found = set[str]()
-    try:
-        for each in (path / "fd").iterdir():
-            match = _SOCKET.fullmatch(_link(each))
-            found |= {match[1]} if match else set()
-    except OSError:
-        pass
-    return found
 
 
 def _link(path: Path) -> str:
