@@ -52,14 +52,15 @@ def taken_port(tunnels: int) -> tuple[int, Process] | None:
 def cni_view(files: HostFiles) -> CniView | None:
     """None: there is no configuration of flannel's, or no directory of plugins can be seen."""
     root = files.root
-    read = ((path, _plugins_of(path)) for path in _listed(files.cni) if path.suffix in _CONFIGURATIONS)
+    read = ((path, _plugins_of(path)) for path in _listed(files.cni) or () if path.suffix in _CONFIGURATIONS)
     found = {path: called for path, called in read if called}  # libcni passes over what is no configuration
     known = [root / each for each in _PLUGINS]
     named = [root / each.lstrip("/") for each in _of_containerd(root / "etc/containerd/config.toml")]
-    plugins = {path: frozenset(each.name for each in _listed(path)) for path in named or known if path.is_dir()}
+    seen = ((path, _listed(path)) for path in named or known)
+    plugins = {path: frozenset(each.name for each in inside) for path, inside in seen if inside is not None}
     if not plugins or not any("flannel" in each for each in found.values()):
         return None
-    elsewhere = {each.name: each for path in known if path not in plugins for each in _listed(path)}
+    elsewhere = {each.name: each for path in known if path not in plugins for each in _listed(path) or ()}
     return CniView(found, plugins, elsewhere)
 
 
@@ -119,34 +120,40 @@ def _subnet_file(words: Sequence[str]) -> str:
 def _plugins_of(path: Path) -> frozenset[str]:
     """The types that a configuration names, with those that flannel's calls; none if it cannot be read."""
     try:
-        document = json.loads(path.read_text())
-    except (OSError, ValueError):
+        document = _object(json.loads(path.read_text() if path.is_file() else "0"))
+    except (OSError, ValueError, RecursionError):
         return frozenset()
-    plugins = document.get("plugins", [document]) if isinstance(document, dict) else ()
-    return frozenset(name for each in plugins if isinstance(each, dict) for name in _types(each) if name)
+    plugins = document.get("plugins", [document])
+    each = plugins if isinstance(plugins, list) else ()
+    return frozenset(name for plugin in each for name in _types(_object(plugin)) if name)
 
 
 def _types(plugin: Mapping[str, Any]) -> Iterator[str]:
     yield str(plugin.get("type", ""))
+    ipam = _object(plugin.get("ipam"))
     if plugin.get("type") == "flannel":
-        delegate = plugin.get("delegate") or {}
+        delegate = _object(plugin.get("delegate"))
         yield str(delegate.get("type", "bridge"))
-        yield str((delegate.get("ipam") or {}).get("type", "host-local"))
+        ipam = {"type": "host-local", **_object(delegate.get("ipam"))}
         yield "loopback"  # which the runtime calls for every pod
-    elif isinstance(plugin.get("ipam"), dict):
-        yield str(plugin["ipam"].get("type", ""))
+    yield str(ipam.get("type", ""))
+
+
+def _object(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _of_containerd(path: Path) -> list[str]:
     try:
         lines = _BIN_DIR.findall(path.read_text())
-    except OSError:
+    except (OSError, ValueError):
         return []
     return [name for line in lines for name in _QUOTED.findall(line)]
 
 
-def _listed(path: Path) -> list[Path]:
+def _listed(path: Path) -> list[Path] | None:
+    """None: it cannot be seen."""
     try:
         return sorted(path.iterdir())
     except OSError:
-        return []
+        return None

@@ -1,6 +1,7 @@
 """What container runtimes and flannel's CNI configuration need of each other, on a host's files."""
 
 import json
+import os
 import subprocess
 from pathlib import Path
 
@@ -83,7 +84,16 @@ def test_a_fault_of_the_table_is_named_and_its_cure_helps(host: Host, name: str)
     assert host.findings() == []
 
 
-@pytest.mark.parametrize("content", [{"name": "m", "type": "multus"}, {"cniVersion": "1.0.0"}, "text"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"name": "m", "type": "multus"},
+        {"cniVersion": "1.0.0"},
+        "text",
+        {"plugins": 5},
+        {"plugins": ["flannel", None]},
+    ],
+)
 def test_a_configuration_that_calls_the_next_or_is_none_is_no_finding(host: Host, content: object) -> None:
     host.configure("00-first.conf", content)
     host.configure("10-flannel.conflist")
@@ -98,4 +108,28 @@ def test_nothing_is_found_where_nothing_can_be_seen(host: Host) -> None:
     host.configure("10-flannel.conflist", OTHER)
     host.install("opt/cni/bin")
     host.install("usr/lib/cni", "bridge")
+    assert host.findings() == []
+
+
+@pytest.mark.parametrize("delegate", ["bridge", ["bridge"], {"ipam": "host-local"}, None, 0])
+def test_a_delegate_that_is_no_object_counts_as_none(host: Host, delegate: object) -> None:
+    host.configure("10-flannel.conflist", {"plugins": [{"type": "flannel", "delegate": delegate}, {"ipam": []}]})
+    host.install("opt/cni/bin", *NEEDED)
+    assert host.findings() == []
+
+
+def test_files_that_no_runtime_could_read_are_passed_over(host: Host) -> None:
+    host.configure("10-flannel.conflist")
+    host.install("opt/cni/bin", *NEEDED)
+    host.write("etc/cni/net.d/00-deep.conf", "[" * 100_000)
+    for place in ("etc/cni/net.d/01-bytes.conf", "etc/containerd/config.toml"):
+        host.write(place)
+        (host.root / place).write_bytes(b"bin_dir = '\xff'")
+    os.mkfifo(host.root / "etc/cni/net.d/02-pipe.conf")
+    assert host.findings() == []
+
+
+def test_plugins_that_cannot_be_seen_are_not_missed(host: Host) -> None:
+    host.configure("10-flannel.conflist")
+    host.write("opt/cni", "not a directory, as what this user may not enter")
     assert host.findings() == []
