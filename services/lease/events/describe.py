@@ -15,8 +15,6 @@ log = get_logger()
 _EXPIRY_SECONDS: Final = 5.0
 """So long before its end, by our clock, a lease counts as expired when it goes."""
 _MOST_TROUBLED: Final = 10_000
-_LONGEST_CAUSE: Final = 1000
-"""Characters: what a client writes may be in it."""
 
 
 def tell_step(journal: Journal, step: Step, kind: str, leases: int) -> None:
@@ -84,7 +82,7 @@ class Requests:
         if len(self._troubled) > _MOST_TROUBLED:
             del self._troubled[next(iter(self._troubled))]
         if code != last:
-            words = f"{call} of {node or 'a node without a name'} refused ({code})", reason[:_LONGEST_CAUSE]
+            words = f"{call} of {node or 'a node without a name'} refused ({code})", reason
             self._journal.note_one(EventKind.LEASE_REFUSED, Subject(name[:256], node), lambda: words)
 
     def succeeded(self, node: str, name: str) -> None:

@@ -4,14 +4,15 @@ import asyncio
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final, NamedTuple
 
 from services.core.errors import InvalidInput
+from services.core.limits import LONGEST_NAME, LONGEST_REASON
 
 REMEMBERED: Final = 4096
-"""Events. With the names in them below 1 KiB each."""
+"""Events. With the names in them usually below 1 KiB each; see Event.bounded."""
 MOST_NAMED: Final = 8
 """Subjects that one event names, and that change together and still get an event each."""
 _AT_ONCE: Final = 64
@@ -47,6 +48,11 @@ class Event:
     def concerns(self, name: str) -> bool:
         """Whether it may concern the subject of this name: it names it, or not all of its subjects."""
         return self.subject_count > len(self.subjects) or any(name in subject for subject in self.subjects)
+
+    def bounded(self) -> "Event":
+        """Without the rest of long texts: keys of a store and data of leases, which they quote, may be megabytes."""
+        names = tuple(Subject(each.name[:LONGEST_NAME], each.of[:LONGEST_NAME]) for each in self.subjects)
+        return replace(self, what=self.what[:LONGEST_REASON], cause=self.cause[:LONGEST_REASON], subjects=names)
 
 
 class RecordedEvent(NamedTuple):
@@ -97,7 +103,7 @@ class Journal:
         """Remembers, and wakes who waits. Never waits itself."""
         self.last += 1
         self._ring[self.last % len(self._ring)] = RecordedEvent(
-            self.epoch, self.last, self._clock(), self.cursor, event
+            self.epoch, self.last, self._clock(), self.cursor, event.bounded()
         )
         if not self._news.is_set():
             self._news.set()

@@ -237,3 +237,17 @@ async def test_what_is_noted_is_in_the_file_soon_without_being_asked_for(path: P
     finally:
         job.cancel()
         await life.end()
+
+
+async def test_events_that_quote_megabytes_survive_with_their_first_words(path: Path) -> None:
+    first = Life(path)
+    long = "x" * (1 << 20)
+    for number in range(40):
+        subjects = (Subject(f"{number}{long}", long),)
+        first.journal.note(Event(Kind.DONE, f"{number} {long}", f"for {long}", subjects=subjects, subject_count=1))
+    await first.end()
+    assert sum(len(each.read_bytes()) for each in path.parent.iterdir()) < 2 * HALF
+    second = Life(path)
+    assert [what[:3].strip(" x") for what in second.told()] == ["sta", *map(str, range(40)), "sta"]
+    assert {entry.event.cause[:5] for entry in second.all()} == {"", "for x"}
+    second.kill()

@@ -160,3 +160,15 @@ def test_a_full_journal_is_a_few_megabytes() -> None:
     tracemalloc.stop()
     assert size < 16 << 20
     assert made.last == 2 * REMEMBERED
+
+
+def test_data_of_leases_that_changes_and_changes_leaves_the_journal_small() -> None:
+    tracemalloc.start()
+    made = Journal()
+    for number in range(REMEMBERED):
+        data = f"{number:08192}"
+        made.note(Event(EventKind.PEER_CHANGED, f"data {data} -> {data}", data, subjects=(Subject(data, data),)))
+    size, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert size < 24 << 20
+    assert told(made)[0].startswith("data 0")
