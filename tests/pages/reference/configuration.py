@@ -1,0 +1,175 @@
+"""The tables of docs/configuration.md: every key, flag, option and variable with its default, from the code.
+
+`make pages` writes them.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, Final
+
+import click
+
+from services.core.backend_types import BACKEND_TYPES
+from services.core.network import NetworkConfig, parse_network
+from services.ctl.connect.contexts import DaemonSet
+from services.ctl.main import cli
+from services.dataplane.backends import BACKENDS
+from services.dataplane.settings import DataplaneSettings
+from services.lease.settings import LeaseSettings
+from services.lease.stores.kube.annotations import annotations
+from services.masq.settings import MasqSettings
+from services.runtime.process.options import ProcessSettings
+from services.runtime.process.settings import variable_of
+from tests.pages.reference.tables import filled, table
+from tests.paths import ROOT
+
+PAGE: Final = ROOT / "docs/configuration.md"
+_V4: Final = '{"Network": "10.5.0.0/16", "Backend": {"Type": "vxlan"}}'
+_V6: Final = (
+    '{"EnableIPv4": false, "EnableIPv6": true, "IPv6Network": "fd00:10:5::/48", "Backend": {"Type": "vxlan"}}'
+)
+NETWORK_KEYS: Final[Mapping[str, str]] = {
+    "Network": "IPv4 network of the overlay, /28 or larger. Needed unless `EnableIPv4` is false",
+    "SubnetLen": "Prefix length of a node's subnet",
+    "SubnetMin": "The first subnet that a node may get",
+    "SubnetMax": "The last subnet that a node may get",
+    "EnableIPv4": "Whether the overlay has IPv4",
+    "EnableIPv6": "Whether the overlay has IPv6; with both, a node gets a subnet of each family",
+    "IPv6Network": "IPv6 network of the overlay, /124 or larger. Needed with `EnableIPv6`",
+    "IPv6SubnetLen": "Prefix length of a node's IPv6 subnet",
+    "IPv6SubnetMin": "The first IPv6 subnet that a node may get",
+    "IPv6SubnetMax": "The last IPv6 subnet that a node may get",
+    "EnableNFTables": "Whether masq keeps its rules in nftables tables of its own, with `--firewall=auto`",
+    "Backend": "How packets travel: an object with `Type` and the options of that backend, below. "
+    "Name one: flannel's documentation says that the default is vxlan, its code that it is udp",
+}
+_VALUES: Final = {"number": "0 to {most}", "flag": "`true`, `false`", "text": "text", "secret": "text, never shown"}
+VARIABLES: Final[Mapping[str, str]] = {
+    "NODE_NAME": "Name of this node where `--node` is not given",
+    "POD_NAME": "Pod of the lease service, which it asks for its node without `NODE_NAME`, as flanneld does",
+    "POD_NAMESPACE": "Namespace of that pod",
+    "KUBERNETES_SERVICE_HOST": "API server of a pod, without `--kube-api-url` and `--kubeconfig-file`",
+    "KUBERNETES_SERVICE_PORT": "Its port",
+    "WIREGUARD_KEY_FILE": "File of the dataplane's private key, as for flanneld ([wireguard](backends.md#wireguard))",
+    "XTABLES_LOCKFILE": "Lock file of legacy iptables, for masq. Default: `/run/xtables.lock`",
+    "NOTIFY_SOCKET": "systemd's, for `Type=notify`",
+    "FLANNELETTE_CONTEXTS": "Contexts file of `flannelette`. Default: `~/.config/flannelette/contexts.toml`",
+    "XDG_CONFIG_HOME": "What is in the place of `~/.config` there",
+}
+"""Those that are not the other name of a flag or an option."""
+CONTEXT_KEYS: Final[Mapping[str, str]] = {
+    "socket_dir": "Directory of the services' sockets on the node",
+    "lease": "Address of the lease service",
+    "dataplane": "Address of the dataplane",
+    "masq": "Address of masq",
+    "tls_cert_file": "Your certificate, for TCP with TLS",
+    "tls_key_file": "Its key",
+    "tls_ca_file": "Authorities of the services' certificates",
+    "tls_server_name": "Name in the services' certificates",
+    "via": "Command that runs others on the node, such as `ssh {node} sudo`: no port needs to be open",
+    "kubernetes": "`true`: the nodes are those of a DaemonSet's pods, which `kubectl exec` reaches",
+    "kubectl": "With `kubernetes`: the command and its options. Default: `KUBECTL`",
+    "namespace": "With `kubernetes`: namespace of the pods. Default: `NAMESPACE`",
+    "selector": "With `kubernetes`: label of the pods. Default: `SELECTOR`",
+}
+_FLAGS: Final = ("flag, variable", "default", "meaning")
+
+
+def page() -> str:
+    """The page as it should be."""
+    return filled(PAGE, TABLES)
+
+
+def _network() -> Iterator[tuple[str, ...]]:
+    defaults = {
+        **_subnets(parse_network(_V4), "", "/22"),
+        **_subnets(parse_network(_V6), "IPv6", "/62"),
+        "EnableIPv4": "`true`",
+        "EnableIPv6": "`false`",
+        "EnableNFTables": "`false`",
+        "Backend": '`{"Type": "udp"}`',
+    }
+    for key, meaning in NETWORK_KEYS.items():
+        yield f"`{key}`", defaults.get(key, ""), meaning
+
+
+def _subnets(network: NetworkConfig, prefix: str, least: str) -> dict[str, str]:
+    """The defaults in an example."""
+    (family,) = network.families
+    return {
+        f"{prefix}SubnetLen": f"`{family.subnet_length}`; in a network smaller than {least} its length + 2",
+        f"{prefix}SubnetMin": f"the second: in {family.cidr} `{family.subnet_min}`",
+        f"{prefix}SubnetMax": f"the last: in {family.cidr} `{family.subnet_max}`",
+    }
+
+
+def _backends() -> Iterator[tuple[str, ...]]:
+    for name in sorted(BACKENDS):
+        link = f"[`{name}`](backends.md#{name})"
+        options = [option for option in BACKEND_TYPES[name].options or () if option.kind != "windows"]
+        for option in options:
+            yield link, f"`{option.name}`", _VALUES[option.kind].format(most=option.most)
+        if not options:
+            yield link, "none", ""
+
+
+def _flags(kind: type[Any], without: type[Any] | None = None) -> Iterator[tuple[str, ...]]:
+    known = {field.name for field in dataclasses.fields(without)} if without else set()
+    for field in dataclasses.fields(kind):
+        if field.metadata and field.name not in known:
+            name = field.metadata["flag"] or field.name.replace("_", "-")
+            meaning = field.metadata["meaning"]
+            if choices := field.metadata["choices"]:
+                meaning += f" One of {', '.join(choices)}."
+            yield f"`--{name}`<br>`{variable_of(name)}`", _default(field.default), meaning
+
+
+def _default(value: object) -> str:
+    if value in ("", ()):
+        return ""
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def _options() -> Iterator[tuple[str, ...]]:
+    for option in cli.params:
+        if isinstance(option, click.Option) and option.help:
+            names = ", ".join(f"`{each}`" for each in option.opts)
+            variable = f"<br>`{option.envvar}`" if option.envvar else ""
+            yield names + variable, " ".join(option.help.replace("[d", "(d").replace("]", ")").split())
+
+
+def _contexts() -> Iterator[tuple[str, ...]]:
+    for key, meaning in CONTEXT_KEYS.items():
+        default = dataclasses.asdict(DaemonSet()).get(key, "")
+        yield f"`{key}`", meaning.replace(key.upper(), default)
+
+
+def _annotations() -> Iterator[tuple[str, ...]]:
+    keys = annotations()
+    yield f"`{keys.managed}`", "`true`: flannel runs on this node. `false`: it did, and gave its lease back"
+    yield f"`{keys.backend_type}`", "`Type` of the backend; none for udp and alloc"
+    for family in (keys.ipv4, keys.ipv6):
+        yield f"`{family.public}`", "Address that other nodes send to"
+        yield f"`{family.data}`", "What the backend tells the other nodes, such as a MAC address or a public key"
+        yield f"`{family.overwrite}`", "An operator's: the address to publish, whatever the node finds out"
+        yield f"`{family.chosen}`", "An operator's: the address of the node, as by `--public-ip`"
+
+
+TABLES: Final[Mapping[str, Callable[[], str]]] = {
+    "network": lambda: table(("key", "default", "meaning"), _network()),
+    "backends": lambda: table(("`Type`", "option", "values"), _backends()),
+    "every service": lambda: table(_FLAGS, _flags(ProcessSettings)),
+    **{
+        name: partial(lambda kind: table(_FLAGS, _flags(kind, without=ProcessSettings)), kind)
+        for name, kind in (("lease", LeaseSettings), ("dataplane", DataplaneSettings), ("masq", MasqSettings))
+    },
+    "options": lambda: table(("option, variable", "meaning"), _options()),
+    "contexts": lambda: table(("key", "meaning"), _contexts()),
+    "variables": lambda: table(("variable", "meaning"), ((f"`{name}`", text) for name, text in VARIABLES.items())),
+    "annotations": lambda: table(("annotation", "meaning"), _annotations()),
+}
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
