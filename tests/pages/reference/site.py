@@ -9,6 +9,7 @@ import re
 import shutil
 from typing import Final
 
+from tests.pages.reference import api
 from tests.paths import ROOT
 
 FOLDER: Final = ROOT / ".build/site-source"
@@ -21,7 +22,7 @@ BESIDE_DOCS: Final = {
     "tests/README.md": "tests.md",
 }
 """The page of the site by its file in the tree; a file of docs/ has the same name there."""
-_FOLDERS: Final = {"docs/adr": "decisions.md"}
+_FOLDERS: Final = {"docs/adr": "decisions.md", "proto/flannelette": "api/lease.md"}
 """The page of the site that stands for a folder of the tree."""
 _LINK: Final = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 _COMMENT: Final = re.compile(r"^<!--.*?-->$", re.M)
@@ -33,7 +34,7 @@ def pages() -> dict[str, str]:
     docs = (path.relative_to(ROOT) for path in sorted((ROOT / "docs").rglob("*.md")))
     sources = BESIDE_DOCS | {str(path): str(path.relative_to("docs")) for path in docs}
     written = {page: in_site((ROOT / source).read_text(), source, page) for source, page in sources.items()}
-    return written | {"decisions.md": _decisions(written)}
+    return written | {"decisions.md": _decisions(written)} | api.pages()
 
 
 def in_site(markdown: str, source: str, page: str) -> str:
@@ -65,6 +66,7 @@ def main() -> None:
     """Writes the sources, pictures too."""
     shutil.rmtree(FOLDER, ignore_errors=True)
     shutil.copytree(ROOT / "docs", FOLDER, ignore=shutil.ignore_patterns("*.md"))
+    (FOLDER / "api").mkdir()
     for name, text in pages().items():
         (FOLDER / name).write_text(text)
 
