@@ -49,7 +49,7 @@ class Explainer:
         kind = self._reconciler.firewall.name if self._reconciler.settings.forward else ""
         tables = self._reconciler.host_checks().tables
         found = dropping_tunnel(tables, [flow], way) if flow.protocol else dropping(tables, kind, [flow], way)
-        response.findings.extend(finding_of(each) for each in found if each.broken)
+        response.findings.extend(finding_of(each) for each in found if each.is_broken)
         return response
 
 

@@ -11,7 +11,7 @@ from flannelette.masq.v1 import masq_pb2_grpc
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from services.masq.api.explain import Explainer
-from services.masq.api.wire import finding_of, general_finding, reading_of, rules_of
+from services.masq.api.wire import finding_of, reading_of, rules_of
 from services.masq.reconcile.reconciler import Reconciler
 from services.masq.rules.other_networks import networks_in
 from services.runtime.events.stream import watch
@@ -34,7 +34,6 @@ class MasqServicer(masq_pb2_grpc.MasqServiceServicer):
         inputs, settings = reconciler.inputs, reconciler.settings
         rules = [rule for state in reconciler.states for rule in state.all_rules]
         findings = reconciler.findings()  # before the reasons, of which one may be among them
-        others = [general_finding(each) for each in self._health.findings]
         return pb.GetStatusResponse(
             status=pb.Status(
                 ready=self._health.ready,
@@ -54,7 +53,7 @@ class MasqServicer(masq_pb2_grpc.MasqServiceServicer):
                 last_check_time=_timestamp(reconciler.last_check_time),
                 start_time=_timestamp(self._start_time),
                 lease_service_connected=reconciler.lease_service_connected,
-                findings=[*map(finding_of, findings), *others],
+                findings=map(finding_of, [*findings, *self._health.findings]),
                 other_networks=networks_in(text for state in reconciler.states for text in state.others),
             ),
             time=_timestamp(time.time()),

@@ -2,8 +2,7 @@
 
 from flannelette.masq.v1 import masq_pb2 as pb
 
-from services.core.finding import Finding as GeneralFinding
-from services.masq.diagnose.obstacles import Finding
+from services.core.finding import Finding
 from services.masq.firewalls.firewall import ChainState, RuleState
 from services.masq.rules.model import Chain
 from services.runtime.events.journal import Journal, RecordedEvent
@@ -23,19 +22,7 @@ def rules_of(state: ChainState) -> list[pb.Rule]:
 
 
 def finding_of(found: Finding) -> pb.Finding:
-    """What is in the way."""
-    return pb.Finding(
-        problem=found.problem,
-        cure=found.cure,
-        check=found.check,
-        cause=found.cause,
-        evidence=found.evidence,
-        broken=found.broken,
-    )
-
-
-def general_finding(found: GeneralFinding) -> pb.Finding:
-    """A problem of the service itself."""
+    """A problem of the host, or of the service itself."""
     return pb.Finding(
         problem=found.problem,
         cure=found.cure,

@@ -8,8 +8,9 @@ from typing import Final
 from services.core.backend_types import BACKEND_TYPES, Tunnel
 from services.core.errors import InvalidInput
 from services.core.family import Family, Network, family_of
+from services.core.finding import Finding
 from services.core.network import NetworkConfig
-from services.masq.diagnose.obstacles import Finding, dropping, dropping_tunnel
+from services.masq.diagnose.obstacles import dropping, dropping_tunnel
 from services.masq.diagnose.verdict import Flow, ForeignTable
 from services.masq.firewalls.firewall import FirewallKind
 from services.masq.rules.model import RuleSettings
@@ -130,7 +131,7 @@ def _bridge_calls(value: str) -> Finding:
 def _source_ports(count: int) -> Finding:
     return Finding(
         "source-ports",
-        f"{count} connections were lost because SNAT gave two of them one source port.",
+        "Connections were lost because SNAT gave two of them one source port.",
         "masq was started with --ip-masq-fully-random-disable.",
         "start masq without --ip-masq-fully-random-disable",
         f"/proc/net/stat/nf_conntrack: insert_failed {count}",

@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from services.core.backend_types import Tunnel
+from services.core.finding import Finding
 from services.masq.diagnose.verdict import (
     IPTABLES,
     LEGACY,
@@ -36,24 +37,6 @@ _FIREWALLD: Final = "firewalld"
 _ZONE: Final = re.compile(r"filter_(?:IN|FWD)_(?!policy_)(.+?)(?:_(?:pre|log|deny|allow|post))?$")
 """Of firewalld's chains from 1.0 on; packets that it does not accept end there."""
 _OF_IPTABLES: Final = frozenset((table, hook.name) for table, hooks in IPTABLES.items() for hook in hooks)
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One setting or rule of the host that drops the overlay's packets."""
-
-    check: str
-    """A word: the row of the table in docs/operations.md."""
-    problem: str
-    """What does not work, one sentence."""
-    cause: str
-    """The setting or the rule, one sentence."""
-    cure: str
-    """The command."""
-    evidence: str = ""
-    """What the kernel said, in the notation of the firewall's tool."""
-    broken: bool = False
-    """The overlay's packets are lost because of it, for certain."""
 
 
 def dropping(
@@ -148,7 +131,7 @@ def _drop(drop: Drop, check: str = "firewall-pods", packets: str = "Packets of p
     if drop.rule:
         said, cure = drop.rule.text, drop.rule.removal
         cause = f"A rule of another program drops them: `{said}`, {where}."
-        return Finding(check, f"{packets} are dropped.", cause, cure, f"{asked}: {said}", broken=True)
+        return Finding(check, f"{packets} are dropped.", cause, cure, f"{asked}: {said}", is_broken=True)
     said = f"-P {chain} DROP" if is_legacy else "policy drop"
     cure = f"{program} -P {chain} ACCEPT" if is_legacy else f"nft chain {place} '{{ policy accept; }}'"
     certain = "no rule there accepts them" if drop.is_certain else "perhaps no rule there accepts all of them"

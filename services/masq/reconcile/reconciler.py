@@ -9,10 +9,10 @@ from typing import Final
 
 from services.core.errors import NotYet, Unavailable
 from services.core.family import Network
+from services.core.finding import Finding
 from services.core.leases.table import Table
 from services.core.network import NetworkConfig
 from services.masq.diagnose.host_checks import HostChecks, findings, flows_of, stale_rules, tunnel_of
-from services.masq.diagnose.obstacles import Finding
 from services.masq.firewalls.firewall import (
     JUMP_NOT_FIRST,
     NOT_WANTED,
@@ -159,7 +159,7 @@ class Reconciler:
         flows = flows_of(inputs.network, inputs.subnets)
         found = findings(self.host_checks(), name, flows, self.settings, tunnel_of(inputs.network))
         self._observed.findings({(each.check, each.problem): each.cause for each in found})
-        reasons = "; ".join(f"{each.problem} {each.cause}".rstrip(".") for each in found if each.broken)
+        reasons = "; ".join(f"{each.problem} {each.cause}".rstrip(".") for each in found if each.is_broken)
         self._health.set("forwarding", reasons and f"forwarding is broken: {reasons}", of_host=True)
         return [*found, *stale_rules(self.firewall.stale_rules_error)]
 

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from services.core.finding import Finding
 from services.core.network import parse_network
 from services.masq.diagnose.host_checks import findings, flows_of, tunnel_of
-from services.masq.diagnose.obstacles import Finding
 from services.masq.firewalls.detect import HostProbe
 from services.masq.firewalls.firewall import FirewallKind as Kind
 from tests.hosts.masq import DUAL, SETTINGS, SUBNETS, Host
@@ -116,7 +116,7 @@ def test_hole_11_a_firewall_that_drops_the_tunnel_is_named_and_its_cure_helps(
     assert finding.problem == "Packets between the nodes (UDP port 8472) are dropped."
     assert f"({program})" in finding.cause
     assert finding.evidence
-    assert finding.broken
+    assert finding.is_broken
     host.run("sh", "-c", finding.cure)
     assert found(probe) == []
     if version == 4 or "policy" not in name:  # a policy drops the discovery of neighbours too

@@ -198,7 +198,7 @@ async def test_hole_10_what_docker_leaves_in_the_legacy_tables_is_dead_forwardin
     host.restore(DOCKER)
     lookout = HostProbe()
     (found,) = dropping(lookout.tables(), Kind.NFTABLES, flows_of(NETWORK, SUBNETS))
-    assert found.broken
+    assert found.is_broken
     assert found.cure == "iptables-legacy -P FORWARD ACCEPT"
     assert dropping(lookout.tables(), Kind.LEGACY, flows_of(NETWORK, SUBNETS)) == []
     lookout.close()

@@ -38,6 +38,20 @@ async def test_what_is_in_the_way_is_said_with_its_cure() -> None:
         ]
 
 
+async def test_a_problem_that_goes_on_is_one_event_however_its_count_grows() -> None:
+    async with Running(replace(ALL, fully_random=False)) as it:
+        await it.tell(NETWORK_KNOWN)
+        for lost in range(1, 4):
+            it.host = HostChecks(insert_failed=lost)
+            (finding,) = (await it.status()).findings
+            assert finding.evidence.endswith(f"insert_failed {lost}")
+        it.host = HostChecks()
+        await it.status()
+        kinds = [pb.EVENT_KIND_FINDING, pb.EVENT_KIND_FINDING_GONE]
+        call = it.servicer.WatchEvents(pb.WatchEventsRequest(no_follow=True, kinds=kinds), NO_CONTEXT)
+        assert [event.kind async for event in call] == kinds
+
+
 async def test_what_is_left_out_is_said_in_the_status() -> None:
     async with Running(replace(ALL, fully_random=False)) as it:
         await it.tell(NETWORK_KNOWN)

@@ -5,9 +5,9 @@ from ipaddress import ip_network
 
 import pytest
 
+from services.core.finding import Finding
 from services.core.network import parse_network
 from services.masq.diagnose.host_checks import HostChecks, findings, flows_of
-from services.masq.diagnose.obstacles import Finding
 from services.masq.diagnose.verdict import Effect as Does
 from services.masq.diagnose.verdict import ForeignChain, ForeignRule, ForeignTable, NfHook
 from services.masq.firewalls.firewall import FirewallKind as Kind
@@ -79,12 +79,12 @@ def test_a_family_that_the_network_does_not_have_is_nobodys_business() -> None:
 )
 def test_a_policy_that_drops_where_our_rules_are_not(around: HostChecks, kind: Kind, cure: list[str]) -> None:
     assert cures(around, kind) == cure
-    assert all(each.broken for each in found_in(around, kind))
+    assert all(each.is_broken for each in found_in(around, kind))
 
 
 def test_where_our_forward_rules_are_switched_off_a_policy_that_drops_is_in_the_way_everywhere() -> None:
     (found,) = found_in(drops("nft", 4, "FORWARD"), Kind.IPTABLES_NFT, replace(ALL, forward=False))
-    assert found.broken
+    assert found.is_broken
 
 
 @pytest.mark.parametrize("firewall", ["iptables-legacy", "nft"])
@@ -93,7 +93,7 @@ def test_a_rule_that_drops_is_named_with_what_removes_it(firewall: str) -> None:
     chain = ForeignChain("FORWARD", (rule,), NfHook.FORWARD)
     around = HostChecks(tables=(ForeignTable(firewall, 4, "filter", {"FORWARD": chain}),))
     (found,) = found_in(around, Kind.LEGACY)
-    assert found.broken
+    assert found.is_broken
     assert "`-A FORWARD -j DROP`" in found.cause
     assert found.cure == "iptables-legacy -t filter -D FORWARD 1"
 
@@ -104,7 +104,7 @@ def test_chains_that_are_read_while_they_change_may_seem_to_call_each_other() ->
         for name, target, hook in (("FORWARD", "a", NfHook.FORWARD), ("a", "b", None), ("b", "a", None))
     }
     (found,) = found_in(HostChecks(tables=(ForeignTable("nft", 4, "other", chains),)), Kind.LEGACY)
-    assert not found.broken
+    assert not found.is_broken
 
 
 def test_rules_in_both_kinds_of_iptables() -> None:
