@@ -3,6 +3,7 @@
 flannelette://node/NAME/dataplane   the dataplane of a node
 flannelette://node/NAME/masq        its masq
 flannelette://relay/NAME            a lease service that stands between nodes and another lease service
+flannelette://cluster/NAME          the lease services of another cluster, which import leases from this one
 flannelette://admin/NAME            a person or a program that operates the overlay
 """
 
@@ -13,7 +14,7 @@ from enum import Enum
 from typing import Final
 
 _URI: Final = re.compile(
-    r"flannelette://(?:node/(?P<node>NAME)/(?P<service>dataplane|masq)|(?P<role>relay|admin)/(?P<name>NAME))".replace(
+    r"flannelette://(?:node/(?P<node>NAME)/(?P<service>dataplane|masq)|(?P<role>relay|cluster|admin)/(?P<name>NAME))".replace(
         "NAME", r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?"
     ),
     re.ASCII,
@@ -26,6 +27,7 @@ class Role(Enum):
     DATAPLANE = "dataplane"
     MASQ = "masq"
     RELAY = "relay"
+    CLUSTER = "cluster"
     ADMIN = "admin"
 
 
@@ -50,6 +52,8 @@ class Requirement(Enum):
 
     MEMBER = "a URI flannelette://node/..., flannelette://relay/... or flannelette://admin/..."
     """Looking: any of the four."""
+    IMPORTER = "MEMBER, or flannelette://cluster/..."
+    """Looking at what is shown to other clusters."""
     HOLDER = "flannelette://node/NAME/dataplane of the node that the request names"
     """Acting as a node: its own dataplane, or a relay, which has looked at the certificate of that dataplane."""
     WATCHER = "HOLDER for who watches everything in the name of a node, else MEMBER"
@@ -68,12 +72,22 @@ def principals(uris: Iterable[str]) -> frozenset[Principal]:
     return frozenset(found)
 
 
-def refusal(bearer: Collection[Principal], requirement: Requirement, node: str = "", *, whole: bool = True) -> str:
+def refusal(
+    bearer: Collection[Principal],
+    requirement: Requirement,
+    node: str = "",
+    *,
+    whole: bool = True,
+    exported: bool = False,
+) -> str:
     """Why the bearer may not, in a sentence that says what would do; empty: it may.
 
-    `node` is the node that the request names. `whole` is for WATCHER: the request is for the whole table.
+    `node` is the node that the request names. `whole` is for WATCHER: the request is for the whole table; `exported`:
+    for what other clusters are shown.
     """
-    if requirement is Requirement.WATCHER:
+    if requirement is Requirement.WATCHER and exported:
+        requirement = Requirement.IMPORTER
+    elif requirement is Requirement.WATCHER:
         requirement = Requirement.HOLDER if node and whole else Requirement.MEMBER
     if _may(bearer, requirement, node):
         return ""
@@ -85,6 +99,8 @@ def refusal(bearer: Collection[Principal], requirement: Requirement, node: str =
 def _may(bearer: Collection[Principal], requirement: Requirement, node: str) -> bool:
     match requirement:
         case Requirement.MEMBER:
+            return any(p.role is not Role.CLUSTER for p in bearer)
+        case Requirement.IMPORTER:
             return bool(bearer)
         case Requirement.ADMIN:
             return any(p.role is Role.ADMIN for p in bearer)
@@ -96,6 +112,8 @@ def _may(bearer: Collection[Principal], requirement: Requirement, node: str) -> 
 def _wanted(requirement: Requirement, node: str) -> str:
     if requirement is Requirement.ADMIN:
         return "the call needs a certificate with a URI flannelette://admin/NAME"
+    if requirement is Requirement.MEMBER:
+        return "another cluster may only watch what this one exports (VIEW_EXPORTED)"
     if not node:
         return "node is empty: over TLS a request names the node that it is for"
     uri = Principal(Role.DATAPLANE, node).uri

@@ -52,6 +52,8 @@ class NetworkConfig:
     warnings: tuple[str, ...] = ()
     beside: tuple[Network, ...] = ()
     """Where leases lie beside, as long as a change of the network is pending for their nodes: see `pending`."""
+    imported: tuple[Network, ...] = ()
+    """Where leases lie that are imported from other clusters."""
     revision: int = field(default=0, compare=False, repr=False)
     """When the store got it, in the order of `Lease.claim_order`; 0: it keeps none."""
 
@@ -66,8 +68,8 @@ class NetworkConfig:
 
     def cidrs(self, family: Family) -> tuple[Network, ...]:
         """Where leases lie in one family, the network itself first; none if it is not enabled."""
-        enabled = self.family(family)
-        return (enabled.cidr, *(n for n in self.beside if n.version == family.version)) if enabled else ()
+        enabled, others = self.family(family), (*self.beside, *self.imported)
+        return (enabled.cidr, *(n for n in others if n.version == family.version)) if enabled else ()
 
 
 def contains(outer: Network, inner: Network) -> bool:

@@ -21,6 +21,8 @@ from services.lease.admission.pipeline import GuardSettings, StorePipeline
 from services.lease.api.requests import Identity
 from services.lease.api.service import SERVICE, LeaseService, add_to_server
 from services.lease.events.journal import EventKind, Journal
+from services.lease.imports.cluster import ImportedCluster, Imports
+from services.lease.imports.policy import Import
 from services.lease.metrics import follow_subnets
 from services.lease.settings import IN_MEMORY, LeaseSettings
 from services.lease.stores.store import Store
@@ -54,15 +56,27 @@ async def build(settings: LeaseSettings, process: Process) -> AsyncIterator[None
     started = f"flannelette-lease {version()} started, store {settings.store}"
     journal.note(Event(EventKind.SERVICE_STARTED, started))
     broker = Broker(settings.store, epoch=secrets.token_hex(4), journal=journal)
+    imports = imports_of(settings, broker, process)
     store = open_store(settings, identity.node, broker, process)
     try:
         memory = SnapshotCache(settings.socket_dir / "lease.table")
         share = 100 if settings.store == "relay" else settings.guard_share  # what is confirmed above is so here
         guard = GuardSettings(share / 100, settings.guard_seconds)
         gate = StorePipeline(store, broker, guard, recall=memory.recall)
-        service = LeaseService(store, broker, gate, identity, process.health, settings.max_leases, process.stopping)
+        service = LeaseService(
+            store,
+            broker,
+            gate,
+            identity,
+            process.health,
+            settings.max_leases,
+            process.stopping,
+            imports,
+            settings.exports,
+        )
         process.servicers[SERVICE] = partial(add_to_server, service)
-        process.jobs["store"] = gate.follow
+        process.jobs["imports"] = imports.run
+        process.jobs["store"] = partial(_follow, gate, imports)
         process.jobs["memory"] = partial(memory.keep, broker)
         process.jobs["readiness"] = partial(keep_health, broker, process.health, is_central=settings.central)
         process.jobs["journal"] = journal.run
@@ -73,8 +87,30 @@ async def build(settings: LeaseSettings, process: Process) -> AsyncIterator[None
         yield
     finally:
         await store.close()
+        await imports.close()
         journal.flush()
         await events.close(journal)
+
+
+async def _follow(gate: StorePipeline, imports: Imports) -> None:
+    """The own store once the imports are there: nodes take a table for complete."""
+    await imports.first_answers()
+    await gate.follow()
+
+
+def imports_of(settings: LeaseSettings, broker: Broker, process: Process) -> Imports:
+    """The clusters of --import. Raises Misconfigured."""
+
+    def make(policy: Import) -> ImportedCluster:
+        file = settings.socket_dir / f"lease.import.{policy.name}"
+        share = settings.guard_share / 100
+        return ImportedCluster(
+            policy, process.transport, broker, file, share, settings.guard_seconds, settings.max_leases
+        )
+
+    imports = Imports(make, settings.imports, broker)
+    process.health.finders.append(imports.findings)
+    return imports
 
 
 async def _end_streams(broker: Broker, stopping: asyncio.Event) -> None:

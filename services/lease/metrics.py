@@ -33,6 +33,12 @@ CONVERGENCE: Final = Histogram(
     "From a change of the table until every connected node had it in its kernel",
     buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300),
 )
+IMPORT_CONNECTED: Final = Gauge(
+    "flannelette_lease_import_connected", "1 while the leases imported from a cluster follow it", ["cluster"]
+)
+IMPORT_REFUSED: Final = Gauge(
+    "flannelette_lease_import_refused", "Leases of a cluster that are not imported", ["cluster"]
+)
 SUBNETS: Final = Gauge(
     "flannelette_lease_subnets",
     "Subnets of the network: free, leased, reserved, or blocked by what overlaps them",

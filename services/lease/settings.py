@@ -8,6 +8,7 @@ from typing import Final
 
 from services.core.errors import Misconfigured
 from services.core.limits import LONGEST
+from services.lease.imports.policy import Export, Import, parse_export, parse_imports
 from services.runtime.process.options import ProcessSettings
 from services.runtime.process.settings import flag, given
 
@@ -49,6 +50,19 @@ class LeaseSettings(ProcessSettings):
         Path("/var/lib/flannelette/leases.db"), "The embedded store's SQLite file; `memory` keeps nothing."
     )
     upstream: str = flag("", "For --store=relay: the lease service above, unix:PATH or HOST:PORT.")
+    import_: tuple[str, ...] = flag(
+        (),
+        "Another cluster whose leases are imported: NAME=ADDRESS,allow=CIDR[,allow=CIDR...], ADDRESS of a lease "
+        "service there (HOST:PORT or unix:PATH), and where its leases may lie. With ,cert=FILE,key=FILE,ca=FILE and "
+        "perhaps ,server-name=NAME the connection has its own certificates; default: those of the --tls flags. May "
+        "be repeated.",
+        name="import",
+    )
+    export: tuple[str, ...] = flag(
+        (),
+        "Network whose leases lease services of other clusters see; may be repeated; `none` shows nothing. Default: "
+        "all leases of this cluster. What is imported is never shown.",
+    )
     etcd_endpoints: str = flag(
         "http://127.0.0.1:4001,http://127.0.0.1:2379", "URLs of the etcd members, separated by commas."
     )
@@ -83,6 +97,15 @@ class LeaseSettings(ProcessSettings):
             raise Misconfigured(
                 "--store=relay needs --upstream: the address of the lease service above, unix:PATH or HOST:PORT"
             )
+        if store == "relay" and (self.import_ or self.export):
+            raise Misconfigured(
+                "--import and --export are not for --store=relay: give them to the lease service above"
+            )
+        _ = self.exports
+        if any(each.address in self.listen.split(",") for each in self.imports):
+            raise Misconfigured(
+                "--import has the address of this lease service itself: give that of another cluster's"
+            )
         if store == "embedded" and self.node:
             raise Misconfigured(
                 f"--node={self.node} and --store=embedded exclude each other: the embedded store is central, its "
@@ -96,6 +119,16 @@ class LeaseSettings(ProcessSettings):
             raise Misconfigured(f"--guard-seconds is {self.guard_seconds}: use 0 or more seconds")
         if not 1 <= self.lease_seconds <= LONGEST:
             raise Misconfigured(f"--lease-seconds is {self.lease_seconds}: use 1 to {LONGEST:g}; flannel's is 86400")
+
+    @property
+    def imports(self) -> tuple[Import, ...]:
+        """The clusters of --import. Raises Misconfigured."""
+        return parse_imports(self.import_)
+
+    @property
+    def exports(self) -> Export:
+        """What --export shows. Raises Misconfigured."""
+        return parse_export(self.export)
 
     def _implied_store(self) -> str:
         """The store whose flags were given: those of the command line decide, without any the variables do."""

@@ -17,6 +17,7 @@ URIS = {
     "h2": Principal(Role.DATAPLANE, "h2").uri,
     "h1-masq": Principal(Role.MASQ, "h1").uri,
     "relay": Principal(Role.RELAY, "rack7").uri,
+    "cluster": Principal(Role.CLUSTER, "west").uri,
     "admin": Principal(Role.ADMIN, "ada").uri,
     "stranger": "spiffe://example.org/somebody",
 }

@@ -19,7 +19,7 @@ from services.core.leases.lease import BackendData, FamilyRequest, Lease, Subnet
 from services.core.leases.overlap_index import OverlapIndex
 from services.core.network import NetworkConfig
 
-Rank: TypeAlias = tuple[bool, int, str]
+Rank: TypeAlias = tuple[bool, bool, int, str]
 """Precedence: the lesser rank wins."""
 
 Claim: TypeAlias = tuple[Lease, Subnet]
@@ -42,17 +42,17 @@ class Loss:
     """The lease that keeps the claim."""
 
 
-def rank(node: str, claim_order: int, name: str) -> Rank:
-    """The order of leases: known node before unknown node, then the older claim, then the name.
+def rank(node: str, claim_order: int, name: str, cluster: str = "") -> Rank:
+    """The order of leases: own before imported, known node before unknown node, then the older claim, then the name.
 
     The rank depends on the lease alone, so all nodes with the same leases decide alike.
     """
-    return (not node, claim_order or maxsize, name)
+    return (bool(cluster), not node, claim_order or maxsize, name)
 
 
 def rank_of(lease: Lease) -> Rank:
     """The rank of a lease."""
-    return rank(lease.node, lease.claim_order, lease.name)
+    return rank(lease.node, lease.claim_order, lease.name, lease.cluster)
 
 
 def identities(version: int, address: Address | None, data: BackendData | None, backend_type: str) -> list[Identity]:
@@ -263,7 +263,9 @@ def _kind(identity: Identity) -> str:
 def _words(kind: str, claim: Claim, winner: Lease) -> str:
     lease, subnet = claim
     whose = f"the lease {winner.name}" + (f" of node {winner.node}" if winner.node else "")
-    if winner.node and not lease.node:
+    if lease.cluster and not winner.cluster:
+        why = "which is of this cluster"
+    elif winner.node and not lease.node:
         why = "whose node is known"
     elif lease.claim_order != winner.claim_order:
         why = "which is older"

@@ -62,6 +62,8 @@ class Lease:
     reserved: bool = False
     claim_order: int = 0
     """The age of the claim: a number in an order of the store, older claims first; 0: unknown. See lease.proto."""
+    cluster: str = ""
+    """The cluster from which the lease is imported; empty: this one. See lease.proto."""
 
     @property
     def cidrs(self) -> tuple[Network, ...]:

@@ -40,7 +40,8 @@ def in_force(told: NetworkConfig, held: Sequence[Network], before: NetworkConfig
     """
     if before is None or not takes_away(told, held) or takes_away(before, held):
         return told
-    return replace(before, beside=beside(before, (*(n.cidr for n in told.families), *told.beside)))
+    others = (*(n.cidr for n in told.families), *told.beside)
+    return replace(before, beside=beside(before, others), imported=told.imported)
 
 
 def beside(network: NetworkConfig, cidrs: Collection[Network]) -> tuple[Network, ...]:
@@ -56,7 +57,7 @@ def beside(network: NetworkConfig, cidrs: Collection[Network]) -> tuple[Network,
 
 def pending_move(lease: Lease, network: NetworkConfig) -> PendingMove | None:
     """What is pending for the node that holds this lease; None: nothing."""
-    if not lease.node or lease.is_idle or not takes_away(network, lease.cidrs):
+    if not lease.node or lease.cluster or lease.is_idle or not takes_away(network, lease.cidrs):
         return None
     gone = [cidr for cidr in lease.cidrs if takes_away(network, [cidr])]
     where = " and ".join(_where(network.family(family_of(cidr)), cidr) for cidr in gone)

@@ -154,6 +154,26 @@ def server(name: str, directory: Path, addresses: tuple[str, ...], relay: bool, 
 @_directory
 @_days(365)
 @_force
+def cluster(name: str, directory: Path, days: int, force: bool) -> None:
+    """Make a certificate for another cluster's lease services.
+
+    NAME is that of the other cluster. With the certificate its lease services
+    import leases from this cluster, and may do nothing else.
+    """
+    stem = f"{name}-cluster"
+    _make(directory, {stem: _bearer(f"{name} cluster", Principal(Role.CLUSTER, name), ())}, days, force=force)
+    files = f"cert={stem}.crt,key={stem}.key,ca=ca.crt"
+    click.echo(
+        "\nNext, give these two files and ca.crt to the other cluster, for its lease services:\n"
+        f"  --import THIS-CLUSTER=192.0.2.1:7070,allow=10.5.0.0/16,{files}"
+    )
+
+
+@certs.command()
+@click.argument("name", type=Name())
+@_directory
+@_days(365)
+@_force
 def admin(name: str, directory: Path, days: int, force: bool) -> None:
     """Make a certificate for the administrator NAME."""
     stem = f"{name}-admin"

@@ -14,10 +14,12 @@ from services.ctl.units import ago, count, phrase, until
 
 def leases_text(response: pb.ListLeasesResponse, now: datetime, width: Width, *, wide: bool = False) -> Text:
     """All leases, by address; on a terminal with the network they are in."""
+    has_imports = any(lease.cluster for lease in response.leases)
     rows = [
         (
             tuple(s.cidr for s in lease.subnets) or (lease.name,),
-            (lease.node,),
+            *(((lease.cluster,),) if has_imports else ()),
+            (lease.node.removeprefix(f"{lease.cluster}/"),),
             tuple(s.public_address for s in lease.subnets),
             (lease.backend_type,),
             (_expires_in(lease, now),),
@@ -26,11 +28,15 @@ def leases_text(response: pb.ListLeasesResponse, now: datetime, width: Width, *,
         )
         for lease in sorted(response.leases, key=lambda lease: by_address([s.cidr for s in lease.subnets]))
     ]
-    titles = ("SUBNET", "NODE", "ADDRESS", "BACKEND", "EXPIRES IN", "DATA", *(("LEASE", "CLAIM") if wide else ()))
+    more, cluster = ("LEASE", "CLAIM") if wide else (), ("CLUSTER",) if has_imports else ()
+    titles = ("SUBNET", *cluster, "NODE", "ADDRESS", "BACKEND", "EXPIRES IN", "DATA", *more)
     listed = table(titles, rows, width)
     if width is None:
         return listed
-    summary = f"{count(len(rows), 'lease')} in {network_words(response.network) or 'a network not known yet'}"
+    imported = sum(bool(lease.cluster) for lease in response.leases)
+    others = f", and {imported} of other clusters" if imported else ""
+    network = network_words(response.network) or "a network not known yet"
+    summary = f"{count(len(rows) - imported, 'lease')} in {network}{others}"
     return lines([listed, "", fold(Text(summary, style="dim"), width)] if rows else [summary])
 
 

@@ -69,8 +69,16 @@ def _lease(status: lease_pb2.GetStatusResponse, now: datetime) -> Iterator[Fact]
     more = len(status.pending_moves) - _MOST_MOVES
     yield "pending", f"and {count(more, 'node')} more" if more > 0 else ""
     yield "leases", phrase(str(status.leases), f"streamed to {count(status.watchers, 'watcher')}")
+    yield from (("import", _import(each)) for each in status.imports)
     yield from (("problem", in_the_way(finding)) for finding in status.findings)
     yield "running", _running(status.start_time, status.version, now)
+
+
+def _import(cluster: lease_pb2.ImportedCluster) -> str:
+    state = "connected" if cluster.connected else f"away: {cluster.error}"
+    refused = f"{cluster.refused_count} refused" if cluster.refused_count else ""
+    held = f"{count(cluster.held_removals, 'removal')} held back" if cluster.held_removals else ""
+    return phrase(f"{cluster.name} at {cluster.address}", state, count(cluster.leases, "lease"), refused, held)
 
 
 def _dataplane(status: dataplane_pb2.Status, now: datetime) -> Iterator[Fact]:

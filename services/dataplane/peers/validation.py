@@ -78,7 +78,7 @@ def address_limits(
     ours = (*underlay.addresses, *underlay.public_addresses)
     return AddressLimits(
         network=ip_range(enabled.cidr) if enabled else None,
-        beside=_spans(family, network.beside),
+        beside=_spans(family, (*network.beside, *network.imported)),
         operator=limits,
         allowed=_spans(family, limits.allowed),
         own_subnets=_spans(family, own_subnets),

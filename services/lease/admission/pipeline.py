@@ -116,7 +116,7 @@ class StorePipeline:
         event = self._with_kept(event)
         table, held = self._broker.table, set(self._guard.held)
         network, network_error = _source(table), table.network_error
-        known: Mapping[str, Lease] | None = table.leases if table.synced else None
+        known: Mapping[str, Lease] | None = self._broker.own if table.synced else None
         served = self.leases.take(event, known)
         if known is None:
             known = self._leases_before(served)
@@ -151,15 +151,17 @@ class StorePipeline:
         log.warning("an operator deleted a refused key from the store", key=key, reason=reason)
 
     def without_held(self, request: LeaseRequest) -> LeaseRequest:
-        """The request, but for subnets that the store has free and nodes still use: of leases that are held back.
+        """The request, but for subnets that the store has free and others use: of leases that are held back, and of
+        other clusters.
 
         Those of other nodes are excluded; what the node itself has lost goes with the request.
         """
         held = [lease for name in self._guard.held if (lease := self._broker.table.leases.get(name))]
         parts = request.parts
-        others = (lease for lease in held if lease.node != request.node and not publishes_same(lease, parts))
+        others = [lease for lease in held if lease.node != request.node and not publishes_same(lease, parts)]
         own = next((lease.cidrs for lease in held if is_own(lease, request.node, parts)), ())
-        return replace(request, excluded=tuple(cidr for lease in others for cidr in lease.cidrs), lost=own)
+        excluded = (*(cidr for lease in others for cidr in lease.cidrs), *self._broker.foreign.claimed)
+        return replace(request, excluded=excluded, lost=own)
 
     def _with_kept(self, event: Snapshot | Changed) -> Snapshot | Changed:
         """The event, where the store refuses keys of which it does not know what they held, and we do: that stays.
@@ -210,7 +212,7 @@ class StorePipeline:
         is_same = before.store is not None and before.store.kind == self._store.kind
         if before.network and event.network:
             is_same = is_same and before.network.source == event.network.source
-        return before.leases if is_same else {}
+        return {name: lease for name, lease in before.leases.items() if not lease.cluster} if is_same else {}
 
     async def _watch(self) -> None:
         async for event in self._store.watch():

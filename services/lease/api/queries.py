@@ -11,7 +11,7 @@ from services.core.family import Address
 from services.core.leases.lease import Lease
 from services.core.leases.network_moves import PendingMove, pending_moves
 from services.lease.admission.pipeline import StorePipeline
-from services.lease.events.journal import Journal
+from services.lease.events.journal import EventKind, Journal
 from services.lease.progress.reports import NOTHING_YET, NodeProgress, Report
 from services.lease.stores.store import Reclaimed, RefusalKind
 from services.lease.watch.broker import Broker
@@ -144,7 +144,11 @@ def reading_of(journal: Journal, request: pb.WatchEventsRequest) -> Reading[pb.W
 
 def _event(entry: RecordedEvent) -> pb.WatchEventsResponse:
     event = entry.event
+    is_key = event.kind in (EventKind.QUARANTINED, EventKind.QUARANTINE_ENDED)  # which may have a slash, too
     return pb.WatchEventsResponse(
-        leases=[pb.LeaseName(name=subject.name, node=subject.of) for subject in event.subjects],
+        leases=[
+            pb.LeaseName(name=name, node=node, cluster="" if is_key else name.rpartition("/")[0])
+            for name, node in event.subjects
+        ],
         lease_count=event.subject_count,
     )

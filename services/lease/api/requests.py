@@ -84,6 +84,10 @@ def subnets_to_reserve(request: pb.ReserveSubnetRequest) -> tuple[Network, ...]:
 def leases_to_reclaim(request: pb.ReclaimLeasesRequest) -> Reclaim:
     """What is wanted. Raises InvalidInput, naming the field."""
     check_name(request.node)
+    for name in request.names:
+        cluster, slash, rest = name.partition("/")
+        if slash:
+            raise InvalidInput(f"{name} may be imported from cluster {cluster}: reclaim {rest} there")
     seconds = seconds_of(request.unseen_for, "unseen_for") if request.HasField("unseen_for") else None
     return Reclaim(tuple(dict.fromkeys(request.names)), request.node, seconds)
 

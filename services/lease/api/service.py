@@ -29,6 +29,9 @@ from services.lease.api.queries import (
 from services.lease.api.requests import Identity, check_name, checked_request, leases_to_reclaim, subnets_to_reserve
 from services.lease.events.describe import Requests
 from services.lease.events.journal import EventKind
+from services.lease.imports.cluster import Imports
+from services.lease.imports.export import watch_exported
+from services.lease.imports.policy import ALL_OWN, Export
 from services.lease.stores.store import Store
 from services.lease.watch.broker import Broker
 from services.lease.watch.streams import PAUSE, end_if_stalled, watch_all, watch_own
@@ -75,12 +78,16 @@ class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
         health: Health,
         most: int = MOST_LEASES,
         stopping: asyncio.Event | None = None,
+        imports: Imports | None = None,
+        export: Export = ALL_OWN,
     ) -> None:
         self._store = store
         self._broker = broker
         self._pipeline = pipeline
         self._identity = identity
         self._health = health
+        self._imports = imports
+        self._export = export
         self._most = most
         """Leases that are given out."""
         self._started = time.time_ns()
@@ -90,6 +97,8 @@ class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
 
     def WatchLeases(self, request: pb.WatchLeasesRequest, context: Context) -> AsyncIterator[Any]:
         """Yields serialised messages: see `add_to_server`."""
+        if request.view == pb.VIEW_EXPORTED:
+            return end_if_stalled(watch_exported(self._broker, self._export.shows))
         if request.view == pb.VIEW_OWN:
             node = self._identity.one_node(request.node)
             return end_if_stalled(watch_own(self._broker, node, is_dataplane=request.relayed))
@@ -119,7 +128,7 @@ class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
         code = grpc.StatusCode.OK
         try:
             wanted = checked_request(request, self._identity.one_node(request.node))
-            if len(self._broker.table.leases) >= self._most and not self._broker.leases_by_node.of(wanted.node):
+            if len(self._broker.own) >= self._most and not self._broker.leases_by_node.of(wanted.node):
                 raise Exhausted(f"there are {self._most} leases, and no more are given: raise --max-leases")
             lease = await self._store.acquire(self._pipeline.without_held(wanted))
         except FlanneletteError as error:
@@ -168,6 +177,7 @@ class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
             network_error=table.network_error,
             pending_moves=map(move_to_proto, self._moves.all()),
             findings=map(finding_to_proto, self._health.findings),
+            imports=[each.to_proto() for each in self._imports.clusters] if self._imports else (),
         )
         response.time.GetCurrentTime()
         response.start_time.FromNanoseconds(self._started)

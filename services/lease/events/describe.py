@@ -44,10 +44,11 @@ def tell_lease(journal: Journal, before: Lease | None, after: Lease | None, *, i
         if has_expired and not is_released:
             kind, verb, cause = EventKind.LEASE_EXPIRED, "expired", "not renewed in time"
         else:
-            cause = "released by its node or an operator" if is_released else "no longer in the store"
+            there = f"no longer exported by cluster {lease.cluster}" if lease.cluster else "no longer in the store"
+            cause = "released by its node or an operator" if is_released else there
             kind, verb = EventKind.LEASE_REMOVED, "removed"
     elif before is None:
-        kind, verb, cause = EventKind.LEASE_ACQUIRED, "acquired", ""
+        kind, verb, cause = EventKind.LEASE_ACQUIRED, "imported" if lease.cluster else "acquired", ""
     else:
         kind, verb, cause = EventKind.LEASE_CHANGED, "changed", _title(before)
     noun = "reservation" if lease.is_idle else "lease"

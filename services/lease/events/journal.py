@@ -33,6 +33,7 @@ class EventKind(Enum):
     NODE_CONNECTED = auto()
     NODE_DISCONNECTED = auto()
     OPERATOR = auto()
+    IMPORT = auto()
 
 
 _MANY: Final = {
@@ -44,6 +45,7 @@ _MANY: Final = {
     EventKind.LEASE_RENEWED: "leases renewed after failures",
     EventKind.QUARANTINED: "keys refused",
     EventKind.QUARANTINE_ENDED: "keys no longer refused",
+    EventKind.IMPORT: "leases of other clusters not imported",
     EventKind.NODE_CONNECTED: "nodes connected",
     EventKind.NODE_DISCONNECTED: "nodes disconnected",
 }

@@ -12,6 +12,7 @@ from services.core.leases.table import Change, Step, StoreStatus, Table, Upserte
 from services.lease import metrics
 from services.lease.events.describe import NodeEvents, tell_lease, tell_step
 from services.lease.events.journal import Journal
+from services.lease.imports.foreign import Foreign, OwnLeases
 from services.lease.progress.connected import ConnectedNodes
 from services.lease.progress.notifier import Notifier
 from services.lease.progress.reports import Reports
@@ -27,7 +28,7 @@ _MOST_BYTES: Final = 16 << 20
 
 
 class LeasesByNode:
-    """The leases of each node, by name. Leases without a node are those of the empty node."""
+    """The leases of each node of this cluster, by name. Leases without a node are those of the empty node."""
 
     def __init__(self) -> None:
         self._of_node: dict[str, dict[str, Lease]] = {}
@@ -43,12 +44,12 @@ class LeasesByNode:
 
     def replace(self, before: Lease | None, after: Lease | None) -> None:
         """A lease changed from `before` to `after`; None: it is new, or gone."""
-        if before is not None:
+        if before is not None and not before.cluster:
             held = self._of_node[before.node]
             del held[before.name]
             if not held:
                 del self._of_node[before.node]
-        if after is not None:
+        if after is not None and not after.cluster:
             self._of_node.setdefault(after.node, {})[after.name] = after
 
 
@@ -70,6 +71,8 @@ class Broker:
         most_entries: int = _MOST_ENTRIES,
         most_bytes: int = _MOST_BYTES,
     ) -> None:
+        self.foreign = Foreign()
+        """What is imported from other clusters beside the leases of the store."""
         self.table = Table(store=StoreStatus(kind, False, f"the {kind} store has not answered yet"))
         self.change_log = ChangeLog(epoch, most_entries, most_bytes)
         self.leases_by_node = LeasesByNode()
@@ -95,6 +98,11 @@ class Broker:
         metrics.HISTORY_BYTES.set_function(lambda: self.change_log.bytes)
 
     @property
+    def own(self) -> Mapping[str, Lease]:
+        """The table without what this process imports."""
+        return OwnLeases(self.table.leases, self.foreign.leases) if self.foreign.leases else self.table.leases
+
+    @property
     def store_status(self) -> StoreStatus:
         """Whether the store answers."""
         assert self.table.store is not None  # noqa: S101 - set from the start, and never cleared
@@ -102,6 +110,8 @@ class Broker:
 
     def take(self, event: StoreEvent) -> None:
         """Folds one event into the table, appends it to the log, and wakes the watchers that it concerns."""
+        if self.foreign.clusters and not isinstance(event, StoreStatus):
+            event = self.foreign.merged(event)
         step = step_of(self.table, event)
         if step == NOTHING:
             return

@@ -68,8 +68,13 @@ def next_inputs(
     if table.network:
         last = before.network or (None if cached and _forbidden(cached, allowed) else cached)
         network = in_force(table.network, held, last)
-        if not all(_is_allowed(cidr, allowed) for cidr in network.beside):
-            network = replace(network, beside=tuple(cidr for cidr in network.beside if _is_allowed(cidr, allowed)))
+        others = (*network.beside, *network.imported)
+        if not all(_is_allowed(cidr, allowed) for cidr in others):
+            beside, imported = (
+                tuple(cidr for cidr in cidrs if _is_allowed(cidr, allowed))
+                for cidrs in (network.beside, network.imported)
+            )
+            network = replace(network, beside=beside, imported=imported)
     if network and (forbidden := _forbidden(network, allowed)):
         network, network_error = before.network, forbidden
     subnets = held or before.subnets

@@ -56,6 +56,7 @@ def lease_from_proto(message: pb.Lease) -> Lease:
         unix_time(message.expire_time, "expire_time") if message.HasField("expire_time") else None,
         message.reserved,
         message.claim_order,
+        _short(message.cluster),
     )
 
 
@@ -101,14 +102,17 @@ def network_to_proto(network: NetworkConfig) -> pb.Network:
         enable_nftables=network.enable_nftables,
         json=network.source,
         warnings=network.warnings,
-        beside=[format_network(cidr) for cidr in network.beside],
+        beside=[format_network(cidr) for cidr in (*network.beside, *network.imported)],
+        imported=[format_network(cidr) for cidr in network.imported],
     )
 
 
 def network_from_proto(message: pb.Network) -> NetworkConfig:
     """The network configuration in a message, parsed again from its JSON. Raises InvalidInput."""
     network = parse_network(message.json, leases_subnets=all(n.subnet_length for n in message.families))
-    return replace(network, beside=tuple(map(_network, message.beside))) if message.beside else network
+    imported = tuple(map(_network, message.imported))
+    beside = tuple(_network(text) for text in message.beside if text not in message.imported)
+    return replace(network, beside=beside, imported=imported) if message.beside else network
 
 
 def progress_to_proto(progress: Progress) -> pb.ReportProgressRequest:
@@ -235,7 +239,7 @@ def _change_from_proto(message: pb.Change) -> Change:
 # A snapshot has many leases: each is written in place, which saves a copy.
 def _fill(message: pb.Lease, lease: Lease) -> None:
     message.name, message.node, message.backend_type = lease.name, lease.node, lease.backend_type
-    message.reserved, message.claim_order = lease.reserved, lease.claim_order
+    message.reserved, message.claim_order, message.cluster = lease.reserved, lease.claim_order, lease.cluster
     for subnet in lease.subnets:
         part = message.subnets.add()
         part.cidr = format_network(subnet.cidr)

@@ -21,7 +21,7 @@ _FALSE: Final = frozenset("0 f F FALSE false False".split())
 
 FLAGS: Final[Mapping[str, str]] = {
     "lease": "store central lease-seconds guard-share guard-seconds net-config-path store-file upstream "
-    "etcd-endpoints etcd-prefix etcd-keyfile etcd-certfile etcd-cafile etcd-username etcd-password "
+    "import export etcd-endpoints etcd-prefix etcd-keyfile etcd-certfile etcd-cafile etcd-username etcd-password "
     "kube-subnet-mgr kube-api-url kubeconfig-file kube-annotation-prefix "
     "set-node-network-unavailable",
     "dataplane": "lease-address iface iface-regex iface-can-reach public-ip public-ipv6 subnet-file state-dir "

@@ -128,7 +128,8 @@ class Authorizer(grpc.aio.ServerInterceptor):
         node = getattr(request, "node", "")
         relayed = getattr(request, "relayed", False)
         whole = relayed or getattr(request, "view", lease_pb2.VIEW_ALL) != lease_pb2.VIEW_OWN
-        return refusal(principals(_uris(peer)), needed, node, whole=whole)
+        exported = getattr(request, "view", None) == lease_pb2.VIEW_EXPORTED
+        return refusal(principals(_uris(peer)), needed, node, whole=whole, exported=exported)
 
 
 def caller(context: Context) -> str:

@@ -20,8 +20,9 @@ change nothing. AcquireLease, RenewLease, ReleaseLease, ReportProgress, and
 WatchLeases of all leases with a `node` need
 flannelette://node/NODE/dataplane or flannelette://relay/NAME. ReserveSubnet,
 ReleaseSubnet, ReclaimLeases, ConfirmRemoval, DeleteQuarantined and
-RenumberNode need flannelette://admin/NAME. All other calls are answered with
-PERMISSION_DENIED.
+RenumberNode need flannelette://admin/NAME. flannelette://cluster/NAME, the
+lease services of another cluster, may call WatchLeases with VIEW_EXPORTED
+and nothing else. All other calls are answered with PERMISSION_DENIED.
 
 An `optional` field is always set, unless its comment says when it is unset.
 `optional` makes JSON print false and 0, which it would leave out otherwise.
@@ -65,6 +66,13 @@ class _ViewEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_View.ValueType],
     """The own lease and the network only; needs `node`. For masq, so that changes
     of other nodes do not wake it.
     """
+    VIEW_EXPORTED: _View.ValueType  # 3
+    """What this cluster shows to the lease services of other clusters: the leases
+    that it holds itself and that `--export` allows, and of the network the
+    ranges, the backend type, VNI and port. Never what it imports. The
+    stream has no cursor: it always starts with a snapshot. `node` and
+    `relayed` have no effect.
+    """
 
 class View(_View, metaclass=_ViewEnumTypeWrapper):
     """The part of the table that a subscriber gets."""
@@ -76,6 +84,13 @@ VIEW_ALL: View.ValueType  # 1
 VIEW_OWN: View.ValueType  # 2
 """The own lease and the network only; needs `node`. For masq, so that changes
 of other nodes do not wake it.
+"""
+VIEW_EXPORTED: View.ValueType  # 3
+"""What this cluster shows to the lease services of other clusters: the leases
+that it holds itself and that `--export` allows, and of the network the
+ranges, the backend type, VNI and port. Never what it imports. The
+stream has no cursor: it always starts with a snapshot. `node` and
+`relayed` have no effect.
 """
 Global___View: _TypeAlias = View  # noqa: Y015
 
@@ -165,6 +180,10 @@ class _EventKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventKind.V
     """The last stream of a node's dataplane has ended."""
     EVENT_KIND_OPERATOR: _EventKind.ValueType  # 17
     """An operator reclaimed leases, renumbered a node, or deleted a refused key."""
+    EVENT_KIND_IMPORT: _EventKind.ValueType  # 18
+    """Another cluster, from which leases are imported, answers or is away; or one
+    of its leases is not imported; `cause` has the reason.
+    """
 
 class EventKind(_EventKind, metaclass=_EventKindEnumTypeWrapper):
     """What an event is about."""
@@ -213,6 +232,10 @@ EVENT_KIND_NODE_DISCONNECTED: EventKind.ValueType  # 16
 """The last stream of a node's dataplane has ended."""
 EVENT_KIND_OPERATOR: EventKind.ValueType  # 17
 """An operator reclaimed leases, renumbered a node, or deleted a refused key."""
+EVENT_KIND_IMPORT: EventKind.ValueType  # 18
+"""Another cluster, from which leases are imported, answers or is away; or one
+of its leases is not imported; `cause` has the reason.
+"""
 Global___EventKind: _TypeAlias = EventKind  # noqa: Y015
 
 @_typing.final
@@ -228,6 +251,7 @@ class Lease(_message.Message):
     EXPIRE_TIME_FIELD_NUMBER: _builtins.int
     RESERVED_FIELD_NUMBER: _builtins.int
     CLAIM_ORDER_FIELD_NUMBER: _builtins.int
+    CLUSTER_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Opaque, unique, stable while the lease lives. The subnet key in etcd and
     embedded (`10.5.52.0-24`, dual stack `10.5.52.0-24&fd00:10:5:34::-64`), the
@@ -254,6 +278,12 @@ class Lease(_message.Message):
     unknown (the embedded store, where no two leases claim the same, and lease
     services without this field), which is younger than any other number.
     """
+    cluster: _builtins.str
+    """The cluster from which the lease is imported, as `--import` names it. Then
+    `name` and `node` start with it: `west/10.6.1.0-24`, `west/h1`. Nothing here
+    renews, moves or removes the lease, and of two leases that claim the same
+    an imported one loses. Empty: a lease of this cluster.
+    """
     @_builtins.property
     def subnets(self) -> _containers.RepeatedCompositeFieldContainer[Global___Subnet]:
         """The subnets, at most one per family, IPv4 first."""
@@ -274,10 +304,11 @@ class Lease(_message.Message):
         expire_time: _timestamp_pb2.Timestamp | None = ...,
         reserved: _builtins.bool = ...,
         claim_order: _builtins.int = ...,
+        cluster: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["expire_time", b"expire_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend_type", b"backend_type", "claim_order", b"claim_order", "expire_time", b"expire_time", "name", b"name", "node", b"node", "reserved", b"reserved", "subnets", b"subnets"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend_type", b"backend_type", "claim_order", b"claim_order", "cluster", b"cluster", "expire_time", b"expire_time", "name", b"name", "node", b"node", "reserved", b"reserved", "subnets", b"subnets"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -397,6 +428,7 @@ class Network(_message.Message):
     JSON_FIELD_NUMBER: _builtins.int
     WARNINGS_FIELD_NUMBER: _builtins.int
     BESIDE_FIELD_NUMBER: _builtins.int
+    IMPORTED_FIELD_NUMBER: _builtins.int
     backend_type: _builtins.str
     """flannel's backend type, lower case: `vxlan`, `host-gw`, `udp`, ..."""
     enable_nftables: _builtins.bool
@@ -421,6 +453,12 @@ class Network(_message.Message):
         pods of these networks and of this one.
         """
 
+    @_builtins.property
+    def imported(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Those of `beside` from which leases of other clusters may be imported, CIDR
+        text.
+        """
+
     def __init__(
         self,
         *,
@@ -430,10 +468,11 @@ class Network(_message.Message):
         json: _builtins.str = ...,
         warnings: _abc.Iterable[_builtins.str] | None = ...,
         beside: _abc.Iterable[_builtins.str] | None = ...,
+        imported: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend_type", b"backend_type", "beside", b"beside", "enable_nftables", b"enable_nftables", "families", b"families", "json", b"json", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend_type", b"backend_type", "beside", b"beside", "enable_nftables", b"enable_nftables", "families", b"families", "imported", b"imported", "json", b"json", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1036,6 +1075,7 @@ class GetStatusResponse(_message.Message):
     PENDING_MOVES_FIELD_NUMBER: _builtins.int
     FINDINGS_FIELD_NUMBER: _builtins.int
     TIME_FIELD_NUMBER: _builtins.int
+    IMPORTS_FIELD_NUMBER: _builtins.int
     ready: _builtins.bool
     """The service has a complete table, which follows the store."""
     node: _builtins.str
@@ -1089,6 +1129,12 @@ class GetStatusResponse(_message.Message):
     def time(self) -> _timestamp_pb2.Timestamp:
         """The time of this host's clock when the service answered."""
 
+    @_builtins.property
+    def imports(self) -> _containers.RepeatedCompositeFieldContainer[Global___ImportedCluster]:
+        """The clusters from which this process imports leases, in the order of
+        `--import`.
+        """
+
     def __init__(
         self,
         *,
@@ -1109,10 +1155,11 @@ class GetStatusResponse(_message.Message):
         pending_moves: _abc.Iterable[Global___PendingMove] | None = ...,
         findings: _abc.Iterable[Global___Finding] | None = ...,
         time: _timestamp_pb2.Timestamp | None = ...,
+        imports: _abc.Iterable[Global___ImportedCluster] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_held_removals", b"_held_removals", "_leases", b"_leases", "_quarantined", b"_quarantined", "_ready", b"_ready", "_watchers", b"_watchers", "held_removals", b"held_removals", "leases", b"leases", "network", b"network", "quarantined", b"quarantined", "ready", b"ready", "start_time", b"start_time", "store", b"store", "time", b"time", "watchers", b"watchers"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_held_removals", b"_held_removals", "_leases", b"_leases", "_quarantined", b"_quarantined", "_ready", b"_ready", "_watchers", b"_watchers", "cursor", b"cursor", "findings", b"findings", "held_reason", b"held_reason", "held_removals", b"held_removals", "leases", b"leases", "network", b"network", "network_error", b"network_error", "node", b"node", "pending_moves", b"pending_moves", "quarantined", b"quarantined", "ready", b"ready", "reasons", b"reasons", "start_time", b"start_time", "store", b"store", "time", b"time", "version", b"version", "watchers", b"watchers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_held_removals", b"_held_removals", "_leases", b"_leases", "_quarantined", b"_quarantined", "_ready", b"_ready", "_watchers", b"_watchers", "cursor", b"cursor", "findings", b"findings", "held_reason", b"held_reason", "held_removals", b"held_removals", "imports", b"imports", "leases", b"leases", "network", b"network", "network_error", b"network_error", "node", b"node", "pending_moves", b"pending_moves", "quarantined", b"quarantined", "ready", b"ready", "reasons", b"reasons", "start_time", b"start_time", "store", b"store", "time", b"time", "version", b"version", "watchers", b"watchers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__held_removals: _TypeAlias = _typing.Literal["held_removals"]  # noqa: Y015
     _WhichOneofArgType__held_removals: _TypeAlias = _typing.Literal["_held_removals", b"_held_removals"]  # noqa: Y015
@@ -1136,6 +1183,109 @@ class GetStatusResponse(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__watchers) -> _WhichOneofReturnType__watchers | None: ...
 
 Global___GetStatusResponse: _TypeAlias = GetStatusResponse  # noqa: Y015
+
+@_typing.final
+class ImportedCluster(_message.Message):
+    """A cluster from which leases are imported."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    CONNECTED_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    LEASES_FIELD_NUMBER: _builtins.int
+    REFUSED_FIELD_NUMBER: _builtins.int
+    REFUSED_COUNT_FIELD_NUMBER: _builtins.int
+    HELD_REMOVALS_FIELD_NUMBER: _builtins.int
+    ALLOWED_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """The name that `--import` gives the cluster."""
+    address: _builtins.str
+    """Address of the lease service."""
+    connected: _builtins.bool
+    """The leases follow the other cluster. False: those known last stay."""
+    error: _builtins.str
+    """Why not; empty while connected."""
+    leases: _builtins.int
+    """Number of leases that are imported."""
+    refused_count: _builtins.int
+    """Number of leases and ranges that are not imported, including those that
+    `refused` leaves out.
+    """
+    held_removals: _builtins.int
+    """Number of leases that the other cluster has lost and the guard keeps, as
+    `held_removals` counts those of the own store.
+    """
+    @_builtins.property
+    def refused(self) -> _containers.RepeatedCompositeFieldContainer[Global___RefusedImport]:
+        """What is not imported, sorted by name; at most the first 50."""
+
+    @_builtins.property
+    def allowed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The ranges from which leases are imported, CIDR text."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        address: _builtins.str = ...,
+        connected: _builtins.bool | None = ...,
+        error: _builtins.str = ...,
+        leases: _builtins.int | None = ...,
+        refused: _abc.Iterable[Global___RefusedImport] | None = ...,
+        refused_count: _builtins.int | None = ...,
+        held_removals: _builtins.int | None = ...,
+        allowed: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_connected", b"_connected", "_held_removals", b"_held_removals", "_leases", b"_leases", "_refused_count", b"_refused_count", "connected", b"connected", "held_removals", b"held_removals", "leases", b"leases", "refused_count", b"refused_count"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_connected", b"_connected", "_held_removals", b"_held_removals", "_leases", b"_leases", "_refused_count", b"_refused_count", "address", b"address", "allowed", b"allowed", "connected", b"connected", "error", b"error", "held_removals", b"held_removals", "leases", b"leases", "name", b"name", "refused", b"refused", "refused_count", b"refused_count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__connected: _TypeAlias = _typing.Literal["connected"]  # noqa: Y015
+    _WhichOneofArgType__connected: _TypeAlias = _typing.Literal["_connected", b"_connected"]  # noqa: Y015
+    _WhichOneofReturnType__held_removals: _TypeAlias = _typing.Literal["held_removals"]  # noqa: Y015
+    _WhichOneofArgType__held_removals: _TypeAlias = _typing.Literal["_held_removals", b"_held_removals"]  # noqa: Y015
+    _WhichOneofReturnType__leases: _TypeAlias = _typing.Literal["leases"]  # noqa: Y015
+    _WhichOneofArgType__leases: _TypeAlias = _typing.Literal["_leases", b"_leases"]  # noqa: Y015
+    _WhichOneofReturnType__refused_count: _TypeAlias = _typing.Literal["refused_count"]  # noqa: Y015
+    _WhichOneofArgType__refused_count: _TypeAlias = _typing.Literal["_refused_count", b"_refused_count"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__connected) -> _WhichOneofReturnType__connected | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__held_removals) -> _WhichOneofReturnType__held_removals | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__leases) -> _WhichOneofReturnType__leases | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__refused_count) -> _WhichOneofReturnType__refused_count | None: ...
+
+Global___ImportedCluster: _TypeAlias = ImportedCluster  # noqa: Y015
+
+@_typing.final
+class RefusedImport(_message.Message):
+    """A lease of another cluster, or a range of `--import`, that is not imported."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Name of the lease, `west/10.5.1.0-24`, or the range."""
+    reason: _builtins.str
+    """The reason, one sentence."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RefusedImport: _TypeAlias = RefusedImport  # noqa: Y015
 
 @_typing.final
 class Finding(_message.Message):
@@ -2102,19 +2252,23 @@ class LeaseName(_message.Message):
 
     NAME_FIELD_NUMBER: _builtins.int
     NODE_FIELD_NUMBER: _builtins.int
+    CLUSTER_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Name of the lease, or the key of a refused entry; empty: only the node."""
     node: _builtins.str
     """Name of the node; empty if unknown."""
+    cluster: _builtins.str
+    """The cluster from which the lease is imported; empty: this one."""
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         node: _builtins.str = ...,
+        cluster: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "node", b"node"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "name", b"name", "node", b"node"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

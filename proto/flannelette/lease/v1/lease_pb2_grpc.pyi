@@ -20,8 +20,9 @@ change nothing. AcquireLease, RenewLease, ReleaseLease, ReportProgress, and
 WatchLeases of all leases with a `node` need
 flannelette://node/NODE/dataplane or flannelette://relay/NAME. ReserveSubnet,
 ReleaseSubnet, ReclaimLeases, ConfirmRemoval, DeleteQuarantined and
-RenumberNode need flannelette://admin/NAME. All other calls are answered with
-PERMISSION_DENIED.
+RenumberNode need flannelette://admin/NAME. flannelette://cluster/NAME, the
+lease services of another cluster, may call WatchLeases with VIEW_EXPORTED
+and nothing else. All other calls are answered with PERMISSION_DENIED.
 
 An `optional` field is always set, unless its comment says when it is unset.
 `optional` makes JSON print false and 0, which it would leave out otherwise.

@@ -1,0 +1,288 @@
+"""The leases of another cluster, followed through the stream of its lease service, and the imports of a process."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from flannelette.lease.v1 import lease_pb2 as pb
+from google.protobuf.message import DecodeError
+
+from services.core.errors import InvalidInput, Misconfigured
+from services.core.finding import Finding
+from services.core.leases.table import Step, StoreStatus, Table, Upserted
+from services.core.network import NetworkConfig
+from services.lease import metrics
+from services.lease.admission.mass_removal import MassRemovalGuard
+from services.lease.events.describe import tell_ended, tell_held
+from services.lease.events.journal import EventKind
+from services.lease.imports.foreign import ClusterLeases, Foreign
+from services.lease.imports.policy import Import, mismatch
+from services.lease.stores.relay.events import TableEvents
+from services.lease.stores.store import Changed, Snapshot
+from services.lease.watch.broker import Broker
+from services.runtime.events.journal import Event, Subject
+from services.runtime.lease.feed import Feed, LeaseConnection
+from services.runtime.lease.wire import step_from_bytes, step_to_bytes
+from services.runtime.os.atomic_file import replace_bytes
+from services.runtime.rpc.transport import Transport
+from services.runtime.telemetry.logs import get_logger
+from services.runtime.tls.credentials import Credentials, expiry_findings
+from services.runtime.tls.files import TlsFiles
+
+log = get_logger()
+
+_MOST_SHOWN: Final = 50
+_FIRST_SECONDS: Final = 5.0
+"""For which the own store waits, so that a service that remembers nothing takes no lease away from its nodes."""
+_PAUSE: Final = 1.0
+"""Seconds between two looks at what is held back, at replaced certificates, and two writes of the file."""
+
+
+class ImportedCluster:
+    """Keeps `leases.shown` as the other cluster shows it.
+
+    * Without an answer of the other cluster the leases known last stay, also over a restart: a file has them.
+    * Removals go through a guard of its own (ADR 12). What it holds back goes when `guard_seconds` later the other
+      cluster still answers, has a network, and has the leases no more.
+    """
+
+    def __init__(
+        self,
+        policy: Import,
+        transport: Transport,
+        broker: Broker,
+        file: Path,
+        share: float,
+        seconds: float,
+        most: int,
+    ) -> None:
+        self.leases = ClusterLeases(policy)
+        self.network: NetworkConfig | None = None
+        """The other cluster's."""
+        self.has_answered = asyncio.Event()
+        """There is a table of it, of before a restart perhaps."""
+        self.guard = MassRemovalGuard(share)
+        self._status = StoreStatus("import", False, f"not connected to {policy.address} yet")
+        self._transport = transport
+        if policy.files:
+            files = TlsFiles(*map(Path, policy.files))
+            self._transport = Transport(Credentials(files), policy.server_name, transport.dangerously)
+        self._connection = LeaseConnection(policy.address, "", self._transport)
+        self._broker = broker
+        self._file = file
+        self._seconds = seconds
+        self._changed = asyncio.Event()
+        self._feed = Feed(self._connection, pb.VIEW_EXPORTED, self._notice, most=most)
+        self._events = TableEvents(policy.address)
+        self._is_unsaved = False
+        self._recall()
+        metrics.IMPORT_CONNECTED.labels(policy.name).set_function(lambda: self.status.connected)
+        metrics.IMPORT_REFUSED.labels(policy.name).set_function(lambda: len(self.leases.refused))
+
+    @property
+    def name(self) -> str:
+        """Of the cluster."""
+        return self.leases.policy.name
+
+    @property
+    def status(self) -> StoreStatus:
+        """Whether the leases follow the other cluster."""
+        return self._status
+
+    async def run(self) -> None:
+        """For ever."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._feed.run())
+            group.create_task(self._follow())
+            group.create_task(self._look_after())
+
+    async def close(self) -> None:
+        """Ends the stream, and writes what is not written."""
+        await self._connection.close()
+        self._save()
+
+    def findings(self) -> Iterator[Finding]:
+        """What is wrong with the import."""
+        policy, own = self.leases.policy, self._broker.table.network
+        if not self.status.connected:
+            count = len(self.leases.in_force)
+            yield Finding(
+                "import",
+                f"The lease service of cluster {self.name} is away: its {count} leases known last stay in force.",
+                f"{self.status.error}.",
+                is_soon=True,
+            )
+        if refused := self.leases.refused:
+            first = min(refused)
+            more = f", and {len(refused) - 1} more" if len(refused) > 1 else ""
+            problem = f"{first} of cluster {self.name} is not imported{more}: its pods cannot be reached."
+            yield Finding("import-refused", problem, f"{refused[first]}.", is_broken=True)
+        if own and self.network and (reason := mismatch(own, self.network)):
+            problem = f"Nodes of cluster {self.name} cannot be peers of these nodes: {reason}."
+            cause = "Two clusters reach each other by one backend with the same settings: change one of the networks."
+            yield Finding("import-backend", problem, cause, is_broken=True)
+        if policy.files and self._transport.credentials:
+            yield from expiry_findings(self._transport.credentials, time.time())
+
+    def to_proto(self) -> pb.ImportedCluster:
+        """For GetStatus."""
+        refused = sorted(self.leases.refused.items())
+        return pb.ImportedCluster(
+            name=self.name,
+            address=self.leases.policy.address,
+            connected=self.status.connected,
+            error=self.status.error,
+            leases=len(self.leases.in_force),
+            refused=[pb.RefusedImport(name=name, reason=reason) for name, reason in refused[:_MOST_SHOWN]],
+            refused_count=len(refused),
+            held_removals=len(self.guard.held),
+            allowed=map(str, self.leases.policy.allow),
+        )
+
+    def take(self, event: Snapshot | Changed, now: float) -> None:
+        """What the other cluster shows has changed."""
+        shown, held = self.leases.shown, set(self.guard.held)
+        event = self.guard.take(event, shown, now)
+        self.network = event.network or self.network
+        names: set[str]
+        if isinstance(event, Snapshot):
+            names = {*shown, *event.leases}
+            self.leases.shown = dict(event.leases)
+        else:
+            names = set()
+            for change in event.changes:
+                name = change.lease.name if isinstance(change, Upserted) else change.name
+                names.add(name)
+                if isinstance(change, Upserted):
+                    shown[name] = change.lease
+                else:
+                    shown.pop(name, None)
+        self._tell_held(held)
+        self._put(names)
+        self.has_answered.set()
+
+    def _put(self, names: Iterable[str]) -> None:
+        """These of the leases shown have changed."""
+        self._is_unsaved = True
+        if changes := self._broker.foreign.judge(self.leases, names):
+            self._broker.take(Changed(changes))
+
+    def _notice(self, touched: frozenset[str]) -> None:
+        self._events.touched |= touched
+        self._changed.set()
+
+    async def _follow(self) -> None:
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            feed = self._feed
+            for event in self._events.events(feed.table, feed.connected, feed.error):
+                if not isinstance(event, StoreStatus):
+                    self.take(event, asyncio.get_running_loop().time())
+                    self._tell_status(StoreStatus("import", True))
+                else:
+                    self._tell_status(event)
+
+    def _tell_status(self, status: StoreStatus) -> None:
+        if (status.connected, status.error) == (self._status.connected, self._status.error):
+            return
+        was_connected, self._status = self._status.connected, status
+        if was_connected != status.connected:
+            what = "answers" if status.connected else "is away; its leases known last stay in force"
+            self._broker.journal.note(Event(EventKind.IMPORT, f"cluster {self.name} {what}", status.error))
+
+    async def _look_after(self) -> None:
+        while True:
+            await asyncio.sleep(_PAUSE)
+            self._confirm(asyncio.get_running_loop().time())
+            credentials = self._transport.credentials if self.leases.policy.files else None
+            if credentials and credentials.files.stamp() != credentials.last_read:
+                with suppress(Misconfigured):  # half replaced: the next look finds the rest
+                    credentials.replace()
+            self._save()
+
+    def _confirm(self, now: float) -> None:
+        """What was held back long enough goes, if the other cluster says again that it is gone."""
+        if self.guard.held and self.status.connected and self._feed.table.network:
+            held = set(self.guard.held)
+            removed = self.guard.confirm(self._feed.table.leases, now - self._seconds)
+            for change in removed:
+                self.leases.shown.pop(change.name, None)
+            self._tell_held(held)
+            self._put({change.name for change in removed})
+
+    def _tell_held(self, before: set[str]) -> None:
+        held, journal = self.guard.held.keys(), self._broker.journal
+        if new := held - before:
+            log.warning(
+                "many leases of another cluster vanished at once; they stay", cluster=self.name, leases=len(new)
+            )
+            tell_held(journal, self._here(new), f"cluster {self.name} has lost them")
+        elif before - held:
+            tell_ended(journal, self._here(before - held), f"cluster {self.name} has them again, or has confirmed it")
+
+    def _here(self, names: Iterable[str]) -> list[str]:
+        return [f"{self.name}/{name}" for name in names]
+
+    def _recall(self) -> None:
+        """What the process before this one knew."""
+        try:
+            table = Table()
+            table.fold(step_from_bytes(self._file.read_bytes()))
+        except FileNotFoundError:
+            return
+        except (OSError, DecodeError, InvalidInput) as error:
+            log.info(
+                "the remembered leases of another cluster cannot be read", file=str(self._file), reason=str(error)
+            )
+            return
+        self.leases.shown, self.network = table.leases, table.network
+        self.has_answered.set()
+
+    def _save(self) -> None:
+        if not self._is_unsaved:
+            return
+        self._is_unsaved = False
+        changes = tuple(map(Upserted, self.leases.shown.values()))
+        try:
+            replace_bytes(self._file, [step_to_bytes(Step(True, changes, self.network, synced=True))], 0o600)
+        except OSError as error:
+            log.info("the leases of another cluster cannot be remembered", file=str(self._file), reason=str(error))
+
+
+class Imports:
+    """The clusters of a process."""
+
+    def __init__(self, make: Callable[[Import], ImportedCluster], policies: Sequence[Import], broker: Broker) -> None:
+        self.clusters = [make(policy) for policy in policies]
+        self._journal = broker.journal
+        broker.foreign = Foreign([each.leases for each in self.clusters], self._tell_refusal)
+
+    async def run(self) -> None:
+        """For ever."""
+        async with asyncio.TaskGroup() as group:
+            for cluster in self.clusters:
+                group.create_task(cluster.run(), name=f"import {cluster.name}")
+
+    async def first_answers(self) -> None:
+        """Waits until there is a table of each, or for five seconds."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_FIRST_SECONDS):
+                for cluster in self.clusters:
+                    await cluster.has_answered.wait()
+
+    def findings(self) -> Iterator[Finding]:
+        """Of all."""
+        return (finding for cluster in self.clusters for finding in cluster.findings())
+
+    def _tell_refusal(self, name: str, reason: str) -> None:
+        log.warning("what another cluster shows is not imported", name=name, reason=reason)
+        self._journal.note_one(EventKind.IMPORT, Subject(name), lambda: (f"not imported: {name}", reason))
+
+    async def close(self) -> None:
+        """Ends the streams."""
+        for cluster in self.clusters:
+            await cluster.close()

@@ -1,0 +1,121 @@
+"""The leases of other clusters that are in force beside the own network, and those that are refused. Pure."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from services.core.family import Network
+from services.core.leases.lease import Lease
+from services.core.leases.table import Change, changes_between
+from services.core.network import NetworkConfig
+from services.lease.imports.policy import Import, overlapped, own_ranges
+from services.lease.stores.store import Changed, Snapshot
+
+
+@dataclass
+class ClusterLeases:
+    """The leases of one cluster: what it shows, and what of it is in force."""
+
+    policy: Import
+    shown: dict[str, Lease] = field(default_factory=dict)
+    """By their names there."""
+    in_force: dict[str, Lease] = field(default_factory=dict)
+    """By their names here."""
+    refused: dict[str, str] = field(default_factory=dict)
+    """The reason, by the name here; ranges that are not imported too."""
+
+
+class Foreign:
+    """The leases of all clusters beside an own network, in the broker's table (services.lease.watch.broker).
+
+    Guarantees: no lease is in force outside of what its `--import` allows, nor one that overlaps the own network;
+    each is judged for itself, and again when the own network changes. Before that is known, none is in force.
+    """
+
+    def __init__(
+        self,
+        clusters: Sequence[ClusterLeases] = (),
+        on_refusal: Callable[[str, str], None] = lambda name, reason: None,
+    ) -> None:
+        self.clusters = clusters
+        self._on_refusal = on_refusal
+        """Called with a name that is newly refused, or for another reason, and the reason."""
+        self.network: NetworkConfig | None = None
+        """The own one."""
+        self.leases: dict[str, Lease] = {}
+        """All that are in force."""
+
+    @property
+    def ranges(self) -> tuple[Network, ...]:
+        """Where imported leases may lie, whether or not there are any."""
+        taken = own_ranges(self.network) if self.network else ()
+        return tuple(r for each in self.clusters for r in each.policy.allow if not overlapped(r, taken))
+
+    @property
+    def claimed(self) -> tuple[Network, ...]:
+        """What other clusters may claim of the own network: no node gets it."""
+        taken = own_ranges(self.network) if self.network else ()
+        return tuple(r for each in self.clusters for r in each.policy.allow if overlapped(r, taken))
+
+    def merged(self, event: Snapshot | Changed) -> Snapshot | Changed:
+        """An event of the own store, with what is imported."""
+        changes: tuple[Change, ...] = ()
+        if event.network is not None:
+            self.network = event.network
+            changes = tuple(change for each in self.clusters for change in self.judge(each))
+            event = replace(event, network=replace(event.network, imported=self.ranges))
+        if isinstance(event, Snapshot):
+            return replace(event, leases={**event.leases, **self.leases})
+        return replace(event, changes=(*event.changes, *changes)) if changes else event
+
+    def judge(self, cluster: ClusterLeases, names: Iterable[str] | None = None) -> tuple[Change, ...]:
+        """What it changes that these leases of a cluster (None: all) have changed, or the own network has."""
+        if self.network is None:
+            return ()
+        taken, policy, refused = own_ranges(self.network), cluster.policy, dict(cluster.refused)
+        if names is None:
+            names = {*cluster.shown, *(name.partition("/")[2] for name in cluster.in_force)}
+            cluster.refused = {
+                str(cidr): f"--import {policy.name} allows {cidr}, which overlaps {own} of this cluster's own network"
+                for cidr in policy.allow
+                if (own := overlapped(cidr, taken))
+            }
+        before: dict[str, Lease] = {}
+        after: dict[str, Lease] = {}
+        for name in names:
+            here, lease = f"{policy.name}/{name}", cluster.shown.get(name)
+            if (known := cluster.in_force.pop(here, None)) is not None:
+                before[here] = known
+            cluster.refused.pop(here, None)
+            if lease is None:
+                continue
+            if reason := policy.refusal(lease, taken):
+                cluster.refused[here] = reason
+            else:
+                after[here] = policy.imported(lease)
+        cluster.in_force |= after
+        for here in before:
+            del self.leases[here]
+        self.leases |= after
+        for here, reason in cluster.refused.items():
+            if refused.get(here) != reason:
+                self._on_refusal(here, reason)
+        return changes_between(before, after)
+
+
+class OwnLeases(Mapping[str, Lease]):
+    """The leases of a table without those that are imported. A view: it copies nothing."""
+
+    def __init__(self, table: Mapping[str, Lease], imported: Mapping[str, Lease]) -> None:
+        self._table = table
+        self._imported = imported
+
+    def __getitem__(self, name: str) -> Lease:
+        if name in self._imported:
+            raise KeyError(name)
+        return self._table[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in self._table if name not in self._imported)
+
+    def __len__(self) -> int:
+        return max(len(self._table) - len(self._imported), 0)

@@ -1,0 +1,122 @@
+"""What --import and --export say, and which leases of other clusters are in force."""
+
+from dataclasses import replace
+from ipaddress import ip_network
+
+import pytest
+
+from services.core.errors import Misconfigured
+from services.core.leases.conflicts import losses
+from services.core.leases.lease import Lease, Subnet, VxlanData
+from services.lease.imports.foreign import ClusterLeases, Foreign
+from services.lease.imports.policy import Export, mismatch, parse_export, parse_imports
+from services.lease.settings import LeaseSettings
+from services.lease.stores.store import Changed, Snapshot
+from tests.examples.leases import SMALL, address, by_name, mac, network
+
+WEST = "west=192.0.2.7:7070,allow=10.6.0.0/16"
+
+
+def lease(name: str, *cidrs: str, number: int = 1, cluster: str = "") -> Lease:
+    subnets = tuple(Subnet(ip_network(cidr), address(number), VxlanData(1, mac(number))) for cidr in cidrs)
+    return Lease(name, f"node-{name}", subnets, "vxlan", cluster=cluster)
+
+
+def test_an_import_is_a_name_an_address_and_ranges_and_perhaps_files() -> None:
+    files = "cert=/a.crt,key=/a.key,ca=/ca.crt,server-name=lease"
+    (one, two) = parse_imports([f"{WEST},allow=fd00:10:6::/48 north=unix:/n.sock,allow=10.7.0.0/16,{files}"])
+    assert (one.name, one.address, list(map(str, one.allow))) == (
+        "west",
+        "192.0.2.7:7070",
+        ["10.6.0.0/16", "fd00:10:6::/48"],
+    )
+    assert (two.files, two.server_name) == (("/a.crt", "/a.key", "/ca.crt"), "lease")
+
+
+@pytest.mark.parametrize(
+    ("texts", "words"),
+    [
+        (["west"], "write NAME=ADDRESS"),
+        (["we/st=h:1,allow=10.6.0.0/16"], "write NAME=ADDRESS"),
+        (["west=h:1"], "lacks allow=CIDR"),
+        (["west=,allow=10.6.0.0/16"], "lacks the address"),
+        (["west=h:1,allow=10.6.0.1/16"], "use a network such as"),
+        (["west=h:1,allow=0.0.0.0/0"], "use a network such as"),
+        (["west=h:1,allow=10.6.0.0/16,color=red"], "'color=red' is no option"),
+        (["west=h:1,allow=10.6.0.0/16,cert=a"], "give all three or none"),
+        ([WEST, WEST], "west is given twice"),
+        ([WEST, "north=h:1,allow=10.0.0.0/8"], "10.0.0.0/8, which overlaps 10.6.0.0/16 of --import west"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_with_what_to_write(texts: list[str], words: str) -> None:
+    with pytest.raises(Misconfigured, match="--import") as caught:
+        parse_imports(texts)
+    assert words in str(caught.value)
+
+
+def test_a_relay_has_no_imports_of_its_own_and_nobody_imports_from_himself() -> None:
+    with pytest.raises(Misconfigured, match="the lease service above"):
+        LeaseSettings(store="relay", upstream="unix:/a", import_=(WEST,))
+    with pytest.raises(Misconfigured, match="this lease service itself"):
+        LeaseSettings(listen="192.0.2.7:7070", import_=(WEST,))
+
+
+def test_an_export_shows_own_leases_in_its_ranges_and_no_reservation_that_nobody_uses() -> None:
+    inside, outside = lease("a", "10.5.1.0/24"), lease("b", "10.5.200.0/24")
+    idle = replace(inside, reserved=True, subnets=(Subnet(inside.cidrs[0]),))
+    assert [Export().shows(each) for each in (inside, outside, idle)] == [True, True, False]
+    some = parse_export(["10.5.0.0/17,10.9.0.0/16"])
+    assert [some.shows(each) for each in (inside, outside)] == [True, False]
+    assert not parse_export(["none"]).shows(inside)
+    assert not Export().shows(replace(inside, cluster="north"))
+    with pytest.raises(Misconfigured, match="--export"):
+        parse_export(["10.5.0.0"])
+
+
+def of_west(*leases: Lease, allow: str = "10.6.0.0/16") -> tuple[Foreign, ClusterLeases]:
+    cluster = ClusterLeases(parse_imports([f"west=h:1,allow={allow}"])[0], by_name(*leases))
+    return Foreign([cluster]), cluster
+
+
+def test_each_lease_is_judged_for_itself_and_again_when_the_own_network_changes() -> None:
+    good = lease("a", "10.6.1.0/24")
+    both = lease("b", "10.6.2.0/24", "fd00:10:6::/64")
+    third = lease("c", "10.6.3.0/24", cluster="north")
+    foreign, west = of_west(good, both, third)
+    assert foreign.judge(west) == ()  # not before the own network is known
+    merged = foreign.merged(Snapshot({}, SMALL))
+    assert isinstance(merged, Snapshot)
+    assert merged.leases.keys() == {"west/a"}
+    assert merged.network is not None
+    assert merged.network.imported == (ip_network("10.6.0.0/16"),)
+    assert west.refused.keys() == {"west/b", "west/c"}
+    wider = foreign.merged(Changed(network=network('{"Network":"10.4.0.0/14","Backend":{"Type":"vxlan"}}')))
+    assert isinstance(wider, Changed)
+    assert len(wider.changes) == 1
+    assert foreign.leases == {}
+    assert foreign.claimed == (ip_network("10.6.0.0/16"),)
+    assert west.refused.keys() == {"10.6.0.0/16", "west/a", "west/b", "west/c"}
+    foreign.merged(Changed(network=SMALL))
+    assert foreign.leases.keys() == {"west/a"}
+
+
+def test_of_two_leases_with_one_mac_the_imported_one_loses_however_old() -> None:
+    foreign, _ = of_west(replace(lease("a", "10.6.1.0/24"), claim_order=1))
+    foreign.merged(Snapshot({}, SMALL))
+    ours, theirs = lease("z", "10.5.1.0/24"), foreign.leases["west/a"]
+    found = losses(SMALL, [(each, each.subnets[0]) for each in (theirs, ours)])
+    assert [(name, loss.winner.name) for (name, _), loss in found.items()] == [("west/a", "z")]
+    assert "which is of this cluster" in next(iter(found.values())).reason
+
+
+@pytest.mark.parametrize(
+    ("backend", "reason"),
+    [
+        ('{"Type":"vxlan"}', ""),
+        ('{"Type":"vxlan","VNI":1,"Port":8472}', ""),
+        ('{"Type":"vxlan","Port":4789}', "its vxlan has Port 4789, and here it is 8472"),
+        ('{"Type":"host-gw"}', "its backend is host-gw, and here it is vxlan"),
+    ],
+)
+def test_clusters_with_other_backends_cannot_be_peers(backend: str, reason: str) -> None:
+    assert mismatch(SMALL, network(f'{{"Network":"10.6.0.0/16","Backend":{backend}}}')) == reason
