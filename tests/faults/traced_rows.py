@@ -12,7 +12,7 @@ class TracedFault:
     """The node on which it is typed."""
     act: str
     undo: str
-    room: str
+    kind: str
     """Of the first step that is broken."""
     says: str
     """A part of the reason."""
@@ -20,7 +20,7 @@ class TracedFault:
     """The node of that step; empty: where it was typed."""
     version: int = 4
     is_back: bool = False
-    """It is the way back that is broken, and no other."""
+    """Only the return path is broken."""
 
 
 _NFT: Final = (

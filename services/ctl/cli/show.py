@@ -181,7 +181,7 @@ def topology(nodes: "Nodes", screen: "Screen", output: str) -> int:
 
 @click.argument("source")
 @click.argument("destination")
-@click.option("--return", "whole_return", is_flag=True, help="Show every step of the way back too.")
+@click.option("--return", "whole_return", is_flag=True, help="Show every step of the return path too.")
 @for_every_node
 def trace(nodes: "Nodes", screen: "Screen", source: str, destination: str, whole_return: bool) -> int:
     """Follow a packet through the kernels of both nodes.
@@ -189,10 +189,10 @@ def trace(nodes: "Nodes", screen: "Screen", source: str, destination: str, whole
     SOURCE and DESTINATION are addresses of pods, or names of nodes, which stand
     for their address in the overlay. Shows every object that decides about the
     packet, such as the route or the firewall, and the first one that loses it
-    with its cure. Sends no packet. The way back is one line unless it is broken.
+    with its cure. Sends no packet. The return path is one line unless it is broken.
 
-    Without a context only this node is asked, which knows its half of the way.
-    Exits with 0 if nothing is wrong, with 1 if the way there or back is broken,
+    Without a context only this node is asked, which knows its half of the path.
+    Exits with 0 if nothing is wrong, with 1 if the path there or back is broken,
     and with 2 if no dataplane answers.
     """
     from services.ctl.diagnose.trace import trace as follow

@@ -1,4 +1,4 @@
-"""`flannelette trace`: the way of a packet, asked of the dataplane and masq of each node that it passes."""
+"""`flannelette trace`: the path of a packet, asked of the dataplane and masq of each node that it passes."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,29 +12,31 @@ from flannelette.masq.v1.masq_pb2_grpc import MasqServiceStub
 from services.ctl.connect.call import LIST_SECONDS, CallFailed, ask
 from services.ctl.connect.contexts import Nodes
 from services.ctl.connect.targets import Targets
-from services.ctl.diagnose.way_text import ways_text
+from services.ctl.diagnose.packet_path import Half, PacketPath, path_of
+from services.ctl.diagnose.path_text import paths_text
 from services.ctl.render.screen import Screen
-from services.ctl.way import Half, Way, way_of
 
 _MOST_AT_ONCE: Final = 16
 """Nodes that are asked at the same time."""
 
 
 async def trace(nodes: Nodes, screen: Screen, source: str, destination: str, *, whole_return: bool) -> int:
-    """Prints the way there, and in short the way back. 0: nothing is wrong. 1: one is broken. 2: nobody answers."""
+    """Prints the path there, and in short the path back. 0: nothing is wrong. 1: one is broken. 2: nobody answers."""
     there = await _follow(nodes, source, destination, screen.warn)
-    ways = [there]
+    paths = [there]
     if there.destination_node:
-        ways.append(await _follow(nodes, there.destination, there.source))
+        paths.append(await _follow(nodes, there.destination, there.source))
     if screen.json:
-        screen.show_json({"ways": [way.document() for way in ways]})
+        screen.show_json({"paths": [path.document() for path in paths]})
     else:
-        screen.show(ways_text(ways, screen.width, whole_return=whole_return))
-    return int(any(way.first_broken for way in ways))
+        screen.show(paths_text(paths, screen.width, whole_return=whole_return))
+    return int(any(path.first_broken for path in paths))
 
 
-async def _follow(nodes: Nodes, source: str, destination: str, warn: Callable[[str], None] = lambda _: None) -> Way:
-    """Asks all nodes, of which two at most know the way. Raises CallFailed: none knows it."""
+async def _follow(
+    nodes: Nodes, source: str, destination: str, warn: Callable[[str], None] = lambda _: None
+) -> PacketPath:
+    """Asks all nodes, of which two at most know the path. Raises CallFailed: none knows it."""
     turns = asyncio.Semaphore(_MOST_AT_ONCE)
     request = pb.TracePacketRequest(source=source, destination=destination)
 
@@ -47,13 +49,13 @@ async def _follow(nodes: Nodes, source: str, destination: str, warn: Callable[[s
     failures = {node: answer for node, answer in answers.items() if isinstance(answer, CallFailed)}
     if not halves:
         raise next((each for each in failures.values() if each.reached), next(iter(failures.values())))
-    way = way_of(halves)
-    for node, failure in failures.items() if way.remarks else ():
+    path = path_of(halves)
+    for node, failure in failures.items() if path.remarks else ():
         warn(f"{node}: {failure}")
-    if not way.steps:
+    if not path.steps:
         asked = ", ".join(half.told.node for half in halves)
-        raise CallFailed(f"neither {source} nor {destination} is of {asked}: {' '.join(way.remarks)}", reached=True)
-    return way
+        raise CallFailed(f"neither {source} nor {destination} is of {asked}: {' '.join(path.remarks)}", reached=True)
+    return path
 
 
 async def _half(targets: Targets, request: pb.TracePacketRequest) -> Half | CallFailed:

@@ -1,4 +1,4 @@
-"""TracePacket: the halves of a packet's way that this node has, as messages."""
+"""TracePacket: the halves of a packet's path that this node has, as messages."""
 
 from dataclasses import replace
 
@@ -28,10 +28,10 @@ _VERDICTS = {
 async def trace_packet(
     dataplane: Controller, inspector: Inspector, request: pb.TracePacketRequest
 ) -> pb.TracePacketResponse:
-    """What this node knows of the packet's way. Raises NotYet, NotFound, InvalidInput, Unavailable."""
+    """What this node knows of the packet's path. Raises NotYet, NotFound, InvalidInput, Unavailable."""
     context = dataplane.programmer.context
     if context is None:
-        raise NotYet("nothing has been programmed yet, so there is no way to follow")
+        raise NotYet("nothing has been programmed yet, so there is no path to follow")
     held = {each.address for each in await inspector.addresses()}
     peers = list(dataplane.programmer.peers.values())
     ends = ends_of(Places(dataplane.node, context, peers, held), request.source, request.destination)
@@ -79,7 +79,7 @@ async def _checks(dataplane: Controller, peer: Peer | None, *, is_sender: bool) 
 
 def _step(step: Step, side: pb.TraceSide.ValueType) -> pb.TraceStep:
     message = pb.TraceStep(
-        room=step.room,
+        kind=step.kind,
         text=step.text,
         verdict=_VERDICTS[step.verdict],
         reason=step.reason,

@@ -12,7 +12,7 @@ from services.dataplane.peers.peer import Peer, PeerContext
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """One end of a packet's way."""
+    """One end of a packet's path."""
 
     address: Address
     node: str = ""

@@ -30,13 +30,13 @@ from services.dataplane.peers.peer import Peer, PeerContext
 from services.dataplane.trace.ends import Ends
 
 AWAY, BACK, TUNNEL = "peer-route", "peer-return", "underlay-route"
-"""What the room `diagnose` calls these lookups."""
+"""What the package `diagnose` calls these lookups."""
 
 _NO_TUNNEL: Final = Tunnel({}, 0)
 
 
 class PlacedObject(Protocol):
-    """An object of a peer beside what the kernel has in its place: ObjectCheck of the room `kernel`."""
+    """An object of a peer beside what the kernel has in its place: ObjectCheck of the package `kernel`."""
 
     @property
     def wanted(self) -> KernelObject | None: ...  # noqa: D102 - see ObjectCheck, also below
@@ -106,7 +106,7 @@ class Wanted:
 async def look(
     inspector: Inspector, wanted: Wanted, ends: Ends, checks: Sequence[PlacedObject], *, is_sender: bool
 ) -> View:
-    """Asks the kernel for one half of the way. Raises Unavailable."""
+    """Asks the kernel for one half of the path. Raises Unavailable."""
     context, peer = wanted.context, (ends.destination if is_sender else ends.source).peer
     links = context.links
     path = path_of(context, peer, ends) if peer is not None else None

@@ -1,4 +1,4 @@
-"""The half of the way on the node of the destination: from the underlay's address to the pod. Pure."""
+"""The half of the path on the node of the destination: from the underlay's address to the pod. Pure."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,8 +14,8 @@ from services.dataplane.netlink.uapi import KernelError
 from services.dataplane.trace.look import View
 from services.dataplane.trace.steps import (
     AtFirewall,
-    Room,
     Step,
+    StepKind,
     Verdict,
     bridge_step,
     broken,
@@ -62,8 +62,8 @@ def facts_of(view: View, underlay_mac: str) -> dict[str, str]:
 def _carrier(view: View, outer: Lookup, far: Address) -> Iterator[Step]:
     """What the packet between the nodes passes when it comes in."""
     here, underlay = ip_address(outer.dst), view.context.links.underlay
-    for step in lookup_steps(view, outer, Room.UNDERLAY_ADDRESS):
-        if step.room != Room.UNDERLAY_ADDRESS or is_local(view, outer):
+    for step in lookup_steps(view, outer, StepKind.UNDERLAY_ADDRESS):
+        if step.kind != StepKind.UNDERLAY_ADDRESS or is_local(view, outer):
             yield step
             continue
         found = found_by(view, "underlay-address")
@@ -71,19 +71,19 @@ def _carrier(view: View, outer: Lookup, far: Address) -> Iterator[Step]:
         yield judged(step, found) if found else _explained(view, step, outer, otherwise)
     port = view.tunnel.port_v6 if here.version == 6 and view.tunnel.port_v6 else view.tunnel.port
     packet = AtFirewall(far, here, "input", underlay.name, "", view.tunnel.protocol, port)
-    yield Step(Room.FIREWALL, "", Verdict.UNKNOWN, packet=packet)
+    yield Step(StepKind.FIREWALL, "", Verdict.UNKNOWN, packet=packet)
 
 
 def _inside(view: View, *, is_host: bool) -> Iterator[Step]:
     """From the overlay's device to the bridge and the pod."""
-    for step in lookup_steps(view, view.inner, Room.ROUTE):
-        yield step if step.room != Room.ROUTE else _to_pod(view, step, is_host=is_host)
+    for step in lookup_steps(view, view.inner, StepKind.ROUTE):
+        yield step if step.kind != StepKind.ROUTE else _to_pod(view, step, is_host=is_host)
     hop = view.hop(view.inner)
     outgoing = name_of(view, hop[1]) if hop and not is_host else ""
     source, destination = view.ends.source.address, view.ends.destination.address
     hook = "input" if is_host else "forward"
     packet = AtFirewall(source, destination, hook, name_of(view, view.inner.iif), outgoing)
-    yield Step(Room.FIREWALL, "", Verdict.UNKNOWN, packet=packet)
+    yield Step(StepKind.FIREWALL, "", Verdict.UNKNOWN, packet=packet)
     if not is_host:
         yield from _bridged(view)
 
@@ -96,7 +96,7 @@ def _bridged(view: View) -> Iterator[Step]:
     if hop is not None and hop[1] == index:
         where, name = address(hop[0]), name_of(view, hop[1])
         silent = f"No pod on {name} answers for {where}."
-        yield neighbour_step(view, hop, Room.POD, silent=silent, fixed=[])
+        yield neighbour_step(view, hop, StepKind.POD, silent=silent, fixed=[])
 
 
 def _to_pod(view: View, step: Step, *, is_host: bool) -> Step:

@@ -1,4 +1,4 @@
-"""The half of the way on the node of the source: from the pod's bridge to the next hop of the underlay. Pure."""
+"""The half of the path on the node of the source: from the pod's bridge to the next hop of the underlay. Pure."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,8 +13,8 @@ from services.dataplane.netlink.objects import RTN_UNICAST, Route
 from services.dataplane.trace.look import View
 from services.dataplane.trace.steps import (
     AtFirewall,
-    Room,
     Step,
+    StepKind,
     Verdict,
     bridge_step,
     broken,
@@ -46,7 +46,7 @@ def sending(view: View) -> Iterator[Step]:
     yield from device_step(view)
     yield from object_steps(view, ("xfrm policy", "ike"), (DIR_OUT,))
     for each in found_by(view, "xfrm-block"):
-        yield Step(Room.IPSEC, each.evidence, Verdict.BROKEN, each.cause, each.cure)
+        yield Step(StepKind.IPSEC, each.evidence, Verdict.BROKEN, each.cause, each.cure)
     yield from _underlay(view)
 
 
@@ -57,7 +57,7 @@ def firewall_step(view: View) -> Step:
     outgoing = name_of(view, hop[1]) if hop else ""
     hook = "output" if view.ends.source.is_host else "forward"
     return Step(
-        Room.FIREWALL,
+        StepKind.FIREWALL,
         "",
         Verdict.UNKNOWN,
         packet=AtFirewall(source, destination, hook, name_of(view, view.inner.iif), outgoing),
@@ -66,8 +66,8 @@ def firewall_step(view: View) -> Step:
 
 def _route_steps(view: View) -> Iterator[Step]:
     peer, path = view.ends.destination.peer, view.path
-    for step in lookup_steps(view, view.inner, Room.ROUTE):
-        if step.room != Room.ROUTE:
+    for step in lookup_steps(view, view.inner, StepKind.ROUTE):
+        if step.kind != StepKind.ROUTE:
             yield step
         elif path is not None:
             yield _to_peer(view, step, path.route)
@@ -133,10 +133,10 @@ def _carrier(view: View, outer: Lookup, far: Address) -> Iterator[Step]:
     outgoing = name_of(view, hop[1]) if hop else ""
     here = ip_address(outer.src) if outer.src else far
     packet = AtFirewall(here, far, "output", "", outgoing, view.tunnel.protocol, port)
-    for step in lookup_steps(view, outer, Room.UNDERLAY_ROUTE):
+    for step in lookup_steps(view, outer, StepKind.UNDERLAY_ROUTE):
         is_lost = not is_sent_on(view, outer)
         yield judged(step, found_by(view, "underlay-route", "underlay-network"), is_enough=is_lost)
-    yield Step(Room.FIREWALL, "", Verdict.UNKNOWN, packet=packet)
+    yield Step(StepKind.FIREWALL, "", Verdict.UNKNOWN, packet=packet)
 
 
 def _next_hop(view: View, hop: tuple[bytes, int], far: Address) -> Step:
@@ -144,7 +144,7 @@ def _next_hop(view: View, hop: tuple[bytes, int], far: Address) -> Step:
     where, name = address(hop[0]), name_of(view, hop[1])
     silent = f"Nobody on {name} answers for {where}: that host is off, or not on this network."
     step = neighbour_step(
-        view, hop, Room.UNDERLAY_NEIGHBOUR, silent=silent, fixed=found_by(view, "underlay-neighbour")
+        view, hop, StepKind.UNDERLAY_NEIGHBOUR, silent=silent, fixed=found_by(view, "underlay-neighbour")
     )
     entry = view.neighbours.get(hop)
     if hop[0] != far.packed or entry is None or len(entry.mac) != 6:

@@ -31,8 +31,8 @@ from services.dataplane.netlink.uapi import NUD_FAILED
 from services.dataplane.trace.look import View
 
 
-class Room(StrEnum):
-    """What decides about a packet, as dataplane.proto lists it."""
+class StepKind(StrEnum):
+    """Kinds of steps: what decides about a packet. TraceStep.kind in dataplane.proto lists them."""
 
     BRIDGE = "bridge"
     FORWARDING = "forwarding"
@@ -72,7 +72,7 @@ class AtFirewall:
 class Step:
     """One object that the packet passes."""
 
-    room: str
+    kind: str
     text: str
     verdict: Verdict = Verdict.PASSES
     reason: str = ""
@@ -137,12 +137,12 @@ def bridge_step(view: View) -> Step:
     if index is None:
         text = f"no interface has an address in {own}" if own else f"no {family} subnet"
         reason = "How pods of this node are attached is not known here: no bridge has their subnet."
-        return judged(Step(Room.BRIDGE, text, Verdict.UNKNOWN, reason), findings)
+        return judged(Step(StepKind.BRIDGE, text, Verdict.UNKNOWN, reason), findings)
     here = (a for a in view.seen.addresses if a.ifindex == index and a.family is family)
     held = (f"{address(a.address)}/{a.length}" for a in here if not ip_address(a.address).is_link_local)
     link = view.seen.links.get(index)
     state = "DOWN" if link is not None and not link.is_up else "UP"
-    return judged(Step(Room.BRIDGE, f"{name_of(view, index)} {state} {' '.join(held)}"), findings)
+    return judged(Step(StepKind.BRIDGE, f"{name_of(view, index)} {state} {' '.join(held)}"), findings)
 
 
 def forwarding_steps(view: View) -> Iterator[Step]:
@@ -157,22 +157,22 @@ def forwarding_steps(view: View) -> Iterator[Step]:
     is_off_everywhere = not view.seen.forwarding.get((family, 0), True) and family.version == 4
     cure = "sysctl -w net.ipv4.ip_forward=1" if is_off_everywhere else f"sysctl -w {key}=1"
     reason = f"This host does not forward {family} packets that come in by {name_of(view, view.inner.iif)}."
-    found = Step(Room.FORWARDING, f"{key} = {int(value)}")
+    found = Step(StepKind.FORWARDING, f"{key} = {int(value)}")
     yield found if value else replace(found, verdict=Verdict.BROKEN, reason=reason, cure=cure)
 
 
-def lookup_steps(view: View, question: Lookup, room: Room) -> Iterator[Step]:
+def lookup_steps(view: View, question: Lookup, kind: StepKind) -> Iterator[Step]:
     """The rule and the route that the kernel takes, not judged yet."""
     seen, family = view.seen, question.family
     answer = seen.answers.get(question)
     rule, _ = decision(seen.rules.get(family, ()), seen.routes.get(family, ()), question, seen.names)
-    if rule is not None and (room is Room.ROUTE or rule.priority not in (0, 32766)):
-        yield Step(Room.RULE, f"{rule.priority}: {rule_text(rule)}")
+    if rule is not None and (kind is StepKind.ROUTE or rule.priority not in (0, 32766)):
+        yield Step(StepKind.RULE, f"{rule.priority}: {rule_text(rule)}")
     if isinstance(answer, Route):
-        yield Step(room, text(plain(answer), seen.names), owner=owner_of(view, answer))
+        yield Step(kind, text(plain(answer), seen.names), owner=owner_of(view, answer))
     else:
         words = strerror(answer.error) if answer is not None else "no answer"
-        yield Step(room, f"none: {words}", Verdict.UNKNOWN if answer is None else Verdict.BROKEN, f"{words}.")
+        yield Step(kind, f"none: {words}", Verdict.UNKNOWN if answer is None else Verdict.BROKEN, f"{words}.")
 
 
 def owner_of(view: View, route: Route) -> str:
@@ -187,7 +187,7 @@ def owner_of(view: View, route: Route) -> str:
 
 
 def why_not(view: View, question: Lookup) -> Culprit | None:
-    """The rule or route that keeps a packet from its way."""
+    """The rule or route that keeps a packet off its path."""
     answer = view.seen.answers.get(question)
     network = view.subject.networks[view.ends.family]
     return culprit(view.seen, question, network, answer if isinstance(answer, Route) else None)
@@ -205,15 +205,15 @@ def is_sent_on(view: View, question: Lookup) -> bool:
     return isinstance(answer, Route) and answer.route_type == RTN_UNICAST
 
 
-def neighbour_step(view: View, hop: tuple[bytes, int], room: Room, *, silent: str, fixed: list[Finding]) -> Step:
+def neighbour_step(view: View, hop: tuple[bytes, int], kind: StepKind, *, silent: str, fixed: list[Finding]) -> Step:
     """What the kernel knows of the MAC of the next hop; `silent` says what it means that nobody answers."""
     where, name = address(hop[0]), name_of(view, hop[1])
     entry = view.neighbours.get(hop)
     if entry is None:
         note = "There is no entry yet: the kernel asks for the MAC with the first packet."
-        return Step(room, f"{where} dev {name}", Verdict.UNKNOWN, note)
+        return Step(kind, f"{where} dev {name}", Verdict.UNKNOWN, note)
     words = [where, f"dev {name}", f"lladdr {mac(entry.mac)}" if entry.mac else "", _STATES.get(entry.state, "NONE")]
-    step = Step(room, " ".join(filter(None, words)))
+    step = Step(kind, " ".join(filter(None, words)))
     if entry.state & (NUD_FAILED | _INCOMPLETE):
         return replace(step, verdict=Verdict.BROKEN, reason=silent)
     return judged(step, fixed)
@@ -227,7 +227,7 @@ def device_step(view: View) -> Iterator[Step]:
     link, spec = found.link, found.spec
     if link is None:
         reason = f"There is no device {found.name}, so packets have no tunnel."
-        yield Step(Room.DEVICE, f"no {found.name}", Verdict.BROKEN, reason, _RESYNC, FLANNELETTE)
+        yield Step(StepKind.DEVICE, f"no {found.name}", Verdict.BROKEN, reason, _RESYNC, FLANNELETTE)
         return
     words = [link.name, f"mtu {link.mtu}", "UP" if link.up else "DOWN", link.kind]
     expects = {}
@@ -236,7 +236,7 @@ def device_step(view: View) -> Iterator[Step]:
         attributes = type(spec.attributes).decode(link.data)
         words.append(attributes.text(spec.parent))
         expects = {"device": attributes.identity()} if link.kind == "vxlan" else {}
-    step = Step(Room.DEVICE, " ".join(filter(None, words)), owner=FLANNELETTE, expects=expects)
+    step = Step(StepKind.DEVICE, " ".join(filter(None, words)), owner=FLANNELETTE, expects=expects)
     if not link.up:
         cure = f"ip link set {link.name} up"
         yield replace(step, verdict=Verdict.BROKEN, reason=f"The device {link.name} is down.", cure=cure)
@@ -262,10 +262,10 @@ def object_steps(view: View, kinds: Container[str], directions: Container[int] =
         if getattr(item, "direction", None) is not None and getattr(item, "direction", 0) not in directions:
             continue
         label = kind_of(item).label.replace("neigh", "neighbour", 1)
-        room = {"wg": "wireguard", "xfrm policy": "ipsec", "ike": "ipsec"}.get(label, label)
+        kind = {"wg": "wireguard", "xfrm policy": "ipsec", "ike": "ipsec"}.get(label, label)
         shown = text(check.actual or item, names)
         expects = {"device MAC": mac(item.mac)} if isinstance(item, Neighbour | FdbEntry) else {}
-        step = Step(room, shown, owner=FLANNELETTE, expects=expects)
+        step = Step(kind, shown, owner=FLANNELETTE, expects=expects)
         if check.wanted is not None and check.actual is None:
             reason = f"It is missing{': ' + check.remark if check.remark else ''}."
             yield replace(step, verdict=Verdict.BROKEN, reason=reason, cure=_RESYNC)

@@ -1,4 +1,4 @@
-"""The way of a packet between pods of two nodes, followed through the kernel of both."""
+"""The path of a packet between pods of two nodes, followed through the kernel of both."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ from tests.shared import Shared, sharing
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-ROOMS = {
+KINDS = {
     "vxlan": (
         "bridge, forwarding, ip rule, route, firewall, neighbour, fdb, device, underlay route, firewall, "
         "underlay neighbour",
@@ -32,8 +32,8 @@ ROOMS = {
 }
 
 
-def rooms(answer: pb.TracePacketResponse) -> str:
-    return ", ".join(step.room for step in answer.steps)
+def kinds(answer: pb.TracePacketResponse) -> str:
+    return ", ".join(step.kind for step in answer.steps)
 
 
 async def followed(scene: Pair, version: int) -> tuple[pb.TracePacketResponse, pb.TracePacketResponse]:
@@ -42,13 +42,13 @@ async def followed(scene: Pair, version: int) -> tuple[pb.TracePacketResponse, p
 
 
 @pytest.mark.parametrize(("backend", "families"), [("vxlan", "dual"), ("host-gw", "ipv4")])
-async def test_each_node_follows_its_half_through_its_rooms(backend: str, families: str) -> None:
+async def test_each_node_follows_its_half_through_the_kernel(backend: str, families: str) -> None:
     async with pair(backend, families) as scene:
         for version in (4, 6) if families == "dual" else (4,):
             sent, taken = await followed(scene, version)
-            assert (rooms(sent), rooms(taken)) == ROOMS[backend]
+            assert (kinds(sent), kinds(taken)) == KINDS[backend]
             for step in (*sent.steps, *taken.steps):
-                wanted = pb.TRACE_VERDICT_UNKNOWN if step.room == "firewall" else pb.TRACE_VERDICT_PASSES
+                wanted = pb.TRACE_VERDICT_UNKNOWN if step.kind == "firewall" else pb.TRACE_VERDICT_PASSES
                 assert step.verdict == wanted, step
             assert (sent.source_node, sent.destination_node) == ("n1", "n2")
             expected = {name: value for step in sent.steps for name, value in step.expects.items()}
@@ -69,7 +69,7 @@ async def ways(scene: Pair, version: int, capsys: pytest.CaptureFixture[str], on
     source, destination = (pod_address(row) for node in scene.nodes for row in node.rows if row.version == version)
     nodes = {name: targets for name, targets in scene.targets().items() if on in ("", name)}
     code = await trace(nodes, screen("json"), source, destination, whole_return=False)
-    return code, json.loads(capsys.readouterr().out)["ways"]
+    return code, json.loads(capsys.readouterr().out)["paths"]
 
 
 def first_broken(way: Any) -> Any:
@@ -90,7 +90,7 @@ async def test_the_first_step_that_loses_the_packet_is_marked(
         await node.types(fault.undo.format_map(said))
         found = first_broken(back if fault.is_back else there)
         assert found is not None, there
-        assert (found["node"], found["room"]) == (fault.found_on or fault.on, fault.room), found
+        assert (found["node"], found["kind"]) == (fault.found_on or fault.on, fault.kind), found
         assert fault.says.format_map(said) in found["reason"], found
         assert not (fault.is_back and first_broken(there))
         assert code == 1

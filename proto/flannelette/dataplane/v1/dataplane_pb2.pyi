@@ -99,7 +99,7 @@ class _TraceVerdictEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TraceVer
     """This node cannot tell; `reason` says why."""
 
 class TraceVerdict(_TraceVerdict, metaclass=_TraceVerdictEnumTypeWrapper):
-    """What becomes of a packet at a step of its way."""
+    """What becomes of a packet at a step of its path."""
 
 TRACE_VERDICT_UNSPECIFIED: TraceVerdict.ValueType  # 0
 """Not used."""
@@ -1972,7 +1972,7 @@ Global___TracePacketRequest: _TypeAlias = TracePacketRequest  # noqa: Y015
 
 @_typing.final
 class TracePacketResponse(_message.Message):
-    """The way of a packet through one node."""
+    """The path of a packet through one node."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2066,7 +2066,7 @@ class TraceStep(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-    ROOM_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
     VERDICT_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
@@ -2075,7 +2075,7 @@ class TraceStep(_message.Message):
     PACKET_FIELD_NUMBER: _builtins.int
     EXPECTS_FIELD_NUMBER: _builtins.int
     SIDE_FIELD_NUMBER: _builtins.int
-    room: _builtins.str
+    kind: _builtins.str
     """What decides: `bridge`, `forwarding`, `ip rule`, `route`, `neighbour`,
     `fdb`, `wireguard`, `ipsec`, `fou`, `command`, `device`, `firewall`,
     `underlay route`, `underlay neighbour`, `underlay address`, `pod`.
@@ -2093,7 +2093,7 @@ class TraceStep(_message.Message):
     Empty: nobody's in particular.
     """
     side: Global___TraceSide.ValueType
-    """Which half of the way the step is of."""
+    """Which half of the path the step belongs to."""
     @_builtins.property
     def packet(self) -> Global___FirewallPacket:
         """The packet as a firewall sees it at this step, which masq's Explain knows.
@@ -2107,7 +2107,7 @@ class TraceStep(_message.Message):
     def __init__(
         self,
         *,
-        room: _builtins.str = ...,
+        kind: _builtins.str = ...,
         text: _builtins.str = ...,
         verdict: Global___TraceVerdict.ValueType = ...,
         reason: _builtins.str = ...,
@@ -2119,7 +2119,7 @@ class TraceStep(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["packet", b"packet"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cure", b"cure", "expects", b"expects", "owner", b"owner", "packet", b"packet", "reason", b"reason", "room", b"room", "side", b"side", "text", b"text", "verdict", b"verdict"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cure", b"cure", "expects", b"expects", "kind", b"kind", "owner", b"owner", "packet", b"packet", "reason", b"reason", "side", b"side", "text", b"text", "verdict", b"verdict"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

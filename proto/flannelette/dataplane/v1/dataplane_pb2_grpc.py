@@ -210,10 +210,10 @@ class DataplaneServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def TracePacket(self, request, context):
-        """Returns the way of a packet through this node, step by step, from the state
+        """Returns the path of a packet through this node, step by step, from the state
         of the kernel at the time of the call. Sends no packet and changes nothing.
 
-        A node knows its half of the way: it is the sender if the source is its own,
+        A node knows its half of the path: it is the sender if the source is its own,
         the receiver if the destination is; otherwise there are no steps.
 
         NOT_FOUND: no lease has a node of the given name. FAILED_PRECONDITION: the

@@ -110,10 +110,10 @@ class DataplaneServiceStub:
     with UNAVAILABLE when the service shuts down.
     """
     TracePacket: _aio.UnaryUnaryMultiCallable[_dataplane_pb2.TracePacketRequest, _dataplane_pb2.TracePacketResponse]
-    """Returns the way of a packet through this node, step by step, from the state
+    """Returns the path of a packet through this node, step by step, from the state
     of the kernel at the time of the call. Sends no packet and changes nothing.
 
-    A node knows its half of the way: it is the sender if the source is its own,
+    A node knows its half of the path: it is the sender if the source is its own,
     the receiver if the destination is; otherwise there are no steps.
 
     NOT_FOUND: no lease has a node of the given name. FAILED_PRECONDITION: the
@@ -276,10 +276,10 @@ class DataplaneServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _dataplane_pb2.TracePacketRequest,
         context: _aio.ServicerContext[_dataplane_pb2.TracePacketRequest, _abc.Awaitable[_dataplane_pb2.TracePacketResponse]],
     ) -> _abc.Awaitable[_dataplane_pb2.TracePacketResponse]:
-        """Returns the way of a packet through this node, step by step, from the state
+        """Returns the path of a packet through this node, step by step, from the state
         of the kernel at the time of the call. Sends no packet and changes nothing.
 
-        A node knows its half of the way: it is the sender if the source is its own,
+        A node knows its half of the path: it is the sender if the source is its own,
         the receiver if the destination is; otherwise there are no steps.
 
         NOT_FOUND: no lease has a node of the given name. FAILED_PRECONDITION: the

@@ -1,4 +1,4 @@
-"""The way of a packet through the nodes: the halves that dataplanes tell, with masq's word on firewalls. Pure."""
+"""The path of a packet through the nodes: the halves that dataplanes tell, with masq's word on firewalls. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -25,13 +25,14 @@ _VERDICTS: Final = {pb.TRACE_VERDICT_PASSES: Verdict.PASSES, pb.TRACE_VERDICT_BR
 
 
 @dataclass(frozen=True, slots=True)
-class WayStep:
+class PathStep:
     """One object that decides about the packet."""
 
     node: str
     sends: bool
     """Of the sender's half."""
-    room: str
+    kind: str
+    """Of the object, such as `route`, or what decides in place of one, such as `forwarding`."""
     text: str
     """The object, in the notation of its tool."""
     verdict: Verdict
@@ -51,19 +52,19 @@ class Half:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class PacketPath:
     """From source to destination, as far as the nodes that answered know it."""
 
     source: str
     destination: str
     source_node: str
     destination_node: str
-    steps: tuple[WayStep, ...]
+    steps: tuple[PathStep, ...]
     remarks: tuple[str, ...] = ()
     """What is not known, one sentence each."""
 
     @property
-    def first_broken(self) -> WayStep | None:
+    def first_broken(self) -> PathStep | None:
         """Where the packet ends."""
         return next((step for step in self.steps if step.verdict is Verdict.BROKEN), None)
 
@@ -79,7 +80,7 @@ class Way:
         """In a few words."""
         broken = self.first_broken
         if broken is not None:
-            return f"broken on {broken.node} at {broken.room}"
+            return f"broken on {broken.node} at {broken.kind}"
         if not self.is_whole:
             known = ", ".join(dict.fromkeys(step.node for step in self.steps))
             return f"nothing is wrong on {known}; the rest is not known"
@@ -93,30 +94,30 @@ class Way:
         return {**asdict(self), "steps": steps, "outcome": self.outcome, "broken": self.first_broken is not None}
 
 
-def way_of(halves: Sequence[Half]) -> Way:
-    """The whole way; each node has told its half, or none. There is at least one that answered."""
+def path_of(halves: Sequence[Half]) -> PacketPath:
+    """The whole path; each node has told its half, or none. There is at least one that answered."""
     first = next((half.told for half in halves if half.told.steps), halves[0].told)
     sender = next((half for half in halves if _has(half, pb.TRACE_SIDE_SENDER)), None)
     receiver = next((half for half in halves if _has(half, pb.TRACE_SIDE_RECEIVER)), None)
     steps = [*_steps(sender, pb.TRACE_SIDE_SENDER), *_steps(receiver, pb.TRACE_SIDE_RECEIVER)]
     if sender is not None and receiver is not None:
         steps = [_compared(step, receiver.told.node, receiver.told.facts) for step in steps]
-    way = Way(first.source, first.destination, first.source_node, first.destination_node, tuple(steps))
-    return replace(way, remarks=tuple(_remarks(way, is_sent=sender is not None, is_taken=receiver is not None)))
+    path = PacketPath(first.source, first.destination, first.source_node, first.destination_node, tuple(steps))
+    return replace(path, remarks=tuple(_remarks(path, is_sent=sender is not None, is_taken=receiver is not None)))
 
 
 def _has(half: Half, side: "pb.TraceSide.ValueType") -> bool:
     return any(step.side == side for step in half.told.steps)
 
 
-def _steps(half: Half | None, side: "pb.TraceSide.ValueType") -> Iterator[WayStep]:
+def _steps(half: Half | None, side: "pb.TraceSide.ValueType") -> Iterator[PathStep]:
     for number, told in enumerate(half.told.steps if half else ()):
         if half is None or told.side != side:
             continue
-        step = WayStep(
+        step = PathStep(
             half.told.node,
             side == pb.TRACE_SIDE_SENDER,
-            told.room,
+            told.kind,
             told.text or "none",
             _VERDICTS.get(told.verdict, Verdict.UNKNOWN),
             told.reason,
@@ -127,7 +128,7 @@ def _steps(half: Half | None, side: "pb.TraceSide.ValueType") -> Iterator[WaySte
         yield _at_firewall(step, told.packet, half.firewalls[number]) if number in half.firewalls else step
 
 
-def _at_firewall(step: WayStep, packet: pb.FirewallPacket, said: masq_pb2.ExplainResponse | CallFailed) -> WayStep:
+def _at_firewall(step: PathStep, packet: pb.FirewallPacket, said: masq_pb2.ExplainResponse | CallFailed) -> PathStep:
     """The step with masq's word: what drops the packet, or the rule of ours that decides about its source address."""
     chain, what = packet.hook.upper(), _packet_words(packet)
     if isinstance(said, CallFailed):
@@ -154,7 +155,7 @@ def _packet_words(packet: pb.FirewallPacket) -> str:
     return f"from {packet.source}"
 
 
-def _compared(step: WayStep, node: str, facts: Mapping[str, str]) -> WayStep:
+def _compared(step: PathStep, node: str, facts: Mapping[str, str]) -> PathStep:
     """The step, broken where the receiver is not what it expects."""
     if not step.sends or step.verdict is Verdict.BROKEN:
         return step
@@ -166,16 +167,16 @@ def _compared(step: WayStep, node: str, facts: Mapping[str, str]) -> WayStep:
     return replace(step, verdict=Verdict.PASSES, reason="", cure="") if is_confirmed else step
 
 
-def _remarks(way: Way, *, is_sent: bool, is_taken: bool) -> Iterable[str]:
-    is_local = bool(way.source_node) and way.source_node == way.destination_node
-    if not way.source_node:
-        yield f"{way.source} belongs to no lease: where such packets come from is not known."
+def _remarks(path: PacketPath, *, is_sent: bool, is_taken: bool) -> Iterable[str]:
+    is_local = bool(path.source_node) and path.source_node == path.destination_node
+    if not path.source_node:
+        yield f"{path.source} belongs to no lease: where such packets come from is not known."
     elif not is_sent and not is_local:
-        yield _missing(way.source_node, "sends")
-    if not way.destination_node:
-        yield f"{way.destination} belongs to no lease: the overlay does not carry packets there."
+        yield _missing(path.source_node, "sends")
+    if not path.destination_node:
+        yield f"{path.destination} belongs to no lease: the overlay does not carry packets there."
     elif not is_taken:
-        yield _missing(way.destination_node, "receives")
+        yield _missing(path.destination_node, "receives")
 
 
 def _missing(node: str, does: str) -> str:

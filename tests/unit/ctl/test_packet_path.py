@@ -1,28 +1,28 @@
-"""The way of a packet, merged from what two dataplanes and their masq say, and how it is shown."""
+"""The path of a packet, merged from what two dataplanes and their masq say, and how it is shown."""
 
 import pytest
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.masq.v1 import masq_pb2
 
 from services.ctl.connect.call import CallFailed
-from services.ctl.diagnose.way_text import ways_text
-from services.ctl.way import Half, Verdict, Way, way_of
+from services.ctl.diagnose.packet_path import Half, PacketPath, Verdict, path_of
+from services.ctl.diagnose.path_text import paths_text
 
 OK, BROKEN, UNKNOWN = pb.TRACE_VERDICT_PASSES, pb.TRACE_VERDICT_BROKEN, pb.TRACE_VERDICT_UNKNOWN
 SENDER, RECEIVER = pb.TRACE_SIDE_SENDER, pb.TRACE_SIDE_RECEIVER
 ROUTE = pb.TraceStep(
-    room="route", text="10.5.53.0/24 via 10.5.53.0 dev flannel.1", verdict=OK, owner="flannelette", side=SENDER
+    kind="route", text="10.5.53.0/24 via 10.5.53.0 dev flannel.1", verdict=OK, owner="flannelette", side=SENDER
 )
 MAC = {"device MAC": "06:0c"}
-FDB = pb.TraceStep(room="fdb", text="06:0c", verdict=UNKNOWN, side=SENDER, reason="?", expects=MAC)
+FDB = pb.TraceStep(kind="fdb", text="06:0c", verdict=UNKNOWN, side=SENDER, reason="?", expects=MAC)
 INPUT = pb.TraceStep(
-    room="firewall",
+    kind="firewall",
     verdict=UNKNOWN,
     side=RECEIVER,
     packet=pb.FirewallPacket(source="10.99.0.11", protocol=17, port=8472, hook="input"),
 )
 FORWARD = pb.TraceStep(
-    room="firewall", verdict=UNKNOWN, side=SENDER, packet=pb.FirewallPacket(source="10.5.27.2", hook="forward")
+    kind="firewall", verdict=UNKNOWN, side=SENDER, packet=pb.FirewallPacket(source="10.5.27.2", hook="forward")
 )
 
 
@@ -40,26 +40,26 @@ def told(
     )
 
 
-def whole(*answers: Half) -> Way:
-    return way_of([Half(told("n3")), *answers])
+def whole(*answers: Half) -> PacketPath:
+    return path_of([Half(told("n3")), *answers])
 
 
-def test_two_halves_are_a_whole_way() -> None:
-    way = whole(Half(told("n2", INPUT), {0: masq_pb2.ExplainResponse()}), Half(told("n1", ROUTE)))
-    assert [(step.node, step.room, step.verdict) for step in way.steps] == [
+def test_two_halves_are_a_whole_path() -> None:
+    path = whole(Half(told("n2", INPUT), {0: masq_pb2.ExplainResponse()}), Half(told("n1", ROUTE)))
+    assert [(step.node, step.kind, step.verdict) for step in path.steps] == [
         ("n1", "route", Verdict.PASSES),
         ("n2", "firewall", Verdict.PASSES),
     ]
-    assert (way.outcome, way.remarks) == ("arrives", ())
-    assert way.steps[1].text == "INPUT UDP port 8472 from 10.99.0.11: nothing drops it"
+    assert (path.outcome, path.remarks) == ("arrives", ())
+    assert path.steps[1].text == "INPUT UDP port 8472 from 10.99.0.11: nothing drops it"
 
 
 def test_one_half_says_what_is_not_known() -> None:
-    way = whole(Half(told("n1", ROUTE)))
-    assert way.outcome == "nothing is wrong on n1; the rest is not known"
-    assert way.remarks == ("How n2 receives is not known: run this there too, or name a --context with n2 in it.",)
-    way = whole(Half(told("n1", ROUTE, nodes=("n1", ""))))
-    assert way.outcome == "leaves n1, to an address without a lease"
+    path = whole(Half(told("n1", ROUTE)))
+    assert path.outcome == "nothing is wrong on n1; the rest is not known"
+    assert path.remarks == ("How n2 receives is not known: run this there too, or name a --context with n2 in it.",)
+    path = whole(Half(told("n1", ROUTE, nodes=("n1", ""))))
+    assert path.outcome == "leaves n1, to an address without a lease"
 
 
 @pytest.mark.parametrize(
@@ -71,8 +71,8 @@ def test_one_half_says_what_is_not_known() -> None:
     ],
 )
 def test_the_receiver_is_what_the_sender_expects(mac: str, verdict: Verdict, reason: str) -> None:
-    way = whole(Half(told("n1", FDB)), Half(told("n2", INPUT, mac=mac)))
-    assert (way.steps[0].verdict, way.steps[0].reason) == (verdict, reason)
+    path = whole(Half(told("n1", FDB)), Half(told("n2", INPUT, mac=mac)))
+    assert (path.steps[0].verdict, path.steps[0].reason) == (verdict, reason)
 
 
 def test_masq_says_what_drops_the_packet_and_what_becomes_of_its_source() -> None:
@@ -101,7 +101,7 @@ def test_masq_says_what_drops_the_packet_and_what_becomes_of_its_source() -> Non
 
 def test_the_first_broken_step_is_marked_at_80_columns() -> None:
     lost = pb.TraceStep(
-        room="device",
+        kind="device",
         text="flannel.1 DOWN",
         verdict=BROKEN,
         reason="It is down.",
@@ -109,8 +109,8 @@ def test_the_first_broken_step_is_marked_at_80_columns() -> None:
         side=RECEIVER,
     )
     there = whole(Half(told("n1", ROUTE)), Half(told("n2", lost, lost)))
-    back = way_of([Half(told("n2", nodes=("n2", "n1"))), Half(told("n2", ROUTE)), Half(told("n1", INPUT))])
-    text = ways_text([there, back], 80, whole_return=False).plain
+    back = path_of([Half(told("n2", nodes=("n2", "n1"))), Half(told("n2", ROUTE)), Half(told("n1", INPUT))])
+    text = paths_text([there, back], 80, whole_return=False).plain
     assert text == (
         "10.5.27.2 (n1) to 10.5.53.2 (n2): broken on n2 at device\n"
         "n1 sends\n"
@@ -126,4 +126,4 @@ def test_the_first_broken_step_is_marked_at_80_columns() -> None:
         "\n"
         "10.5.27.2 (n1) to 10.5.53.2 (n2): arrives, 2 steps"
     )
-    assert len(ways_text([there, back], None, whole_return=False).plain.splitlines()) == 6
+    assert len(paths_text([there, back], None, whole_return=False).plain.splitlines()) == 6
