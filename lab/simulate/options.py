@@ -62,7 +62,7 @@ def parse(arguments: Sequence[str]) -> Options:
         "--kernels",
         type=int,
         default=250,
-        help="nodes that go all the way to a kernel, 10 MB each for 5,000 nodes; "
+        help="nodes that go all the way to a kernel, 8 MB each for 5,000 nodes; "
         "the others end at their table. Default: %(default)s",
     )
     add("--crowds", type=int, default=0, help="processes with nodes. Default: 2, or one for 1,250 nodes")
