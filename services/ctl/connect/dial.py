@@ -40,7 +40,7 @@ class Dialer:
         self.path = _directory() / f"{next(_number)}.sock"
         self._said = ""
         self._code = 0
-        self._runs: list[threading.Thread] = []
+        self._last_run: threading.Thread | None = None
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(self.path))
         self._listener.listen()
@@ -48,8 +48,8 @@ class Dialer:
 
     def failure(self) -> str:
         """Why the last run of the command ended, in one line; empty: it has not failed."""
-        for run in self._runs[-1:]:
-            run.join(_LAST_WORDS)
+        if self._last_run is not None:
+            self._last_run.join(_LAST_WORDS)
         if not self._code:
             return ""
         return f"`{self.via}`: {self._said or f'exit code {self._code}'}"
@@ -64,7 +64,7 @@ class Dialer:
             connection, _ = self._listener.accept()
             run = threading.Thread(target=self._run, args=(connection,), daemon=True)
             run.start()
-            self._runs.append(run)  # only now: `failure` waits for its end
+            self._last_run = run  # only now: `failure` waits for its end
 
     def _run(self, connection: socket.socket) -> None:
         with connection:

@@ -18,7 +18,7 @@ ANYWHERE: Final = Transport(dangerously=True)
 """Without TLS, also beyond loopback: the user has typed the address, and no secret is sent."""
 
 
-class Way(Protocol):
+class Connector(Protocol):
     """What connects a socket of our own to a service on another host: `dial.Dialer`."""
 
     via: str
@@ -44,7 +44,7 @@ class Target:
     named: bool = False
     """The user named this address; otherwise it is the service's socket in the socket directory."""
     transport: Transport = ANYWHERE
-    dialer: Way | None = None
+    dialer: Connector | None = None
     """What connects the address, a socket of our own, to the service on another host."""
 
     @property
