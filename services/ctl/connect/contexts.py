@@ -78,7 +78,7 @@ class DaemonSet:
     namespace: str = "kube-flannel"
     selector: str = "app=flannel"
 
-    def ways(self) -> dict[str, str]:
+    def exec_commands(self) -> dict[str, str]:
         """The command that runs others in the pod of each node, by the node's name. Raises CallFailed."""
         pods = json.loads(self._run("get", "pods", f"--selector={self.selector}", "--output=json"))["items"]
         if not pods:
@@ -121,7 +121,7 @@ class Context:
         if self.pods is None:
             return self.places
         (common,) = self.places.values()
-        return {node: replace(common, via=via) for node, via in self.pods.ways().items()}
+        return {node: replace(common, via=via) for node, via in self.pods.exec_commands().items()}
 
 
 @dataclass(frozen=True, slots=True)

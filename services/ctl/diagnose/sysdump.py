@@ -21,7 +21,7 @@ from services.core.errors import Misconfigured, Unavailable
 from services.ctl.commands.answers import assess_all, status_document
 from services.ctl.connect.contexts import Nodes
 from services.ctl.connect.targets import Targets
-from services.ctl.diagnose.dump.elsewhere import collect_there, ways_to_host
+from services.ctl.diagnose.dump.elsewhere import collect_there, host_commands
 from services.ctl.diagnose.dump.host import host_parts
 from services.ctl.diagnose.dump.parts import Collected, Part, collect, failed
 from services.ctl.diagnose.dump.services import answered_parts
@@ -127,12 +127,12 @@ async def _collect_all(nodes: Nodes, seconds: float, *, host_only: bool) -> dict
                 name, answered = node or health.name or name, [*_status(health), *answered_parts(targets)]
             left = max(until - time.monotonic(), 1)
             try:
-                ways = await asyncio.to_thread(ways_to_host, node, targets)
+                commands = await asyncio.to_thread(host_commands, node, targets)
             except Unavailable as error:
                 return name, [*await collect(answered, left), failed("host.txt", str(error))]
-            if not ways:
+            if not commands:
                 return name, await collect([*answered, *host_parts(targets)], left)
-            told, shown = await asyncio.gather(collect(answered, left), collect_there(ways, left))
+            told, shown = await asyncio.gather(collect(answered, left), collect_there(commands, left))
             return name, [*told, *shown]
 
     found = await asyncio.gather(*(one(node, targets) for node, targets in nodes.items()))

@@ -25,17 +25,17 @@ _MOST_BYTES_THERE: Final = 64 << 20
 _CONTAINER: Final = "--container="
 
 
-def ways_to_host(node: str, targets: Targets) -> list[list[str]]:
+def host_commands(node: str, targets: Targets) -> list[list[str]]:
     """Commands that run `flannelette` on the node's host; none: this is its host. Raises Unavailable."""
     dialed = [list(target.dialer.command) for target in targets.values() if target.dialer]
     if dialed:
         options = dict.fromkeys(command[-3] for command in dialed)
         prefix = dialed[-1][:-4]
-        way = [*prefix, "flannelette", *options]
+        command = [*prefix, "flannelette", *options]
         if not _is_of_a_pod(prefix):
-            return [way]
+            return [command]
         # each container sees its own process, and has tools of its own
-        return [[f"{_CONTAINER}{name}" if _CONTAINER in word else word for word in way] for name in SERVICES]
+        return [[f"{_CONTAINER}{name}" if _CONTAINER in word else word for word in command] for name in SERVICES]
     reason = ""
     for target in (targets["dataplane"], targets["masq"]):  # the lease service may be a central one
         try:
@@ -54,21 +54,21 @@ def ways_to_host(node: str, targets: Targets) -> list[list[str]]:
     return []
 
 
-async def collect_there(ways: Sequence[Sequence[str]], seconds: float) -> list[Collected]:
+async def collect_there(commands: Sequence[Sequence[str]], seconds: float) -> list[Collected]:
     """What `flannelette sysdump --host-only` says there: secrets are taken out before anything leaves the host."""
-    shown = await asyncio.gather(*(_shown(way, seconds) for way in ways))
+    shown = await asyncio.gather(*(_shown(command, seconds) for command in commands))
     best = dict[str, Collected]()
     for each in (each for files in shown for each in files):
         if each.name not in best or (best[each.name].failure and not each.failure):
             best[each.name] = each
     if len(best) > 1:
         best.pop("host.txt", None)  # one container has answered
-    logs = await collect(_pod_logs(ways[0]), seconds)
+    logs = await collect(_pod_logs(commands[0]), seconds)
     return [*best.values(), *(each for each in logs if not each.failure or "--previous" not in each.name)]
 
 
-async def _shown(way: Sequence[str], seconds: float) -> list[Collected]:
-    words = [*way, "sysdump", "--host-only", f"--timeout={seconds:g}", "--write=-"]
+async def _shown(command: Sequence[str], seconds: float) -> list[Collected]:
+    words = [*command, "sysdump", "--host-only", f"--timeout={seconds:g}", "--write=-"]
     try:
         return _files(await output_of(words, seconds + 10, _MOST_BYTES_THERE))
     except (Unavailable, tarfile.TarError, EOFError, OSError) as error:
@@ -80,11 +80,11 @@ def _is_of_a_pod(words: Sequence[str]) -> bool:
     return "exec" in words and any(word.startswith(_CONTAINER) for word in words)
 
 
-def _pod_logs(way: Sequence[str]) -> list[Part]:
-    if not _is_of_a_pod(way):
+def _pod_logs(command: Sequence[str]) -> list[Part]:
+    if not _is_of_a_pod(command):
         return []
-    start = way.index("exec")
-    kubectl = [*way[:start], "logs", way[start + 2], "--tail=5000"]
+    start = command.index("exec")
+    kubectl = [*command[:start], "logs", command[start + 2], "--tail=5000"]
 
     return [
         Part(f"logs/pod-{name}{''.join(more)}.txt", printed([*kubectl, f"{_CONTAINER}{name}", *more]))
