@@ -54,6 +54,6 @@ async def all_pass(scene: Scene, nodes: int, families: int) -> None:
                 code, document = await connectivity(scene, families)
                 tests = [check["test"] for check in document["checks"]]
                 outcomes = {check["outcome"] for check in document["checks"]}
-                seen = code, {test: tests.count(test) for test in tests}, document["ailments"], outcomes
+                seen = code, {test: tests.count(test) for test in tests}, document["problems"], outcomes
     except TimeoutError:
         raise AssertionError(seen) from None

@@ -88,7 +88,7 @@ async def connectivity(
         screen.show(junit(found, _word_on(by_name)))
     elif screen.json:
         documents = [check.document() for check in found]
-        screen.show_json({"nodes": names, "checks": documents, "ailments": [each.document() for each in told]})
+        screen.show_json({"nodes": names, "checks": documents, "problems": [each.document() for each in told]})
     else:
         screen.show(report(found, doctor_text(names, told, screen.width) if told else None, screen.width))
     return 1 if failed else 0

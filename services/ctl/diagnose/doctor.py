@@ -57,8 +57,8 @@ class Examination:
                     "looks at firewalls, and tells it nothing: use a context of all nodes, or ask on the node"
                 )
             return
-        ailments = [{**each.document(), "fixable": is_safe(each.check, each.cure)} for each in self.found]
-        document = {"node": self.node, "nodes": self.names, "reported": self.reported, "ailments": ailments}
+        found = [{**each.document(), "fixable": is_safe(each.check, each.cure)} for each in self.found]
+        document = {"node": self.node, "nodes": self.names, "reported": self.reported, "problems": found}
         screen.show_json(document if fixed is None else {**document, "fixed": [*fixed]})
 
 

@@ -35,7 +35,7 @@ async def test_the_doctor_names_what_is_in_the_way_and_its_cure(node: FakeNode) 
     node.masq.replies.by_method["GetStatus"] = status
     ran = await run(node.directory, "doctor", "masq", "-o", "json")
     assert ran.code == 1
-    assert [ailment["cure"] for ailment in ran.json["ailments"]] == [
+    assert [problem["cure"] for problem in ran.json["problems"]] == [
         "flannelette-masq --ip-masq",
         "sysctl -w net.ipv4.ip_forward=1",
     ]
@@ -62,12 +62,12 @@ async def test_the_doctor_asks_every_node_of_a_context_and_tells_a_shared_proble
     words = ("--context", "lab", "doctor")
     ran = await run(tmp_path, *words, "-o", "json", FLANNELETTE_CONTEXTS=str(contexts), FLANNELETTE_SOCKET_DIR="")
     assert (ran.code, ran.json["nodes"]) == (1, ["h1", "h2", "h3"])
-    assert [(each["weight"], each["service"], each["nodes"]) for each in ran.json["ailments"]] == [
+    assert [(each["weight"], each["service"], each["nodes"]) for each in ran.json["problems"]] == [
         ("BROKEN", "dataplane", ["h1", "h2"]),
         ("SOON", "", ["h3"]),
         ("WARNING", "masq", ["h1", "h2"]),
     ]
-    assert {"cause", "cure", "evidence", "check"} <= ran.json["ailments"][0].keys()
+    assert {"cause", "cure", "evidence", "check"} <= ran.json["problems"][0].keys()
     ran = await run(tmp_path, *words, "--on", "h3", FLANNELETTE_CONTEXTS=str(contexts), FLANNELETTE_SOCKET_DIR="")
     assert ran.code == 2
 
@@ -80,12 +80,12 @@ async def test_the_doctor_shows_what_nodes_have_told_a_central_lease_service(nod
     node.lease.replies.by_method["ListNodes"] = answer
     ran = await run(node.directory, "doctor", "--all", "-o", "json")
     assert (ran.code, ran.json["nodes"]) == (1, ["h1", "h2", "h3"])
-    assert [(each["weight"], each["service"], each["nodes"]) for each in ran.json["ailments"]] == [
+    assert [(each["weight"], each["service"], each["nodes"]) for each in ran.json["problems"]] == [
         ("BROKEN", "dataplane", ["h2"]),
         ("SOON", "lease", ["h3"]),
         ("WARNING", "", []),
     ]
-    assert ran.json["ailments"][2]["evidence"] == "0.1.0: h1; 9.9.9: h2, h3"
+    assert ran.json["problems"][2]["evidence"] == "0.1.0: h1; 9.9.9: h2, h3"
     assert (await run(node.directory, "nodes")).code == 1
     assert ran.json["reported"] == ["h2", "h3"]
     assert "of h2, h3 this is what dataplanes have told" in (await run(node.directory, "doctor", "--all")).err
@@ -105,7 +105,7 @@ async def test_the_doctor_compares_clocks_and_versions_of_the_services(node: Fak
     lease.version = "9.9.9"
     lease.findings.add(problem="The certificate in /etc/a.crt runs out.", check="certificate", soon=True)
     ran = await run(node.directory, "doctor", "-o", "json")
-    assert [(each["weight"], each["check"], each["symptom"]) for each in ran.json["ailments"]] == [
+    assert [(each["weight"], each["check"], each["symptom"]) for each in ran.json["problems"]] == [
         ("SOON", "certificate", "The certificate in /etc/a.crt runs out."),
         ("WARNING", "clock", "The clock of this host is 61 s ahead of that of the lease service."),
         ("WARNING", "version", "The services have different versions."),

@@ -68,7 +68,7 @@ async def test_hole_20_a_wrong_socket_directory_beside_the_right_lease_service_i
     ]
     assert ran.out.count(f"there is no directory {wrong}") == 2
     ran = await run(node.directory, *words, "doctor", "-o", "json")
-    assert (ran.code, [each["service"] for each in ran.json["ailments"]]) == (1, ["dataplane", "masq"])
+    assert (ran.code, [each["service"] for each in ran.json["problems"]]) == (1, ["dataplane", "masq"])
     assert (await run(node.directory, *words, "doctor", "lease")).code == 0
     assert (await run(node.directory, *words, "wait", "--ready", "--timeout", "0")).code == 1
 

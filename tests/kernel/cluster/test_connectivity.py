@@ -44,7 +44,7 @@ async def found(scene: Scene, expected: set[Failure], words: dict[tuple[str, str
         async with asyncio.timeout(PATIENCE):
             while True:
                 code, document = await connectivity(scene, 2, *more)
-                told = [(a["check"], node, json.dumps(a)) for a in document["ailments"] for node in a["nodes"]]
+                told = [(a["check"], node, json.dumps(a)) for a in document["problems"] for node in a["nodes"]]
                 unsaid = {
                     key: [text for check, node, text in told if (check, node) == key]
                     for key, word in words.items()

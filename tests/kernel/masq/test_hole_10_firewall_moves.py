@@ -172,8 +172,8 @@ async def test_hole_10_dead_forwarding_is_not_ready_and_said_with_its_cure(lab: 
         assert f"! {problem}" in seen.out
         doctor = await run(masq.directory, "doctor", "masq", "-o", "json")
         assert doctor.code == 1
-        (ailment,) = [each for each in doctor.json["ailments"] if "policy" in each["problem"]]
-        host.run("sh", "-c", ailment["cure"])
+        (problem,) = [each for each in doctor.json["problems"] if "policy" in each["problem"]]
+        host.run("sh", "-c", problem["cure"])
         assert list((await masq.until()).reasons) == []
         assert await stream.run(0.5) == 0
     stream.close()
