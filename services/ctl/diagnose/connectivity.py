@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Final, TypeVar
 
@@ -14,7 +15,7 @@ from services.ctl.commands.answers import assess_all
 from services.ctl.connect.call import CallFailed, ask
 from services.ctl.connect.contexts import Nodes
 from services.ctl.connect.targets import Target
-from services.ctl.diagnose.checks import TESTS, Check, Outcome, checks_of, peer_checks
+from services.ctl.diagnose.connectivity_checks import TESTS, Check, Outcome, checks_of, peer_checks
 from services.ctl.diagnose.connectivity_text import junit, progress_line, report, start_line
 from services.ctl.node_health import NodeHealth
 from services.ctl.problems import Problem, Weight, merged, problems
@@ -37,72 +38,95 @@ async def connectivity(
 ) -> int:
     """Prints what was found. 0: all passed. 1: something failed. 2: no node answers."""
     health = await assess_all(nodes)
-    dataplanes = {
-        each.name or name or "this node": targets["dataplane"]
-        for (name, targets), each in zip(nodes.items(), health.values(), strict=True)
-    }
-    names, shows_progress = [*dataplanes], screen.width is not None and not screen.json and not is_junit
+    names = {node: each.name or node or "this node" for node, each in health.items()}
+    shows_progress = screen.width is not None and not screen.json and not is_junit
+    asking = _Asking({names[node]: each for node, each in health.items()}, screen if shows_progress else None)
     if shows_progress:
-        screen.show(start_line(names, screen.width))
-    found, known_pods, failures = list[Check](), dict[str, list[str]](), dict[str, CallFailed]()
-    statuses = dict(zip(dataplanes, (each.answers.dataplane for each in health.values()), strict=True))
-    asked = {name: _ask_peers(target, statuses[name]) for name, target in dataplanes.items()}
-    async for name, answer in _as_they_come(asked):
-        if isinstance(answer, CallFailed):
-            failures[name] = answer
-            found.append(Check("overlay", name, "all", "", "", 0, Outcome.FAILED, str(answer)))
-            continue
-        first, *rest = answer
-        known_pods[name] = [*first.pods]
-        some = [*peer_checks(name, names, (each.probe for each in rest))]
-        found += some
-        if shows_progress:
-            screen.show(progress_line("nodes", name, some))
-    if len(failures) == len(dataplanes):
+        screen.show(start_line([*asking.health], screen.width))
+    failures = await asking.ask_peers()
+    if not asking.pods:
         for name, failure in failures.items():
             screen.warn(f"{name}: {failure}")
         return 2
-    others = {
-        name: {**_pods_of_others(name, known_pods), **dict.fromkeys(pods, "")}
-        for name in dataplanes
-        if name not in failures
-    }
-    asked_addresses = {
-        name: _ask_addresses(dataplanes[name], [*addresses, *outside])
-        for name, addresses in others.items()
-        if addresses or outside
-    }
-    async for name, replies in _as_they_come(asked_addresses):
-        some = [*_address_checks(name, others[name], outside, replies)]
-        found += some
-        if shows_progress:
-            screen.show(progress_line("addresses", name, some))
-    for test, hint in _not_asked(found, names):
-        found.append(Check(test, "", "", "", "", 0, Outcome.SKIPPED, hint))
-    found.sort(key=lambda check: ([*TESTS].index(check.test), in_order(check.source), in_order(check.target)))
+    await asking.ask_addresses(pods, outside)
+    found = asking.all_checks()
     failed = [check for check in found if check.outcome is Outcome.FAILED]
     health = await assess_all(nodes) if failed else health  # findings may be new
-    by_name = dict(zip(dataplanes, health.values(), strict=True))
+    by_name = {names[node]: each for node, each in health.items()}
     told = problems_of(by_name, {(check.source, check.target) for check in failed})
     if is_junit:
         screen.show(junit(found, _word_on(by_name)))
     elif screen.json:
-        documents = [check.document() for check in found]
-        screen.show_json({"nodes": names, "checks": documents, "problems": [each.document() for each in told]})
+        checks, problems_found = [each.document() for each in found], [each.document() for each in told]
+        screen.show_json({"nodes": [*by_name], "checks": checks, "problems": problems_found})
     else:
-        screen.show(report(found, doctor_text(names, told, screen.width) if told else None, screen.width))
+        screen.show(report(found, doctor_text([*by_name], told, screen.width) if told else None, screen.width))
     return 1 if failed else 0
 
 
-async def _ask_peers(target: Target, status: pb.GetStatusResponse | CallFailed) -> list[pb.ProbePeersResponse]:
+@dataclass(slots=True)
+class _Asking:
+    """Asks the nodes, first for their peers, then for addresses, and keeps what they found."""
+
+    health: Mapping[str, NodeHealth]
+    """By name."""
+    screen: Screen | None
+    """For progress; None: nobody is told."""
+    found: list[Check] = field(default_factory=list)
+    pods: dict[str, Sequence[str]] = field(default_factory=dict)
+    """The addresses of pods that each node knows; of the nodes that have answered."""
+
+    async def ask_peers(self) -> dict[str, CallFailed]:
+        """Every node asks its peers; why others have not answered."""
+        failures = dict[str, CallFailed]()
+        async for name, answer in _as_they_come({name: _ask_peers(each) for name, each in self.health.items()}):
+            if isinstance(answer, CallFailed):
+                failures[name] = answer
+                self.found.append(Check("overlay", name, "all", "", "", 0, Outcome.FAILED, str(answer)))
+            else:
+                first, *rest = answer
+                self.pods[name] = first.pods
+                self._take("nodes", name, [*peer_checks(name, self.health, (each.probe for each in rest))])
+        return failures
+
+    async def ask_addresses(self, pods: Sequence[str], outside: Sequence[str]) -> None:
+        """Every node that has answered asks the pods of others, these pods, and addresses outside."""
+        others = {name: {**_pods_of_others(name, self.pods), **dict.fromkeys(pods, "")} for name in self.pods}
+        asked = {
+            name: _ask_addresses(self.health[name].services["dataplane"].target, [*addresses, *outside])
+            for name, addresses in others.items()
+            if addresses or outside
+        }
+        async for name, replies in _as_they_come(asked):
+            self._take("addresses", name, [*_address_checks(name, others[name], outside, replies)])
+
+    def all_checks(self) -> list[Check]:
+        """What was found, and what nobody was asked for, in the order of tests, then of nodes."""
+        skipped = [
+            Check(test, "", "", "", "", 0, Outcome.SKIPPED, hint)
+            for test, hint in _not_asked(self.found, len(self.health))
+        ]
+        tests = [*TESTS]
+        return sorted(
+            [*self.found, *skipped],
+            key=lambda check: (tests.index(check.test), in_order(check.source), in_order(check.target)),
+        )
+
+    def _take(self, what: str, name: str, checks: Sequence[Check]) -> None:
+        self.found += checks
+        if self.screen is not None:
+            self.screen.show(progress_line(what, name, checks))
+
+
+async def _ask_peers(node: NodeHealth) -> list[pb.ProbePeersResponse]:
     """A dataplane that has not told its status is not asked."""
-    if isinstance(status, CallFailed):
-        raise status
+    if isinstance(node.answers.dataplane, CallFailed):
+        raise node.answers.dataplane
 
     async def call(channel: grpc.aio.Channel) -> list[pb.ProbePeersResponse]:
         return [each async for each in DataplaneServiceStub(channel).ProbePeers(pb.ProbePeersRequest())]
 
-    return await ask(target, call, _SECONDS)
+    return await ask(node.services["dataplane"].target, call, _SECONDS)
 
 
 async def _ask_addresses(target: Target, addresses: Sequence[str]) -> list[pb.PathProbe]:
@@ -147,11 +171,11 @@ def _address_checks(
         yield from checks_of("pod" if is_pod else "outside", name, target, probe)
 
 
-def _not_asked(found: Sequence[Check], names: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _not_asked(found: Sequence[Check], nodes: int) -> Iterator[tuple[str, str]]:
     tests = {check.test for check in found}
     if "pod" not in tests:
         alone = "the other nodes are not asked for theirs: give --pod ADDRESS, or a context"
-        yield "pod", alone if len(names) == 1 else "no node knows a pod that answers: give --pod ADDRESS"
+        yield "pod", alone if nodes == 1 else "no node knows a pod that answers: give --pod ADDRESS"
     if "outside" not in tests:
         yield "outside", "give --outside ADDRESS"
 

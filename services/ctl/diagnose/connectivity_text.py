@@ -7,7 +7,7 @@ from xml.etree import ElementTree as Xml
 
 from rich.text import Text
 
-from services.ctl.diagnose.checks import TESTS, Check, Group, Outcome, grouped
+from services.ctl.diagnose.connectivity_checks import TESTS, Check, Group, Outcome, grouped
 from services.ctl.render.layout import Cell, Width, fold, lines, table
 from services.ctl.render.screen import harmless
 from services.ctl.units import count, in_order, shown_nodes

@@ -5,6 +5,7 @@ import json
 import signal
 from pathlib import Path
 
+import grpc
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 
 from tests.ctl import samples
@@ -129,3 +130,11 @@ async def _end(process: asyncio.subprocess.Process) -> tuple[int, str]:
         _, err = await process.communicate()
     assert process.returncode is not None
     return process.returncode, err.decode()
+
+
+async def test_two_names_of_a_node_are_one_node_to_connectivity(node: FakeNode, tmp_path: Path) -> None:
+    contexts = tmp_path / "contexts.toml"
+    contexts.write_text("".join(f'[lab.nodes.{name}]\nsocket_dir = "{node.directory}"\n' for name in ("h1", "again")))
+    node.dataplane.replies.by_method["GetStatus"] = (grpc.StatusCode.FAILED_PRECONDITION, "it has just begun")
+    ran = await run(tmp_path, "--context", "lab", "connectivity", FLANNELETTE_CONTEXTS=str(contexts))
+    assert (ran.code, ran.err) == (2, "flannelette: h1: it has just begun\n")

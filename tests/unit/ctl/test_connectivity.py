@@ -15,8 +15,8 @@ from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from rich.text import Text
 
 from services.ctl.connect.targets import targets
-from services.ctl.diagnose.checks import Check, Outcome, checks_of, peer_checks
 from services.ctl.diagnose.connectivity import problems_of
+from services.ctl.diagnose.connectivity_checks import Check, Outcome, checks_of, peer_checks
 from services.ctl.diagnose.connectivity_text import junit, report
 from services.ctl.main import cli
 from services.ctl.node_health import Answers, assess
