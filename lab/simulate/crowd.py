@@ -62,8 +62,14 @@ class Crowd:
         await asyncio.gather(*(one(*node) for node in nodes))
 
     async def leave(self, names: Sequence[str]) -> None:
-        """Nodes give their leases back and are gone."""
-        await asyncio.gather(*(self.nodes.pop(name).stop(leaves=True) for name in names))
+        """Nodes give their leases back and are gone. Who has none yet gets it first: it may be under way."""
+
+        async def one(name: str) -> None:
+            while not self.nodes[name].leased.is_set():
+                await self.nodes[name].leased.wait()
+            await self.nodes.pop(name).stop(leaves=True)
+
+        await asyncio.gather(*map(one, names))
 
     async def leased(self) -> list[float]:
         """Waits until every node holds a lease; when each did for the first time since its start."""
@@ -109,7 +115,7 @@ class Crowd:
         tables, kernels = differing(nodes, stored)
         gc.collect()  # nodes that were stopped are circles of objects
         checked = sum(node.kernel is not None for node in self.nodes.values())
-        return {"leases": len(stored), "tables": tables, "kernels": kernels, "checked": checked}
+        return {"tables": tables, "kernels": kernels, "checked": checked}
 
     async def stop(self) -> None:
         """Ends all nodes."""

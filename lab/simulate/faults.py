@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from lab.simulate.processes import now
-from lab.simulate.scene import Scene, Told
+from lab.simulate.scene import Scene, SimulatedNode, Told
 
 _BEAT: Final = 3.0
 """Seconds between two markers while something goes on."""
@@ -37,6 +37,8 @@ class Act:
     """Nodes whose table was not what etcd has."""
     kernels: Sequence[str] = ()
     """Nodes whose kernel was not."""
+    strays: Sequence[str] = ()
+    """Leases in etcd that are no node's, or the second of one."""
     leases: int = 0
     checked: int = 0
     """Kernels that were compared."""
@@ -52,7 +54,7 @@ class Act:
     @property
     def is_right(self) -> bool:
         """Every node had everything in time, and nothing else."""
-        return not (self.missing or self.tables or self.kernels)
+        return not (self.missing or self.tables or self.kernels or self.strays)
 
 
 Disturbance: TypeAlias = Callable[[Scene], Awaitable[None]]
@@ -86,29 +88,28 @@ async def churn(scene: Scene, act: Act) -> None:
 @asynccontextmanager
 async def changing(scene: Scene) -> AsyncIterator[None]:
     """Each second so many nodes are replaced or get another address, until the block ends."""
-    under_way = set[asyncio.Task[None]]()
+    under_way = dict[str, asyncio.Task[None]]()
 
-    async def change() -> None:
-        node = random.choice(list(scene.nodes.values()))  # noqa: S311 - no secret
-        if random.random() < 0.5:  # noqa: S311
+    async def change(node: SimulatedNode) -> None:
+        if random.random() < 0.5:  # noqa: S311 - no secret
             await scene.replace(node)
         else:
             await scene.restart([node], renumber=True)
+        del under_way[node.name]
 
     async def go_on() -> None:
         while True:
             await asyncio.sleep(random.expovariate(scene.options.churn))
-            task = asyncio.create_task(change())
-            under_way.add(task)
-            task.add_done_callback(under_way.discard)
+            if names := list(scene.nodes.keys() - under_way.keys()):
+                name = random.choice(names)  # noqa: S311
+                under_way[name] = asyncio.create_task(change(scene.nodes[name]))
 
     going = asyncio.create_task(go_on() if scene.options.churn else asyncio.sleep(0))
     try:
         yield
     finally:
         going.cancel()
-        if under_way:
-            await asyncio.wait(under_way)
+        await asyncio.gather(*under_way.values())
 
 
 async def services(scene: Scene) -> None:

@@ -33,6 +33,7 @@ _SETTINGS: Final = DataplaneSettings()
 _UNDERLAY_INDEX, _DEVICE_INDEX = 2, 3
 _FEW_EVENTS: Final = 16
 """In a journal that nobody reads."""
+_RELEASE_AGAIN: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,15 +93,18 @@ class Node:
         self._tasks = [asyncio.create_task(job) for job in jobs]
 
     async def stop(self, *, leaves: bool = False) -> None:
-        """As when the process ends: what is in the kernel stays. `leaves`: the lease is given back before."""
+        """As when the process ends: what is in the kernel stays. `leaves`: the lease goes back."""
         for task in self._tasks:
             task.cancel()
         await asyncio.wait(self._tasks)
-        if leaves and self.renewer.lease is not None:
-            with suppress(FlanneletteError):
+        while leaves and self.renewer.lease is not None:
+            try:
                 await self._connection.release(self.renewer.lease.name)
-        self.marked.set()
+                break
+            except FlanneletteError:
+                await asyncio.sleep(_RELEASE_AGAIN)
         await self._connection.close()
+        self.marked.set()  # last: nobody expects anything of a node that is gone
 
     def expect(self, marker: Marker) -> None:
         """`marked` is set once this is in the kernel."""

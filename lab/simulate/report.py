@@ -48,7 +48,13 @@ def differences(act: Act) -> Iterator[str]:
         ("had another kernel", act.kernels),
     ):
         if names:
-            yield f"{len(names)} nodes {words} ({', '.join(names[:_NAMES])}{', ...' * (len(names) > _NAMES)})"
+            yield f"{len(names)} nodes {words} ({_some(names)})"
+    if act.strays:
+        yield f"{len(act.strays)} leases of the store are no node's, or the second of one ({_some(act.strays)})"
+
+
+def _some(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:_NAMES])}{', ...' * (len(names) > _NAMES)}"
 
 
 def tables(outcome: Outcome) -> RenderableType:

@@ -122,6 +122,7 @@ async def _received(scene: Scene) -> Received:
 
 async def _compare(scene: Scene, act: Act) -> None:
     said = await scene.ask("compare")
-    act.leases, act.checked = said[0]["leases"], sum(each["checked"] for each in said)
+    act.leases, act.strays = await scene.stored()
+    act.checked = sum(each["checked"] for each in said)
     act.tables = [name for each in said for name in each["tables"]]
     act.kernels = [name for each in said for name in each["kernels"]]

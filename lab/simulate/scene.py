@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from lab.simulate.options import Options
 from lab.simulate.processes import CrowdProcess, Etcd, LeaseService, ProcessFailed, now
-from lab.simulate.store import etcd_client, put_network
+from lab.simulate.store import etcd_client, put_network, stored_leases
 from services.core.errors import FlanneletteError, Unavailable
 from services.core.leases.lease import FamilyRequest, LeaseRequest, VxlanData
 from services.runtime.lease.feed import LeaseConnection
@@ -91,13 +91,10 @@ class Scene:
         self._made += 1
         name, number = f"node-{self._made:05}", self._made - 1
         if like is not None:
-            node = SimulatedNode(name, self.new_address(), like.crowd, like.service, like.has_kernel)
-        else:
-            leaves, crowds = len(self.leaves), len(self.crowds)
-            crowd, service = self.crowds[number // leaves % crowds], self.leaves[number % leaves]
-            node = SimulatedNode(name, self.new_address(), crowd, service, self.options.has_kernel(self._made))
-        self.nodes[name] = node
-        return node
+            return SimulatedNode(name, self.new_address(), like.crowd, like.service, like.has_kernel)
+        leaves, crowds = len(self.leaves), len(self.crowds)
+        crowd, service = self.crowds[number // leaves % crowds], self.leaves[number % leaves]
+        return SimulatedNode(name, self.new_address(), crowd, service, self.options.has_kernel(self._made))
 
     async def ask(self, method: str, **arguments: Any) -> list[Any]:
         """The answers of all crowds."""
@@ -107,6 +104,7 @@ class Scene:
         """Starts nodes, all at once."""
         by_crowd = [(crowd, [n.row for n in nodes if n.crowd is crowd]) for crowd in self.crowds]
         await asyncio.gather(*(crowd.call("start", nodes=rows) for crowd, rows in by_crowd if rows))
+        self.nodes.update((node.name, node) for node in nodes)
 
     async def restart(self, nodes: Sequence[SimulatedNode], over: float = 0.0, *, renumber: bool = False) -> None:
         """Restarts nodes, spread over some seconds; with another address each, if they are renumbered."""
@@ -118,9 +116,22 @@ class Scene:
 
     async def replace(self, node: SimulatedNode) -> None:
         """A node gives its lease back and goes; a new one comes, which takes a lease of its own."""
+        try:
+            async with asyncio.timeout(self.options.patience):
+                await node.crowd.call("leave", names=[node.name])
+        except TimeoutError:
+            raise ProcessFailed(f"{node.name} could not give its lease back") from None
         del self.nodes[node.name]
-        await node.crowd.call("leave", names=[node.name])
         await self.start([self.new_node(node)])
+
+    async def stored(self) -> tuple[int, list[str]]:
+        """The number of leases in etcd, and those that are none of a node's, the second of one, or the marker."""
+        async with etcd_client(self.etcd.endpoint) as client:
+            stored = await stored_leases(client)
+        owners = dict.fromkeys((*self.nodes, _MARKER), "")
+        owners.update((lease.node, name) for name, lease in stored.items() if lease.node in owners)
+        strays = [f"{name} of {lease.node}" for name, lease in stored.items() if owners.get(lease.node) != name]
+        return len(stored), strays
 
     async def leased(self) -> list[float]:
         """Waits until every node has a lease; when each had, on CLOCK_MONOTONIC."""
