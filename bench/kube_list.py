@@ -57,7 +57,7 @@ async def _ours(url: str) -> tuple[int, Fold]:
     keys = annotations()
     network = parse_network('{"Network":"10.0.0.0/8","Backend":{"Type":"vxlan"}}', leases_subnets=False)
     mirror = Mirror(network, keys)
-    client = KubeClient(Access(url), Timing(), keys.prefix, "bench")
+    client = KubeClient(Access(url), Timing(), keys, "bench")
     snapshot = mirror.replace(*await client.list_nodes())
     await client.close()
 

@@ -131,7 +131,7 @@ async def closed_in_the_end(store: KubeStore) -> AsyncIterator[None]:
 
 def held(document: Document) -> Lease | None:
     network = parse_network(NETWORK, leases_subnets=False)
-    return lease_of(read_node(document, KEYS.prefix), network, KEYS)
+    return lease_of(read_node(document, KEYS), network, KEYS)
 
 
 def is_refused(document: Document) -> bool:

@@ -30,7 +30,7 @@ def kubernetes(data: bytes) -> None:
     for line in lines:
         _page(line)
     try:
-        batch = read_batch(lines, KEYS.prefix, "https://example")
+        batch = read_batch(lines, KEYS, "https://example")
     except (ValueError, Expired, Unavailable) as error:
         str(error)
         return
@@ -40,7 +40,7 @@ def kubernetes(data: bytes) -> None:
 
 def _page(line: bytes) -> None:
     try:
-        nodes, version, _ = read_page(json.loads(line), KEYS.prefix)
+        nodes, version, _ = read_page(json.loads(line), KEYS)
     except (ValueError, RecursionError):
         return
     mirror = Mirror(DUAL, KEYS)

@@ -38,6 +38,8 @@ class Annotations:
     ipv6: FamilyKeys
     prefix: str
     """What all of them start with."""
+    claiming: frozenset[str]
+    """Those by which a node claims something; the operator's are none of them."""
 
     def of(self, family: Family) -> FamilyKeys:
         """Those of one family."""
@@ -70,4 +72,6 @@ def annotations(prefix: str = DEFAULT_PREFIX) -> Annotations:
             f"{start}node-{address}",
         )
 
-    return Annotations(f"{start}kube-subnet-manager", f"{start}backend-type", keys(""), keys("v6"), start)
+    managed, backend_type, ipv4, ipv6 = f"{start}kube-subnet-manager", f"{start}backend-type", keys(""), keys("v6")
+    claiming = frozenset({managed, backend_type, ipv4.public, ipv4.data, ipv6.public, ipv6.data})
+    return Annotations(managed, backend_type, ipv4, ipv6, start, claiming)

@@ -19,6 +19,7 @@ from typing import Any, Final
 import aiohttp
 
 from services.core.errors import Unavailable
+from services.lease.stores.kube.annotations import Annotations
 from services.lease.stores.kube.api_server import Access
 from services.lease.stores.kube.json_reader import Lines, read_batch, read_page
 from services.lease.stores.kube.values import (
@@ -56,13 +57,13 @@ class KubeClient:
     """One API server. Construction opens nothing; close() when done.
 
     Credentials are read again when the server does not know us, and a service account's token whenever it changes.
-    `prefix` is what the annotations start with, `agent` is what the server's audit log shows.
+    `keys` are our annotations, `agent` is what the server's audit log shows.
     """
 
-    def __init__(self, access: Access, timing: Timing, prefix: str, agent: str) -> None:
+    def __init__(self, access: Access, timing: Timing, keys: Annotations, agent: str) -> None:
         self._access = access
         self._timing = timing
-        self._prefix = prefix
+        self._keys = keys
         self._agent = agent
         self._session: aiohttp.ClientSession | None = None
         self._configuration = Configuration()
@@ -76,7 +77,7 @@ class KubeClient:
         while True:
             document = await self._document("list nodes", _NODES, query, self._timing.page)
             try:
-                page, position, query["continue"] = read_page(document, self._prefix)
+                page, position, query["continue"] = read_page(document, self._keys)
             except ValueError as error:
                 raise broken(self._access.name, error) from None
             nodes += page
@@ -103,7 +104,7 @@ class KubeClient:
             lines = Lines()
             while chunk := await _read(response):
                 try:
-                    batch = read_batch(lines.feed(chunk), self._prefix, self._access.name)
+                    batch = read_batch(lines.feed(chunk), self._keys, self._access.name)
                 except ValueError as error:
                     raise broken(self._access.name, error) from None
                 if batch is not None:

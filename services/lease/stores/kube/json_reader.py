@@ -6,6 +6,7 @@ from datetime import datetime
 from sys import intern
 from typing import Any, Final
 
+from services.lease.stores.kube.annotations import Annotations
 from services.lease.stores.kube.values import Batch, Deleted, Event, Expired, Node, refusal
 
 
@@ -13,8 +14,8 @@ class NotANode(ValueError):
     """What the server sent has not the shape of a Node."""
 
 
-def read_node(document: Any, prefix: str) -> Node:
-    """The node. Raises NotANode. `prefix` is what the names of our annotations start with."""
+def read_node(document: Any, keys: Annotations) -> Node:
+    """The node, with the annotations that are ours. Raises NotANode."""
     metadata = _mapping(document, "metadata")
     name = _encodable(metadata.get("name"))
     if not isinstance(name, str) or not name:
@@ -25,11 +26,11 @@ def read_node(document: Any, prefix: str) -> Node:
     ours = {
         intern(key): _encodable(text)
         for key, text in _mapping(metadata, "annotations").items()
-        if key.startswith(prefix)
+        if key.startswith(keys.prefix)
     }
     if not isinstance(pod_cidrs, list) or not all(isinstance(text, str) for text in (*pod_cidrs, *ours.values())):
         raise NotANode(f"Node {name} has fields of the wrong type")
-    return Node(name, tuple(pod_cidrs), ours or None, _claimed(metadata, prefix))
+    return Node(name, tuple(pod_cidrs), ours or None, _claimed(metadata, keys))
 
 
 def _encodable(text: Any) -> Any:
@@ -37,13 +38,13 @@ def _encodable(text: Any) -> Any:
     return text if not isinstance(text, str) or text.isascii() else text.encode(errors="replace").decode()
 
 
-def read_page(document: Any, prefix: str) -> tuple[list[Node], str, str]:
+def read_page(document: Any, keys: Annotations) -> tuple[list[Node], str, str]:
     """The nodes of a listing, its resourceVersion, and where it continues, empty at its end. Raises NotANode."""
     items = document.get("items") if isinstance(document, dict) else document
     if not isinstance(items, list | None):
         raise NotANode("items is not a JSON array")
     following = _mapping(document, "metadata").get("continue")
-    return [read_node(item, prefix) for item in items or ()], read_version(document), str(following or "")
+    return [read_node(item, keys) for item in items or ()], read_version(document), str(following or "")
 
 
 def read_version(document: Any) -> str:
@@ -54,8 +55,8 @@ def read_version(document: Any) -> str:
     return version
 
 
-def _claimed(metadata: Mapping[str, Any], prefix: str) -> int:
-    """When our annotations were written last, by the API server's managedFields; not before the Node was created.
+def _claimed(metadata: Mapping[str, Any], keys: Annotations) -> int:
+    """When what the node claims was written last, by the API server's managedFields; not before the Node was created.
 
     The age of the Node says nothing: the oldest node could take what others publish. But whoever may patch a Node may
     write its managedFields too, and any time into them.
@@ -64,7 +65,7 @@ def _claimed(metadata: Mapping[str, Any], prefix: str) -> int:
     entries = metadata.get("managedFields")
     for entry in entries if isinstance(entries, list) else ():
         fields = _mapping(_mapping(_mapping(entry, "fieldsV1"), "f:metadata"), "f:annotations")
-        if any(name.startswith(prefix, 2) for name in fields):  # behind `f:`
+        if any(name[2:] in keys.claiming for name in fields):  # behind `f:`
             times.append(_seconds(entry.get("time")))
     return max(*times, _seconds(metadata.get("creationTimestamp")))
 
@@ -109,7 +110,7 @@ class Lines:
         return (line for line in whole if line.strip())
 
 
-def read_batch(lines: Iterable[bytes], prefix: str, server: str) -> Batch | None:
+def read_batch(lines: Iterable[bytes], keys: Annotations, server: str) -> Batch | None:
     """The events in these lines; None if there are none, not even a bookmark.
 
     Raises ValueError for what is no event, Expired or Unavailable for an ERROR: events before it are dropped, and
@@ -127,9 +128,9 @@ def read_batch(lines: Iterable[bytes], prefix: str, server: str) -> Batch | None
             raise _error(server, target)
         position = read_version(target)
         if kind in ("ADDED", "MODIFIED"):
-            events.append(read_node(target, prefix))
+            events.append(read_node(target, keys))
         elif kind == "DELETED":
-            events.append(Deleted(read_node(target, prefix).name))
+            events.append(Deleted(read_node(target, keys).name))
         elif kind != "BOOKMARK":
             raise NotANode(f"an event of type {kind!r}")
     return Batch(tuple(events), position) if position else None

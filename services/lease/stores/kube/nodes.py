@@ -65,7 +65,7 @@ async def node_of_our_pod(
     timing = timing or Timing()
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timing.patch_total
-    client = KubeClient(access or find_access(settings), timing, settings.annotations.prefix, "flannelette-lease")
+    client = KubeClient(access or find_access(settings), timing, settings.annotations, "flannelette-lease")
     try:
         while True:
             try:

@@ -65,7 +65,7 @@ class KubeStore:
         self._timing = timing or Timing()
         self._network = _network_of(settings.network_file)
         agent = f"flannelette-lease/{node or 'central'}"
-        self._client = KubeClient(access or find_access(settings), self._timing, self._keys.prefix, agent)
+        self._client = KubeClient(access or find_access(settings), self._timing, self._keys, agent)
         self._mirror = Mirror(self._network, self._keys)
         self._exclusive_claims = ExclusiveClaims(self._client, self._mirror, self._keys, self._network, self._timing)
         # With alloc there are no peers, so that a node need not see the others.
@@ -199,7 +199,7 @@ class KubeStore:
 
     def _read(self, document: object) -> Node:
         try:
-            return read_node(document, self._keys.prefix)
+            return read_node(document, self._keys)
         except NotANode as error:
             raise Unavailable(f"the Kubernetes API sent what is no Node ({error})") from None
 

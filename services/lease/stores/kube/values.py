@@ -62,7 +62,7 @@ class Node:
     annotations: Mapping[str, str] | None = None
     """Those with our prefix; None: there is none."""
     claimed: int = 0
-    """When flannel's annotations of it were written last, or else it was made; Unix seconds."""
+    """When what it publishes was written last, or else it was made; Unix seconds."""
 
     def annotation(self, key: str) -> str:
         """Its text, empty when absent."""
