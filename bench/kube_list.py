@@ -62,7 +62,7 @@ async def _ours(url: str) -> tuple[int, Fold]:
     await client.close()
 
     def fold(line: bytes) -> object:
-        batch = read_batch([line], keys.prefix, url)
+        batch = read_batch([line], keys, url)
         return mirror.fold(batch) if batch else None
 
     return len(snapshot.leases), fold
