@@ -6,7 +6,7 @@ BIN := .venv/bin
 PARALLEL ?= -n 6 --dist loadfile --no-loadscope-reorder
 SLOWEST := --durations=30 --durations-min=5
 .DEFAULT_GOAL := help
-.PHONY: help venv lab-venv lab shell kube-lab-venv kube-lab test soak fuzz grpcurl tools lint house map man pages site captures types proto check-generated simulate bench bench-docs images constraints compose-lab compose-test vm-test kube-test clean clean-cache
+.PHONY: help venv lab-venv lab shell kube-lab-venv kube-lab test soak fuzz grpcurl tools lint house map man pages site captures types proto check-generated simulate chaos bench bench-docs images constraints compose-lab compose-test vm-test kube-test clean clean-cache
 
 help: ; @awk -F'  ## ' '/^[a-z-]+:.*  ## / {split($$1, target, ":"); printf "%-16s %s\n", target[1], $$NF}' Makefile  ## this list
 venv: ; @sh lab/prepare.sh  ## .venv for all of these targets, and the system packages it needs; PYTHON= chooses the Python
@@ -31,6 +31,7 @@ types: venv ; @$(BIN)/mypy  ## mypy, strict
 proto: venv ; @sh proto/generate.sh  ## the generated code beside the .proto files
 check-generated: venv ; @sh proto/generate.sh --check  ## that it is what the .proto files give
 simulate: venv ; @$(BIN)/python -m lab.simulate $(if $(NODES),--nodes=$(NODES)) $(if $(MINUTES),--minutes=$(MINUTES)) $(if $(CHURN),--churn=$(CHURN)) $(ARGS)  ## many simulated nodes against real lease services, with faults; NODES= MINUTES= CHURN= ARGS='--tiers 1,2,8'
+chaos: venv ; @exec $(BIN)/python -m lab.chaos $(if $(MINUTES),--minutes=$(MINUTES)) $(if $(SEED),--seed=$(SEED)) $(if $(BACKEND),--backend=$(BACKEND)) $(ARGS)  ## five hosts under pings, and one fault after another; MINUTES= SEED= BACKEND=vxlan,host-gw ARGS='--json figures.json'
 bench: venv ; @$(BIN)/python -m bench all  ## every benchmark
 bench-docs: venv ; @$(BIN)/python -m bench.sweep  ## those of docs/performance.md at every size, into its table and plot
 images: ; @sh deploy/engine.sh build sh deploy/images/build.sh  ## the container images; BASE_IMAGE= another Debian

@@ -23,7 +23,7 @@ from lab.vm import PATIENCE
 
 _READY_SECONDS: Final = 60.0
 _READY_SECONDS_PER_NODE: Final = 2.0
-_CONFIG_KEY: Final = "/coreos.com/network/config"
+CONFIG_KEY: Final = "/coreos.com/network/config"
 _HOPELESS: Final = 3
 """A service that has died so often before it was ready ever will not be."""
 
@@ -44,17 +44,25 @@ class Cluster:
     """Grows step by step; `group` owns its processes."""
 
     def __init__(
-        self, options: Options, directory: Path, group: asyncio.TaskGroup, died: Callable[[Supervised, int], None]
+        self,
+        options: Options,
+        directory: Path,
+        group: asyncio.TaskGroup,
+        died: Callable[[Supervised, int], None],
+        changed: Callable[[Program], Program] = lambda program: program,
     ) -> None:
+        """`changed` has the last word on what is started."""
         self.options = options
         self.directory = directory
         self.hosts = tuple(Host(number) for number in range(1, options.nodes + 1))
         self.services: list[Supervised] = []
+        self.etcd: Supervised | None = None
         self.is_up = False
         self._patience_seconds = PATIENCE * (_READY_SECONDS + _READY_SECONDS_PER_NODE * options.nodes)
         self._group = group
         self._tasks: list[asyncio.Task[Never]] = []
         self._report_death = died
+        self._changed = changed
 
     async def stop(self) -> None:
         """Stops every process. The kernel drops the namespaces with the last one in them."""
@@ -74,13 +82,13 @@ class Cluster:
     async def configure(self) -> None:
         """Writes the contexts file, and the network configuration into the store, which may be an etcd of its own."""
         (self.directory / CONTEXTS).write_text(programs.contexts(self.options, self.hosts, self.directory))
-        text = json.dumps(_network_of(self.options))
+        text = json.dumps(network_of(self.options))
         if self.options.store == "embedded":
             programs.config(self.directory).write_text(text + "\n")
         else:
-            etcd = self._start(programs.etcd(self.directory))
-            async with self._patience(etcd):
-                await put(topology.OUTSIDE, programs.ETCD_ENDPOINT, _CONFIG_KEY, text)
+            self.etcd = self._start(programs.etcd(self.directory))
+            async with self._patience(self.etcd):
+                await put(topology.OUTSIDE, programs.ETCD_ENDPOINT, CONFIG_KEY, text)
 
     async def start_leases(self) -> None:
         """Starts the lease service or services; returns when they are ready."""
@@ -119,7 +127,7 @@ class Cluster:
                 group.create_task(self.ready(service))
 
     def _start(self, program: Program) -> Supervised:
-        service = Supervised(program, self._died)
+        service = Supervised(self._changed(program), self._died)
         if program.name not in ("etcd", programs.CHARON):
             self.services.append(service)
         self._tasks.append(self._group.create_task(service.run(), name=program.title))
@@ -162,7 +170,7 @@ def _with_tail(service: Supervised, problem: str) -> str:
     return f"{problem}\n\nThe end of {service.program.log}:\n{service.tail()}"
 
 
-def _network_of(options: Options) -> dict[str, object]:
+def network_of(options: Options) -> dict[str, object]:
     """The network configuration."""
     networks: dict[str, object] = {"Network": str(NETWORK)} if 4 in options.versions else {"EnableIPv4": False}
     if 6 in options.versions:

@@ -20,7 +20,7 @@ from lab.private import user_id, way_in
 MARK: Final = "FLANNELETTE_LAB_PRIVATE"
 """The variable of a lab's process that `private` sets."""
 CONTEXTS: Final = "contexts.toml"
-_COMMAND: Final = ["-m", "lab"]
+_COMMANDS: Final = (["-m", "lab"], ["-m", "lab.chaos"])
 _RC: Final = Path(__file__).with_name("inside.bashrc")
 
 
@@ -59,7 +59,7 @@ def running(proc: Path = Path("/proc")) -> Iterator[Lab]:
                 for pair in (process / "environ").read_text(errors="replace").split("\0")
                 if "=" in pair
             )
-            if words[1:3] == _COMMAND and MARK in variables:
+            if words[1:3] in _COMMANDS and MARK in variables:
                 yield _lab(int(process.name), variables)
 
 

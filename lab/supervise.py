@@ -51,6 +51,12 @@ class Supervised:
         self._process.kill()
         await self._started.wait()
 
+    @property
+    def pid(self) -> int:
+        """Of the process, or of the last one while there is none."""
+        assert self._process is not None  # noqa: S101 - it was started
+        return self._process.pid
+
     def signal(self, number: int) -> None:
         """Sends it a signal."""
         assert self._process is not None  # noqa: S101 - it was started

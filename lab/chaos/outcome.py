@@ -1,0 +1,95 @@
+"""What has happened, and which packet is lost to what. Pure."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from lab.chaos.options import Options
+from lab.chaos.resources import Growth
+from lab.chaos.scene import Hit
+from lab.chaos.table import FAULTS, Fault
+from lab.stream import Lost
+
+MARGIN: Final = 1.0
+"""Seconds before and after a fault in which a packet may be on its way."""
+NO_FAULT: Final = "no fault"
+
+
+@dataclass
+class Happened:
+    """A fault that happened; times are those of time.monotonic()."""
+
+    name: str
+    hit: Hit
+    began: float
+    backend: str
+    undone: float = 0.0
+    right: float = 0.0
+    """When all was right again."""
+    failures: list[str] = field(default_factory=list)
+
+    @property
+    def fault(self) -> Fault:
+        """Its row."""
+        return FAULTS[self.name]
+
+    @property
+    def repair(self) -> float:
+        """Seconds from its end until all was right."""
+        return self.right - self.undone
+
+    def spans(self, moment: float) -> bool:
+        """Whether it was there then."""
+        return self.began - MARGIN <= moment <= (self.right or float("inf")) + MARGIN
+
+    def allows(self, lost: Lost) -> bool:
+        """Whether it may have cost this packet."""
+        return self.spans(lost.sent) and self.fault.allows(self.hit, lost.path.source, lost.path.target)
+
+
+@dataclass
+class Outcome:
+    """The run so far."""
+
+    options: Options
+    began: float = 0.0
+    ended: float = 0.0
+    sent: int = 0
+    lost: Sequence[Lost] = ()
+    each: list[Happened] = field(default_factory=list)
+    growths: Sequence[Growth] = ()
+    failures: list[str] = field(default_factory=list)
+    """Those of no fault in particular: at the end, and what the lab could not do."""
+
+    @property
+    def left(self) -> int:
+        """MiB that the faults may have left in a process."""
+        return max((happened.fault.leaves for happened in self.each), default=0)
+
+    def all_failures(self) -> Iterator[str]:
+        """Everything that is not as the table says, a sentence each."""
+        for happened in self.each:
+            yield from (f"{happened.name} at {happened.hit.host.name}: {text}" for text in happened.failures)
+        yield from forbidden(self.each, self.lost)
+        for growth in self.growths:
+            yield from growth.excess(self.left)
+        yield from self.failures
+
+
+def blamed(each: Iterable[Happened], lost: Lost) -> Happened | None:
+    """The fault that a packet is lost to: one that allows it, else one that was there, else none."""
+    there = [happened for happened in each if happened.spans(lost.sent)]
+    return next((happened for happened in there if happened.allows(lost)), there[0] if there else None)
+
+
+def forbidden(each: Sequence[Happened], lost: Iterable[Lost]) -> Iterator[str]:
+    """The packets that no fault allows, by fault and path."""
+    found: Counter[tuple[str, str]] = Counter()
+    for one in lost:
+        happened = blamed(each, one)
+        if not (happened and happened.allows(one)):
+            where = f"{happened.name} at {happened.hit.host.name}" if happened else NO_FAULT
+            found[where, f"{one.path.source}→{one.path.target}"] += 1
+    for (where, path), count in found.items():
+        yield f"{count} packets lost {path} during {where}, which does not allow it"

@@ -1,0 +1,273 @@
+"""What is done to processes, to their clocks, limits and disks, and to the store."""
+
+import asyncio
+import json
+import os
+import resource
+import signal
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from lab.chaos.scene import LEASES, SERVICES, Hit, Scene
+from lab.cluster import CONFIG_KEY
+from lab.etcd import encoded
+from lab.supervise import Supervised
+
+Act: TypeAlias = Callable[[Scene, Hit], AbstractAsyncContextManager[None]]
+"""Brings a fault about; its end undoes what does not undo itself."""
+_STOPPED, _RUNNING = 0.2, 0.02
+_MARGIN: Final = 4 << 20
+"""Bytes that a process may still get."""
+_BATCH: Final = 100
+"""Keys of a transaction; etcd takes 128."""
+_LEASE_SECONDS: Final = 3600
+
+
+def killed(name: str) -> Act:
+    """A service of the host, with -9."""
+
+    @asynccontextmanager
+    async def act(scene: Scene, hit: Hit) -> AsyncIterator[None]:
+        await scene.kill(scene.service(name, hit.host))
+        yield
+
+    return act
+
+
+def frozen(name: str) -> Act:
+    """A service of the host, with SIGSTOP."""
+
+    @asynccontextmanager
+    async def act(scene: Scene, hit: Hit) -> AsyncIterator[None]:
+        with _stopped(scene.service(name, hit.host)):
+            yield
+
+    return act
+
+
+@asynccontextmanager
+async def all_killed(scene: Scene, hit: Hit) -> AsyncIterator[None]:
+    """The three services of the host at once."""
+    await asyncio.gather(*(scene.kill(scene.service(name, hit.host)) for name in SERVICES))
+    yield
+
+
+@asynccontextmanager
+async def clock_stepped(scene: Scene, hit: Hit) -> AsyncIterator[None]:
+    """Up to two days, or twenty years, forward or back; and back to the truth."""
+    scene.step_clock(hit.host, hit.chance.choice((2 * 86_400, 20 * 365 * 86_400)) * hit.chance.uniform(-1, 1))
+    yield
+    scene.step_clock(hit.host, 0.0)
+
+
+@asynccontextmanager
+async def disk_full(scene: Scene, hit: Hit) -> AsyncIterator[None]:
+    """No byte more can be written, and a service that starts again finds it so."""
+    ballast = scene.home(hit.host) / "ballast"
+    await asyncio.to_thread(_fill, ballast)
+    try:
+        await scene.kill(scene.service(hit.chance.choice(SERVICES), hit.host))
+        yield
+    finally:
+        ballast.unlink()
+
+
+@asynccontextmanager
+async def no_descriptors(scene: Scene, hit: Hit) -> AsyncIterator[None]:
+    """A service gets no descriptor any more."""
+    service = scene.service(hit.chance.choice(SERVICES), hit.host)
+    used = max(map(int, os.listdir(f"/proc/{service.pid}/fd"))) + 1  # noqa: PTH208 - the kernel's, no disk
+    with _limited(service, resource.RLIMIT_NOFILE, used):
+        yield
+
+
+@asynccontextmanager
+async def no_memory(scene: Scene, hit: Hit) -> AsyncIterator[None]:
+    """A service gets a few megabytes more, and then none; it may die of that, and come back."""
+    service = scene.service(hit.chance.choice(SERVICES), hit.host)
+    scene.killed.add((service, service.restarts + 1))
+    with _limited(service, resource.RLIMIT_AS, _address_space(service.pid) + _MARGIN):
+        yield
+
+
+@asynccontextmanager
+async def store_killed(scene: Scene, _: Hit) -> AsyncIterator[None]:
+    """etcd, with -9."""
+    await scene.kill(scene.etcd)
+    yield
+
+
+@asynccontextmanager
+async def store_frozen(scene: Scene, _: Hit) -> AsyncIterator[None]:
+    """etcd, with SIGSTOP: its connections stay, and nobody answers."""
+    with _stopped(scene.etcd):
+        yield
+
+
+@asynccontextmanager
+async def store_slow(scene: Scene, _: Hit) -> AsyncIterator[None]:
+    """etcd has a tenth of its time."""
+
+    async def hamper() -> None:
+        while True:
+            with _stopped(scene.etcd):
+                await asyncio.sleep(_STOPPED)
+            await asyncio.sleep(_RUNNING)
+
+    async with going_on(hamper()):
+        yield
+
+
+@asynccontextmanager
+async def store_full(scene: Scene, _: Hit) -> AsyncIterator[None]:
+    """etcd refuses what would take space, as it does at its quota."""
+    request = {"memberID": "0", "alarm": "NOSPACE"}
+    await scene.ask_etcd("/v3/maintenance/alarm", {"action": "ACTIVATE", **request})
+    try:
+        yield
+    finally:
+        await scene.ask_etcd("/v3/maintenance/alarm", {"action": "DEACTIVATE", **request})
+
+
+@asynccontextmanager
+async def store_emptied(scene: Scene, hit: Hit) -> AsyncIterator[None]:
+    """Every lease is deleted, and in half of the cases the configuration, which comes back."""
+    with_configuration = hit.chance.random() < 0.5
+    await scene.delete("/coreos.com/network/" if with_configuration else LEASES)
+    yield
+    if with_configuration:
+        await scene.put_configuration()
+
+
+@asynccontextmanager
+async def store_compacted(scene: Scene, _: Hit) -> AsyncIterator[None]:
+    """Its history is gone while all lease services are away from it, so that they cannot go on where they were."""
+    services = list(scene.cluster.named("lease"))
+    for service in services:
+        service.signal(signal.SIGSTOP)
+    try:
+        await scene.kill(scene.etcd)
+        header = (await scene.listed(CONFIG_KEY))["header"]
+        await scene.put("/coreos.com/chaos", "")
+        with suppress(Exception):  # it was compacted there already
+            await scene.ask_etcd("/v3/kv/compaction", {"revision": int(header["revision"]) + 1, "physical": True})
+    finally:
+        for service in services:
+            service.signal(signal.SIGCONT)
+    yield
+
+
+@asynccontextmanager
+async def backend_changed(scene: Scene, hit: Hit) -> AsyncIterator[None]:
+    """The next one is in the network configuration, and then in all leases."""
+    await scene.change_backend(hit.backend)
+    yield
+
+
+@asynccontextmanager
+async def key_overwritten(scene: Scene, hit: Hit) -> AsyncIterator[None]:
+    """The node's key gets another node's public address, or no JSON at all."""
+    lease = scene.leases[hit.host]
+    other = {"PublicIP": "10.99.77.77", "BackendType": lease.backend, "BackendData": {"VtepMAC": "02:00:00:00:77:77"}}
+    await scene.put(_key(str(lease.subnet)), hit.chance.choice((json.dumps(other), "{", "")))
+    yield
+
+
+@asynccontextmanager
+async def key_deleted(scene: Scene, hit: Hit) -> AsyncIterator[None]:
+    """The node has no lease any more."""
+    await scene.delete(_key(str(scene.leases[hit.host].subnet)))
+    yield
+
+
+@asynccontextmanager
+async def junk(scene: Scene, hit: Hit) -> AsyncIterator[None]:
+    """Keys among the leases that are none: bad names, bad values, bad bytes."""
+    values = ("", "{", "null", '{"PublicIP":"10.99.0.11"}', '{"PublicIP":"::","BackendType":"vxlan"}', "\0" * 9)
+    try:
+        for start in range(0, 100_000 if hit.is_full else 2_000, _BATCH):
+            pairs = {f"{LEASES}junk-{start + place}": hit.chance.choice(values) for place in range(_BATCH)}
+            await scene.ask_etcd("/v3/kv/txn", {"success": [_put(key, value) for key, value in pairs.items()]})
+        yield
+    finally:
+        await scene.delete(f"{LEASES}junk-")
+
+
+@asynccontextmanager
+async def churn(scene: Scene, hit: Hit) -> AsyncIterator[None]:
+    """Leases of nodes that nobody has come and go, two at a time."""
+    taken = {lease.subnet.network_address.packed[2] for lease in scene.leases.values()}
+    free = [number for number in range(1, 255) if number not in taken]
+    count = 10_000 if hit.is_full else 200
+    granted = await scene.ask_etcd("/v3/lease/grant", {"TTL": _LEASE_SECONDS})
+    try:
+        for number in range(0, count, 2):
+            here = [free[(number + place) % len(free)] for place in (0, 1)]
+            gone = [free[(number + place) % len(free)] for place in (-2, -1)]
+            puts = [_put(_key(f"10.5.{n}.0/24"), _nobody(n, scene.backend), granted["ID"]) for n in here]
+            deletions = [{"requestDeleteRange": {"key": encoded(_key(f"10.5.{n}.0/24"))}} for n in gone]
+            await scene.ask_etcd("/v3/kv/txn", {"success": deletions + puts})
+        yield
+    finally:
+        await scene.ask_etcd("/v3/lease/revoke", {"ID": granted["ID"]})
+
+
+def _nobody(number: int, backend: str) -> str:
+    data = {"VNI": 1, "VtepMAC": f"02:00:00:00:99:{number:02x}"}
+    value = {"PublicIP": f"10.99.99.{number}", "PublicIPv6": None, "BackendType": backend}
+    return json.dumps(value | ({"BackendData": data} if backend == "vxlan" else {}))
+
+
+def _key(subnet: str) -> str:
+    return LEASES + subnet.replace("/", "-")
+
+
+def _put(key: str, value: str, lease: str = "0") -> dict[str, object]:
+    return {"requestPut": {"key": encoded(key), "value": encoded(value), "lease": lease}}
+
+
+def _address_space(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * resource.getpagesize()
+
+
+def _fill(path: Path) -> None:
+    with path.open("wb", buffering=0) as file, suppress(OSError):
+        room = os.statvfs(path)
+        os.posix_fallocate(file.fileno(), 0, room.f_bavail * room.f_bsize)
+        while True:
+            file.write(bytes(4096))
+
+
+@contextmanager
+def _limited(service: Supervised, what: int, most: int) -> Iterator[None]:
+    pid = service.pid
+    before = resource.prlimit(pid, what)
+    resource.prlimit(pid, what, (most, before[1]))
+    try:
+        yield
+    finally:
+        with suppress(ProcessLookupError):
+            resource.prlimit(pid, what, before)
+
+
+@contextmanager
+def _stopped(service: Supervised) -> Iterator[None]:
+    service.signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        service.signal(signal.SIGCONT)
+
+
+@asynccontextmanager
+async def going_on(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """It goes on until the block ends."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
