@@ -11,6 +11,7 @@ from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from services.core.backend_types import BACKEND_TYPES
 from services.core.errors import Exhausted, InvalidInput, NotYet
 from services.core.family import Address
+from services.core.network import NetworkConfig
 from services.dataplane.capture.capture import Batch, Capture, Limits, batches
 from services.dataplane.capture.filter import Expression, Some, inner, outer
 from services.dataplane.controller import Controller
@@ -43,7 +44,8 @@ class Captures:
         pod = _pod(request.pod, peers, context) if request.pod else None
         if self._last is not None and self._last.is_open:
             raise Exhausted(f"a capture runs already on this node, for {self._last.limits.seconds:g} s at most")
-        capture = self._last = Capture(filters(context, peers, pod), limits)
+        wanted = filters(context, peers, pod, self._dataplane.tracker.earlier.networks)
+        capture = self._last = Capture(wanted, limits)
         what = f"packets of {request.name}" + (f" with {pod}" if pod else "")
         self._note(f"capturing {what}, {limits.snap_length} bytes of each", who, peers)
         try:
@@ -67,17 +69,25 @@ class Captures:
         self._dataplane.journal.note(event)
 
 
-def filters(context: PeerContext, peers: Sequence[Peer], pod: Address | None) -> dict[str, Expression]:
-    """What is captured, by the interface's name: inner packets everywhere, outer ones in the underlay."""
+def filters(
+    context: PeerContext, peers: Sequence[Peer], pod: Address | None, earlier: Sequence[NetworkConfig] = ()
+) -> dict[str, Expression]:
+    """What is captured, by the interface's name: inner packets everywhere, outer ones in the underlay.
+
+    `earlier`: the configurations whose backends stay while the backend changes.
+    """
     subnets = [subnet for peer in peers for subnet in peer.lease.subnets]
     networks = [subnet.cidr for subnet in subnets]
     hosts = {subnet.public_address for subnet in subnets if subnet.public_address is not None}
     keys = (item for peer in peers for item in peer.objects if isinstance(item, WireguardPeer))
     hosts |= {ip_address(each.endpoint) for each in keys if each.endpoint}
     carried = inner(networks, pod)
-    tunnel = BACKEND_TYPES[context.network.backend_type].tunnel(context.network.backend_options)
-    inside = _CARRIED_AT.get(context.network.backend_type, -1)
-    outside = [outer(tunnel, host, networks, pod, inside) for host in sorted(hosts, key=str)] if tunnel else []
+    outside = [
+        outer(tunnel, host, networks, pod, _CARRIED_AT.get(each.backend_type, -1))
+        for each in (context.network, *earlier)
+        if (tunnel := BACKEND_TYPES[each.backend_type].tunnel(each.backend_options)) is not None
+        for host in sorted(hosts, key=str)
+    ]
     devices: dict[str, Expression] = {device.name: carried for device in context.devices()}
     return devices | {each.links.underlay.name: Some([carried, *outside]) for each in context.overlays}
 

@@ -10,8 +10,14 @@ import pytest
 
 from services.core.backend_types import Tunnel
 from services.core.errors import InvalidInput
+from services.core.leases.lease import Lease, Subnet
+from services.core.network import parse_network
+from services.dataplane.api.capture import filters
+from services.dataplane.backends.ipip import Ipip
 from services.dataplane.capture.capture import attach
 from services.dataplane.capture.filter import Expression, Some, inner, outer, program
+from services.dataplane.peers.peer import Peer, PeerContext
+from tests.examples.dataplane import LINKS
 
 PEER4, PEER6 = ip_network("10.5.53.0/24"), ip_network("fd00:10:5:35::/64")
 ODD4, ODD6 = ip_network("10.5.60.128/25"), ip_network("fd00:10:5:38::/61")
@@ -191,3 +197,15 @@ def test_a_packet_is_cut_at_the_snap_length(kernel: Kernel) -> None:
 def test_more_subnets_than_a_filter_can_have_are_refused() -> None:
     with pytest.raises(InvalidInput, match="too many subnets"):
         program(inner([ip_network(f"fd00:10:5:{n:x}::/64") for n in range(40)], ip_address(B6)), SNAP)
+
+
+def test_while_the_backend_changes_the_tunnels_of_both_are_captured(kernel: Kernel) -> None:
+    lease = Lease("10.5.53.0-24", "n2", (Subnet(PEER4, ip_address(THERE4)),), "vxlan")
+    now, before = (
+        parse_network(f'{{"Network":"10.5.0.0/16","Backend":{{"Type":"{kind}"}}}}') for kind in ("ipip", "vxlan")
+    )
+    context = PeerContext(now, Ipip(), LINKS)
+    wanted = filters(context, [Peer(lease, (), (), lease.subnets)], None, [before])[LINKS.underlay.name]
+    for packet in (ip(HERE4, THERE4, vxlan(ip(A4, B4)), UDP), ip(HERE4, THERE4, ip(A4, B4), IPIP)):
+        assert kernel.accepts(wanted, packet)
+    assert not kernel.accepts(wanted, ip(HERE4, OTHER4, vxlan(ip(A4, B4)), UDP))
