@@ -7,12 +7,12 @@ confirmed it: a program that replaces an address removes the old one first.
 
 import asyncio
 import time
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace
 from typing import Final, Protocol
 
 from services.core.errors import Unavailable
-from services.core.family import Family
+from services.core.family import FAMILIES, Family
 from services.dataplane.diagnose.host_programs import HostFiles
 from services.dataplane.diagnose.inspector import Inspector
 from services.dataplane.diagnose.look import findings, look, subject_of
@@ -110,9 +110,12 @@ class Diagnosis:
     def _note(self, subject: Subject, seen: Seen) -> None:
         self._bridges.update(seen.bridges)
         addresses = {path.public.packed for path in subject.paths if path.public is not None}
-        for question, answer in seen.answers.items():
-            if question.dst in addresses and not question.iif and isinstance(answer, Route) and answer.ifindex:
-                self._remembered[question.dst] = answer
+        found = {
+            question.dst: answer
+            for question, answer in seen.answers.items()
+            if question.dst in addresses and not question.iif and isinstance(answer, Route) and answer.ifindex
+        }
+        remember(self._remembered, found, len(FAMILIES) * len(self._dataplane.programmer.peers))
 
     def _tell(self, found: tuple[Finding, ...]) -> None:
         dataplane = self._dataplane
@@ -132,6 +135,15 @@ class Diagnosis:
             dataplane.health.set("forwarding", reason, of_host=True)
             dataplane.programmer.note_unreachable(_unreachable(found))
             dataplane.wake_up()
+
+
+def remember(routes: dict[bytes, Route], found: Mapping[bytes, Route], most: int) -> None:
+    """Adds the routes to peers' addresses that were `found`, and forgets the oldest: addresses of peers change."""
+    for address, route in found.items():
+        routes.pop(address, None)
+        routes[address] = route
+    for address in list(routes)[: max(len(routes) - most, 0)]:
+        del routes[address]
 
 
 def with_earlier(

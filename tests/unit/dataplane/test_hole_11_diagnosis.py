@@ -7,7 +7,7 @@ import pytest
 
 from services.core.family import IPV4
 from services.dataplane.diagnose.culprit import decision, rule_text
-from services.dataplane.diagnose.diagnosis import with_earlier
+from services.dataplane.diagnose.diagnosis import remember, with_earlier
 from services.dataplane.diagnose.seen import Lookup, PolicyRule
 from services.dataplane.events.finding import Finding
 from services.dataplane.netlink.objects import Route
@@ -86,3 +86,11 @@ def test_hole_11_a_rule_is_written_as_ip_does() -> None:
     assert rule_text(rule(5, 6, src=FROM, src_length=32, iif="cni0", oif="eth0")) == (
         "from 10.5.27.9 iif cni0 oif eth0 blackhole"
     )
+
+
+def test_routes_to_addresses_that_peers_had_once_are_forgotten() -> None:
+    known: dict[bytes, Route] = {}
+    for number in range(100):
+        remember(known, {b"stays": route("10.0.0.0/8", metric=number), number.to_bytes(4): route("10.1.0.0/16")}, 4)
+    assert sorted(known) == [bytes([0, 0, 0, 97]), bytes([0, 0, 0, 98]), bytes([0, 0, 0, 99]), b"stays"]
+    assert known[b"stays"].metric == 99
