@@ -4,6 +4,7 @@ import asyncio
 import ctypes
 import socket
 import struct
+import time
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -90,6 +91,9 @@ class Capture:
         self._bytes = 0
         self._accepted = 0
         """By the filters, lost or not."""
+        self._early: list[Packet] = []
+        """Packets that came while sockets were read: a socket that was read before may have older ones."""
+        self._is_stopped = False
         self._sockets: list[socket.socket] = []
         self._buffer = bytearray(limits.snap_length)
         present = {name: index for index, name in socket.if_nameindex()}
@@ -113,6 +117,7 @@ class Capture:
 
     def stop(self) -> None:
         """Nothing new comes; what has come can still be read."""
+        self._is_stopped = True
         for each in self._sockets:
             attach(each, _NOTHING)
 
@@ -121,6 +126,7 @@ class Capture:
         if self.is_open:
             self._count_drops()
             self.dropped = self._accepted - self.count
+            self._early.clear()
             self.close()
 
     def close(self) -> None:
@@ -129,9 +135,11 @@ class Capture:
             asyncio.get_running_loop().run_in_executor(None, self._sockets.pop().close)
 
     def read(self) -> Batch:
-        """What is there, up to so much at once."""
-        come = chain.from_iterable(map(self._packets, count(), self._sockets))
-        found, ended = list[Packet](), ""
+        """What is there, up to so much at once, in the order in which it came."""
+        began, found, ended = time.time_ns(), list[Packet](), ""
+        come, self._early = self._early, []
+        for packet in chain.from_iterable(map(self._packets, count(), self._sockets)):
+            (come if packet.nanoseconds < began or self._is_stopped else self._early).append(packet)
         for packet in sorted(come, key=lambda packet: packet.nanoseconds):
             if self._bytes + len(packet.data) > self.limits.bytes:
                 ended = f"the limit of bytes ({self.limits.bytes})"

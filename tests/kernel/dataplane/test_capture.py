@@ -255,6 +255,34 @@ async def test_what_a_caller_has_not_read_in_the_end_counts_as_lost(netns: Netwo
     assert (capture.count, capture.dropped, capture.is_open) == (4, 4, False)
 
 
+async def test_what_comes_while_sockets_are_read_waits_for_older_packets_of_other_sockets(
+    netns: NetworkNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    everything = inner([ip_network("127.0.0.0/8")], None)
+    limits = Limits(seconds=1, bytes=10_000, packets=0, snap_length=100)
+    with netns.inside(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        witness, capture = (Capture({"lo": everything}, limits) for _ in range(2))
+        for number in (4, 8):
+            sender.sendto(b"x", ("127.0.0.1", 9))
+            async with asyncio.timeout(PATIENCE):
+                while witness.count < number:
+                    witness.read()
+                    await asyncio.sleep(0.01)
+            with monkeypatch.context() as clock:
+                clock.setattr(
+                    "time.time_ns", lambda: 0
+                )  # nothing is older than the call, as after a step of the clock
+                if number == 4:
+                    assert capture.read().packets == []
+                else:
+                    capture.stop()
+                found = [packet.nanoseconds for packet in capture.read().packets]
+            assert len(found) == 4
+            assert found == sorted(found)
+    capture.close()
+    witness.close()
+
+
 async def test_over_tls_an_administrator_captures_and_is_named(hosts: TwoHosts, tmp_path: Path) -> None:
     certificates, port = Certificates(tmp_path / "certificates"), 9472
     socket_path = hosts.cluster.directory / "dataplane.sock"
