@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain, count
+from itertools import chain, count, repeat
 from typing import Final, NamedTuple
 
 from services.core.errors import NotYet, Unavailable
@@ -138,7 +138,8 @@ class Capture:
         """What is there, up to so much at once, in the order in which it came."""
         began, found, ended = time.time_ns(), list[Packet](), ""
         come, self._early = self._early, []
-        for packet in chain.from_iterable(map(self._packets, count(), self._sockets)):
+        most, room = _PACKETS_AT_ONCE - len(come), _BYTES_AT_ONCE - sum(len(each.data) for each in come)
+        for packet in chain.from_iterable(map(self._packets, count(), self._sockets, repeat(most), repeat(room))):
             (come if packet.nanoseconds < began or self._is_stopped else self._early).append(packet)
         for packet in sorted(come, key=lambda packet: packet.nanoseconds):
             if self._bytes + len(packet.data) > self.limits.bytes:
@@ -159,9 +160,10 @@ class Capture:
             self._accepted += accepted
             self.dropped += drops
 
-    def _packets(self, number: int, source: socket.socket) -> Iterator[Packet]:
-        room = _BYTES_AT_ONCE // len(self._sockets)
-        for _ in range(_PACKETS_AT_ONCE // len(self._sockets)):
+    def _packets(self, number: int, source: socket.socket, most: int, room: int) -> Iterator[Packet]:
+        """Those of one of the sockets, which share so many packets and bytes."""
+        room //= len(self._sockets)
+        for _ in range(most // len(self._sockets)):
             if room <= 0:
                 return
             try:

@@ -283,6 +283,27 @@ async def test_what_comes_while_sockets_are_read_waits_for_older_packets_of_othe
     witness.close()
 
 
+async def test_a_batch_is_small_enough_for_a_message(
+    netns: NetworkNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = Limits(seconds=1, bytes=1 << 30, packets=0, snap_length=65_536)
+    with netns.inside(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender, sender.dup() as receiver:
+        receiver.bind(("127.0.0.1", 0))
+        capture = Capture({"lo": inner([ip_network("127.0.0.0/8")], None)}, limits)
+        for _ in range(20):
+            sender.sendto(bytes(60_000), receiver.getsockname())
+        sizes = []
+        async with asyncio.timeout(PATIENCE):
+            while capture.count + capture.dropped < 40:  # sent and received
+                await asyncio.sleep(0.01)
+                with monkeypatch.context() as clock:
+                    clock.setattr("time.time_ns", lambda: 0)
+                    sizes += [sum(len(packet.data) for packet in capture.read().packets) for _ in range(2)]
+                sizes.append(sum(len(packet.data) for packet in capture.read().packets))
+    capture.close()
+    assert max(sizes) < (1 << 20) + 65_536
+
+
 async def test_over_tls_an_administrator_captures_and_is_named(hosts: TwoHosts, tmp_path: Path) -> None:
     certificates, port = Certificates(tmp_path / "certificates"), 9472
     socket_path = hosts.cluster.directory / "dataplane.sock"
