@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+from lab.netns import NetworkNamespace
 from lab.options import KERNEL_KINDS, BadOption
 from lab.topology import Batch, Host
 
@@ -48,11 +49,17 @@ async def carry_out(batches: Iterable[Batch]) -> None:
 
 async def make_router(host: Host, versions: Iterable[int] = (4,)) -> None:
     """The host forwards packets, but only those that a rule accepts: docker leaves hosts like that."""
+    forward(host.namespace, versions)
     for version in versions:
-        switch, iptables = _FORWARDING[version]
-        with host.namespace.inside():
-            switch.write_text("1")
+        _, iptables = _FORWARDING[version]
         await _run(host.namespace.command(iptables, "--policy", "FORWARD", "DROP"), "")
+
+
+def forward(namespace: NetworkNamespace, versions: Iterable[int]) -> None:
+    """From now on packets are forwarded there."""
+    with namespace.inside():
+        for version in versions:
+            _FORWARDING[version][0].write_text("1")
 
 
 async def _run(command: tuple[str, ...], text: str) -> None:

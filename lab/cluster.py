@@ -11,14 +11,14 @@ from secrets import token_hex
 from typing import Final, Never
 
 from lab import look, programs, topology
-from lab.build import carry_out, make_router
+from lab.build import carry_out, forward, make_router
 from lab.directory import end_proxies
 from lab.etcd import put, until_answering
 from lab.inside import CONTEXTS
 from lab.options import Options
 from lab.programs import Program
 from lab.supervise import Supervised
-from lab.topology import NETWORK, NETWORK_V6, Address, Host, Interface
+from lab.topology import Address, Host, Interface
 from lab.vm import PATIENCE
 
 _READY_SECONDS: Final = 60.0
@@ -54,7 +54,9 @@ class Cluster:
         """`changed` has the last word on what is started."""
         self.options = options
         self.directory = directory
-        self.hosts = tuple(Host(number) for number in range(1, options.nodes + 1))
+        numbers = range(1, options.nodes * options.clusters + 1)
+        self.hosts = tuple(Host(number, cluster=(number - 1) // options.nodes + 1) for number in numbers)
+        """Those of the first cluster, then those of the second."""
         self.services: list[Supervised] = []
         self.etcd: Supervised | None = None
         self.is_up = False
@@ -78,17 +80,21 @@ class Cluster:
             await carry_out(topology.underlay_v6(self.hosts))
         for host in self.hosts:
             await make_router(host, self.options.versions)
+        if self.options.clusters > 1:
+            forward(topology.OUTSIDE, (4, *self.options.versions))
 
     async def configure(self) -> None:
         """Writes the contexts file, and the network configuration into the store, which may be an etcd of its own."""
         (self.directory / CONTEXTS).write_text(programs.contexts(self.options, self.hosts, self.directory))
-        text = json.dumps(network_of(self.options))
-        if self.options.store == "embedded":
-            programs.config(self.directory).write_text(text + "\n")
-        else:
-            self.etcd = self._start(programs.etcd(self.directory))
+        secret = token_hex(48)  # peers of all clusters have the same
+        for cluster in topology.clusters_of(self.hosts):
+            text = json.dumps(network_of(self.options, cluster, secret))
+            if self.options.store == "embedded":
+                programs.config(self.directory, cluster).write_text(text + "\n")
+                continue
+            self.etcd = self._start(programs.etcd(self.directory, cluster))
             async with self._patience(self.etcd):
-                await put(topology.OUTSIDE, programs.ETCD_ENDPOINT, CONFIG_KEY, text)
+                await put(topology.OUTSIDE, programs.etcd_endpoint(cluster), CONFIG_KEY, text)
 
     async def start_leases(self) -> None:
         """Starts the lease service or services; returns when they are ready."""
@@ -170,14 +176,15 @@ def _with_tail(service: Supervised, problem: str) -> str:
     return f"{problem}\n\nThe end of {service.program.log}:\n{service.tail()}"
 
 
-def network_of(options: Options) -> dict[str, object]:
-    """The network configuration."""
-    networks: dict[str, object] = {"Network": str(NETWORK)} if 4 in options.versions else {"EnableIPv4": False}
+def network_of(options: Options, cluster: int = 1, psk: str = "") -> dict[str, object]:
+    """The network configuration of a cluster."""
+    ipv4 = {"Network": str(topology.network_of(cluster))}
+    networks: dict[str, object] = dict(ipv4) if 4 in options.versions else {"EnableIPv4": False}
     if 6 in options.versions:
-        networks |= {"EnableIPv6": True, "IPv6Network": str(NETWORK_V6)}
+        networks |= {"EnableIPv6": True, "IPv6Network": str(topology.network_v6_of(cluster))}
     if options.backend == "udp":  # as what is not said is udp
         return networks
-    secret = {"PSK": token_hex(48)} if options.backend == "ipsec" else {}
+    secret = {"PSK": psk or token_hex(48)} if options.backend == "ipsec" else {}
     return {**networks, "Backend": {"Type": options.backend, **secret}}
 
 

@@ -9,6 +9,7 @@ BACKENDS: Final = ("vxlan", "host-gw", "ipip", "wireguard", "udp", "ipsec")
 KERNEL_KINDS: Final = ("ipip", "wireguard")
 """Backends that need a kind of device, of their own name, that not every kernel has."""
 FAMILIES: Final = {"ipv4": (4,), "ipv6": (6,), "dual": (4, 6)}
+MOST_CLUSTERS: Final = 4
 STORES: Final = ("embedded", "etcd")
 PICTURES: Final = {".svg": "svg", ".dot": "dot", ".mmd": "mermaid", ".txt": "text", ".json": "json"}
 """What `flannelette topology` prints, by the suffix of a file."""
@@ -19,6 +20,7 @@ USAGE: Final = f"""\
 make lab [NAME=value ...]    or    python -m lab [NAME=value ...]
 
 NODES=3            hosts, 1 to {MOST_NODES}
+CLUSTERS=1         1 to {MOST_CLUSTERS}, each with so many hosts: leases are imported, and a router is between them
 BACKEND=vxlan      {" or ".join(BACKENDS)}; udp: a network configuration without Backend
 FAMILY=ipv4        {" or ".join(FAMILIES)}: the address family of the pods, or both
 STORE=embedded     {" or ".join(STORES)}: one central lease service, or an etcd and a lease service on each host
@@ -48,6 +50,8 @@ class Options:
     """Where `once` writes its figures."""
     topology: Path | None = None
     """Where a picture of the cluster is written; its suffix is one of PICTURES."""
+    clusters: int = 1
+    """That import each other's leases, each with `nodes` hosts."""
 
     @property
     def versions(self) -> tuple[int, ...]:
@@ -57,7 +61,7 @@ class Options:
 
 def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
     """The options, see `given_options`. Raises BadOption."""
-    names = ("NODES", "BACKEND", "FAMILY", "STORE", "VM", "ONCE", "JSON", "TOPOLOGY")
+    names = ("NODES", "BACKEND", "FAMILY", "STORE", "VM", "ONCE", "JSON", "TOPOLOGY", "CLUSTERS")
     given = given_options(names, arguments, environment)
     options = Options(
         nodes=whole_number("NODES", given["NODES"] or "3", MOST_NODES),
@@ -68,7 +72,14 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
         once=one_of("ONCE", given["ONCE"] or "0", ("1", "0")) == "1",
         json=_file("JSON", given["JSON"]),
         topology=_file("TOPOLOGY", given["TOPOLOGY"]),
+        clusters=whole_number("CLUSTERS", given["CLUSTERS"] or "1", MOST_CLUSTERS),
     )
+    if options.clusters > 1 and options.backend == "host-gw":
+        raise BadOption(
+            "CLUSTERS: host-gw needs all hosts on one layer 2, and between clusters is a router: use vxlan"
+        )
+    if options.nodes * options.clusters > MOST_NODES:
+        raise BadOption(f"CLUSTERS={options.clusters}: together they may have {MOST_NODES} hosts, use fewer NODES")
     if options.backend in ("ipip", "udp", "ipsec") and options.family != "ipv4":
         raise BadOption(f"FAMILY={options.family}: {options.backend} carries IPv4 only, use FAMILY=ipv4")
     if options.json and not options.once:

@@ -12,7 +12,7 @@ from typing import Final
 from lab.charon import command_in, socket_in
 from lab.netns import NetworkNamespace
 from lab.options import Options
-from lab.topology import OUTSIDE, OUTSIDE_ADDRESS, Host
+from lab.topology import OUTSIDE, OUTSIDE_ADDRESS, Host, clusters_of, network_of, network_v6_of, underlay_of
 
 ETCD_ENDPOINT: Final = f"http://{OUTSIDE_ADDRESS}:2379"
 _LEASE: Final = "lease"
@@ -59,23 +59,55 @@ class Program:
 
 
 def lease_services(options: Options, hosts: tuple[Host, ...], directory: Path) -> tuple[Program, ...]:
-    """One that serves all hosts, with the embedded store; with etcd one on each host."""
+    """One that serves all hosts of a cluster, with the embedded store; with etcd one on each host."""
     if options.store == "embedded":
-        central = directory / _LEASE
-        store = (
-            "--store=embedded",
-            f"--store-file={central / 'leases.db'}",
-            f"--net-config-path={config(directory)}",
+        return tuple(_central(options, hosts, directory, cluster) for cluster in clusters_of(hosts))
+    return tuple(
+        _on_host(
+            _LEASE,
+            host,
+            directory,
+            "--store=etcd",
+            f"--etcd-endpoints={etcd_endpoint(host.cluster)}",
+            *_imports(options, hosts, directory, host.cluster),
         )
-        arguments = _service(_LEASE, f"--socket-dir={central}", *store)
-        return (Program(_LEASE, "", OUTSIDE, arguments, central),)
-    etcd = ("--store=etcd", f"--etcd-endpoints={ETCD_ENDPOINT}")
-    return tuple(_on_host(_LEASE, host, directory, *etcd) for host in hosts)
+        for host in hosts
+    )
+
+
+def _central(options: Options, hosts: tuple[Host, ...], directory: Path, cluster: int) -> Program:
+    central = _lease_directory(options, hosts, directory, cluster)
+    store = (
+        "--store=embedded",
+        f"--store-file={central / 'leases.db'}",
+        f"--net-config-path={config(directory, cluster)}",
+        *_imports(options, hosts, directory, cluster),
+    )
+    whose = "" if options.clusters == 1 else f"cluster {cluster}"
+    return Program(_LEASE, whose, OUTSIDE, _service(_LEASE, f"--socket-dir={central}", *store), central)
+
+
+def _imports(options: Options, hosts: tuple[Host, ...], directory: Path, cluster: int) -> list[str]:
+    """The flags by which a cluster imports the leases of the others."""
+    flags = []
+    for other in clusters_of(hosts):
+        ranges = {4: network_of(other), 6: network_v6_of(other)}
+        allow = "".join(f",allow={ranges[version]}" for version in options.versions)
+        where = _lease_directory(options, hosts, directory, other)
+        flags += [f"--import=cluster{other}=unix:{where / 'lease.sock'}{allow}"] if other != cluster else []
+    return flags
+
+
+def _lease_directory(options: Options, hosts: tuple[Host, ...], directory: Path, cluster: int) -> Path:
+    """Where a lease service of a cluster has its socket."""
+    if options.store == "embedded":
+        return directory / (_LEASE if cluster == 1 else f"{_LEASE}{cluster}")
+    return directory / next(host.name for host in hosts if host.cluster == cluster)
 
 
 def host_services(options: Options, host: Host, directory: Path) -> tuple[Program, ...]:
     """The dataplane and masq of a host."""
-    where = directory / (_LEASE if options.store == "embedded" else host.name) / f"{_LEASE}.sock"
+    where = _lease_directory(options, (host,), directory, host.cluster) / f"{_LEASE}.sock"
     state = directory / host.name / "state"
     shared = (f"--lease-address=unix:{where}", f"--state-dir={state}", "--ip-masq")
     dataplane = _on_host("dataplane", host, directory, *shared, f"--subnet-file={subnet_file(host, directory)}")
@@ -95,34 +127,42 @@ def charon(host: Host, directory: Path) -> Program:
     return Program(CHARON, host.name, host.namespace, command_in(home), home)
 
 
-def etcd(directory: Path) -> Program:
-    """A one-member etcd on the outside host. Raises NoEtcd."""
-    home = directory / "etcd"
+def etcd_endpoint(cluster: int) -> str:
+    """Where the etcd of a cluster listens."""
+    return f"http://{underlay_of(cluster)[1]}:2379"
+
+
+def etcd(directory: Path, cluster: int = 1) -> Program:
+    """A one-member etcd on the outside host, for a cluster. Raises NoEtcd."""
+    home = directory / f"etcd{'' if cluster == 1 else cluster}"
     arguments = (
         find_etcd(),
         f"--data-dir={home / 'data'}",
-        f"--listen-client-urls={ETCD_ENDPOINT}",
-        f"--advertise-client-urls={ETCD_ENDPOINT}",
-        "--listen-peer-urls=http://127.0.0.1:2380",
+        f"--listen-client-urls={etcd_endpoint(cluster)}",
+        f"--advertise-client-urls={etcd_endpoint(cluster)}",
+        f"--listen-peer-urls=http://127.0.0.1:{2379 + cluster}",
         "--unsafe-no-fsync",  # it lives as long as the lab
         "--log-level=warn",
     )
     return Program("etcd", "", OUTSIDE, arguments, home)
 
 
-def config(directory: Path) -> Path:
-    """The network configuration of the embedded store."""
-    return directory / "net-conf.json"
+def config(directory: Path, cluster: int = 1) -> Path:
+    """The network configuration of the embedded store of a cluster."""
+    return directory / f"net-conf{'' if cluster == 1 else cluster}.json"
 
 
 def contexts(options: Options, hosts: tuple[Host, ...], directory: Path) -> str:
-    """The file of contexts for `flannelette`: one context, every host a node of it."""
-    central = directory / _LEASE / f"{_LEASE}.sock"
-    lines = ['current = "lab"', "", "[lab]"]
-    if options.store == "embedded":
-        lines.append(f"lease = {json.dumps(str(central))}")
-    for host in hosts:
-        lines += ["", f"[lab.nodes.{host.name}]", f"socket_dir = {json.dumps(str(directory / host.name))}"]
+    """The file of contexts for `flannelette`: one context a cluster, every host a node of it."""
+    lines = ['current = "lab"']
+    for cluster in clusters_of(hosts):
+        name = f"lab{'' if cluster == 1 else cluster}"
+        central = _lease_directory(options, hosts, directory, cluster) / f"{_LEASE}.sock"
+        lines += ["", f"[{name}]"]
+        if options.store == "embedded":
+            lines.append(f"lease = {json.dumps(str(central))}")
+        for host in (each for each in hosts if each.cluster == cluster):
+            lines += ["", f"[{name}.nodes.{host.name}]", f"socket_dir = {json.dumps(str(directory / host.name))}"]
     return "".join(f"{line}\n" for line in lines)
 
 

@@ -36,6 +36,8 @@ class Session:
         options = self._options
         families = " and ".join(f"IPv{version}" for version in options.versions)
         hosts = _plural(options.nodes, "host")
+        if options.clusters > 1:
+            hosts = f"{options.clusters} clusters of {hosts}"
         self._screen.title(f"{hosts}, {options.backend}, {families}, {options.store} store")
         try:
             pods, ready_seconds = await self._come_up()
@@ -55,11 +57,15 @@ class Session:
         """The pods, and the seconds from the first process until every service was ready."""
         cluster, screen = self._cluster, self._screen
         underlay = f"{UNDERLAY} and {UNDERLAY_V6}" if 6 in self._options.versions else UNDERLAY
-        with screen.step("namespaces", f"the hosts and an outside host, joined by {underlay}"):
+        between = "the hosts of each cluster, and a router between them"
+        joined = f"the hosts and an outside host, joined by {underlay}"
+        with screen.step("namespaces", joined if self._options.clusters == 1 else between):
             await cluster.build()
         start = time.monotonic()
         central = self._options.store == "embedded"
-        with screen.step("leases", "one service for all hosts" if central else "an etcd, and a service on each host"):
+        each = "" if self._options.clusters == 1 else " of a cluster, and what it imports from the others"
+        store = "one service for all hosts" if central else "an etcd, and a service on each host"
+        with screen.step("leases", store + each):
             await cluster.configure()
             await cluster.start_leases()
         with screen.step("hosts", "a dataplane and a masq on each; every peer and rule is in the kernel"):

@@ -6,11 +6,12 @@ r"""The cluster's wires as `ip` commands: pure text, which an engineer can read 
 
 Every box is a network namespace but the underlay bridge, which stands in the
 lab's own. The outside host has no route to the pods: it can answer a packet
-only when a host has put its own address on it.
+only when a host has put its own address on it. A second cluster has its own
+underlay (bridge, 10.98.0.0/16), and the outside host is the router between.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network
 from typing import Final, TypeAlias
 
@@ -36,9 +37,10 @@ _LAB: Final = ""
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """One host of the cluster, and the pod on it."""
+    """One host of a cluster, and the pod on it."""
 
     number: int
+    cluster: int = field(default=1, kw_only=True)
 
     @property
     def name(self) -> str:
@@ -58,11 +60,33 @@ class Host:
     @property
     def address(self) -> IPv4Address:
         """In the underlay: 10.99.0.11 and up."""
-        return UNDERLAY[10 + self.number]
+        return underlay_of(self.cluster)[10 + self.number]
 
     def address_of(self, version: int) -> Address:
         """The same, or its like in IPv6: fd00:99::11 and up."""
-        return self.address if version == 4 else UNDERLAY_V6[int(str(10 + self.number), 16)]
+        if version == 4:
+            return self.address
+        return underlay_v6_of(self.cluster)[int(str(10 + self.number), 16)]
+
+
+def underlay_of(cluster: int) -> IPv4Network:
+    """10.99.0.0/16, of the second cluster 10.98.0.0/16, and so on."""
+    return IPv4Network((int(UNDERLAY[0]) - (cluster - 1 << 16), UNDERLAY.prefixlen))
+
+
+def underlay_v6_of(cluster: int) -> IPv6Network:
+    """fd00:99::/64, then fd00:98::/64."""
+    return IPv6Network((int(UNDERLAY_V6[0]) - (cluster - 1 << 96), UNDERLAY_V6.prefixlen))
+
+
+def network_of(cluster: int) -> IPv4Network:
+    """The overlay of a cluster: 10.5.0.0/16, then 10.6.0.0/16."""
+    return IPv4Network((int(NETWORK[0]) + (cluster - 1 << 16), NETWORK.prefixlen))
+
+
+def network_v6_of(cluster: int) -> IPv6Network:
+    """fd00:10:5::/48, then fd00:10:6::/48."""
+    return IPv6Network((int(NETWORK_V6[0]) + (cluster - 1 << 80), NETWORK_V6.prefixlen))
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,25 +107,44 @@ def underlay(hosts: tuple[Host, ...]) -> tuple[Batch, ...]:
     names = [OUTSIDE.name, *(host.name for host in hosts)]
     return (
         Batch(_LAB, tuple(f"netns add {name}" for name in [*names, *(host.pod.name for host in hosts)])),
-        Batch(
-            _LAB,
-            (
-                "link add underlay type bridge",
-                "link set underlay up",
-                *(f"link add {name} type veth peer name eth0 netns {name}" for name in names),
-                *(f"link set {name} master underlay up" for name in names),
-            ),
-        ),
+        *(_wires(cluster, [h.name for h in hosts if h.cluster == cluster]) for cluster in clusters_of(hosts)),
         Batch(
             OUTSIDE.name,
             (
                 "link set lo up",
                 f"address add {SERVICE_ADDRESS}/32 dev lo",
-                f"address add {OUTSIDE_ADDRESS}/{UNDERLAY.prefixlen} dev eth0",
-                "link set eth0 up",
+                *(
+                    command
+                    for cluster in clusters_of(hosts)
+                    for command in (
+                        f"address add {underlay_of(cluster)[1]}/{UNDERLAY.prefixlen} dev eth{cluster - 1}",
+                        f"link set eth{cluster - 1} up",
+                    )
+                ),
             ),
         ),
         *map(_addresses, hosts),
+    )
+
+
+def clusters_of(hosts: Iterable[Host]) -> list[int]:
+    """Their clusters, in order."""
+    return sorted({host.cluster for host in hosts})
+
+
+def _wires(cluster: int, hosts: Sequence[str]) -> Batch:
+    """The bridge of a cluster, with its hosts and the outside host."""
+    end = "" if cluster == 1 else str(cluster)
+    bridge, router = f"underlay{end}", f"{OUTSIDE.name}{end}"
+    return Batch(
+        _LAB,
+        (
+            f"link add {bridge} type bridge",
+            f"link set {bridge} up",
+            f"link add {router} type veth peer name eth{cluster - 1} netns {OUTSIDE.name}",
+            *(f"link add {name} type veth peer name eth0 netns {name}" for name in hosts),
+            *(f"link set {name} master {bridge} up" for name in (router, *hosts)),
+        ),
     )
 
 
@@ -112,7 +155,10 @@ def underlay_v6(hosts: tuple[Host, ...]) -> tuple[Batch, ...]:
             OUTSIDE.name,
             (
                 f"address add {SERVICE_ADDRESS_V6}/128 dev lo",
-                f"address add {UNDERLAY_V6[1]}/{UNDERLAY_V6.prefixlen} dev eth0 nodad",
+                *(
+                    f"address add {underlay_v6_of(cluster)[1]}/{UNDERLAY_V6.prefixlen} dev eth{cluster - 1} nodad"
+                    for cluster in clusters_of(hosts)
+                ),
             ),
         ),
         *map(_addresses_v6, hosts),
@@ -140,7 +186,7 @@ def _addresses(host: Host) -> Batch:
             "link set lo up",
             f"address add {host.address}/{UNDERLAY.prefixlen} dev eth0",
             "link set eth0 up",
-            f"route add default via {OUTSIDE_ADDRESS}",
+            f"route add default via {underlay_of(host.cluster)[1]}",
         ),
     )
 
@@ -150,7 +196,7 @@ def _addresses_v6(host: Host) -> Batch:
         host.name,
         (
             f"address add {host.address_of(6)}/{UNDERLAY_V6.prefixlen} dev eth0 nodad",
-            f"route add default via {UNDERLAY_V6[1]} dev eth0",
+            f"route add default via {underlay_v6_of(host.cluster)[1]} dev eth0",
         ),
     )
 

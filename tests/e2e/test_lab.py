@@ -63,6 +63,17 @@ def test_pods_of_both_families_pass_their_trial(home: Path) -> None:
     assert "IPv4 and IPv6" in process.output
 
 
+def test_two_clusters_with_a_router_between_pass_their_trial(home: Path) -> None:
+    """Pods of both reach each other under their own addresses, and no kill of any service loses a ping."""
+    nodes = 2 if SOAK else 1
+    figures, process = tried(home, "CLUSTERS=2", f"NODES={nodes}", "FAMILY=dual")
+    pairs = 2 * nodes * (2 * nodes - 1)
+    assert figures["pod_pings"] == {"ok": pairs, "total": pairs}
+    assert figures["masquerade"] == {"ok": 2 * nodes, "total": 2 * nodes}
+    assert figures["restart_lost"] == 0
+    assert "2 clusters of" in process.output
+
+
 def test_a_configuration_without_a_backend_passes_its_trial(home: Path) -> None:
     """Its processes that carry packets outlive the dataplanes that are killed, and not the lab."""
     if not Path("/dev/net/tun").exists():

@@ -1,11 +1,14 @@
 """Packet by packet: what the rules do in the kernel is what the model says, in both families."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from ipaddress import ip_network
 from pathlib import Path
 
 import pytest
 
 from services.core.family import FAMILIES, IPV4, Family
+from services.masq.rules.model import wanted_chains
 from tests.hosts.four_hosts import (
     FIREWALLS,
     IN,
@@ -17,7 +20,7 @@ from tests.hosts.four_hosts import (
     source_expected,
     source_seen,
 )
-from tests.hosts.masq import DUAL_CHAINS, entered, put_right
+from tests.hosts.masq import DUAL, DUAL_CHAINS, SETTINGS, SUBNETS, entered, put_right
 from tests.hosts.namespaces import NamespaceMaker
 
 
@@ -54,6 +57,17 @@ async def test_defect_08_every_packet_meets_the_fate_that_the_model_says(family:
 async def test_what_kube_proxy_marked_is_left_to_it_in_the_kernel_too(family: Family, lab: Lab) -> None:
     seen = await source_seen(lab, family, "pod", "outside", MARKED_PORT)
     assert seen == source_expected(family, "pod", "outside", mark=0x4000) == IN[family.version].pod
+
+
+async def test_packets_between_a_pod_and_another_cluster_keep_their_source(lab: Lab) -> None:
+    there = {family: ip_network(IN[family.version].outside) for family in FAMILIES}
+    network = replace(DUAL, imported=tuple(cidr.supernet(4) for cidr in there.values()))
+    await put_right(lab.firewall, wanted_chains(network, SUBNETS, SETTINGS))
+    for family in FAMILIES:
+        addresses = IN[family.version]
+        for sender, receiver in (("pod", "outside"), ("outside", "pod")):
+            seen = await source_seen(lab, family, sender, receiver, next(ports))
+            assert seen == getattr(addresses, sender), f"{sender} to {receiver}"
 
 
 async def test_the_rules_count_what_they_matched(lab: Lab) -> None:

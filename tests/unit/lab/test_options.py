@@ -21,7 +21,7 @@ def test_an_argument_wins_over_the_environment() -> None:
     assert parse(["NODES=2"], {"NODES": "5"}).nodes == 2
 
 
-_OPTIONS = "NODES=, BACKEND=, FAMILY=, STORE=, VM=, ONCE=, JSON=, TOPOLOGY="
+_OPTIONS = "NODES=, BACKEND=, FAMILY=, STORE=, VM=, ONCE=, JSON=, TOPOLOGY=, CLUSTERS="
 
 
 @pytest.mark.parametrize(
@@ -43,6 +43,7 @@ _OPTIONS = "NODES=, BACKEND=, FAMILY=, STORE=, VM=, ONCE=, JSON=, TOPOLOGY="
             "TOPOLOGY=/run/x.svg",
             "TOPOLOGY=/run/x.svg: the lab has a /run of its own, name a file in another directory",
         ),
+        ("CLUSTERS=5", "CLUSTERS=5: use a whole number from 1 to 4"),
         ("JSON=lab.json", "JSON needs ONCE=1: only a trial has figures to write"),
         (
             "NODE=3",
@@ -70,3 +71,10 @@ def test_figures_cannot_be_written_over_a_directory(tmp_path: Path) -> None:
 def test_figures_would_vanish_with_the_labs_own_run_directory() -> None:
     with pytest.raises(BadOption, match="the lab has a /run of its own"):
         parse(["ONCE=1", "JSON=/run/lab.json"], {})
+
+
+def test_clusters_have_a_router_between_and_two_hundred_hosts_together() -> None:
+    assert parse(["CLUSTERS=2", "NODES=100"], {}).clusters == 2
+    for words, complaint in ((["BACKEND=host-gw"], "one layer 2"), (["NODES=101"], "use fewer NODES")):
+        with pytest.raises(BadOption, match=complaint):
+            parse(["CLUSTERS=2", *words], {})

@@ -1,6 +1,6 @@
 from ipaddress import IPv4Address, IPv4Interface, IPv6Address, ip_interface
 
-from lab.topology import Host, addresses, pod, pod_address, underlay, underlay_v6
+from lab.topology import Host, addresses, network_of, network_v6_of, pod, pod_address, underlay, underlay_v6
 from tests import paths
 
 GOLDEN = paths.GOLDEN / "lab"
@@ -39,3 +39,20 @@ def test_a_host_that_is_plugged_in_again_has_the_addresses_of_before() -> None:
     for versions in ((4,), (4, 6)):
         assert all(str(batch) in first for batch in addresses(Host(1), versions))
     assert "".join(map(str, addresses(Host(1), (6,)))).endswith("ip -n h1 address delete 10.99.0.11/16 dev eth0\n")
+
+
+def test_a_second_cluster_has_an_underlay_of_its_own_and_a_router_between() -> None:
+    hosts = Host(1), Host(2, cluster=2)
+    text = "".join(map(str, (*underlay(hosts), *underlay_v6(hosts))))
+    for command in (
+        "ip link add outside2 type veth peer name eth1 netns outside",
+        "ip link set h1 master underlay up",
+        "ip link set h2 master underlay2 up",
+        "ip -n outside address add 10.98.0.1/16 dev eth1",
+        "ip -n h2 address add 10.98.0.12/16 dev eth0",
+        "ip -n h2 route add default via 10.98.0.1",
+        "ip -n outside address add fd00:98::1/64 dev eth1 nodad",
+        "ip -n h2 address add fd00:98::12/64 dev eth0 nodad",
+    ):
+        assert f"{command}\n" in text
+    assert (str(network_of(2)), str(network_v6_of(2))) == ("10.6.0.0/16", "fd00:10:6::/48")

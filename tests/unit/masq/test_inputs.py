@@ -57,6 +57,15 @@ def test_hole_06_a_network_that_would_take_the_own_subnet_away_is_only_beside_th
     assert follow(START, Step(network=OTHER_NETWORK, synced=True), Step(network=NETWORK)) == follow(START)
 
 
+def test_what_is_imported_comes_with_the_network_and_within_what_is_allowed() -> None:
+    imported = tuple(map(ip_network, ("10.6.0.0/16", "10.7.0.0/16")))
+    network = replace(NETWORK, imported=imported)
+    table, allowed = Table(), (ip_network("10.4.0.0/15"), ip_network("10.6.0.0/16"))
+    table.fold(replace(START, network=network))
+    assert next_inputs(RuleInputs(), table, "n1").network == network
+    assert next_inputs(RuleInputs(), table, "n1", allowed).network == replace(NETWORK, imported=imported[:1])
+
+
 def test_a_subnet_outside_of_the_first_network_that_is_told_is_not_used() -> None:
     facts = follow(replace(START, network=OTHER_NETWORK))
     assert facts == RuleInputs(OTHER_NETWORK, "", (), has_lease=True)
