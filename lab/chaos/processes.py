@@ -93,6 +93,17 @@ async def no_memory(scene: Scene, hit: Hit) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
+async def certificates_expired(scene: Scene, hit: Hit) -> AsyncIterator[None]:
+    """Those of all services of the host, which have to connect again."""
+    scene.certificates.write(hit.host, expired=True)
+    try:
+        await scene.kill(scene.service("lease", hit.host))
+        yield
+    finally:
+        scene.certificates.write(hit.host)
+
+
+@asynccontextmanager
 async def store_killed(scene: Scene, _: Hit) -> AsyncIterator[None]:
     """etcd, with -9."""
     await scene.kill(scene.etcd)

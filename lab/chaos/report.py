@@ -34,7 +34,7 @@ def line(outcome: Outcome, happened: Happened, lost: int) -> None:
     at = happened.began - outcome.began
     times = f"{happened.undone - happened.began:6.1f} s  repaired {happened.repair:6.2f} s"
     costs = f"{lost:4} lost" if lost else ""
-    _console.print(f"{int(at) // 60:4}:{int(at) % 60:02} {mark} {happened.name:<17} {where:<4} {times} {costs}")
+    _console.print(f"{int(at) // 60:4}:{int(at) % 60:02} {mark} {happened.name:<20} {where:<4} {times} {costs}")
     for failure in happened.failures:
         _console.print(Text(f"        {failure}", style="red"))
 

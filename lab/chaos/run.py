@@ -9,9 +9,10 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
+from lab.chaos.certificates import Certificates
 from lab.chaos.outcome import MARGIN, Happened, Outcome
 from lab.chaos.resources import Growths
-from lab.chaos.scene import HOSTS, Hit, Scene, with_clock
+from lab.chaos.scene import HOSTS, Hit, Scene, prepared
 from lab.chaos.table import CHANGE, FAULTS
 from lab.cluster import Cluster
 from lab.inside import CONTEXTS
@@ -44,7 +45,7 @@ def schedule(
             chance.shuffle(deck)
         name = deck.pop()
         fault = FAULTS[name]
-        usable = [host for host in places if not (fault.ends_services and host == hosts[-1])]
+        usable = [host for host in places if fault.may_hit(host, is_last=host == hosts[-1])]
         host = chance.choice(usable or places)
         peer = chance.choice([other for other in hosts if other != host])
         own = Random(chance.random())  # noqa: S311
@@ -74,9 +75,10 @@ class Run:
         """Builds the cluster, and lets it suffer; whatever happens, no process is left."""
         died: asyncio.Queue[tuple[Supervised, int]] = asyncio.Queue()
         lab = LabOptions(nodes=HOSTS, backend=self._options.backends[0], store="etcd")
-        changed = with_clock(self._directory)
+        certificates = Certificates(self._directory)
+        changed = prepared(self._directory, certificates)
         cluster = Cluster(lab, self._directory, group, lambda *death: died.put_nowait(death), changed)
-        scene = Scene(cluster, died)
+        scene = Scene(cluster, certificates, died)
         try:
             step("building the cluster")
             await cluster.build()

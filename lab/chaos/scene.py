@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from lab import look, programs
 from lab.chaos import kernel
+from lab.chaos.certificates import Certificates, uses_tls
 from lab.chaos.clock import OFFSET
 from lab.cluster import CONFIG_KEY, Cluster, network_of
 from lab.etcd import ask, encoded
@@ -43,10 +44,13 @@ class Hit:
 
 
 class Scene:
-    """Five hosts with their pods; the services of every second host find iptables' legacy tables in use."""
+    """Five hosts with their pods. Some use iptables' legacy tables; the others have TLS between their services."""
 
-    def __init__(self, cluster: Cluster, died: "asyncio.Queue[tuple[Supervised, int]]") -> None:
+    def __init__(
+        self, cluster: Cluster, certificates: Certificates, died: "asyncio.Queue[tuple[Supervised, int]]"
+    ) -> None:
         self.cluster = cluster
+        self.certificates = certificates
         self.hosts = cluster.hosts
         self.backend = cluster.options.backend
         self.leases: Mapping[Host, kernel.Lease] = {}
@@ -62,6 +66,7 @@ class Scene:
             home.mkdir()
             await _call("mount", "-t", "tmpfs", "-o", f"size={_DISK}", "tmpfs", str(home))
             self.step_clock(host, 0.0)
+            self.certificates.write(host)
             if self.iptables(host) == "iptables-legacy":
                 await self.run(host, "iptables -P FORWARD ACCEPT")
                 await self.run(
@@ -206,12 +211,15 @@ def clock_of(directory: Path, host: str) -> Path:
     return directory / f"{host}.clock"
 
 
-def with_clock(directory: Path) -> Callable[[Program], Program]:
-    """Changes the command lines of the hosts' services so that their clocks can be stepped."""
+def prepared(directory: Path, certificates: Certificates) -> Callable[[Program], Program]:
+    """Changes the command lines of the hosts' services: their clocks can be stepped, and some use TLS."""
 
     def changed(program: Program) -> Program:
         if program.name not in SERVICES:
             return program
+        host = Host(int(program.host[1:]))
+        if uses_tls(host):
+            program = certificates.changed(program, host)
         words = list(program.arguments)
         place = words.index("-m") + 1
         words[place:place] = ["lab.chaos.clock", str(clock_of(directory, program.host))]

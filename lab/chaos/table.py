@@ -6,9 +6,11 @@ from enum import Enum
 from typing import Final
 
 from lab.chaos import processes, tampering
+from lab.chaos.certificates import uses_tls
 from lab.chaos.processes import Act
 from lab.chaos.scene import SERVICES, Hit
 from lab.chaos.tampering import typed
+from lab.topology import Host
 
 _MINUTE: Final = 60.0
 _KERNEL: Final = 15.0
@@ -43,12 +45,18 @@ class Fault:
     """It is not the host's alone."""
     ends_services: bool = False
     """Services of the host start again, and it is never done to the last host, whose services run all the time."""
+    needs_tls: bool = False
+    """It happens to hosts with TLS between their services alone."""
     leaves: int = 0
     """MiB of memory that a service may keep."""
 
     def concerns(self, backend: str) -> bool:
         """Whether there is anything to break with this backend."""
         return not self.backends or backend in self.backends
+
+    def may_hit(self, host: Host, *, is_last: bool) -> bool:
+        """Whether it can happen there."""
+        return not (self.ends_services and is_last) and (uses_tls(host) or not self.needs_tls)
 
     def allows(self, hit: Hit, source: str, target: str) -> bool:
         """Whether it may cost a packet from the pod of this host to that of the other, or to the outside."""
@@ -106,6 +114,15 @@ FAULTS: Final[Mapping[str, Fault]] = {
         processes.no_memory,
         lasts=(3, 10),
         ends_services=True,
+    ),
+    "certificates-expired": Fault(
+        "the certificates of the services have expired, and the lease service is killed",
+        "there are new ones after 3 to 10 s",
+        processes.certificates_expired,
+        within=_STORE,
+        lasts=(3, 10),
+        ends_services=True,
+        needs_tls=True,
     ),
     "etcd-killed": Fault(
         "`kill -9` of etcd", "started again after a second", processes.store_killed, within=_STORE, is_store=True

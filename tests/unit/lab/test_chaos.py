@@ -60,6 +60,11 @@ def test_the_services_of_the_last_host_are_never_ended() -> None:
     assert ended == {*NODES[:-1]}
 
 
+def test_certificates_expire_where_there_are_some() -> None:
+    expired = {host for name, host, *_ in shown("6") if FAULTS[name].needs_tls}
+    assert expired == {NODES[0], NODES[2]}
+
+
 def test_the_table_of_the_page_is_the_one_that_happens() -> None:
     assert render(PAGE.read_text()) == PAGE.read_text(), "python -m lab.chaos.page"
 
