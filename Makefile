@@ -23,7 +23,7 @@ tools: venv ; @sh lab/tools.sh tests $(CACHE)  ## what tests run that is not in 
 lint: venv ; @$(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/lint-imports && sh lab/tools.sh buf $(CACHE) && if command -v buf >/dev/null; then buf lint proto && buf breaking proto --against proto/released.binpb; fi  ## style, layers, protocols
 house: venv ; @$(BIN)/python -m tests.house  ## sizes, depths and stops of the source tree, and what is over a limit
 map: venv ; @$(BIN)/python -m tests.pages.architecture  ## the map of packages in docs/architecture.md, from their docstrings
-man: venv ; @$(BIN)/python -m tests.pages.man && $(BIN)/python -m tests.pages.completion  ## deploy/man and deploy/completion, from the help of the programs
+man: pages ; @$(BIN)/python -m tests.pages.man && $(BIN)/python -m tests.pages.completion  ## deploy/man and deploy/completion, from the help of the programs
 pages: venv ; @for each in configuration metrics troubleshooting; do $(BIN)/python -m tests.pages.reference.$$each || exit; done  ## the tables of docs/ that are made from the code
 site: venv ; @$(BIN)/python -c 'import material' 2>/dev/null || $(BIN)/python -m pip install --quiet --editable '.[docs]' || exit; $(BIN)/python -m tests.pages.reference.site && NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict  ## the documentation as a site, in .build/site; fails on a link that leads nowhere
 captures: venv ; @$(BIN)/python -m tests.pages.captures  ## the pictures of docs/captures: what commands print in a lab with faults

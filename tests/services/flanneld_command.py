@@ -22,6 +22,7 @@ class Flanneld:
     """The program in a directory of its own, and what it shows."""
 
     def __init__(self, host: Host, directory: Path, *flags: str, **environment: str) -> None:
+        self._host = host
         self.log = directory / "flanneld.log"
         self.subnet_file = directory / "subnet.env"
         command = (sys.executable, "-m", "services.ctl.main", "flanneld", "--node=n1", "--iface=eth0")
@@ -51,6 +52,14 @@ class Flanneld:
             if matched:
                 found[matched[1]] = int(child)
         return found
+
+    def until_gone(self) -> None:
+        """Until it has ended, and let go of the network namespace with its children."""
+        self.process.wait(PATIENCE)
+        deadline = time.monotonic() + PATIENCE
+        while any(f"@flannelette-{name}" in self._host.run("ss", "-xl") for name in ("dataplane", "masq")):
+            assert time.monotonic() < deadline, "a service has outlived it"
+            time.sleep(0.05)
 
     def ask(self, path: str) -> tuple[int, str]:
         try:

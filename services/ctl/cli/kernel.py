@@ -1,9 +1,10 @@
 """Commands that change the kernel, or show what they would change; `flannelette masq` has them for masq alone."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -68,26 +69,50 @@ def handover(targets: "Targets", screen: "Screen", dry_run: bool) -> int:
     is_flag=True,
     help="Only objects that a stopped dataplane has left and flanneld does not need.",
 )
+@click.option("--offline", is_flag=True, help="Call no service: remove what stopped services have left.")
+@click.option(
+    "--subnet-file",
+    type=click.Path(path_type=Path),
+    default=Path("/run/flannel/subnet.env"),
+    show_default=True,
+    help="With --offline: the file that says the network of this node.",
+)
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def teardown(
-    targets: "Targets", screen: "Screen", services: tuple[str, ...], dry_run: bool, keep_foreign: bool, yes: bool
+    targets: "Targets",
+    screen: "Screen",
+    services: tuple[str, ...],
+    dry_run: bool,
+    keep_foreign: bool = False,
+    offline: bool = False,
+    subnet_file: Path = Path(),
+    yes: bool = False,
 ) -> int:
     """Remove the overlay from the kernel of this node.
 
     Pods of this node can then reach no pod of another node. The services keep
     running, paused until `flannelette resync` or a restart.
 
+    --offline does the same once the services are stopped, to uninstall them or
+    where they do not start. It needs root.
+
     --keep-foreign cleans up after a dataplane that was stopped without
     `flannelette handover`, while a flanneld runs: it removes the objects that
     bear our mark, keeps those that flanneld needs, and loses no packet. It calls
     no service and needs root.
     """
-    from services.ctl.commands.change import chosen, clean_up
+    from services.ctl.commands.change import chosen, clean_up, tear_down_offline
     from services.ctl.commands.change import teardown as change
 
+    if keep_foreign and offline:
+        raise click.UsageError("--offline removes everything, and --keep-foreign only a part: give one of them")
     if keep_foreign and "masq" in services:
         raise click.UsageError("--keep-foreign is for the dataplane only: flanneld takes over the rules of masq")
-    remove = clean_up if keep_foreign else partial(change, chosen(targets, services))
+    remove: Callable[..., Coroutine[Any, Any, int]] = partial(change, chosen(targets, services))
+    if offline:
+        remove = partial(tear_down_offline, services, subnet_file)
+    elif keep_foreign:
+        remove = clean_up
     if not dry_run and not yes:
         require_terminal(screen, "--yes, or --dry-run to see what would be removed")
         code = asyncio.run(remove(screen, dry_run=True))
@@ -120,7 +145,7 @@ def masq_teardown(targets: "Targets", screen: "Screen", dry_run: bool, yes: bool
 
     masq keeps running, paused until `flannelette resync` or a restart.
     """
-    return teardown(targets, screen, _MASQ, dry_run, keep_foreign=False, yes=yes)
+    return teardown(targets, screen, _MASQ, dry_run, yes=yes)
 
 
 @for_every_node

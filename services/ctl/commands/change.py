@@ -5,6 +5,7 @@ import sys
 from asyncio.subprocess import PIPE
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import grpc.aio
@@ -14,6 +15,7 @@ from flannelette.masq.v1 import masq_pb2
 from flannelette.masq.v1.masq_pb2_grpc import MasqServiceStub
 from google.protobuf.json_format import Parse
 
+from services.core.formats.subnet_env import read_lines
 from services.ctl.connect.call import LONG_SECONDS, CallFailed, ask
 from services.ctl.connect.targets import Service, Target
 from services.ctl.render.changes import Done, errors_of, plan_text
@@ -35,6 +37,11 @@ _TEARDOWN: Final[Mapping[Service, Call]] = {
 _HAND_OVER: Final[Mapping[Service, Call]] = {
     "dataplane": lambda dry, c: DataplaneServiceStub(c).HandOver(dataplane_pb2.HandOverRequest(dry_run=dry)),
 }
+_REMOVED: Final[Mapping[Service, Callable[[], Done]]] = {
+    "dataplane": dataplane_pb2.TeardownKernelResponse,
+    "masq": masq_pb2.TeardownRulesResponse,
+}
+_DRY: Final = ("--dry-run",)
 
 
 def chosen(targets: Mapping[Service, Target], services: Collection[str]) -> list[Target]:
@@ -76,16 +83,44 @@ async def _run(calls: Mapping[Service, Call], targets: Sequence[Target], screen:
 
 async def clean_up(screen: Screen, *, dry_run: bool) -> int:
     """Removes what a stopped dataplane has left beside a flanneld; calls no service. 1 if that failed in part."""
-    words = [sys.executable, "-m", "services.dataplane.api.cleanup", *(["--dry-run"] if dry_run else [])]
-    child = await asyncio.create_subprocess_exec(*words, stdout=PIPE, stderr=PIPE)
+    return await _run_all({"dataplane": []}, screen, dry_run)
+
+
+async def tear_down_offline(services: Collection[str], subnet_file: Path, screen: Screen, *, dry_run: bool) -> int:
+    """Removes what stopped services have left; calls no service. 1 if that failed in part.
+
+    The subnet file says which network and which subnet are this node's.
+    """
+    said = _told(subnet_file)
+    subnets = [f"--subnet={said[name]}" for name in ("FLANNEL_SUBNET", "FLANNEL_IPV6_SUBNET") if name in said]
+    networks = [f"--network={said[name]}" for name in ("FLANNEL_NETWORK", "FLANNEL_IPV6_NETWORK") if name in said]
+    words: dict[Service, list[str]] = {"dataplane": ["--everything", *subnets], "masq": networks}
+    asked = {service: words[service] for service in words if not services or service in services}
+    return await _run_all(asked, screen, dry_run)
+
+
+def _told(subnet_file: Path) -> Mapping[str, str]:
+    try:
+        return read_lines(subnet_file.read_text(errors="replace"))
+    except OSError:
+        return {}
+
+
+async def _run_all(programs: Mapping[Service, Sequence[str]], screen: Screen, dry_run: bool) -> int:
+    """Runs the cleaning program of each service with these words."""
+    replies = {service: await _run_program(service, [*words, *_DRY[:dry_run]]) for service, words in programs.items()}
+    _show(replies, screen, dry_run)
+    return _exit_code(replies)
+
+
+async def _run_program(service: Service, words: Sequence[str]) -> Reply:
+    program = [sys.executable, "-m", f"services.{service}.api.cleanup"]
+    child = await asyncio.create_subprocess_exec(*program, *words, stdout=PIPE, stderr=PIPE)
     printed, complaint = await child.communicate()
-    reply: Reply
     if child.returncode:
-        reply = CallFailed(complaint.decode(errors="replace").strip().rpartition("\n")[2])
-    else:
-        reply = Parse(printed, dataplane_pb2.TeardownKernelResponse())
-    _show({"dataplane": reply}, screen, dry_run)
-    return _exit_code({"dataplane": reply})
+        said = complaint.decode(errors="replace").strip().rpartition("\n")[2]
+        return CallFailed(said or f"{' '.join(program)} ended with {child.returncode}")
+    return Parse(printed, _REMOVED[service]())
 
 
 async def _call_all(calls: Mapping[Service, Call], targets: Sequence[Target], dry_run: bool) -> dict[Service, Reply]:

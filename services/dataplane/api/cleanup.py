@@ -1,31 +1,43 @@
-"""`flannelette teardown --keep-foreign`: removes what a stopped dataplane has left, in a process of its own.
+"""`flannelette teardown --offline` and `--keep-foreign`: removes what a stopped dataplane has left, on its own.
 
 Prints what was done, or would be, as JSON of TeardownKernelResponse.
 """
 
 import asyncio
-import os
 import socket
 import sys
 from collections import defaultdict
 from collections.abc import Hashable, Set
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
-from google.protobuf.json_format import MessageToJson
 
-from services.core.errors import FlanneletteError, Misconfigured
+from services.core.errors import Misconfigured
 from services.core.family import FAMILIES
+from services.core.formats.ip_text import parse_cidr
+from services.dataplane.backends import BUILT
+from services.dataplane.ike.charon_actuator import CharonActuator
 from services.dataplane.kernel.namespace import require_rights, sole_dataplane
-from services.dataplane.kernel.ownership import DEFAULT_METRIC, flannel_shape
+from services.dataplane.kernel.ownership import DEFAULT_METRIC, OwnershipRules, flannel_shape
+from services.dataplane.kernel.reconciler import Reconciler, Scope
+from services.dataplane.links.reconcile import find_leftovers, remove_devices
+from services.dataplane.netlink.actuator import CombinedActuator
+from services.dataplane.netlink.fou.fou_actuator import FouActuator
+from services.dataplane.netlink.ipsec.policy_socket import PolicySocket
 from services.dataplane.netlink.kernel import KernelSocket
 from services.dataplane.netlink.kinds import command
 from services.dataplane.netlink.objects import KernelObject, Neighbour, Plan, Route, plan, steps, verb_of
-from services.runtime.process.settings import HelpRequested, flag, parse_settings
+from services.dataplane.netlink.wireguard.wireguard_socket import WireguardSocket
+from services.dataplane.settings import DataplaneSettings
+from services.runtime.os.processes import processes
+from services.runtime.process.once import run_once
+from services.runtime.process.settings import flag
 
 _NAME: Final = "python -m services.dataplane.api.cleanup"
 _ADVICE: Final = "`flannelette handover` has it leave everything to flanneld; stop it then"
+_ADVICE_OFFLINE: Final = "stop it first, or leave --offline out, and it removes the overlay itself"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +45,9 @@ class CleanupSettings:
     """What there is to say about it."""
 
     route_protocol: int = flag(77, "Number that marks our routes in the kernel, as the dataplane had it.")
+    everything: bool = flag(False, "Remove the whole overlay, and not only what a flanneld does not need.")
+    subnet: tuple[str, ...] = flag((), "A subnet of this node, whose address tells its devices; may be repeated.")
+    charon_socket: Path = flag(DataplaneSettings.charon_socket, "Socket of strongSwan's charon, for backend ipsec.")
     dry_run: bool = flag(False, "Change nothing.")
 
 
@@ -80,23 +95,49 @@ async def clean_up(kernel: KernelSocket, settings: CleanupSettings) -> pb.Teardo
     )
 
 
+async def remove_everything(rtnetlink: KernelSocket, settings: CleanupSettings) -> pb.TeardownKernelResponse:
+    """Removes our devices with all that is on them, and what else bears our mark; as a dataplane's own teardown.
+
+    Raises Misconfigured while a flanneld runs, whose devices have the same names, and without NET_ADMIN; Unavailable.
+    """
+    for each in processes("flanneld"):
+        raise Misconfigured(f"{each} runs here and needs the devices: `{each.end}` first, or give --keep-foreign")
+    await require_rights(rtnetlink)
+    former = [network for text in settings.subnet if (network := parse_cidr(text)) is not None]
+    protocol, names = settings.route_protocol, dict(socket.if_nameindex())
+    with (
+        WireguardSocket() as wireguard,
+        FouActuator() as fou,
+        PolicySocket() as policies,
+        CharonActuator(settings.charon_socket) as charon,
+    ):
+        kernel = CombinedActuator(rtnetlink, [wireguard, fou, policies, charon])
+        devices = await find_leftovers(kernel, protocol, frozenset(), former, BUILT.link_kinds)
+        indexes = frozenset(index for index, name in names.items() if name in devices)
+        scope = Scope(FAMILIES, OwnershipRules((), (), indexes, protocol))
+        found = (await Reconciler(kernel).compare(frozenset(), scope)).todo.delete
+        todo = Plan(frozenset[KernelObject](), frozenset(item for item in found if item.ifindex not in indexes))
+        failed = {} if settings.dry_run else await kernel.apply(todo)
+        changes, outcome = await remove_devices(sorted(devices), dry_run=settings.dry_run)
+    errors = [f"{command('del', item, names)}: {why}" for item, why in failed.items()]
+    return pb.TeardownKernelResponse(
+        commands=[
+            *(command("del", item, names) for item in sorted(todo.delete)),
+            *(step.command for step in changes),
+        ],
+        errors=[*errors, *([str(outcome.error)] if outcome.error else [])],
+    )
+
+
+def _work(settings: CleanupSettings) -> pb.TeardownKernelResponse:
+    remove = remove_everything if settings.everything else clean_up
+    with sole_dataplane(_ADVICE_OFFLINE if settings.everything else _ADVICE), KernelSocket() as kernel:
+        return asyncio.run(remove(kernel, settings))
+
+
 def main() -> int:
     """The exit code: 0 printed, 1 not possible here, 2 wrong usage."""
-    try:
-        settings = parse_settings(CleanupSettings, _NAME, sys.argv[1:], os.environ)
-    except HelpRequested as help_text:
-        print(help_text)
-        return 0
-    except Misconfigured as error:
-        print(error, file=sys.stderr)
-        return 2
-    try:
-        with sole_dataplane(_ADVICE), KernelSocket() as kernel:
-            print(MessageToJson(asyncio.run(clean_up(kernel, settings)), preserving_proto_field_name=True))
-    except FlanneletteError as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0
+    return run_once(_NAME, CleanupSettings, _work)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
-"""docs/hosts.md: its commands make a host one of the overlay; its units' users and capabilities are enough.
+"""docs/hosts.md, docs/uninstall.md: a host becomes one of the overlay; its units' users and capabilities are enough.
 
 There is no systemd in a test's namespaces: `setpriv` gives what the units give.
 """
 
 import re
+import subprocess
 from collections.abc import Iterator
 from configparser import RawConfigParser
 from pathlib import Path
@@ -16,6 +17,14 @@ from tests.patience import PATIENCE
 from tests.unit.project.test_systemd_units import SERVICES
 
 PAGE = "docs/hosts.md"
+OUTSIDE = """\
+ip -o link | cut -d: -f2
+ip route
+iptables-save | grep -i flannel || true
+find /opt /run /var/lib /etc/systemd /etc/sysusers.d /etc/tmpfiles.d -iname '*flannel*' 2>/dev/null || true
+grep flannel /etc/passwd /etc/group || true
+"""
+"""What shows the traces of an installation."""
 
 
 class Systemctl:
@@ -23,9 +32,14 @@ class Systemctl:
 
     def __init__(self, host: PageHost) -> None:
         self._host = host
+        self._running: list[subprocess.Popen[bytes]] = []
 
     def __call__(self, line: str) -> None:
-        if line != "systemctl daemon-reload":
+        if line == "systemctl disable --now flannelette.target":
+            for process in self._running:
+                process.terminate()
+            assert [process.wait(PATIENCE) for process in self._running] == [0] * len(self._running)
+        elif line != "systemctl daemon-reload":
             assert line == "systemctl enable --now flannelette.target"
             wanted = self._read("flannelette.target", "Unit")["Wants"].split()
             assert sorted(wanted) == sorted(f"flannelette-{each}.service" for each in SERVICES)
@@ -55,7 +69,8 @@ class Systemctl:
             lines += self._host.tried(f"cat {file[1:]}").stdout.splitlines()
         variables = dict(line.split("=", 1) for line in lines if line)
         command = ("setpriv", *rights, *unit["ExecStart"].split())
-        self._host.start(name, *command, umask=int(unit["UMask"], 8), **variables)
+        process = self._host.start(name, *command, umask=int(unit["UMask"], 8), **variables)
+        self._running.append(process)
 
     def _read(self, unit: str, section: str) -> dict[str, str]:
         parser = RawConfigParser(strict=False, comment_prefixes=("#",), dict_type=_Repeated)
@@ -81,6 +96,7 @@ def host(netns: NetworkNamespace, tmp_path: Path) -> Iterator[PageHost]:
 
 def test_the_page_makes_a_host_one_of_the_overlay(host: PageHost) -> None:
     systemctl = Systemctl(host)
+    before = host.type(OUTSIDE)
     host.type("rm -rf /etc/sysusers.d; mkdir -p /etc/systemd/system")  # as on Debian
     for block in commands_under(PAGE, "Install"):
         for line in (typed := block.splitlines()):
@@ -95,6 +111,12 @@ def test_the_page_makes_a_host_one_of_the_overlay(host: PageHost) -> None:
     docker_is_told(host)
     (block,) = commands_under(PAGE, "With flanneld's command line")
     assert "--kube-subnet-mgr" in host.type(block)
+    (block,) = commands_under("docs/uninstall.md", "A host")
+    stop, *removals, reload = block.splitlines()
+    for line in (stop, reload):
+        systemctl(line)
+    assert "ip link del" in host.type("\n".join(["export PATH=/opt/flannelette/bin:$PATH", *removals]))
+    assert host.type(OUTSIDE) == before
 
 
 def users_have_what_they_need(host: PageHost) -> None:

@@ -51,6 +51,9 @@ TYPED: Final[dict[str, str | dict[str, str]]] = {
         "::test_hole_06_the_page_says_what_to_type",
         "Taking a node out": HOST,
     },
+    "docs/uninstall.md": {
+        "A host": "tests/kernel/pages/test_hosts_page.py::test_the_page_makes_a_host_one_of_the_overlay",
+    },
 }
 """The tests that type the commands of a page, or of each of its sections."""
 
