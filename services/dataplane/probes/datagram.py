@@ -26,7 +26,7 @@ class Datagrams:
         self._sockets: dict[int, socket.socket] = {}
 
     def send(self, address: Address, sequence: int, size: int, *, is_offloaded: bool) -> None:
-        """Sends one of `size` bytes with its headers, which may not be fragmented. Raises OSError.
+        """Sends one of `size` bytes with its headers, or of one byte: it may not be fragmented. Raises OSError.
 
         Of a datagram that is written in two parts the kernel computes the checksum itself, whatever the device can.
         """
@@ -35,7 +35,7 @@ class Datagrams:
         try:
             made.setsockopt(*NEVER_FRAGMENT[family.version])
             made.connect((str(address), PORT))
-            content = bytes(size - _HEADERS[family.version])
+            content = bytes(max(size - _HEADERS[family.version], 1))
             if not is_offloaded:
                 made.send(content[:1], socket.MSG_MORE)
                 content = content[1:]
