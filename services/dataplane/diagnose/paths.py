@@ -140,9 +140,8 @@ def _of_way(seen: Seen, subject: Subject, way: Way) -> Iterator[Finding]:
         return
     found = reverse_path(seen, question) if refused == EXDEV else None
     found = found or culprit(seen, question, way.network, answer if isinstance(answer, Route) else None)
-    if (
-        found is None and refused == EINVAL
-    ):  # the filter says so since Linux 6.13, and a blackhole does, which culprit names
+    if found is None and refused == EINVAL:
+        # The filter says so since Linux 6.13, and a blackhole does, which culprit names.
         found = reverse_path(seen, question)
     is_explained = found is not None or way.check == TUNNEL
     found = found or _unexplained(subject, seen, way)

@@ -110,15 +110,16 @@ class Prober:
 
     def findings(self) -> list[Finding]:
         """What unanswered probes say about the network."""
-        context = self._dataplane.programmer.context
+        context, peers = self._dataplane.programmer.context, self._dataplane.programmer.peers
         if context is None:
             return []
         troubled = {(lease, self.node_of(lease)): self.records[lease] for lease in sorted(self.silent | self.narrow)}
         some_answer = bool(self.answering[Answering.ANSWERS])
-        found = list(probe_findings(troubled, context.backend.carrier, some_answer=some_answer))
+        overlays = [context.overlay_of(peers[lease].lease) for lease, _ in troubled if lease in peers]
+        carriers = dict.fromkeys(each.backend.carrier for each in overlays if each and each.backend.carrier)
+        found = list(probe_findings(troubled, " or ".join(carriers), some_answer=some_answer))
         if self.miscalculated:
             names = tuple((lease, self.node_of(lease)) for lease in sorted(self.miscalculated))
-            peers = self._dataplane.programmer.peers
             underlay = context.links.underlay.name
             left_by = {name for lease, _ in names if lease in peers for name in devices_of(peers[lease], context)}
             offloading = {name for name in left_by or {underlay} if checksum_offload(name) is not False}
