@@ -49,7 +49,7 @@ async def all_pass(scene: Scene, nodes: int, families: int) -> None:
     wanted = {"overlay": paths, "underlay": paths, "pod": paths, "outside": nodes * families * 2}
     seen: object = None
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(3 * PATIENCE):
             while seen != (0, wanted, [], {"passed"}):
                 code, document = await connectivity(scene, families)
                 tests = [check["test"] for check in document["checks"]]

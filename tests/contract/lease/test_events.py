@@ -38,6 +38,16 @@ async def until(stub: Any, kind: "pb.EventKind.ValueType", count: int = 1) -> li
     return told
 
 
+async def told_of_store(stub: Any, what: str, after: str = "") -> pb.WatchEventsResponse:
+    """The first event that says this, once it is there."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            for event in await events(stub, kinds=[pb.EVENT_KIND_STORE], after=after):
+                if event.what == what:
+                    return event
+            await asyncio.sleep(0.05)
+
+
 async def acquire(stub: Any, node: str, address: str) -> pb.Lease:
     request = request_to_proto(make_request(node, address))
     return (await stub.AcquireLease(request, wait_for_ready=True, timeout=PATIENCE)).lease  # type: ignore[no-any-return]
@@ -120,16 +130,14 @@ async def test_an_etcd_that_goes_and_keys_that_are_none_leave_their_traces(
     )
     with ServiceProcess(tmp_path, *arguments) as process:
         async with stub_of(process.address) as stub:
-            (_, read, *_) = await until(stub, pb.EVENT_KIND_STORE, 2)
-            assert read.what == "the etcd store was read: 20 leases"
+            read = await told_of_store(stub, "the etcd store was read: 20 leases")
             own_etcd.kill()
-            away = (await until(stub, pb.EVENT_KIND_STORE, 3))[2]
-            assert away.what == "the etcd store is away; the last leases stay in force"
+            away = await told_of_store(
+                stub, "the etcd store is away; the last leases stay in force", after=read.position
+            )
             assert away.cause
             own_etcd.start()
-            async with asyncio.timeout(PATIENCE):
-                while (await until(stub, pb.EVENT_KIND_STORE))[-1].what != "the etcd store answers":  # noqa: ASYNC110 - another process decides
-                    await asyncio.sleep(0.05)
+            await told_of_store(stub, "the etcd store answers", after=away.position)
 
 
 async def test_many_nodes_at_once_are_a_few_events_and_none_is_left_out() -> None:

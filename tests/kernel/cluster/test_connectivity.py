@@ -41,7 +41,7 @@ async def found(scene: Scene, expected: set[Failure], words: dict[tuple[str, str
     """What fails is what is expected, and doctor comes to say these words, each of a check and a node."""
     seen: object = None
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(3 * PATIENCE):  # each time it is five nodes' programs
             while True:
                 code, document = await connectivity(scene, 2, *more)
                 told = [(a["check"], node, json.dumps(a)) for a in document["problems"] for node in a["nodes"]]

@@ -187,9 +187,11 @@ async def test_only_packets_of_the_peer_and_the_pod_are_told(hosts: TwoHosts) ->
             assert all(
                 each.data[50 + 16 : 50 + 20] != bytes([10, 5, 53, 1]) for each in wanted if each.interface == 1
             )
-        events = [event async for event in event_texts(running)]
+        async with asyncio.timeout(PATIENCE):
+            while len(events := [event async for event in event_texts(running)]) < 4:  # noqa: ASYNC110 - as above
+                await asyncio.sleep(0.02)
         assert events[0] == ("capturing packets of n2, 256 bytes of each", "an operator on this host")
-        assert events[-2][0] == "capturing packets of n2 with 10.5.53.9, 256 bytes of each"
+        assert events[2][0] == "capturing packets of n2 with 10.5.53.9, 256 bytes of each"
 
 
 async def event_texts(running: Running) -> AsyncIterator[tuple[str, str]]:
@@ -201,9 +203,9 @@ async def event_texts(running: Running) -> AsyncIterator[tuple[str, str]]:
 async def test_a_capture_is_bounded_and_ends_with_the_service(hosts: TwoHosts) -> None:
     async with joined(hosts) as running:
         for limits, ended in (
-            ({"packets": 3}, "the limit of packets (3)"),
-            ({"bytes": 200, "snap_length": 100}, "the limit of bytes (200)"),
-            ({"seconds": 1}, "the limit of seconds (1)"),
+            ({"packets": 7}, "the limit of packets (7)"),  # more than one interface has before the other one is read
+            ({"bytes": 700, "snap_length": 100}, "the limit of bytes (700)"),
+            ({"seconds": 2}, "the limit of seconds (2)"),
         ):
             async with capturing(running, **limits) as answers:
                 for _ in range(5):

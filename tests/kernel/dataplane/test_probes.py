@@ -45,13 +45,15 @@ async def until(running: Running, holds: Callable[[pb.Status], bool]) -> pb.Stat
     return status
 
 
-async def with_datagrams_answered(running: Running) -> pb.Peer:
-    """The peer, once each datagram through the overlay was answered."""
+async def with_all_answered(running: Running) -> pb.Peer:
+    """The peer, once it has answered every kind of probe on every path."""
     async with asyncio.timeout(PATIENCE):
         while True:
             (peer,) = await running.peers()
-            overlay = [probe.checksum_offload for probe in peer.probes if probe.layer == OVERLAY]
-            if set(overlay) == {pb.CHECKSUM_OFFLOAD_WORKS}:
+            overlay = {probe.checksum_offload for probe in peer.probes if probe.layer == OVERLAY}
+            if overlay == {pb.CHECKSUM_OFFLOAD_WORKS} and {probe.state for probe in peer.probes} == {
+                pb.ANSWERING_YES
+            }:
                 return peer
             await asyncio.sleep(0.05)
 
@@ -72,12 +74,12 @@ async def test_a_peer_answers_in_each_family(
     with two_hosts(netns, make_netns, backend, families) as hosts:
         async with probing(hosts) as running:
             status = await until(running, answers)
-            peer = await with_datagrams_answered(running)
+            peer = await with_all_answered(running)
     assert (status.probes.probed, list(status.probes.silent), status.probes.obstacle) == (1, [], "")
     assert [probe.layer for probe in peer.probes] == [OVERLAY, UNDERLAY] * len(hosts.rows)
     for probe in peer.probes:
-        assert (probe.state, probe.loss, probe.narrow) == (pb.ANSWERING_YES, 0, False)
-        assert 0 < probe.round_trip_microseconds < 1_000_000
+        assert (probe.loss, probe.narrow) == (0, False)
+        assert 0 < probe.round_trip_microseconds < PATIENCE * 1_000_000
         assert probe.largest_packet in (0, probe.mtu)
     publics = [peer_row.public for _, peer_row in hosts.rows]
     assert [probe.address for probe in peer.probes if probe.layer == UNDERLAY] == publics
@@ -87,7 +89,7 @@ async def test_what_changes_all_the_time_is_told_when_it_is_asked_for(hosts: Two
     async with probing(hosts) as running:
         plain = await until(running, answers)
         status = (await running.stub.GetStatus(pb.GetStatusRequest(figures=True))).status
-    assert 0 < status.probes.round_trip_microseconds < 1_000_000
+    assert 0 < status.probes.round_trip_microseconds < PATIENCE * 1_000_000
     assert status.probes.HasField("loss")
     (device,) = status.devices
     assert (device.received_packets > 0, device.sent_packets > 0) == (True, True)
