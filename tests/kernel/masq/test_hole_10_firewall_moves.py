@@ -148,9 +148,12 @@ async def test_hole_10_the_rules_come_back_when_the_sign_goes(lab: Lab, tmp_path
 
 
 async def _until_in(masq: Masq, kind: Kind) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while (await masq.status()).firewall != kind or HostProbe().state().with_our_rules != {kind}:  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while (await masq.status()).firewall != kind or HostProbe().state().with_our_rules != {kind}:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+    except TimeoutError:
+        raise AssertionError(f"{await masq.status()}\n{HostProbe().state()}\n{masq.log.read_text()}") from None
 
 
 async def test_hole_10_dead_forwarding_is_not_ready_and_said_with_its_cure(lab: Lab, tmp_path: Path) -> None:
