@@ -1,7 +1,7 @@
 """Two clusters that import each other's leases: lease services as processes, each with its own embedded store."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from flannelette.lease.v1 import lease_pb2 as pb
@@ -52,6 +52,15 @@ class Cluster:
             while not (imports := (await self.status()).imports) or not holds(imports[0]):  # noqa: ASYNC110 - it happens in another process
                 await asyncio.sleep(0.05)
         return imports[0]
+
+    async def until_found(self, check: str) -> Sequence[pb.Finding]:
+        """The findings, once one of this check is among them."""
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                findings = (await self.status()).findings
+                if any(finding.check == check for finding in findings):
+                    return findings
+                await asyncio.sleep(0.05)
 
     def stop(self) -> None:
         if self.service is not None:

@@ -147,7 +147,7 @@ def _event(entry: RecordedEvent) -> pb.WatchEventsResponse:
     is_key = event.kind in (EventKind.QUARANTINED, EventKind.QUARANTINE_ENDED)  # which may have a slash, too
     return pb.WatchEventsResponse(
         leases=[
-            pb.LeaseName(name=name, node=node, cluster="" if is_key else name.rpartition("/")[0])
+            pb.LeaseName(name=name, node=node, cluster="" if is_key or "/" not in name else name.partition("/")[0])
             for name, node in event.subjects
         ],
         lease_count=event.subject_count,

@@ -35,8 +35,10 @@ from services.runtime.tls.files import TlsFiles
 log = get_logger()
 
 _MOST_SHOWN: Final = 50
-_FIRST_SECONDS: Final = 5.0
-"""For which the own store waits, so that a service that remembers nothing takes no lease away from its nodes."""
+_FIRST_SECONDS: Final = 1.0
+_LONGEST_FIRST_SECONDS: Final = 5.0
+"""For which the own store waits, so that a service that remembers nothing takes no lease away from its nodes: the
+shorter time for another one that answers and has no table yet, since it may wait for us."""
 _PAUSE: Final = 1.0
 """Seconds between two looks at what is held back, at replaced certificates, and two writes of the file."""
 
@@ -98,6 +100,14 @@ class ImportedCluster:
             group.create_task(self._feed.run())
             group.create_task(self._follow())
             group.create_task(self._look_after())
+
+    async def first_answer(self) -> None:
+        """Waits until there is a table, but not long."""
+        for seconds in (_FIRST_SECONDS, _LONGEST_FIRST_SECONDS - _FIRST_SECONDS):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.has_answered.wait(), seconds)
+            if self._feed.connected or self.has_answered.is_set():
+                return
 
     async def close(self) -> None:
         """Ends the stream, and writes what is not written."""
@@ -268,11 +278,8 @@ class Imports:
                 group.create_task(cluster.run(), name=f"import {cluster.name}")
 
     async def first_answers(self) -> None:
-        """Waits until there is a table of each, or for five seconds."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_FIRST_SECONDS):
-                for cluster in self.clusters:
-                    await cluster.has_answered.wait()
+        """Waits until there is a table of each, at most five seconds."""
+        await asyncio.gather(*(cluster.first_answer() for cluster in self.clusters))
 
     def findings(self) -> Iterator[Finding]:
         """Of all."""

@@ -78,6 +78,26 @@ def _pending() -> NodeHealth:
     return assess(Answers(lease, dataplane, samples.masq_status()), targets(Path("/run/flannelette"), {}))
 
 
+def _imported(width: Width) -> Text:
+    """With a lease of another cluster, whose node has the name of an own one."""
+    response = samples.leases()
+    name = "west/10.6.9.0-24"
+    theirs = lease_pb2.Lease(name=name, node="west/h9", backend_type="vxlan", claim_order=7, cluster="west")
+    theirs.subnets.add(cidr="10.6.9.0/24", public_address="10.98.0.19").vxlan.mac = "c6:d2:32:6f:8f:99"
+    response.leases.append(theirs)
+    return leases_text(response, samples.NOW, width)
+
+
+def _imports(width: Width) -> Text:
+    """One cluster that answers, with something refused, and one that is away."""
+    lease = samples.lease_status()
+    lease.imports.add(name="west", address="192.0.2.7:7070", connected=True, leases=12, refused_count=2)
+    away = lease.imports.add(name="north", address="192.0.2.8:7070", connected=False, leases=1, held_removals=1)
+    away.error = "no answer at 192.0.2.8:7070"
+    answers = Answers(lease, samples.dataplane_status(), samples.masq_status())
+    return status_text(assess(answers, targets(Path("/run/flannelette"), {})), samples.NOW, width)
+
+
 def _doctor_pending(width: Width) -> Text:
     return doctor_text(["h1"], problems(_pending()), width)
 
@@ -142,6 +162,8 @@ RENDERED: dict[str, Callable[[Width], Text]] = {
     "nodes-wide": lambda width: nodes_text(ctl_nodes.varied_nodes().nodes, width, samples.NOW),
     "peers-wide": lambda width: peers_text(samples.peers().peers, width, wide=True),
     "leases": lambda width: leases_text(samples.leases(), samples.NOW, width),
+    "leases-imported": _imported,
+    "status-imports": _imports,
     "leases-varied": lambda width: leases_text(samples.varied_leases(), samples.NOW, width),
     "nodes": lambda width: nodes_text(ctl_nodes.nodes().nodes, width),
     "nodes-varied": lambda width: nodes_text(ctl_nodes.varied_nodes().nodes, width),
