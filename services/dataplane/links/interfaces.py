@@ -51,14 +51,14 @@ def read_counters() -> dict[str, Counters]:
     One read of a short file that is always of this process' own network namespace, which /sys is not.
     """
     try:
-        _, _, *rows = Path("/proc/self/net/dev").read_text().splitlines()
-    except (OSError, ValueError):
+        text = Path("/proc/self/net/dev").read_text(errors="replace")
+    except OSError:
         return {}
     found = {}
-    for row in rows:
+    for row in text.split("\n")[2:-1]:  # a name may have what else ends a line
         name, _, numbers = row.rpartition(":")
         columns = [int(number) for number in numbers.split()]
-        found[name.strip()] = Counters(columns[0], columns[1], columns[8], columns[9])
+        found[name.strip(" ")] = Counters(columns[0], columns[1], columns[8], columns[9])
     return found
 
 
