@@ -9,8 +9,9 @@ import pytest
 
 from tests import house
 
-MOST_LINES: Final = 51_000
-"""In services/: down with it whenever much has gone. Trace, connectivity, sysdump, capture and journals came last."""
+MOST_LINES: Final = 51_300
+"""In services/: down with it whenever much has gone. Trace, connectivity, sysdump, capture, journals and
+imports of other clusters came last."""
 LARGE_FOLDERS: Final[dict[str, int]] = {}
 DEEP_SERVICES: Final = {"dataplane": 12}
 MOST_SMALL: Final = 8
