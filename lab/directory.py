@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from services.dataplane.udp.succession import dismiss
+from services.dataplane.udp.succession import inherit
 
 _LONGEST_SOCKET: Final = "h200/dataplane.sock"
 _LONGEST_PATH: Final = 107
@@ -77,7 +77,8 @@ def _lock(path: Path) -> int:
 def end_proxies(path: Path) -> None:
     """Ends the processes of backend udp, which outlive their dataplanes, also those of a killed lab."""
     for socket in path.glob("*/udp.sock"):
-        dismiss(socket)
+        for descriptor in (inherit(socket) or ("",))[1:]:  # of its device and port, which are free with them
+            os.close(descriptor)
 
 
 def _empty(path: Path) -> None:

@@ -1,10 +1,9 @@
 """Commands that change the kernel, or show what they would change; `flannelette masq` has them for masq alone."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -64,29 +63,11 @@ def handover(targets: "Targets", screen: "Screen", dry_run: bool) -> int:
 
 @_services
 @click.option("--dry-run", is_flag=True, help="Remove nothing, print the commands.")
-@click.option(
-    "--keep-foreign",
-    is_flag=True,
-    help="Only objects that a stopped dataplane has left and flanneld does not need.",
-)
-@click.option("--offline", is_flag=True, help="Call no service: remove what stopped services have left.")
-@click.option(
-    "--subnet-file",
-    type=click.Path(path_type=Path),
-    default=Path("/run/flannel/subnet.env"),
-    show_default=True,
-    help="With --offline: the file that says the network of this node.",
-)
+@click.option("--keep-foreign", "left", flag_value="ours", help="Only leftovers that flanneld does not need.")
+@click.option("--offline", "left", flag_value="all", help="Call no service: remove what stopped services have left.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def teardown(
-    targets: "Targets",
-    screen: "Screen",
-    services: tuple[str, ...],
-    dry_run: bool,
-    keep_foreign: bool = False,
-    offline: bool = False,
-    subnet_file: Path = Path(),
-    yes: bool = False,
+    targets: "Targets", screen: "Screen", services: tuple[str, ...], dry_run: bool, yes: bool, left: str | None = None
 ) -> int:
     """Remove the overlay from the kernel of this node.
 
@@ -101,24 +82,19 @@ def teardown(
     bear our mark, keeps those that flanneld needs, and loses no packet. It calls
     no service and needs root.
     """
-    from services.ctl.commands.change import chosen, clean_up, tear_down_offline
+    from services.ctl.commands.change import CLEANERS, chosen, clean_up
     from services.ctl.commands.change import teardown as change
 
-    if keep_foreign and offline:
-        raise click.UsageError("--offline removes everything, and --keep-foreign only a part: give one of them")
-    if keep_foreign and "masq" in services:
+    if left == "ours" and "masq" in services:
         raise click.UsageError("--keep-foreign is for the dataplane only: flanneld takes over the rules of masq")
-    remove: Callable[..., Coroutine[Any, Any, int]] = partial(change, chosen(targets, services))
-    if offline:
-        remove = partial(tear_down_offline, services, subnet_file)
-    elif keep_foreign:
-        remove = clean_up
+    programs = {name: words for name, words in CLEANERS[left].items() if name in (services or CLEANERS[left])}
+    remove = partial(clean_up, programs) if programs else partial(change, chosen(targets, services))
     if not dry_run and not yes:
         require_terminal(screen, "--yes, or --dry-run to see what would be removed")
         code = asyncio.run(remove(screen, dry_run=True))
         if code:
             return code
-        loss = "" if keep_foreign else " Pods of this node lose their peers."
+        loss = "" if left == "ours" else " Pods of this node lose their peers."
         click.confirm(f"Remove all of this?{loss}", abort=True, err=True)
     return asyncio.run(remove(screen, dry_run=dry_run))
 
@@ -145,7 +121,7 @@ def masq_teardown(targets: "Targets", screen: "Screen", dry_run: bool, yes: bool
 
     masq keeps running, paused until `flannelette resync` or a restart.
     """
-    return teardown(targets, screen, _MASQ, dry_run, yes=yes)
+    return teardown(targets, screen, _MASQ, dry_run, yes)
 
 
 @for_every_node

@@ -5,8 +5,7 @@ import sys
 from asyncio.subprocess import PIPE
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
-from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import grpc.aio
 from flannelette.dataplane.v1 import dataplane_pb2
@@ -15,7 +14,6 @@ from flannelette.masq.v1 import masq_pb2
 from flannelette.masq.v1.masq_pb2_grpc import MasqServiceStub
 from google.protobuf.json_format import Parse
 
-from services.core.formats.subnet_env import read_lines
 from services.ctl.connect.call import LONG_SECONDS, CallFailed, ask
 from services.ctl.connect.targets import Service, Target
 from services.ctl.render.changes import Done, errors_of, plan_text
@@ -37,11 +35,12 @@ _TEARDOWN: Final[Mapping[Service, Call]] = {
 _HAND_OVER: Final[Mapping[Service, Call]] = {
     "dataplane": lambda dry, c: DataplaneServiceStub(c).HandOver(dataplane_pb2.HandOverRequest(dry_run=dry)),
 }
-_REMOVED: Final[Mapping[Service, Callable[[], Done]]] = {
-    "dataplane": dataplane_pb2.TeardownKernelResponse,
-    "masq": masq_pb2.TeardownRulesResponse,
+CLEANERS: Final[Mapping[str | None, Mapping[Service, Sequence[str]]]] = {
+    None: {},
+    "ours": {"dataplane": []},
+    "all": {"dataplane": ["--everything"], "masq": []},
 }
-_DRY: Final = ("--dry-run",)
+"""The words for the `api.cleanup` of each service that has left something: what a flanneld does not need, or all."""
 
 
 def chosen(targets: Mapping[Service, Target], services: Collection[str]) -> list[Target]:
@@ -81,46 +80,22 @@ async def _run(calls: Mapping[Service, Call], targets: Sequence[Target], screen:
     return _exit_code(replies)
 
 
-async def clean_up(screen: Screen, *, dry_run: bool) -> int:
-    """Removes what a stopped dataplane has left beside a flanneld; calls no service. 1 if that failed in part."""
-    return await _run_all({"dataplane": []}, screen, dry_run)
-
-
-async def tear_down_offline(services: Collection[str], subnet_file: Path, screen: Screen, *, dry_run: bool) -> int:
-    """Removes what stopped services have left; calls no service. 1 if that failed in part.
-
-    The subnet file says which network and which subnet are this node's.
-    """
-    said = _told(subnet_file)
-    subnets = [f"--subnet={said[name]}" for name in ("FLANNEL_SUBNET", "FLANNEL_IPV6_SUBNET") if name in said]
-    networks = [f"--network={said[name]}" for name in ("FLANNEL_NETWORK", "FLANNEL_IPV6_NETWORK") if name in said]
-    words: dict[Service, list[str]] = {"dataplane": ["--everything", *subnets], "masq": networks}
-    asked = {service: words[service] for service in words if not services or service in services}
-    return await _run_all(asked, screen, dry_run)
-
-
-def _told(subnet_file: Path) -> Mapping[str, str]:
-    try:
-        return read_lines(subnet_file.read_text(errors="replace"))
-    except OSError:
-        return {}
-
-
-async def _run_all(programs: Mapping[Service, Sequence[str]], screen: Screen, dry_run: bool) -> int:
-    """Runs the cleaning program of each service with these words."""
-    replies = {service: await _run_program(service, [*words, *_DRY[:dry_run]]) for service, words in programs.items()}
+async def clean_up(programs: Mapping[Service, Sequence[str]], screen: Screen, *, dry_run: bool) -> int:
+    """Removes what stopped services have left, by a program of each with these words. 1 if that failed in part."""
+    dry = ["--dry-run"] if dry_run else []
+    replies = {service: await _run_program(service, [*words, *dry]) for service, words in programs.items()}
     _show(replies, screen, dry_run)
     return _exit_code(replies)
 
 
 async def _run_program(service: Service, words: Sequence[str]) -> Reply:
-    program = [sys.executable, "-m", f"services.{service}.api.cleanup"]
-    child = await asyncio.create_subprocess_exec(*program, *words, stdout=PIPE, stderr=PIPE)
+    program = (sys.executable, "-m", f"services.{service}.api.cleanup", *words)
+    child = await asyncio.create_subprocess_exec(*program, stdout=PIPE, stderr=PIPE)
     printed, complaint = await child.communicate()
     if child.returncode:
-        said = complaint.decode(errors="replace").strip().rpartition("\n")[2]
-        return CallFailed(said or f"{' '.join(program)} ended with {child.returncode}")
-    return Parse(printed, _REMOVED[service]())
+        return CallFailed(complaint.decode(errors="replace").strip().rpartition("\n")[2])
+    kind = masq_pb2.TeardownRulesResponse if service == "masq" else dataplane_pb2.TeardownKernelResponse
+    return Parse(printed, kind())
 
 
 async def _call_all(calls: Mapping[Service, Call], targets: Sequence[Target], dry_run: bool) -> dict[Service, Reply]:
@@ -136,16 +111,13 @@ async def _call_all(calls: Mapping[Service, Call], targets: Sequence[Target], dr
 
 def _show(replies: Mapping[Service, Reply], screen: Screen, dry_run: bool) -> None:
     if screen.json:
-        screen.show_json({service: _document(reply) for service, reply in replies.items()})
+        as_json = {s: {"error": str(r)} if isinstance(r, CallFailed) else to_json(r) for s, r in replies.items()}
+        screen.show_json(as_json)
     for service, reply in replies.items():
         if isinstance(reply, CallFailed):
             screen.warn(f"{service}: {reply}")
         elif not screen.json:
             screen.show(plan_text(service, reply, dry_run=dry_run))
-
-
-def _document(reply: Reply) -> Any:
-    return {"error": str(reply)} if isinstance(reply, CallFailed) else to_json(reply)
 
 
 def _has_commands(replies: Mapping[Service, Reply]) -> bool:

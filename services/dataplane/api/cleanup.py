@@ -1,13 +1,10 @@
-"""`flannelette teardown --offline` and `--keep-foreign`: removes what a stopped dataplane has left, on its own.
-
-Prints what was done, or would be, as JSON of TeardownKernelResponse.
-"""
+"""`flannelette teardown --offline` and `--keep-foreign`: removes what a stopped dataplane has left, on its own."""
 
 import asyncio
 import socket
 import sys
 from collections import defaultdict
-from collections.abc import Hashable, Set
+from collections.abc import Hashable, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -16,7 +13,6 @@ from flannelette.dataplane.v1 import dataplane_pb2 as pb
 
 from services.core.errors import Misconfigured
 from services.core.family import FAMILIES
-from services.core.formats.ip_text import parse_cidr
 from services.dataplane.backends import BUILT
 from services.dataplane.ike.charon_actuator import CharonActuator
 from services.dataplane.kernel.namespace import require_rights, sole_dataplane
@@ -30,14 +26,13 @@ from services.dataplane.netlink.kernel import KernelSocket
 from services.dataplane.netlink.kinds import command
 from services.dataplane.netlink.objects import KernelObject, Neighbour, Plan, Route, plan, steps, verb_of
 from services.dataplane.netlink.wireguard.wireguard_socket import WireguardSocket
+from services.dataplane.node.subnet_file import read_previous_subnets
 from services.dataplane.settings import DataplaneSettings
 from services.runtime.os.processes import processes
 from services.runtime.process.once import run_once
 from services.runtime.process.settings import flag
 
-_NAME: Final = "python -m services.dataplane.api.cleanup"
 _ADVICE: Final = "`flannelette handover` has it leave everything to flanneld; stop it then"
-_ADVICE_OFFLINE: Final = "stop it first, or leave --offline out, and it removes the overlay itself"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +41,7 @@ class CleanupSettings:
 
     route_protocol: int = flag(77, "Number that marks our routes in the kernel, as the dataplane had it.")
     everything: bool = flag(False, "Remove the whole overlay, and not only what a flanneld does not need.")
-    subnet: tuple[str, ...] = flag((), "A subnet of this node, whose address tells its devices; may be repeated.")
+    subnet_file: Path = flag(DataplaneSettings.subnet_file, "File with the subnet of this node.")
     charon_socket: Path = flag(DataplaneSettings.charon_socket, "Socket of strongSwan's charon, for backend ipsec.")
     dry_run: bool = flag(False, "Change nothing.")
 
@@ -69,14 +64,10 @@ def leftovers(routes: Set[Route], neighbours: Set[Neighbour], protocol: int) -> 
         route
         for route in ours
         if best[route.destination] > max(route.metric, DEFAULT_METRIC[route.family])
-        and (not _needs_neighbour(route) or (route.ifindex, route.gateway) in known)
+        # A gateway that is an address of the subnet itself is VXLAN's; ipip's is a host of the underlay.
+        and (not (route.onlink and route.gateway == route.dst) or (route.ifindex, route.gateway) in known)
     }
     return plan(frozenset[KernelObject](ours), flannel_shape(needed))
-
-
-def _needs_neighbour(route: Route) -> bool:
-    """Whether the gateway is an address of the subnet itself, as VXLAN's; ipip's is a host of the underlay."""
-    return route.onlink and route.gateway == route.dst
 
 
 async def clean_up(kernel: KernelSocket, settings: CleanupSettings) -> pb.TeardownKernelResponse:
@@ -87,12 +78,7 @@ async def clean_up(kernel: KernelSocket, settings: CleanupSettings) -> pb.Teardo
     devices = {(route.family, route.ifindex) for route in ours}
     neighbours = frozenset().union(*[await kernel.neighbours(*device) for device in devices])
     todo = leftovers(routes, neighbours, settings.route_protocol)
-    failed = {} if settings.dry_run else await kernel.apply(todo)
-    names = dict(socket.if_nameindex())
-    return pb.TeardownKernelResponse(
-        commands=[command(verb, item, names) for verb, items in steps(todo) for item in sorted(items)],
-        errors=[f"{command(verb_of(todo, item), item, names)}: {why}" for item, why in failed.items()],
-    )
+    return _told(todo, {} if settings.dry_run else await kernel.apply(todo))
 
 
 async def remove_everything(rtnetlink: KernelSocket, settings: CleanupSettings) -> pb.TeardownKernelResponse:
@@ -103,8 +89,7 @@ async def remove_everything(rtnetlink: KernelSocket, settings: CleanupSettings) 
     for each in processes("flanneld"):
         raise Misconfigured(f"{each} runs here and needs the devices: `{each.end}` first, or give --keep-foreign")
     await require_rights(rtnetlink)
-    former = [network for text in settings.subnet if (network := parse_cidr(text)) is not None]
-    protocol, names = settings.route_protocol, dict(socket.if_nameindex())
+    former = read_previous_subnets(settings.subnet_file)
     with (
         WireguardSocket() as wireguard,
         FouActuator() as fou,
@@ -112,33 +97,31 @@ async def remove_everything(rtnetlink: KernelSocket, settings: CleanupSettings) 
         CharonActuator(settings.charon_socket) as charon,
     ):
         kernel = CombinedActuator(rtnetlink, [wireguard, fou, policies, charon])
-        devices = await find_leftovers(kernel, protocol, frozenset(), former, BUILT.link_kinds)
-        indexes = frozenset(index for index, name in names.items() if name in devices)
-        scope = Scope(FAMILIES, OwnershipRules((), (), indexes, protocol))
+        devices = await find_leftovers(kernel, settings.route_protocol, frozenset(), former, BUILT.link_kinds)
+        indexes = frozenset(map(socket.if_nametoindex, devices))
+        scope = Scope(FAMILIES, OwnershipRules((), (), indexes, settings.route_protocol))
         found = (await Reconciler(kernel).compare(frozenset(), scope)).todo.delete
         todo = Plan(frozenset[KernelObject](), frozenset(item for item in found if item.ifindex not in indexes))
-        failed = {} if settings.dry_run else await kernel.apply(todo)
+        answer = _told(todo, {} if settings.dry_run else await kernel.apply(todo))
         changes, outcome = await remove_devices(sorted(devices), dry_run=settings.dry_run)
-    errors = [f"{command('del', item, names)}: {why}" for item, why in failed.items()]
+    answer.commands.extend(step.command for step in changes)
+    answer.errors.extend([str(outcome.error)] if outcome.error else [])
+    return answer
+
+
+def _told(todo: Plan[KernelObject], failed: Mapping[KernelObject, str]) -> pb.TeardownKernelResponse:
+    names = dict(socket.if_nameindex())
     return pb.TeardownKernelResponse(
-        commands=[
-            *(command("del", item, names) for item in sorted(todo.delete)),
-            *(step.command for step in changes),
-        ],
-        errors=[*errors, *([str(outcome.error)] if outcome.error else [])],
+        commands=[command(verb, item, names) for verb, items in steps(todo) for item in sorted(items)],
+        errors=[f"{command(verb_of(todo, item), item, names)}: {why}" for item, why in failed.items()],
     )
 
 
 def _work(settings: CleanupSettings) -> pb.TeardownKernelResponse:
-    remove = remove_everything if settings.everything else clean_up
-    with sole_dataplane(_ADVICE_OFFLINE if settings.everything else _ADVICE), KernelSocket() as kernel:
+    remove, advice = (remove_everything, "stop it first") if settings.everything else (clean_up, _ADVICE)
+    with sole_dataplane(advice), KernelSocket() as kernel:
         return asyncio.run(remove(kernel, settings))
 
 
-def main() -> int:
-    """The exit code: 0 printed, 1 not possible here, 2 wrong usage."""
-    return run_once(_NAME, CleanupSettings, _work)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_once("python -m services.dataplane.api.cleanup", CleanupSettings, _work))

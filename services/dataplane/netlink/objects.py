@@ -57,7 +57,6 @@ def plan(actual: Set[T], desired: Set[T], *, purge: bool = True) -> Plan[T]:
 RT_TABLE_MAIN: Final = 254
 RT_TABLE_LOCAL: Final = 255
 RTPROT_BOOT: Final = 3
-RTPROT_STATIC: Final = 4
 RT_SCOPE_UNIVERSE: Final = 0
 RT_SCOPE_LINK: Final = 253
 RTN_UNICAST: Final = 1

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol
 
 from services.dataplane.events import metrics
 from services.dataplane.events.finding import Finding
@@ -33,8 +33,6 @@ _PACKETS: Final = 4
 """Of a turn, where a peer has one address family."""
 _LOOK_SECONDS: Final = 1.0
 """How often new peers are looked for."""
-
-Records: TypeAlias = Mapping[ProbedPath, Record]
 
 
 class PeersView(Protocol):

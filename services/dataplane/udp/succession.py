@@ -42,13 +42,6 @@ def inherit(path: Path) -> Estate | None:
         return Estate(words.decode(), *descriptors)
 
 
-def dismiss(path: Path) -> None:
-    """Ends the proxy there, if there is one: its device and port are free then."""
-    left = inherit(path)
-    for descriptor in left[1:] if left is not None else ():
-        os.close(descriptor)
-
-
 def await_heirs(path: Path) -> int:
     """A socket on which the next proxy asks, which only processes of this user may. Raises OSError."""
     with suppress(FileNotFoundError):

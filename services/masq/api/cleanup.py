@@ -1,17 +1,16 @@
-"""`flannelette teardown --offline`: removes the rules that a stopped masq has left, in a process of its own.
-
-Prints what was done, or would be, as JSON of TeardownRulesResponse.
-"""
+"""`flannelette teardown --offline`: removes the rules that a stopped masq has left; JSON of TeardownRulesResponse."""
 
 import asyncio
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from pathlib import Path
 
 from flannelette.masq.v1 import masq_pb2 as pb
 
 from services.core.errors import Misconfigured
 from services.core.formats.ip_text import parse_cidr
+from services.core.formats.subnet_env import read_lines
 from services.masq.firewalls.auto import AutoFirewall
 from services.masq.firewalls.detect import HostProbe
 from services.masq.firewalls.iptables_legacy.lock import lock_path
@@ -21,30 +20,24 @@ from services.runtime.os.single_instance import single_instance
 from services.runtime.process.once import run_once
 from services.runtime.process.settings import flag
 
-_ADVICE: Final = "stop it first, or leave --offline out, and it removes its rules itself"
-
 
 @dataclass(frozen=True, kw_only=True)
 class CleanupSettings:
     """What there is to say about it."""
 
-    network: tuple[str, ...] = flag((), "The network whose rules are removed; may be repeated.")
+    subnet_file: Path = flag(Path("/run/flannel/subnet.env"), "File with the network of this node.")
     dry_run: bool = flag(False, "Change nothing.")
 
 
-async def clean_up(settings: CleanupSettings) -> pb.TeardownRulesResponse:
-    """Removes the rules of the networks from every firewall of the host. Raises Misconfigured, Unavailable."""
-    networks = [network for text in settings.network if (network := parse_cidr(text)) is not None]
-    if not networks:
-        raise Misconfigured(
-            "the network of this node is not known, so its rules cannot be told from another network's: give "
-            "--subnet-file a file with a line like FLANNEL_NETWORK=10.5.0.0/16"
-        )
+async def clean_up(settings: CleanupSettings, said: Mapping[str, str]) -> pb.TeardownRulesResponse:
+    """Removes our rules of the network that the file says from every firewall. Raises Misconfigured, Unavailable."""
+    ours = [n for key in ("FLANNEL_NETWORK", "FLANNEL_IPV6_NETWORK") if (n := parse_cidr(said.get(key, "")))]
+    if not ours:  # and without one, rules of another network would go too
+        raise Misconfigured(f"{settings.subnet_file} names no network: write FLANNEL_NETWORK=10.5.0.0/16 or the like")
     probe = HostProbe()
     firewall = AutoFirewall("auto", lock_path(), probe)
     try:
-        await firewall.open()
-        states = await firewall.check(belonging(no_chains(), networks), repair=not settings.dry_run)
+        states = await firewall.check(belonging(no_chains(), ours), repair=not settings.dry_run)
         if firewall.stale_rules_error:
             raise Misconfigured(firewall.stale_rules_error)
         return pb.TeardownRulesResponse(commands=commands_of(states))
@@ -54,8 +47,9 @@ async def clean_up(settings: CleanupSettings) -> pb.TeardownRulesResponse:
 
 
 def _work(settings: CleanupSettings) -> pb.TeardownRulesResponse:
-    with single_instance("masq", _ADVICE):
-        return asyncio.run(clean_up(settings))
+    said = read_lines(settings.subnet_file.read_text(errors="replace") if settings.subnet_file.is_file() else "")
+    with single_instance("masq", "stop it first"):
+        return asyncio.run(clean_up(settings, said))
 
 
 if __name__ == "__main__":

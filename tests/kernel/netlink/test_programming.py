@@ -12,7 +12,6 @@ from services.dataplane.netlink import uapi
 from services.dataplane.netlink.messages import batches
 from services.dataplane.netlink.objects import (
     RTPROT_BOOT,
-    RTPROT_STATIC,
     FdbEntry,
     KernelObject,
     Neighbour,
@@ -106,7 +105,7 @@ async def test_a_delete_leaves_foreign_routes_of_other_protocols_and_metrics_alo
     vxlan_host: Host, family: Family
 ) -> None:
     (ours,) = (each for each in vxlan_host.peer(family, 2) if isinstance(each, Route))
-    static = ours._replace(protocol=RTPROT_STATIC, metric=50)
+    static = ours._replace(protocol=RTPROT_BOOT + 1, metric=50)
     ours_elsewhere = ours._replace(metric=60)
     with vxlan_host.kernel() as kernel:
         assert await kernel.apply(putting(ours, static, ours_elsewhere)) == {}
@@ -121,7 +120,7 @@ async def test_a_delete_leaves_foreign_routes_of_other_protocols_and_metrics_alo
 async def test_the_twin_that_flanneld_left_is_deleted_and_ours_stays(vxlan_host: Host) -> None:
     (ours,) = (each for each in vxlan_host.peer(IPV4, 2) if isinstance(each, Route))
     twin = ours._replace(protocol=RTPROT_BOOT, metric=0)
-    foreign = ours._replace(protocol=RTPROT_STATIC, metric=0, gateway=bytes((10, 5, 2, 9)))
+    foreign = ours._replace(protocol=RTPROT_BOOT + 1, metric=0, gateway=bytes((10, 5, 2, 9)))
     with vxlan_host.kernel() as kernel:
         assert await kernel.apply(putting(twin)) == {}
         assert await kernel.apply(Plan(frozenset((ours,)), frozenset((twin,)))) == {}
