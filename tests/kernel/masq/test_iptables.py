@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from services.core.family import IPV4, IPV6
+from services.masq.firewalls.iptables_legacy import worker_process
 from services.masq.firewalls.iptables_legacy.firewall import IptablesFirewall
 from services.masq.rules.model import no_chains
 from tests.hosts.masq import CHAINS, DUAL_CHAINS, Host, golden, put_right
@@ -175,6 +176,17 @@ async def test_a_teardown_removes_every_jump_to_our_chains_also_from_other_chain
     )
     await put_right(firewall, no_chains())
     assert host.save() == before
+
+
+async def test_a_worker_may_take_longer_to_start_than_to_answer(
+    host: Host, firewall: IptablesFirewall, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a machine without a moment to spare, each one that is ended too early begins anew, and none ever answers."""
+    monkeypatch.setattr(worker_process, "_ANSWER_SECONDS", 0.01)
+    await firewall.open()
+    monkeypatch.undo()
+    await put_right(firewall)
+    assert host.save() == golden("ipv4")
 
 
 async def test_a_killed_worker_is_replaced(host: Host, firewall: IptablesFirewall) -> None:

@@ -25,6 +25,8 @@ from services.runtime.telemetry.logs import get_logger
 log = get_logger()
 
 _ANSWER_SECONDS: Final = 15.0  # the worker itself waits 5 s for the lock
+_START_SECONDS: Final = 60.0
+"""Half a second where the machine has time. Where it has none, one ended too early would begin anew for ever."""
 
 
 class WorkerEnded(Unavailable):
@@ -114,17 +116,19 @@ class WorkerProcess:
 
     async def _ask(self, request: CheckRequest | None) -> Message:
         """Sends a request, and waits for the answer. Any error ends the worker."""
-        answered = False
+        answered, seconds = False, _ANSWER_SECONDS if request else _START_SECONDS
         try:
             if request:
                 self._writer.write(encode(request))
                 await self._writer.drain()
-            async with asyncio.timeout(_ANSWER_SECONDS):  # wait_for() may swallow that we are cancelled
+            async with asyncio.timeout(seconds):  # wait_for() may swallow that we are cancelled
                 (length,) = LENGTH.unpack(await self._reader.readexactly(LENGTH.size))
                 message = decode(await self._reader.readexactly(length))
             answered = True
         except TimeoutError:
-            raise Unavailable(f"the {self._family} worker did not answer within {_ANSWER_SECONDS:g} s") from None
+            raise Unavailable(
+                f"the {self._family} worker did not answer within {seconds:g} s: is the machine overloaded?"
+            ) from None
         except (OSError, EOFError):
             raise WorkerEnded(self._epitaph()) from None
         except ValueError as error:
