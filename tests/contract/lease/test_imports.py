@@ -13,7 +13,7 @@ from services.runtime.lease.wire import request_to_proto
 from tests.examples.leases import make_request
 from tests.patience import PATIENCE
 from tests.services.clusters import EAST, WEST, Cluster
-from tests.services.lease import eventually, stub_of
+from tests.services.lease import ServiceProcess, eventually, next_step, stub_of
 from tests.services.tiers import acquired, feed_of, is_connected
 
 Clusters = tuple[Cluster, Cluster]
@@ -173,6 +173,27 @@ async def test_leases_that_another_cluster_has_lost_for_good_go_when_it_says_so_
         told = [e async for e in stub.WatchEvents(pb.WatchEventsRequest(no_follow=True, kinds=kinds))]
     assert [event.kind for event in told] == kinds
     assert told[0].cause == "cluster west has lost them"
+
+
+async def test_a_relay_hands_on_what_the_service_above_imports_with_its_mark(clusters: Clusters) -> None:
+    east, west = clusters
+    west.start()
+    theirs = await acquired(west.running, make_request("h1", "172.16.1.1"))
+    east.start(west.imports("10.6.0.0/16"))
+    below = east.directory / "relay"
+    below.mkdir()
+    with ServiceProcess(below, "--store=relay", "--central", f"--upstream={east.address}") as relay:
+        async with feed_of(relay) as here:
+            await eventually(lambda: f"west/{theirs.name}" in here.table.leases)
+            assert here.table.leases[f"west/{theirs.name}"].cluster == "west"
+            assert here.table.network is not None
+            assert [str(cidr) for cidr in here.table.network.imported] == ["10.6.0.0/16"]
+        async with stub_of(relay.address) as stub:
+            stream = stub.WatchLeases(pb.WatchLeasesRequest(view=pb.VIEW_EXPORTED))
+            while not (step := await next_step(stream)).synced:
+                assert not step.changes
+            assert not step.changes  # what is imported is not shown on, here neither
+            stream.cancel()
 
 
 async def test_a_backend_that_differs_is_a_finding(clusters: Clusters) -> None:
