@@ -14,6 +14,7 @@ from services.dataplane.capture.capture import Limits
 from services.dataplane.capture.filter import Expression, program
 from services.dataplane.events.journal import Event, EventKind, Journal
 from services.dataplane.kernel.programmer import PeerProgrammer
+from services.dataplane.node.overlay_config import EarlierOverlays
 from services.dataplane.trace.ends import Places, ends_of
 from services.masq.diagnose.host_checks import HostChecks
 from services.masq.diagnose.verdict import LEGACY, Condition, Effect, ForeignChain, ForeignRule, ForeignTable, NfHook
@@ -63,7 +64,13 @@ def _dataplane() -> Any:
     journal.note(Event(EventKind.RESYNC, "everything was compared"))
     programmer = PeerProgrammer("n1", kernel, journal)
     parts = SimpleNamespace(
-        node="n1", programmer=programmer, journal=journal, lock=asyncio.Lock(), health=Health(), is_paused=False
+        node="n1",
+        programmer=programmer,
+        journal=journal,
+        lock=asyncio.Lock(),
+        health=Health(),
+        is_paused=False,
+        tracker=SimpleNamespace(earlier=EarlierOverlays("n1", journal)),
     )
     probes: Any = _NoProber()
     servicer = DataplaneServicer(cast("Any", parts), probes, cast("Any", _NoInspector()), Health(), asyncio.Event())
