@@ -1,7 +1,7 @@
 #!/bin/sh
 # Fetches the development tools that pip does not have, into a directory: tools.sh TOOL DIRECTORY, where
 # TOOL is buf, cnitool (with the CNI plugins of a node), flanneld, grpcurl, helm, promtool, kubectl, kube-apiserver,
-# wheels (what pip installs), or tests: all that tests run, with the progress on stderr and the rest in tools.log.
+# wheels (what pip installs), cloud (SDKs of clouds, and moto), or tests: all that tests run, with the progress on stderr and the rest in tools.log.
 # Where npm or Go is missing it says so and succeeds: what needs the tool says so too.
 set -eu
 
@@ -20,7 +20,7 @@ tests) # tests wait for what tools.pending names, while tools.lock is held: see 
     mkdir -p "$directory"
     exec 9>"$directory/tools.lock"
     flock 9
-    pending="wheels grpcurl promtool helm cnitool flanneld kube-apiserver kubectl"
+    pending="cloud wheels grpcurl promtool helm cnitool flanneld kube-apiserver kubectl"
     log=$directory/tools.log
     : >"$log"
     while [ -n "$pending" ]; do
@@ -40,6 +40,7 @@ tests) # tests wait for what tools.pending names, while tools.lock is held: see 
     ;;
 kube*) exec sh "$(dirname "$0")/kubernetes.sh" "$directory" "$tool" ;;
 flanneld) exec sh "$(dirname "$0")/flanneld.sh" "$directory" ;;
+cloud) exec sh "$(dirname "$0")/cloud.sh" "$directory" ;;
 wheels) exec sh "$(dirname "$0")/wheels.sh" "$directory" ;;
 esac
 

@@ -15,7 +15,7 @@ import grimp
 
 from tests.paths import ROOT
 
-SERVICES: Final = ("core", "runtime", "lease", "dataplane", "masq", "ctl")
+SERVICES: Final = ("core", "runtime", "lease", "dataplane", "masq", "cloud", "ctl")
 MOST_MODULES: Final = 12
 """In one folder, beside its sub-packages."""
 SMALL: Final = 60

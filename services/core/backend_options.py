@@ -11,7 +11,7 @@ class Option:
 
     name: str
     kind: str = "number"
-    """`number`, `flag`, `text` or `secret`; `windows`: flannel has it on Windows, and here it has no effect."""
+    """`number`, `flag`, `text` or `secret`; `any`: the backend checks it; `windows`: has an effect on Windows only."""
     most: int = 0
     """Of a number."""
 

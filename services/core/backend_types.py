@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from services.core.backend_options import Option, each_of, number, unknown_options
+from services.core.cloud_options import route_table_ids
 from services.core.errors import InvalidInput
 from services.core.family import IPV4, Family
 from services.core.formats.gojson import GoObject
@@ -25,7 +26,7 @@ WIREGUARD_DEVICE: Final = "flannel-wg"
 WIREGUARD_DEVICE_V6: Final = "flannel-wg-v6"
 _WIREGUARD_MODES: Final = ("separate", "auto", "ipv4", "ipv6")
 _WIREGUARD_OVERHEAD: Final = 80
-SECRETS: Final = frozenset({"psk", "accesskeysecret"})
+SECRETS: Final = frozenset({"psk", "accesskeyid", "accesskeysecret"})
 """Options, in lower case, that no answer for people shows."""
 UDP_DEVICE: Final = "flannel0"
 """A TUN device, whose packets a process carries."""
@@ -217,6 +218,10 @@ def _udp_tunnel(options: GoObject) -> Tunnel:
     return Tunnel(devices.get(found.mode, {}), _UDP, found.port)
 
 
+def _check_aws(options: GoObject, families: tuple[Family, ...]) -> None:
+    route_table_ids(options)
+
+
 def check_options(name: str, options: GoObject, families: tuple[Family, ...]) -> list[str]:
     """Warnings about options that the backend does not have, which flannel ignores.
 
@@ -234,6 +239,7 @@ def check_options(name: str, options: GoObject, families: tuple[Family, ...]) ->
 
 
 _DIRECT: Final = each_of("flag", "DirectRouting")
+_KEYS: Final = each_of("secret", "AccessKeyID", "AccessKeySecret")
 _COMMANDS: Final = ("PreStartupCommand", "PostStartupCommand", "ShutdownCommand", "SubnetAddCommand")
 
 BACKEND_TYPES: Final[dict[str, BackendType]] = {
@@ -279,10 +285,10 @@ BACKEND_TYPES: Final[dict[str, BackendType]] = {
         check=_check_ipsec,
         tunnel=_ipsec_tunnel,
     ),
-    "aws-vpc": BackendType(None, carries_ipv6=False),
-    "gce": BackendType(None, carries_ipv6=False),
-    "ali-vpc": BackendType(None, carries_ipv6=False),
-    "tencent-vpc": BackendType(None, carries_ipv6=False),
+    "aws-vpc": BackendType(each_of("any", "RouteTableID"), carries_ipv6=False, check=_check_aws),
+    "gce": BackendType(carries_ipv6=False),
+    "ali-vpc": BackendType(_KEYS, carries_ipv6=False),
+    "tencent-vpc": BackendType(_KEYS, carries_ipv6=False),
 }
 """By flannel's `Type`, in lower case."""
 

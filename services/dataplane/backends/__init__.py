@@ -10,6 +10,7 @@ from services.core.errors import InvalidInput
 from services.core.network import NetworkConfig
 from services.dataplane.backends.alloc import Alloc
 from services.dataplane.backends.backend import Backend, Backends
+from services.dataplane.backends.cloud import CloudRoutes
 from services.dataplane.backends.extension import Extension
 from services.dataplane.backends.host_gw import HostGw
 from services.dataplane.backends.ipip import Ipip
@@ -20,6 +21,7 @@ from services.dataplane.backends.wireguard import Wireguard
 
 BACKENDS: Final[dict[str, type[Backend]]] = {
     "alloc": Alloc,
+    "aws-vpc": CloudRoutes,
     "extension": Extension,
     "host-gw": HostGw,
     "ipip": Ipip,

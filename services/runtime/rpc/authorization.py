@@ -40,6 +40,10 @@ _SERVICES: Final[Mapping[str, Mapping[Requirement, str]]] = {
         Requirement.MEMBER: "GetStatus ListRules Explain WatchEvents",
         Requirement.ADMIN: "ResyncRules TeardownRules",
     },
+    "flannelette.cloud.v1.CloudService": {
+        Requirement.MEMBER: "GetStatus WatchEvents",
+        Requirement.ADMIN: "SyncRoutes TeardownRoutes",
+    },
     "grpc.health.v1.Health": {Requirement.MEMBER: "Check List Watch"},
     "grpc.reflection.v1.ServerReflection": {Requirement.MEMBER: "ServerReflectionInfo"},
     "grpc.reflection.v1alpha.ServerReflection": {Requirement.MEMBER: "ServerReflectionInfo"},

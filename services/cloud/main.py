@@ -1,0 +1,89 @@
+"""`flannelette-cloud`: the process that has the cloud's credentials, and writes the routes of all nodes."""
+
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Final
+
+from flannelette.cloud.v1 import cloud_pb2_grpc
+from flannelette.lease.v1 import lease_pb2
+
+from services.cloud.api import CloudServicer
+from services.cloud.journal import EventKind
+from services.cloud.routes import Cloud
+from services.cloud.settings import CloudSettings
+from services.cloud.writer import Writer
+from services.core.errors import NotImplementedYet
+from services.core.network import NetworkConfig
+from services.runtime.events.event_file import EventFile
+from services.runtime.events.journal import Event, Journal, note_readiness
+from services.runtime.lease.feed import Feed, LeaseConnection
+from services.runtime.process.process import Process, run
+from services.runtime.process.version import version
+
+_PROVIDERS: Final = {"aws-vpc": ("aws", "Aws")}
+"""The module of a backend, which is also the extra with its SDK, and the class in it."""
+
+
+def make_cloud(settings: CloudSettings, network: NetworkConfig) -> Cloud:
+    """The provider of a network. Raises CloudError, InvalidInput, NotImplementedYet: its SDK is not installed."""
+    module, name = _PROVIDERS[network.backend_type]
+    try:
+        provider = getattr(import_module(f"services.cloud.{module}"), name)
+    except ImportError as error:
+        raise NotImplementedYet(
+            f"backend {network.backend_type} needs Python's {error.name}: pip install 'flannelette[{module}]'"
+        ) from None
+    made: Cloud = provider(
+        network.backend_options,
+        endpoint=settings.cloud_endpoint,
+        metadata=settings.cloud_metadata or os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT", ""),
+        most=settings.cloud_routes_limit,
+        mark=settings.cloud_mark,
+    )
+    return made
+
+
+@asynccontextmanager
+async def build(settings: CloudSettings, process: Process) -> AsyncIterator[None]:
+    """Connects the feed, the writer and the calls."""
+    connection = LeaseConnection(settings.lease_service, "", process.transport)  # of no node: it only looks
+    directory = Path(settings.state_dir) if settings.state_dir else None
+    events = EventFile(directory / "cloud.events" if directory else None, EventKind)
+    journal = Journal(earlier=events.read())
+    journal.note(Event(EventKind.SERVICE_STARTED, f"flannelette-cloud {version()} started"))
+    writer = Writer(
+        lambda: (feed.table, feed.error),
+        partial(make_cloud, settings),
+        process.health,
+        journal,
+        interval=settings.cloud_interval,
+        state=directory / "cloud.routes" if directory else None,
+    )
+    feed = Feed(connection, lease_pb2.VIEW_ALL, lambda touched: writer.notice(), most=settings.max_leases)
+    process.health.set("leases", feed.error)
+    process.health.finders.append(writer.findings)
+    servicer = CloudServicer(writer, journal, process.health, process.stopping)
+    process.servicers["flannelette.cloud.v1.CloudService"] = lambda server: (
+        cloud_pb2_grpc.add_CloudServiceServicer_to_server(servicer, server)
+    )
+    process.jobs |= {"feed": feed.run, "writer": writer.run, "event file": partial(events.run, journal)}
+    process.on_readiness = partial(note_readiness, journal, EventKind.READINESS)
+    try:
+        yield
+    finally:
+        await events.close(journal)
+        await connection.close()
+
+
+def main() -> None:
+    """The console script."""
+    sys.exit(run("cloud", CloudSettings, build))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+"""The metadata service of an instance: plain HTTP, from the instance alone."""
+
+from collections.abc import Mapping
+from urllib.error import HTTPError, URLError
+from urllib.request import ProxyHandler, Request, build_opener
+
+from services.cloud.routes import CloudError, Trouble
+
+_SECONDS = 3.0
+_LARGEST = 1 << 16
+
+
+class Metadata:
+    """Reads texts below one URL, without a proxy. `instead`: what to set where there is no metadata service."""
+
+    def __init__(self, url: str, instead: str, headers: Mapping[str, str] | None = None) -> None:
+        self._url = url.rstrip("/")
+        self._instead = instead
+        self._headers = dict(headers or {})
+        self._opener = build_opener(ProxyHandler({}))
+
+    def text(self, path: str, *, method: str = "GET", headers: Mapping[str, str] | None = None) -> str:
+        """One value. Raises CloudError."""
+        request = Request(self._url + path, headers=self._headers | dict(headers or {}), method=method)  # noqa: S310
+        try:
+            with self._opener.open(request, timeout=_SECONDS) as answer:
+                return str(answer.read(_LARGEST).decode("utf-8", "replace")).strip()
+        except HTTPError as error:
+            code, why = f"HTTP {error.code}", f"the metadata service has no {path}"
+        except (URLError, OSError, ValueError) as error:
+            code, why = "no metadata", f"{self._url} does not answer ({getattr(error, 'reason', error)})"
+        raise CloudError(Trouble.DENIED, code, why, self._instead)
+
+    def aws_session(self) -> "Metadata":
+        """With a token, as version 2 of AWS' service wants it."""
+        seconds = {"X-aws-ec2-metadata-token-ttl-seconds": "300"}
+        token = self.text("/latest/api/token", method="PUT", headers=seconds)
+        return Metadata(self._url, self._instead, {"X-aws-ec2-metadata-token": token})

@@ -1,0 +1,129 @@
+"""`flannelette-cloud` as a process beside a lease service, in the environment that has the SDKs (lab/cloud.sh)."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import grpc.aio
+from flannelette.cloud.v1 import cloud_pb2 as pb
+from flannelette.cloud.v1 import cloud_pb2_grpc
+from flannelette.lease.v1 import lease_pb2
+
+from tests.paths import ROOT
+from tests.patience import PATIENCE
+from tests.services.lease import ServiceProcess, stub_of
+from tests.tools import cached, lacking
+
+
+def cloud_python() -> str:
+    """The interpreter of that environment; without it the test is skipped."""
+    python = cached("cloud/bin/python", "cloud")
+    if not cached("cloud/made-for", "cloud").exists():
+        lacking("there is no environment with the SDKs of clouds: `make tools` makes it, and says why it cannot")
+    return str(python)
+
+
+class CloudProcess:
+    """The process, and its calls."""
+
+    def __init__(self, directory: Path, environment: Mapping[str, str], *arguments: str) -> None:
+        self.directory = directory
+        self.log = directory / "cloud.log"
+        plain = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [
+                    cloud_python(),
+                    "-m",
+                    "services.cloud.main",
+                    f"--socket-dir={directory}",
+                    f"--state-dir={directory}/cloud-state",
+                    *arguments,
+                ],
+                cwd=ROOT,
+                env=plain | {"PYTHONPATH": f"{ROOT}:{ROOT}/proto"} | dict(environment),
+                stdout=log,
+                stderr=log,
+            )
+        self._channel = grpc.aio.insecure_channel(
+            f"unix:{directory}/cloud.sock", options=[("grpc.max_reconnect_backoff_ms", 100)]
+        )
+        self.stub = cloud_pb2_grpc.CloudServiceStub(self._channel)
+
+    async def status(self) -> pb.GetStatusResponse:
+        return await self.stub.GetStatus(pb.GetStatusRequest(), wait_for_ready=True, timeout=PATIENCE)
+
+    async def until(self, condition: Callable[[pb.GetStatusResponse], bool]) -> pb.GetStatusResponse:
+        """The status, as soon as it is like that."""
+        status = await self.status()
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while not condition(status):
+                    assert self.process.poll() is None, self.log.read_text()
+                    await asyncio.sleep(0.05)
+                    status = await self.status()
+        except TimeoutError:
+            raise AssertionError(f"{status}\n{self.log.read_text()[-4000:]}") from None
+        return status
+
+    async def until_routes(self, *nodes: str) -> pb.GetStatusResponse:
+        """The status, once exactly these nodes have an active route, and nothing else is to be told."""
+        return await self.until(
+            lambda status: (
+                status.ready
+                and sorted(route.node for route in status.routes if route.state == "active" and not route.problem)
+                == sorted(nodes)
+                and len(status.routes) == len(nodes)
+            )
+        )
+
+    async def end(self, number: int = signal.SIGTERM) -> int:
+        await self._channel.close()
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        return await asyncio.to_thread(self.process.wait, PATIENCE)
+
+
+@asynccontextmanager
+async def cloud_process(
+    directory: Path, environment: Mapping[str, str], *arguments: str
+) -> AsyncIterator[CloudProcess]:
+    running = CloudProcess(directory, environment, *arguments)
+    try:
+        yield running
+    finally:
+        await running.end(signal.SIGKILL)
+
+
+class Leases:
+    """A lease service of its own, whose nodes the test plays."""
+
+    def __init__(self, directory: Path, network: str) -> None:
+        self.file = directory / "net-conf.json"
+        self.file.write_text(network)
+        store = (f"--net-config-path={self.file}", f"--store-file={directory}/leases.db")
+        self.service = ServiceProcess(directory, *store)
+        self.address = self.service.address
+
+    async def join(self, node: str, address: str) -> str:
+        """The subnet that the node gets, or keeps, for this address."""
+        subnet = lease_pb2.Subnet(public_address=address)
+        async with stub_of(self.address) as stub:
+            request = lease_pb2.AcquireLeaseRequest(node=node, subnets=[subnet])
+            response = await stub.AcquireLease(request, wait_for_ready=True, timeout=PATIENCE)
+        return str(response.lease.subnets[0].cidr)
+
+    async def leave(self, node: str, cidr: str) -> None:
+        async with stub_of(self.address) as stub:
+            request = lease_pb2.ReleaseLeaseRequest(node=node, name=cidr.replace("/", "-"))
+            await stub.ReleaseLease(request, timeout=PATIENCE)
+
+
+def python_path() -> str:
+    """What a child of this interpreter imports from."""
+    return os.pathsep.join(map(str, sys.path))
