@@ -14,7 +14,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from services.cloud.metadata import Metadata
 from services.cloud.routes import Change, CloudError, Route, Table, Target, Trouble, Verb, View
-from services.core.cloud_options import route_table_ids
+from services.core.backend_options import route_table_ids
 from services.core.family import Address
 from services.core.formats.gojson import GoObject
 

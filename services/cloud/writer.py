@@ -23,7 +23,7 @@ from services.cloud.routes import (
     plan,
     wanted_routes,
 )
-from services.core.cloud_options import CLOUDS
+from services.core.backend_options import CLOUDS
 from services.core.errors import FlanneletteError, NotYet
 from services.core.family import IPV4
 from services.core.finding import Finding

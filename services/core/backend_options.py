@@ -1,8 +1,14 @@
 """Options of backends: what values each may have, and which there are not. Pure."""
 
+import json
 from dataclasses import dataclass
+from typing import Final
 
+from services.core.errors import InvalidInput
 from services.core.formats.gojson import GoObject
+
+CLOUDS: Final = ("aws-vpc", "gce", "ali-vpc", "tencent-vpc")
+"""Backends whose routes are in a cloud's tables, and which nothing on a node has to carry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,7 +17,7 @@ class Option:
 
     name: str
     kind: str = "number"
-    """`number`, `flag`, `text` or `secret`; `any`: the backend checks it; `windows`: has an effect on Windows only."""
+    """`number`, `flag`, `text` or `secret`; `any`: the backend checks it; `windows`: without effect here."""
     most: int = 0
     """Of a number."""
 
@@ -47,3 +53,15 @@ def unknown_options(backend: str, known: tuple[Option, ...], given: GoObject, pa
         for key in given.names()
         if key.casefold() not in names
     ]
+
+
+def route_table_ids(options: GoObject) -> tuple[str, ...]:
+    """flannel's RouteTableID, a string or a list of them; empty: the tables are to be found. Raises InvalidInput."""
+    text = options.compact("RouteTableID")
+    value = json.loads(text) if text else None
+    found = [value] if isinstance(value, str) else value or []
+    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+        raise InvalidInput(
+            "RouteTableID of Backend in the network configuration must be a string or a list of strings"
+        )
+    return tuple(dict.fromkeys(each for each in found if each))

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from services.core.backend_options import Option, each_of, number, unknown_options
-from services.core.cloud_options import route_table_ids
+from services.core.backend_options import Option, each_of, number, route_table_ids, unknown_options
 from services.core.errors import InvalidInput
 from services.core.family import IPV4, Family
 from services.core.formats.gojson import GoObject

@@ -14,10 +14,11 @@ from services.ctl.main import cli as cli
 from tests.paths import ROOT
 
 FOLDER: Final = ROOT / "deploy/man"
-SERVICES: Final = ("lease", "dataplane", "masq")
+SERVICES: Final = ("lease", "dataplane", "masq", "cloud")
 _DESCRIPTIONS: Final = {
     "lease": "which node holds which subnet of the overlay network",
     "dataplane": "carries pods' packets between the nodes",
+    "cloud": "the routes of all nodes in a cloud's routing tables",
     "masq": "masquerade and forward rules of the overlay network",
 }
 

@@ -8,9 +8,8 @@ from typing import Final
 
 from services.core.errors import InvalidInput
 from services.core.network import NetworkConfig
-from services.dataplane.backends.alloc import Alloc
+from services.dataplane.backends.alloc import Alloc, CloudRoutes
 from services.dataplane.backends.backend import Backend, Backends
-from services.dataplane.backends.cloud import CloudRoutes
 from services.dataplane.backends.extension import Extension
 from services.dataplane.backends.host_gw import HostGw
 from services.dataplane.backends.ipip import Ipip

@@ -1,4 +1,4 @@
-"""alloc: the node gets a subnet and its `subnet.env`, and something else carries the packets (flannel's `alloc`)."""
+"""alloc and the backends of clouds: a subnet and its `subnet.env`, and what is beyond the node carries packets."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -21,3 +21,18 @@ class Alloc(Backend):
     ) -> Iterable[KernelObject]:
         """None: a peer needs nothing, and counts as programmed."""
         return ()
+
+
+@dataclass(frozen=True)
+class CloudRoutes(Alloc):
+    """aws-vpc, ...: the cloud's router carries the packets, by routes that services/cloud writes (ADR 50).
+
+    A node needs nothing for them, and no credentials.
+    """
+
+    ignores_public_ip: ClassVar[bool] = True
+    """The cloud knows the node by the address of its interface."""
+
+    def rejection(self, subnet: Subnet, links: NodeLinks) -> str:
+        """A lease without an address, by which the cloud would find the node."""
+        return "" if subnet.public_address else "the lease has no public address"

@@ -1,0 +1,1 @@
+"""flannelette-cloud with the providers' own SDKs, over HTTP."""

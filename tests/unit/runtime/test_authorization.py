@@ -1,5 +1,6 @@
 """Every method of every service has a rule, and no rule is for a method that does not exist."""
 
+from flannelette.cloud.v1 import cloud_pb2
 from flannelette.dataplane.v1 import dataplane_pb2
 from flannelette.lease.v1 import lease_pb2
 from flannelette.masq.v1 import masq_pb2
@@ -11,7 +12,7 @@ from services.core.access import Requirement
 from services.runtime.rpc.authorization import REQUIREMENTS
 from tests.paths import ROOT
 
-FILES = (lease_pb2, dataplane_pb2, masq_pb2, health_pb2, reflection_pb2)
+FILES = (lease_pb2, dataplane_pb2, masq_pb2, cloud_pb2, health_pb2, reflection_pb2)
 METHODS: dict[str, MethodDescriptor] = {
     f"/{service.full_name}/{method.name}": method
     for file in FILES
