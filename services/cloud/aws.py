@@ -4,6 +4,7 @@ A route has no tag: it is ours if this program has seen it carry a lease. flanne
 this looks at all nodes, and so also knows the tables of subnets in other availability zones.
 """
 
+import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from ipaddress import ip_address, ip_network
 from typing import Any, Final
@@ -63,7 +64,8 @@ class Aws:
         self._most = most or MOST_ROUTES
         self._metadata = Metadata(metadata or "http://169.254.169.254", "set RouteTableID and AWS_REGION")
         session = boto3.session.Session()
-        region = session.region_name or self._metadata.aws_session().text("/latest/meta-data/placement/region")
+        region = os.environ.get("AWS_REGION") or session.region_name
+        region = region or self._metadata.aws_session().text("/latest/meta-data/placement/region")
         waits = Config(connect_timeout=5, read_timeout=15, retries={"mode": "standard", "max_attempts": 2})
         with _translated("region"):
             self._ec2: Any = session.client("ec2", region_name=region, endpoint_url=endpoint or None, config=waits)

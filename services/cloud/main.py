@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -53,6 +53,9 @@ async def build(settings: CloudSettings, process: Process) -> AsyncIterator[None
     """Connects the feed, the writer and the calls."""
     connection = LeaseConnection(settings.lease_service, "", process.transport)  # of no node: it only looks
     directory = Path(settings.state_dir) if settings.state_dir else None
+    if directory:
+        with suppress(OSError):  # then its log says what it cannot keep
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     events = EventFile(directory / "cloud.events" if directory else None, EventKind)
     journal = Journal(earlier=events.read())
     journal.note(Event(EventKind.SERVICE_STARTED, f"flannelette-cloud {version()} started"))

@@ -245,7 +245,6 @@ class Writer:
         self._seen = seen
         if self._state is not None:
             try:
-                self._state.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 replace_bytes(self._state, [json.dumps(sorted(seen)).encode()], 0o600)
             except OSError as error:
                 log.warning("cannot remember which routes are ours", path=str(self._state), reason=error.strerror)
@@ -255,6 +254,7 @@ class Writer:
             self._cloud = None  # credentials, region and metadata are read again
         self._back_off()
         reason = str(error)
+        self._health.set("leases")
         self._health.set("cloud", reason, outage=True)
         if {reason} != self._reported:
             log.error("the cloud's routes cannot be kept", reason=reason)

@@ -12,6 +12,7 @@ except ModuleNotFoundError:
     sys.exit("flannelette: the command line needs the package click: pip install 'flannelette[ctl]'")
 
 from services.ctl.certs.commands import certs
+from services.ctl.cli import cloud as cloud_routes
 from services.ctl.cli import contexts, diagnose, follow, kernel, show, subnets
 from services.ctl.cli.docker_opts import docker_opts
 from services.ctl.cli.options import FORMATS, OwnFirst, Sections, Shared, shared_options
@@ -125,6 +126,15 @@ def masq() -> None:
 
 for _name, _of_masq in kernel.MASQ_COMMANDS.items():
     _command(_of_masq, masq, _name)
+
+
+@cli.group()
+def cloud() -> None:
+    """Show, write or remove routes in a cloud (aws-vpc)."""
+
+
+for _name, _of_cloud in cloud_routes.CLOUD_COMMANDS.items():
+    _command(_of_cloud, cloud, _name)
 
 
 @cli.command()

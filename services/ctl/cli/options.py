@@ -16,7 +16,7 @@ SECTIONS: Final[Mapping[str, Sequence[str]]] = {
     "Inspect": ("status", "nodes", "peers", "leases", "rules", "topology", "reservations", "quarantine"),
     "Diagnose": ("doctor", "connectivity", "trace", "explain", "diff", "capture", "sysdump"),
     "Follow": ("top", "events", "watch", "wait"),
-    "Change the kernel": ("resync", "handover", "teardown", "masq"),
+    "Change the kernel": ("resync", "handover", "teardown", "masq", "cloud"),
     "Change leases and subnets": ("reserve", "unreserve", "release", "reclaim", "renumber", "confirm-removal"),
     "Set up": ("context", "certs", "flanneld", "docker-opts", "dial-stdio", "version"),
 }
@@ -82,8 +82,8 @@ class OwnFirst(click.Command):
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """See click."""
-        is_of_masq = ctx.parent is not None and ctx.parent.parent is not None
-        if examples := () if is_of_masq else EXAMPLES.get(self.name or "", ()):
+        is_of_group = ctx.parent is not None and ctx.parent.parent is not None
+        if examples := () if is_of_group else EXAMPLES.get(self.name or "", ()):
             with formatter.section("Examples"):
                 formatter.write_text("\b\n" + "\n".join(examples))
 

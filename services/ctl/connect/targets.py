@@ -11,8 +11,9 @@ from services.core.errors import Misconfigured
 from services.runtime.process.options import socket_address
 from services.runtime.rpc.transport import Transport, host_and_port
 
-Service: TypeAlias = Literal["lease", "dataplane", "masq"]
+Service: TypeAlias = Literal["lease", "dataplane", "masq", "cloud"]
 SERVICES: Final[tuple[Service, ...]] = ("lease", "dataplane", "masq")
+"""Of a node."""
 
 ANYWHERE: Final = Transport(dangerously=True)
 """Without TLS, also beyond loopback: the user has typed the address, and no secret is sent."""

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from datetime import tzinfo
 from typing import Any, Final, TypeAlias
 
+from flannelette.cloud.v1 import cloud_pb2
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.masq.v1 import masq_pb2
 from rich.text import Text
@@ -17,6 +18,8 @@ Done: TypeAlias = (
     | pb.HandOverResponse
     | masq_pb2.ResyncRulesResponse
     | masq_pb2.TeardownRulesResponse
+    | cloud_pb2.SyncRoutesResponse
+    | cloud_pb2.TeardownRoutesResponse
 )
 
 
@@ -34,9 +37,7 @@ def plan_text(service: str, done: Done, *, dry_run: bool) -> Text:
 
 def errors_of(done: Done) -> Sequence[str]:
     """What could not be done, one sentence each."""
-    if isinstance(done, masq_pb2.ResyncRulesResponse | masq_pb2.TeardownRulesResponse):
-        return ()
-    return done.errors
+    return done.errors if hasattr(done, "errors") else ()
 
 
 _STYLES: Final = {

@@ -8,6 +8,7 @@ import pytest
 
 from tests.clouds.aws import KEY_ID, SECRET, Ec2, Vpc, environment, make_vpc, metadata, moto
 from tests.clouds.process import Leases, cloud_process
+from tests.ctl.process import run
 
 AWS = '{"Network":"10.5.0.0/16","Backend":{"Type":"aws-vpc"}}'
 
@@ -44,6 +45,54 @@ async def test_each_node_has_a_route_in_the_table_of_each_subnet(vpc: Vpc, tmp_p
             assert await cloud.end() == 0
         assert vpc.routes(0) == {two: moved, three: third}, "stopping leaves the routes"
     assert json.loads((tmp_path / "cloud-state" / "cloud.routes").read_text())
+    assert_no_secret(tmp_path)
+
+
+async def test_the_command_line_shows_and_writes_the_routes(vpc: Vpc, tmp_path: Path) -> None:
+    leases = Leases(tmp_path, AWS.replace('"aws-vpc"', f'"aws-vpc","RouteTableID":["{vpc.tables[0]}"]'))
+    with leases.service, metadata() as url:
+        interface = vpc.instance("10.99.0.11")
+        vpc.route("10.5.200.0/24", vpc.instance("10.99.0.99"))
+        async with cloud_process(tmp_path, environment(vpc.ec2, url), "--cloud-interval=3600") as cloud:
+            await cloud.until(lambda status: status.ready)
+            status = await run(tmp_path, "cloud", "status")
+            assert (status.code, "no lease has this subnet, and the route is not ours" in status.out) == (0, True)
+            assert (await run(tmp_path, "cloud", "diff")).code == 0
+            cidr = await leases.join("n1", "10.99.0.11")
+            await cloud.until(lambda status: any(r.node == "n1" and r.state == "active" for r in status.routes))
+            vpc.ec2.call("DeleteRoute", RouteTableId=vpc.tables[0], DestinationCidrBlock=cidr)
+            different = await run(tmp_path, "cloud", "diff")
+            command = f"aws ec2 --region eu-central-1 create-route --route-table-id {vpc.tables[0]}"
+            assert different.code == 1
+            assert f"{command} --destination-cidr-block {cidr} --network-interface-id {interface}" in different.out
+            assert cidr not in vpc.routes()
+            assert (await run(tmp_path, "cloud", "sync")).code == 0
+            assert vpc.routes()[cidr] == interface
+            assert (await run(tmp_path, "cloud", "teardown", "--yes")).code == 0
+            assert list(vpc.routes()) == ["10.5.200.0/24"], "that of somebody else stays"
+            assert "paused" in (await run(tmp_path, "cloud", "status")).out
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ('"RouteTableID":"rtb-0123456789abcdef0"', "InvalidRouteTableID.NotFound"),
+        ('"RouteTableID":"rtb-0123456789abcdef0"', "correct RouteTableID in the network configuration"),
+        ("", "set RouteTableID and AWS_REGION"),
+    ],
+)
+async def test_what_is_missing_is_said_with_its_code_and_where_to_set_it(
+    vpc: Vpc, tmp_path: Path, options: str, reason: str
+) -> None:
+    network = AWS.replace('"aws-vpc"', f'"aws-vpc",{options}') if options else AWS
+    leases = Leases(tmp_path, network)
+    keys = {"AWS_ACCESS_KEY_ID": KEY_ID, "AWS_SECRET_ACCESS_KEY": SECRET}
+    region = {"AWS_REGION": "eu-central-1"} if options else {}
+    with leases.service:
+        nowhere = environment(vpc.ec2, "http://127.0.0.1:9", **keys, **region)
+        async with cloud_process(tmp_path, nowhere) as cloud:
+            status = await cloud.until(lambda status: reason in " ".join(status.reasons))
+            assert not status.ready
     assert_no_secret(tmp_path)
 
 

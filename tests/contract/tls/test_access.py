@@ -25,6 +25,7 @@ READ = """
     dataplane/GetStatus dataplane/WatchStatus dataplane/ListPeers dataplane/WatchEvents
     dataplane/ProbePeers dataplane/TracePacket
     masq/GetStatus masq/ListRules masq/Explain masq/WatchEvents
+    cloud/GetStatus cloud/WatchEvents
 """.split()
 FOR_H1 = "lease/AcquireLease lease/RenewLease lease/ReleaseLease lease/ReportProgress".split()
 ADMINISTER = """
@@ -33,6 +34,7 @@ ADMINISTER = """
     dataplane/ResyncKernel dataplane/TeardownKernel dataplane/HandOver dataplane/ProbeAddresses
     dataplane/CapturePackets
     masq/ResyncRules masq/TeardownRules
+    cloud/SyncRoutes cloud/TeardownRoutes
 """.split()
 WATCH_AS_H1 = ["lease/WatchLeases as h1"]
 
@@ -59,7 +61,7 @@ OURS = {path: method for path, method in METHODS.items() if path.startswith("/fl
 
 
 def add_everything(server: grpc.aio.Server) -> None:
-    """Answers every call of the three services with an empty message."""
+    """Answers every call of the services with an empty message."""
 
     async def answer(request: Any, context: Any) -> bytes:
         return b""

@@ -176,6 +176,7 @@ async def test_teardown_removes_ours_alone_and_pauses() -> None:
 
 
 async def test_what_is_ours_is_known_after_a_restart_and_not_without_the_file(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
     first = Scene(tmp_path / "state" / "cloud.routes")
     first.join(1, 2)
     await first.sync()

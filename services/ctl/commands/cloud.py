@@ -1,0 +1,77 @@
+"""The commands of `flannelette cloud`: the routes in the cloud's tables, and what would change them."""
+
+from dataclasses import replace
+
+from flannelette.cloud.v1 import cloud_pb2 as pb
+from flannelette.cloud.v1.cloud_pb2_grpc import CloudServiceStub
+from rich.text import Text
+
+from services.ctl.connect.call import LIST_SECONDS, LONG_SECONDS, CallFailed, ask
+from services.ctl.connect.targets import Target, Targets
+from services.ctl.render.changes import plan_text
+from services.ctl.render.layout import Width, fold, lines, table
+from services.ctl.render.screen import Screen
+from services.ctl.units import phrase
+from services.runtime.process.options import socket_address
+
+_TITLES = ("DESTINATION", "NODE", "TABLE", "TARGET", "STATE", "PROBLEM")
+
+
+def cloud_target(targets: Targets, address: str | None) -> Target:
+    """The process at this address, else beside the sockets of the other services. Raises CallFailed."""
+    if address:
+        return replace(targets["lease"], service="cloud", address=address, named=True, dialer=None)
+    beside = next((each.path for each in targets.values() if each.path and not each.dialer), None)
+    if beside is None:
+        raise CallFailed("the services of this context have no socket here: give --address of flannelette-cloud")
+    return Target("cloud", socket_address(beside.parent, "cloud"))
+
+
+async def status(target: Target, screen: Screen) -> int:
+    """Each route. 1 if the service is not ready, or a route does not carry its node's packets."""
+    response = await ask(target, lambda c: CloudServiceStub(c).GetStatus(pb.GetStatusRequest()), LIST_SECONDS)
+    screen.answer(response, lambda: status_text(response, screen.width))
+    return 0 if response.ready and not any(route.node and route.problem for route in response.routes) else 1
+
+
+async def diff(target: Target, screen: Screen) -> int:
+    """What a sync would do, as the provider's commands. 0 if nothing, 1 if something, 2 if it could not be said."""
+    try:
+        return await sync(target, screen, dry_run=True)
+    except CallFailed as failure:
+        screen.warn(str(failure))
+        return 2
+
+
+async def sync(target: Target, screen: Screen, *, dry_run: bool) -> int:
+    """Writes the routes now. 1 if a dry run finds something to do."""
+    request = pb.SyncRoutesRequest(dry_run=dry_run)
+    done = await ask(target, lambda c: CloudServiceStub(c).SyncRoutes(request), LONG_SECONDS)
+    screen.answer(done, lambda: plan_text("cloud", done, dry_run=dry_run))
+    return int(dry_run and bool(done.commands))
+
+
+async def teardown(target: Target, screen: Screen, *, dry_run: bool) -> int:
+    """Removes our routes."""
+    request = pb.TeardownRoutesRequest(dry_run=dry_run)
+    done = await ask(target, lambda c: CloudServiceStub(c).TeardownRoutes(request), LONG_SECONDS)
+    screen.answer(done, lambda: plan_text("cloud", done, dry_run=dry_run))
+    return 0
+
+
+def status_text(answer: pb.GetStatusResponse, width: Width) -> Text:
+    """Readiness, routes, findings."""
+    state = ("paused", "yellow") if answer.paused else ("ready", "green") if answer.ready else ("not ready", "red")
+    about = phrase(answer.backend or "backend unknown", f"{len(answer.routes)} routes")
+    out: list[str | Text] = [Text.assemble("cloud: ", state, f" ({about})")]
+    out += [fold(f"  {reason}", width, 2) for reason in answer.reasons]
+    if answer.routes:
+        rows = [
+            [(r.destination,), (r.node,), (r.table,), (r.target,), (r.state,), (r.problem,)] for r in answer.routes
+        ]
+        out.append(table(_TITLES, rows, width))
+    for finding in answer.findings:
+        if finding.check != "cloud-route":  # the table has them
+            out.append(fold(Text(finding.problem, style="yellow"), width, 2))
+            out += [fold(f"  {text}", width, 2) for text in (finding.cause, finding.cure) if text]
+    return lines(out)
