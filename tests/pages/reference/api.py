@@ -11,7 +11,7 @@ from google.protobuf import descriptor_pb2 as pb
 
 from tests.paths import ROOT
 
-SERVICES: Final = {"lease": "Lease service", "dataplane": "Dataplane", "masq": "masq"}
+SERVICES: Final = {"lease": "Lease service", "dataplane": "Dataplane", "masq": "masq", "cloud": "Routes in a cloud"}
 _MESSAGE, _ENUM, _SERVICE, _PACKAGE = 4, 5, 6, 2
 """Field numbers of FileDescriptorProto, which paths of comments start with."""
 _FIELD, _NESTED, _NESTED_ENUM, _VALUE, _METHOD = 2, 3, 4, 2, 2

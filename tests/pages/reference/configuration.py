@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import click
 
+from services.cloud.settings import CloudSettings
 from services.core.backend_types import BACKEND_TYPES
 from services.core.network import NetworkConfig, parse_network
 from services.ctl.connect.contexts import DaemonSet
@@ -44,7 +45,13 @@ NETWORK_KEYS: Final[Mapping[str, str]] = {
     "Backend": "How packets travel: an object with `Type` and the options of that backend, below. "
     "Name one: flannel's documentation says that the default is vxlan, its code that it is udp",
 }
-_VALUES: Final = {"number": "0 to {most}", "flag": "`true`, `false`", "text": "text", "secret": "text, never shown"}
+_VALUES: Final = {
+    "number": "0 to {most}",
+    "flag": "`true`, `false`",
+    "text": "text",
+    "secret": "text, never shown",
+    "any": "text or list",
+}
 VARIABLES: Final[Mapping[str, str]] = {
     "NODE_NAME": "Name of this node where `--node` is not given",
     "POD_NAME": "Pod of the lease service, which it asks for its node without `NODE_NAME`, as flanneld does",
@@ -53,6 +60,7 @@ VARIABLES: Final[Mapping[str, str]] = {
     "KUBERNETES_SERVICE_PORT": "Its port",
     "WIREGUARD_KEY_FILE": "File of the dataplane's private key, as for flanneld ([wireguard](backends.md#wireguard))",
     "XTABLES_LOCKFILE": "Lock file of legacy iptables, for masq. Default: `/run/xtables.lock`",
+    "AWS_REGION": "Region of the VPC, for flannelette-cloud; boto3 reads its own AWS_ variables too",
     "NOTIFY_SOCKET": "systemd's, for `Type=notify`",
     "FLANNELETTE_CONTEXTS": "Contexts file of `flannelette`. Default: `~/.config/flannelette/contexts.toml`",
     "XDG_CONFIG_HOME": "What is in the place of `~/.config` there",
@@ -162,7 +170,12 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "every service": lambda: table(_FLAGS, _flags(ProcessSettings)),
     **{
         name: partial(lambda kind: table(_FLAGS, _flags(kind, without=ProcessSettings)), kind)
-        for name, kind in (("lease", LeaseSettings), ("dataplane", DataplaneSettings), ("masq", MasqSettings))
+        for name, kind in (
+            ("lease", LeaseSettings),
+            ("dataplane", DataplaneSettings),
+            ("masq", MasqSettings),
+            ("cloud", CloudSettings),
+        )
     },
     "options": lambda: table(("option, variable", "meaning"), _options()),
     "contexts": lambda: table(("key", "meaning"), _contexts()),

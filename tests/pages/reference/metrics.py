@@ -24,6 +24,7 @@ _ROOMS: Final = {
     "lease": "lease",
     "dataplane": "dataplane",
     "masq": "masq",
+    "cloud": "cloud",
     "flanneld": "flanneld",
 }
 

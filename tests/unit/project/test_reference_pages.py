@@ -5,12 +5,14 @@ from types import ModuleType
 from typing import Final
 
 import pytest
+from flannelette.cloud.v1 import cloud_pb2
 from flannelette.dataplane.v1 import dataplane_pb2
 from flannelette.lease.v1 import lease_pb2
 from flannelette.masq.v1 import masq_pb2
 from prometheus_client import REGISTRY
 
-import services.dataplane.main  # for their metrics
+import services.cloud.writer  # for their metrics
+import services.dataplane.main
 import services.lease.main
 import services.lease.stores.etcd.store
 import services.masq.main  # noqa: F401 - the same
@@ -33,7 +35,8 @@ def test_every_metric_that_a_service_shows_is_in_the_page() -> None:
 
 def test_every_call_message_and_field_of_the_protocols_is_in_the_pages_about_grpc() -> None:
     text = api.pages()
-    for name, module in (("lease", lease_pb2), ("dataplane", dataplane_pb2), ("masq", masq_pb2)):
+    for module in (lease_pb2, dataplane_pb2, masq_pb2, cloud_pb2):
+        name = module.DESCRIPTOR.package.split(".")[1]
         page = text[f"api/{name}.md"]
         file = module.DESCRIPTOR
         calls = {method.name for service in file.services_by_name.values() for method in service.methods}
