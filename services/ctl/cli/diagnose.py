@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from services.ctl.cli.options import for_every_node
+from services.ctl.cli.options import IpAddress, for_every_node
 
 if TYPE_CHECKING:
     from services.ctl.connect.contexts import Nodes
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @click.option("--peer", metavar="NODE", required=True, help="The other node, or its lease.")
-@click.option("--pod", metavar="IP", default="", help="Only packets of this pod, on either node.")
+@click.option("--pod", type=IpAddress(), metavar="IP", help="Only packets of this pod, on either node.")
 @click.option("-w", "--write", "path", metavar="FILE", default="", help="The pcapng file; - is standard output.")
 @click.option(
     "--seconds", type=click.IntRange(1, 600), default=30, show_default=True, metavar="N", help="Longest time."
@@ -37,7 +37,7 @@ def capture(
     targets: "Targets",
     screen: "Screen",
     peer: str,
-    pod: str,
+    pod: str | None,
     path: str,
     seconds: int,
     size: int,
@@ -59,7 +59,7 @@ def capture(
     if not path or (path == "-" and sys.stdout.isatty()):
         raise click.UsageError("say where to write: -w FILE, or `-w - | tcpdump -n -r -` to look at once")
     limits = {"seconds": seconds, "bytes": size << 20, "packets": count or 0, "snap_length": snap_length}
-    return write(targets["dataplane"], screen, CapturePacketsRequest(name=peer, pod=pod, **limits), path)
+    return write(targets["dataplane"], screen, CapturePacketsRequest(name=peer, pod=pod or "", **limits), path)
 
 
 @for_every_node

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -101,6 +102,20 @@ class Address(click.ParamType[str]):
             return read_address(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
+
+
+class IpAddress(click.ParamType[str]):
+    """An IP address, as text."""
+
+    name = "ip"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The same text."""
+        try:
+            ip_address(value)
+        except ValueError:
+            self.fail(f"{value!r} is not an IP address: write one like 10.5.1.2 or fd00::2", param, ctx)
+        return str(value)
 
 
 class Duration(click.ParamType[float]):

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from services.ctl.cli.options import for_any_node, for_every_node, prints, require_terminal
+from services.ctl.cli.options import IpAddress, for_any_node, for_every_node, prints, require_terminal
 
 if TYPE_CHECKING:
     from services.ctl.connect.contexts import Nodes
@@ -68,8 +68,16 @@ def doctor(nodes: "Nodes", screen: "Screen", services: tuple[str, ...], everybod
     return asyncio.run(examination.fix(nodes, screen, services, confirm))
 
 
-@click.option("--pod", "pods", multiple=True, metavar="ADDRESS", help="Also ask this pod, from every node.")
-@click.option("--outside", multiple=True, metavar="ADDRESS", help="Also ask this address outside, masqueraded.")
+@click.option(
+    "--pod", "pods", type=IpAddress(), multiple=True, metavar="ADDRESS", help="Also ask this pod, from every node."
+)
+@click.option(
+    "--outside",
+    type=IpAddress(),
+    multiple=True,
+    metavar="ADDRESS",
+    help="Also ask this address outside, masqueraded.",
+)
 @for_every_node
 @prints("table", "json", "yaml", "junit")
 def connectivity(

@@ -83,7 +83,7 @@ def _opened(path: str) -> Iterator[BinaryIO]:
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise CallFailed(f"cannot write {path}: {error.strerror}", reached=True) from None
+        raise CallFailed(f"cannot write {path}: {error.strerror}; give another file with -w", reached=True) from None
 
 
 def _tell(screen: Screen, written: _Written, path: str) -> None:

@@ -50,7 +50,8 @@ class Screen:
     def show_json(self, document: Any, *, one_line: bool = False) -> None:
         """Prints one document, as JSON indented unless it shall be one line."""
         if self.yaml:
-            text = yaml.safe_dump(document, sort_keys=False, allow_unicode=self._is_unicode, explicit_start=one_line)
+            plain = json.loads(json.dumps(document))  # safe_dump refuses what json takes, such as a StrEnum
+            text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=self._is_unicode, explicit_start=one_line)
             print(text, end="", file=self.console.file, flush=True)
             return
         text = json.dumps(document, ensure_ascii=not self._is_unicode, indent=None if one_line else 2)

@@ -77,7 +77,9 @@ def _addresses(places: Places, field: str, text: str) -> list[Address]:
     if found:
         is_numbered = places.context.backend.numbers_devices
         return sorted((n[0] if is_numbered else gateway_of(n) for n in found), key=lambda a: a.version)
-    raise NotFound(f"{field} {text!r} is no IP address, and no node with a lease has this name")
+    raise NotFound(
+        f"{field} {text!r} is no IP address, and no node with a lease has this name: `flannelette peers` lists them"
+    )
 
 
 def _end(places: Places, value: Address) -> End:

@@ -138,3 +138,7 @@ async def test_two_names_of_a_node_are_one_node_to_connectivity(node: FakeNode, 
     node.dataplane.replies.by_method["GetStatus"] = (grpc.StatusCode.FAILED_PRECONDITION, "it has just begun")
     ran = await run(tmp_path, "--context", "lab", "connectivity", FLANNELETTE_CONTEXTS=str(contexts))
     assert (ran.code, ran.err) == (2, "flannelette: h1: it has just begun\n")
+    for command in ("connectivity", "capture --peer h2 -w -"):
+        ran = await run(tmp_path, *command.split(), "--pod", "nginx", FLANNELETTE_CONTEXTS=str(contexts))
+        assert (ran.code, ran.out) == (2, "")
+        assert "'nginx' is not an IP address: write one like 10.5.1.2 or fd00::2" in ran.err

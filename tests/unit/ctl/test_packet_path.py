@@ -1,12 +1,16 @@
 """The path of a packet, merged from what two dataplanes and their masq say, and how it is shown."""
 
+import json
+
 import pytest
+import yaml
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.masq.v1 import masq_pb2
 
 from services.ctl.connect.call import CallFailed
 from services.ctl.diagnose.packet_path import Half, PacketPath, Verdict, path_of
 from services.ctl.diagnose.path_text import paths_text
+from services.ctl.render.screen import screen
 
 OK, BROKEN, UNKNOWN = pb.TRACE_VERDICT_PASSES, pb.TRACE_VERDICT_BROKEN, pb.TRACE_VERDICT_UNKNOWN
 SENDER, RECEIVER = pb.TRACE_SIDE_SENDER, pb.TRACE_SIDE_RECEIVER
@@ -52,6 +56,14 @@ def test_two_halves_are_a_whole_path() -> None:
     ]
     assert (path.outcome, path.remarks) == ("arrives", ())
     assert path.steps[1].text == "INPUT UDP port 8472 from 10.99.0.11: nothing drops it"
+
+
+def test_yaml_has_what_json_has(capsys: pytest.CaptureFixture[str]) -> None:
+    path = whole(Half(told("n1", ROUTE)))
+    screen("json").show_json(path.document())
+    as_json = capsys.readouterr().out
+    screen("yaml").show_json(path.document())
+    assert yaml.safe_load(capsys.readouterr().out) == json.loads(as_json)
 
 
 def test_one_half_says_what_is_not_known() -> None:
