@@ -6,13 +6,14 @@ BIN := .venv/bin
 PARALLEL ?= -n 6 --dist loadfile --no-loadscope-reorder
 SLOWEST := --durations=30 --durations-min=5
 .DEFAULT_GOAL := help
-.PHONY: help venv lab-venv lab shell kube-lab-venv kube-lab test soak fuzz grpcurl tools lint house map man pages site captures types proto check-generated simulate chaos bench bench-docs images constraints compose-lab compose-test vm-test kube-test clean clean-cache
+.PHONY: help venv lab-venv lab shell ping kube-lab-venv kube-lab test soak fuzz grpcurl tools lint house map man pages site captures types proto check-generated simulate chaos bench bench-docs images constraints compose-lab compose-test vm-test kube-test clean clean-cache
 
 help: ; @awk -F'  ## ' '/^[a-z-]+:.*  ## / {split($$1, target, ":"); printf "%-16s %s\n", target[1], $$NF}' Makefile  ## this list
 venv: ; @sh lab/prepare.sh  ## .venv for all of these targets, and the system packages it needs; PYTHON= chooses the Python
 lab-venv: ; @sh lab/prepare.sh lab
 lab: lab-venv ; @exec $(BIN)/python -m lab  ## a cluster in network namespaces until Ctrl-C; ONCE=1 tries everything and leaves
 shell: lab-venv ; @$(BIN)/python -m lab.inside $(HOST)  ## a shell in a host of the running lab: HOST=h1, a pod: HOST=pod1
+ping: lab-venv ; @$(BIN)/python -m lab.inside $(or $(HOST),pod1) $(abspath $(BIN))/python -m lab.ping $(TO)  ## three pings in the running lab, from pod1 or HOST=: TO=ADDRESS
 kube-lab-venv: ; @sh lab/prepare.sh kube-lab
 kube-lab: kube-lab-venv ; @exec $(BIN)/python -m lab.kubernetes  ## a real Kubernetes in namespaces until Ctrl-C, as root; NODES= OVERLAY= BACKEND= FAMILY= PROXY= FLANNEL= VM= ONCE=
 test: venv ; @sh lab/test.sh $(CACHE) $(BIN)/pytest $(PARALLEL) -rfEs $(SLOWEST) $(ARGS)  ## every test, small counts; ARGS='-k vxlan'

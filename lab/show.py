@@ -100,16 +100,15 @@ class Screen:
         return 1 if failures else 0
 
     def how_to_look_inside(self, directory: Path, pod: Address, way_in: str) -> None:
-        """Commands for a second terminal; `pod` is the address of the last pod, which the first shall ping."""
+        """Commands for a second terminal; `pod` is the address of the last pod."""
         home = directory / "h1"
         grpcurl = shutil.which("grpcurl")
         list_peers = f"{grpcurl} -plaintext -unix {home}/dataplane.sock {_LIST_PEERS}"
-        ping = f"{way_in} ip netns exec pod1 ping -c 3 {pod}"
         lines = [
             *_short_commands(directory / CONTEXTS),
             "make shell HOST=h1      # HOST=pod1: in its pod",
+            f"make ping TO={pod}   # from pod1; HOST=h1: from there",
             f"{way_in} ip -n h1 route",
-            ping if shutil.which("ping") else "apt-get install iputils-ping    # for a ping from a pod",
             list_peers if grpcurl else "make grpcurl            # to ask the services without flannelette",
             f"tail -f {home}/dataplane.log",
         ]

@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +13,7 @@ from tests.patience import PATIENCE
 
 
 @dataclass
-class ServerProcess:
+class ServerProcess(ABC):
     """What etcd and kube-apiserver have in common; data survive kill() and a new start."""
 
     directory: Path
@@ -38,9 +39,9 @@ class ServerProcess:
             assert time.monotonic() < deadline, f"{self.program} does not answer:\n{self.log[-4000:]}"
             time.sleep(0.02)
 
+    @abstractmethod
     def answers(self) -> bool:
         """Whether it does, now."""
-        raise NotImplementedError
 
     def kill(self) -> None:
         """As a power cut."""

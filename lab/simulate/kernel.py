@@ -1,5 +1,6 @@
 """The kernel of a simulated node: an object for each key, and what it must hold by the leases of the store."""
 
+import asyncio
 from collections.abc import AsyncIterator, Collection, Hashable, Iterable, Iterator, Mapping, Set
 from ipaddress import IPv4Address
 from typing import Final, TypeAlias
@@ -42,9 +43,10 @@ class SimulatedKernel:
                 del self.objects[item.key]
         return _NOTHING_FAILED
 
-    def changes(self) -> AsyncIterator[list[Change]]:
-        """See Actuator. Not used: there is no other program."""
-        raise NotImplementedError
+    async def changes(self) -> AsyncIterator[list[Change]]:
+        """See Actuator. There is no other program, so nothing comes."""
+        await asyncio.Event().wait()
+        yield []
 
     def waiting(self) -> list[Change]:
         """See Actuator."""

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -105,6 +106,9 @@ def test_a_lab_can_be_looked_into_and_a_service_that_dies_comes_back(home: Path)
             in process.inside("h2", sys.executable, "-m", "services.ctl.main", "peers").stdout
         )
         assert "eth0" in process.inside("pod1", "ip", "-br", "link").stdout
+        ping = [sys.executable, "-m", "lab.inside", "pod1", sys.executable, "-m", "lab.ping"]
+        pinged = process.carry_out("make ping", lambda hint: shlex.join([*ping, hint.split()[2].removeprefix("TO=")]))
+        assert " ms" in pinged
         nowhere = process.inside("h9", "true")
         assert nowhere.returncode == 1
         assert nowhere.stderr.startswith("lab: there is no 'h9' in this lab: make shell HOST=NAME, one of h1, h2, ")
