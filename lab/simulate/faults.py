@@ -70,7 +70,7 @@ async def start(scene: Scene, act: Act) -> None:
 
 
 async def churn(scene: Scene, act: Act) -> None:
-    """Nodes come, go and change all the time; every few seconds it is looked how long one change takes."""
+    """Nodes come, go and change all the time; every few seconds one change is timed."""
     seconds, found, missing = scene.options.seconds / 4, list[float](), list[str]()
     async with changing(scene):
         until = now() + seconds

@@ -24,7 +24,9 @@ _GOOD_OFFLOAD: Final = (5, 7)
 class DataplaneSettings(ProcessSettings):
     """See `flannelette-dataplane --help`."""
 
-    lease_address: str = flag("", "Address of the lease service. Default: lease.sock in --socket-dir.")
+    lease_address: str = flag(
+        "", "Address of the lease service: unix:PATH or HOST:PORT. Default: lease.sock in --socket-dir."
+    )
     iface: tuple[str, ...] = flag((), "Interface (name or IP) that carries the overlay; may be repeated, in order.")
     iface_regex: tuple[str, ...] = flag(
         (), "RE2 expression for the interface's IP or name, tried after --iface; may be repeated, in order."

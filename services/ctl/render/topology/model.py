@@ -135,10 +135,10 @@ def summary(topology: Topology) -> str:
     """`3 nodes, 3 links: 3 tunnelled; 1 broken`."""
     direct = sum(link.direct for link in topology.links)
     tunnelled = len(topology.links) - direct
-    ways = phrase(f"{direct:,} direct" if direct else "", f"{tunnelled:,} tunnelled" if tunnelled else "")
+    paths = phrase(f"{direct:,} direct" if direct else "", f"{tunnelled:,} tunnelled" if tunnelled else "")
     states = phrase(*_states([link.health for link in topology.links]))
     links = count(len(topology.links), "link")
-    return f"{count(len(topology.nodes), 'node')}, {links}" + (f": {ways}; {states}" if topology.links else "")
+    return f"{count(len(topology.nodes), 'node')}, {links}" + (f": {paths}; {states}" if topology.links else "")
 
 
 def _states(found: Sequence[Health]) -> Iterator[str]:

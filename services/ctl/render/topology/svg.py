@@ -113,8 +113,8 @@ def _cards(topology: Topology) -> tuple[float, list[str]]:
     y = max(bottoms) + 16
     bad = topology.bad_links
     for link in bad[:_MOST_LISTED]:
-        way = "direct" if link.direct else "tunnelled"
-        words = f"{MARKS[link.health]} {link.ends[0]} - {link.ends[1]}: {link.remark} ({way})"
+        path = "direct" if link.direct else "tunnelled"
+        words = f"{MARKS[link.health]} {link.ends[0]} - {link.ends[1]}: {link.remark} ({path})"
         body.append(_text((24, y), words, colour=COLOURS[link.health]))
         y += 20
     if len(bad) > _MOST_LISTED:

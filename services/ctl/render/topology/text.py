@@ -66,7 +66,7 @@ def _links(links: Sequence[Link], width: Width) -> Text:
          (link.remark,))
         for link in links[:most]
     ]  # fmt: skip
-    return _limited(table(("LINK", "WAY", "STATE", "REMARK"), rows, width), len(links), "link", most)
+    return _limited(table(("LINK", "PATH", "STATE", "REMARK"), rows, width), len(links), "link", most)
 
 
 def _limited(text: Text, number: int, noun: str, most: int = _MOST) -> Text:
