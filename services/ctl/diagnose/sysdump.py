@@ -21,9 +21,9 @@ from services.core.errors import Misconfigured, Unavailable
 from services.ctl.commands.answers import assess_all, status_document
 from services.ctl.connect.contexts import Nodes
 from services.ctl.connect.targets import Targets
-from services.ctl.diagnose.dump.elsewhere import collect_there, host_commands
 from services.ctl.diagnose.dump.host import host_parts
 from services.ctl.diagnose.dump.parts import Collected, Part, collect, failed
+from services.ctl.diagnose.dump.remote_host import collect_there, host_commands
 from services.ctl.diagnose.dump.services import answered_parts
 from services.ctl.node_health import NodeHealth
 from services.ctl.problems import problems

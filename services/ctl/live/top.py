@@ -39,10 +39,10 @@ _DOWN: Final = ("\x1b[B", "\x1bOB", "j")
 
 
 def top(nodes: Nodes, screen: Screen) -> int:
-    """Shows the nodes until `q` or Ctrl-C; in a pipe one table, and ends. Returns the exit code."""
+    """Shows the nodes until `q` or Ctrl-C; in a pipe one table, and ends: with 2 where no node has answered."""
     view = _Top(nodes)
     if screen.width is None or screen.json or screen.console.is_dumb_terminal:
-        return run(view.print_once(screen))
+        return run(view.print_once(screen)) or (2 if view.is_silent else 0)
     return run(view.show(screen))
 
 
@@ -61,6 +61,11 @@ class _Top:
         """Lines of the node that are scrolled away."""
         self._news = asyncio.Event()
         self._is_over = False
+
+    @property
+    def is_silent(self) -> bool:
+        """The nodes were asked, and no service of any has answered."""
+        return bool(self._health) and not any(node.answered for node in self._health.values())
 
     async def print_once(self, screen: Screen) -> None:
         async with Channels() as channels:

@@ -1,4 +1,4 @@
-"""The underlay on this host: neighbours, routes with an MTU of their own, the way back of a tunnel. Pure."""
+"""The underlay on this host: neighbours, routes with an MTU of their own, the return path of a tunnel. Pure."""
 
 from collections.abc import Iterator, Sequence
 from errno import EINVAL, EXDEV

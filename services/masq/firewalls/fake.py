@@ -140,7 +140,7 @@ class FakeFirewall:
         wanted = as_text(chain_form(chain))
         before = find(table, wanted)
         for action in repair_of(wanted, before).actions if repair else ():
-            _carry_out(table, action)
+            carry_out(table, action)
         return chain_state(chain, wanted, before, find(table, wanted), "iptables-nft")
 
     def _check_nft(self, chain: Chain, *, repair: bool) -> ChainState:
@@ -170,7 +170,8 @@ class FakeFirewall:
         )
 
 
-def _carry_out(table: Chains, action: Action) -> None:
+def carry_out(table: Chains, action: Action) -> None:
+    """Does to the chains what an action of a repair does to a table in the kernel."""
     match action:
         case MakeChain(chain) | EmptyChain(chain):
             table[chain] = []

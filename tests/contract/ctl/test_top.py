@@ -77,6 +77,9 @@ async def test_a_pipe_gets_one_table_without_colours(tmp_path: Path) -> None:
         assert "\x1b" not in ran.out
         listed = (await run(tmp_path, "top", "-o", "json", **environment)).json
         assert [each["node"] for each in listed] == ["h3", "h1", "h2"]
+        for node in nodes.values():
+            await node.stop()
+        assert (await run(tmp_path, "top", **environment)).code == 2
 
 
 def _status(number: int, *, round_trip: int, loss: float) -> pb.GetStatusResponse:

@@ -15,15 +15,9 @@ from services.masq.diagnose import nft_tables
 from services.masq.diagnose.legacy_rules import read_legacy
 from services.masq.diagnose.obstacles import dropping, dropping_tunnel
 from services.masq.diagnose.verdict import Flow, ForeignTable
+from services.masq.firewalls.fake import carry_out
 from services.masq.firewalls.firewall import FirewallKind
 from services.masq.firewalls.iptables.repair import (
-    Action,
-    Append,
-    DeleteAt,
-    EmptyChain,
-    InsertFirst,
-    MakeChain,
-    RemoveChain,
     repair_of,
 )
 from services.masq.firewalls.iptables.rule_syntax import ChainForm, as_text, chain_form
@@ -69,7 +63,7 @@ def _repaired(table: dict[str, list[str]], wanted: ChainForm) -> None:
     found = find(table, wanted)
     for action in repair_of(wanted, found).actions:
         str(action).encode()
-        _carry_out(table, action)
+        carry_out(table, action)
     assert not repair_of(wanted, find(table, wanted)).actions, "once is enough"
     assert _foreign(table, wanted) == before, "another program's rules have changed"
 
@@ -83,20 +77,6 @@ def _foreign(table: dict[str, list[str]], wanted: ChainForm) -> dict[str, list[s
         if chain not in names
         and (kept := [line for line in lines if wanted.name not in line and bare_rule(line) is None])
     }
-
-
-def _carry_out(table: dict[str, list[str]], action: Action) -> None:
-    match action:
-        case MakeChain(chain) | EmptyChain(chain):
-            table[chain] = []
-        case RemoveChain(chain):
-            del table[chain]
-        case Append(chain, rule):
-            table[chain].append(rule.text)
-        case InsertFirst(chain, rule):
-            table[chain].insert(0, rule.text)
-        case DeleteAt(chain, position):
-            del table[chain][position]
 
 
 GOOD_CHAIN: Final = {"chain": {"name": "forward", "type": "filter", "hook": "forward", "prio": 0, "policy": "accept"}}

@@ -1,4 +1,4 @@
-"""A node's host that is not this one: its own sysdump, through ssh, `kubectl exec` or a network namespace."""
+"""Another host's part of a dump: its own sysdump, through ssh, `kubectl exec` or a network namespace."""
 
 import asyncio
 import io
