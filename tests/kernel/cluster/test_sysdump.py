@@ -177,7 +177,7 @@ async def test_a_service_that_does_not_answer_leaves_a_dump_without_its_part(clu
         running.process.send_signal(signal.SIGSTOP)
         try:
             code, out, errors = await sysdump(
-                cluster.directory, "-w", "-", "--timeout=4", around=cluster.namespace.command
+                cluster.directory, "-w", "-", "--timeout=10", around=cluster.namespace.command
             )
         finally:
             running.process.send_signal(signal.SIGCONT)
