@@ -57,7 +57,9 @@ class Prefix:
         self.orphans: dict[str, Decoded] = {}
         """Holders without a lease, by name: nobody needs them."""
         self.refused: dict[str, str] = {}
-        """By the key's name: why it is no lease."""
+        """By the key's name: why it is no lease. Changed by `_refuse` alone."""
+        self._former: dict[str, str] = {}
+        """Of the keys that a batch concerns, which costs no more: why each was refused before, or an empty text."""
         self._network, self._network_error = read_configuration(keyspace.config, None)
         self._entries: dict[str, Entry] = {}
         """By the name of the lease key, be it a subnet or not."""
@@ -166,7 +168,7 @@ class Prefix:
 
     def fold(self, batch: Batch, now: float) -> Changed | None:
         """Takes what happened; None: nothing that watchers have to know. `now` is the time for `session_ended`."""
-        network, network_error, refused = self._network, self._network_error, dict(self.refused)
+        network, network_error, self._former = self._network, self._network_error, {}
         changes: list[Change] = []
         released: set[str] = set()
         written: set[str] = set()
@@ -181,12 +183,13 @@ class Prefix:
             released = {name for name in released if name not in touched}
             released |= {name for name in noted if name in touched and name not in self._entries}
         self.position = batch.position
+        refused = {label: self.refused[label] for label in self._former if label in self.refused}
         event = Changed(
             tuple(changes),
             self._network if self._network != network else None,
             self._network_error if self._network_error != network_error else "",
-            {k: reason for k, reason in self.refused.items() if refused.get(k) != reason or k in written},
-            frozenset(refused.keys() - self.refused.keys()),
+            {label: reason for label, reason in refused.items() if self._former[label] != reason or label in written},
+            frozenset(label for label, reason in self._former.items() if reason and label not in refused),
             frozenset(released),
         )
         return event if event != Changed() else None
@@ -243,8 +246,8 @@ class Prefix:
             entry = None
             self._entries.pop(name, None)
             _set(self.orphans, name, beside)
-        _set(self.refused, name, entry.refused if entry is not None else "")
-        _set(self.refused, f"holders/{name}", beside.error if beside is not None else "")
+        self._refuse(name, entry.refused if entry is not None else "")
+        self._refuse(f"holders/{name}", beside.error if beside is not None else "")
         if entry is None:
             return Removed(name) if served is not None else None
         return Upserted(entry.served) if entry.served is not None and entry.served != served else None
@@ -259,7 +262,7 @@ class Prefix:
             case KeyKind.SESSION:
                 self.sessions[decoded.name] = decoded.item
             case KeyKind.FOREIGN:
-                self.refused[decoded.name] = _FOREIGN.format(subnets=self.keyspace.subnets[:-1].decode())
+                self._refuse(decoded.name, _FOREIGN.format(subnets=self.keyspace.subnets[:-1].decode()))
 
     def _drop_other(self, key: bytes, kind: KeyKind, name: str) -> None:
         self._others.pop(key, None)
@@ -268,7 +271,11 @@ class Prefix:
                 self.config = None
                 self._network, self._network_error = read_configuration(key, None)
             case KeyKind.FOREIGN:
-                self.refused.pop(name, None)
+                self._refuse(name, "")
+
+    def _refuse(self, label: str, reason: str) -> None:
+        self._former.setdefault(label, self.refused.get(label, ""))
+        _set(self.refused, label, reason)
 
     def _end_session(self, node: str, now: float) -> None:
         self.sessions.pop(node, None)

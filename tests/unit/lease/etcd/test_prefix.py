@@ -1,5 +1,6 @@
 """The model of the prefix: listings and events of etcd go in, what watchers and decisions see comes out."""
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -149,6 +150,19 @@ def test_a_lease_with_a_bad_value_stays_through_a_new_listing_until_its_key_is_g
     after = fold(prefix, DeletedKey(KEYS.subnet(NAME), 13))
     assert after == Changed((Removed(NAME),), cleared=frozenset({NAME}))
     assert not prefix.snapshot().refused
+
+
+def test_a_batch_costs_as_much_as_the_keys_that_it_concerns_however_many_are_refused() -> None:
+    """By the processor's time: with 100,000 refused keys lease services were minutes behind etcd."""
+
+    def cost(refused: int) -> float:
+        prefix = prefix_of(*(lease(f"junk-{number}") for number in range(refused)))
+        start = time.process_time()
+        for revision in range(11, 211):
+            fold(prefix, lease("more", b"x", revision=revision))
+        return time.process_time() - start
+
+    assert cost(20_000) < 25 * cost(10)
 
 
 def test_a_refused_key_that_is_good_again_or_gone_is_taken_back() -> None:
