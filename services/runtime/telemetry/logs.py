@@ -4,8 +4,8 @@ import logging
 import sys
 import time
 from collections.abc import Hashable, Iterator, Mapping, MutableMapping
-from contextlib import contextmanager
-from typing import Any, Final
+from contextlib import contextmanager, suppress
+from typing import Any, Final, TextIO, cast
 
 _RICH: Final = "rich"
 _NOT_FIELDS: Final = frozenset(("exc_info", "stack"))
@@ -76,6 +76,20 @@ def _plain_fields(_logger: object, _method: str, fields: MutableMapping[str, Any
     }
 
 
+class _StandardError:
+    """Standard error, of which a line that cannot be written is lost: a full disk of logs ends no service."""
+
+    def write(self, text: str) -> None:
+        """Writes it, if that can be."""
+        with suppress(OSError):
+            sys.stderr.write(text)
+
+    def flush(self) -> None:
+        """Writes what waits, if that can be; else it waits further."""
+        with suppress(OSError):
+            sys.stderr.flush()
+
+
 def configure_logs(service: str, log_format: str, verbosity: int) -> None:
     """Configures structlog for this process; to be called once, before the first line."""
     renderer: Any = (
@@ -95,7 +109,7 @@ def configure_logs(service: str, log_format: str, verbosity: int) -> None:
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG if verbosity > 0 else logging.INFO),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(cast(TextIO, _StandardError())),
         cache_logger_on_first_use=True,
     )
     structlog.contextvars.bind_contextvars(service=service)
