@@ -12,6 +12,7 @@ from services.core.leases.network_moves import pending_moves
 from services.core.leases.table import Step, Table, Upserted
 from services.core.network import NetworkConfig, parse_network
 from services.dataplane.backends import BACKENDS, make_backend
+from services.dataplane.backends.alloc import Alloc
 from services.dataplane.netlink.kinds import command, text
 from services.dataplane.peers.peer import PeerContext
 from services.dataplane.peers.peer_set import peers_of
@@ -46,7 +47,10 @@ def _context(backend: str) -> PeerContext:
     return replace(DUAL, network=network, backend=make_backend(network), links=DUAL_LINKS)
 
 
-_CONTEXTS: Final = {backend: _context(backend) for backend in sorted(BACKENDS) if backend != "alloc"}
+_CONTEXTS: Final = {
+    backend: _context(backend) for backend in sorted(BACKENDS) if not issubclass(BACKENDS[backend], Alloc)
+}
+"""Those whose peers need objects."""
 
 _BACKENDS: Final = sorted(_CONTEXTS)
 
