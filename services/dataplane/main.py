@@ -4,12 +4,13 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from flannelette.dataplane.v1 import dataplane_pb2_grpc
+from flannelette.dataplane.v1 import dataplane_pb2, dataplane_pb2_grpc
 
 from services.dataplane.api.service import DataplaneServicer
 from services.dataplane.api.status import findings_of, reported_findings, states
@@ -40,10 +41,14 @@ from services.dataplane.watch import watch_kernel
 from services.runtime.cache.state_file import StateFile
 from services.runtime.events.event_file import EventFile
 from services.runtime.lease.feed import LeaseConnection
-from services.runtime.process.options import node_name, socket_address
-from services.runtime.process.process import Process, run
+from services.runtime.os.claims import Claims
+from services.runtime.process.networks import NodeNetwork
+from services.runtime.process.options import node_name
+from services.runtime.process.process import Job, Process, run
+from services.runtime.rpc.by_network import by_network
 from services.runtime.telemetry.logs import get_logger
 from services.runtime.telemetry.metrics import REGISTRY
+from services.runtime.telemetry.network import in_network, job_of
 
 log = get_logger()
 
@@ -53,16 +58,50 @@ _END_SECONDS = 8.0
 `docker stop` kills after 10 s, of which open calls have had half a second, and what is said and closed after it needs
 the rest.
 """
-_NAME = "flannelette.dataplane.v1.DataplaneService"
+_SERVICE = "DataplaneService"
+_NAME = f"flannelette.dataplane.v1.{_SERVICE}"
 
 
 @asynccontextmanager
 async def build(settings: DataplaneSettings, process: Process) -> AsyncIterator[None]:
     """Fills the process. Raises Misconfigured for a namespace that is not ours to change."""
+    parts: dict[str, _Part] = {}
+    async with AsyncExitStack() as stack:
+        for network in settings.networks:
+            with in_network(network.name):
+                part = await stack.enter_async_context(_network(settings.of(network), network, process))
+            parts[network.name] = part
+            for name, job in part.jobs.items():
+                process.jobs[f"{name}{network.suffix}"] = job_of(network.name, job)
+        servicer = by_network(
+            {name: part.servicer for name, part in parts.items()}, dataplane_pb2.DESCRIPTOR.services_by_name[_SERVICE]
+        )
+        process.servicers[_NAME] = lambda server: dataplane_pb2_grpc.add_DataplaneServiceServicer_to_server(
+            servicer, server
+        )
+        for collector in _collectors(parts):
+            REGISTRY.register(collector)
+            stack.callback(REGISTRY.unregister, collector)
+        yield
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What a network has of the process."""
+
+    controller: Controller
+    prober: Prober
+    servicer: DataplaneServicer
+    jobs: Mapping[str, Job]
+
+
+@asynccontextmanager
+async def _network(settings: DataplaneSettings, network: NodeNetwork, process: Process) -> AsyncIterator[_Part]:
+    """One network of the node: its connection, its kernel sockets, its state. Raises Misconfigured."""
     cni = read_configuration(settings.cni_config_path, settings.cni_install_path)
-    address = settings.lease_address or socket_address(settings.socket_dir, "lease")
+    health, service, is_named = process.health.of_network(network.name), f"dataplane{network.suffix}", network.suffix
     with (
-        sole_dataplane(),
+        sole_dataplane(service=service),
         Monitor() as monitor,
         KernelSocket(monitor=monitor) as rtnetlink,
         WireguardSocket() as wireguard,
@@ -71,74 +110,70 @@ async def build(settings: DataplaneSettings, process: Process) -> AsyncIterator[
         PolicyEvents(policies.port) as policy_events,
         CharonActuator(settings.charon_socket) as charon,
         Inspector() as inspector,
-        StateFile(settings.state_dir, "dataplane") as state,
+        StateFile(settings.state_dir, service) as state,
+        Claims("dataplane", network.name) as claims,
     ):
         await require_rights(rtnetlink)
-        monitor.beside = (policy_events,)
-        place = Path(settings.state_dir, "dataplane.events") if settings.state_dir else None
+        monitor.beside = () if is_named else (policy_events,)
+        place = Path(settings.state_dir, f"{service}.events") if settings.state_dir else None
         events = EventFile(place, EventKind, Cause)
         hooks = HookRunner(
             is_allowed=settings.allow_extension_commands,
             seconds=settings.extension_timeout,
             path=state.path.with_suffix(".hooks") if state.is_usable else None,
         )
-        connection = LeaseConnection(address, node_name(settings, os.environ), process.transport)
-        kernel = CombinedActuator(rtnetlink, [wireguard, fou, policies, charon, hooks])
+        connection = LeaseConnection(settings.lease_address, node_name(settings, os.environ), process.transport)
+        # The policies and charon are those of the one network that may have backend ipsec.
+        kernel = CombinedActuator(rtnetlink, [wireguard, fou, *(() if is_named else (policies, charon)), hooks])
         dataplane = Controller(
             settings,
             connection,
             kernel,
-            BUILT._replace(programs=hooks),
-            process.health,
+            BUILT._replace(programs=hooks, claims=claims),
+            health,
             state,
             journal=Journal(earlier=events.read()),
         )
         prober = Prober(dataplane, settings.probe_rate, keeps_offload_on=settings.checksum_offload == "on")
         renewer = dataplane.renewer
-        process.health.finders.append(
+        health.finders.append(
             lambda: own_findings(renewer.lease, renewer.unrenewed, connection.clock_ahead, time.time())
         )
         dataplane.reporter.findings = partial(reported_findings, dataplane, prober)
-        servicer = DataplaneServicer(dataplane, prober, inspector, process.health, process.stopping)
-        process.servicers[_NAME] = lambda server: dataplane_pb2_grpc.add_DataplaneServiceServicer_to_server(
-            servicer, server
-        )
-        process.jobs["feed"] = dataplane.feed.run
-        process.jobs["holder"] = dataplane.renewer.run
-        process.jobs["reporter"] = dataplane.reporter.run
-        process.jobs["event file"] = partial(events.run, dataplane.journal)
-        process.jobs["cache_writer"] = dataplane.cache_writer.run
-        process.jobs["dataplane"] = dataplane.run
 
         def note_backends(reports: TaskReports) -> None:
-            process.health.set("backend", "; ".join(filter(None, reports.reasons.values())))
+            health.set("backend", "; ".join(filter(None, reports.reasons.values())))
             before, dataplane.tracker.reports = dataplane.tracker.reports, reports
             if (before.working, before.connected) != (reports.working, reports.connected):
                 dataplane.audit()
 
-        process.jobs["backend"] = partial(
-            run_backend_tasks,
-            lambda: [(config.backend, config.underlay) for config in dataplane.tracker.configs],
-            settings.socket_dir,
-            lambda: dataplane.iteration_after(dataplane.iterations),
-            dataplane.audit,
-            note_backends,
-        )
-        process.jobs["commands"] = partial(hooks.run, dataplane.journal.note, dataplane.audit)
         files = HostFiles(settings.subnet_file, Path(settings.cni_install_path or HostFiles().cni / "any").parent)
-        process.jobs["diagnosis"] = Diagnosis(dataplane, inspector, files).run
-        process.jobs["probes"] = prober.run
-        process.jobs["healing"] = partial(watch_kernel, dataplane, kernel, rtnetlink.port)
+        jobs: dict[str, Job] = {
+            "feed": dataplane.feed.run,
+            "holder": dataplane.renewer.run,
+            "reporter": dataplane.reporter.run,
+            "event file": partial(events.run, dataplane.journal),
+            "cache_writer": dataplane.cache_writer.run,
+            "dataplane": dataplane.run,
+            "backend": partial(
+                run_backend_tasks,
+                lambda: [(config.backend, config.underlay) for config in dataplane.tracker.configs],
+                settings.socket_dir,
+                lambda: dataplane.iteration_after(dataplane.iterations),
+                dataplane.audit,
+                note_backends,
+            ),
+            "commands": partial(hooks.run, dataplane.journal.note, dataplane.audit),
+            "diagnosis": Diagnosis(dataplane, inspector, files).run,
+            "probes": prober.run,
+            "healing": partial(watch_kernel, dataplane, kernel, rtnetlink.port),
+        }
         if cni is not None:
-            process.jobs["CNI configuration"] = partial(CniInstaller(cni, process.health).run, dataplane)
-        collectors = tuple(_collectors(dataplane, prober))
-        for collector in collectors:
-            REGISTRY.register(collector)
+            jobs["CNI configuration"] = partial(CniInstaller(cni, health).run, dataplane)
+        servicer = DataplaneServicer(dataplane, prober, inspector, health, process.stopping)
         try:
-            yield
+            yield _Part(dataplane, prober, servicer, jobs)
         finally:
-            for collector in collectors:
-                REGISTRY.unregister(collector)
             if not await dataplane.lock.end(_END_SECONDS):
                 log.warning("the requested operation was not completed: try again", seconds=_END_SECONDS)
             await dataplane.cache_writer.close()
@@ -146,22 +181,33 @@ async def build(settings: DataplaneSettings, process: Process) -> AsyncIterator[
             await connection.close()
 
 
-def _collectors(dataplane: Controller, prober: Prober) -> Iterator[NumberCollector]:
+def _collectors(parts: Mapping[str, _Part]) -> Iterator[NumberCollector]:
     """What a scrape counts."""
+
+    def of_each(count: Callable[[_Part], Mapping[str, int]]) -> Callable[[], dict[str, Mapping[str, int]]]:
+        return lambda: {name: count(part) for name, part in parts.items()}
+
     yield NumberCollector(
-        "flannelette_peers", "Peers by state, as GetStatus says", "state", lambda: states(dataplane.programmer)
+        "flannelette_peers",
+        "Peers by state, as GetStatus says",
+        "state",
+        of_each(lambda part: states(part.controller.programmer)),
     )
     yield NumberCollector(
         "flannelette_probed_peers",
         "Peers by whether they answer probes through the overlay: answers, silent, unknown",
         "answer",
-        lambda: {str(each): prober.answering[each] for each in Answering},
+        of_each(lambda part: {str(each): part.prober.answering[each] for each in Answering}),
     )
     yield NumberCollector(
         "flannelette_findings",
         "Problems of the host that break the overlay, by check",
         "check",
-        lambda: Counter(each.check for each in findings_of(dataplane, prober) if not each.is_remote),
+        of_each(
+            lambda part: Counter(
+                each.check for each in findings_of(part.controller, part.prober) if not each.is_remote
+            )
+        ),
     )
 
 

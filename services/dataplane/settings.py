@@ -13,9 +13,12 @@ from services.core.formats.ip_text import parse_address, parse_cidr
 from services.dataplane.backends.backend import NodeFiles
 from services.dataplane.peers.validation import OperatorLimits
 from services.dataplane.underlay.selection import InterfaceChoice, compile_pattern
+from services.runtime.process.networks import NETWORK_FLAG, NodeNetwork, networks_of, only_suffix
 from services.runtime.process.options import ProcessSettings
 from services.runtime.process.settings import flag
 
+ROUTE_PROTOCOL: Final = 77
+"""Of the network without a name."""
 _GOOD_OFFLOAD: Final = (5, 7)
 """Linux 5.7 (ea64d8d6c675): before, masquerading turned the absent checksum of a VXLAN packet into a wrong one."""
 
@@ -24,6 +27,7 @@ _GOOD_OFFLOAD: Final = (5, 7)
 class DataplaneSettings(ProcessSettings):
     """See `flannelette-dataplane --help`."""
 
+    network: tuple[str, ...] = flag((), NETWORK_FLAG)
     lease_address: str = flag(
         "", "Address of the lease service: unix:PATH or HOST:PORT. Default: lease.sock in --socket-dir."
     )
@@ -58,7 +62,11 @@ class DataplaneSettings(ProcessSettings):
     )
     cni_config_path: Path = flag(Path("/etc/kube-flannel/cni-conf.json"), "The CNI configuration to install.")
     ip_masq: bool = flag(False, "Value of FLANNEL_IPMASQ in the subnet file. Must be equal on masq.")
-    route_protocol: int = flag(77, "Route protocol number that marks our routes (see rtnetlink(7)); 5 to 255.")
+    route_protocol: int = flag(
+        ROUTE_PROTOCOL,
+        "Route protocol number that marks our routes (see rtnetlink(7)); 5 to 255. Default with --network: one of "
+        "100 to 179, by the name.",
+    )
     checksum_offload: str = flag(
         "auto",
         "Whether VXLAN devices compute checksums (tx-checksum-ip-generic): auto turns it off before Linux 5.7, "
@@ -94,12 +102,45 @@ class DataplaneSettings(ProcessSettings):
         for pattern in self.interface_choice().patterns:
             compile_pattern(pattern)
         self.limits()
+        if len(self.networks) > 1 and self.route_protocol != ROUTE_PROTOCOL:
+            raise Misconfigured("--route-protocol is one number, and each network has its own: leave it out")
+
+    @property
+    def networks(self) -> tuple[NodeNetwork, ...]:
+        """What `--network` says. Raises Misconfigured."""
+        return networks_of(self.network, self.lease_address, self.socket_dir)
+
+    @property
+    def socket_suffix(self) -> str:
+        """See ProcessSettings."""
+        return only_suffix(self.networks)
+
+    @property
+    def is_named(self) -> bool:
+        """Whether these are the settings of one network with files and marks by its name."""
+        return bool(self.socket_suffix)
+
+    def of(self, network: NodeNetwork) -> "DataplaneSettings":
+        """The settings of one of the networks: files, mark and lease service are its own."""
+        protocol = self.route_protocol
+        if protocol == ROUTE_PROTOCOL:
+            protocol = network.route_protocol or protocol
+        return replace(
+            self,
+            network=(network.name,) if network.name else (),
+            lease_address=network.lease_address,
+            subnet_file=network.place(self.subnet_file),
+            cni_install_path=self.cni_install_path and str(network.place(Path(self.cni_install_path))),
+            cni_config_path=network.place(self.cni_config_path),
+            route_protocol=protocol,
+        )
 
     def node_files(self, environment: Mapping[str, str]) -> NodeFiles:
         """Where backends keep files; flannel's variables of the same names, empty means unset."""
         key = environment.get("WIREGUARD_KEY_FILE")
         files = NodeFiles(charon_socket=self.charon_socket)
-        return replace(files, wireguard_key=Path(key)) if key else files
+        key_file = self.networks[0].place(Path(key) if key else files.wireguard_key)
+        return replace(files, wireguard_key=key_file)
 
     def limits(self) -> OperatorLimits:
         """What the flags say about leases. Raises Misconfigured for a network that is none."""

@@ -51,7 +51,7 @@ def main() -> int:
 async def build(settings: LeaseSettings, process: Process) -> AsyncIterator[None]:
     """Opens the store and fills the process."""
     identity = await identity_of(settings)
-    events = EventFile(settings.socket_dir / "lease.events", EventKind)
+    events = EventFile(settings.socket_dir / f"lease{settings.socket_suffix}.events", EventKind)
     journal = Journal(events.read())
     started = f"flannelette-lease {version()} started, store {settings.store}"
     journal.note(Event(EventKind.SERVICE_STARTED, started))
@@ -59,7 +59,7 @@ async def build(settings: LeaseSettings, process: Process) -> AsyncIterator[None
     imports = imports_of(settings, broker, process)
     store = open_store(settings, identity.node, broker, process)
     try:
-        memory = SnapshotCache(settings.socket_dir / "lease.table")
+        memory = SnapshotCache(settings.socket_dir / f"lease{settings.socket_suffix}.table")
         share = 100 if settings.store == "relay" else settings.guard_share  # what is confirmed above is so here
         guard = GuardSettings(share / 100, settings.guard_seconds)
         gate = StorePipeline(store, broker, guard, recall=memory.recall)

@@ -9,6 +9,7 @@ from typing import Final
 from services.core.errors import Misconfigured
 from services.core.limits import LONGEST
 from services.lease.imports.policy import Export, Import, parse_export, parse_imports
+from services.runtime.process.networks import network_name, suffix_of
 from services.runtime.process.options import ProcessSettings
 from services.runtime.process.settings import flag, given
 
@@ -29,6 +30,9 @@ class LeaseSettings(ProcessSettings):
     Raises Misconfigured when the flags contradict each other or ask for a store that this version does not have.
     """
 
+    network: str = flag(
+        "", "Name of the network, where the node has several: the socket is lease-NAME.sock, and files likewise."
+    )
     store: str = flag(
         "",
         "Store of the leases: embedded, etcd, kube, or relay (another lease service). Default: the store to which "
@@ -87,6 +91,8 @@ class LeaseSettings(ProcessSettings):
     given: Mapping[str, str] = given()
 
     def __post_init__(self) -> None:
+        if self.network:
+            network_name(self.network)
         store = "kube" if self.kube_subnet_mgr else self.store or self._implied_store()  # flannel has no --store
         if store not in _FLAGS:
             raise Misconfigured(f"--store is {store!r}: use embedded, etcd, kube or relay")
@@ -129,6 +135,11 @@ class LeaseSettings(ProcessSettings):
     def exports(self) -> Export:
         """What --export shows. Raises Misconfigured."""
         return parse_export(self.export)
+
+    @property
+    def socket_suffix(self) -> str:
+        """See ProcessSettings."""
+        return suffix_of(self.network)
 
     def _implied_store(self) -> str:
         """The store whose flags were given: those of the command line decide, without any the variables do."""

@@ -1,15 +1,19 @@
 """`flannelette-masq`: the process."""
 
+import asyncio
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from flannelette.lease.v1 import lease_pb2
-from flannelette.masq.v1 import masq_pb2_grpc
+from flannelette.masq.v1 import masq_pb2, masq_pb2_grpc
 
+from services.core.errors import InvalidInput
+from services.core.network import NetworkConfig
 from services.masq.api.service import MasqServicer
 from services.masq.firewalls.auto import AutoFirewall
 from services.masq.firewalls.detect import HostProbe
@@ -17,46 +21,82 @@ from services.masq.firewalls.iptables_legacy.lock import lock_path
 from services.masq.reconcile.input_cache import InputCache
 from services.masq.reconcile.journal import EventKind
 from services.masq.reconcile.reconciler import Reconciler
+from services.masq.rules.inputs import networks_of
 from services.masq.settings import MasqSettings
 from services.runtime.cache.cached_table import CachedTable
 from services.runtime.cache.state_file import StateFile
 from services.runtime.events.event_file import EventFile
 from services.runtime.events.journal import Event, Journal, note_readiness
 from services.runtime.lease.feed import Feed, LeaseConnection
+from services.runtime.os.claims import RANGE, Claim, Claims
 from services.runtime.os.single_instance import single_instance_within
+from services.runtime.process.networks import NodeNetwork
 from services.runtime.process.options import node_name
-from services.runtime.process.process import Process, run
+from services.runtime.process.process import Job, Process, run
 from services.runtime.process.version import version
+from services.runtime.rpc.by_network import by_network
+from services.runtime.telemetry.network import in_network, job_of
 
 _ADVICE: Final = (
-    "stop it first: two would undo each other's rules; one for another network needs a network namespace of its own"
+    "stop it first: two would undo each other's rules; one for another network needs --network with the name of that"
 )
+_RETRY_SECONDS: Final = 5.0
 _PATIENCE_SECONDS: Final = 10.0
 """For the one before to end, in an upgrade."""
 
 
 @asynccontextmanager
 async def build(settings: MasqSettings, process: Process) -> AsyncIterator[None]:
-    """Wires the feed, the reconciler, the firewall and the calls. Raises Misconfigured: no rule could be set here."""
-    async with single_instance_within("masq", _ADVICE, _PATIENCE_SECONDS):
-        probe = HostProbe()
+    """Wires the calls to the networks. Raises Misconfigured: no rule could be set here."""
+    servicers: dict[str, MasqServicer] = {}
+    async with AsyncExitStack() as stack:
+        for network in settings.networks:
+            with in_network(network.name):
+                part = await stack.enter_async_context(_network(settings.of(network), network, process))
+            servicers[network.name] = part.servicer
+            for name, job in part.jobs.items():
+                process.jobs[f"{name}{network.suffix}"] = job_of(network.name, job)
+        servicer = by_network(servicers, masq_pb2.DESCRIPTOR.services_by_name["MasqService"])
+        process.servicers["flannelette.masq.v1.MasqService"] = lambda server: (
+            masq_pb2_grpc.add_MasqServiceServicer_to_server(servicer, server)
+        )
+        yield
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What a network has of the process."""
+
+    servicer: MasqServicer
+    jobs: Mapping[str, Job]
+
+
+@asynccontextmanager
+async def _network(settings: MasqSettings, network: NodeNetwork, process: Process) -> AsyncIterator[_Part]:
+    """Wires the feed, the reconciler and the firewall of one network. Raises Misconfigured."""
+    service, health, rules = f"masq{network.suffix}", process.health.of_network(network.name), settings.rules
+    async with single_instance_within(service, _ADVICE, _PATIENCE_SECONDS):
+        probe = HostProbe(rules.nft_table)
         firewall = AutoFirewall(settings.firewall, lock_path(), probe)
         connection = LeaseConnection(settings.lease_service, node_name(settings), process.transport)
-        state = StateFile(settings.state_dir, "masq")
+        state = StateFile(settings.state_dir, service)
         cached = CachedTable(connection.node, state)
-        events = EventFile(Path(settings.state_dir, "masq.events") if settings.state_dir else None, EventKind)
+        place = Path(settings.state_dir, f"{service}.events") if settings.state_dir else None
+        events = EventFile(place, EventKind)
         journal = Journal(earlier=events.read())
         started = f"flannelette-masq {version()} of {connection.node} started"
         journal.note(Event(EventKind.SERVICE_STARTED, started))
+        claims = Claims("masq", network.name)
         reconciler = Reconciler(
             connection.node,
-            settings.rules,
+            rules,
             settings.iptables_resync,
             firewall,
-            process.health,
+            health,
             host_checks=probe.checks,
             earlier_network=cached.network,
             journal=journal,
+            refusal=partial(_refusal, claims),
         )
         cache = InputCache(connection.node, state, cached, reconciler)
         feed = Feed(
@@ -65,17 +105,21 @@ async def build(settings: MasqSettings, process: Process) -> AsyncIterator[None]
             lambda touched: cache.update(feed.table, feed.error),
             most=settings.max_leases,
         )
-        servicer = MasqServicer(reconciler, process.health, process.stopping)
-        process.servicers["flannelette.masq.v1.MasqService"] = lambda server: (
-            masq_pb2_grpc.add_MasqServiceServicer_to_server(servicer, server)
-        )
-        process.jobs |= {"feed": feed.run, "input cache": cache.run, "rules": reconciler.run}
-        process.jobs["event file"] = partial(events.run, journal)
-        process.on_readiness = partial(note_readiness, journal, EventKind.READINESS)
+        servicer = MasqServicer(reconciler, health, process.stopping)
+        jobs: dict[str, Job] = {"feed": feed.run, "input cache": cache.run, "rules": reconciler.run}
+        jobs["event file"] = partial(events.run, journal)
+        jobs["other networks"] = partial(_retry, reconciler, lambda: cache.update(feed.table, feed.error))
+        earlier = process.on_readiness
+
+        def note(ready: bool, reasons: list[str]) -> None:
+            earlier(ready, reasons)
+            note_readiness(journal, EventKind.READINESS, health.ready, health.reasons)
+
+        process.on_readiness = note
         try:
-            if settings.rules.masquerade or settings.rules.forward:
+            if rules.masquerade or rules.forward:
                 await firewall.open()
-            yield
+            yield _Part(servicer, jobs)
         finally:
             await reconciler.close()
             await cache.close()
@@ -84,6 +128,24 @@ async def build(settings: MasqSettings, process: Process) -> AsyncIterator[None]
             await connection.close()
             await firewall.close()
             probe.close()
+            claims.close()
+
+
+def _refusal(claims: Claims, network: NetworkConfig) -> str:
+    """Why another network of the host is in the way of this one; empty: none is."""
+    try:
+        claims.take(Claim(RANGE, str(cidr)) for cidr in networks_of(network))
+    except InvalidInput as error:
+        return str(error)
+    return ""
+
+
+async def _retry(reconciler: Reconciler, learn: Callable[[], None]) -> None:
+    """What was in the way of the network may be gone; nothing tells."""
+    while True:
+        await asyncio.sleep(_RETRY_SECONDS)
+        if reconciler.inputs.network_error:
+            learn()
 
 
 def main() -> None:

@@ -1,12 +1,13 @@
 """The settings of the masq service."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import ip_network
 
 from services.core.errors import Misconfigured
 from services.core.family import Network
-from services.masq.rules.model import RuleSettings
-from services.runtime.process.options import ProcessSettings, socket_address
+from services.masq.rules.model import NFT_TABLE, RuleSettings
+from services.runtime.process.networks import NETWORK_FLAG, NodeNetwork, networks_of, only_suffix
+from services.runtime.process.options import ProcessSettings
 from services.runtime.process.settings import flag
 
 
@@ -14,6 +15,7 @@ from services.runtime.process.settings import flag
 class MasqSettings(ProcessSettings):
     """Flags of flannelette-masq; flanneld's where it has them."""
 
+    network: tuple[str, ...] = flag((), NETWORK_FLAG)
     lease_address: str = flag(
         "", "Address of the lease service: unix:PATH or HOST:PORT. Default: lease.sock in --socket-dir."
     )
@@ -43,6 +45,17 @@ class MasqSettings(ProcessSettings):
         if self.iptables_resync < 1:
             raise Misconfigured(f"--iptables-resync is {self.iptables_resync}: use at least 1 second")
         self.allowed()
+        networks_of(self.network, self.lease_address, self.socket_dir)
+
+    @property
+    def networks(self) -> tuple[NodeNetwork, ...]:
+        """What `--network` says. Raises Misconfigured."""
+        return networks_of(self.network, self.lease_address, self.socket_dir)
+
+    @property
+    def socket_suffix(self) -> str:
+        """See ProcessSettings."""
+        return only_suffix(self.networks)
 
     def allowed(self) -> tuple[Network, ...]:
         """What `--allowed-network` says. Raises Misconfigured for what is no network."""
@@ -51,13 +64,17 @@ class MasqSettings(ProcessSettings):
         except ValueError as error:
             raise Misconfigured(f"--allowed-network: {error}; write it like 10.5.0.0/16") from None
 
+    def of(self, network: NodeNetwork) -> "MasqSettings":
+        """The settings of one of the networks."""
+        return replace(self, network=(network.name,) if network.name else (), lease_address=network.lease_address)
+
     @property
     def lease_service(self) -> str:
         """Where the lease service is."""
-        return self.lease_address or socket_address(self.socket_dir, "lease")
+        return self.networks[0].lease_address
 
     @property
     def rules(self) -> RuleSettings:
         """What the rules depend on."""
-        random = not self.ip_masq_fully_random_disable
-        return RuleSettings(self.ip_masq, self.iptables_forward_rules, random, self.allowed())
+        random, table = not self.ip_masq_fully_random_disable, f"{NFT_TABLE}{self.socket_suffix}"
+        return RuleSettings(self.ip_masq, self.iptables_forward_rules, random, self.allowed(), table)

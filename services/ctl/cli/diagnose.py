@@ -58,8 +58,10 @@ def capture(
 
     if not path or (path == "-" and sys.stdout.isatty()):
         raise click.UsageError("say where to write: -w FILE, or `-w - | tcpdump -n -r -` to look at once")
-    limits = {"seconds": seconds, "bytes": size << 20, "packets": count or 0, "snap_length": snap_length}
-    return write(targets["dataplane"], screen, CapturePacketsRequest(name=peer, pod=pod or "", **limits), path)
+    request = CapturePacketsRequest(
+        name=peer, pod=pod or "", seconds=seconds, bytes=size << 20, packets=count or 0, snap_length=snap_length
+    )
+    return write(targets["dataplane"], screen, request, path)
 
 
 @for_every_node

@@ -20,6 +20,7 @@ from services.dataplane.netlink.objects import KernelObject
 from services.dataplane.netlink.uapi import LOOPBACK_IFINDEX
 from services.dataplane.underlay.connected_routes import ConnectedRoutes
 from services.dataplane.underlay.selection import Underlay
+from services.runtime.os.claims import Claims
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,3 +228,5 @@ class Backends(NamedTuple):
     """The kinds of devices that some backend makes."""
     programs: Programs | None = None
     """Where they have programs run; None: nowhere."""
+    claims: Claims | None = None
+    """What this network uses of the namespace; None: nobody asks."""

@@ -14,9 +14,13 @@ _PROBE_TABLE: Final = 0x666C616E
 
 def sole_dataplane(
     advice: str = "stop it first: two would undo each other's changes",
+    service: str = "dataplane",
 ) -> AbstractContextManager[None]:
-    """Holds the namespace while the block runs. Raises Misconfigured, with this advice, when another one has it."""
-    return single_instance("dataplane", advice)
+    """Holds the namespace while the block runs. Raises Misconfigured, with this advice, when another one has it.
+
+    Each network has a `service` of its own.
+    """
+    return single_instance(service, advice)
 
 
 async def require_rights(kernel: KernelSocket) -> None:

@@ -28,6 +28,7 @@ from services.dataplane.node.config_events import (
     tell_underlay,
     tell_warnings,
 )
+from services.dataplane.node.other_networks import claim
 from services.dataplane.node.overlay_config import (
     EarlierOverlay,
     EarlierOverlays,
@@ -68,11 +69,9 @@ class ConfigTracker:
         self.earlier = EarlierOverlays(node, journal)
         self.connected = ConnectedRoutes()  # at the last look
         self.error = ""
-        self._settings = settings
-        self._node = node
-        self._kernel = kernel
-        self._backends = backends
-        self._journal = journal
+        self._settings, self._node = settings, node
+        self._kernel, self._backends, self._journal = kernel, backends, journal
+        self._place = (settings, kernel, backends, node)
         self._kept: object = None
         """What the devices were brought into line with, last time."""
         self._last: tuple[OverlayConfig, Mapping[Family, Device], tuple[EarlierOverlay, ...]] | None = None
@@ -86,8 +85,7 @@ class ConfigTracker:
         self._is_overtaken = False  # the default route goes out of another interface now
         self._left: set[str] = set()  # names of devices that an earlier configuration needed
         self._has_looked_around = False  # for what an earlier process has left
-        self._former = frozenset(former)
-        """Subnets that are or were our own."""
+        self._former = frozenset(former)  # subnets that are or were our own
         self._may_log = LogLimiter()
 
     async def update(self, network: NetworkConfig, chosen: PublicIpOverrides = (), *, look: bool) -> bool:
@@ -110,7 +108,9 @@ class ConfigTracker:
         if is_news:
             tell_warnings(network.warnings)
         try:
-            found = await resolve_config(network, self._settings, self._kernel, self._backends, self._node, chosen)
+            found = await resolve_config(network, *self._place, chosen)
+            need = (network, found.backend, found.devices(NodeIdentity(self._node)))
+            await claim(*need, self._settings, self._kernel, self._backends.claims, self._former)
         except (InvalidInput, Unavailable) as error:
             if config is None and isinstance(error, Misconfigured | Unavailable):
                 raise
@@ -138,8 +138,8 @@ class ConfigTracker:
         """The configuration before it stays as well, as far as that is possible, until no peer needs it."""
         config, devices, earlier = self.config, self.devices, self.earlier.overlays
         if config is None:
-            place = (self._settings, self._kernel, self._backends, self._node, found.chosen)
-            before = await resolve_earlier([n for n in self._remembered if n != found.network], *place)
+            remembered = [n for n in self._remembered if n != found.network]
+            before = await resolve_earlier(remembered, *self._place, found.chosen)
         else:
             before = [EarlierOverlay(config, devices), *earlier]
             if config.network != found.network:

@@ -23,7 +23,6 @@ T = TypeVar("T")
 HINTS: Final = ("KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY")
 """Chains that a kubelet makes with the host's own iptables, to show other programs which variant that is."""
 _OURS: Final = frozenset(chain.name for chain in no_chains())
-_OWN_TABLES: Final = frozenset((TABLE, *FLANNEL_TABLES.values()))
 _IPTABLES_TABLES: Final = frozenset(("filter", "nat", "mangle", "raw", "security"))
 
 
@@ -40,6 +39,8 @@ class HostState:
     """Of the names of `HINTS` and of our chains, those in the legacy tables."""
     legacy_rules: frozenset[int] = frozenset()
     """IP versions whose legacy tables have rules that are neither ours nor a flanneld's, or a policy that drops."""
+    own_table: str = TABLE
+    """Ours in nftables."""
     legacy_unreadable: str = ""
     """Why the legacy tables cannot be read, though they exist."""
 
@@ -49,7 +50,7 @@ class HostState:
         found = {
             FirewallKind.LEGACY: self.legacy & _OURS,
             FirewallKind.IPTABLES_NFT: any(c.table in _IPTABLES_TABLES and c.name in _OURS for c in self.nft),
-            FirewallKind.NFTABLES: any(c.table in _OWN_TABLES for c in self.nft),
+            FirewallKind.NFTABLES: any(c.table in (self.own_table, *FLANNEL_TABLES.values()) for c in self.nft),
         }
         return frozenset(kind for kind, there in found.items() if there)
 
@@ -63,7 +64,9 @@ class HostState:
 class HostProbe:
     """Reads the host. What was read is kept for as long as the digest of the firewall tables stays the same."""
 
-    def __init__(self) -> None:
+    def __init__(self, table: str = TABLE) -> None:
+        self._table = table
+        """Ours in nftables."""
         self._readers = tuple(TableReader(family) for family in FAMILIES)
         self._kept: dict[str, tuple[Digest, object]] = {}
 
@@ -130,11 +133,11 @@ class HostProbe:
             rules = frozenset(table.version for table in self._read_legacy() if is_used(without(table, _OURS)))
         except Unavailable as error:
             unreadable = str(error)
-        return HostState(nft_chains(), has_iptables_rules(but=_OURS), legacy, rules, unreadable)
+        return HostState(nft_chains(), has_iptables_rules(but=_OURS), legacy, rules, self._table, unreadable)
 
     def _read_tables(self) -> tuple[ForeignTable, ...]:
         tables: list[ForeignTable] = []
-        for read in (self._read_legacy, lambda: read_nft(but=(TABLE,))):
+        for read in (self._read_legacy, lambda: read_nft(but=(self._table,))):
             try:
                 tables += read()
             except Unavailable:

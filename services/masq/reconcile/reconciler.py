@@ -32,7 +32,7 @@ from services.masq.reconcile.repairs import (
     count_rules,
     what_is_wrong,
 )
-from services.masq.rules.inputs import CachedInputs, RuleInputs, networks_of, next_inputs
+from services.masq.rules.inputs import CachedInputs, Refusal, RuleInputs, networks_of, next_inputs, no_refusal
 from services.masq.rules.model import Chain, RuleSettings, belonging, no_chains, wanted_chains
 from services.runtime.events.journal import Event, Journal
 from services.runtime.process.exclusive import Exclusive
@@ -63,11 +63,10 @@ class Reconciler:
         host_checks: Callable[[], HostChecks] = HostChecks,
         earlier_network: NetworkConfig | None = None,
         journal: Journal | None = None,
+        refusal: Refusal = no_refusal,
     ) -> None:
-        self.node = node
-        self.settings = settings
-        self.firewall = firewall
-        self.host_checks = host_checks
+        self.node, self.settings = node, settings
+        self.firewall, self.host_checks = firewall, host_checks
         self.inputs = RuleInputs()
         self.lease_service_connected = False
         self.states: tuple[ChainState, ...] = ()
@@ -76,9 +75,8 @@ class Reconciler:
         """Unix seconds."""
         self._earlier_network = earlier_network
         """The network configuration that an earlier process applied."""
-        self._resync_seconds = resync_seconds
-        self._health = health
-        self._clock = clock
+        self._resync_seconds, self._refusal = resync_seconds, refusal
+        self._health, self._clock = health, clock
         self._lock = Exclusive()
         self._news = asyncio.Event()
         self._paused = False
@@ -125,7 +123,8 @@ class Reconciler:
         if cached is not self._cached:
             self._cached, self._newer, self.inputs = cached, None if cached else frozenset(), RuleInputs()
         known, last = cached.table if cached else table, self.inputs.network or self._earlier_network
-        self.inputs = next_inputs(self.inputs, known, self.node, self.settings.allowed, self._earlier_network)
+        more = (self.settings.allowed, self._earlier_network, self._refusal)
+        self.inputs = next_inputs(self.inputs, known, self.node, *more)
         if last and last is not self.inputs.network:
             self._former |= networks_of(last)
         self._observed.inputs(self.inputs, away, cached.reason if cached else "")
@@ -190,7 +189,8 @@ class Reconciler:
             self._paused = True
             self._log.forget()
             self._health.set("firewall", _TORN_DOWN)
-        states = await self.firewall.check(belonging(no_chains(), self._ours()), self.placement, repair=not dry_run)
+        gone = belonging(no_chains(), self._ours(), self.settings.nft_table)
+        states = await self.firewall.check(gone, self.placement, repair=not dry_run)
         if not dry_run:
             log.warning("rules torn down", commands=len(commands_of(states)))
             tell_operator(self.journal, EventKind.TEARDOWN, commands_of(states))
@@ -199,7 +199,7 @@ class Reconciler:
 
     def _wanted(self) -> tuple[Chain, ...]:
         chains = wanted_chains(self.inputs.network, self.inputs.subnets, self.settings)
-        return belonging(chains, self._ours())
+        return belonging(chains, self._ours(), self.settings.nft_table)
 
     def _ours(self) -> tuple[Network, ...] | None:
         """The networks whose rules are ours: the one in force, and earlier ones whose rules may be left."""

@@ -1,13 +1,22 @@
 """The inputs of the rules: the network in force and the own subnets, folded from the feed. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from services.core.family import Network
 from services.core.leases.lease import Lease
 from services.core.leases.network_moves import in_force
 from services.core.leases.table import Table
 from services.core.network import NetworkConfig, contains
+
+Refusal: TypeAlias = Callable[[NetworkConfig], str]
+"""Why a network cannot be in force here, beside the others of the host; empty: it can."""
+
+
+def no_refusal(network: NetworkConfig) -> str:
+    """For a host without other networks."""
+    return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +64,7 @@ def next_inputs(
     node: str,
     allowed: Sequence[Network] = (),
     cached: NetworkConfig | None = None,
+    refusal: Refusal = no_refusal,
 ) -> RuleInputs:
     """The inputs after a step of the feed. `cached` is the network that an earlier process applied.
 
@@ -75,7 +85,7 @@ def next_inputs(
                 for cidrs in (network.beside, network.imported)
             )
             network = replace(network, beside=beside, imported=imported)
-    if network and (forbidden := _forbidden(network, allowed)):
+    if network and (forbidden := _forbidden(network, allowed) or refusal(network)):
         network, network_error = before.network, forbidden
     subnets = held or before.subnets
     if network:

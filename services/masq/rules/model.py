@@ -12,6 +12,8 @@ from typing import Final
 from services.core.family import FAMILIES, Address, Family, Network, family_of
 from services.core.network import NetworkConfig
 
+NFT_TABLE: Final = "flannelette"
+"""That of the network without a name; a named one's is `flannelette-NAME`."""
 KUBE_PROXY_MARK: Final = (0x4000, 0x4000)
 """Value and mask by which kube-proxy marks what it will masquerade itself."""
 
@@ -72,6 +74,8 @@ class Chain:
     """Empty: chain and jump shall not exist."""
     networks: tuple[Network, ...] | None = field(default=None, compare=False)
     """What is ours: flannel's rules about other networks stay in the chain, and it with them. None: everything is."""
+    nft_table: str = field(default=NFT_TABLE, compare=False)
+    """The nftables table of each family that is ours."""
     replaces_old: bool = field(default=False, compare=False)
     """Rules of a flannel before v0.20, which stand in the hook itself, are searched and shall not exist."""
 
@@ -88,6 +92,8 @@ class RuleSettings:
     """Not `--ip-masq-fully-random-disable`."""
     allowed: tuple[Network, ...] = ()
     """`--allowed-network`: no network outside of these is taken. Empty: any."""
+    nft_table: str = NFT_TABLE
+    """See Chain."""
 
 
 def wanted_chains(
@@ -121,10 +127,12 @@ def no_chains() -> tuple[Chain, ...]:
     return tuple(make(family, ()) for family in FAMILIES for make in (_masquerade_chain, _forward_chain))
 
 
-def belonging(chains: Iterable[Chain], networks: Iterable[Network] | None) -> tuple[Chain, ...]:
-    """The chains, of which only rules about these networks are ours."""
+def belonging(
+    chains: Iterable[Chain], networks: Iterable[Network] | None, nft_table: str = NFT_TABLE
+) -> tuple[Chain, ...]:
+    """The chains, of which only rules about these networks are ours, and of the nftables tables this one."""
     ours = None if networks is None else tuple(networks)
-    return tuple(replace(chain, networks=ours) for chain in chains)
+    return tuple(replace(chain, networks=ours, nft_table=nft_table) for chain in chains)
 
 
 def _masquerade_chain(family: Family, rules: tuple[Rule, ...]) -> Chain:

@@ -67,6 +67,11 @@ class ProcessSettings:
     log_backtrace_at: str = flag("", "Accepted for compatibility with flannel; no effect.", name="log_backtrace_at")
     version: bool = flag(False, "Print the version and exit.")
 
+    @property
+    def socket_suffix(self) -> str:
+        """Behind the service's name in that of its socket: `-blue` of a service for the network blue alone."""
+        return ""
+
 
 def node_name(settings: ProcessSettings, environment: Mapping[str, str] = os.environ) -> str:
     """The name of this node: `--node`, else NODE_NAME, else the host name in lower case."""
@@ -75,7 +80,11 @@ def node_name(settings: ProcessSettings, environment: Mapping[str, str] = os.env
 
 def listen_addresses(settings: ProcessSettings, service: str) -> list[str]:
     """The addresses that a service listens on: `--listen`, else its socket in `--socket-dir`."""
-    return settings.listen.split(",") if settings.listen else [socket_address(settings.socket_dir, service)]
+    return (
+        settings.listen.split(",")
+        if settings.listen
+        else [socket_address(settings.socket_dir, f"{service}{settings.socket_suffix}")]
+    )
 
 
 def transport_of(settings: ProcessSettings) -> Transport:

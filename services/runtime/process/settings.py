@@ -20,15 +20,15 @@ _TRUE: Final = frozenset("1 t T TRUE true True".split())
 _FALSE: Final = frozenset("0 f F FALSE false False".split())
 
 FLAGS: Final[Mapping[str, str]] = {
-    "lease": "store central lease-seconds guard-share guard-seconds net-config-path store-file upstream "
+    "lease": "network store central lease-seconds guard-share guard-seconds net-config-path store-file upstream "
     "import export etcd-endpoints etcd-prefix etcd-keyfile etcd-certfile etcd-cafile etcd-username etcd-password "
     "kube-subnet-mgr kube-api-url kubeconfig-file kube-annotation-prefix "
     "set-node-network-unavailable",
-    "dataplane": "lease-address iface iface-regex iface-can-reach public-ip public-ipv6 subnet-file state-dir "
-    "subnet-lease-renew-margin allowed-network never-route ip-blackhole-route cni-install-path "
+    "dataplane": "network lease-address iface iface-regex iface-can-reach public-ip public-ipv6 subnet-file "
+    "state-dir subnet-lease-renew-margin allowed-network never-route ip-blackhole-route cni-install-path "
     "cni-config-path ip-masq route-protocol checksum-offload audit-interval allow-extension-commands "
     "extension-timeout charon-socket probe-rate",
-    "masq": "lease-address state-dir ip-masq ip-masq-fully-random-disable iptables-forward-rules firewall "
+    "masq": "network lease-address state-dir ip-masq ip-masq-fully-random-disable iptables-forward-rules firewall "
     "allowed-network iptables-resync",
 }
 """The flags of each service beside those that all have, for the hint about an unknown flag. A test compares them."""

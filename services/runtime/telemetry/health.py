@@ -21,6 +21,12 @@ class Health:
         self._was_ready = False
         self._changed = asyncio.Event()
         self._stopping = False
+        self._of_networks: set[str] = set()
+        """Conditions that one network of several sets."""
+
+    def of_network(self, name: str) -> "Health":
+        """The readiness of one network of the service; without a name it is the service's own."""
+        return _NetworkHealth(self, name) if name else self
 
     def set(self, condition: str, reason: str = "", *, of_host: bool = False, outage: bool = False) -> None:
         """Sets the reason why the condition does not hold; empty: it holds.
@@ -73,3 +79,32 @@ class Health:
         """Waits for a change since the last call."""
         await self._changed.wait()
         self._changed.clear()
+
+
+class _NetworkHealth(Health):
+    """Of a network with a name: its own conditions, and those of the process."""
+
+    def __init__(self, whole: Health, name: str) -> None:
+        super().__init__()
+        self._whole = whole
+        self._name = name
+
+    def set(self, condition: str, reason: str = "", *, of_host: bool = False, outage: bool = False) -> None:
+        """See Health; the service is ready when all its networks are."""
+        super().set(condition, reason, of_host=of_host, outage=outage)
+        key = f"{self._name}: {condition}"
+        self._whole._of_networks.add(key)
+        self._whole.set(key, reason and f"network {self._name}: {reason}", of_host=of_host, outage=outage)
+
+    @property
+    def reasons(self) -> list[str]:
+        """See Health."""
+        whole = self._whole
+        shared = [r for key, r in whole._reasons.items() if r and key not in whole._of_networks]
+        return whole.reasons if whole._stopping else [*shared, *super().reasons]
+
+    @property
+    def findings(self) -> list[Finding]:
+        """See Health."""
+        found = (each for find in (*self.finders, *self._whole.finders) for each in find())
+        return sorted(found, key=lambda each: each.weight)

@@ -34,6 +34,14 @@ def get_logger() -> Any:
     return structlog.get_logger()
 
 
+def log_network(name: str) -> None:
+    """Adds the key `network` to the lines that this task logs from now on; empty: none."""
+    if name:
+        structlog.contextvars.bind_contextvars(network=name)
+    else:
+        structlog.contextvars.unbind_contextvars("network")
+
+
 class LogLimiter:
     """Limits log lines to one a minute for each key, so that a repeated event does not fill the log."""
 

@@ -10,7 +10,10 @@ from services.core.family import Network
 from services.core.leases.lease import Lease, Subnet
 from services.core.leases.table import Step, Table, Upserted
 from services.core.network import NetworkConfig, parse_network
+from services.masq.firewalls.auto import AutoFirewall
+from services.masq.firewalls.detect import HostProbe
 from services.masq.reconcile.reconciler import Reconciler
+from services.masq.rules.model import RuleSettings
 from services.runtime.telemetry.health import Health
 from tests.flannel.old_rules import leave
 from tests.hosts.masq import SETTINGS, Host, HostsFirewall
@@ -120,3 +123,25 @@ async def test_what_an_earlier_process_had_put_there_goes_too(host: Host, reconc
     await put(second, network("10.7.0.0/16"), "10.7.9.0/24")
     assert not any("10.5" in line for line in save(host, firewall))
     assert len(of(save(host, firewall), ip_network("10.7.0.0/16"))) == 7
+
+
+@pytest.mark.parametrize("firewall", ["iptables", "nftables"])
+async def test_two_of_ours_keep_their_rules_beside_each_other(firewall: str, host: Host) -> None:
+    """Also in nftables, where each has a table of its own."""
+    listing = ("nft", "--stateless", "list", "ruleset")
+    settings = [RuleSettings(True, True, True, nft_table=table) for table in ("flannelette", "flannelette-red")]
+    firewalls = [AutoFirewall(firewall, host.lock, HostProbe(each.nft_table)) for each in settings]
+    blue, red = (Reconciler("n1", *each, Health()) for each in zip(settings, (3600, 3600), firewalls, strict=True))
+    await put(blue, network("10.5.0.0/16"), "10.5.27.0/24")
+    await put(red, network("10.6.0.0/16"), "10.6.3.0/24")
+    both = host.run(*listing)
+    assert both.count("10.6.3.0/24") == both.count("10.5.27.0/24") == 3
+    for each in (blue, red, blue):
+        assert await each.resync(dry_run=False) == []
+    assert host.run(*listing) == both
+    await blue.teardown(dry_run=False)
+    left = host.run(*listing)
+    assert ("10.5." in left, left.count("10.6.3.0/24")) == (False, 3)
+    assert await red.resync(dry_run=True) == []
+    for kept in firewalls:
+        await kept.close()

@@ -57,7 +57,7 @@ async def test_a_second_masq_in_the_namespace_waits_for_the_first_one_to_go_and_
             assert (done.returncode, done.stderr) == (
                 1,
                 "flannelette-masq: another masq runs in this network namespace: stop it first: two would undo each "
-                "other's rules; one for another network needs a network namespace of its own\n",
+                "other's rules; one for another network needs --network with the name of that\n",
             )
             assert (await first.status()).ready
             second = Masq(host, "--ip-masq", f"--socket-dir={places}")

@@ -1370,18 +1370,26 @@ class GetStatusRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     FIGURES_FIELD_NUMBER: _builtins.int
+    NETWORK_FIELD_NUMBER: _builtins.int
+    NETWORKS_ONLY_FIELD_NUMBER: _builtins.int
     figures: _builtins.bool
     """Also return what changes all the time, and what WatchStatus leaves out:
     the counters of the devices, and round-trip time and loss of the probes.
     """
+    network: _builtins.str
+    """Which network; empty: the only one, or the one that is called default."""
+    networks_only: _builtins.bool
+    """Only tell `networks`."""
     def __init__(
         self,
         *,
         figures: _builtins.bool = ...,
+        network: _builtins.str = ...,
+        networks_only: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["figures", b"figures"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["figures", b"figures", "network", b"network", "networks_only", b"networks_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1395,6 +1403,10 @@ class GetStatusResponse(_message.Message):
 
     STATUS_FIELD_NUMBER: _builtins.int
     TIME_FIELD_NUMBER: _builtins.int
+    NETWORK_FIELD_NUMBER: _builtins.int
+    NETWORKS_FIELD_NUMBER: _builtins.int
+    network: _builtins.str
+    """Whose it is; empty: the service has one network, without a name."""
     @_builtins.property
     def status(self) -> Global___Status:
         """As of now."""
@@ -1403,15 +1415,21 @@ class GetStatusResponse(_message.Message):
     def time(self) -> _timestamp_pb2.Timestamp:
         """The time of this host's clock when the service answered."""
 
+    @_builtins.property
+    def networks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The networks of the service, by name; none: it has one, without a name."""
+
     def __init__(
         self,
         *,
         status: Global___Status | None = ...,
         time: _timestamp_pb2.Timestamp | None = ...,
+        network: _builtins.str = ...,
+        networks: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status", "time", b"time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["status", b"status", "time", b"time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["network", b"network", "networks", b"networks", "status", b"status", "time", b"time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1423,12 +1441,17 @@ class WatchStatusRequest(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    NETWORK_FIELD_NUMBER: _builtins.int
+    network: _builtins.str
+    """Which network; empty: the only one, or the one that is called default."""
     def __init__(
         self,
+        *,
+        network: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["network", b"network"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1441,6 +1464,9 @@ class WatchStatusResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     STATUS_FIELD_NUMBER: _builtins.int
+    NETWORK_FIELD_NUMBER: _builtins.int
+    network: _builtins.str
+    """Whose it is; empty: the service has one network, without a name."""
     @_builtins.property
     def status(self) -> Global___Status:
         """As of now."""
@@ -1449,10 +1475,11 @@ class WatchStatusResponse(_message.Message):
         self,
         *,
         status: Global___Status | None = ...,
+        network: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["network", b"network", "status", b"status"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1468,6 +1495,7 @@ class ListPeersRequest(_message.Message):
     UNPROGRAMMED_FIELD_NUMBER: _builtins.int
     LOOK_FIELD_NUMBER: _builtins.int
     FIGURES_FIELD_NUMBER: _builtins.int
+    NETWORK_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """A lease name or a node. Empty: all."""
     unprogrammed: _builtins.bool
@@ -1478,6 +1506,8 @@ class ListPeersRequest(_message.Message):
     """Set `received_bytes` and `sent_bytes` of each peer where the kernel counts
     them (backend wireguard), which reads the kernel now.
     """
+    network: _builtins.str
+    """Which network; empty: the only one, or the one that is called default."""
     def __init__(
         self,
         *,
@@ -1485,10 +1515,11 @@ class ListPeersRequest(_message.Message):
         unprogrammed: _builtins.bool = ...,
         look: _builtins.bool = ...,
         figures: _builtins.bool = ...,
+        network: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["figures", b"figures", "look", b"look", "name", b"name", "unprogrammed", b"unprogrammed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["figures", b"figures", "look", b"look", "name", b"name", "network", b"network", "unprogrammed", b"unprogrammed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1502,6 +1533,9 @@ class ListPeersResponse(_message.Message):
 
     PEERS_FIELD_NUMBER: _builtins.int
     COUNTS_FIELD_NUMBER: _builtins.int
+    NETWORK_FIELD_NUMBER: _builtins.int
+    network: _builtins.str
+    """Whose it is; empty: the service has one network, without a name."""
     @_builtins.property
     def peers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Peer]:
         """Sorted by name."""
@@ -1515,10 +1549,11 @@ class ListPeersResponse(_message.Message):
         *,
         peers: _abc.Iterable[Global___Peer] | None = ...,
         counts: Global___PeerCounts | None = ...,
+        network: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts", "peers", b"peers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts", "network", b"network", "peers", b"peers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1531,16 +1566,20 @@ class ProbePeersRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
+    NETWORK_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Name of the lease or of the node. Empty: all peers."""
+    network: _builtins.str
+    """Which network; empty: the only one, or the one that is called default."""
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
+        network: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "network", b"network"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1590,6 +1629,9 @@ class ProbeAddressesRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ADDRESSES_FIELD_NUMBER: _builtins.int
+    NETWORK_FIELD_NUMBER: _builtins.int
+    network: _builtins.str
+    """Which network; empty: the only one, or the one that is called default."""
     @_builtins.property
     def addresses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """IPv4 and IPv6 addresses, 1 to 1,000."""
@@ -1598,10 +1640,11 @@ class ProbeAddressesRequest(_message.Message):
         self,
         *,
         addresses: _abc.Iterable[_builtins.str] | None = ...,
+        network: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "network", b"network"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1638,16 +1681,20 @@ class ResyncKernelRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     DRY_RUN_FIELD_NUMBER: _builtins.int
+    NETWORK_FIELD_NUMBER: _builtins.int
     dry_run: _builtins.bool
     """Change nothing, and return the plan."""
+    network: _builtins.str
+    """Which network; empty: the only one, or the one that is called default."""
     def __init__(
         self,
         *,
         dry_run: _builtins.bool = ...,
+        network: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "network", b"network"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1694,16 +1741,20 @@ class TeardownKernelRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     DRY_RUN_FIELD_NUMBER: _builtins.int
+    NETWORK_FIELD_NUMBER: _builtins.int
     dry_run: _builtins.bool
     """Change nothing, and return the plan."""
+    network: _builtins.str
+    """Which network; empty: the only one, or the one that is called default."""
     def __init__(
         self,
         *,
         dry_run: _builtins.bool = ...,
+        network: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "network", b"network"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1746,16 +1797,20 @@ class HandOverRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     DRY_RUN_FIELD_NUMBER: _builtins.int
+    NETWORK_FIELD_NUMBER: _builtins.int
     dry_run: _builtins.bool
     """Change nothing, and return the plan."""
+    network: _builtins.str
+    """Which network; empty: the only one, or the one that is called default."""
     def __init__(
         self,
         *,
         dry_run: _builtins.bool = ...,
+        network: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "network", b"network"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1804,6 +1859,7 @@ class WatchEventsRequest(_message.Message):
     SINCE_TIME_FIELD_NUMBER: _builtins.int
     PEER_FIELD_NUMBER: _builtins.int
     KINDS_FIELD_NUMBER: _builtins.int
+    NETWORK_FIELD_NUMBER: _builtins.int
     no_follow: _builtins.bool
     """End after the remembered events; do not wait for more."""
     after: _builtins.str
@@ -1814,6 +1870,8 @@ class WatchEventsRequest(_message.Message):
     """Only events of one peer, by the name of its lease or its node. Events that
     concern more peers than they name are included.
     """
+    network: _builtins.str
+    """Which network; empty: the only one, or the one that is called default."""
     @_builtins.property
     def since_time(self) -> _timestamp_pb2.Timestamp:
         """Only events from this time on."""
@@ -1830,10 +1888,11 @@ class WatchEventsRequest(_message.Message):
         since_time: _timestamp_pb2.Timestamp | None = ...,
         peer: _builtins.str = ...,
         kinds: _abc.Iterable[Global___EventKind.ValueType] | None = ...,
+        network: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["since_time", b"since_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "kinds", b"kinds", "no_follow", b"no_follow", "peer", b"peer", "since_time", b"since_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "kinds", b"kinds", "network", b"network", "no_follow", b"no_follow", "peer", b"peer", "since_time", b"since_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1857,6 +1916,7 @@ class WatchEventsResponse(_message.Message):
     OBJECTS_FIELD_NUMBER: _builtins.int
     REPAIR_CAUSE_FIELD_NUMBER: _builtins.int
     MISSED_FIELD_NUMBER: _builtins.int
+    NETWORK_FIELD_NUMBER: _builtins.int
     what: _builtins.str
     """The action, one sentence."""
     cause: _builtins.str
@@ -1884,6 +1944,8 @@ class WatchEventsResponse(_message.Message):
     """Number of events right before this one that were discarded before they
     could be sent, including events that the request does not select.
     """
+    network: _builtins.str
+    """Whose it is; empty: the service has one network, without a name."""
     @_builtins.property
     def time(self) -> _timestamp_pb2.Timestamp:
         """Time at which the action was complete."""
@@ -1907,10 +1969,11 @@ class WatchEventsResponse(_message.Message):
         objects: _builtins.int = ...,
         repair_cause: Global___RepairCause.ValueType = ...,
         missed: _builtins.int = ...,
+        network: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["time", b"time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "cursor", b"cursor", "kind", b"kind", "microseconds", b"microseconds", "missed", b"missed", "objects", b"objects", "peer_count", b"peer_count", "peers", b"peers", "position", b"position", "repair_cause", b"repair_cause", "time", b"time", "what", b"what"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "cursor", b"cursor", "kind", b"kind", "microseconds", b"microseconds", "missed", b"missed", "network", b"network", "objects", b"objects", "peer_count", b"peer_count", "peers", b"peers", "position", b"position", "repair_cause", b"repair_cause", "time", b"time", "what", b"what"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1952,19 +2015,23 @@ class TracePacketRequest(_message.Message):
 
     SOURCE_FIELD_NUMBER: _builtins.int
     DESTINATION_FIELD_NUMBER: _builtins.int
+    NETWORK_FIELD_NUMBER: _builtins.int
     source: _builtins.str
     """Source of the packet."""
     destination: _builtins.str
     """Destination of the packet, of the same family."""
+    network: _builtins.str
+    """Which network; empty: the only one, or the one that is called default."""
     def __init__(
         self,
         *,
         source: _builtins.str = ...,
         destination: _builtins.str = ...,
+        network: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["destination", b"destination", "source", b"source"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["destination", b"destination", "network", b"network", "source", b"source"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2183,6 +2250,7 @@ class CapturePacketsRequest(_message.Message):
     BYTES_FIELD_NUMBER: _builtins.int
     PACKETS_FIELD_NUMBER: _builtins.int
     SNAP_LENGTH_FIELD_NUMBER: _builtins.int
+    NETWORK_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The peer: name of the lease or of the node."""
     pod: _builtins.str
@@ -2200,6 +2268,8 @@ class CapturePacketsRequest(_message.Message):
     """Bytes of each packet that are captured, from the IP header on, up to
     262,144. 0: 256, which are the headers.
     """
+    network: _builtins.str
+    """Which network; empty: the only one, or the one that is called default."""
     def __init__(
         self,
         *,
@@ -2209,10 +2279,11 @@ class CapturePacketsRequest(_message.Message):
         bytes: _builtins.int = ...,
         packets: _builtins.int = ...,
         snap_length: _builtins.int = ...,
+        network: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "name", b"name", "packets", b"packets", "pod", b"pod", "seconds", b"seconds", "snap_length", b"snap_length"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "name", b"name", "network", b"network", "packets", b"packets", "pod", b"pod", "seconds", b"seconds", "snap_length", b"snap_length"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -26,7 +26,7 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x66lannelette/masq/v1/masq.proto\x12\x13\x66lannelette.masq.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xcb\x04\n\x06Status\x12\x12\n\x05ready\x18\x01 \x01(\x08H\x00\x88\x01\x01\x12\x0f\n\x07reasons\x18\x02 \x03(\t\x12\x0c\n\x04node\x18\x03 \x01(\t\x12\x0f\n\x07version\x18\x04 \x01(\t\x12\x10\n\x08\x66irewall\x18\x05 \x01(\t\x12\x17\n\x0f\x66irewall_reason\x18\x06 \x01(\t\x12\x17\n\nmasquerade\x18\x07 \x01(\x08H\x01\x88\x01\x01\x12\x14\n\x07\x66orward\x18\x08 \x01(\x08H\x02\x88\x01\x01\x12\x10\n\x08networks\x18\t \x03(\t\x12\x0f\n\x07subnets\x18\n \x03(\t\x12\x12\n\x05rules\x18\x0b \x01(\rH\x03\x88\x01\x01\x12\x1a\n\rrules_present\x18\x0c \x01(\rH\x04\x88\x01\x01\x12\x14\n\x07repairs\x18\r \x01(\x04H\x05\x88\x01\x01\x12\x33\n\x0flast_check_time\x18\x0e \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nstart_time\x18\x0f \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12$\n\x17lease_service_connected\x18\x10 \x01(\x08H\x06\x88\x01\x01\x12.\n\x08\x66indings\x18\x11 \x03(\x0b\x32\x1c.flannelette.masq.v1.Finding\x12\x16\n\x0eother_networks\x18\x12 \x03(\tB\x08\n\x06_readyB\r\n\x0b_masqueradeB\n\n\x08_forwardB\x08\n\x06_rulesB\x10\n\x0e_rules_presentB\n\n\x08_repairsB\x1a\n\x18_lease_service_connected\"v\n\x07\x46inding\x12\x0f\n\x07problem\x18\x01 \x01(\t\x12\x0c\n\x04\x63ure\x18\x02 \x01(\t\x12\r\n\x05\x63heck\x18\x03 \x01(\t\x12\r\n\x05\x63\x61use\x18\x04 \x01(\t\x12\x10\n\x08\x65vidence\x18\x05 \x01(\t\x12\x0e\n\x06\x62roken\x18\x07 \x01(\x08\x12\x0c\n\x04soon\x18\n \x01(\x08\"\x94\x01\n\x04Rule\x12\x0e\n\x06\x66\x61mily\x18\x01 \x01(\t\x12\r\n\x05table\x18\x02 \x01(\t\x12\r\n\x05\x63hain\x18\x03 \x01(\t\x12\x0c\n\x04text\x18\x04 \x01(\t\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\x14\n\x07present\x18\x06 \x01(\x08H\x00\x88\x01\x01\x12\x0f\n\x07packets\x18\x07 \x01(\x04\x12\r\n\x05\x62ytes\x18\x08 \x01(\x04\x42\n\n\x08_present\"\x12\n\x10GetStatusRequest\"j\n\x11GetStatusResponse\x12+\n\x06status\x18\x01 \x01(\x0b\x32\x1b.flannelette.masq.v1.Status\x12(\n\x04time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\x12\n\x10ListRulesRequest\"=\n\x11ListRulesResponse\x12(\n\x05rules\x18\x01 \x03(\x0b\x32\x19.flannelette.masq.v1.Rule\"%\n\x12ResyncRulesRequest\x12\x0f\n\x07\x64ry_run\x18\x01 \x01(\x08\"\'\n\x13ResyncRulesResponse\x12\x10\n\x08\x63ommands\x18\x01 \x03(\t\"\'\n\x14TeardownRulesRequest\x12\x0f\n\x07\x64ry_run\x18\x01 \x01(\x08\")\n\x15TeardownRulesResponse\x12\x10\n\x08\x63ommands\x18\x01 \x03(\t\"\xdb\x01\n\x0e\x45xplainRequest\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65stination\x18\x02 \x01(\t\x12\x0c\n\x04mark\x18\x03 \x01(\r\x12\x11\n\x05trace\x18\x04 \x01(\x08\x42\x02\x18\x01\x12\x31\n\ntrace_time\x18\x05 \x01(\x0b\x32\x19.google.protobuf.DurationB\x02\x18\x01\x12\x10\n\x08incoming\x18\x06 \x01(\t\x12\x10\n\x08outgoing\x18\x07 \x01(\t\x12\x10\n\x08protocol\x18\x08 \x01(\r\x12\x0c\n\x04port\x18\t \x01(\r\x12\x0c\n\x04hook\x18\n \x01(\t\"\xd9\x01\n\x0f\x45xplainResponse\x12\x18\n\x0bmasqueraded\x18\x01 \x01(\x08H\x00\x88\x01\x01\x12(\n\x05rules\x18\x02 \x03(\x0b\x32\x19.flannelette.masq.v1.Rule\x12\x13\n\x0b\x65xplanation\x18\x03 \x01(\t\x12-\n\x05trace\x18\x04 \x01(\x0b\x32\x1a.flannelette.masq.v1.TraceB\x02\x18\x01\x12.\n\x08\x66indings\x18\x05 \x03(\x0b\x32\x1c.flannelette.masq.v1.FindingB\x0e\n\x0c_masqueraded\"\xae\x01\n\x05Trace\x12\x0e\n\x06packet\x18\x01 \x01(\t\x12-\n\x05steps\x18\x02 \x03(\x0b\x32\x1e.flannelette.masq.v1.TraceStep\x12\x0e\n\x06source\x18\x03 \x01(\t\x12\x11\n\tinterface\x18\x04 \x01(\t\x12\x19\n\x0c\x61s_explained\x18\x05 \x01(\x08H\x00\x88\x01\x01\x12\x13\n\x0b\x65xplanation\x18\x06 \x01(\t:\x02\x18\x01\x42\x0f\n\r_as_explained\"j\n\tTraceStep\x12\r\n\x05table\x18\x01 \x01(\t\x12\r\n\x05\x63hain\x18\x02 \x01(\t\x12\x0c\n\x04rule\x18\x03 \x01(\t\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x0f\n\x07verdict\x18\x05 \x01(\t\x12\x0c\n\x04mark\x18\x06 \x01(\r:\x02\x18\x01\"\xa4\x01\n\x12WatchEventsRequest\x12\x11\n\tno_follow\x18\x01 \x01(\x08\x12\r\n\x05\x61\x66ter\x18\x02 \x01(\t\x12.\n\nsince_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05\x63hain\x18\x04 \x01(\t\x12-\n\x05kinds\x18\x05 \x03(\x0e\x32\x1e.flannelette.masq.v1.EventKind\"\x9f\x02\n\x13WatchEventsResponse\x12(\n\x04time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0c\n\x04what\x18\x02 \x01(\t\x12\r\n\x05\x63\x61use\x18\x03 \x01(\t\x12\x14\n\x0cmicroseconds\x18\x04 \x01(\x04\x12,\n\x04kind\x18\x05 \x01(\x0e\x32\x1e.flannelette.masq.v1.EventKind\x12\x10\n\x08position\x18\x06 \x01(\t\x12\x0e\n\x06\x63ursor\x18\x07 \x01(\t\x12.\n\x06\x63hains\x18\x08 \x03(\x0b\x32\x1e.flannelette.masq.v1.ChainName\x12\x0f\n\x07objects\x18\n \x01(\r\x12\x0e\n\x06missed\x18\x0c \x01(\x04J\x04\x08\t\x10\nJ\x04\x08\x0b\x10\x0c\")\n\tChainName\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06\x66\x61mily\x18\x02 \x01(\t*\xf4\x02\n\tEventKind\x12\x1a\n\x16\x45VENT_KIND_UNSPECIFIED\x10\x00\x12\x1e\n\x1a\x45VENT_KIND_SERVICE_STARTED\x10\x01\x12\x18\n\x14\x45VENT_KIND_READINESS\x10\x02\x12\x1c\n\x18\x45VENT_KIND_LEASE_SERVICE\x10\x03\x12\x16\n\x12\x45VENT_KIND_NETWORK\x10\x04\x12\x17\n\x13\x45VENT_KIND_FIREWALL\x10\x05\x12\x14\n\x10\x45VENT_KIND_RULES\x10\x06\x12\x15\n\x11\x45VENT_KIND_REPAIR\x10\x07\x12\x18\n\x14\x45VENT_KIND_JUMP_LEFT\x10\x08\x12\x16\n\x12\x45VENT_KIND_FINDING\x10\t\x12\x1b\n\x17\x45VENT_KIND_FINDING_GONE\x10\n\x12\x16\n\x12\x45VENT_KIND_FAILURE\x10\x0b\x12\x17\n\x13\x45VENT_KIND_TEARDOWN\x10\x0c\x12\x15\n\x11\x45VENT_KIND_RESYNC\x10\r2\xc9\x04\n\x0bMasqService\x12Z\n\tGetStatus\x12%.flannelette.masq.v1.GetStatusRequest\x1a&.flannelette.masq.v1.GetStatusResponse\x12Z\n\tListRules\x12%.flannelette.masq.v1.ListRulesRequest\x1a&.flannelette.masq.v1.ListRulesResponse\x12`\n\x0bResyncRules\x12\'.flannelette.masq.v1.ResyncRulesRequest\x1a(.flannelette.masq.v1.ResyncRulesResponse\x12\x66\n\rTeardownRules\x12).flannelette.masq.v1.TeardownRulesRequest\x1a*.flannelette.masq.v1.TeardownRulesResponse\x12T\n\x07\x45xplain\x12#.flannelette.masq.v1.ExplainRequest\x1a$.flannelette.masq.v1.ExplainResponse\x12\x62\n\x0bWatchEvents\x12\'.flannelette.masq.v1.WatchEventsRequest\x1a(.flannelette.masq.v1.WatchEventsResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x66lannelette/masq/v1/masq.proto\x12\x13\x66lannelette.masq.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xcb\x04\n\x06Status\x12\x12\n\x05ready\x18\x01 \x01(\x08H\x00\x88\x01\x01\x12\x0f\n\x07reasons\x18\x02 \x03(\t\x12\x0c\n\x04node\x18\x03 \x01(\t\x12\x0f\n\x07version\x18\x04 \x01(\t\x12\x10\n\x08\x66irewall\x18\x05 \x01(\t\x12\x17\n\x0f\x66irewall_reason\x18\x06 \x01(\t\x12\x17\n\nmasquerade\x18\x07 \x01(\x08H\x01\x88\x01\x01\x12\x14\n\x07\x66orward\x18\x08 \x01(\x08H\x02\x88\x01\x01\x12\x10\n\x08networks\x18\t \x03(\t\x12\x0f\n\x07subnets\x18\n \x03(\t\x12\x12\n\x05rules\x18\x0b \x01(\rH\x03\x88\x01\x01\x12\x1a\n\rrules_present\x18\x0c \x01(\rH\x04\x88\x01\x01\x12\x14\n\x07repairs\x18\r \x01(\x04H\x05\x88\x01\x01\x12\x33\n\x0flast_check_time\x18\x0e \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nstart_time\x18\x0f \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12$\n\x17lease_service_connected\x18\x10 \x01(\x08H\x06\x88\x01\x01\x12.\n\x08\x66indings\x18\x11 \x03(\x0b\x32\x1c.flannelette.masq.v1.Finding\x12\x16\n\x0eother_networks\x18\x12 \x03(\tB\x08\n\x06_readyB\r\n\x0b_masqueradeB\n\n\x08_forwardB\x08\n\x06_rulesB\x10\n\x0e_rules_presentB\n\n\x08_repairsB\x1a\n\x18_lease_service_connected\"v\n\x07\x46inding\x12\x0f\n\x07problem\x18\x01 \x01(\t\x12\x0c\n\x04\x63ure\x18\x02 \x01(\t\x12\r\n\x05\x63heck\x18\x03 \x01(\t\x12\r\n\x05\x63\x61use\x18\x04 \x01(\t\x12\x10\n\x08\x65vidence\x18\x05 \x01(\t\x12\x0e\n\x06\x62roken\x18\x07 \x01(\x08\x12\x0c\n\x04soon\x18\n \x01(\x08\"\x94\x01\n\x04Rule\x12\x0e\n\x06\x66\x61mily\x18\x01 \x01(\t\x12\r\n\x05table\x18\x02 \x01(\t\x12\r\n\x05\x63hain\x18\x03 \x01(\t\x12\x0c\n\x04text\x18\x04 \x01(\t\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\x14\n\x07present\x18\x06 \x01(\x08H\x00\x88\x01\x01\x12\x0f\n\x07packets\x18\x07 \x01(\x04\x12\r\n\x05\x62ytes\x18\x08 \x01(\x04\x42\n\n\x08_present\":\n\x10GetStatusRequest\x12\x0f\n\x07network\x18\x01 \x01(\t\x12\x15\n\rnetworks_only\x18\x02 \x01(\x08\"\x8d\x01\n\x11GetStatusResponse\x12+\n\x06status\x18\x01 \x01(\x0b\x32\x1b.flannelette.masq.v1.Status\x12(\n\x04time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07network\x18\x03 \x01(\t\x12\x10\n\x08networks\x18\x04 \x03(\t\"#\n\x10ListRulesRequest\x12\x0f\n\x07network\x18\x01 \x01(\t\"N\n\x11ListRulesResponse\x12(\n\x05rules\x18\x01 \x03(\x0b\x32\x19.flannelette.masq.v1.Rule\x12\x0f\n\x07network\x18\x02 \x01(\t\"6\n\x12ResyncRulesRequest\x12\x0f\n\x07\x64ry_run\x18\x01 \x01(\x08\x12\x0f\n\x07network\x18\x02 \x01(\t\"\'\n\x13ResyncRulesResponse\x12\x10\n\x08\x63ommands\x18\x01 \x03(\t\"8\n\x14TeardownRulesRequest\x12\x0f\n\x07\x64ry_run\x18\x01 \x01(\x08\x12\x0f\n\x07network\x18\x02 \x01(\t\")\n\x15TeardownRulesResponse\x12\x10\n\x08\x63ommands\x18\x01 \x03(\t\"\xec\x01\n\x0e\x45xplainRequest\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65stination\x18\x02 \x01(\t\x12\x0c\n\x04mark\x18\x03 \x01(\r\x12\x11\n\x05trace\x18\x04 \x01(\x08\x42\x02\x18\x01\x12\x31\n\ntrace_time\x18\x05 \x01(\x0b\x32\x19.google.protobuf.DurationB\x02\x18\x01\x12\x10\n\x08incoming\x18\x06 \x01(\t\x12\x10\n\x08outgoing\x18\x07 \x01(\t\x12\x10\n\x08protocol\x18\x08 \x01(\r\x12\x0c\n\x04port\x18\t \x01(\r\x12\x0c\n\x04hook\x18\n \x01(\t\x12\x0f\n\x07network\x18\x0b \x01(\t\"\xd9\x01\n\x0f\x45xplainResponse\x12\x18\n\x0bmasqueraded\x18\x01 \x01(\x08H\x00\x88\x01\x01\x12(\n\x05rules\x18\x02 \x03(\x0b\x32\x19.flannelette.masq.v1.Rule\x12\x13\n\x0b\x65xplanation\x18\x03 \x01(\t\x12-\n\x05trace\x18\x04 \x01(\x0b\x32\x1a.flannelette.masq.v1.TraceB\x02\x18\x01\x12.\n\x08\x66indings\x18\x05 \x03(\x0b\x32\x1c.flannelette.masq.v1.FindingB\x0e\n\x0c_masqueraded\"\xae\x01\n\x05Trace\x12\x0e\n\x06packet\x18\x01 \x01(\t\x12-\n\x05steps\x18\x02 \x03(\x0b\x32\x1e.flannelette.masq.v1.TraceStep\x12\x0e\n\x06source\x18\x03 \x01(\t\x12\x11\n\tinterface\x18\x04 \x01(\t\x12\x19\n\x0c\x61s_explained\x18\x05 \x01(\x08H\x00\x88\x01\x01\x12\x13\n\x0b\x65xplanation\x18\x06 \x01(\t:\x02\x18\x01\x42\x0f\n\r_as_explained\"j\n\tTraceStep\x12\r\n\x05table\x18\x01 \x01(\t\x12\r\n\x05\x63hain\x18\x02 \x01(\t\x12\x0c\n\x04rule\x18\x03 \x01(\t\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x0f\n\x07verdict\x18\x05 \x01(\t\x12\x0c\n\x04mark\x18\x06 \x01(\r:\x02\x18\x01\"\xb5\x01\n\x12WatchEventsRequest\x12\x11\n\tno_follow\x18\x01 \x01(\x08\x12\r\n\x05\x61\x66ter\x18\x02 \x01(\t\x12.\n\nsince_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05\x63hain\x18\x04 \x01(\t\x12-\n\x05kinds\x18\x05 \x03(\x0e\x32\x1e.flannelette.masq.v1.EventKind\x12\x0f\n\x07network\x18\x06 \x01(\t\"\xb0\x02\n\x13WatchEventsResponse\x12(\n\x04time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0c\n\x04what\x18\x02 \x01(\t\x12\r\n\x05\x63\x61use\x18\x03 \x01(\t\x12\x14\n\x0cmicroseconds\x18\x04 \x01(\x04\x12,\n\x04kind\x18\x05 \x01(\x0e\x32\x1e.flannelette.masq.v1.EventKind\x12\x10\n\x08position\x18\x06 \x01(\t\x12\x0e\n\x06\x63ursor\x18\x07 \x01(\t\x12.\n\x06\x63hains\x18\x08 \x03(\x0b\x32\x1e.flannelette.masq.v1.ChainName\x12\x0f\n\x07objects\x18\n \x01(\r\x12\x0e\n\x06missed\x18\x0c \x01(\x04\x12\x0f\n\x07network\x18\r \x01(\tJ\x04\x08\t\x10\nJ\x04\x08\x0b\x10\x0c\")\n\tChainName\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06\x66\x61mily\x18\x02 \x01(\t*\xf4\x02\n\tEventKind\x12\x1a\n\x16\x45VENT_KIND_UNSPECIFIED\x10\x00\x12\x1e\n\x1a\x45VENT_KIND_SERVICE_STARTED\x10\x01\x12\x18\n\x14\x45VENT_KIND_READINESS\x10\x02\x12\x1c\n\x18\x45VENT_KIND_LEASE_SERVICE\x10\x03\x12\x16\n\x12\x45VENT_KIND_NETWORK\x10\x04\x12\x17\n\x13\x45VENT_KIND_FIREWALL\x10\x05\x12\x14\n\x10\x45VENT_KIND_RULES\x10\x06\x12\x15\n\x11\x45VENT_KIND_REPAIR\x10\x07\x12\x18\n\x14\x45VENT_KIND_JUMP_LEFT\x10\x08\x12\x16\n\x12\x45VENT_KIND_FINDING\x10\t\x12\x1b\n\x17\x45VENT_KIND_FINDING_GONE\x10\n\x12\x16\n\x12\x45VENT_KIND_FAILURE\x10\x0b\x12\x17\n\x13\x45VENT_KIND_TEARDOWN\x10\x0c\x12\x15\n\x11\x45VENT_KIND_RESYNC\x10\r2\xc9\x04\n\x0bMasqService\x12Z\n\tGetStatus\x12%.flannelette.masq.v1.GetStatusRequest\x1a&.flannelette.masq.v1.GetStatusResponse\x12Z\n\tListRules\x12%.flannelette.masq.v1.ListRulesRequest\x1a&.flannelette.masq.v1.ListRulesResponse\x12`\n\x0bResyncRules\x12\'.flannelette.masq.v1.ResyncRulesRequest\x1a(.flannelette.masq.v1.ResyncRulesResponse\x12\x66\n\rTeardownRules\x12).flannelette.masq.v1.TeardownRulesRequest\x1a*.flannelette.masq.v1.TeardownRulesResponse\x12T\n\x07\x45xplain\x12#.flannelette.masq.v1.ExplainRequest\x1a$.flannelette.masq.v1.ExplainResponse\x12\x62\n\x0bWatchEvents\x12\'.flannelette.masq.v1.WatchEventsRequest\x1a(.flannelette.masq.v1.WatchEventsResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -43,8 +43,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TRACE']._serialized_options = b'\030\001'
   _globals['_TRACESTEP']._loaded_options = None
   _globals['_TRACESTEP']._serialized_options = b'\030\001'
-  _globals['_EVENTKIND']._serialized_start=2584
-  _globals['_EVENTKIND']._serialized_end=2956
+  _globals['_EVENTKIND']._serialized_start=2779
+  _globals['_EVENTKIND']._serialized_end=3151
   _globals['_STATUS']._serialized_start=121
   _globals['_STATUS']._serialized_end=708
   _globals['_FINDING']._serialized_start=710
@@ -52,35 +52,35 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RULE']._serialized_start=831
   _globals['_RULE']._serialized_end=979
   _globals['_GETSTATUSREQUEST']._serialized_start=981
-  _globals['_GETSTATUSREQUEST']._serialized_end=999
-  _globals['_GETSTATUSRESPONSE']._serialized_start=1001
-  _globals['_GETSTATUSRESPONSE']._serialized_end=1107
-  _globals['_LISTRULESREQUEST']._serialized_start=1109
-  _globals['_LISTRULESREQUEST']._serialized_end=1127
-  _globals['_LISTRULESRESPONSE']._serialized_start=1129
-  _globals['_LISTRULESRESPONSE']._serialized_end=1190
-  _globals['_RESYNCRULESREQUEST']._serialized_start=1192
-  _globals['_RESYNCRULESREQUEST']._serialized_end=1229
-  _globals['_RESYNCRULESRESPONSE']._serialized_start=1231
-  _globals['_RESYNCRULESRESPONSE']._serialized_end=1270
-  _globals['_TEARDOWNRULESREQUEST']._serialized_start=1272
-  _globals['_TEARDOWNRULESREQUEST']._serialized_end=1311
-  _globals['_TEARDOWNRULESRESPONSE']._serialized_start=1313
-  _globals['_TEARDOWNRULESRESPONSE']._serialized_end=1354
-  _globals['_EXPLAINREQUEST']._serialized_start=1357
-  _globals['_EXPLAINREQUEST']._serialized_end=1576
-  _globals['_EXPLAINRESPONSE']._serialized_start=1579
-  _globals['_EXPLAINRESPONSE']._serialized_end=1796
-  _globals['_TRACE']._serialized_start=1799
-  _globals['_TRACE']._serialized_end=1973
-  _globals['_TRACESTEP']._serialized_start=1975
-  _globals['_TRACESTEP']._serialized_end=2081
-  _globals['_WATCHEVENTSREQUEST']._serialized_start=2084
-  _globals['_WATCHEVENTSREQUEST']._serialized_end=2248
-  _globals['_WATCHEVENTSRESPONSE']._serialized_start=2251
-  _globals['_WATCHEVENTSRESPONSE']._serialized_end=2538
-  _globals['_CHAINNAME']._serialized_start=2540
-  _globals['_CHAINNAME']._serialized_end=2581
-  _globals['_MASQSERVICE']._serialized_start=2959
-  _globals['_MASQSERVICE']._serialized_end=3544
+  _globals['_GETSTATUSREQUEST']._serialized_end=1039
+  _globals['_GETSTATUSRESPONSE']._serialized_start=1042
+  _globals['_GETSTATUSRESPONSE']._serialized_end=1183
+  _globals['_LISTRULESREQUEST']._serialized_start=1185
+  _globals['_LISTRULESREQUEST']._serialized_end=1220
+  _globals['_LISTRULESRESPONSE']._serialized_start=1222
+  _globals['_LISTRULESRESPONSE']._serialized_end=1300
+  _globals['_RESYNCRULESREQUEST']._serialized_start=1302
+  _globals['_RESYNCRULESREQUEST']._serialized_end=1356
+  _globals['_RESYNCRULESRESPONSE']._serialized_start=1358
+  _globals['_RESYNCRULESRESPONSE']._serialized_end=1397
+  _globals['_TEARDOWNRULESREQUEST']._serialized_start=1399
+  _globals['_TEARDOWNRULESREQUEST']._serialized_end=1455
+  _globals['_TEARDOWNRULESRESPONSE']._serialized_start=1457
+  _globals['_TEARDOWNRULESRESPONSE']._serialized_end=1498
+  _globals['_EXPLAINREQUEST']._serialized_start=1501
+  _globals['_EXPLAINREQUEST']._serialized_end=1737
+  _globals['_EXPLAINRESPONSE']._serialized_start=1740
+  _globals['_EXPLAINRESPONSE']._serialized_end=1957
+  _globals['_TRACE']._serialized_start=1960
+  _globals['_TRACE']._serialized_end=2134
+  _globals['_TRACESTEP']._serialized_start=2136
+  _globals['_TRACESTEP']._serialized_end=2242
+  _globals['_WATCHEVENTSREQUEST']._serialized_start=2245
+  _globals['_WATCHEVENTSREQUEST']._serialized_end=2426
+  _globals['_WATCHEVENTSRESPONSE']._serialized_start=2429
+  _globals['_WATCHEVENTSRESPONSE']._serialized_end=2733
+  _globals['_CHAINNAME']._serialized_start=2735
+  _globals['_CHAINNAME']._serialized_end=2776
+  _globals['_MASQSERVICE']._serialized_start=3154
+  _globals['_MASQSERVICE']._serialized_end=3739
 # @@protoc_insertion_point(module_scope)

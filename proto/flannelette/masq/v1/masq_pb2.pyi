@@ -368,12 +368,21 @@ class GetStatusRequest(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    NETWORK_FIELD_NUMBER: _builtins.int
+    NETWORKS_ONLY_FIELD_NUMBER: _builtins.int
+    network: _builtins.str
+    """Which network; empty: the only one, or the one that is called default."""
+    networks_only: _builtins.bool
+    """Only tell `networks`."""
     def __init__(
         self,
+        *,
+        network: _builtins.str = ...,
+        networks_only: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["network", b"network", "networks_only", b"networks_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -387,6 +396,10 @@ class GetStatusResponse(_message.Message):
 
     STATUS_FIELD_NUMBER: _builtins.int
     TIME_FIELD_NUMBER: _builtins.int
+    NETWORK_FIELD_NUMBER: _builtins.int
+    NETWORKS_FIELD_NUMBER: _builtins.int
+    network: _builtins.str
+    """Whose it is; empty: the service has one network, without a name."""
     @_builtins.property
     def status(self) -> Global___Status:
         """As of now."""
@@ -395,15 +408,21 @@ class GetStatusResponse(_message.Message):
     def time(self) -> _timestamp_pb2.Timestamp:
         """The time of this host's clock when the service answered."""
 
+    @_builtins.property
+    def networks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The networks of the service, by name; none: it has one, without a name."""
+
     def __init__(
         self,
         *,
         status: Global___Status | None = ...,
         time: _timestamp_pb2.Timestamp | None = ...,
+        network: _builtins.str = ...,
+        networks: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status", "time", b"time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["status", b"status", "time", b"time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["network", b"network", "networks", b"networks", "status", b"status", "time", b"time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -415,12 +434,17 @@ class ListRulesRequest(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    NETWORK_FIELD_NUMBER: _builtins.int
+    network: _builtins.str
+    """Which network; empty: the only one, or the one that is called default."""
     def __init__(
         self,
+        *,
+        network: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["network", b"network"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -433,6 +457,9 @@ class ListRulesResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     RULES_FIELD_NUMBER: _builtins.int
+    NETWORK_FIELD_NUMBER: _builtins.int
+    network: _builtins.str
+    """Whose it is; empty: the service has one network, without a name."""
     @_builtins.property
     def rules(self) -> _containers.RepeatedCompositeFieldContainer[Global___Rule]:
         """Sorted by family, table, chain and position."""
@@ -441,10 +468,11 @@ class ListRulesResponse(_message.Message):
         self,
         *,
         rules: _abc.Iterable[Global___Rule] | None = ...,
+        network: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["rules", b"rules"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["network", b"network", "rules", b"rules"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -457,16 +485,20 @@ class ResyncRulesRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     DRY_RUN_FIELD_NUMBER: _builtins.int
+    NETWORK_FIELD_NUMBER: _builtins.int
     dry_run: _builtins.bool
     """Change nothing, and return the commands."""
+    network: _builtins.str
+    """Which network; empty: the only one, or the one that is called default."""
     def __init__(
         self,
         *,
         dry_run: _builtins.bool = ...,
+        network: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "network", b"network"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -505,16 +537,20 @@ class TeardownRulesRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     DRY_RUN_FIELD_NUMBER: _builtins.int
+    NETWORK_FIELD_NUMBER: _builtins.int
     dry_run: _builtins.bool
     """Change nothing, and return the commands."""
+    network: _builtins.str
+    """Which network; empty: the only one, or the one that is called default."""
     def __init__(
         self,
         *,
         dry_run: _builtins.bool = ...,
+        network: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "network", b"network"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -560,6 +596,7 @@ class ExplainRequest(_message.Message):
     PROTOCOL_FIELD_NUMBER: _builtins.int
     PORT_FIELD_NUMBER: _builtins.int
     HOOK_FIELD_NUMBER: _builtins.int
+    NETWORK_FIELD_NUMBER: _builtins.int
     source: _builtins.str
     """Source address of the packet. Empty: that of a pod of this node."""
     destination: _builtins.str
@@ -592,6 +629,8 @@ class ExplainRequest(_message.Message):
     """The chain that decides whether the packet passes: `forward` (the default),
     `input` for a packet to the node itself, `output` for one of its own.
     """
+    network: _builtins.str
+    """Which network; empty: the only one, or the one that is called default."""
     @_builtins.property
     @_deprecated("""This field has been marked as deprecated using proto field options.""")
     def trace_time(self) -> _duration_pb2.Duration:
@@ -610,10 +649,11 @@ class ExplainRequest(_message.Message):
         protocol: _builtins.int = ...,
         port: _builtins.int = ...,
         hook: _builtins.str = ...,
+        network: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["trace_time", b"trace_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["destination", b"destination", "hook", b"hook", "incoming", b"incoming", "mark", b"mark", "outgoing", b"outgoing", "port", b"port", "protocol", b"protocol", "source", b"source", "trace", b"trace", "trace_time", b"trace_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["destination", b"destination", "hook", b"hook", "incoming", b"incoming", "mark", b"mark", "network", b"network", "outgoing", b"outgoing", "port", b"port", "protocol", b"protocol", "source", b"source", "trace", b"trace", "trace_time", b"trace_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -773,6 +813,7 @@ class WatchEventsRequest(_message.Message):
     SINCE_TIME_FIELD_NUMBER: _builtins.int
     CHAIN_FIELD_NUMBER: _builtins.int
     KINDS_FIELD_NUMBER: _builtins.int
+    NETWORK_FIELD_NUMBER: _builtins.int
     no_follow: _builtins.bool
     """End after the remembered events; do not wait for more."""
     after: _builtins.str
@@ -783,6 +824,8 @@ class WatchEventsRequest(_message.Message):
     """Only events of one chain, by its name, such as FLANNEL-POSTRTG. Events of
     no chain are left out.
     """
+    network: _builtins.str
+    """Which network; empty: the only one, or the one that is called default."""
     @_builtins.property
     def since_time(self) -> _timestamp_pb2.Timestamp:
         """Only events from this time on."""
@@ -799,10 +842,11 @@ class WatchEventsRequest(_message.Message):
         since_time: _timestamp_pb2.Timestamp | None = ...,
         chain: _builtins.str = ...,
         kinds: _abc.Iterable[Global___EventKind.ValueType] | None = ...,
+        network: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["since_time", b"since_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "chain", b"chain", "kinds", b"kinds", "no_follow", b"no_follow", "since_time", b"since_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "chain", b"chain", "kinds", b"kinds", "network", b"network", "no_follow", b"no_follow", "since_time", b"since_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -824,6 +868,7 @@ class WatchEventsResponse(_message.Message):
     CHAINS_FIELD_NUMBER: _builtins.int
     OBJECTS_FIELD_NUMBER: _builtins.int
     MISSED_FIELD_NUMBER: _builtins.int
+    NETWORK_FIELD_NUMBER: _builtins.int
     what: _builtins.str
     """The action, one sentence."""
     cause: _builtins.str
@@ -842,6 +887,8 @@ class WatchEventsResponse(_message.Message):
     """Number of events right before this one that were discarded before they
     could be sent, including events that the request does not select.
     """
+    network: _builtins.str
+    """Whose it is; empty: the service has one network, without a name."""
     @_builtins.property
     def time(self) -> _timestamp_pb2.Timestamp:
         """Time at which the action was complete."""
@@ -863,10 +910,11 @@ class WatchEventsResponse(_message.Message):
         chains: _abc.Iterable[Global___ChainName] | None = ...,
         objects: _builtins.int = ...,
         missed: _builtins.int = ...,
+        network: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["time", b"time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "chains", b"chains", "cursor", b"cursor", "kind", b"kind", "microseconds", b"microseconds", "missed", b"missed", "objects", b"objects", "position", b"position", "time", b"time", "what", b"what"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "chains", b"chains", "cursor", b"cursor", "kind", b"kind", "microseconds", b"microseconds", "missed", b"missed", "network", b"network", "objects", b"objects", "position", b"position", "time", b"time", "what", b"what"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from services.core.family import Network
 from services.masq.firewalls.firewall import (
     CHAIN_MISSING,
     JUMP_NOT_FIRST,
@@ -181,6 +182,8 @@ def without_others(wanted: ChainForm, found: FoundChain) -> FoundChain:
         return found
     rules = list(enumerate(found.rules))
     others = {place for place, rule in rules if rule.form and _is_anothers(rule.form, wanted)}
+    if others and not wanted.rules:  # the rule about kube-proxy's mark is theirs as well
+        others |= {place for place, rule in rules if rule.form and _is_of_no_network(rule.form, wanted)}
     return replace(
         found,
         rules=tuple(rule for place, rule in rules if place not in others),
@@ -190,13 +193,23 @@ def without_others(wanted: ChainForm, found: FoundChain) -> FoundChain:
 
 
 def _is_anothers(form: Form, wanted: ChainForm) -> bool:
+    networks = _networks_of(form, wanted)
+    return networks is not None and is_another_network(networks, wanted.networks or ())
+
+
+def _is_of_no_network(form: Form, wanted: ChainForm) -> bool:
+    return _networks_of(form, wanted) == []
+
+
+def _networks_of(form: Form, wanted: ChainForm) -> list[Network] | None:
+    """The addresses in a rule of a flannel; None: it is none."""
     if "text" in form:
         has_comment = f'--comment "{wanted.comment}"' in form["text"]
         networks = addresses_in(form["text"])
     else:
         has_comment = form.get("comment", {}).get("comment") == wanted.comment
         networks = parse_all(form[key].lstrip("!") for key in ("src", "dst") if key in form)
-    return has_comment and is_another_network(networks, wanted.networks or ())
+    return networks if has_comment else None
 
 
 def _rule_state(chain: Chain, name: str, wanted: RuleForm, found: FoundRule | None) -> RuleState:

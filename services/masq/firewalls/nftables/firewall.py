@@ -12,14 +12,13 @@ from services.masq.firewalls.nftables.listing import FoundChain, found_chains, f
 from services.masq.firewalls.nftables.syntax import (
     FLANNEL_TABLES,
     PLACES,
-    TABLE,
     family_word,
     removing,
     rule_text,
     writing,
 )
 from services.masq.kernel.nf_tables import ChainName, generation, nft_chains, nft_tables
-from services.masq.rules.model import Chain, Rule
+from services.masq.rules.model import NFT_TABLE, Chain, Rule
 from services.masq.rules.other_networks import is_another_network
 
 _RACES: Final = 5
@@ -84,7 +83,7 @@ class NftablesFirewall:
 
     def _look(self, chains: Sequence[Chain]) -> "_Look":
         tables = nft_tables()
-        found = self._found(nft_chains())
+        found = self._found(nft_chains(), _table_of(chains))
         ours = tuple(found[chain.family].get(chain.table) for chain in chains)
         repairs = tuple(_repair(chain, each) for chain, each in zip(chains, ours, strict=True))
         flannels = _flannels(chains, tables)
@@ -106,13 +105,13 @@ class NftablesFirewall:
             return ()
         return tuple(rules)
 
-    def _found(self, chains: frozenset[ChainName]) -> dict[Family, dict[str, FoundChain]]:
+    def _found(self, chains: frozenset[ChainName], table: str) -> dict[Family, dict[str, FoundChain]]:
         """Ours, by the table of the model. Each is listed alone: libnftables then reads no other rules."""
         found: dict[Family, dict[str, FoundChain]] = {family: {} for family in FAMILIES}
         for family in FAMILIES:
             for place in PLACES.values():
-                if ChainName(family.version, TABLE, place.name) in chains:
-                    listing = self._nft().listing(f"list chain {family_word(family)} {TABLE} {place.name}")
+                if ChainName(family.version, table, place.name) in chains:
+                    listing = self._nft().listing(f"list chain {family_word(family)} {table} {place.name}")
                     found[family] |= found_chains(listing)
         return found
 
@@ -146,8 +145,13 @@ def _emptied(chains: Sequence[Chain], tables: Tables, found: Mapping[Family, Map
     stay = {chain.family for chain in chains if chain.rules}
     decided = {(chain.family, chain.table) for chain in chains}
     stay |= {family for family, there in found.items() for table in there if (family, table) not in decided}
-    go = [family for family in FAMILIES if family not in stay and (family.version, TABLE) in tables]
-    return [f"delete table {family_word(family)} {TABLE}" for family in go]
+    ours = _table_of(chains)
+    go = [family for family in FAMILIES if family not in stay and (family.version, ours) in tables]
+    return [f"delete table {family_word(family)} {ours}" for family in go]
+
+
+def _table_of(chains: Sequence[Chain]) -> str:
+    return chains[0].nft_table if chains else NFT_TABLE
 
 
 def _flannels(chains: Sequence[Chain], tables: Tables) -> list[Family]:
@@ -173,11 +177,11 @@ def _state(
     for i, rule in enumerate(chain.rules):
         text = rule_text(chain, rule)
         if i < len(there) and there[i].rule == replace(rule, reason=""):
-            rules.append(RuleState(TABLE, name, text, True, there[i].packets, there[i].bytes))
+            rules.append(RuleState(chain.nft_table, name, text, True, there[i].packets, there[i].bytes))
         else:
-            rules.append(RuleState(TABLE, name, text, present=False))
+            rules.append(RuleState(chain.nft_table, name, text, present=False))
     declaration = f"chain {name} {PLACES[chain.table].declaration}"
-    jump = RuleState(TABLE, name, declaration, present=found is not None and found.fits)
+    jump = RuleState(chain.nft_table, name, declaration, present=found is not None and found.fits)
     commands = tuple(f"nft {command}" for command in first.commands)
     texts = tuple(rule_text(chain, rule) for rule in others)
     return ChainState(chain, jump, tuple(rules), first.causes, commands, not last.commands, texts)

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from services.core.family import Family
-from services.masq.rules.model import Action, AddressMatch, Chain, Rule
+from services.masq.rules.model import NFT_TABLE, Action, AddressMatch, Chain, Rule
 
-TABLE: Final = "flannelette"
+TABLE: Final = NFT_TABLE
 """One of each family is ours."""
 
 
@@ -45,7 +45,7 @@ def family_word(family: Family) -> str:
 
 def table_of(chain: Chain) -> str:
     """`ip flannelette`."""
-    return f"{family_word(chain.family)} {TABLE}"
+    return f"{family_word(chain.family)} {chain.nft_table}"
 
 
 def place_of(chain: Chain) -> str:

@@ -1,0 +1,77 @@
+"""Beside other networks in one network namespace: what this one claims of it, and which devices are not its own."""
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from ipaddress import ip_network
+
+from services.core.errors import InvalidInput
+from services.core.family import Network
+from services.core.network import NetworkConfig, contains
+from services.dataplane.backends.backend import Backend
+from services.dataplane.links import actual as links
+from services.dataplane.links.desired import LinkSpec
+from services.dataplane.netlink.actuator import Actuator
+from services.dataplane.netlink.objects import Route
+from services.dataplane.settings import ROUTE_PROTOCOL, DataplaneSettings
+from services.runtime.os.claims import DEVICE, RANGE, UDP_PORT, Claim, Claims
+from services.runtime.process.networks import NAMED_PROTOCOLS
+
+_PORT = re.compile(r"\d+")
+
+
+async def claim(
+    network: NetworkConfig,
+    backend: Backend,
+    specs: Sequence[LinkSpec],
+    settings: DataplaneSettings,
+    kernel: Actuator,
+    claims: Claims | None,
+    former: Collection[Network],
+) -> None:
+    """Claims what a configuration needs, with these devices. `former` are subnets that are or were the node's own.
+
+    Raises InvalidInput, naming both networks, where another one of the namespace is in its way; Unavailable.
+    """
+    ranges = [cidr for row in network.families for cidr in network.cidrs(row.family)]
+    wanted = [Claim("route protocol", str(settings.route_protocol)), *(Claim(RANGE, str(cidr)) for cidr in ranges)]
+    wanted += [Claim(DEVICE, f"{spec.name} ({spec.attributes.identity()})") for spec in specs]
+    if backend.carrier.startswith("UDP"):
+        ports = _PORT.findall(backend.carrier.replace("IPv6", ""))
+        wanted += [Claim(UDP_PORT, f"{port} {backend.lease_type}") for port in ports]
+    if claims is not None:
+        claims.check(wanted)
+    if settings.is_named:  # what processes have left that do not run now
+        if backend.lease_type == "ipsec":
+            raise InvalidInput(
+                "backend ipsec is for the network without a name: charon and the kernel's policies are one for all"
+            )
+        for spec in specs:
+            await _require_own_device(spec, [*former, *ranges])
+        for row in network.families:
+            _require_own_routes(await kernel.routes(row.family.af), ranges, settings.route_protocol)
+    if claims is not None:
+        claims.take(wanted)
+
+
+async def _require_own_device(spec: LinkSpec, ranges: Collection[Network]) -> None:
+    """Raises InvalidInput for a device that is there with an address outside of these ranges."""
+    link = await links.find_link(spec.name)
+    for address in link.addresses if link else ():
+        if not address.ip.is_link_local and not any(contains(cidr, address.network) for cidr in ranges):
+            raise InvalidInput(
+                f"{spec.name} ({spec.attributes.identity()}) has {address}, so it is of another network on this "
+                "host: give this one another device (with vxlan: another VNI), or remove the other with "
+                f"`ip link del {spec.name}`"
+            )
+
+
+def _require_own_routes(routes: Iterable[Route], ranges: Collection[Network], protocol: int) -> None:
+    """Raises InvalidInput for a route into these ranges that has the mark of another network."""
+    others = {ROUTE_PROTOCOL, *NAMED_PROTOCOLS} - {protocol}
+    for route in routes:
+        to = ip_network((route.dst, route.length)) if route.protocol in others else None
+        if to is not None and any(contains(cidr, to) for cidr in ranges):
+            raise InvalidInput(
+                f"the route to {to} has protocol {route.protocol}, so it is of another network on this host: change "
+                f"the range of one of them, or remove it with `ip route flush proto {route.protocol}`"
+            )

@@ -1,0 +1,111 @@
+"""What each network of this network namespace uses, said to the others: address ranges, devices, route marks.
+
+A claim is an abstract unix socket `@flannelette/SERVICE/NETWORK/KIND/VALUE`: the kernel lists those of the namespace
+in /proc/net/unix, and frees them with the process (unix(7)).
+"""
+
+import socket
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Final, NamedTuple, Self
+
+from services.core.errors import InvalidInput
+
+_TABLE: Final = Path("/proc/thread-self/net/unix")
+_NO_NAME: Final = "default"
+RANGE: Final = "range"
+DEVICE: Final = "device"
+UDP_PORT: Final = "UDP port"
+
+
+class Claim(NamedTuple):
+    """One thing that only one network of a service can have."""
+
+    kind: str
+    """`range`, or one whose values are compared by their first word, such as `UDP port`."""
+    value: str
+    """What stands behind the first word is for people, but that of a `UDP port`: devices of VXLAN share one."""
+
+    def excludes(self, other: "Claim") -> bool:
+        """Whether two networks cannot have both."""
+        if self.kind != other.kind:
+            return False
+        if self.kind == RANGE:
+            one, two = ip_network(self.value), ip_network(other.value)
+            return one.version == two.version and one.overlaps(two)
+        same = self.value.partition(" ")[0] == other.value.partition(" ")[0]
+        return same and not (self.kind == UDP_PORT and self == other and self.value.endswith(" vxlan"))
+
+
+class Claims:
+    """The claims of one network of a service."""
+
+    def __init__(self, service: str, network: str) -> None:
+        self._prefix = f"flannelette/{service}/"
+        self._network = network or _NO_NAME
+        self._held: dict[Claim, socket.socket] = {}
+
+    def check(self, claims: Iterable[Claim]) -> None:
+        """Raises InvalidInput as `take` does, and takes nothing."""
+        self._refuse(claims, list(self._others()))
+
+    def take(self, claims: Iterable[Claim]) -> None:
+        """Has these claims and no others. Raises InvalidInput, naming both networks; then those of before stay."""
+        wanted = dict.fromkeys(claims)
+        self._refuse(wanted, list(self._others()))
+        with ExitStack() as opened:
+            new = {claim: opened.enter_context(self._bound(claim)) for claim in wanted if claim not in self._held}
+            # Of two that take it at this moment one sees the other here: the first by name goes on.
+            self._refuse(wanted, [(name, claim) for name, claim in self._others() if name < self._network])
+            opened.pop_all()
+        for claim in [claim for claim in self._held if claim not in wanted]:
+            self._held.pop(claim).close()
+        self._held |= new
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Gives all back."""
+        while self._held:
+            self._held.popitem()[1].close()
+
+    def _refuse(self, wanted: Iterable[Claim], others: list[tuple[str, Claim]]) -> None:
+        for claim in wanted:
+            for name, other in others:
+                if claim.excludes(other):
+                    raise InvalidInput(
+                        f"{claim.kind} {claim.value} of network {self._network} and {other.kind} {other.value} of "
+                        f"network {name}, which is on this host too, cannot be there at once: change one of them"
+                    )
+
+    def _bound(self, claim: Claim) -> socket.socket:
+        found = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            found.bind(f"\0{self._prefix}{self._network}/{claim.kind}/{claim.value}")
+        except OSError as error:
+            found.close()
+            raise InvalidInput(f"{claim.kind} {claim.value} cannot be claimed: {error.strerror}") from None
+        return found
+
+    def _others(self) -> Iterator[tuple[str, Claim]]:
+        """The claims of other networks, by name."""
+        for line in _TABLE.read_text(errors="replace").splitlines()[1:]:
+            path = line.split(maxsplit=7)[7:]
+            if path and path[0].startswith(f"@{self._prefix}"):
+                name, _, rest = path[0].removeprefix(f"@{self._prefix}").partition("/")
+                kind, _, value = rest.partition("/")
+                if name != self._network and _is_readable(kind, value):
+                    yield name, Claim(kind, value)
+
+
+def _is_readable(kind: str, value: str) -> bool:
+    try:
+        return kind != RANGE or bool(ip_network(value))
+    except ValueError:
+        return False

@@ -1,0 +1,113 @@
+"""Networks with names: what each has of its own, and what two of them cannot both have."""
+
+from pathlib import Path
+
+import pytest
+
+from services.core.errors import InvalidInput, Misconfigured
+from services.dataplane.settings import DataplaneSettings
+from services.masq.settings import MasqSettings
+from services.runtime.os.claims import DEVICE, RANGE, UDP_PORT, Claim, Claims
+from services.runtime.process.options import listen_addresses
+from services.runtime.process.settings import parse_settings
+from services.runtime.telemetry.health import Health
+from services.runtime.telemetry.metrics import REGISTRY, Counter, per_network
+from services.runtime.telemetry.network import in_network
+
+
+def dataplane(*flags: str) -> DataplaneSettings:
+    return parse_settings(DataplaneSettings, "flannelette-dataplane", flags, {})
+
+
+def test_one_network_without_a_name_has_the_files_and_marks_that_it_always_had() -> None:
+    for settings in (dataplane(), dataplane("--network=default")):
+        (network,) = settings.networks
+        own = settings.of(network)
+        assert (own.subnet_file, own.route_protocol) == (Path("/run/flannel/subnet.env"), 77)
+        assert own.lease_address == "unix:/run/flannelette/lease.sock"
+        assert listen_addresses(settings, "dataplane") == ["unix:/run/flannelette/dataplane.sock"]
+    assert parse_settings(MasqSettings, "flannelette-masq", (), {}).rules.nft_table == "flannelette"
+
+
+def test_a_network_with_a_name_has_its_own() -> None:
+    settings = dataplane(
+        "--network=blue", "--network=red=unix:/tmp/red.sock", "--cni-install-path=/etc/cni/x.conflist"
+    )
+    blue, red = (settings.of(network) for network in settings.networks)
+    assert (blue.subnet_file, blue.lease_address) == (
+        Path("/run/flannel/subnet-blue.env"),
+        "unix:/run/flannelette/lease-blue.sock",
+    )
+    assert (red.cni_install_path, red.lease_address) == ("/etc/cni/x-red.conflist", "unix:/tmp/red.sock")
+    assert blue.route_protocol != red.route_protocol
+    assert {blue.route_protocol, red.route_protocol} <= set(range(100, 180))
+    assert str(red.node_files({}).wireguard_key) == "/run/flannel/wgkey-red"
+    assert listen_addresses(settings, "dataplane") == ["unix:/run/flannelette/dataplane.sock"]
+    assert listen_addresses(blue, "dataplane") == ["unix:/run/flannelette/dataplane-blue.sock"]
+    masq = parse_settings(MasqSettings, "flannelette-masq", ("--network=blue",), {})
+    assert masq.rules.nft_table == "flannelette-blue"
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--network=Blue",), "--network is 'Blue': a network's name has 1 to 15 of a to z, 0 to 9 and -"),
+        (("--network=a", "--network=a=unix:/x"), "--network a is given twice"),
+        (("--network=a", "--network=b", "--lease-address=unix:/x"), "write --network NAME=ADDRESS"),
+        (("--network=a", "--network=b", "--route-protocol=80"), "each network has its own: leave it out"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(flags: tuple[str, ...], said: str) -> None:
+    with pytest.raises(Misconfigured, match=said.replace("[", r"\[")):
+        dataplane(*flags)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "excludes"),
+    [
+        (Claim(RANGE, "10.5.0.0/16"), Claim(RANGE, "10.5.128.0/17"), True),
+        (Claim(RANGE, "10.5.0.0/16"), Claim(RANGE, "10.6.0.0/16"), False),
+        (Claim(RANGE, "10.5.0.0/16"), Claim(RANGE, "fd00::/48"), False),
+        (Claim(DEVICE, "flannel.1 (VNI 1)"), Claim(DEVICE, "flannel.1 (VNI 7)"), True),
+        (Claim(DEVICE, "flannel.1 (VNI 1)"), Claim(DEVICE, "flannel.2 (VNI 2)"), False),
+        (Claim(UDP_PORT, "8472 vxlan"), Claim(UDP_PORT, "8472 vxlan"), False),
+        (Claim(UDP_PORT, "8472 vxlan"), Claim(UDP_PORT, "8472 wireguard"), True),
+        (Claim("route protocol", "77"), Claim("route protocol", "77"), True),
+    ],
+)
+def test_two_networks_cannot_have_these(one: Claim, other: Claim, excludes: bool) -> None:
+    service = f"test-{abs(hash((one, other)))}"
+    with Claims(service, "blue") as blue, Claims(service, "red") as red:
+        blue.take([one])
+        blue.take([one])
+        if not excludes:
+            red.take([other])
+            return
+        said = rf"{other.kind} .* of network red and {one.kind} .* of network blue"
+        with pytest.raises(InvalidInput, match=said):
+            red.take([other])
+        with pytest.raises(InvalidInput, match=said):
+            red.check([other])
+        blue.take([])
+        red.take([other])
+
+
+def test_a_network_is_ready_by_itself_and_the_service_when_all_are() -> None:
+    whole = Health()
+    blue, red = whole.of_network("blue"), whole.of_network("red")
+    blue.set("kernel", "")
+    red.set("kernel", "it is slow")
+    assert (blue.ready, red.reasons, whole.reasons) == (True, ["it is slow"], ["network red: it is slow"])
+    whole.set("certificate", "it has expired")
+    assert blue.reasons == ["it has expired"]
+    assert whole.of_network("") is whole
+
+
+def test_a_metric_has_the_label_of_the_network_only_where_that_has_a_name() -> None:
+    for names, label in (([""], {}), (["blue"], {"network": "blue"})):
+        metric = per_network(Counter, f"a_test_of_{len(label)}", "of this test", ["cause"])
+        for name in names:
+            with in_network(name):
+                metric.labels("x").inc()
+        value = REGISTRY.get_sample_value(f"a_test_of_{len(label)}_total", {"cause": "x", **label})
+        assert value == 1
