@@ -87,7 +87,7 @@ async def no_descriptors(scene: Scene, hit: Hit) -> AsyncIterator[None]:
 async def no_memory(scene: Scene, hit: Hit) -> AsyncIterator[None]:
     """A service gets a few megabytes more, and then none; it may die of that, and come back."""
     service = scene.service(hit.chance.choice(SERVICES), hit.host)
-    scene.killed.add((service, service.restarts + 1))
+    scene.doomed.add(service)
     with _limited(service, resource.RLIMIT_AS, _address_space(service.pid) + _MARGIN):
         yield
 

@@ -3,7 +3,9 @@
 import asyncio
 import json
 import shutil
+import signal
 import subprocess
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -54,8 +56,9 @@ class Scene:
         self.hosts = cluster.hosts
         self.backend = cluster.options.backend
         self.leases: Mapping[Host, kernel.Lease] = {}
-        self.killed: set[tuple[Supervised, int]] = set()
-        """With the number of the restart that follows: deaths that we have brought about."""
+        self.doomed: set[Supervised] = set()
+        """Services that may die of what is done to them now."""
+        self._killed = Counter[Supervised]()
         self._died = died
         self._rules: Mapping[Host, frozenset[str]] = {}
 
@@ -97,7 +100,7 @@ class Scene:
 
     async def kill(self, service: Supervised) -> None:
         """With -9; returns when its successor has started."""
-        self.killed.add((service, service.restarts + 1))
+        self._killed[service] += 1
         await service.kill()
 
     def deaths(self) -> list[tuple[Supervised, int]]:
@@ -105,8 +108,11 @@ class Scene:
         found = []
         while not self._died.empty():
             service, code = self._died.get_nowait()
-            if (service, service.restarts) not in self.killed:
+            if code == -signal.SIGKILL and self._killed[service]:
+                self._killed[service] -= 1
+            elif service not in self.doomed:
                 found.append((service, code))
+        self.doomed.clear()
         return found
 
     def home(self, host: Host) -> Path:
@@ -120,7 +126,10 @@ class Scene:
 
     def step_clock(self, host: Host, seconds: float) -> None:
         """The wall clock of its services differs by so much from now on."""
-        clock_of(self.cluster.directory, host.name).write_bytes(OFFSET.pack(seconds))
+        path = clock_of(self.cluster.directory, host.name)
+        path.touch()
+        with path.open("r+b") as file:  # never shorter: who has mapped it would die
+            file.write(OFFSET.pack(seconds))
 
     async def run(self, host: Host, line: str) -> str:
         """What a line for a shell prints in the namespace of a host."""
