@@ -10,6 +10,7 @@ from typing import Final
 
 import grpc.aio
 from flannelette.dataplane.v1 import dataplane_pb2, dataplane_pb2_grpc
+from flannelette.lease.v1 import lease_pb2, lease_pb2_grpc
 from flannelette.masq.v1 import masq_pb2, masq_pb2_grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
@@ -64,6 +65,14 @@ async def masq(address: str, patience: float = _PATIENCE) -> masq_pb2.Status:
     async with _channel(address) as channel:
         ask = masq_pb2_grpc.MasqServiceStub(channel).GetStatus
         return (await ask(masq_pb2.GetStatusRequest(), wait_for_ready=True, timeout=patience)).status
+
+
+async def refused(address: str) -> list[str]:
+    """The keys of the store that the lease service there refuses now."""
+    async with _channel(address) as channel:
+        ask = lease_pb2_grpc.LeaseServiceStub(channel).ListQuarantine
+        answer = await ask(lease_pb2.ListQuarantineRequest(), wait_for_ready=True, timeout=_PATIENCE)
+        return [each.key for each in answer.keys]
 
 
 async def draw(contexts: Path, picture: Path) -> bool:

@@ -193,6 +193,8 @@ class Scene:
                 if name == "dataplane":
                     await look.until_programmed(address, HOSTS - 1)
                 await look.until_serving(address)
+                while store and name == "lease" and await look.refused(address):  # noqa: ASYNC110 - as above
+                    await asyncio.sleep(_LOOK_AGAIN)  # it has not heard yet that they are gone
 
     async def change_backend(self, backend: str) -> None:
         """Writes it into the network configuration; returns when all leases have it."""
