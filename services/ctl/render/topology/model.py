@@ -10,12 +10,13 @@ from typing import Final
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.lease.v1 import lease_pb2
 
+from services.core.backend_options import CLOUDS
 from services.ctl.units import count, in_order, phrase
 
 MOST_DRAWN: Final = 8
 """Nodes that are drawn one by one, with every link."""
 _UNDERLAY_BITS: Final = {4: 24, 6: 64}
-_DIRECT: Final = ("host-gw", "alloc")
+_DIRECT: Final = ("host-gw", "alloc", *CLOUDS)
 
 
 class Health(Enum):
