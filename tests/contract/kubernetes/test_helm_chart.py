@@ -287,8 +287,8 @@ def test_its_table_of_flags_is_that_of_the_services() -> None:
 
 
 OUR_OWN = frozenset(
-    "central cni-install-path dangerously-without-tls healthz-ip healthz-port lease-address listen "
-    "network-namespace-file node socket-dir state-dir tls-ca-file tls-cert-file tls-key-file tls-server-name "
+    "central cni-install-path dangerously-without-tls export healthz-ip healthz-port import lease-address listen "
+    "network network-namespace-file node socket-dir state-dir tls-ca-file tls-cert-file tls-key-file tls-server-name "
     "version".split()
 )
-"""What the chart sets itself, or a pod on every node has no use for."""
+"""What the chart sets itself, or a pod on every node has no use for; it offers no other clusters and networks."""
