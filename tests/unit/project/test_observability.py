@@ -51,6 +51,11 @@ def metrics() -> dict[str, set[str]]:
 
 METRICS: Final = metrics()
 UNASKED: Final = {
+    # of a process that few clusters have: its own readiness and status tell the same
+    "flannelette_cloud_changes_total",
+    "flannelette_cloud_errors_total",
+    "flannelette_cloud_last_look_timestamp_seconds",
+    "flannelette_cloud_routes",
     "flannelette_connections_closed_total",  # the log names the address that has too many
     "flannelette_etcd_sessions",  # for debugging; the nodes connected say the same
     "flannelette_lease_history_bytes",
