@@ -17,7 +17,7 @@ PAUSE: Final = 0.002
 """Seconds between two changes that come apart. A message costs a dataplane as much as some ten changes in it."""
 _AT_A_PAUSE: Final = 6
 """Followers who are sent a message each in a quarter of PAUSE."""
-_LONGEST_PAUSE: Final = 0.5
+_LONGEST_PAUSE: Final = 2.0
 STALLED_SECONDS: Final = 28.0
 """As long as a client of which nothing is wanted has to answer a ping."""
 
@@ -31,7 +31,7 @@ async def watch_all(
     between its table and the newest one, or a reset when the log does not reach back to it.
 
     A change is sent at once, unless the last one was less than `pause` seconds ago: changes within that time are
-    sent together, in as many messages as they take. With many followers the time is longer, up to half a second, so
+    sent together, in as many messages as they take. With many followers the time is longer, up to two seconds, so
     that changes all the time leave most of a core to those who acquire a lease.
 
     `dataplane_of` is the node that is connected while this stream lives; empty: the watcher is no dataplane.
