@@ -5,7 +5,7 @@ does with a step, from the fold on, it does by itself.
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -84,9 +84,12 @@ class SharedTransport(Transport):
 
     shared: Shared = None  # type: ignore[assignment]  # a field without a default cannot follow Transport's
 
-    def channel(self, address: str, options: Options = ()) -> grpc.aio.Channel:
+    def channel(
+        self, address: str, options: Options = (), interceptors: Sequence[grpc.aio.ClientInterceptor] = ()
+    ) -> grpc.aio.Channel:
         """See Transport."""
-        made: Any = _Channel(super(SharedTransport, self).channel(address, (*options, *_OWN_CONNECTION)), self.shared)
+        own = super(SharedTransport, self).channel(address, (*options, *_OWN_CONNECTION), interceptors)
+        made: Any = _Channel(own, self.shared)
         return made  # type: ignore[no-any-return]  # as far as a stub and ServerChannel use it
 
 

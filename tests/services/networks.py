@@ -97,6 +97,12 @@ class Host:
         self.services.append(service)
         return service
 
+    def flannelette(self, *words: str) -> str:
+        """What the command line prints here."""
+        program = (sys.executable, "-m", "services.ctl.main", f"--socket-dir={self.directory}")
+        done = subprocess.run([*program, *words], env=environment(), capture_output=True, text=True, check=False)
+        return done.stdout + done.stderr
+
     def end(self) -> None:
         """Kills what runs of it."""
         for service in self.services:

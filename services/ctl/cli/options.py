@@ -139,6 +139,7 @@ class Shared:
 
     context: str | None = None
     on: str | None = None
+    network: str | None = None
     socket_dir: str | None = None
     lease: str | None = None
     dataplane: str | None = None
@@ -210,6 +211,9 @@ def shared_options(*, environment: bool, formats: Sequence[str] = FORMATS) -> Ca
         ),
         click.option(
             "--on", metavar="NODE", envvar=variable("ON"), help="A node of the context.", shell_complete=_nodes
+        ),
+        click.option(
+            "--network", metavar="NAME", envvar=variable("NETWORK"), help="A network of the node, if it has several."
         ),
         click.option(
             "--socket-dir",

@@ -14,7 +14,7 @@ from flannelette.masq.v1.masq_pb2_grpc import MasqServiceStub
 
 from services.ctl.connect.call import CallFailed, Channels
 from services.ctl.connect.contexts import Nodes
-from services.ctl.connect.targets import Target, Targets
+from services.ctl.connect.targets import Target, Targets, in_network
 from services.ctl.node_health import Answers, NodeHealth, assess
 from services.ctl.problems import headline
 from services.ctl.render.screen import to_json
@@ -31,19 +31,46 @@ async def answers_of(targets: Targets) -> Answers:
         return await _answers_of(targets, channels)
 
 
-async def assess_all(nodes: Nodes, channels: Channels | None = None) -> dict[str, NodeHealth]:
-    """The health of each node, by its name in the context; over channels that stay open, if there are."""
+async def assess_all(
+    nodes: Nodes, channels: Channels | None = None, *, each_network: bool = False
+) -> dict[str, NodeHealth]:
+    """The health of each node, by its name in the context; over channels that stay open, if there are.
+
+    With `each_network` a node of several networks is there once for each: `h1/blue`, or `blue` without a context.
+    """
     if channels is None:
         async with Channels() as own:
-            return await assess_all(nodes, own)
+            return await assess_all(nodes, own, each_network=each_network)
     turns = asyncio.Semaphore(_MOST_AT_ONCE)
 
-    async def one(targets: Targets) -> NodeHealth:
+    async def one(name: str, targets: Targets) -> dict[str, NodeHealth]:
         async with turns:
-            return assess(await _answers_of(targets, channels), targets)
+            answers = await _answers_of(targets, channels)
+            networks = await _networks(answers, targets, channels) if each_network else []
+            if not networks:
+                return {name: assess(answers, targets)}
+            about = {network: in_network(targets, network) for network in networks}
+            return {
+                f"{name}/{network}" if name else network: assess(await _answers_of(there, channels), there)
+                for network, there in about.items()
+            }
 
-    found = await asyncio.gather(*map(one, nodes.values()))
-    return dict(zip(nodes, found, strict=True))
+    found = await asyncio.gather(*map(one, nodes, nodes.values()))
+    return {name: health for each in found for name, health in each.items()}
+
+
+async def _networks(answers: Answers, targets: Targets, channels: Channels) -> list[str]:
+    """The networks of services that were asked for none and have several; none: they answered, or have one."""
+    if targets["dataplane"].network or not any(
+        isinstance(answer, CallFailed) and answer.reached for answer in (answers.dataplane, answers.masq)
+    ):
+        return []
+    request = dataplane_pb2.GetStatusRequest(networks_only=True)
+    dataplane = await _try(channels, targets["dataplane"], lambda c: DataplaneServiceStub(c).GetStatus(request))
+    of_masq = masq_pb2.GetStatusRequest(networks_only=True)
+    masq = await _try(channels, targets["masq"], lambda c: MasqServiceStub(c).GetStatus(of_masq))
+    told = [each.networks for each in (dataplane, masq) if not isinstance(each, CallFailed)]
+    return list(dict.fromkeys(name for names in told for name in names))
 
 
 def status_document(node: NodeHealth) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import grpc
 import grpc.aio
@@ -80,7 +80,37 @@ async def channel_to(target: Target) -> AsyncIterator[grpc.aio.Channel]:
 
 def _channel(target: Target) -> grpc.aio.Channel:
     milliseconds = int(_DIAL_SECONDS * 1000) if target.dialer else 3_000
-    return target.transport.channel(target.address, (*_COMMON_OPTIONS, (_CONNECT_MS, milliseconds)))
+    options = (*_COMMON_OPTIONS, (_CONNECT_MS, milliseconds))
+    about = (_UnaryInNetwork(target.network), _StreamInNetwork(target.network)) if target.network else ()
+    return target.transport.channel(target.address, options, about)
+
+
+class _InNetwork:
+    """Calls are about this network, where their requests say one."""
+
+    def __init__(self, network: str) -> None:
+        self._network = network
+
+    async def _call(self, continuation: Any, details: Any, request: Any) -> Any:
+        if "network" in request.DESCRIPTOR.fields_by_name and isinstance(request.network, str):
+            request.network = self._network
+        return await continuation(details, request)
+
+
+class _UnaryInNetwork(_InNetwork, grpc.aio.UnaryUnaryClientInterceptor):
+    """Of calls with one answer."""
+
+    async def intercept_unary_unary(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
+        """See grpc.aio."""
+        return await self._call(continuation, client_call_details, request)
+
+
+class _StreamInNetwork(_InNetwork, grpc.aio.UnaryStreamClientInterceptor):
+    """Of calls with many."""
+
+    async def intercept_unary_stream(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
+        """See grpc.aio."""
+        return await self._call(continuation, client_call_details, request)
 
 
 def transport(certificate: str, key: str, authorities: str, server_name: str) -> Transport:
@@ -105,7 +135,7 @@ class Channels:
     """Channels that stay open between calls, one for each address."""
 
     def __init__(self) -> None:
-        self._by_address: dict[str, _Shared] = {}
+        self._by_address: dict[tuple[str, str], _Shared] = {}
 
     async def __aenter__(self) -> Self:
         return self
@@ -119,31 +149,32 @@ class Channels:
     ) -> M:
         """The answer of `call`. Raises CallFailed, also when there is none within `seconds`."""
         seconds += _DIAL_SECONDS if target.dialer else 0
-        shared = self._by_address.get(target.address)
+        key = (target.address, target.network)
+        shared = self._by_address.get(key)
         if shared is None:
-            shared = self._by_address[target.address] = _Shared(_channel(target))
+            shared = self._by_address[key] = _Shared(_channel(target))
         shared.calls += 1
         try:
             async with asyncio.timeout(seconds):
                 return await call(shared.channel)
         except grpc.aio.AioRpcError as error:
             failure = await _failure(target, error, shared.channel)
-            self._give_up(target.address, shared)  # a new channel connects at once, an old one after a growing pause
+            self._give_up(key, shared)  # a new channel connects at once, an old one after a growing pause
             raise failure from None
         except TimeoutError:
-            self._give_up(target.address, shared)
+            self._give_up(key, shared)
             raise CallFailed(
                 f"{target.program} at {target.where} did not answer within {seconds:g} s: {_STOPPED}",
                 may_pass=True,
             ) from None
         finally:
             shared.calls -= 1
-            if not shared.calls and self._by_address.get(target.address) is not shared:
+            if not shared.calls and self._by_address.get(key) is not shared:
                 await shared.channel.close()  # earlier it would cancel the other calls
 
-    def _give_up(self, address: str, shared: _Shared) -> None:
-        if self._by_address.get(address) is shared:
-            del self._by_address[address]
+    def _give_up(self, key: tuple[str, str], shared: _Shared) -> None:
+        if self._by_address.get(key) is shared:
+            del self._by_address[key]
 
 
 async def ask(target: Target, call: Callable[[grpc.aio.Channel], Awaitable[M]], seconds: float = SHORT_SECONDS) -> M:

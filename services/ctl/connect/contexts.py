@@ -53,6 +53,8 @@ class Place:
     tls_key_file: str = ""
     tls_ca_file: str = ""
     tls_server_name: str = ""
+    network: str = ""
+    """Which of the node's networks."""
     via: str = ""
     """The command that runs others on the node, for its unix sockets."""
 
@@ -65,7 +67,7 @@ class Place:
         with_tls = transport(self.tls_cert_file, self.tls_key_file, self.tls_ca_file, self.tls_server_name)
         directory = Path(self.socket_dir) if self.socket_dir else DEFAULT_SOCKET_DIR
         named: dict[Service, str | None] = {"lease": self.lease, "dataplane": self.dataplane, "masq": self.masq}
-        there = targets(directory, named, with_tls)
+        there = targets(directory, named, with_tls, self.network)
         return _dialed_all(there, self.via, node) if self.via else there
 
 
@@ -152,6 +154,7 @@ def _dialed(target: Target, via: str, node: str) -> Target:
     words = ["flannelette", f"--socket-dir={target.path.parent}", "dial-stdio", target.service]
     if target.named:
         words[1] = f"--{target.service}={target.address}"
+    words[1:1] = [f"--network={target.network}"] if target.network else []
     connects = dialer(via, node, words)
     return replace(target, address=f"unix:{connects.path}", dialer=connects)
 

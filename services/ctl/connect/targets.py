@@ -3,12 +3,12 @@
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal, Protocol, TypeAlias
 
 from services.core.errors import Misconfigured
-from services.runtime.process.options import socket_address
+from services.runtime.process.networks import suffix_of
 from services.runtime.rpc.transport import Transport, host_and_port
 
 Service: TypeAlias = Literal["lease", "dataplane", "masq", "cloud"]
@@ -47,6 +47,8 @@ class Target:
     transport: Transport = ANYWHERE
     dialer: Connector | None = None
     """What connects the address, a socket of our own, to the service on another host."""
+    network: str = ""
+    """Which network of the service calls are about; empty: the only one, or the one that is called default."""
 
     @property
     def where(self) -> str:
@@ -67,13 +69,35 @@ class Target:
 Targets: TypeAlias = Mapping[Service, Target]
 
 
-def targets(socket_dir: Path, named: Mapping[Service, str | None], transport: Transport = ANYWHERE) -> Targets:
+def targets(
+    socket_dir: Path, named: Mapping[Service, str | None], transport: Transport = ANYWHERE, network: str = ""
+) -> Targets:
     """All three, in their order: the named addresses, and the sockets in `socket_dir` for the others."""
     return {
-        service: Target(service, address, named=True, transport=transport)
+        service: Target(service, address, named=True, transport=transport, network=network)
         if (address := named.get(service))
-        else Target(service, socket_address(socket_dir, service))
+        else Target(service, f"unix:{_socket(socket_dir, service, network)}", network=network)
         for service in SERVICES
+    }
+
+
+def _socket(directory: Path, service: Service, network: str) -> Path:
+    """A lease service has one network; of the others one may have this network alone, or several."""
+    own, common = (directory / f"{service}{suffix}.sock" for suffix in (suffix_of(network), ""))
+    return own if service == "lease" or own.exists() else common
+
+
+def in_network(there: Targets, network: str) -> Targets:
+    """The same services, about one of their networks."""
+    return {
+        service: replace(
+            target,
+            network=network,
+            address=target.address
+            if target.named or target.dialer or target.path is None
+            else f"unix:{_socket(target.path.parent, service, network)}",
+        )
+        for service, target in there.items()
     }
 
 

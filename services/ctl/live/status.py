@@ -31,7 +31,7 @@ def status(nodes: Nodes, screen: Screen, *, is_watching: bool) -> int:
 
 
 async def _once(nodes: Nodes, screen: Screen) -> int:
-    found = await assess_all(nodes)
+    found = await assess_all(nodes, each_network=True)
     if screen.json:
         documents = [_document(name, node) for name, node in found.items()]
         screen.show_json(documents if len(found) > 1 else documents[0])
@@ -43,7 +43,7 @@ async def _once(nodes: Nodes, screen: Screen) -> int:
 
 
 async def _view(nodes: Nodes, channels: Channels, *, wide: bool) -> View:
-    found = await assess_all(nodes, channels)
+    found = await assess_all(nodes, channels, each_network=True)
     rows = {name: _row(name, node) for name, node in found.items()}
     return View(lambda width: _text(found, width, wide=wide), TITLES, rows, STATE)
 

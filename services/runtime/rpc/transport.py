@@ -38,13 +38,15 @@ class Transport:
         """The certificate that a new channel presents; another object once the files were replaced."""
         return self.credentials.material if self.credentials else None
 
-    def channel(self, address: str, options: Options = ()) -> grpc.aio.Channel:
+    def channel(
+        self, address: str, options: Options = (), interceptors: Sequence[grpc.aio.ClientInterceptor] = ()
+    ) -> grpc.aio.Channel:
         """A channel to `unix:PATH` or HOST:PORT. Raises Misconfigured: malformed, or TLS is required."""
         options = (*_NO_PROXY, *options, *self._name_option())
         credentials = self._credentials_for(address)
         if credentials is None:
-            return grpc.aio.insecure_channel(address, options=options)
-        return grpc.aio.secure_channel(address, credentials, options=options)
+            return grpc.aio.insecure_channel(address, options=options, interceptors=interceptors)
+        return grpc.aio.secure_channel(address, credentials, options=options, interceptors=interceptors)
 
     def blocking_channel(self, address: str) -> grpc.Channel:
         """The same for a program without an event loop."""

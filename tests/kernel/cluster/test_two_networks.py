@@ -1,5 +1,6 @@
 """Two networks in one network namespace: each has its kernel objects, and what one does is nothing to the other."""
 
+import re
 import signal
 from collections.abc import AsyncIterator
 
@@ -44,6 +45,11 @@ async def test_networks_of_several_services_and_of_one_are_beside_each_other(net
     with pytest.raises(grpc.aio.AioRpcError) as refused:
         await masq_both.call("ListRules", "green")
     assert refused.value.details() == "there is no network 'green' here: this service has blue, red"
+    shown = n2.flannelette("status")
+    assert re.findall(r"^(blue|red) ", shown, re.M) == ["blue", "red"], shown
+    for name, peer in (("blue", n1.address("blue")), ("red", n1.address("red"))):
+        assert str(peer) in n2.flannelette("--network", name, "peers")
+        assert str(n2.address(name)) in n1.flannelette("--network", name, "peers")
     for host in (n1, n2):
         assert f"{host.address('blue')}/32" in host.objects(*BLUE)
         assert f"{host.address('red')}/32" in host.objects(*RED)
