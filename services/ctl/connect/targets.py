@@ -84,7 +84,9 @@ def targets(
 def _socket(directory: Path, service: Service, network: str) -> Path:
     """A lease service has one network; of the others one may have this network alone, or several."""
     own, common = (directory / f"{service}{suffix}.sock" for suffix in (suffix_of(network), ""))
-    return own if service == "lease" or own.exists() else common
+    with suppress(OSError):  # a directory that is closed to us is told by the call
+        return own if service == "lease" or own.exists() else common
+    return common
 
 
 def in_network(there: Targets, network: str) -> Targets:
