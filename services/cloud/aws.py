@@ -62,7 +62,10 @@ class Aws:
     def __init__(self, options: GoObject, *, endpoint: str, metadata: str, most: int, mark: str) -> None:
         self._table_ids = route_table_ids(options)
         self._most = most or MOST_ROUTES
-        self._metadata = Metadata(metadata or "http://169.254.169.254", "set RouteTableID and AWS_REGION")
+        self._metadata = Metadata(
+            metadata or os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or "http://169.254.169.254",
+            "set RouteTableID and AWS_REGION",
+        )
         session = boto3.session.Session()
         region = os.environ.get("AWS_REGION") or session.region_name
         region = region or self._metadata.aws_session().text("/latest/meta-data/placement/region")

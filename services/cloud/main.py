@@ -1,6 +1,5 @@
 """`flannelette-cloud`: the process that has the cloud's credentials, and writes the routes of all nodes."""
 
-import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -25,7 +24,7 @@ from services.runtime.lease.feed import Feed, LeaseConnection
 from services.runtime.process.process import Process, run
 from services.runtime.process.version import version
 
-_PROVIDERS: Final = {"aws-vpc": ("aws", "Aws")}
+_PROVIDERS: Final = {"aws-vpc": ("aws", "Aws"), "gce": ("gce", "Gce")}
 """The module of a backend, which is also the extra with its SDK, and the class in it."""
 
 
@@ -41,7 +40,7 @@ def make_cloud(settings: CloudSettings, network: NetworkConfig) -> Cloud:
     made: Cloud = provider(
         network.backend_options,
         endpoint=settings.cloud_endpoint,
-        metadata=settings.cloud_metadata or os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT", ""),
+        metadata=settings.cloud_metadata,
         most=settings.cloud_routes_limit,
         mark=settings.cloud_mark,
     )

@@ -22,6 +22,7 @@ BACKENDS: Final[dict[str, type[Backend]]] = {
     "alloc": Alloc,
     "aws-vpc": CloudRoutes,
     "extension": Extension,
+    "gce": CloudRoutes,
     "host-gw": HostGw,
     "ipip": Ipip,
     "ipsec": Ipsec,

@@ -85,7 +85,7 @@ async def test_another_network_gives_another_subnet(cluster: Cluster) -> None:
 @pytest.mark.parametrize(
     ("network", "reason"),
     [
-        ('{"Network":"10.5.0.0/16","Backend":{"Type":"gce"}}', "backend 'gce' is not supported"),
+        ('{"Network":"10.5.0.0/16","Backend":{"Type":"ali-vpc"}}', "backend 'ali-vpc' is not supported"),
         ('{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan","VNI":16777216}}', "VNI in "),
         ('{"Network":"10.5.0.0/16","Backend":{"Type":"nonsense"}}', "Type 'nonsense' of Backend in "),
         ('{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan","VNI":"x"}}', "VNI in "),
@@ -113,9 +113,9 @@ async def test_a_network_it_cannot_carry_leaves_the_last_good_one_in_force(clust
     async with cluster.dataplane() as running:
         await cluster.join("n2", "10.99.0.12", MAC, "10.5.53.0/24")
         await running.until(peers=1)
-        cluster.network_file.write_text('{"Network":"10.5.0.0/16","Backend":{"Type":"gce"}}')
+        cluster.network_file.write_text('{"Network":"10.5.0.0/16","Backend":{"Type":"ali-vpc"}}')
         status = await running.until(ready=False)
-        assert "backend 'gce' is not supported" in " ".join(status.reasons)
+        assert "backend 'ali-vpc' is not supported" in " ".join(status.reasons)
         assert status.peers.programmed == 1
         await cluster.join("n3", "10.99.0.13", "06:0c:56:6d:fb:b4", "10.5.54.0/24")
         await running.until(ready=False, peers=2)

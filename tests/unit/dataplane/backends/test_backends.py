@@ -181,9 +181,9 @@ def test_a_wrong_option_is_named(options: str, key: str) -> None:
 def test_a_backend_that_is_not_built_yet_says_which_are() -> None:
     with pytest.raises(
         InvalidInput,
-        match=r"^backend 'gce' is not supported by this version: use one of alloc, aws-vpc, ",
+        match=r"^backend 'ali-vpc' is not supported by this version: use one of alloc, aws-vpc, ",
     ):
-        make_backend(network('{"Network":"10.5.0.0/16","Backend":{"Type":"gce"}}'))
+        make_backend(network('{"Network":"10.5.0.0/16","Backend":{"Type":"ali-vpc"}}'))
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from tests.examples.dataplane import DEVICE, DUAL_UNDERLAY, ETH0, UNDERLAY, Fake
 from tests.examples.leases import DUAL_JSON, network
 
 HOST_GW = network('{"Network":"10.5.0.0/16","Backend":{"Type":"host-gw"}}')
-GCE = network('{"Network":"10.5.0.0/16","Backend":{"Type":"gce"}}')
+GCE = network('{"Network":"10.5.0.0/16","Backend":{"Type":"ali-vpc"}}')
 WRONG = network('{"Network":"10.5.0.0/16","Backend":{"Type":"extension","SubnetAddCommand":"a | b"}}')
 GROUND = OverlayConfig(HOST_GW, HostGw(), (IPV4,), UNDERLAY)
 
@@ -40,7 +40,7 @@ def tracker(ground: OverlayConfig | None = None) -> ConfigTracker:
 @pytest.mark.parametrize(
     ("bad", "trouble"),
     [
-        (GCE, f"backend 'gce' is not supported by this version: use one of {', '.join(sorted(BACKENDS))}"),
+        (GCE, f"backend 'ali-vpc' is not supported by this version: use one of {', '.join(sorted(BACKENDS))}"),
         (
             WRONG,
             "SubnetAddCommand has | outside of single quotes, which needs a shell: write sh -c '...', or quote it",
@@ -57,7 +57,7 @@ async def test_the_last_ground_stays_in_force_until_a_better_network_comes() -> 
     standing = tracker(GROUND)
     assert not await standing.update(GCE, look=False)
     assert standing.config is GROUND
-    assert standing.error.startswith("backend 'gce' is not supported")
+    assert standing.error.startswith("backend 'ali-vpc' is not supported")
     assert not await standing.update(HOST_GW, look=False), "back to what is in force: nothing is new"
     assert (standing.config, standing.error) == (GROUND, "")
 
@@ -72,7 +72,7 @@ async def test_what_was_refused_is_tried_again_only_with_a_look_and_told_once() 
     await standing.update(GCE, look=False)
     assert standing.error == "as it was"
     await standing.update(GCE, look=True)
-    assert standing.error.startswith("backend 'gce'")
+    assert standing.error.startswith("backend 'ali-vpc'")
 
 
 async def test_a_refused_network_that_comes_back_is_looked_at_again() -> None:
@@ -80,7 +80,7 @@ async def test_a_refused_network_that_comes_back_is_looked_at_again() -> None:
     await standing.update(GCE, look=False)
     await standing.update(HOST_GW, look=False)
     await standing.update(GCE, look=False)
-    assert standing.error.startswith("backend 'gce'")
+    assert standing.error.startswith("backend 'ali-vpc'")
 
 
 async def test_warnings_of_a_configuration_are_told_once() -> None:

@@ -1,0 +1,201 @@
+"""gce: routes of a Google Cloud network, whose next hops are instances. The only module that imports google-auth.
+
+A route is ours by its description. Routes cannot be changed: another one of a second name is created before the old
+one is deleted, so that no packet is lost.
+"""
+
+import os
+import time
+from collections.abc import Collection, Iterator
+from ipaddress import ip_address, ip_network
+from typing import Any, Final
+from urllib.parse import urlencode
+
+import google.auth
+from google.auth.exceptions import GoogleAuthError, TransportError
+from google.auth.transport.requests import AuthorizedSession
+from requests import RequestException
+
+from services.cloud.metadata import Metadata
+from services.cloud.routes import Change, CloudError, Route, Table, Target, Trouble, Verb, View
+from services.core.family import Address, Network
+from services.core.formats.gojson import GoObject
+
+MOST_ROUTES: Final = 250
+"""Static routes of a network, by default."""
+_PRIORITY: Final = 1000
+_SECONDS: Final = 15.0
+_PAGE: Final = "docs/backends.md#gce"
+_SCOPES: Final = ["https://www.googleapis.com/auth/compute"]
+_HOPS: Final = (
+    "nextHopInstance", "nextHopIp", "nextHopGateway", "nextHopIlb", "nextHopVpnTunnel", "nextHopPeering",
+    "nextHopNetwork", "nextHopHub",
+)  # fmt: skip
+_CURES: Final = {
+    401: f"give the instance a service account with the role of {_PAGE}, or set GOOGLE_APPLICATION_CREDENTIALS",
+    403: f"give the service account the role of {_PAGE}, and the instance the scope compute-rw",
+    404: "correct the project, or the network",
+}
+
+
+class Gce:
+    """The network of the instance that this runs on. Credentials are google-auth's default ones."""
+
+    def __init__(self, options: GoObject, *, endpoint: str, metadata: str, most: int, mark: str) -> None:
+        self._most = most or MOST_ROUTES
+        self._mark = mark
+        own = Metadata(
+            metadata or f"http://{os.environ.get('GCE_METADATA_HOST', '169.254.169.254')}",
+            "run flannelette-cloud on an instance of the network",
+            {"Metadata-Flavor": "Google"},
+        )
+        self._project = own.text("/computeMetadata/v1/project/project-id")
+        said = own.text("/computeMetadata/v1/instance/network-interfaces/0/network")
+        self._network = said.rpartition("/")[2]
+        base = endpoint.rstrip("/") or "https://compute.googleapis.com"
+        self._base = f"{base}/compute/v1/projects/{self._project}"
+        try:
+            credentials, _ = google.auth.default(scopes=_SCOPES)
+        except GoogleAuthError as error:
+            raise CloudError(Trouble.DENIED, "no credentials", str(error), _CURES[401]) from None
+        self._session = AuthorizedSession(credentials)
+
+    def look(self, addresses: Collection[Address]) -> View:
+        """The routes of the network, as one table, and the instances in it."""
+        targets = {}
+        wanted = frozenset(addresses)
+        for scoped in self._pages(
+            "aggregated/instances",
+            fields="items/*/instances(selfLink,canIpForward,networkInterfaces(network,networkIP)),nextPageToken",
+        ):
+            for instance in scoped[1].get("instances", ()):
+                for interface in instance.get("networkInterfaces", ()):
+                    address = ip_address(interface["networkIP"])
+                    if address in wanted and interface["network"].rpartition("/")[2] == self._network:
+                        targets[address] = Target(_short(instance["selfLink"]), bool(instance.get("canIpForward")))
+        found = [
+            route for route in self._pages("global/routes") if route["network"].rpartition("/")[2] == self._network
+        ]
+        return View([Table(self._network, tuple(self._routes(found)), self._most)], targets)
+
+    def apply(self, change: Change) -> None:
+        """One or two calls, each followed by its operation."""
+        route = change.route
+        if change.verb is Verb.FORWARD:
+            raise CloudError(
+                Trouble.REFUSED, "canIpForward", f"{route.target} may not forward packets",
+                "Google allows it at creation only: create the instance again with --can-ip-forward",
+            )  # fmt: skip
+        if change.verb is not Verb.DELETE:
+            body = {
+                "name": _name(route.destination, change.old),
+                "description": self._mark,
+                "destRange": str(route.destination),
+                "network": f"projects/{self._project}/global/networks/{self._network}",
+                "nextHopInstance": f"projects/{self._project}/{route.target}",
+                "priority": _PRIORITY,
+                "tags": [],
+            }
+            self._operation("POST", "global/routes", body)
+        if (gone := change.old or (route if change.verb is Verb.DELETE else None)) is not None:
+            try:
+                self._operation("DELETE", f"global/routes/{gone.handle}")
+            except CloudError as error:
+                if error.trouble is not Trouble.CHANGED:
+                    raise
+
+    def command(self, change: Change) -> str:
+        """Lines for gcloud."""
+        route, begin = change.route, f"gcloud compute --project={self._project}"
+        if change.verb is Verb.FORWARD:
+            return f"# {route.target} cannot forward: create it again with --can-ip-forward"
+        gone = change.old or (route if change.verb is Verb.DELETE else None)
+        delete = f"{begin} routes delete {gone.handle} --quiet" if gone else ""
+        if change.verb is Verb.DELETE:
+            return delete
+        _, zone, _, instance = route.target.split("/")
+        create = (
+            f"{begin} routes create {_name(route.destination, change.old)} --network={self._network} "
+            f"--destination-range={route.destination} --next-hop-instance={instance} --next-hop-instance-zone={zone} "
+            f"--priority={_PRIORITY} --description={self._mark}"
+        )
+        return f"{create} && {delete}" if delete else create
+
+    def _routes(self, found: list[Any]) -> Iterator[Route]:
+        for each in found:
+            destination = ip_network(each["destRange"])
+            if destination.version != 4 or each.get("nextHopNetwork") or each.get("nextHopPeering"):
+                continue  # those that Google makes, which do not count
+            target = next((_short(each[key]) for key in _HOPS if each.get(key)), "?")
+            dead = any(warning.get("code") in _DEAD for warning in each.get("warnings", ()))
+            is_ours = each.get("description") == self._mark
+            yield Route(self._network, destination, target, "blackhole" if dead else "active", each["name"], is_ours)
+
+    def _pages(self, path: str, **parameters: str) -> Iterator[Any]:
+        token = ""
+        while True:
+            query = urlencode(parameters | ({"pageToken": token} if token else {}))
+            answer = self._call("GET", f"{path}?{query}" if query else path)
+            items = answer.get("items", ())
+            yield from items.items() if isinstance(items, dict) else items
+            if not (token := answer.get("nextPageToken", "")):
+                return
+
+    def _operation(self, method: str, path: str, body: Any = None) -> None:
+        """Carried out, and waited for. Raises CloudError, also for what the operation says."""
+        operation = self._call(method, path, body)
+        until = time.monotonic() + 60
+        while operation.get("status") != "DONE":
+            if time.monotonic() > until:
+                raise CloudError(Trouble.WAIT, "timeout", f"operation {operation.get('name')} takes long")
+            operation = self._call("POST", f"global/operations/{operation['name']}/wait")
+        for error in operation.get("error", {}).get("errors", ()):
+            code = str(error.get("code", ""))
+            trouble = Trouble.FULL if "QUOTA" in code else Trouble.REFUSED
+            raise CloudError(trouble, code, str(error.get("message", "")), _FULL if trouble is Trouble.FULL else "")
+
+    def _call(self, method: str, path: str, body: Any = None) -> Any:
+        try:
+            answer = self._session.request(method, f"{self._base}/{path}", json=body, timeout=_SECONDS)
+            document = answer.json()
+        except TransportError as error:
+            raise CloudError(Trouble.WAIT, "no answer", str(error)) from None
+        except GoogleAuthError as error:
+            raise CloudError(Trouble.DENIED, "no credentials", str(error), _CURES[401]) from None
+        except (RequestException, ValueError) as error:
+            raise CloudError(Trouble.WAIT, "no answer", str(error)) from None
+        if answer.status_code < 400:
+            return document
+        said = document.get("error", {}) if isinstance(document, dict) else {}
+        reasons = [str(each.get("reason", "")) for each in said.get("errors", ())] or [""]
+        trouble = _trouble(answer.status_code, reasons[0])
+        cure = _FULL if trouble is Trouble.FULL else _CURES.get(answer.status_code, "")
+        raise CloudError(
+            trouble, f"HTTP {answer.status_code} {reasons[0]}".strip(), str(said.get("message", "")), cure
+        )
+
+
+_FULL: Final = "have Google raise the quota `Static routes per VPC network`"
+_DEAD: Final = ("NEXT_HOP_INSTANCE_NOT_FOUND", "NEXT_HOP_NOT_RUNNING", "NEXT_HOP_CANNOT_IP_FORWARD")
+
+
+def _trouble(status: int, reason: str) -> Trouble:
+    if reason in ("rateLimitExceeded", "userRateLimitExceeded") or status == 429 or status >= 500:
+        return Trouble.WAIT
+    if reason == "quotaExceeded":
+        return Trouble.FULL
+    if status in (401, 403):
+        return Trouble.DENIED
+    return Trouble.CHANGED if status in (404, 409, 412) else Trouble.REFUSED
+
+
+def _name(destination: Network, old: Route | None) -> str:
+    """flannel's name of a route, or its second one while the first is there."""
+    name = f"flannel-{str(destination).replace('.', '-').replace('/', '-')}"
+    return f"{name}-b" if old is not None and old.handle == name else name
+
+
+def _short(link: str) -> str:
+    """`zones/ZONE/instances/NAME` of a link, or what else there is behind the project."""
+    head, project, tail = link.partition("/projects/")
+    return tail.partition("/")[2] if project else head
