@@ -10,13 +10,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar
+from typing import Final, Self, TypeVar
 
 import grpc
 import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from services.core.errors import Misconfigured
+from services.ctl.connect.network_calls import calls_in
 from services.ctl.connect.targets import Target
 from services.runtime.rpc.transport import Transport
 from services.runtime.tls.credentials import Credentials
@@ -81,36 +82,7 @@ async def channel_to(target: Target) -> AsyncIterator[grpc.aio.Channel]:
 def _channel(target: Target) -> grpc.aio.Channel:
     milliseconds = int(_DIAL_SECONDS * 1000) if target.dialer else 3_000
     options = (*_COMMON_OPTIONS, (_CONNECT_MS, milliseconds))
-    about = (_UnaryInNetwork(target.network), _StreamInNetwork(target.network)) if target.network else ()
-    return target.transport.channel(target.address, options, about)
-
-
-class _InNetwork:
-    """Calls are about this network, where their requests say one."""
-
-    def __init__(self, network: str) -> None:
-        self._network = network
-
-    async def _call(self, continuation: Any, details: Any, request: Any) -> Any:
-        if "network" in request.DESCRIPTOR.fields_by_name and isinstance(request.network, str):
-            request.network = self._network
-        return await continuation(details, request)
-
-
-class _UnaryInNetwork(_InNetwork, grpc.aio.UnaryUnaryClientInterceptor):
-    """Of calls with one answer."""
-
-    async def intercept_unary_unary(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
-        """See grpc.aio."""
-        return await self._call(continuation, client_call_details, request)
-
-
-class _StreamInNetwork(_InNetwork, grpc.aio.UnaryStreamClientInterceptor):
-    """Of calls with many."""
-
-    async def intercept_unary_stream(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
-        """See grpc.aio."""
-        return await self._call(continuation, client_call_details, request)
+    return target.transport.channel(target.address, options, calls_in(target.network))
 
 
 def transport(certificate: str, key: str, authorities: str, server_name: str) -> Transport:

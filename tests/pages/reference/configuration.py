@@ -75,6 +75,7 @@ CONTEXT_KEYS: Final[Mapping[str, str]] = {
     "tls_key_file": "Its key",
     "tls_ca_file": "Authorities of the services' certificates",
     "tls_server_name": "Name in the services' certificates",
+    "network": "Network of the node, if it has several",
     "via": "Command that runs others on the node, such as `ssh {node} sudo`: no port needs to be open",
     "kubernetes": "`true`: the nodes are those of a DaemonSet's pods, which `kubectl exec` reaches",
     "kubectl": "With `kubernetes`: the command and its options. Default: `KUBECTL`",
