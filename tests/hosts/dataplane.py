@@ -215,15 +215,25 @@ class Running:
         return (await call).status
 
     async def until(
-        self, *, ready: bool = True, peers: int | None = None, within: float = PATIENCE, **more: Any
+        self,
+        *,
+        ready: bool = True,
+        peers: int | None = None,
+        because: str = "",
+        within: float = PATIENCE,
+        **more: Any,
     ) -> pb.Status:
-        """The status as soon as it is like that."""
+        """The status as soon as it is like that, and its reasons have these words."""
         status = pb.Status()
         with suppress(TimeoutError):
             async with asyncio.timeout(within):
                 while True:
                     status = await self.status()
-                    fits = status.ready is ready and peers in (None, status.peers.programmed)
+                    fits = (
+                        status.ready is ready
+                        and peers in (None, status.peers.programmed)
+                        and because in " ".join(status.reasons)
+                    )
                     if fits and all(getattr(status, name) == value for name, value in more.items()):
                         return status
                     await asyncio.sleep(0.01)

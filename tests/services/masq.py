@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
@@ -55,10 +55,12 @@ class Masq:
     async def status(self) -> pb.Status:
         return (await self.stub.GetStatus(pb.GetStatusRequest(), wait_for_ready=True, timeout=PATIENCE)).status
 
-    async def until(self, *, ready: bool = True, repairs: int = 0) -> pb.Status:
+    async def until(
+        self, *, ready: bool = True, repairs: int = 0, fits: Callable[[pb.Status], bool] = lambda _: True
+    ) -> pb.Status:
         """The status, as soon as it is like that."""
         async with asyncio.timeout(PATIENCE):
-            while (status := await self.status()).ready is not ready or status.repairs < repairs:  # noqa: ASYNC110 - another process decides
+            while (status := await self.status()).ready is not ready or status.repairs < repairs or not fits(status):  # noqa: ASYNC110 - another process decides
                 await asyncio.sleep(0.02)
         return status
 

@@ -148,7 +148,7 @@ async def test_a_device_that_cannot_be_made_names_the_one_in_its_way_and_is_made
     running.process.send_signal(signal.SIGSTOP)
     cluster.ip(f"-batch {batch}")
     running.process.send_signal(signal.SIGCONT)
-    status = await running.until(ready=False)
+    status = await running.until(ready=False, because="File exists")
     assert status.reasons[0].endswith("failed: File exists; vx9 has the same VNI 1 and port 8472")
     cluster.ip("link del vx9")
     await healed(cluster)
@@ -160,7 +160,7 @@ async def test_a_device_that_was_moved_to_another_namespace_is_told_and_made_aga
 ) -> None:
     other = make_netns()
     cluster.ip(f"link set flannel.1 netns {other.name} name moved0")
-    status = await running.until(ready=False)
+    status = await running.until(ready=False, because="File exists")
     assert status.reasons[0].endswith(
         "failed: File exists; probably a device of kind vxlan with VNI 1 and port 8472 was made here and is in "
         "another network namespace now: find it with `ip -d link show type vxlan` (of those that `ip netns list-id` "

@@ -159,13 +159,12 @@ async def _until_in(masq: Masq, kind: Kind) -> None:
 async def test_hole_10_dead_forwarding_is_not_ready_and_said_with_its_cure(lab: Lab, tmp_path: Path) -> None:
     stream = Stream(lab)
     async with running(lab, tmp_path, "iptables-legacy -P FORWARD DROP", firewall="nftables") as (host, masq):
-        status = await masq.until(ready=False)
-        assert status.rules_present == status.rules == 10
         problem = (
             "forwarding is broken: Packets of pods are dropped. The policy of chain FORWARD of table filter "
             "(iptables-legacy) is DROP, and no rule there accepts them"
         )
-        assert list(status.reasons) == [problem]
+        status = await masq.until(ready=False, fits=lambda status: list(status.reasons) == [problem])
+        assert status.rules_present == status.rules == 10
         assert await stream.run(0.5) == 50
         check = health_pb2.HealthCheckRequest(service="flannelette.masq.v1.MasqService")
         assert (await masq.health.Check(check)).status == health_pb2.HealthCheckResponse.NOT_SERVING
@@ -212,8 +211,8 @@ async def test_hole_10_a_rule_of_another_program_that_drops_is_dead_forwarding_t
         await masq.until()
         host.run("nft", "add table inet other; add chain inet other c { type filter hook forward priority 5; }")
         host.run("nft", "add rule inet other c ip daddr 10.5.0.0/16 counter drop")
-        status = await masq.until(ready=False)
-        assert "`ip daddr 10.5.0.0/16 drop`, chain c of table inet other (nft)" in status.reasons[0]
+        dropped = "`ip daddr 10.5.0.0/16 drop`, chain c of table inet other (nft)"
+        status = await masq.until(ready=False, fits=lambda status: dropped in status.reasons[0])
         (finding,) = [each for each in status.findings if "nft delete" in each.cure]
         host.run("sh", "-c", finding.cure)
         await masq.until()

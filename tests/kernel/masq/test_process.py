@@ -24,10 +24,8 @@ async def test_rules_come_with_network_and_lease_and_stay_when_these_are_lost(ho
         assert host.tables() == set()
         with lease_service(host) as leases:
             await eventually(lambda: host.save() == golden("ipv4-forward-only"))
-            status = await masq.until(ready=False)
-            assert list(status.reasons) == [
-                "node n1 has no lease: there is nothing to masquerade yet; is its dataplane running?"
-            ]
+            no_lease = "node n1 has no lease: there is nothing to masquerade yet; is its dataplane running?"
+            await masq.until(ready=False, fits=lambda status: list(status.reasons) == [no_lease])
             await acquire(leases)
             status = await masq.until()
             assert host.save() == golden("ipv4")
@@ -35,13 +33,12 @@ async def test_rules_come_with_network_and_lease_and_stay_when_these_are_lost(ho
             check = health_pb2.HealthCheckRequest(service="flannelette.masq.v1.MasqService")
             assert (await masq.health.Check(check)).status == health_pb2.HealthCheckResponse.SERVING
             await release(leases)
-            status = await masq.until(ready=False)
-            assert "the last rules stay" in status.reasons[0]
+            await masq.until(ready=False, fits=lambda status: "the last rules stay" in status.reasons[0])
             assert host.save() == golden("ipv4")
             await acquire(leases)
             await masq.until()
-        status = await masq.until(ready=False)
-        assert "the lease service is away, the rules stay as they are" in status.reasons[0]
+        away = "the lease service is away, the rules stay as they are"
+        await masq.until(ready=False, fits=lambda status: away in status.reasons[0])
         assert host.save() == golden("ipv4")
         assert await masq.end() == 0
     assert host.save() == golden("ipv4")
