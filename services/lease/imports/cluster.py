@@ -80,6 +80,7 @@ class ImportedCluster:
         self._feed = Feed(self._connection, pb.VIEW_EXPORTED, self._notice, most=most)
         self._events = TableEvents(policy.address)
         self._is_unsaved = False
+        self._saved_at = 0.0
         self._recall()
         metrics.IMPORT_CONNECTED.labels(policy.name).set_function(lambda: self.status.connected)
         metrics.IMPORT_REFUSED.labels(policy.name).set_function(lambda: len(self.leases.refused))
@@ -195,6 +196,8 @@ class ImportedCluster:
                     self._tell_status(StoreStatus("import", True))
                 else:
                     self._tell_status(event)
+            if asyncio.get_running_loop().time() >= self._saved_at + _PAUSE:
+                self._save()  # at once after a quiet moment: a kill may follow
 
     def _tell_status(self, status: StoreStatus) -> None:
         if (status.connected, status.error) == (self._status.connected, self._status.error):
@@ -255,7 +258,7 @@ class ImportedCluster:
     def _save(self) -> None:
         if not self._is_unsaved:
             return
-        self._is_unsaved = False
+        self._is_unsaved, self._saved_at = False, asyncio.get_running_loop().time()
         changes = tuple(map(Upserted, self.leases.shown.values()))
         try:
             replace_bytes(self._file, [step_to_bytes(Step(True, changes, self.network, synced=True))], 0o600)
