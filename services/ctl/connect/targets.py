@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final, Literal, Protocol, TypeAlias
 
 from services.core.errors import Misconfigured
-from services.runtime.process.networks import suffix_of
+from services.runtime.process.networks import network_name, suffix_of
 from services.runtime.rpc.transport import Transport, host_and_port
 
 Service: TypeAlias = Literal["lease", "dataplane", "masq", "cloud"]
@@ -72,7 +72,12 @@ Targets: TypeAlias = Mapping[Service, Target]
 def targets(
     socket_dir: Path, named: Mapping[Service, str | None], transport: Transport = ANYWHERE, network: str = ""
 ) -> Targets:
-    """All three, in their order: the named addresses, and the sockets in `socket_dir` for the others."""
+    """All three, in their order: the named addresses, and the sockets in `socket_dir` for the others.
+
+    Raises Misconfigured: `network` is no name of a network.
+    """
+    if network:
+        network_name(network)
     return {
         service: Target(service, address, named=True, transport=transport, network=network)
         if (address := named.get(service))

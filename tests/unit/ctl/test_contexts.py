@@ -9,6 +9,7 @@ from services.core.errors import Misconfigured
 from services.ctl.cli.nodes import contexts_path, nodes_of, one_of
 from services.ctl.cli.options import Shared
 from services.ctl.connect.contexts import read_contexts, use
+from services.ctl.connect.targets import targets
 from services.ctl.main import cli
 
 LAB = """
@@ -125,3 +126,8 @@ def test_the_file_is_in_the_directory_of_configurations(monkeypatch: pytest.Monk
     monkeypatch.delenv("FLANNELETTE_CONTEXTS")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     assert contexts_path() == tmp_path / "flannelette" / "contexts.toml"
+
+
+def test_a_network_whose_name_is_none_is_refused_before_any_socket_is_looked_for(tmp_path: Path) -> None:
+    with pytest.raises(Misconfigured, match="a network's name has 1 to 15"):
+        targets(tmp_path, {}, network="../blue")
