@@ -16,10 +16,12 @@ export SOURCE_DATE_EPOCH
 "$scratch/tools/bin/python" -m build --outdir "$target" . >/dev/null
 
 for service in lease dataplane masq ctl; do
+    extras=$service
+    [ "$service" != lease ] || extras=lease,kubernetes
     environment="$scratch/$service"
     "${PYTHON:-python3}" -m venv --without-pip "$environment"
     "$scratch/tools/bin/python" -m pip --python "$environment/bin/python" install --quiet \
-        --disable-pip-version-check --constraint deploy/images/constraints.txt "$(echo "$target"/*.whl)[$service]"
+        --disable-pip-version-check --constraint deploy/images/constraints.txt "$(echo "$target"/*.whl)[$extras]"
     "$scratch/tools/bin/cyclonedx-py" environment --output-reproducible --output-format JSON \
         --pyproject pyproject.toml --output-file "$target/flannelette-$service.cdx.json" "$environment/bin/python"
 done

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 
+_EXTRA: Final = {"cryptography": "cryptography", "rich": "rich", "yaml": "PyYAML"}
+"""Of the extra ctl: the modules that a command imports when it runs, and their packages."""
+
 _EPILOG: Final = """\b
 Exit codes:
   0  all is well
@@ -160,7 +163,13 @@ def flanneld(flags: tuple[str, ...]) -> None:
 def main() -> None:
     """Runs the command line; never returns."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # our own messages report its errors
-    cli(prog_name="flannelette")
+    try:
+        cli(prog_name="flannelette")
+    except ModuleNotFoundError as error:
+        package = _EXTRA.get(str(error.name).partition(".")[0])
+        if package is None:
+            raise
+        sys.exit(f"flannelette: this command needs the package {package}: pip install 'flannelette[ctl]'")
 
 
 if __name__ == "__main__":

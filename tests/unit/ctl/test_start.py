@@ -19,6 +19,20 @@ def test_without_its_packages_it_names_the_command_that_installs_them() -> None:
     assert (done.returncode, done.stderr) == (1, wanted)
 
 
+@pytest.mark.parametrize(
+    ("missing", "package", "command"),
+    [
+        ("rich", "rich", ("status",)),
+        ("yaml", "PyYAML", ("leases", "-o", "yaml")),
+        ("cryptography", "cryptography", ("certs", "ca", "/nonexistent")),
+    ],
+)
+def test_a_command_names_the_package_that_it_lacks(missing: str, package: str, command: tuple[str, ...]) -> None:
+    done = run(missing, arguments=command)
+    wanted = f"flannelette: this command needs the package {package}: pip install 'flannelette[ctl]'\n"
+    assert (done.returncode, done.stderr) == (1, wanted)
+
+
 @pytest.mark.parametrize("command", ["status", "peers", "leases", "rules"])
 def test_in_the_images_of_the_services_there_is_less_of_it_and_enough(command: str) -> None:
     missing = ("cryptography", "pygments", "markdown_it")

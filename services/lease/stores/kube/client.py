@@ -16,9 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-import aiohttp
-
-from services.core.errors import Unavailable
+from services.core.errors import Misconfigured, Unavailable
 from services.lease.stores.kube.annotations import Annotations
 from services.lease.stores.kube.api_server import Access
 from services.lease.stores.kube.json_reader import Lines, read_batch, read_page
@@ -39,10 +37,18 @@ from services.runtime.os.partial_import import partial_import
 _PACKAGES: Final = ("kubernetes", "kubernetes.aio", "kubernetes.aio.client")
 """Of the client; they import its synchronous half and all of its models: 14 MB."""
 
-with ExitStack() as _stack:
-    for _package in _PACKAGES:
-        _stack.enter_context(partial_import(_package))
-    from kubernetes.aio.client.configuration import Configuration
+try:
+    import aiohttp
+
+    with ExitStack() as _stack:
+        for _package in _PACKAGES:
+            _stack.enter_context(partial_import(_package))
+        from kubernetes.aio.client.configuration import Configuration
+except ModuleNotFoundError as error:
+    raise Misconfigured(
+        f"the Kubernetes store needs the package {str(error.name).partition('.')[0]}, which is not installed: "
+        "pip install 'flannelette[kubernetes]'"
+    ) from None
 
 PAGE: Final = 50
 """Nodes in a page: 700 KB of JSON, 4 MB as Python objects, and some 10 ms in which nothing else runs."""
