@@ -1,12 +1,17 @@
 """A Markdown page as a test sees it: sections of commands, each with the output that the page shows."""
 
 import re
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-_FENCE = "```"
+_FENCE = re.compile(r" *(`{3,})(.*)")
+_MARK = re.compile(r" *<!-- not typed: (.+) -->")
+_MARKED = "marked"
 _SHOWN = ("json", "text")
+SHELLS = ("sh", "bash", "shell", "zsh", "fish", "console", "shell-session")
+"""Languages of blocks that a reader types. Tests type those of the first."""
 _ELLIPSIS = "..."
 
 _VARYING = (
@@ -57,7 +62,8 @@ class Section:
 def sections(page: Path) -> list[Section]:
     """The parts of a page that have commands (fenced as `sh`), in its order.
 
-    A block fenced as `json` or `text` is the output of the nearest commands before it that have none yet.
+    A block fenced as `json` or `text` is the output of the nearest commands before it that have none yet. A block
+    behind the line `<!-- not typed: WHY -->` is left out.
     """
     found = [Section("")]
     for language, text in _parts(page):
@@ -67,7 +73,8 @@ def sections(page: Path) -> list[Section]:
         elif language == "sh":
             blocks.append(Block(text))
         elif language in _SHOWN:
-            next(block for block in reversed(blocks) if not block.shown).shown = text
+            for block in [each for each in reversed(blocks) if not each.shown][:1]:
+                block.shown = text
     return [section for section in found if section.blocks]
 
 
@@ -88,16 +95,29 @@ def _with_the_same_everywhere(text: str) -> str:
     return text
 
 
+def mark_of(line: str) -> str:
+    """Why no test types the block below this line; empty: the line is no such mark."""
+    mark = _MARK.fullmatch(line)
+    return mark[1] if mark else ""
+
+
+def untypable(page: Path) -> list[str]:
+    """Its blocks for a shell that no test can type as they stand, and that do not say so."""
+    return [text for language, text in _parts(page) if language in SHELLS[1:]]
+
+
 def _parts(page: Path) -> Iterator[tuple[str, str]]:
     """Headings, without a language, and fenced blocks with theirs."""
-    language, block = "", list[str]()
+    language, fence, block, before = "", "", list[str](), ""
     for line in page.read_text().splitlines():
-        if language and line == _FENCE:
-            yield language, "\n".join(block)
+        mark = _FENCE.fullmatch(line)
+        if language and mark and mark[1] == fence and not mark[2]:
+            yield language, textwrap.dedent("\n".join(block))
             language, block = "", []
         elif language:
             block.append(line)
-        elif line.startswith(_FENCE):
-            language = line.removeprefix(_FENCE) or "plain"
+        elif mark:
+            fence, language = mark[1], _MARKED if mark_of(before) else mark[2] or "plain"
         elif line.startswith("## "):
             yield "", line.removeprefix("## ")
+        before = line

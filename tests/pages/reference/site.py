@@ -9,6 +9,7 @@ import re
 import shutil
 from typing import Final
 
+from tests.pages.document import mark_of
 from tests.pages.reference import api
 from tests.paths import ROOT
 
@@ -52,8 +53,15 @@ def in_site(markdown: str, source: str, page: str) -> str:
             return f"{mark}[{text}]({way}{hash_sign}{anchor})"
         return text if in_tree.endswith(text.strip("`")) else f"{text} (`{in_tree}`)"
 
-    parts = _CODE.split(_COMMENT.sub("", markdown))  # for MkDocs a table right behind a comment is text
+    shown = "".join(_with_mark_shown(line) for line in markdown.splitlines(keepends=True))
+    parts = _CODE.split(_COMMENT.sub("", shown))  # for MkDocs a table right behind a comment is text
     return "".join(part if part.startswith("```") else _LINK.sub(led, part) for part in parts)
+
+
+def _with_mark_shown(line: str) -> str:
+    """What a comment says of the block below it, for a reader too."""
+    why = mark_of(line.rstrip("\n"))
+    return f"{line.partition('<')[0]}*No test types this: {why}.*\n\n" if why else line
 
 
 def _decisions(written: dict[str, str]) -> str:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pages.document import Block, Section, is_as_shown, sections
+from tests.pages.document import Block, Section, is_as_shown, sections, untypable
 
 PAGE = """# A page
 
@@ -49,6 +49,19 @@ def test_an_output_belongs_to_the_nearest_commands_that_have_none(tmp_path: Path
     page = tmp_path / "page.md"
     page.write_text(PAGE)
     assert sections(page) == [Section("One", [Block("a"), Block("watch", "seen it"), Block("b\nc", "{}")])]
+
+
+def test_commands_in_a_list_are_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("## One\n\n1. first\n\n   ```sh\n   a\n     b\n   ```\n")
+    assert sections(page) == [Section("One", [Block("a\n  b")])]
+
+
+def test_marked_blocks_are_left_out_and_others_that_cannot_be_typed_are_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    mark = "<!-- not typed: it reboots -->\n"
+    page.write_text(f"## One\n\n{mark}```sh\na\n```\n\n{mark}```console\n$ b\n```\n\n```bash\nc\n```\n")
+    assert (sections(page), untypable(page)) == ([], ["c"])
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
-"""Whatever a page tells a reader to type is typed by a test, or it stands here why not; commands and links exist.
+"""Whatever a page tells a reader to type is typed by a test, or the page says why not; commands and links exist.
+
+Before a block that no test types stands `<!-- not typed: WHY -->`, and the site shows it.
 
 The tests named here take every block of their section, and fail when there is one more.
 """
@@ -12,10 +14,14 @@ import click
 import pytest
 
 from services.ctl.main import cli
-from tests.pages.document import sections
+from tests.pages.document import SHELLS, sections, untypable
+from tests.pages.reference.site import BESIDE_DOCS
 from tests.paths import ROOT
 
-PAGES: Final = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "deploy").rglob("*.md")])
+PAGES: Final = sorted(
+    {*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "deploy").rglob("*.md")}
+    | {ROOT / page for page in BESIDE_DOCS}
+)
 
 README, COMPOSE = "tests/e2e/test_readme.py", "tests/compose/test_compose_page.py"
 HOST = "tests/kernel/pages/test_readme_host.py::test_a_host_joins_the_overlay_and_leaves_it_as_the_pages_say"
@@ -57,22 +63,18 @@ TYPED: Final[dict[str, str | dict[str, str]]] = {
 }
 """The tests that type the commands of a page, or of each of its sections."""
 
-UNTYPED: Final = {
-    "CONTRIBUTING.md": "what .ci/run runs, where the tests run",
-    "SECURITY.md": "there are images to check once there is a release",
-}
-"""Pages whose commands no test types, and why."""
-
 
 def name_of(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-def test_what_a_page_says_to_type_is_typed_by_a_test() -> None:
-    found = {name_of(page): [section.title for section in sections(page)] for page in PAGES}
-    assert {page for page, titles in found.items() if titles} == TYPED.keys() | UNTYPED.keys()
-    for page, where in TYPED.items():
-        assert isinstance(where, str) or list(where) == found[page]
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_what_a_page_says_to_type_is_typed_by_a_test_or_marked(page: Path) -> None:
+    """A new block: name its test in TYPED, or write `<!-- not typed: WHY -->` into the line before it."""
+    where = TYPED.get(name_of(page), {})
+    found = [section.title for section in sections(page)]
+    assert untypable(page) == [], "only blocks of the language sh can be typed"
+    assert found == [] if not where else isinstance(where, str) or list(where) == found
 
 
 @pytest.mark.parametrize(
@@ -90,9 +92,8 @@ def test_commands_of_a_page_are_marked_as_such(page: Path) -> None:
     programs = (
         "make|docker|docker-compose|flannelette|kubectl|helm|systemctl|sudo|pip|python3|grpcurl|etcdctl|apt-get"
     )
-    plain = re.findall(
-        r"^```\n(.*?)^```$", re.sub(r"^```\w+\n.*?^```$", "", page.read_text(), flags=re.M | re.S), re.M | re.S
-    )
+    typed_or_shown = re.compile(rf"^```({'|'.join((*SHELLS, 'text', 'json'))})\n.*?^```$", re.M | re.S)
+    plain = re.findall(r"^```\w*\n(.*?)^```$", typed_or_shown.sub("", page.read_text()), re.M | re.S)
     assert [line for block in plain for line in block.splitlines() if re.match(rf"(\$ )?({programs})\b", line)] == []
 
 
@@ -115,6 +116,12 @@ def test_a_command_of_a_page_exists_with_its_options(page: str, name: str, words
         command = command.commands[words.split()[0]]
     options = {option for parameter in command.params for option in parameter.opts}
     assert set(re.findall(r"(?<= )--[a-z-]+", f" {words}")) <= options | {"--help"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_a_target_of_make_that_a_page_names_exists(page: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
+    assert set(re.findall(r"(?:`|^|sudo )make ([a-z-]+)", page.read_text(), re.M)) <= targets
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

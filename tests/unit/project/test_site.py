@@ -19,5 +19,12 @@ def test_code_stays_as_it_is() -> None:
     assert in_site(code, "README.md", "index.md") == code
 
 
+def test_what_no_test_types_says_so_in_the_site_too() -> None:
+    text = "a\n\n  <!-- not typed: it reboots -->\n  ```sh\n  reboot\n  ```\n"
+    assert in_site(text, "README.md", "index.md") == (
+        "a\n\n  *No test types this: it reboots.*\n\n  ```sh\n  reboot\n  ```\n"
+    )
+
+
 def test_every_page_of_the_tree_is_in_the_site() -> None:
     assert {*BESIDE_DOCS.values(), "decisions.md", "hosts.md", "adr/0001-pull-not-push.md"} <= pages().keys()
