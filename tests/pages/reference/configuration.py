@@ -22,7 +22,8 @@ from services.lease.stores.kube.annotations import annotations
 from services.masq.settings import MasqSettings
 from services.runtime.process.options import ProcessSettings
 from services.runtime.process.settings import variable_of
-from tests.pages.reference.tables import filled, table
+from tests.pages.reference.since import dated, record, recorded
+from tests.pages.reference.tables import Rows, filled, table
 from tests.paths import ROOT
 
 PAGE: Final = ROOT / "docs/configuration.md"
@@ -87,7 +88,7 @@ _FLAGS: Final = ("flag, variable", "default", "meaning")
 
 def page() -> str:
     """The page as it should be."""
-    return filled(PAGE, TABLES)
+    return filled(PAGE, {name: partial(_table, name) for name in ROWS})
 
 
 def _network() -> Iterator[tuple[str, ...]]:
@@ -165,12 +166,12 @@ def _annotations() -> Iterator[tuple[str, ...]]:
         yield f"`{family.chosen}`", "An operator's: the address of the node, as by `--public-ip`"
 
 
-TABLES: Final[Mapping[str, Callable[[], str]]] = {
-    "network": lambda: table(("key", "default", "meaning"), _network()),
-    "backends": lambda: table(("`Type`", "option", "values"), _backends()),
-    "every service": lambda: table(_FLAGS, _flags(ProcessSettings)),
+ROWS: Final[Mapping[str, tuple[tuple[str, ...], Callable[[], Rows]]]] = {
+    "network": (("key", "default", "meaning"), _network),
+    "backends": (("`Type`", "option", "values"), _backends),
+    "every service": (_FLAGS, partial(_flags, ProcessSettings)),
     **{
-        name: partial(lambda kind: table(_FLAGS, _flags(kind, without=ProcessSettings)), kind)
+        name: (_FLAGS, partial(_flags, kind, without=ProcessSettings))
         for name, kind in (
             ("lease", LeaseSettings),
             ("dataplane", DataplaneSettings),
@@ -178,12 +179,19 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
             ("cloud", CloudSettings),
         )
     },
-    "options": lambda: table(("option, variable", "meaning"), _options()),
-    "contexts": lambda: table(("key", "meaning"), _contexts()),
-    "variables": lambda: table(("variable", "meaning"), ((f"`{name}`", text) for name, text in VARIABLES.items())),
-    "annotations": lambda: table(("annotation", "meaning"), _annotations()),
+    "options": (("option, variable", "meaning"), _options),
+    "contexts": (("key", "meaning"), _contexts),
+    "variables": (("variable", "meaning"), lambda: ((f"`{name}`", text) for name, text in VARIABLES.items())),
+    "annotations": (("annotation", "meaning"), _annotations),
 }
+"""The head and the rows of each table, without the releases."""
+
+
+def _table(name: str) -> str:
+    head, rows = ROWS[name]
+    return table((*head[:-1], "since", head[-1]), dated(name, rows(), recorded()))
 
 
 if __name__ == "__main__":
+    record({name: rows() for name, (_, rows) in ROWS.items()})
     PAGE.write_text(page())

@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from services.core import network
 from services.core.formats.gojson import GoObject
 from services.ctl.connect.contexts import DaemonSet, Place
+from tests.pages.reference import since
 from tests.pages.reference.configuration import CONTEXT_KEYS, NETWORK_KEYS, PAGE, VARIABLES, page
 from tests.paths import ROOT
 
@@ -16,6 +18,17 @@ from tests.paths import ROOT
 def test_its_tables_are_what_the_code_says() -> None:
     """Other flags, options or words: `make pages`."""
     assert PAGE.read_text() == page()
+
+
+def test_every_row_says_since_which_release_it_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new one: `make pages` records the version in development."""
+    monkeypatch.setattr(since, "FILE", tmp_path / "since.json")
+    since.FILE.write_text('{"lease": {"--store": "0.1.0", "--gone": "0.1.0"}}')
+    since.record({"lease": [("`--store`<br>`FLANNELD_STORE`", "x"), ("`--new`<br>`FLANNELD_NEW`", "y")]})
+    assert since.recorded() == {"lease": {"--store": "0.1.0", "--new": since.in_development()}}
+    rows = since.dated("lease", [("`--store`", "x"), ("`--unheard-of`", "y")], since.recorded())
+    assert list(rows) == [("`--store`", "0.1.0", "x"), ("`--unheard-of`", "?", "y")]
+    assert " | ? | " not in PAGE.read_text()
 
 
 def test_every_key_that_the_network_configuration_is_asked_for_is_in_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,47 @@
+"""Since which release each row of docs/configuration.md is there: docs/since.json; `make pages` adds new rows."""
+
+import json
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+from tests.pages.reference.tables import Rows
+from tests.paths import ROOT
+
+FILE: Final = ROOT / "docs/since.json"
+_FIRST: Final = "0.1.0"
+"""It has come out: nothing is added to it any more."""
+_NAMES: Final = re.compile(r"`([^`]+)`")
+
+
+def recorded() -> dict[str, dict[str, str]]:
+    """By table and row, the release."""
+    known: dict[str, dict[str, str]] = json.loads(FILE.read_text())
+    return known
+
+
+def dated(table: str, rows: Rows, releases: Mapping[str, Mapping[str, str]]) -> Iterator[tuple[str, ...]]:
+    """The rows with their release before the last cell; `?`: it is not recorded."""
+    for row in rows:
+        yield *row[:-1], releases.get(table, {}).get(name_of(row), "?"), row[-1]
+
+
+def name_of(row: tuple[str, ...]) -> str:
+    """What a row is about: its key or flag, or a backend and its option."""
+    first = _NAMES.findall(row[0])
+    return " ".join([first[0], *_NAMES.findall(row[1])]) if "](backends.md" in row[0] else first[0]
+
+
+def record(tables: Mapping[str, Iterable[tuple[str, ...]]]) -> None:
+    """Writes the file: new rows have the version in development, and rows that are gone are left out."""
+    known, new = recorded(), in_development()
+    names = {table: [name_of(row) for row in rows] for table, rows in tables.items()}
+    now = {table: {name: known.get(table, {}).get(name, new) for name in found} for table, found in names.items()}
+    FILE.write_text(json.dumps(now, indent=1) + "\n")
+
+
+def in_development() -> str:
+    """The version of pyproject.toml, or the one behind the first release."""
+    version: str = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    return version if version != _FIRST else "0.2.0"
