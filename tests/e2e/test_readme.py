@@ -1,10 +1,11 @@
-"""README.md: what it tells a reader to type works, and what it shows is what comes."""
+"""docs/quickstart.md and README.md: what they tell a reader to type works, and what they show is what comes."""
 
 import os
 import re
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from tests.pages.terminal import Terminal
 from tests.paths import ROOT
 from tests.patience import PATIENCE
 
-README = (ROOT / "README.md").read_text()
+QUICK_START = ROOT / "docs/quickstart.md"
 LOOKS = (["leases"], ["peers"], ["rules"], ["resync", "--dry-run"], ["status"])
 
 
@@ -27,8 +28,8 @@ def running() -> Iterator[LabProcess]:
         yield process
 
 
-def section(title: str) -> Section:
-    return next(part for part in sections(ROOT / "README.md") if part.title == title)
+def section(title: str, page: Path = QUICK_START) -> Section:
+    return next(part for part in sections(page) if part.title == title)
 
 
 def outline(text: str) -> list[list[str]]:
@@ -50,15 +51,16 @@ def as_typed(command: str, running: LabProcess) -> str:
 
 def test_the_lab_prints_what_the_page_shows(running: LabProcess) -> None:
     printed, _, _ = running.output.partition("From a second terminal")
-    assert outline(printed) == outline(section("Try it").blocks[0].shown)
+    assert outline(printed) == outline(section("A cluster on this machine").blocks[0].shown)
 
 
 def test_make_lab_is_there_until_ctrl_c(tmp_path: Path) -> None:
     if not is_installed():
         pytest.skip("`make lab` would install what is missing: make venv comes first")
+    ((command,),) = [[block.commands for block in section("A cluster on this machine").blocks]]
     with (
         tempfile.TemporaryDirectory(prefix="fl-") as home,
-        Terminal("make lab", ROOT, os.environ | {"TMPDIR": home}) as lab,
+        Terminal(command, ROOT, os.environ | {"TMPDIR": home}) as lab,
     ):
         lab.until_printed("Ctrl-C ends the lab")
         directory = Path(home, f"flannelette-{os.getuid()}")
@@ -79,17 +81,34 @@ def test_a_look_inside_works_as_printed(running: LabProcess) -> None:
 
 @pytest.mark.parametrize("look", LOOKS, ids=lambda look: look[0])
 def test_each_named_look_succeeds(look: list[str], running: LabProcess) -> None:
-    assert f"`{look[0]}`" in README
+    assert f"`{look[0]}`" in QUICK_START.read_text()
     contexts = f"FLANNELETTE_CONTEXTS={running.directory}/contexts.toml"
     assert run("env", contexts, sys.executable, "-m", "services.ctl.main", "--on", "h1", *look)
 
 
-def test_every_make_target_of_the_page_exists() -> None:
-    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    assert set(re.findall(r"`make ([a-z-]+)", README)) <= targets
-    (block,) = section("Try it").blocks
-    assert [line.split("  ")[0] for line in block.commands.splitlines()] == [
-        "make lab",
-        "make compose-lab",
-        "make test",
-    ]
+def test_the_front_page_has_the_two_labs() -> None:
+    (block,) = section("Try it", ROOT / "README.md").blocks
+    commands = [line.split("  ")[0] for line in block.commands.splitlines()]
+    assert commands == [section("A cluster on this machine").blocks[0].commands, "make compose-lab"]
+
+
+def test_a_fault_is_found_and_cured(running: LabProcess) -> None:
+    export = section("Look inside").blocks[0].commands.splitlines()[0]
+    breaks, cures = (block.commands.splitlines() for block in section("Break something").blocks)
+
+    def typed(line: str) -> str:
+        ours = as_typed(f"{export}\n{line}", running).replace(".venv/bin/python", sys.executable)
+        done = subprocess.run(["sh", "-ec", ours], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
+        return done.stdout if done.returncode == 0 else ""
+
+    def typed_until(line: str, words: str) -> None:
+        end = time.monotonic() + PATIENCE
+        while words not in (printed := typed(line)):
+            assert time.monotonic() < end, f"{line}\n{printed}"
+
+    change, look = breaks
+    typed(change)
+    typed_until(look, "udp --dport 8472")
+    change, look = cures
+    typed(change)
+    typed_until(look, "passed")

@@ -1,4 +1,4 @@
-"""README.md, "Run it on a host", and docs/operations.md: every command, typed as it stands on a host with an etcd."""
+"""docs/quickstart.md, "Run it on a host", docs/operations.md, docs/subnets.md: typed on a host with an etcd."""
 
 import signal
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from tests.hosts.namespaces import NetworkNamespace
 from tests.pages.host import PREFIX, PageHost, commands_under, page_host
 from tests.patience import PATIENCE
 
-OPERATIONS = "docs/operations.md"
+OPERATIONS, SUBNETS = "docs/operations.md", "docs/subnets.md"
 
 
 @pytest.fixture
@@ -33,6 +33,7 @@ def test_a_host_joins_the_overlay_and_leaves_it_as_the_pages_say(host: PageHost)
     host.join(2, free)
     host.until(lambda: route in host.type("ip route"), route)
     what_happened(host, path)
+    subnets(host, path)
 
     (block,) = commands_under(OPERATIONS, "Many leases are gone at once")
     quarantine, confirm = block.splitlines()
@@ -49,8 +50,8 @@ def test_a_host_joins_the_overlay_and_leaves_it_as_the_pages_say(host: PageHost)
 
 
 def install_and_start(host: PageHost) -> str:
-    """Types the lines of README.md, those of the services each in its terminal; the one that sets the PATH."""
-    network, block = commands_under("README.md", "Run it on a host")
+    """Types the lines of the quick start, those of the services each in its terminal; the one that sets the PATH."""
+    network, block = commands_under("docs/quickstart.md", "Run it on a host")
     host.type(network)
     install, path, *services = block.splitlines()
     host.type(install, seconds=8 * PATIENCE)
@@ -59,6 +60,18 @@ def install_and_start(host: PageHost) -> str:
     for program, line in zip(programs, reversed(services), strict=True):  # "in any order"
         host.start(program, "sh", "-euc", f"{path}\nexec {line}")
     return path
+
+
+def subnets(host: PageHost, path: str) -> None:
+    """Types docs/subnets.md, which leaves the leases as they are."""
+    (block,) = commands_under(SUBNETS, "Reserve a subnet")
+    printed = host.type(f"{path}\n{block}")
+    assert "h9" in printed
+    assert "10.5.8.0" in printed
+    (block,) = commands_under(SUBNETS, "Free subnets")
+    leases, reclaim = block.splitlines()
+    assert "n13" in host.type(f"{path}\n{leases}")
+    assert host.tried(f"{path}\n{reclaim}").returncode in (0, 1)  # 1: there are some
 
 
 def what_happened(host: PageHost, path: str) -> None:

@@ -30,9 +30,15 @@ TYPED: Final[dict[str, str | dict[str, str]]] = {
     "README.md": {
         "Try it": f"{README}::test_make_lab_is_there_until_ctrl_c "
         f"{COMPOSE}::test_make_compose_lab_is_there_until_ctrl_c_and_what_it_proposes_works",
+    },
+    "docs/quickstart.md": {
+        "A cluster on this machine": f"{README}::test_make_lab_is_there_until_ctrl_c",
         "Look inside": f"{README}::test_a_look_inside_works_as_printed",
+        "Break something": f"{README}::test_a_fault_is_found_and_cured",
         "Run it on a host": HOST,
     },
+    "docs/central.md": "tests/kernel/pages/test_central_page.py"
+    "::test_a_node_joins_by_a_central_lease_service_and_gets_new_certificates",
     "docs/compose.md": {
         "In one command": f"{COMPOSE}::test_make_compose_lab_is_there_until_ctrl_c_and_what_it_proposes_works "
         f"{COMPOSE}::test_the_lab_by_hand",
@@ -57,6 +63,7 @@ TYPED: Final[dict[str, str | dict[str, str]]] = {
         "::test_hole_06_the_page_says_what_to_type",
         "Taking a node out": HOST,
     },
+    "docs/subnets.md": HOST,
     "docs/uninstall.md": {
         "A host": "tests/kernel/pages/test_hosts_page.py::test_the_page_makes_a_host_one_of_the_overlay",
     },
@@ -141,6 +148,6 @@ def test_what_must_be_installed_on_a_host_is_what_the_images_install() -> None:
     build = next(line for line in lines if "gcc" in line).split()
     masq = next(line for line in lines if "libnftables1" in line).split()
     needed = {*build, *masq, "python3-venv"} - {"python3-pip"}
-    for page in ("README.md", "docs/hosts.md"):
+    for page in ("docs/quickstart.md", "docs/hosts.md"):
         (named,) = re.findall(r"`(python3-venv [^`]+)`", " ".join((ROOT / page).read_text().split()))
         assert set(named.split()) == needed
