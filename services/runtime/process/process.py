@@ -180,6 +180,7 @@ def run(name: str, kind: type[S], build: Build[S], arguments: list[str] | None =
     try:
         settings = parse_settings(kind, program, sys.argv[1:] if arguments is None else arguments, os.environ)
     except HelpRequested as help_text:
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # its reader may be `head`
         print(help_text)
         return 0
     except Misconfigured as error:

@@ -217,3 +217,12 @@ async def test_a_record_of_its_namespace_that_is_not_there_yet_says_nothing(tmp_
         await eventually(lambda: ask(tiny.address) == "")
         tiny.signal(signal.SIGTERM)
         assert tiny.ended()[0] == 0
+
+
+def test_help_whose_reader_has_gone_ends_without_a_word() -> None:
+    reads, writes = os.pipe()
+    os.close(reads)
+    command = [sys.executable, "-m", "tests.services.tiny", "--help"]
+    done = subprocess.run(command, stdout=writes, stderr=subprocess.PIPE, timeout=PATIENCE)
+    os.close(writes)
+    assert done.stderr == b""
