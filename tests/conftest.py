@@ -7,9 +7,11 @@ unit and contract tests still run, and those that need it are skipped.
 
 import os
 import random
+import re
 import signal
 import sys
 import textwrap
+import time
 from collections import defaultdict
 from operator import itemgetter
 from pathlib import Path
@@ -25,7 +27,7 @@ from tests.modules import require_modules
 from tests.tools import CACHE, pending_tools
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 __all__ = ["kube", "kubectl", "shared_kube"]  # fixtures: a real kube-apiserver, one for the whole run, and its client
 
@@ -48,10 +50,14 @@ LONGEST = (
 )
 """Files that take half a minute and more and need no tool that has to be built: a worker has a file to itself, and at
 the end one would work and the others be done."""
-_LONG_FIRST = ("e2e", "kernel", "contract")
-"""Directories whose files take long: behind those, they come first."""
-_SHORT_FIRST = "FLANNELETTE_TESTS_SHORT_FIRST"
-"""Whether short files come before these directories, as while tools are built: they need none that takes minutes."""
+_QUICK = re.compile(r"tests/(unit|fuzz|contract/(?!kubernetes/|cloud/))")
+"""The part of a run that comes first: what needs no kernel object and no tool that takes minutes to build."""
+_LATER = ("e2e", "contract", "kernel")
+"""The rest, behind the longest files: directories with long files first, so that short ones end the run."""
+_TOOK = "flannelette/took"
+"""In pytest's cache: how long the last run took, and its quick part."""
+_ELSEWHERE = {"quick": 120.0, "all": 1200.0}
+"""The same on two idle cores, for the first run."""
 _MARK = "FLANNELETTE_TESTS_PRIVATE"
 SOAK = os.environ.get("FLANNELETTE_SOAK") == "1"
 _WORTH_TELLING = 300
@@ -63,7 +69,6 @@ _forbidden = pytest.StashKey[str]()
 def pytest_configure(config: pytest.Config) -> None:
     # Here, for pytest-xdist runs nothing when its processes collect tests of different names.
     os.environ.setdefault("FLANNELETTE_SEED", str(random.randrange(1_000_000)) if SOAK else "1")  # noqa: S311 - dice
-    os.environ.setdefault(_SHORT_FIRST, "1" if pending_tools() else "0")
     # A shell's background job ignores Ctrl-C, and so would every program that a test starts and interrupts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH", os.defpath), str(CACHE / "bin")])
@@ -72,6 +77,8 @@ def pytest_configure(config: pytest.Config) -> None:
         private.find_system_tools()
         if hasattr(config, "workerinput"):  # one of several of pytest-xdist, which must not meet on the loopback
             private.enter_further()
+        elif config.getoption("numprocesses", None):
+            config.pluginmanager.register(Parts(config))
         return
     capture = config.pluginmanager.getplugin("capturemanager")
     if capture is not None:
@@ -91,10 +98,70 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 def _rank(item: pytest.Item) -> tuple[int, int]:
     path = item.path.relative_to(_TESTS)
+    if _QUICK.match(f"tests/{path}"):
+        return 0, 0
     if str(path) in LONGEST:
-        return 0, LONGEST.index(str(path))
-    rank = _LONG_FIRST.index(path.parts[0]) if path.parts[0] in _LONG_FIRST else len(_LONG_FIRST)
-    return 1, -rank if os.environ[_SHORT_FIRST] == "1" else rank
+        return 1, LONGEST.index(str(path))
+    return 2, _LATER.index(path.parts[0]) if path.parts[0] in _LATER else len(_LATER)
+
+
+class Parts:
+    """Says what a run of several workers will take, and how its quick part went as soon as that is over."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._started = time.monotonic()
+        self._quick = 0
+        self._left = set[str]()
+        self._failed = list[str]()
+
+    def pytest_xdist_node_collection_finished(self, ids: "Sequence[str]") -> None:
+        """Once: every worker has the same tests."""
+        quick = {test for test in ids if _QUICK.match(test)}
+        if self._quick or len(quick) in (0, len(ids)):
+            return
+        self._left, self._quick = quick, len(quick)
+        took: dict[str, float] = self._config.cache.get(_TOOK, _ELSEWHERE)
+        where = "on two idle cores" if took == _ELSEWHERE else "the last time"
+        built = {path.name for path in (*(CACHE / "bin").glob("*"), *CACHE.glob("*"))}
+        tools = ", ".join(sorted(pending_tools() - built))
+        rest = f"{len(ids) - len(quick):,} with kernels and clusters"
+        self._say(f"{len(quick):,} quick tests (unit, fuzz, contract) come first: {_minutes(took['quick'])} {where}.")
+        self._say(f"Then {rest}: {_minutes(took['all'])} {where}, all in all.")
+        if tools:
+            self._say(f"Tests wait for tools that are built meanwhile, once, in minutes: {tools}.")
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Of each worker's tests; `???`: the worker is gone."""
+        if report.nodeid not in self._left:
+            return
+        if report.failed:
+            self._failed.append(report.nodeid)
+        if report.when in ("teardown", "???"):
+            self._left.remove(report.nodeid)
+            if not self._left:
+                self._note("quick")
+                self._say(f"quick part: {len(self._failed)} of {self._quick:,} failed{':' if self._failed else ''}")
+                for test in self._failed:
+                    self._say(f"    {test}")
+
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        """Keeps how long the whole run took."""
+        if self._quick and exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+            self._note("all")
+
+    def _note(self, part: str) -> None:
+        took: dict[str, float] = self._config.cache.get(_TOOK, _ELSEWHERE)
+        self._config.cache.set(_TOOK, took | {part: time.monotonic() - self._started})
+
+    def _say(self, line: str) -> None:
+        terminal: pytest.TerminalReporter = self._config.pluginmanager.getplugin("terminalreporter")
+        terminal.ensure_newline()
+        terminal.write_line(line)
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds / 60:.0f} min" if seconds > 90 else f"{seconds:.0f} s"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

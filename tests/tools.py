@@ -1,12 +1,14 @@
 """The programs that `make tools` builds for tests: where they are, and waiting for those that are being built.
 
-`make test` builds what is missing while the tests run that need none of it (lab/tools.sh).
+`make test` builds what is missing while the tests run that need none of it; with ARGS= only what a test waits for
+here (lab/tools.sh).
 """
 
 import fcntl
 import os
 import shutil
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -37,6 +39,8 @@ def lacking(reason: str) -> NoReturn:
 def cached(path: str, tool: str) -> Path:
     """A place below the cache, once nobody is about to make it with that tool; perhaps it is not there."""
     while tool in pending_tools():
+        with suppress(FileNotFoundError):
+            (CACHE / "tools.wanted" / tool).touch()
         time.sleep(_REFRESH_SECONDS)
     return CACHE / path
 
@@ -45,10 +49,10 @@ def pending_tools() -> frozenset[str]:
     """What a running `make tools` has not finished yet."""
     try:
         with (CACHE / "tools.lock").open() as lock:
-            names = (CACHE / "tools.pending").read_text()
+            names = frozenset(path.name for path in (CACHE / "tools.pending").iterdir())
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
             return frozenset()  # nobody is at work
     except BlockingIOError:
-        return frozenset(names.split())
+        return names
     except OSError:
         return frozenset()
