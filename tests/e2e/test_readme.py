@@ -97,7 +97,7 @@ def test_a_fault_is_found_and_cured(running: LabProcess) -> None:
     breaks, cures = (block.commands.splitlines() for block in section("Break something").blocks)
 
     def typed(line: str) -> str:
-        ours = as_typed(f"{export}\n{line}", running).replace(".venv/bin/python", sys.executable)
+        ours = as_typed(f"{export}\n{line.replace('.venv/bin/python', sys.executable)}", running)
         done = subprocess.run(["sh", "-ec", ours], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
         return done.stdout if done.returncode == 0 else ""
 
@@ -108,7 +108,7 @@ def test_a_fault_is_found_and_cured(running: LabProcess) -> None:
 
     change, look = breaks
     typed(change)
-    typed_until(look, "udp --dport 8472")
+    typed_until(look, "dport 8472")
     change, look = cures
     typed(change)
     typed_until(look, "passed")

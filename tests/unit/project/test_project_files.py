@@ -1,6 +1,7 @@
 """What stands beside the code: the threat model's tests exist, workflows are valid and hold no secrets."""
 
 import ast
+import json
 import re
 import subprocess
 import sys
@@ -61,6 +62,15 @@ def test_a_workflow_runs_what_exists_and_holds_no_secret(workflow: Path) -> None
         assert all((ROOT / script).is_file() for script in re.findall(r"^(?:ba)?sh ([^ $]+)", commands, re.MULTILINE))
         assert set(re.findall(r"^make ([a-z-]+)", commands, re.MULTILINE)) <= targets
         assert "@" in step.get("uses", "@"), "an action has a version"
+
+
+def test_the_devcontainer_is_the_machine_of_ci() -> None:
+    container = json.loads((ROOT / ".devcontainer/devcontainer.json").read_text())
+    job = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())["jobs"]["test"]
+    assert (container["image"], " ".join(container["runArgs"])) == tuple(
+        job["container"][k] for k in ("image", "options")
+    )
+    assert container["onCreateCommand"] == f"{job['steps'][0]['run']} && make venv"
 
 
 def test_the_hooks_before_a_commit_run_what_make_runs() -> None:
