@@ -76,7 +76,7 @@ async def build(settings: LeaseSettings, process: Process) -> AsyncIterator[None
         )
         process.servicers[SERVICE] = partial(add_to_server, service)
         process.jobs["imports"] = imports.run
-        process.jobs["store"] = partial(_follow, gate, imports)
+        process.jobs["store"] = gate.follow
         process.jobs["memory"] = partial(memory.keep, broker)
         process.jobs["readiness"] = partial(keep_health, broker, process.health, is_central=settings.central)
         process.jobs["journal"] = journal.run
@@ -90,12 +90,6 @@ async def build(settings: LeaseSettings, process: Process) -> AsyncIterator[None
         await imports.close()
         journal.flush()
         await events.close(journal)
-
-
-async def _follow(gate: StorePipeline, imports: Imports) -> None:
-    """The own store once the imports are there: nodes take a table for complete."""
-    await imports.first_answers()
-    await gate.follow()
 
 
 def imports_of(settings: LeaseSettings, broker: Broker, process: Process) -> Imports:

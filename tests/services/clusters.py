@@ -1,11 +1,18 @@
-"""Two clusters that import each other's leases: lease services as processes, each with its own embedded store."""
+"""Two clusters: lease services as processes, each with its own embedded store, or one whose answers a test chooses."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
+from typing import Any
 
+import grpc.aio
 from flannelette.lease.v1 import lease_pb2 as pb
+from flannelette.lease.v1 import lease_pb2_grpc
 
+from services.core.leases.lease import Lease
+from services.core.leases.table import Step, StoreStatus, Upserted
+from services.core.network import NetworkConfig
+from services.runtime.lease.wire import step_to_proto
 from tests.patience import PATIENCE
 from tests.services.lease import ServiceProcess, stub_of
 
@@ -65,3 +72,55 @@ class Cluster:
     def stop(self) -> None:
         if self.service is not None:
             self.service.__exit__(None, None, None)
+
+
+class Exporter(lease_pb2_grpc.LeaseServiceServicer):
+    """A cluster as far as an importer sees it: `tell` tells `leases` as a new snapshot.
+
+    Silent: it takes a stream, and says nothing.
+    """
+
+    def __init__(self, path: Path, network: NetworkConfig, *leases: Lease) -> None:
+        self.address = f"unix:{path}"
+        self.network = network
+        self.leases = list(leases)
+        self.is_silent = False
+        self.has_store = True
+        self.streams = 0
+        self._news = asyncio.Event()
+        self._server: grpc.aio.Server | None = None
+
+    async def start(self) -> None:
+        """Serves, until `stop`."""
+        self._server = grpc.aio.server()
+        lease_pb2_grpc.add_LeaseServiceServicer_to_server(self, self._server)
+        self._server.add_insecure_port(self.address)
+        await self._server.start()
+
+    async def stop(self) -> None:
+        """Ends every stream."""
+        if self._server is not None:
+            await self._server.stop(None)
+            self._server = None
+
+    def tell(self) -> None:
+        """What is set by now."""
+        self._news.set()
+        self._news = asyncio.Event()
+
+    async def WatchLeases(  # noqa: N802 - gRPC's name
+        self, request: pb.WatchLeasesRequest, context: Any
+    ) -> AsyncIterator[pb.WatchLeasesResponse]:
+        """VIEW_EXPORTED."""
+        self.streams += 1
+        while True:
+            news = self._news
+            if not self.is_silent:
+                yield step_to_proto(self._step())
+            await news.wait()
+
+    def _step(self) -> Step:
+        if not self.has_store:
+            return Step(store=StoreStatus("etcd", False, "no member answers"))
+        leases = tuple(map(Upserted, self.leases))
+        return Step(reset=True, changes=leases, network=self.network, store=StoreStatus("etcd", True), synced=True)

@@ -53,6 +53,8 @@ class Step:
     cursor: str = ""
     lost: str = ""
     """A lease of the node that asked: the store has it no more, the table keeps it for a while. Comes alone."""
+    awaited: frozenset[str] | None = None
+    """Clusters whose leases the sender does not know yet: the receiver keeps what it has of them. None: unchanged."""
     overrides: NodeOverrides | None = None
     """Changed overrides of public addresses. A step of its own in a stream, part of the table in a file."""
 
@@ -65,6 +67,8 @@ class Table:
       not by a removal in a step between.
     * A stream that breaks off there has no cursor to resume from, so that the next one starts over.
     * A removal, once synced, is final only until the next upsert: the order of changes is kept.
+    * What is known of a cluster that the sender awaits stays past `synced`, until a step awaits it no more: what the
+      sender has not told by then goes.
     """
 
     leases: dict[str, Lease] = field(default_factory=dict)
@@ -81,20 +85,25 @@ class Table:
     """The own lease that the store has lost, by the last step; see Step."""
     overrides: Mapping[str, PublicIpOverrides] = field(default_factory=dict)
     """Overrides of public addresses that operators have set, by node."""
-    _unconfirmed: set[str] | None = None
-    """While a reset is staged: the names that go with its `synced`, unless it brings them before."""
+    awaited: frozenset[str] = frozenset()
+    """The clusters whose leases the sender does not know yet, or not all of them."""
+    _is_staged: bool = False
+    """A reset has begun and is not complete."""
+    _unconfirmed: set[str] = field(default_factory=set)
+    """The names that the sender has not told since the last reset. They go when it is complete, but for those of
+    clusters that are awaited."""
     _staged: set[str] = field(default_factory=set)
     """While a reset is staged, or one that broke off is in the table: the names that are there because of it."""
 
     @property
     def is_complete(self) -> bool:
         """There is a table, and no reset of it is staged."""
-        return self.synced and self._unconfirmed is None
+        return self.synced and not self._is_staged
 
     def has_room(self, step: Step, most: int) -> bool:
         """Whether the table, and separately an incomplete snapshot, has at most `most` leases after the step."""
-        is_staged = step.reset or self._unconfirmed is not None
-        old: Set[str] = self.leases.keys() if step.reset else self._unconfirmed or set()
+        is_staged = step.reset or self._is_staged
+        old: Set[str] = self.leases.keys() if step.reset else self._unconfirmed if is_staged else set()
         told, staged = len(self.leases) - len(old), len(self._staged) if is_staged else 0
         if max(told, staged) + len(step.changes) <= most:
             return True
@@ -107,18 +116,27 @@ class Table:
         """Takes back what snapshots that were never completed have added; returns their names."""
         gone = frozenset(name for name in self._staged if self.leases.pop(name, None) is not None)
         self._staged.clear()
-        if self._unconfirmed is not None:
-            self._unconfirmed -= gone
+        self._unconfirmed -= gone
         if gone:
             self.revision += 1
         return gone
+
+    def adopt(self, leases: Mapping[str, Lease]) -> None:
+        """Adds what the receiver knew before of clusters that are awaited, as if it had been in this table."""
+        for name, lease in leases.items():
+            if lease.cluster in self.awaited and name not in self.leases:
+                self.leases[name] = lease
+                self._unconfirmed.add(name)
+                self.revision += 1
 
     def fold(self, step: Step) -> frozenset[str]:
         """Takes the step; returns the names of the leases that it added, changed or removed."""
         leases, touched = self.leases, set[str]()
         self.lost = step.lost
         if step.reset:
-            self._unconfirmed, self.cursor = set(leases), ""
+            self._unconfirmed, self._is_staged, self.cursor, self.awaited = set(leases), True, "", frozenset()
+        if step.awaited is not None:
+            self.awaited = step.awaited
         for change in step.changes:
             if isinstance(change, Upserted):
                 lease, name = change.lease, change.lease.name
@@ -126,15 +144,15 @@ class Table:
                 if known is None or known != lease:
                     leases[name] = lease
                     touched.add(name)
-                    if known is None and self._unconfirmed is not None:
+                    if known is None and self._is_staged:
                         self._staged.add(name)
-                if self._unconfirmed is not None:
-                    self._unconfirmed.discard(name)
-            elif self._unconfirmed is not None:
+                self._unconfirmed.discard(name)
+            elif self._is_staged:
                 if change.name in leases:
                     self._unconfirmed.add(change.name)
             elif leases.pop(change.name, None) is not None:
                 touched.add(change.name)
+                self._unconfirmed.discard(change.name)
         if step.network is not None:
             self.network, self.network_error = step.network, ""
         if step.network_error:
@@ -142,9 +160,12 @@ class Table:
         if step.store is not None:
             self.store = step.store
         if step.synced:
-            gone = [name for name in self._unconfirmed or () if leases.pop(name, None) is not None]
+            gone = {name for name in self._unconfirmed if leases[name].cluster not in self.awaited}
+            for name in gone:
+                del leases[name]
             touched.update(gone)
-            self._unconfirmed, self.synced, self.cursor = None, True, step.cursor or self.cursor
+            self._unconfirmed -= gone
+            self._is_staged, self.synced, self.cursor = False, True, step.cursor or self.cursor
             self._staged.clear()
         overrides = step.overrides.after(self.overrides) if step.overrides is not None else self.overrides
         if touched or step.network is not None or overrides != self.overrides:

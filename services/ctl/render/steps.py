@@ -19,8 +19,9 @@ class Story:
 
     def __init__(self) -> None:
         self._leases: dict[str, pb.Lease] = {}
-        self._unconfirmed: set[str] | None = None
-        """While a snapshot comes in: the names that it has not brought yet."""
+        self._unconfirmed = set[str]()
+        """The names that the last snapshot has not brought yet."""
+        self._awaited = frozenset[str]()
         self._network = pb.Network()
         self._synced = False
 
@@ -29,7 +30,11 @@ class Story:
         if step.reset:
             if self._synced:
                 yield Text("= a new snapshot begins", style="dim")
-            self._unconfirmed, self._synced = set(self._leases), False
+            self._unconfirmed, self._synced, self._awaited = set(self._leases), False, frozenset()
+        if step.HasField("awaited"):
+            self._awaited = frozenset(step.awaited.names)
+            if names := ", ".join(step.awaited.names):
+                yield Text(f"! the leases of cluster {names} are not known yet: those of before stay", style="yellow")
         for change in step.changes:
             yield from self._change(change, now)
         if step.HasField("network") and step.network != self._network:
@@ -51,8 +56,7 @@ class Story:
         new = change.upserted
         old = self._leases.get(new.name)
         self._leases[new.name] = new
-        if self._unconfirmed is not None:
-            self._unconfirmed.discard(new.name)
+        self._unconfirmed.discard(new.name)
         if old is None:
             yield Text(f"+ {lease_words(new)}", style="green")
         elif old != new:
@@ -63,10 +67,10 @@ class Story:
         return Text(f"- {lease_words(gone) if gone else name}", style="red")
 
     def _sync(self, step: pb.WatchLeasesResponse) -> Iterator[Text]:
-        for name in sorted(self._unconfirmed or ()):
-            if name in self._leases:
-                yield self._remove(name)
-        self._unconfirmed = None
+        self._unconfirmed &= self._leases.keys()
+        for name in sorted(n for n in self._unconfirmed if self._leases[n].cluster not in self._awaited):
+            self._unconfirmed.discard(name)
+            yield self._remove(name)
         if not self._synced:
             yield Text(f"= synced, {count(len(self._leases), 'lease')}, cursor {step.cursor}", style="dim")
         elif not step.changes and step.cursor:

@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError
 
 from services.core.errors import InvalidInput, Misconfigured
 from services.core.finding import Finding
+from services.core.leases.lease import Lease
 from services.core.leases.table import Step, StoreStatus, Table, Upserted
 from services.core.network import NetworkConfig
 from services.lease import metrics
@@ -35,10 +36,9 @@ from services.runtime.tls.files import TlsFiles
 log = get_logger()
 
 _MOST_SHOWN: Final = 50
-_FIRST_SECONDS: Final = 1.0
-_LONGEST_FIRST_SECONDS: Final = 5.0
-"""For which the own store waits, so that a service that remembers nothing takes no lease away from its nodes: the
-shorter time for another one that answers and has no table yet, since it may wait for us."""
+_PATIENCE: Final = 5.0
+"""Seconds that the other cluster has to answer, before the leases that a file remembers are in force. The file may be
+older than what the process before this one has passed on, and nodes keep that meanwhile."""
 _PAUSE: Final = 1.0
 """Seconds between two looks at what is held back, at replaced certificates, and two writes of the file."""
 
@@ -46,7 +46,9 @@ _PAUSE: Final = 1.0
 class ImportedCluster:
     """Keeps `leases.shown` as the other cluster shows it.
 
-    * Without an answer of the other cluster the leases known last stay, also over a restart: a file has them.
+    * Without an answer of the other cluster the leases known last stay, also over a restart: it is awaited
+      (`Foreign.awaited`) until it has answered this process, and nodes keep what they have. Nodes that have nothing
+      get what a file remembers.
     * Removals go through a guard of its own (ADR 12). What it holds back goes when `guard_seconds` later the other
       cluster still answers, has a network, and has the leases no more.
     """
@@ -64,8 +66,6 @@ class ImportedCluster:
         self.leases = ClusterLeases(policy)
         self.network: NetworkConfig | None = None
         """The other cluster's."""
-        self.has_answered = asyncio.Event()
-        """There is a table of it, of before a restart perhaps."""
         self.guard = MassRemovalGuard(share)
         self._status = StoreStatus("import", False, f"not connected to {policy.address} yet")
         self._transport = transport
@@ -80,8 +80,7 @@ class ImportedCluster:
         self._feed = Feed(self._connection, pb.VIEW_EXPORTED, self._notice, most=most)
         self._events = TableEvents(policy.address)
         self._is_unsaved = False
-        self._saved_at = 0.0
-        self._recall()
+        self._remembered = self._recall()
         metrics.IMPORT_CONNECTED.labels(policy.name).set_function(lambda: self.status.connected)
         metrics.IMPORT_REFUSED.labels(policy.name).set_function(lambda: len(self.leases.refused))
 
@@ -101,14 +100,7 @@ class ImportedCluster:
             group.create_task(self._feed.run())
             group.create_task(self._follow())
             group.create_task(self._look_after())
-
-    async def first_answer(self) -> None:
-        """Waits until there is a table, but not long."""
-        for seconds in (_FIRST_SECONDS, _LONGEST_FIRST_SECONDS - _FIRST_SECONDS):
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self.has_answered.wait(), seconds)
-            if self._feed.connected or self.has_answered.is_set():
-                return
+            group.create_task(self._use_remembered())
 
     async def close(self) -> None:
         """Ends the stream, and writes what is not written."""
@@ -119,10 +111,12 @@ class ImportedCluster:
         """What is wrong with the import."""
         policy, own = self.leases.policy, self._broker.table.network
         if not self.status.connected:
-            count = len(self.leases.in_force)
+            what = f"its {len(self.leases.in_force)} leases known last stay in force"
+            if not self.leases.has_answered:
+                what = "nodes keep those of its leases that they have, for it has not answered since the start"
             yield Finding(
                 "import",
-                f"The lease service of cluster {self.name} is away: its {count} leases known last stay in force.",
+                f"The lease service of cluster {self.name} is away: {what}.",
                 f"{self.status.error}.",
                 is_soon=True,
             )
@@ -156,7 +150,7 @@ class ImportedCluster:
     def take(self, event: Snapshot | Changed, now: float) -> None:
         """What the other cluster shows has changed."""
         shown, held = self.leases.shown, set(self.guard.held)
-        event = self.guard.take(event, shown, now)
+        event = self.guard.take(event, shown if self.leases.has_answered else self._remembered, now)
         self.network = event.network or self.network
         names: set[str]
         if isinstance(event, Snapshot):
@@ -171,15 +165,14 @@ class ImportedCluster:
                     shown[name] = change.lease
                 else:
                     shown.pop(name, None)
+        self.leases.has_answered, self._remembered = True, {}
         self._tell_held(held)
         self._put(names)
-        self.has_answered.set()
 
     def _put(self, names: Iterable[str]) -> None:
         """These of the leases shown have changed."""
         self._is_unsaved = True
-        if changes := self._broker.foreign.judge(self.leases, names):
-            self._broker.take(Changed(changes))
+        self._broker.take(Changed(self._broker.foreign.judge(self.leases, names)))
 
     def _notice(self, touched: frozenset[str]) -> None:
         self._events.touched |= touched
@@ -196,8 +189,6 @@ class ImportedCluster:
                     self._tell_status(StoreStatus("import", True))
                 else:
                     self._tell_status(event)
-            if asyncio.get_running_loop().time() >= self._saved_at + _PAUSE:
-                self._save()  # at once after a quiet moment: a kill may follow
 
     def _tell_status(self, status: StoreStatus) -> None:
         if (status.connected, status.error) == (self._status.connected, self._status.error):
@@ -240,25 +231,31 @@ class ImportedCluster:
     def _here(self, names: Iterable[str]) -> list[str]:
         return [f"{self.name}/{name}" for name in names]
 
-    def _recall(self) -> None:
+    async def _use_remembered(self) -> None:
+        await asyncio.sleep(_PATIENCE)
+        if self._remembered:
+            self.leases.shown = self._remembered
+            self._put(self._remembered)
+
+    def _recall(self) -> dict[str, Lease]:
         """What the process before this one knew."""
+        table = Table()
         try:
-            table = Table()
             table.fold(step_from_bytes(self._file.read_bytes()))
         except FileNotFoundError:
-            return
+            return {}
         except (OSError, DecodeError, InvalidInput) as error:
             log.info(
                 "the remembered leases of another cluster cannot be read", file=str(self._file), reason=str(error)
             )
-            return
-        self.leases.shown, self.network = table.leases, table.network
-        self.has_answered.set()
+            return {}
+        self.network = table.network
+        return table.leases
 
     def _save(self) -> None:
         if not self._is_unsaved:
             return
-        self._is_unsaved, self._saved_at = False, asyncio.get_running_loop().time()
+        self._is_unsaved = False
         changes = tuple(map(Upserted, self.leases.shown.values()))
         try:
             replace_bytes(self._file, [step_to_bytes(Step(True, changes, self.network, synced=True))], 0o600)
@@ -279,10 +276,6 @@ class Imports:
         async with asyncio.TaskGroup() as group:
             for cluster in self.clusters:
                 group.create_task(cluster.run(), name=f"import {cluster.name}")
-
-    async def first_answers(self) -> None:
-        """Waits until there is a table of each, at most five seconds."""
-        await asyncio.gather(*(cluster.first_answer() for cluster in self.clusters))
 
     def findings(self) -> Iterator[Finding]:
         """Of all."""

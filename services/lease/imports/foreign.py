@@ -22,6 +22,8 @@ class ClusterLeases:
     """By their names here."""
     refused: dict[str, str] = field(default_factory=dict)
     """The reason, by the name here; ranges that are not imported too."""
+    has_answered: bool = False
+    """Since the start of this process. What is shown before that is remembered, and may lack something."""
 
 
 class Foreign:
@@ -43,6 +45,13 @@ class Foreign:
         """The own one."""
         self.leases: dict[str, Lease] = {}
         """All that are in force."""
+        self._awaited_above: frozenset[str] = frozenset()
+
+    @property
+    def awaited(self) -> frozenset[str]:
+        """The clusters whose leases are not known yet: here, or to the lease service above a relay."""
+        here = (c.policy.name for c in self.clusters if self.network is None or not c.has_answered)
+        return self._awaited_above.union(here)
 
     @property
     def ranges(self) -> tuple[Network, ...]:
@@ -58,14 +67,18 @@ class Foreign:
 
     def merged(self, event: Snapshot | Changed) -> Snapshot | Changed:
         """An event of the own store, with what is imported."""
+        if event.awaited is not None:
+            self._awaited_above = event.awaited
+        if not self.clusters:
+            return event
         changes: tuple[Change, ...] = ()
         if event.network is not None:
             self.network = event.network
             changes = tuple(change for each in self.clusters for change in self.judge(each))
             event = replace(event, network=replace(event.network, imported=self.ranges))
         if isinstance(event, Snapshot):
-            return replace(event, leases={**event.leases, **self.leases})
-        return replace(event, changes=(*event.changes, *changes)) if changes else event
+            return replace(event, leases={**event.leases, **self.leases}, awaited=self.awaited)
+        return replace(event, changes=(*event.changes, *changes), awaited=self.awaited)
 
     def judge(self, cluster: ClusterLeases, names: Iterable[str] | None = None) -> tuple[Change, ...]:
         """What it changes that these leases of a cluster (None: all) have changed, or the own network has."""

@@ -51,6 +51,8 @@ class Snapshot:
     """Keys that are no lease, with the reason. They change nothing. A relay hands on a Refusal, of any kind."""
     overrides: Mapping[str, PublicIpOverrides] = field(default_factory=dict)
     """What operators have chosen for nodes, by node; it counts whether or not the node has a lease."""
+    awaited: frozenset[str] = frozenset()
+    """Clusters whose leases this store does not know yet (a relay's only)."""
     is_other_history: bool = False
     """The store was replaced, emptied or restored since the events before: nobody removed what is missing."""
 
@@ -71,6 +73,8 @@ class Changed:
     """Leases that were removed because a node or an operator asked some lease service to: that is no accident."""
     overrides: Mapping[str, PublicIpOverrides] | None = None
     """All of them, since they have changed; None: as before."""
+    awaited: frozenset[str] | None = None
+    """As in a Snapshot; None: as before."""
 
 
 @dataclass(frozen=True, slots=True)

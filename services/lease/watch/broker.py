@@ -110,7 +110,7 @@ class Broker:
 
     def take(self, event: StoreEvent) -> None:
         """Folds one event into the table, appends it to the log, and wakes the watchers that it concerns."""
-        if self.foreign.clusters and not isinstance(event, StoreStatus):
+        if not isinstance(event, StoreStatus):
             event = self.foreign.merged(event)
         step = step_of(self.table, event)
         if step == NOTHING:
@@ -176,7 +176,13 @@ class Broker:
 
     def _head(self) -> bytes:
         table = self.table
-        return RESET + encode(Step(network=table.network, network_error=table.network_error, store=table.store))
+        head = Step(
+            network=table.network,
+            network_error=table.network_error,
+            store=table.store,
+            awaited=table.awaited or None,
+        )
+        return RESET + encode(head)
 
     def _entries(self, step: Step) -> Iterator[LogEntry]:
         """The step in parts, each no longer than a message; each is made now, as the change may be undone soon."""
@@ -196,6 +202,7 @@ class Broker:
             network=encode(Step(network=step.network)) if step.network else b"",
             network_error=encode(Step(network_error=step.network_error)) if step.network_error else b"",
             store=encode(Step(store=step.store)) if step.store else b"",
+            awaited=encode(Step(awaited=step.awaited)) if step.awaited is not None else b"",
         )
 
     def _tell(self, step: Step, event: StoreEvent, before: Mapping[str, Lease | None]) -> None:

@@ -31,11 +31,13 @@ def step_of(table: Table, event: StoreEvent) -> Step:
                 network_error=error,
                 store=StoreStatus(store.kind, True) if store and not store.connected else None,
                 synced=not table.synced,
+                awaited=event.awaited if event.awaited != table.awaited else None,
             )
         case Changed():
             network, error = _network_change(table, event.network, event.network_error)
             changes = _effective(table.leases, event.changes) if table.synced else ()
-            return Step(changes=changes, network=network, network_error=error)
+            awaited = event.awaited if event.awaited != table.awaited else None
+            return Step(changes=changes, network=network, network_error=error, awaited=awaited)
 
 
 def _network_change(table: Table, network: NetworkConfig | None, error: str) -> tuple[NetworkConfig | None, str]:

@@ -21,11 +21,12 @@ class LogEntry:
     network: bytes = b""
     network_error: bytes = b""
     store: bytes = b""
+    awaited: bytes = b""
 
     @property
     def size(self) -> int:
         """About what it takes in memory."""
-        fixed = len(self.network) + len(self.network_error) + len(self.store) + _OVERHEAD
+        fixed = len(self.network) + len(self.network_error) + len(self.store) + len(self.awaited) + _OVERHEAD
         return fixed + sum(len(piece) + _OVERHEAD for _, piece in self.changes)
 
 
@@ -101,7 +102,7 @@ class ChangeLog:
 
     def _merged(self, position: int, staged: bool) -> LogMessage:
         latest: dict[str, bytes] = {}
-        network = network_error = store = b""
+        network = network_error = store = awaited = b""
         for entry in self._that_fit(position, latest):
             position += 1
             for name, piece in entry.changes:
@@ -111,8 +112,9 @@ class ChangeLog:
                 network, network_error = entry.network, b""
             network_error = entry.network_error or network_error
             store = entry.store or store
+            awaited = entry.awaited or awaited
         end = b"" if staged else SYNCED + self._cursor_piece(position)
-        return LogMessage(b"".join([*latest.values(), network, network_error, store, end]), position)
+        return LogMessage(b"".join([*latest.values(), network, network_error, store, awaited, end]), position)
 
     def _that_fit(self, position: int, latest: dict[str, bytes]) -> Iterator[LogEntry]:
         """The entries behind a position, while what they add up to (`latest`) fits into a message; at least one."""

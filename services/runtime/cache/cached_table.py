@@ -45,9 +45,14 @@ class CachedTable:
     def choose(self, received: Table, *, is_away: bool) -> Table | None:
         """The table in force: the received one if complete, else the cached one; None: neither is usable yet.
 
+        Where the received one awaits the leases of another cluster, those that are cached are put into it.
         `is_away`: no lease service is about to send a snapshot.
         """
         if received.synced and received.network is not None:
+            if received.awaited and self._state is not None:
+                self.table = self._open(self._state)
+            if received.awaited and self.table is not None:
+                received.adopt(self.table.leases)
             self._state, self.table = None, None
             return received
         if self.table is None and self._state is not None and is_away:

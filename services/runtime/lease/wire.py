@@ -40,11 +40,7 @@ def lease_to_proto(lease: Lease) -> pb.Lease:
 def lease_from_proto(message: pb.Lease) -> Lease:
     """The lease in a message. Raises InvalidInput."""
     parts = message.subnets[:]  # takes a third of the time that its own iterator takes
-    if (
-        len(message.name) > LONGEST_NAME
-        or len(message.node) > LONGEST_NAME
-        or len(message.backend_type) > LONGEST_NAME
-    ):
+    if max(len(message.name), len(message.node), len(message.backend_type)) > LONGEST_NAME:
         raise InvalidInput(f"the name, the node or the type of a lease is longer than {LONGEST_NAME} characters")
     if len(parts) > len(FAMILIES):
         raise InvalidInput(f"the lease has {len(parts)} subnets: at most one a family")
@@ -166,6 +162,7 @@ def step_to_proto(step: Step) -> pb.WatchLeasesResponse:
         cursor=step.cursor,
         lost=step.lost,
         choices=_overrides_to_proto(step.overrides) if step.overrides else None,
+        awaited=pb.AwaitedClusters(names=sorted(step.awaited)) if step.awaited is not None else None,
     )
     for change in step.changes:
         _add_change(message, change)
@@ -186,6 +183,7 @@ def step_from_proto(message: pb.WatchLeasesResponse) -> Step:
         cursor=message.cursor,
         lost=message.lost,
         overrides=_overrides_from_proto(message.choices) if message.HasField("choices") else None,
+        awaited=frozenset(map(_short, message.awaited.names)) if message.HasField("awaited") else None,
     )
 
 

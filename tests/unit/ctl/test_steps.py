@@ -107,3 +107,22 @@ def test_a_lease_that_nobody_could_use_is_shown_all_the_same() -> None:
     odd = pb.Lease(name="10.5.4.0-24", subnets=[pb.Subnet(cidr="nonsense", opaque_json="{}")], reserved=True)
     step = pb.WatchLeasesResponse(changes=upserted(odd), synced=True)
     assert told(synced_story(), step) == ["+ nonsense - {} reserved"]
+
+
+def test_leases_of_a_cluster_that_is_awaited_are_not_told_as_gone() -> None:
+    story, west = Story(), vxlan_lease(4)
+    west.name, west.cluster = "west/10.5.4.0-24", "west"
+    told(
+        story, pb.WatchLeasesResponse(reset=True, changes=upserted(vxlan_lease(2), west), synced=True, cursor="e1.1")
+    )
+    awaited = pb.AwaitedClusters(names=["west"])
+    again = pb.WatchLeasesResponse(
+        reset=True, changes=upserted(vxlan_lease(2)), synced=True, awaited=awaited, cursor="e2.1"
+    )
+    assert told(story, again) == [
+        "= a new snapshot begins",
+        "! the leases of cluster west are not known yet: those of before stay",
+        "= synced, 2 leases, cursor e2.1",
+    ]
+    (gone,) = told(story, pb.WatchLeasesResponse(synced=True, awaited=pb.AwaitedClusters()))
+    assert gone.startswith("- 10.5.4.0/24")

@@ -1,5 +1,6 @@
 """When cached leases are in force, and when an own lease of before may still be ours."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,21 @@ def test_the_first_snapshot_ends_it_for_good(cached_table: CachedTable) -> None:
     assert cached_table.choose(told, is_away=False) is told
     assert cached_table.choose(told, is_away=True) is told
     assert cached_table.table is None
+
+
+@pytest.mark.parametrize("was_in_force", [False, True])
+def test_imports_that_the_lease_service_awaits_are_those_of_the_file(tmp_path: Path, was_in_force: bool) -> None:
+    imported = replace(PEERS[0], name="west/a", node="west/a", cluster="west")
+    with StateFile(str(tmp_path), "dataplane") as file:
+        file.write(encode("dataplane", "n1", OWN, (), [*snapshot_parts(NETWORK, [*PEERS, imported], None, NONE)]))
+        cached_table = CachedTable("n1", file)
+        if was_in_force:
+            cached_table.choose(Table(), is_away=True)
+        told = Table()
+        told.fold(replace(SNAPSHOT, awaited=frozenset({"west"})))
+        chosen = cached_table.choose(told, is_away=False)
+        assert chosen is told
+        assert told.leases == {imported.name: imported}
 
 
 def test_nothing_is_remembered_without_a_file_or_of_another_node(tmp_path: Path) -> None:

@@ -639,6 +639,7 @@ class WatchLeasesResponse(_message.Message):
     CURSOR_FIELD_NUMBER: _builtins.int
     LOST_FIELD_NUMBER: _builtins.int
     CHOICES_FIELD_NUMBER: _builtins.int
+    AWAITED_FIELD_NUMBER: _builtins.int
     reset: _builtins.bool
     """A new snapshot starts. Leases that follow may be used at once, but none is
     removed before `synced`: neither those that the snapshot lacks, nor
@@ -682,6 +683,15 @@ class WatchLeasesResponse(_message.Message):
         and at every change.
         """
 
+    @_builtins.property
+    def awaited(self) -> Global___AwaitedClusters:
+        """Other clusters (Lease.cluster) whose leases the service does not know yet,
+        or not all of them: it has started, and their lease services have not
+        answered. Of these, what the caller has stays, past `synced`, until a
+        message has a list without the cluster: then those go that the service has
+        not sent since `reset`. Unset: unchanged; with `reset`: none.
+        """
+
     def __init__(
         self,
         *,
@@ -694,14 +704,39 @@ class WatchLeasesResponse(_message.Message):
         cursor: _builtins.str = ...,
         lost: _builtins.str = ...,
         choices: Global___Choices | None = ...,
+        awaited: Global___AwaitedClusters | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["choices", b"choices", "network", b"network", "store", b"store"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["awaited", b"awaited", "choices", b"choices", "network", b"network", "store", b"store"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "choices", b"choices", "cursor", b"cursor", "lost", b"lost", "network", b"network", "network_error", b"network_error", "reset", b"reset", "store", b"store", "synced", b"synced"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["awaited", b"awaited", "changes", b"changes", "choices", b"choices", "cursor", b"cursor", "lost", b"lost", "network", b"network", "network_error", b"network_error", "reset", b"reset", "store", b"store", "synced", b"synced"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WatchLeasesResponse: _TypeAlias = WatchLeasesResponse  # noqa: Y015
+
+@_typing.final
+class AwaitedClusters(_message.Message):
+    """Clusters whose leases are not known yet."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The names of the imports (Lease.cluster)."""
+
+    def __init__(
+        self,
+        *,
+        names: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["names", b"names"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AwaitedClusters: _TypeAlias = AwaitedClusters  # noqa: Y015
 
 @_typing.final
 class Choices(_message.Message):

@@ -27,6 +27,7 @@ class TableEvents:
         self._network: tuple[NetworkConfig | None, str] = (None, "")
         self._refused: dict[str, Refusal] = {}
         self._choices: Mapping[str, PublicIpOverrides] = NONE
+        self._awaited: frozenset[str] = frozenset()
         self._status: StoreStatus | None = None
 
     def events(self, table: Table, connected: bool, error: str) -> list[StoreEvent]:
@@ -37,7 +38,9 @@ class TableEvents:
                 self._has_told, self._status = True, None  # a Snapshot means connected, true or not
                 self._note(table)
                 leases, refused = dict(table.leases), dict(self.refused)
-                events.append(Snapshot(leases, table.network, table.network_error, refused, table.overrides))
+                events.append(
+                    Snapshot(leases, table.network, table.network_error, refused, table.overrides, table.awaited)
+                )
         elif (changed := self._changed(table)) != Changed():
             events.append(changed)
         status = self._status_of(table, connected, error)
@@ -60,6 +63,7 @@ class TableEvents:
             {key: reason for key, reason in self.refused.items() if self._refused.get(key) != reason},
             frozenset(self._refused.keys() - self.refused.keys()),
             overrides=table.overrides if table.overrides != self._choices else None,
+            awaited=table.awaited if table.awaited != self._awaited else None,
         )
         self._note(table)
         return changed
@@ -68,7 +72,7 @@ class TableEvents:
         self.touched.clear()
         self._network = (table.network, table.network_error)
         self._refused = dict(self.refused)
-        self._choices = table.overrides
+        self._choices, self._awaited = table.overrides, table.awaited
 
     def _status_of(self, table: Table, connected: bool, error: str) -> StoreStatus | None:
         """None: as before, while a snapshot is on its way."""
