@@ -1,4 +1,4 @@
-"""Two clusters: lease services as processes, each with its own embedded store, or one whose answers a test chooses."""
+"""Two clusters: lease services as processes, each with its own store, or one whose answers a test chooses."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence

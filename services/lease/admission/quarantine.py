@@ -16,7 +16,11 @@ from services.runtime.telemetry.logs import get_logger
 log = get_logger()
 
 _MOST_LINES: Final = 20
-"""In the log, of one event of the store: a wrong network refuses every lease at once."""
+"""In the log within a WINDOW, of single keys: a wrong network refuses every lease, a program may write thousands."""
+_WINDOW: Final = 60.0
+"""Seconds."""
+_MOST_NAMES: Final = 5
+"""Of the keys that a line sums up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +36,8 @@ class Quarantine:
     """All keys that are refused now: by the store (the key holds no lease) or by the filter (the lease is outside).
 
     A relay's store hands on the refusals of the lease service above it. A key is logged when it enters and when it
-    leaves. An event costs as much as the keys that it concerns.
+    leaves; of many, a line sums them up each time that they have doubled. An event costs as much as the keys that it
+    concerns.
     """
 
     def __init__(self, clock: Callable[[], float], journal: Journal) -> None:
@@ -41,6 +46,13 @@ class Quarantine:
         self._kinds: Counter[RefusalKind] = Counter()
         self._clock = clock
         self._journal = journal
+        self._window = -_WINDOW
+        """When it began."""
+        self._lines = 0
+        self._more: Counter[str] = Counter()
+        """Keys without a line of their own in this window, by what has happened to them."""
+        self._told = 0
+        """How many of them the last summary had."""
         for kind in RefusalKind:
             metrics.QUARANTINED.labels(kind.value).set_function(partial(self._kinds.__getitem__, kind))
 
@@ -88,11 +100,21 @@ class Quarantine:
         return reason if isinstance(reason, Refusal) else Refusal(RefusalKind.UNREADABLE, reason)
 
     def _log(self, entered: Collection[str], left: Collection[str], leases: LeaseFilter) -> None:
-        for key in list(entered)[:_MOST_LINES]:
-            refusal = self.keys[key].refusal
-            log.warning("a key of the store is refused", key=key, kind=refusal.kind.value, reason=refusal.reason)
-        for key in list(left)[:_MOST_LINES]:
-            log.info("a key of the store is no longer refused", key=key, served=key in leases.leases)
-        more = max(len(entered) - _MOST_LINES, 0), max(len(left) - _MOST_LINES, 0)
-        if any(more):
-            log.warning("and more keys, which ListQuarantine shows", refused=more[0], refused_no_longer=more[1])
+        now, unnamed = self._clock(), []
+        if not 0 <= now - self._window < _WINDOW:
+            self._window, self._lines, self._told = now, 0, 0
+            self._more.clear()
+        for key in (*entered, *left):
+            refused = self.keys.get(key)
+            if self._lines >= _MOST_LINES:
+                self._more["refused" if refused else "refused_no_longer"] += 1
+                unnamed.append(key)
+            elif refused:
+                why = refused.refusal
+                log.warning("a key of the store is refused", key=key, kind=why.kind.value, reason=why.reason)
+            else:
+                log.info("a key of the store is no longer refused", key=key, served=key in leases.leases)
+            self._lines += 1
+        if unnamed and self._more.total() >= 2 * self._told:
+            self._told = self._more.total()
+            log.warning("and more keys, which ListQuarantine shows", **self._more, first=unnamed[:_MOST_NAMES])

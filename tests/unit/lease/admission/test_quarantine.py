@@ -1,5 +1,6 @@
 """Refused keys: shown to an operator with why and since when, and logged as they come and go."""
 
+from collections.abc import Callable
 from ipaddress import ip_network
 from itertools import count
 
@@ -27,10 +28,10 @@ BAD = Refusal(Kind.UNREADABLE, "is no lease")
 class World:
     """A store's events, taken as the gate does."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] | None = None) -> None:
         ticks = count(100)
         self.admission = LeaseFilter()
-        self.quarantine = Quarantine(lambda: float(next(ticks)), Journal())
+        self.quarantine = Quarantine(clock or (lambda: float(next(ticks))), Journal())
         self.take(Snapshot(by_name(A), SMALL))
 
     def take(self, event: Snapshot | Changed) -> None:
@@ -66,6 +67,27 @@ def test_many_keys_at_once_do_not_flood_the_log(lines: list[EventDict]) -> None:
     assert len(lines) == 21
     assert lines[-1]["refused"] == 980
     assert len(world.quarantine.keys) == 1000
+
+
+def test_many_keys_one_by_one_do_not_flood_the_log_either(lines: list[EventDict]) -> None:
+    clock = [1000.0]
+    world = World(lambda: clock[0])
+    for n in range(10_000):
+        world.take(Changed(refused={f"key{n}": "bad"}))
+    for n in range(10_000):
+        world.take(Changed(cleared=frozenset({f"key{n}"})))
+    assert len(lines) <= 20 + 15
+    assert lines[20] == {
+        "event": "and more keys, which ListQuarantine shows",
+        "log_level": "warning",
+        "refused": 1,
+        "first": ["key20"],
+    }
+    assert lines[-1]["refused"] == 9980
+    assert lines[-1]["refused_no_longer"] > 4990
+    clock[0] += 60
+    world.take(Changed(refused={"late": "bad"}))
+    assert lines[-1]["key"] == "late"
 
 
 def test_the_gauges_say_how_many_of_each_kind() -> None:
