@@ -11,6 +11,8 @@ _WHERE: Final = "the network configuration"
 _IPSEC_PAGE: Final = "docs/backends.md#ipsec"
 _SHORTEST_PSK: Final = 96
 _PROPOSAL: Final = re.compile(r"[A-Za-z0-9_]+(-[A-Za-z0-9_]+){0,15}", re.ASCII)
+ESP_PROPOSAL: Final = "aes128gcm16-sha256-prfsha256-ecp256"
+"""flannel's default."""
 _LONGEST_PROPOSAL: Final = 100
 
 
@@ -35,7 +37,7 @@ def ipsec_options(options: GoObject) -> IpsecOptions:
             f"PSK of Backend in {_WHERE} {found}: ipsec needs at least {_SHORTEST_PSK} characters, as `openssl rand "
             f"-hex 48` prints ({_IPSEC_PAGE})"
         )
-    proposal = options.text("ESPProposal", "aes128gcm16-sha256-prfsha256-ecp256")
+    proposal = options.text("ESPProposal", ESP_PROPOSAL)
     if (
         not _PROPOSAL.fullmatch(proposal)
         or len(proposal) > _LONGEST_PROPOSAL

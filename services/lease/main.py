@@ -21,9 +21,10 @@ from services.lease.admission.pipeline import GuardSettings, StorePipeline
 from services.lease.api.requests import Identity
 from services.lease.api.service import SERVICE, LeaseService, add_to_server
 from services.lease.events.journal import EventKind, Journal
-from services.lease.imports.cluster import ImportedCluster, Imports
+from services.lease.imports.cluster import ImportedCluster
+from services.lease.imports.imports import Imports
 from services.lease.imports.policy import Import
-from services.lease.metrics import follow_subnets
+from services.lease.metrics import HELD_REMOVALS, follow_subnets
 from services.lease.settings import IN_MEMORY, LeaseSettings
 from services.lease.stores.store import Store
 from services.lease.watch.broker import Broker
@@ -63,6 +64,7 @@ async def build(settings: LeaseSettings, process: Process) -> AsyncIterator[None
         share = 100 if settings.store == "relay" else settings.guard_share  # what is confirmed above is so here
         guard = GuardSettings(share / 100, settings.guard_seconds)
         gate = StorePipeline(store, broker, guard, recall=memory.recall)
+        HELD_REMOVALS.set_function(lambda: len(gate.held) + len(imports.held))
         service = LeaseService(
             store,
             broker,
@@ -102,7 +104,7 @@ def imports_of(settings: LeaseSettings, broker: Broker, process: Process) -> Imp
             policy, process.transport, broker, file, share, settings.guard_seconds, settings.max_leases
         )
 
-    imports = Imports(make, settings.imports, broker)
+    imports = Imports([make(policy) for policy in settings.imports], broker)
     process.health.finders.append(imports.findings)
     return imports
 

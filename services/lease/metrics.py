@@ -14,7 +14,9 @@ STORE_CONNECTED: Final = Gauge("flannelette_lease_store_connected", "1 while the
 QUARANTINED: Final = Gauge(
     "flannelette_lease_quarantined_keys", "Keys of the store that are refused, by kind", ["kind"]
 )
-HELD_REMOVALS: Final = Gauge("flannelette_lease_held_removals", "Leases that the store has lost and the guard keeps")
+HELD_REMOVALS: Final = Gauge(
+    "flannelette_lease_held_removals", "Leases that the store or another cluster has lost and the guard keeps"
+)
 GUARDED_REMOVALS: Final = Counter(
     "flannelette_lease_guarded_removals_total", "Outcomes of removals that were held back", ["outcome"]
 )

@@ -17,6 +17,7 @@ from flannelette.lease.v1 import lease_pb2 as pb
 from services.core.leases.table import Table
 from services.lease.admission.pipeline import GuardSettings, StorePipeline
 from services.lease.api.queries import list_quarantine
+from services.lease.imports.imports import Imports
 from services.lease.stores.store import Store, StoreEvent
 from services.lease.watch.broker import Broker
 from services.lease.watch.streams import watch_all
@@ -38,7 +39,7 @@ class WatchedService:
     @property
     def quarantine(self) -> dict[str, tuple[int, str]]:
         """Kind and reason of each refused key, as ListQuarantine answers."""
-        answer: pb.ListQuarantineResponse = list_quarantine(self.pipeline)
+        answer: pb.ListQuarantineResponse = list_quarantine(self.pipeline, Imports((), self.broker))
         return {key.key: (key.kind, key.reason) for key in answer.keys}
 
     async def take(self, *events: StoreEvent) -> None:

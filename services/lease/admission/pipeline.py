@@ -268,7 +268,6 @@ class StorePipeline:
         held = self._guard.held.keys()
         if held != before:
             self._publish_lost()
-        metrics.HELD_REMOVALS.set(len(held))
         metrics.GUARDED_REMOVALS.labels("held").inc(len(held - before))
         self._held_together = len(held - before) + (self._held_together if before else 0)
         metrics.GUARDED_REMOVALS.labels("returned").inc(len(before - held) - confirmed)

@@ -12,6 +12,7 @@ from services.core.leases.lease import Lease
 from services.core.leases.network_moves import PendingMove, pending_moves
 from services.lease.admission.pipeline import StorePipeline
 from services.lease.events.journal import EventKind, Journal
+from services.lease.imports.imports import Imports
 from services.lease.progress.reports import NOTHING_YET, NodeProgress, Report
 from services.lease.stores.store import Reclaimed, RefusalKind
 from services.lease.watch.broker import Broker
@@ -65,9 +66,15 @@ def convergence(broker: Broker, cursor: str, position: int) -> pb.GetConvergence
     return response
 
 
-def list_quarantine(pipeline: StorePipeline) -> pb.ListQuarantineResponse:
+def held_reason(pipeline: StorePipeline, imports: Imports) -> str:
+    """What removals that are held back wait for; empty: there is none."""
+    return "; ".join(filter(None, (pipeline.held_reason, imports.held_reason)))
+
+
+def list_quarantine(pipeline: StorePipeline, imports: Imports) -> pb.ListQuarantineResponse:
     """The keys that are refused, and the removals that are held back."""
-    response = pb.ListQuarantineResponse(held_removals=pipeline.held, held_reason=pipeline.held_reason)
+    held = sorted([*pipeline.held, *imports.held])
+    response = pb.ListQuarantineResponse(held_removals=held, held_reason=held_reason(pipeline, imports))
     for key, refused in sorted(pipeline.quarantine.keys.items()):
         entry = response.keys.add(key=key, reason=refused.refusal.reason, kind=_KINDS[refused.refusal.kind])
         entry.first_seen_time.FromMilliseconds(int(refused.first_seen * 1000))

@@ -19,6 +19,7 @@ from services.lease.admission.pipeline import StorePipeline
 from services.lease.api.queries import (
     PendingMoves,
     convergence,
+    held_reason,
     leases_of_address,
     list_nodes,
     list_quarantine,
@@ -29,8 +30,8 @@ from services.lease.api.queries import (
 from services.lease.api.requests import Identity, check_name, checked_request, leases_to_reclaim, subnets_to_reserve
 from services.lease.events.describe import Requests
 from services.lease.events.journal import EventKind
-from services.lease.imports.cluster import Imports
 from services.lease.imports.export import watch_exported
+from services.lease.imports.imports import Imports
 from services.lease.imports.policy import ALL_OWN, Export
 from services.lease.stores.store import Store
 from services.lease.watch.broker import Broker
@@ -86,7 +87,7 @@ class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
         self._pipeline = pipeline
         self._identity = identity
         self._health = health
-        self._imports = imports
+        self._imports = imports or Imports((), broker)
         self._export = export
         self._most = most
         """Leases that are given out."""
@@ -171,13 +172,13 @@ class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
             watchers=self._broker.watchers,
             cursor=self._broker.change_log.cursor if table.synced else "",
             quarantined=len(self._pipeline.quarantine.keys),
-            held_removals=len(self._pipeline.held),
-            held_reason=self._pipeline.held_reason,
+            held_removals=len(self._pipeline.held) + len(self._imports.held),
+            held_reason=held_reason(self._pipeline, self._imports),
             network=network_to_proto(replace(table.network, source=table.network.shown)) if table.network else None,
             network_error=table.network_error,
             pending_moves=map(move_to_proto, self._moves.all()),
             findings=map(finding_to_proto, self._health.findings),
-            imports=[each.to_proto() for each in self._imports.clusters] if self._imports else (),
+            imports=[each.to_proto() for each in self._imports.clusters],
         )
         response.time.GetCurrentTime()
         response.start_time.FromNanoseconds(self._started)
@@ -185,11 +186,14 @@ class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
 
     async def ListQuarantine(self, request: pb.ListQuarantineRequest, context: Context) -> pb.ListQuarantineResponse:
         """What the store holds and we refuse to act on."""
-        return list_quarantine(self._pipeline)
+        return list_quarantine(self._pipeline, self._imports)
 
     async def ConfirmRemoval(self, request: pb.ConfirmRemovalRequest, context: Context) -> pb.ConfirmRemovalResponse:
         """Carries out what is held back."""
-        return pb.ConfirmRemovalResponse(removed=self._pipeline.confirm())
+        removed = self._imports.confirm()
+        if self._pipeline.held or not removed:
+            removed += self._pipeline.confirm()
+        return pb.ConfirmRemovalResponse(removed=sorted(removed))
 
     async def DeleteQuarantined(
         self, request: pb.DeleteQuarantinedRequest, context: Context

@@ -1,8 +1,8 @@
-"""The leases of another cluster, followed through the stream of its lease service, and the imports of a process."""
+"""The leases of another cluster, followed through the stream of its lease service."""
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -13,18 +13,18 @@ from google.protobuf.message import DecodeError
 from services.core.errors import InvalidInput, Misconfigured
 from services.core.finding import Finding
 from services.core.leases.lease import Lease
-from services.core.leases.table import Step, StoreStatus, Table, Upserted
+from services.core.leases.table import Removed, Step, StoreStatus, Table, Upserted
 from services.core.network import NetworkConfig
 from services.lease import metrics
 from services.lease.admission.mass_removal import MassRemovalGuard
 from services.lease.events.describe import tell_ended, tell_held
 from services.lease.events.journal import EventKind
-from services.lease.imports.foreign import ClusterLeases, Foreign
+from services.lease.imports.foreign import ClusterLeases
 from services.lease.imports.policy import Import, mismatch
 from services.lease.stores.relay.events import TableEvents
 from services.lease.stores.store import Changed, Snapshot
 from services.lease.watch.broker import Broker
-from services.runtime.events.journal import Event, Subject
+from services.runtime.events.journal import Event
 from services.runtime.lease.feed import Feed, LeaseConnection
 from services.runtime.lease.wire import step_from_bytes, step_to_bytes
 from services.runtime.os.atomic_file import replace_bytes
@@ -169,6 +169,18 @@ class ImportedCluster:
         self._tell_held(held)
         self._put(names)
 
+    @property
+    def held_reason(self) -> str:
+        """What removals wait for, one sentence; empty when none is held back."""
+        count = len(self.guard.held)
+        leases, are = ("1 lease", "is") if count == 1 else (f"{count} leases", "are")
+        what = f"{leases} of cluster {self.name} vanished at once and {are} kept until it has lacked them for"
+        return f"{what} {self._seconds:g} s, unless an operator confirms the removal" if count else ""
+
+    def confirm(self) -> list[str]:
+        """An operator says that what is held back may go; returns the names here."""
+        return self._remove(self.guard.confirm_all(), "an operator has confirmed it")
+
     def _put(self, names: Iterable[str]) -> None:
         """These of the leases shown have changed."""
         self._is_unsaved = True
@@ -211,12 +223,17 @@ class ImportedCluster:
     def _confirm(self, now: float) -> None:
         """What was held back long enough goes, if the other cluster says again that it is gone."""
         if self.guard.held and self.status.connected and self._feed.table.network:
-            held = set(self.guard.held)
             removed = self.guard.confirm(self._feed.table.leases, now - self._seconds)
-            for change in removed:
-                self.leases.shown.pop(change.name, None)
-            self._tell_held(held)
-            self._put({change.name for change in removed})
+            self._remove(removed, f"cluster {self.name} has confirmed it")
+
+    def _remove(self, removed: Iterable[Removed], why: str) -> list[str]:
+        names = [change.name for change in removed]
+        if names:
+            for name in names:
+                self.leases.shown.pop(name, None)
+            tell_ended(self._broker.journal, self._here(names), why)
+            self._put(names)
+        return self._here(names)
 
     def _tell_held(self, before: set[str]) -> None:
         held, journal = self.guard.held.keys(), self._broker.journal
@@ -226,7 +243,7 @@ class ImportedCluster:
             )
             tell_held(journal, self._here(new), f"cluster {self.name} has lost them")
         elif before - held:
-            tell_ended(journal, self._here(before - held), f"cluster {self.name} has them again, or has confirmed it")
+            tell_ended(journal, self._here(before - held), f"cluster {self.name} has them again")
 
     def _here(self, names: Iterable[str]) -> list[str]:
         return [f"{self.name}/{name}" for name in names]
@@ -261,31 +278,3 @@ class ImportedCluster:
             replace_bytes(self._file, [step_to_bytes(Step(True, changes, self.network, synced=True))], 0o600)
         except OSError as error:
             log.info("the leases of another cluster cannot be remembered", file=str(self._file), reason=str(error))
-
-
-class Imports:
-    """The clusters of a process."""
-
-    def __init__(self, make: Callable[[Import], ImportedCluster], policies: Sequence[Import], broker: Broker) -> None:
-        self.clusters = [make(policy) for policy in policies]
-        self._journal = broker.journal
-        broker.foreign = Foreign([each.leases for each in self.clusters], self._tell_refusal)
-
-    async def run(self) -> None:
-        """For ever."""
-        async with asyncio.TaskGroup() as group:
-            for cluster in self.clusters:
-                group.create_task(cluster.run(), name=f"import {cluster.name}")
-
-    def findings(self) -> Iterator[Finding]:
-        """Of all."""
-        return (finding for cluster in self.clusters for finding in cluster.findings())
-
-    def _tell_refusal(self, name: str, reason: str) -> None:
-        log.warning("what another cluster shows is not imported", name=name, reason=reason)
-        self._journal.note_one(EventKind.IMPORT, Subject(name), lambda: (f"not imported: {name}", reason))
-
-    async def close(self) -> None:
-        """Ends the streams."""
-        for cluster in self.clusters:
-            await cluster.close()

@@ -9,7 +9,7 @@ from typing import Any, Final
 from services.core.leases.lease import Lease
 from services.core.leases.table import Step, Table, changes_between
 from services.core.network import NetworkConfig
-from services.lease.imports.policy import COMPARED
+from services.lease.imports.policy import shown_options
 from services.lease.watch.broker import Broker
 from services.lease.watch.diff import NOTHING
 from services.lease.watch.encoding import MOST_CHANGES, encode
@@ -69,9 +69,5 @@ def exported(network: NetworkConfig) -> NetworkConfig:
         told |= {f"Enable{n.family}": True, f"{prefix}Network": str(n.cidr)}
         if n.subnet_length:
             told[f"{prefix}SubnetLen"] = n.subnet_length
-    told["Backend"] = {"Type": network.backend_type} | {
-        name: value
-        for name in COMPARED.get(network.backend_type, ())
-        if (value := network.backend_options.number(name))
-    }
+    told["Backend"] = {"Type": network.backend_type} | shown_options(network)
     return replace(network, source=json.dumps(told), warnings=(), beside=(), imported=())

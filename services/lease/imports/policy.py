@@ -1,14 +1,17 @@
 """What `--import` and `--export` say: which leases of other clusters come in, and which of ours are shown. Pure."""
 
 import re
+from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from typing import Final
 
-from services.core.backend_types import UDP_PORT, VXLAN_PORT
+from services.core.backend_types import UDP_PORT, VXLAN_PORT, wireguard_options
 from services.core.errors import Misconfigured
 from services.core.family import Network
 from services.core.formats.ip_text import exact_cidr
+from services.core.ipsec_options import ESP_PROPOSAL, ipsec_options
 from services.core.leases.lease import Lease
 from services.core.limits import LONGEST_NAME
 from services.core.network import NetworkConfig, contains
@@ -17,11 +20,13 @@ _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?", re.A
 _FORM: Final = "NAME=ADDRESS,allow=CIDR[,allow=CIDR...][,ca=FILE,cert=FILE,key=FILE][,server-name=NAME]"
 _FILES: Final = ("cert", "key", "ca")
 NOTHING: Final = "none"
-COMPARED: Final[Mapping[str, Mapping[str, int]]] = {
+_COMPARED: Final[Mapping[str, Mapping[str, int | str]]] = {
     "vxlan": {"VNI": 1, "Port": VXLAN_PORT},
     "udp": {"Port": UDP_PORT},
+    "wireguard": {"Mode": "separate"},
+    "ipsec": {"ESPProposal": ESP_PROPOSAL},
 }
-"""By backend: the options that peers must have alike, with flannel's defaults."""
+"""By backend: the options that peers must have alike beside a PSK, with flannel's defaults."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,16 +117,44 @@ def own_ranges(network: NetworkConfig) -> tuple[Network, ...]:
     return (*(n.cidr for n in network.families), *network.beside)
 
 
+def shown_options(network: NetworkConfig) -> dict[str, int | str]:
+    """The backend's options that peers must have alike, as other clusters see them.
+
+    In the place of a PSK stand 16 bits of its digest, over and over: two keys differ there, and nobody can guess one.
+    """
+    psk = b""
+    if network.backend_type == "wireguard":
+        psk = wireguard_options(network.backend_options).psk
+    elif network.backend_type == "ipsec":
+        psk = ipsec_options(network.backend_options).psk
+    bits = sha256(psk).digest()[:2]
+    text = bits.hex() * 24 if network.backend_type == "ipsec" else b64encode(bits * 16).decode()
+    return _compared(network) | ({"PSK": text} if psk else {})
+
+
 def mismatch(own: NetworkConfig, theirs: NetworkConfig) -> str:
-    """Why the nodes of two clusters cannot be peers, though their leases are good; empty: they can."""
+    """Why the nodes of two clusters cannot be peers, though their leases are good; empty: they can.
+
+    `theirs` is as their lease service shows it.
+    """
     if own.backend_type != theirs.backend_type:
         return f"its backend is {theirs.backend_type}, and here it is {own.backend_type}"
-    for option, default in COMPARED.get(own.backend_type, {}).items():
-        here, there = (each.backend_options.number(option) or default for each in (own, theirs))
-        if here != there:
-            return f"its {own.backend_type} has {option} {there}, and here it is {here}"
+    here, there = shown_options(own), _compared(theirs)
+    for option in there:
+        if here[option] != there[option]:
+            return f"its {own.backend_type} has {option} {there[option]}, and here it is {here[option]}"
+    if here.get("PSK", "") != theirs.backend_options.secret("PSK"):
+        return f"its {own.backend_type} has another PSK, or one of the two has none"
     missing = [n.family for n in own.families if theirs.family(n.family) is None]
     return f"it has no {missing[0]}, which this network has" if missing else ""
+
+
+def _compared(network: NetworkConfig) -> dict[str, int | str]:
+    options = network.backend_options
+    return {
+        name: options.text(name, default) if isinstance(default, str) else options.number(name) or default
+        for name, default in _COMPARED.get(network.backend_type, {}).items()
+    }
 
 
 def _parse(text: str) -> Import:

@@ -174,6 +174,33 @@ async def test_leases_that_another_cluster_has_lost_for_good_go_when_it_says_so_
     assert told[0].cause == "cluster west has lost them"
 
 
+async def test_an_operator_confirms_what_another_cluster_has_lost_as_what_the_store_has(clusters: Clusters) -> None:
+    east, west = clusters
+    west.start()
+    theirs = [await acquired(west.running, make_request(f"h{n}", f"172.16.1.{n}")) for n in (1, 2, 3)]
+    names = sorted(f"west/{lease.name}" for lease in theirs)
+    east.start(west.imports("10.6.0.0/16"), "--guard-seconds=600")
+    await east.until_imported(lambda each: each.leases == 3)
+    west.running.kill()
+    west.store = "other.db"
+    west.start()
+    await east.until_imported(lambda each: each.held_removals == 3)
+    async with stub_of(east.address) as stub:
+        held = await stub.ListQuarantine(pb.ListQuarantineRequest())
+        assert list(held.held_removals) == names
+        assert "3 leases of cluster west vanished at once" in held.held_reason
+        status = await stub.GetStatus(pb.GetStatusRequest())
+        assert (status.held_removals, status.held_reason) == (3, held.held_reason)
+        assert list((await stub.ConfirmRemoval(pb.ConfirmRemovalRequest())).removed) == names
+        assert not (await stub.ListLeases(pb.ListLeasesRequest())).leases
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            await stub.ConfirmRemoval(pb.ConfirmRemovalRequest())
+        assert error.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+        kinds = [pb.EVENT_KIND_REMOVALS_ENDED]
+        told = [e async for e in stub.WatchEvents(pb.WatchEventsRequest(no_follow=True, kinds=kinds))]
+        assert [event.cause for event in told] == ["an operator has confirmed it"]
+
+
 async def test_a_relay_hands_on_what_the_service_above_imports_with_its_mark(clusters: Clusters) -> None:
     east, west = clusters
     west.start()

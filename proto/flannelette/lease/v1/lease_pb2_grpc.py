@@ -347,14 +347,16 @@ class LeaseServiceServicer:
         the store, after `--guard-seconds`, or ConfirmRemoval confirms the removal.
         A lease that reappears in the store is no longer held. Other changes are
         not delayed. Removals by ReleaseLease, ReleaseSubnet and ReclaimLeases take
-        effect at once and do not count.
+        effect at once and do not count. Each cluster of `--import` has a guard of
+        its own, by the same rules, of what its lease service shows.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ConfirmRemoval(self, request, context):
-        """Carries out the removals that the guard holds back, at once.
+        """Carries out the removals that the guard holds back, at once, of the store
+        and of imports.
 
         FAILED_PRECONDITION: no removal is held back.
         """

@@ -216,10 +216,12 @@ class LeaseServiceStub:
     the store, after `--guard-seconds`, or ConfirmRemoval confirms the removal.
     A lease that reappears in the store is no longer held. Other changes are
     not delayed. Removals by ReleaseLease, ReleaseSubnet and ReclaimLeases take
-    effect at once and do not count.
+    effect at once and do not count. Each cluster of `--import` has a guard of
+    its own, by the same rules, of what its lease service shows.
     """
     ConfirmRemoval: _aio.UnaryUnaryMultiCallable[_lease_pb2.ConfirmRemovalRequest, _lease_pb2.ConfirmRemovalResponse]
-    """Carries out the removals that the guard holds back, at once.
+    """Carries out the removals that the guard holds back, at once, of the store
+    and of imports.
 
     FAILED_PRECONDITION: no removal is held back.
     """
@@ -498,7 +500,8 @@ class LeaseServiceServicer(metaclass=_abc_1.ABCMeta):
         the store, after `--guard-seconds`, or ConfirmRemoval confirms the removal.
         A lease that reappears in the store is no longer held. Other changes are
         not delayed. Removals by ReleaseLease, ReleaseSubnet and ReclaimLeases take
-        effect at once and do not count.
+        effect at once and do not count. Each cluster of `--import` has a guard of
+        its own, by the same rules, of what its lease service shows.
         """
 
     @_abc_1.abstractmethod
@@ -507,7 +510,8 @@ class LeaseServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _lease_pb2.ConfirmRemovalRequest,
         context: _aio.ServicerContext[_lease_pb2.ConfirmRemovalRequest, _abc.Awaitable[_lease_pb2.ConfirmRemovalResponse]],
     ) -> _abc.Awaitable[_lease_pb2.ConfirmRemovalResponse]:
-        """Carries out the removals that the guard holds back, at once.
+        """Carries out the removals that the guard holds back, at once, of the store
+        and of imports.
 
         FAILED_PRECONDITION: no removal is held back.
         """
