@@ -14,6 +14,7 @@ from lab import look, programs, topology
 from lab.build import carry_out, forward, make_router
 from lab.directory import end_proxies
 from lab.etcd import put, until_answering
+from lab.federation import make_certificates
 from lab.inside import CONTEXTS
 from lab.options import Options
 from lab.programs import Program
@@ -84,8 +85,10 @@ class Cluster:
             forward(topology.OUTSIDE, (4, *self.options.versions))
 
     async def configure(self) -> None:
-        """Writes the contexts file, and the network configuration into the store, which may be an etcd of its own."""
+        """Writes the contexts file, certificates between clusters, and the network configuration into each store."""
         (self.directory / CONTEXTS).write_text(programs.contexts(self.options, self.hosts, self.directory))
+        if self.options.clusters > 1:
+            await make_certificates(self.options, self.hosts, self.directory)
         secret = token_hex(48)  # peers of all clusters have the same
         for cluster in topology.clusters_of(self.hosts):
             text = json.dumps(network_of(self.options, cluster, secret))

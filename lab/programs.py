@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Final
 
 from lab.charon import command_in, socket_in
+from lab.federation import exporter, import_flags, serve_flags
 from lab.netns import NetworkNamespace
 from lab.options import Options
-from lab.topology import OUTSIDE, OUTSIDE_ADDRESS, Host, clusters_of, network_of, network_v6_of, underlay_of
+from lab.topology import OUTSIDE, OUTSIDE_ADDRESS, Host, clusters_of, underlay_of
 
 ETCD_ENDPOINT: Final = f"http://{OUTSIDE_ADDRESS}:2379"
 _LEASE: Final = "lease"
@@ -69,7 +70,12 @@ def lease_services(options: Options, hosts: tuple[Host, ...], directory: Path) -
             directory,
             "--store=etcd",
             f"--etcd-endpoints={etcd_endpoint(host.cluster)}",
-            *_imports(options, hosts, directory, host.cluster),
+            *import_flags(options, hosts, directory, host.cluster),
+            *(
+                serve_flags(options, hosts, directory, host.cluster, directory / host.name)
+                if exporter(options, hosts, host.cluster) == str(host.address)
+                else ()
+            ),
         )
         for host in hosts
     )
@@ -81,21 +87,11 @@ def _central(options: Options, hosts: tuple[Host, ...], directory: Path, cluster
         "--store=embedded",
         f"--store-file={central / 'leases.db'}",
         f"--net-config-path={config(directory, cluster)}",
-        *_imports(options, hosts, directory, cluster),
+        *import_flags(options, hosts, directory, cluster),
+        *serve_flags(options, hosts, directory, cluster, central),
     )
     whose = "" if options.clusters == 1 else f"cluster {cluster}"
     return Program(_LEASE, whose, OUTSIDE, _service(_LEASE, f"--socket-dir={central}", *store), central)
-
-
-def _imports(options: Options, hosts: tuple[Host, ...], directory: Path, cluster: int) -> list[str]:
-    """The flags by which a cluster imports the leases of the others."""
-    flags = []
-    for other in clusters_of(hosts):
-        ranges = {4: network_of(other), 6: network_v6_of(other)}
-        allow = "".join(f",allow={ranges[version]}" for version in options.versions)
-        where = _lease_directory(options, hosts, directory, other)
-        flags += [f"--import=cluster{other}=unix:{where / 'lease.sock'}{allow}"] if other != cluster else []
-    return flags
 
 
 def _lease_directory(options: Options, hosts: tuple[Host, ...], directory: Path, cluster: int) -> Path:
