@@ -11,7 +11,13 @@ from typing import Any, Final
 
 import boto3
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    HTTPClientError,
+)
+from botocore.exceptions import ConnectionError as NoConnection
+from botocore.parsers import ResponseParserError
 
 from services.cloud.metadata import Metadata
 from services.cloud.routes import Change, CloudError, Route, Table, Target, Trouble, Verb, View
@@ -35,7 +41,8 @@ _TROUBLES: Final = {
     ),
     Trouble.DENIED: (
         "UnauthorizedOperation AuthFailure InvalidClientTokenId ExpiredToken RequestExpired SignatureDoesNotMatch "
-        "UnrecognizedClientException OptInRequired AccessDenied InvalidRouteTableID.NotFound "
+        "UnrecognizedClientException OptInRequired AccessDenied Blocked PendingVerification "
+        "InvalidRouteTableID.NotFound "
         "InvalidRouteTableId.Malformed InvalidVpcID.NotFound"
     ),
     Trouble.FULL: "RouteLimitExceeded",
@@ -48,12 +55,17 @@ _CURES: Final = {
     "InvalidRouteTableID.NotFound": "correct RouteTableID in the network configuration, or the region (AWS_REGION)",
     "RouteLimitExceeded": "have AWS raise the quota `Routes per route table` of VPC",
     "ExpiredToken": "renew the credentials; those of an instance role renew themselves",
-    "RequestExpired": "set the clock of this host",
+    "RequestExpired": "renew the credentials, or set the clock of this host",
     "AuthFailure": "correct the credentials, or the clock of this host",
     "InvalidClientTokenId": "correct the credentials",
     "NoCredentialsError": f"give the instance a role ({_PAGE}), or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
     "EndpointConnectionError": "correct the region (AWS_REGION), or let this host reach the API of EC2",
 }
+
+
+_NO_ANSWER: Final = (HTTPClientError, NoConnection, ResponseParserError)
+_ENCODED: Final = " Encoded authorization failure message"
+"""Begins what only `aws sts decode-authorization-message` reads, another text each time."""
 
 
 class Aws:
@@ -66,8 +78,9 @@ class Aws:
             metadata or os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or "http://169.254.169.254",
             "set RouteTableID and AWS_REGION",
         )
-        session = boto3.session.Session()
-        region = os.environ.get("AWS_REGION") or session.region_name
+        with _translated("profile"):
+            session = boto3.session.Session()
+            region = os.environ.get("AWS_REGION") or session.region_name
         region = region or self._metadata.aws_session().text("/latest/meta-data/placement/region")
         waits = Config(connect_timeout=5, read_timeout=15, retries={"mode": "standard", "max_attempts": 2})
         with _translated("region"):
@@ -83,6 +96,11 @@ class Aws:
         else:
             vpcs = [self._own_vpc()]
             found = self._pages("describe_route_tables", "RouteTables", Filters=[_filter("vpc-id", vpcs)])
+            if not found:
+                raise CloudError(
+                    Trouble.DENIED, "no table", f"region {self._region} has no route table of {vpcs[0]}",
+                    "correct the region (AWS_REGION)",
+                )  # fmt: skip
         interfaces: list[Any] = []
         texts = sorted(map(str, addresses))
         for first in range(0, len(texts), _MOST_VALUES):
@@ -157,13 +175,13 @@ class _translated:  # noqa: N801 - reads as a statement
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if isinstance(error, ClientError):
             said = error.response.get("Error", {})
-            code, message = str(said.get("Code", "")), str(said.get("Message", ""))
+            code, message = str(said.get("Code", "")), str(said.get("Message", "")).partition(_ENCODED)[0]
             trouble = _KINDS.get(code, Trouble.REFUSED)
             if error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) >= 500:
                 trouble = Trouble.WAIT
-        elif isinstance(error, BotoCoreError):
+        elif isinstance(error, BotoCoreError | ResponseParserError):
             code, message = type(error).__name__, str(error)
-            trouble = Trouble.DENIED if "Credential" in code else Trouble.WAIT
+            trouble = Trouble.WAIT if isinstance(error, _NO_ANSWER) else Trouble.DENIED
         else:
             return
         raise CloudError(trouble, f"{self._operation}: {code}", message, _CURES.get(code, "")) from None

@@ -1,13 +1,15 @@
 """gce: routes of a Google Cloud network, whose next hops are instances. The only module that imports google-auth.
 
 A route is ours by its description. Routes cannot be changed: another one of a second name is created before the old
-one is deleted, so that no packet is lost.
+one is deleted, so that there is one at any time.
 """
 
 import os
 import time
 from collections.abc import Collection, Iterator
 from ipaddress import ip_address, ip_network
+from itertools import chain, count
+from shlex import quote
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -25,6 +27,8 @@ MOST_ROUTES: Final = 250
 """Static routes of a network, by default."""
 _PRIORITY: Final = 1000
 _SECONDS: Final = 15.0
+_MOST_SECONDS: Final = 120.0
+"""Of an operation; Google answers a wait for it after two minutes at the latest."""
 _PAGE: Final = "docs/backends.md#gce"
 _SCOPES: Final = ["https://www.googleapis.com/auth/compute"]
 _HOPS: Final = (
@@ -56,9 +60,11 @@ class Gce:
         self._base = f"{base}/compute/v1/projects/{self._project}"
         try:
             credentials, _ = google.auth.default(scopes=_SCOPES)
-        except GoogleAuthError as error:
+        except (GoogleAuthError, OSError, ValueError) as error:
             raise CloudError(Trouble.DENIED, "no credentials", str(error), _CURES[401]) from None
         self._session = AuthorizedSession(credentials)
+        self._names: frozenset[str] = frozenset()
+        """Of all routes of the project, as of the last look."""
 
     def look(self, addresses: Collection[Address]) -> View:
         """The routes of the network, as one table, and the instances in it."""
@@ -70,12 +76,12 @@ class Gce:
         ):
             for instance in scoped[1].get("instances", ()):
                 for interface in instance.get("networkInterfaces", ()):
-                    address = ip_address(interface["networkIP"])
+                    address = ip_address(interface.get("networkIP") or "0.0.0.0")  # noqa: S104 - has IPv6 alone
                     if address in wanted and interface["network"].rpartition("/")[2] == self._network:
                         targets[address] = Target(_short(instance["selfLink"]), bool(instance.get("canIpForward")))
-        found = [
-            route for route in self._pages("global/routes") if route["network"].rpartition("/")[2] == self._network
-        ]
+        every = [*self._pages("global/routes")]
+        self._names = frozenset(str(route["name"]) for route in every)
+        found = [route for route in every if route["network"].rpartition("/")[2] == self._network]
         return View([Table(self._network, tuple(self._routes(found)), self._most)], targets)
 
     def apply(self, change: Change) -> None:
@@ -88,7 +94,7 @@ class Gce:
             )  # fmt: skip
         if change.verb is not Verb.DELETE:
             body = {
-                "name": _name(route.destination, change.old),
+                "name": self._name(route.destination),
                 "description": self._mark,
                 "destRange": str(route.destination),
                 "network": f"projects/{self._project}/global/networks/{self._network}",
@@ -115,11 +121,16 @@ class Gce:
             return delete
         _, zone, _, instance = route.target.split("/")
         create = (
-            f"{begin} routes create {_name(route.destination, change.old)} --network={self._network} "
+            f"{begin} routes create {self._name(route.destination)} --network={self._network} "
             f"--destination-range={route.destination} --next-hop-instance={instance} --next-hop-instance-zone={zone} "
-            f"--priority={_PRIORITY} --description={self._mark}"
+            f"--priority={_PRIORITY} --description={quote(self._mark)}"
         )
         return f"{create} && {delete}" if delete else create
+
+    def _name(self, destination: Network) -> str:
+        """flannel's name of a route; another one where the project, of any network, has that."""
+        name = f"flannel-{str(destination).replace('.', '-').replace('/', '-')}"
+        return next(each for each in chain([name], (f"{name}-{n}" for n in count(2))) if each not in self._names)
 
     def _routes(self, found: list[Any]) -> Iterator[Route]:
         for each in found:
@@ -144,19 +155,19 @@ class Gce:
     def _operation(self, method: str, path: str, body: Any = None) -> None:
         """Carried out, and waited for. Raises CloudError, also for what the operation says."""
         operation = self._call(method, path, body)
-        until = time.monotonic() + 60
+        until = time.monotonic() + _MOST_SECONDS
         while operation.get("status") != "DONE":
             if time.monotonic() > until:
                 raise CloudError(Trouble.WAIT, "timeout", f"operation {operation.get('name')} takes long")
-            operation = self._call("POST", f"global/operations/{operation['name']}/wait")
+            operation = self._call("POST", f"global/operations/{operation['name']}/wait", seconds=_MOST_SECONDS)
         for error in operation.get("error", {}).get("errors", ()):
             code = str(error.get("code", ""))
             trouble = Trouble.FULL if "QUOTA" in code else Trouble.REFUSED
             raise CloudError(trouble, code, str(error.get("message", "")), _FULL if trouble is Trouble.FULL else "")
 
-    def _call(self, method: str, path: str, body: Any = None) -> Any:
+    def _call(self, method: str, path: str, body: Any = None, seconds: float = _SECONDS) -> Any:
         try:
-            answer = self._session.request(method, f"{self._base}/{path}", json=body, timeout=_SECONDS)
+            answer = self._session.request(method, f"{self._base}/{path}", json=body, timeout=seconds)
             document = answer.json()
         except TransportError as error:
             raise CloudError(Trouble.WAIT, "no answer", str(error)) from None
@@ -187,12 +198,6 @@ def _trouble(status: int, reason: str) -> Trouble:
     if status in (401, 403):
         return Trouble.DENIED
     return Trouble.CHANGED if status in (404, 409, 412) else Trouble.REFUSED
-
-
-def _name(destination: Network, old: Route | None) -> str:
-    """flannel's name of a route, or its second one while the first is there."""
-    name = f"flannel-{str(destination).replace('.', '-').replace('/', '-')}"
-    return f"{name}-b" if old is not None and old.handle == name else name
 
 
 def _short(link: str) -> str:

@@ -35,7 +35,7 @@ def make_cloud(settings: CloudSettings, network: NetworkConfig) -> Cloud:
         provider = getattr(import_module(f"services.cloud.{module}"), name)
     except ImportError as error:
         raise NotImplementedYet(
-            f"backend {network.backend_type} needs Python's {error.name}: pip install 'flannelette[{module}]'"
+            f"backend {network.backend_type} needs a provider's SDK ({error}): pip install 'flannelette[{module}]'"
         ) from None
     made: Cloud = provider(
         network.backend_options,

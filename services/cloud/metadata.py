@@ -1,6 +1,7 @@
 """The metadata service of an instance: plain HTTP, from the instance alone."""
 
 from collections.abc import Mapping
+from http.client import HTTPException
 from urllib.error import HTTPError, URLError
 from urllib.request import ProxyHandler, Request, build_opener
 
@@ -27,7 +28,7 @@ class Metadata:
                 return str(answer.read(_LARGEST).decode("utf-8", "replace")).strip()
         except HTTPError as error:
             code, why = f"HTTP {error.code}", f"the metadata service has no {path}"
-        except (URLError, OSError, ValueError) as error:
+        except (URLError, HTTPException, OSError, ValueError) as error:
             code, why = "no metadata", f"{self._url} does not answer ({getattr(error, 'reason', error)})"
         raise CloudError(Trouble.DENIED, code, why, self._instead)
 

@@ -1,7 +1,7 @@
 """Desired routes of a cloud's routing tables, the actual ones, and the changes between them. Pure.
 
-A route is ours if it bears our mark, if this program has seen it carry a lease, or if the subnet is leased and the
-route leads to a node of the overlay. What is not ours is reported, and never changed.
+A route is ours if it bears our mark and lies in the network, if this program has seen it carry a lease, or if the
+subnet is leased and the route leads to a node of the overlay or nowhere. All else is reported, and never changed.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -37,7 +37,7 @@ class CloudError(Unavailable):
     """A call to the provider failed; the message has its code, and what to do."""
 
     def __init__(self, trouble: Trouble, code: str, message: str, cure: str = "") -> None:
-        said = message if len(message) <= _LONGEST else f"{message[:_LONGEST]}..."
+        said = message.rstrip(".") if len(message) <= _LONGEST else f"{message[:_LONGEST]}..."
         super().__init__(f"{code}: {said}".strip(": ") + (f": {cure}" if cure else ""))
         self.trouble = trouble
         self.code = code
@@ -189,7 +189,8 @@ def wanted_routes(network: NetworkConfig, leases: Iterable[Lease]) -> list[Wante
 def plan(wanted: Sequence[Wanted], view: View, seen: Collection[Key], outer: Sequence[Network]) -> Plan:
     """What makes the tables have a route for each wanted subnet; `seen` are keys of routes that carried a lease.
 
-    `outer` is where subnets lie: routes there that are nobody's are shown.
+    `outer` is where subnets lie: routes there that no lease needs are shown. A mark counts there only, for another
+    cluster may write the same one.
     """
     leased = {each.destination for each in wanted}
     nodes = {target.name for target in view.targets.values()}
@@ -209,13 +210,16 @@ def plan(wanted: Sequence[Wanted], view: View, seen: Collection[Key], outer: Seq
         for route in table.routes:
             if route.destination in leased if table.is_used else not all_known:
                 continue
-            if route.is_marked or route.key in seen:
+            is_inside = any(contains(each, route.destination) for each in outer)
+            if route.key in seen or (route.is_marked and is_inside):
                 changes.append(Change(Verb.DELETE, route))
                 rows.append(Row(route, "", "no node needs this route", is_planned=True))
-            elif table.is_used and any(contains(each, route.destination) for each in outer):
+            elif table.is_used and is_inside:
                 rows.append(Row(route, "", "no lease has this subnet, and the route is not ours"))
         created = sum(c.verb is Verb.CREATE and c.route.table == table.name for c in changes)
         findings += _limit(table, len(table.routes) + created)
+    if not any(table.is_used for table in view.tables):
+        rows += [_one(each, "", (), view, nodes, seen)[0] for each in wanted if each.address not in view.targets]
     used = {row.route.target for row in rows if row.node}
     for each in wanted:
         target = view.targets.get(each.address) if each.address else None
@@ -258,6 +262,22 @@ def _one(
     return Row(replace(route, state="missing"), each.node, is_planned=True), [Change(Verb.REPLACE, route, found[0])]
 
 
+def problems_of(rows: Iterable[Row]) -> list[Finding]:
+    """A finding for each route that does not carry packets, or is nobody's."""
+    return [
+        Finding(
+            "cloud-route",
+            f"Packets to the pods of {row.node} ({row.route.destination}) are lost: table {row.route.table or '?'}."
+            if row.node
+            else f"Table {row.route.table} has a route to {row.route.destination} that no node needs.",
+            row.problem,
+            is_broken=bool(row.node),
+        )
+        for row in rows
+        if row.problem and not row.is_planned
+    ]
+
+
 def _limit(table: Table, needed: int) -> list[Finding]:
     """That a table is full, or nearly."""
     if not table.most or needed <= table.most * _NEARLY_FULL:
@@ -266,9 +286,8 @@ def _limit(table: Table, needed: int) -> list[Finding]:
     return [
         Finding(
             "cloud-limit",
-            f"{table.name} {'needs' if over else 'has'} {needed} of the {table.most} routes that it takes",
-            "each node needs a route in each table",
-            "have the provider raise the quota, then set --cloud-routes-limit; or use larger subnets for fewer nodes",
+            f"Table {table.name} needs {needed} routes, and takes {table.most}.",
+            "Each node needs one in each table: have the provider raise the quota, then set --cloud-routes-limit.",
             is_broken=over,
             is_soon=not over,
         )

@@ -1,15 +1,17 @@
 """The loop of the process: follows the leases, looks at the cloud, and carries out what the plan says."""
 
 import asyncio
-import json
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter as Counts
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from services.cloud.journal import EventKind
+from services.cloud.owned_routes import OwnedRoutes
 from services.cloud.routes import (
     Change,
     Cloud,
@@ -19,18 +21,17 @@ from services.cloud.routes import (
     Row,
     Trouble,
     Verb,
-    View,
     plan,
+    problems_of,
     wanted_routes,
 )
 from services.core.backend_options import CLOUDS
-from services.core.errors import FlanneletteError, NotYet
+from services.core.errors import FlanneletteError, NotYet, Unavailable
 from services.core.family import IPV4
 from services.core.finding import Finding
 from services.core.leases.table import Table
 from services.core.network import NetworkConfig
 from services.runtime.events.journal import Event, Journal, Subject
-from services.runtime.os.atomic_file import replace_bytes
 from services.runtime.telemetry.health import Health
 from services.runtime.telemetry.logs import get_logger
 from services.runtime.telemetry.metrics import Counter, Gauge
@@ -74,14 +75,16 @@ class Writer:
         self._health = health
         self._journal = journal
         self._interval = interval
-        self._state = state
-        self._seen = _read(state)
+        self._owned = OwnedRoutes(state)
         self._cloud: Cloud | None = None
         self._source = ""
         self._wake = asyncio.Event()
         self._one_at_a_time = asyncio.Lock()
         self._pause = 0.0
-        self._reported: frozenset[str] = frozenset()
+        self._is_throttled = False
+        self._problems: frozenset[str] = frozenset()
+        self._failures: frozenset[str] = frozenset()
+        self._refusals: Mapping[Trouble, str] = {}
         self._made: list[Change] = []
         self.backend = ""
         """The backend of the network, once there is one."""
@@ -103,30 +106,32 @@ class Writer:
             self._wake.clear()
             if not self.is_paused:
                 await self._round()
-            if self._pause:  # a change of a lease does not shorten it
+            if self._is_throttled:  # a change of a lease does not shorten the pause
                 await asyncio.sleep(self._pause)
                 continue
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._interval):
+                async with asyncio.timeout(self._pause or self._interval):
                     await self._wake.wait()
-                    await asyncio.sleep(_SETTLE_SECONDS)
+                    await asyncio.sleep(_SHORTEST if self._pause else _SETTLE_SECONDS)
 
     async def sync(self, *, dry_run: bool, remove: bool = False) -> list[str]:
-        """Carries the plan out now, or only returns it: the provider's commands. Raises NotYet, CloudError.
+        """Carries the plan out now, or only returns it: the provider's commands. Raises NotYet, Unavailable.
 
         `remove`: of all routes that are ours; then the writer is paused, until the next `sync` without it.
         """
         async with self._one_at_a_time:
-            self.is_paused = remove if not dry_run else self.is_paused
             commands: list[str] = []
             for _ in range(_MOST_ROUNDS):
                 found, cloud = await self._look(remove=remove)
+                if not dry_run:
+                    self.is_paused, self.plan = remove, found
                 commands += [cloud.command(change) for change in found.changes]
                 if dry_run or not found.changes:
                     break
                 await self._apply(cloud, found)
                 if self.errors:
-                    break
+                    self.notice()
+                    raise Unavailable(_failed_changes(self.errors))
             if not dry_run:
                 kind = EventKind.TEARDOWN if remove else EventKind.SYNC
                 what = "routes removed" if remove else "routes compared with the cloud"
@@ -136,23 +141,22 @@ class Writer:
 
     def findings(self) -> list[Finding]:
         """What the operator should know, of the last look."""
-        rows = [row for row in self.rows() if row.problem and not row.is_planned]
-        return [
-            *self.plan.findings,
-            *(
-                Finding(
-                    "cloud-route", f"{r.route.destination} in {r.route.table}: {r.problem}", is_broken=bool(r.node)
-                )
-                for r in rows
-            ),
-        ]
+        found = [*self.plan.findings, *problems_of(self.rows())]
+        if denied := self._refusals.get(Trouble.DENIED):
+            what = "The cloud's routes cannot be read or written."
+            found.append(Finding("cloud-credentials", what, denied, is_soon=True))
+        if (full := self._refusals.get(Trouble.FULL)) and not self.plan.findings:
+            found.append(Finding("cloud-limit", "A table takes no more routes.", full, is_broken=True))
+        return found
 
     def rows(self) -> list[Row]:
-        """The routes with what the last round said of them."""
-        return [
-            Row(row.route, row.node, self.errors.get(row.route.key, row.problem), row.is_planned)
-            for row in self.plan.rows
-        ]
+        """The routes with what the last round said of them, and of the instance that they lead to."""
+        rows = []
+        for row in self.plan.rows:
+            key = row.route.key
+            error = self.errors.get(key) or self.errors.get(("", *key[1:]))
+            rows.append(replace(row, problem=error, is_planned=False) if error else row)
+        return rows
 
     async def _round(self) -> None:
         async with self._one_at_a_time:
@@ -160,7 +164,9 @@ class Writer:
                 found, cloud = await self._look()
                 await self._apply(cloud, found)
             except _Idle:
-                self.plan, self.errors, self._pause = _NOTHING, {}, 0.0
+                self.plan, self.errors, self._refusals = _NOTHING, {}, {}
+                self._pause, self._is_throttled = 0.0, False
+                self._tell(_NOTHING)
             except NotYet as reason:
                 self._health.set("leases", str(reason), outage=True)
                 return
@@ -168,8 +174,8 @@ class Writer:
                 self._failed(error)
                 return
             self._health.set("leases")
-            first = next(iter(self.errors.values()), "")
-            self._health.set("cloud", f"{len(self.errors)} changes failed: {first}" if first else "", outage=True)
+            self._health.set("cloud", _failed_changes(self.errors) if self.errors else "", outage=True)
+            self._count()
 
     async def _look(self, *, remove: bool = False) -> tuple[Plan, Cloud]:
         table, away = self._table()
@@ -178,25 +184,30 @@ class Writer:
             why = away or table.network_error or "it has not sent all leases yet"
             raise NotYet(f"no route is changed without the current leases: {why}")
         self.backend = network.backend_type
-        if self.backend not in CLOUDS:
+        if self.backend in CLOUDS:
+            if self._cloud is None or self._source != network.source:
+                self._cloud = await asyncio.to_thread(self._make, network)
+                self._source = network.source
+        elif self._cloud is None or not remove:  # else what the former backend has left
             raise _Idle(f"backend {self.backend} has no routes in a cloud: there is nothing to do")
-        if self._cloud is None or self._source != network.source:
-            self._cloud = await asyncio.to_thread(self._make, network)
-            self._source = network.source
         wanted = wanted_routes(network, table.leases.values())
         view = await asyncio.to_thread(self._cloud.look, {each.address for each in wanted if each.address})
         self.looked_at = time.time()
         _LOOK.set(self.looked_at)
-        found = plan([] if remove else wanted, view, self._seen, network.cidrs(IPV4))
-        self._remember(found, view)
+        found = plan(wanted, view, self._owned.keys, network.cidrs(IPV4))
+        self._owned.update(found.desired(), view.tables)
         self.plan = found
         self._tell(found)
+        if remove:
+            found = plan([], view, self._owned.keys, network.cidrs(IPV4))
         return found, self._cloud
 
     async def _apply(self, cloud: Cloud, found: Plan) -> None:
         """Each change. Raises CloudError if nothing more can be done now."""
         errors: dict[Key, str] = {}
         self.errors = errors
+        refusals: dict[Trouble, str] = {}
+        self._refusals = refusals
         blocked: dict[tuple[Verb, str], str] = {}
         made: list[Change] = []
         try:
@@ -209,7 +220,7 @@ class Writer:
                     await asyncio.to_thread(cloud.apply, change)
                 except CloudError as error:
                     _ERRORS.labels(error.trouble.name.lower()).inc()
-                    errors[route.key] = str(error)
+                    errors[route.key] = refusals[error.trouble] = str(error)
                     if error.trouble is Trouble.WAIT:
                         raise
                     if error.trouble in (Trouble.FULL, Trouble.DENIED):
@@ -218,8 +229,8 @@ class Writer:
                     made.append(change)
         finally:
             self._note(made)
-        for (_, destination, _), reason in errors.items():
-            log.error("a route could not be written", destination=destination, reason=reason)
+        self._is_throttled = False
+        self._complain(errors.values(), "routes could not be written")
         if errors or made == self._made != []:  # what does not last is not tried without a pause
             self._back_off()
         else:
@@ -236,57 +247,44 @@ class Writer:
             event = Event(EventKind.ROUTE, change.text, subjects=(subject,), subject_count=1, objects=1)
             self._journal.note(event)
 
-    def _remember(self, found: Plan, view: View) -> None:
-        """Which routes are ours: those that leases need, also those about to be written, and those of before."""
-        there = {route.key for table in view.tables for route in table.routes}
-        seen = self._seen & there | found.desired()
-        if seen == self._seen:
-            return
-        self._seen = seen
-        if self._state is not None:
-            try:
-                replace_bytes(self._state, [json.dumps(sorted(seen)).encode()], 0o600)
-            except OSError as error:
-                log.warning("cannot remember which routes are ours", path=str(self._state), reason=error.strerror)
-
     def _failed(self, error: FlanneletteError) -> None:
         if isinstance(error, CloudError) and error.trouble is not Trouble.WAIT:
             self._cloud = None  # credentials, region and metadata are read again
+            self._refusals = {error.trouble: str(error)}
         self._back_off()
-        reason = str(error)
+        self._is_throttled = True
         self._health.set("leases")
-        self._health.set("cloud", reason, outage=True)
-        if {reason} != self._reported:
-            log.error("the cloud's routes cannot be kept", reason=reason)
-            self._journal.note(Event(EventKind.FAILURE, reason))
-            self._reported = frozenset({reason})
+        self._health.set("cloud", str(error), outage=True)
+        self._complain([str(error)], "the cloud's routes cannot be kept")
+
+    def _complain(self, reasons: Iterable[str], what: str) -> None:
+        """Tells each reason once, until it is gone."""
+        counts = Counts(reasons)
+        for reason in counts.keys() - self._failures:
+            log.error(what, reason=reason, calls=counts[reason])
+            self._journal.note(Event(EventKind.FAILURE, reason, objects=counts[reason]))
+        self._failures = frozenset(counts)
 
     def _back_off(self) -> None:
         longest = min(2 * self._pause, _LONGEST) if self._pause else _SHORTEST
         self._pause = max(random.uniform(longest / 2, longest), _SHORTEST / 2)  # noqa: S311 - jitter
 
     def _tell(self, found: Plan) -> None:
-        problems = frozenset(each.problem for each in found.findings) | frozenset(
-            f"{row.route.destination} in {row.route.table}: {row.problem}"
-            for row in found.rows
-            if row.problem and not row.is_planned
+        problems = frozenset(
+            f"{each.problem} {each.cause}".strip() for each in (*found.findings, *problems_of(found.rows))
         )
-        for problem in sorted(problems - self._reported):
+        for problem in sorted(problems - self._problems):
             log.warning("a problem of the cloud's routes", problem=problem)
             self._journal.note(Event(EventKind.FINDING, problem))
-        self._reported = problems
-        states = [row.route.state if not row.problem else "failing" for row in found.rows if row.node]
+        self._problems = problems
+
+    def _count(self) -> None:
+        states = ["failing" if row.problem else row.route.state for row in self.rows() if row.node]
         for state in ("active", "pending", "missing", "failing"):
             _ROUTES.labels(state).set(states.count(state))
 
 
-def _read(path: Path | None) -> frozenset[Key]:
-    """The keys of routes in the file; none if it cannot be read, so that nothing is deleted by mistake."""
-    try:
-        rows = json.loads(path.read_text()) if path else []
-        return frozenset((str(table), str(destination), str(target)) for table, destination, target in rows)
-    except FileNotFoundError:
-        return frozenset()
-    except (OSError, ValueError, TypeError) as error:
-        log.error("the file of our routes is not used", path=str(path), reason=str(error))
-        return frozenset()
+def _failed_changes(errors: Mapping[Key, str]) -> str:
+    """How many changes failed, and why the first of them did."""
+    changes = "1 change" if len(errors) == 1 else f"{len(errors)} changes"
+    return f"{changes} of the cloud's routes failed: {next(iter(errors.values()))}"

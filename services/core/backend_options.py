@@ -55,6 +55,16 @@ def unknown_options(backend: str, known: tuple[Option, ...], given: GoObject, pa
     ]
 
 
+def told_keys(options: GoObject, page: str) -> list[str]:
+    """A warning about a cloud account's key in the network configuration, which each node of the overlay reads."""
+    if not options.has("AccessKeySecret"):
+        return []
+    return [
+        "the network configuration has the secret key of a cloud account, and every node reads it: give the instance "
+        f"of flannelette-cloud a role, or its environment the key, and delete AccessKeySecret ({page})"
+    ]
+
+
 def route_table_ids(options: GoObject) -> tuple[str, ...]:
     """flannel's RouteTableID, a string or a list of them; empty: the tables are to be found. Raises InvalidInput."""
     text = options.compact("RouteTableID")

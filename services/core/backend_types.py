@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from services.core.backend_options import Option, each_of, number, route_table_ids, unknown_options
+from services.core.backend_options import Option, each_of, number, route_table_ids, told_keys, unknown_options
 from services.core.errors import InvalidInput
 from services.core.family import IPV4, Family
 from services.core.formats.gojson import GoObject
@@ -234,7 +234,8 @@ def check_options(name: str, options: GoObject, families: tuple[Family, ...]) ->
         backend.check(options, families)
     except InvalidInput as error:
         raise error if page.split()[0] in str(error) else InvalidInput(f"{error} ({page})") from None
-    return [] if backend.options is None else unknown_options(name, backend.options, options, page)
+    unknown = [] if backend.options is None else unknown_options(name, backend.options, options, page)
+    return [*unknown, *told_keys(options, page)]
 
 
 _DIRECT: Final = each_of("flag", "DirectRouting")

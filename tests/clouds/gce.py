@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -38,6 +39,10 @@ class Project:
     operations: dict[str, Any] = field(default_factory=dict)
     refusals: list[tuple[int, str]] = field(default_factory=list)
     """Status and reason of the next calls."""
+    faults: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """The same, of all calls with this method and path; of `operation`, what operations end with."""
+    calls: Counter[str] = field(default_factory=Counter)
+    """By method and path."""
     page: int = 2
     """Items of a page."""
     url: str = ""
@@ -58,6 +63,9 @@ class Project:
         if self.refusals:
             status, reason = self.refusals.pop(0)
             return _error(status, reason)
+        self.calls[f"{method} {path}"] += 1
+        if fault := self.faults.get(f"{method} {path}"):
+            return _error(*fault)
         if (method, path) == ("GET", "/aggregated/instances"):
             return 200, {"items": {"zones/z1": {"instances": list(self.instances.values())}, "zones/z2": {}}}
         if (method, path) == ("GET", "/global/routes"):
@@ -81,12 +89,14 @@ class Project:
             return _error(409, "alreadyExists")
         if body["nextHopInstance"].rpartition("/")[2] not in self.instances:
             return _error(404, "notFound")
+        if fault := self.faults.get("operation"):
+            return self._operation(error={"errors": [{"code": fault[1], "message": f"Google says {fault[1]}"}]})
         link = f"{_LINK}/{body['nextHopInstance'].partition('demo/')[2]}"
         self.routes[body["name"]] = {**body, "network": f"{_LINK}/global/networks/default", "nextHopInstance": link}
         return self._operation()
 
     def _operation(self, **result: Any) -> tuple[int, Any]:
-        name = f"operation-{len(self.operations)}"
+        name = f"operation-{self.calls.total()}"
         self.operations[name] = result
         return 200, {"name": name, "status": "PENDING"}
 

@@ -4,7 +4,6 @@ import asyncio
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -124,6 +123,12 @@ class Leases:
             await stub.ReleaseLease(request, timeout=PATIENCE)
 
 
-def python_path() -> str:
-    """What a child of this interpreter imports from."""
-    return os.pathsep.join(map(str, sys.path))
+def assert_no_secret(directory: Path, *secrets: str) -> None:
+    """No log, state or event below the directory has one of them."""
+    told = "".join(path.read_text(errors="replace") for path in directory.rglob("*") if path.is_file())
+    assert not [each for each in secrets if each in told]
+
+
+def tells(answer: pb.GetStatusResponse, *words: str) -> bool:
+    """Whether the service is not ready, and says all that."""
+    return not answer.ready and all(word in " ".join(answer.reasons) for word in words)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.clouds.aws import KEY_ID, SECRET, Ec2, Vpc, environment, make_vpc, metadata, moto
-from tests.clouds.process import Leases, cloud_process
+from tests.clouds.process import Leases, assert_no_secret, cloud_process
 from tests.ctl.process import run
 
 AWS = '{"Network":"10.5.0.0/16","Backend":{"Type":"aws-vpc"}}'
@@ -45,7 +45,7 @@ async def test_each_node_has_a_route_in_the_table_of_each_subnet(vpc: Vpc, tmp_p
             assert await cloud.end() == 0
         assert vpc.routes(0) == {two: moved, three: third}, "stopping leaves the routes"
     assert json.loads((tmp_path / "cloud-state" / "cloud.routes").read_text())
-    assert_no_secret(tmp_path)
+    assert_no_secret(tmp_path, SECRET, KEY_ID)
 
 
 async def test_the_command_line_shows_and_writes_the_routes(vpc: Vpc, tmp_path: Path) -> None:
@@ -93,11 +93,4 @@ async def test_what_is_missing_is_said_with_its_code_and_where_to_set_it(
         async with cloud_process(tmp_path, nowhere) as cloud:
             status = await cloud.until(lambda status: reason in " ".join(status.reasons))
             assert not status.ready
-    assert_no_secret(tmp_path)
-
-
-def assert_no_secret(directory: Path) -> None:
-    """No log, state or event has a key."""
-    told = "".join(path.read_text(errors="replace") for path in directory.rglob("*") if path.is_file())
-    assert SECRET not in told
-    assert KEY_ID not in told
+    assert_no_secret(tmp_path, SECRET, KEY_ID)

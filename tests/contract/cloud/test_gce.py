@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import pytest
 
 from tests.clouds.gce import TOKEN, Project, environment, google
-from tests.clouds.process import Leases, cloud_process
+from tests.clouds.process import Leases, assert_no_secret, cloud_process, tells
 
 GCE = '{"Network":"10.5.0.0/16","Backend":{"Type":"gce"}}'
 
@@ -43,3 +44,84 @@ async def test_routes_follow_nodes_that_come_go_and_move(project: Project, tmp_p
             await cloud.until(lambda status: any("docs/backends.md#gce" in each for each in status.reasons))
     told = (tmp_path / "cloud.log").read_text()
     assert TOKEN not in told
+
+
+_READING: Final = {
+    "rateLimitExceeded": (403, ""),
+    "backendError": (503, ""),
+    "required": (401, "give the instance a service account with the role of docs/backends.md#gce"),
+    "forbidden": (403, "give the service account the role of docs/backends.md#gce"),
+    "notFound": (404, "correct the project, or the network"),
+}
+"""Of the first call of a look, by reason: the status, and what we add."""
+_WRITING: Final = {
+    "POST /global/routes": {
+        "forbidden": (403, "give the service account the role", "cloud-credentials"),
+        "quotaExceeded": (403, "have Google raise the quota `Static routes per VPC network`", "cloud-limit"),
+        "rateLimitExceeded": (403, "", ""),
+        "alreadyExists": (409, "", "cloud-route"),
+        "invalid": (400, "", "cloud-route"),
+    },
+    "operation": {
+        "QUOTA_EXCEEDED": (200, "have Google raise the quota `Static routes per VPC network`", "cloud-limit"),
+        "RESOURCE_IN_USE": (200, "", "cloud-route"),
+    },
+}
+"""Of an insert of a route: status, what we add, and the finding's check."""
+
+
+async def test_what_google_refuses_is_said_with_its_reason_and_the_routes_stay(
+    project: Project, tmp_path: Path
+) -> None:
+    leases = Leases(tmp_path, GCE)
+    project.instance("vm1", "10.99.0.11")
+    arguments = (f"--cloud-endpoint={project.url}", "--cloud-interval=1")
+    with leases.service:
+        table = {await leases.join("n1", "10.99.0.11"): "vm1"}
+        async with cloud_process(tmp_path, environment(project), *arguments) as cloud:
+            await cloud.until_routes("n1")
+            for reason, (status, cure) in _READING.items():
+                project.faults["GET /aggregated/instances"] = (status, reason)
+                await cloud.until(lambda answer, told=(f"HTTP {status} {reason}", cure): tells(answer, *told))
+                assert project.table() == table
+                project.faults.clear()
+                await cloud.until_routes("n1")
+            names = ["n1"]
+            for where, rows in _WRITING.items():
+                for reason, (status, cure, check) in rows.items():
+                    project.faults[where] = (status, reason)
+                    number = len(names) + 1
+                    project.instance(f"vm{number}", f"10.99.0.{10 + number}")
+                    cidr = await leases.join(f"n{number}", f"10.99.0.{10 + number}")
+                    answer = await cloud.until(lambda answer, told=(reason, cure): tells(answer, *told))
+                    assert not check or check in {each.check for each in answer.findings}
+                    assert project.table() == table
+                    project.faults.clear()
+                    table[cidr] = f"vm{number}"
+                    names.append(f"n{number}")
+                    await cloud.until_routes(*names)
+                    assert project.table() == table
+            assert not any(call.startswith("DELETE") for call in project.calls)
+    assert_no_secret(tmp_path, TOKEN)
+
+
+async def test_a_route_is_replaced_whatever_names_are_taken(project: Project, tmp_path: Path) -> None:
+    leases = Leases(tmp_path, GCE)
+    for n in (1, 2):
+        project.instance(f"vm{n}", f"10.99.0.1{n}")
+    with leases.service:
+        cidr = await leases.join("n1", "10.99.0.11")
+        name = f"flannel-{cidr.replace('.', '-').replace('/', '-')}"
+        elsewhere = {"name": name, "destRange": cidr, "network": "x/networks/other", "nextHopInstance": "x/y"}
+        project.routes[name] = elsewhere
+        async with cloud_process(tmp_path, environment(project), f"--cloud-endpoint={project.url}") as cloud:
+            await cloud.until_routes("n1")
+            for n in (2, 1):
+                await leases.join("n1", f"10.99.0.1{n}")
+                await cloud.until(
+                    lambda answer, n=n: (
+                        [(r.target, r.state) for r in answer.routes] == [(f"zones/z1/instances/vm{n}", "active")]
+                    )
+                )
+        assert project.routes.pop(name) == elsewhere, "the route of another network stays"
+        assert project.table() == {cidr: "vm1"}

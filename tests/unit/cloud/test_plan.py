@@ -104,11 +104,17 @@ def test_the_route_of_a_node_that_left_is_deleted_only_if_it_is_ours(state: str)
 
 
 def test_a_route_that_bears_our_mark_is_ours_wherever_it_leads() -> None:
-    there = view(table("a", "10.5.1.0/24 eni-x marked", "10.5.2.0/24 eni-2", "10.9.9.0/24 eni-9 marked"))
+    there = view(table("a", "10.5.1.0/24 eni-x marked", "10.5.2.0/24 eni-2", "10.5.9.0/24 eni-9 marked"))
     assert lines(made(there)) == [
         "replace 10.5.1.0/24 via eni-1 in a instead of eni-x",
-        "delete 10.9.9.0/24 via eni-9 in a",
+        "delete 10.5.9.0/24 via eni-9 in a",
     ]
+
+
+def test_a_mark_outside_of_the_network_is_that_of_another_cluster_unless_the_route_was_seen() -> None:
+    there = view(table("a", "10.5.1.0/24 eni-1", "10.5.2.0/24 eni-2", "10.9.9.0/24 eni-9 marked"))
+    assert lines(made(there)) == []
+    assert lines(made(there, {("a", "10.9.9.0/24", "eni-9")})) == ["delete 10.9.9.0/24 via eni-9 in a"]
 
 
 def test_a_disabled_route_is_replaced() -> None:
@@ -129,6 +135,14 @@ def test_a_node_that_the_cloud_does_not_know_is_told_and_its_route_stays() -> No
     assert (lines(found), problems(found)) == ([], ["n1: the cloud has no instance with address 10.99.0.11"])
 
 
+def test_nodes_that_the_cloud_does_not_know_are_told_where_no_table_is_used() -> None:
+    found = made(view(table("b", is_used=False), unknown=[1, 2]))
+    assert (lines(found), problems(found)) == (
+        [],
+        [f"n{n}: the cloud has no instance with address 10.99.0.1{n}" for n in (1, 2)],
+    )
+
+
 def test_a_table_that_no_node_uses_any_more_is_cleaned_once_all_nodes_are_known() -> None:
     old = table("b", "10.5.1.0/24 eni-1", "10.5.7.0/24 eni-7", is_used=False)
     new = table("a", "10.5.1.0/24 eni-1", "10.5.2.0/24 eni-2")
@@ -140,9 +154,9 @@ def test_a_table_that_no_node_uses_any_more_is_cleaned_once_all_nodes_are_known(
 def test_a_full_table_is_told_before_it_is() -> None:
     nodes = wanted("\n".join(f"n{n} 10.5.{n}.0/24 10.99.0.1{n}" for n in range(1, 10)))
     (soon,) = made(view(table("a", most=10)), leases=nodes).findings
-    assert (soon.problem, soon.is_soon, soon.is_broken) == ("a has 9 of the 10 routes that it takes", True, False)
+    assert (soon.problem, soon.is_soon, soon.is_broken) == ("Table a needs 9 routes, and takes 10.", True, False)
     (over,) = made(view(table("a", most=8)), leases=nodes).findings
-    assert (over.problem, over.is_broken) == ("a needs 9 of the 8 routes that it takes", True)
+    assert (over.problem, over.is_soon, over.is_broken) == ("Table a needs 9 routes, and takes 8.", False, True)
     assert made(view(table("a", most=12)), leases=nodes).findings == ()
 
 

@@ -1,9 +1,11 @@
 """The writer over a cloud that the test plays: what fails, what stops the others, and what is tried again."""
 
+import asyncio
 import json
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from ipaddress import ip_address, ip_network
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,13 +13,14 @@ from services.cloud.journal import EventKind
 from services.cloud.routes import Change, Cloud, CloudError, Route, Target, Trouble, Verb, View
 from services.cloud.routes import Table as RouteTable
 from services.cloud.writer import Writer
-from services.core.errors import NotYet
+from services.core.errors import NotYet, Unavailable
 from services.core.family import Address
 from services.core.leases.lease import Lease, Subnet
 from services.core.leases.table import Step, Table, Upserted
 from services.core.network import NetworkConfig, parse_network
 from services.runtime.events.journal import Journal
 from services.runtime.telemetry.health import Health
+from tests.virtual_time import run_virtually
 
 AWS = parse_network('{"Network":"10.5.0.0/16","Backend":{"Type":"aws-vpc"}}')
 
@@ -29,8 +32,10 @@ class PlayedCloud:
         self.routes: dict[str, str] = {}
         self.faults: dict[str, CloudError] = {}
         self.done: list[str] = []
+        self.looks = 0
 
     def look(self, addresses: Collection[Address]) -> View:
+        self.looks += 1
         self._fail("look")
         routes = tuple(Route("rtb", ip_network(cidr), target) for cidr, target in self.routes.items())
         targets = {address: Target(f"eni-{int(address) & 255}") for address in addresses}
@@ -108,7 +113,8 @@ async def test_one_route_that_is_refused_does_not_stop_the_others(trouble: Troub
     scene = Scene()
     scene.join(1, 2, 3)
     scene.cloud.faults["10.5.2.0/24"] = CloudError(trouble, "InvalidParameterValue", "no", "write another subnet")
-    await scene.sync()
+    with pytest.raises(Unavailable, match=r"^1 change of the cloud's routes failed: InvalidParameterValue: no"):
+        await scene.sync()
     assert scene.cloud.routes == {"10.5.1.0/24": "eni-1", "10.5.3.0/24": "eni-3"}
     (row,) = (row for row in scene.writer.rows() if row.problem)
     assert (row.node, row.problem) == ("n2", "InvalidParameterValue: no: write another subnet")
@@ -121,7 +127,8 @@ async def test_a_table_that_is_full_takes_no_more_and_gives_what_is_left_over() 
     scene.leave(1)
     scene.join(2, 3)
     scene.cloud.faults["10.5.2.0/24"] = CloudError(Trouble.FULL, "RouteLimitExceeded", "full")
-    await scene.sync()
+    with pytest.raises(Unavailable, match=r"^2 changes of the cloud's routes failed: RouteLimitExceeded"):
+        await scene.sync()
     assert scene.cloud.routes == {}, "nothing is created, and what nobody needs is deleted"
     assert {row.node: row.problem for row in scene.writer.rows() if row.node} == dict.fromkeys(
         ("n2", "n3"), "RouteLimitExceeded: full"
@@ -173,6 +180,122 @@ async def test_teardown_removes_ours_alone_and_pauses() -> None:
     await scene.sync()
     assert not scene.is_paused()
     assert scene.told(EventKind.TEARDOWN) == ["routes removed"]
+
+
+async def test_a_teardown_removes_the_routes_of_the_backend_before_and_of_a_process_just_started() -> None:
+    scene = Scene()
+    scene.join(1, 2)
+    scene.cloud.routes = dict(ROUTES)
+    await scene.sync(remove=True, dry_run=True)
+    assert [row.problem for row in scene.writer.rows()] == ["", ""], "a dry run leaves the status"
+    scene.network(parse_network('{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}'))
+    await scene.sync(remove=True)
+    assert scene.cloud.routes == {}
+
+
+async def test_a_teardown_that_cannot_see_the_routes_does_not_pause() -> None:
+    scene = Scene()
+    scene.join(1)
+    scene.cloud.faults["look"] = CloudError(Trouble.WAIT, "RequestLimitExceeded", "slowly")
+    with pytest.raises(CloudError, match="RequestLimitExceeded"):
+        await scene.sync(remove=True)
+    assert not scene.is_paused()
+
+
+async def test_routes_of_a_table_that_is_not_looked_at_stay_ours(tmp_path: Path) -> None:
+    (tmp_path / "cloud.routes").write_text(json.dumps([["other", "10.5.7.0/24", "eni-7"]]))
+    scene = Scene(tmp_path / "cloud.routes")
+    scene.join(1)
+    await scene.sync()
+    assert json.loads((tmp_path / "cloud.routes").read_text()) == [
+        ["other", "10.5.7.0/24", "eni-7"],
+        ["rtb", "10.5.1.0/24", "eni-1"],
+    ]
+
+
+@pytest.fixture
+def inline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls are carried out at once: virtual time does not wait for threads."""
+
+    async def call(function: Callable[..., Any], *arguments: Any) -> Any:
+        return function(*arguments)
+
+    monkeypatch.setattr(asyncio, "to_thread", call)
+
+
+async def _an_hour(scene: Scene) -> None:
+    """With a change of a lease every second."""
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(scene.writer.run())
+        for _ in range(3600):
+            await asyncio.sleep(1)
+            scene.writer.notice()
+        running.cancel()
+
+
+@pytest.mark.usefixtures("inline")
+@pytest.mark.parametrize("code", ["RequestLimitExceeded", "ExpiredToken"])
+def test_a_cloud_that_refuses_everything_is_asked_ever_more_rarely_and_told_of_once(code: str) -> None:
+    async def hour() -> None:
+        scene = Scene()
+        scene.join(1)
+        scene.cloud.faults["look"] = CloudError(
+            Trouble.WAIT if code == "RequestLimitExceeded" else Trouble.DENIED, code, "no"
+        )
+        await _an_hour(scene)
+        assert 60 <= scene.cloud.looks < 150
+        assert scene.told(EventKind.FAILURE) == [f"{code}: no"]
+        assert scene.health.reasons == [f"{code}: no"]
+        assert [each.check for each in scene.writer.findings()] == ["cloud-credentials"] * (code == "ExpiredToken")
+        scene.cloud.faults.clear()
+        async with asyncio.TaskGroup() as group:
+            running = group.create_task(scene.writer.run())
+            await asyncio.sleep(61)
+            running.cancel()
+        assert (scene.cloud.routes, scene.health.reasons) == ({"10.5.1.0/24": "eni-1"}, [])
+        assert scene.writer.findings() == []
+
+    run_virtually(hour())
+
+
+@pytest.mark.usefixtures("inline")
+def test_a_route_that_is_refused_is_told_of_once_and_holds_no_other_node_up() -> None:
+    async def hour() -> None:
+        scene = Scene()
+        scene.join(1)
+        scene.cloud.faults["10.5.1.0/24"] = CloudError(Trouble.FULL, "RouteLimitExceeded", "full")
+        async with asyncio.TaskGroup() as group:
+            running = group.create_task(scene.writer.run())
+            await asyncio.sleep(3600)
+            assert scene.cloud.looks < 150
+            scene.cloud.faults["10.5.1.0/24"] = CloudError(Trouble.REFUSED, "InvalidParameterValue", "no")
+            scene.join(2)
+            scene.writer.notice()
+            await asyncio.sleep(3)
+            assert scene.cloud.routes == {"10.5.2.0/24": "eni-2"}
+            running.cancel()
+        assert scene.told(EventKind.FAILURE) == ["RouteLimitExceeded: full", "InvalidParameterValue: no"]
+
+    run_virtually(hour())
+
+
+async def test_what_is_refused_is_found_with_its_check() -> None:
+    scene = Scene()
+    scene.join(1, 2)
+    scene.cloud.faults["10.5.1.0/24"] = CloudError(Trouble.FULL, "RouteLimitExceeded", "full", "raise the quota")
+    with pytest.raises(Unavailable):
+        await scene.sync()
+    assert {(each.check, each.problem, each.cause) for each in scene.writer.findings()} == {
+        ("cloud-limit", "A table takes no more routes.", "RouteLimitExceeded: full: raise the quota"),
+        *(
+            (
+                "cloud-route",
+                f"Packets to the pods of n{n} (10.5.{n}.0/24) are lost: table rtb.",
+                "RouteLimitExceeded: full: raise the quota",
+            )
+            for n in (1, 2)
+        ),
+    }
 
 
 async def test_what_is_ours_is_known_after_a_restart_and_not_without_the_file(tmp_path: Path) -> None:
